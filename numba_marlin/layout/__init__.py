@@ -1,0 +1,10 @@
+"""Who holds which element: fragment maps of instructions, shared-memory swizzles, stripes of work.
+
+Everything here is integers and NumPy; the room imports nothing else of the package. Whatever packs bytes for an
+instruction (``formats``), checks an address pattern (tests) or explains a run (``trace``) asks these maps, so that
+no permutation table is ever transcribed by hand.
+
+- ``fragments``: which lane holds which matrix element in which register (``mma.m16n8k16``, ``ldmatrix``).
+- ``swizzle``: the XOR swizzle of the activation tile in shared memory, and a bank-conflict counter to prove it.
+- ``stripes``: Marlin's striped partitioning of the weight tiles over thread blocks, and the order of its reductions.
+"""
