@@ -1,0 +1,17 @@
+"""What the bits of a quantised weight mean, and the layouts that they are packed in.
+
+- ``types``: ``QuantizedWeight`` (plain codes and scales) and ``PackedWeight`` (the bytes a kernel reads), both checked
+  when they are made.
+- ``FORMATS``: name -> the object that packs and unpacks that layout; ``find_format(name)`` looks it up or says what
+  there is. A module that defines a layout registers it; adding a layout adds a module and an import here.
+- ``marlin``: the published Marlin layout, derived from the fragment maps in ``layout``.
+
+The NumPy code here is the specification. The fast loops of ``hostloops`` must give the same bytes. This room imports
+``layout`` and NumPy, never Numba.
+"""
+
+from numba_marlin.formats.registry import FORMATS, Format, find_format, register
+from numba_marlin.formats.types import PackedWeight, QuantizedWeight
+from numba_marlin.formats import marlin  # registers itself
+
+__all__ = ["FORMATS", "Format", "PackedWeight", "QuantizedWeight", "find_format", "marlin", "register"]

@@ -1,0 +1,172 @@
+"""The two forms of a quantised weight: plain (``QuantizedWeight``) and packed for a kernel (``PackedWeight``).
+
+Both are frozen, hold NumPy arrays on the host, and are checked when made: a wrong type is a TypeError, a wrong value
+a ValueError, and the message names the value and the rule. Arrays are kept as they are if they are C-contiguous and
+aligned, otherwise copied; they are not to be written to afterwards.
+
+A weight ``W[k, n]`` multiplies activations from the right: ``C[m, n] = A[m, k] @ W[k, n]``. Its rows are cut into
+groups of ``group_size`` along k; each group of each column has one fp16 scale:
+``W[i, j] = (codes[i, j] - zero) * scales[i // group_size, j]`` with ``zero = 8`` (symmetric) or ``zeros[group, j]``.
+
+One group over all of k ("a scale per column") is spelled ``group_size=-1``. ``group_size=k`` is accepted and becomes
+-1, so that there is one spelling: the Marlin layout orders per-column scales differently from group scales, and decides
+by the number of groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numba_marlin.formats.registry import find_format
+
+SUPPORTED_BITS = (4,)
+
+
+def check_bits(bits: int) -> int:
+    if bits not in SUPPORTED_BITS:
+        raise ValueError(f"bits={bits} must be one of {SUPPORTED_BITS}; other widths are not supported yet")
+    return int(bits)
+
+
+def check_group_size(group_size: int, k: int) -> int:
+    """The one spelling of a group size for ``k`` rows: -1 for a single group. ValueError if it does not divide k."""
+    if isinstance(group_size, bool) or not isinstance(group_size, (int, np.integer)):
+        raise TypeError(f"group_size={group_size!r} must be an integer")
+    if group_size in (-1, k):
+        return -1
+    if group_size <= 0:
+        raise ValueError(f"group_size={group_size} must be positive, or -1 for one group over all of k")
+    if k % group_size:
+        raise ValueError(f"group_size={group_size} must divide k={k}")
+    return int(group_size)
+
+
+def _array(name: str, value: object, dtype: type, ndim: int = 2) -> np.ndarray:
+    """``value`` as a C-contiguous, aligned array in native byte order: itself if it is one, else a copy."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name} is a {type(value).__name__}, must be a numpy.ndarray of {np.dtype(dtype)}")
+    if value.dtype.newbyteorder("=") != np.dtype(dtype):
+        raise TypeError(f"{name}.dtype={value.dtype} must be {np.dtype(dtype)}")
+    if value.ndim != ndim:
+        raise ValueError(f"{name}.shape={value.shape} must have {ndim} dimensions")
+    if value.size == 0:
+        raise ValueError(f"{name}.shape={value.shape} must not be empty")
+    return np.require(value, dtype=dtype, requirements=["C_CONTIGUOUS", "ALIGNED"])
+
+
+def _check_scales(scales: np.ndarray, groups: int, n: int) -> None:
+    if scales.shape != (groups, n):
+        raise ValueError(f"scales.shape={scales.shape} must be (groups, n)=({groups}, {n})")
+    finite = np.isfinite(scales)
+    if not finite.all():
+        group, column = np.argwhere(~finite)[0]
+        raise ValueError(f"scales[{group}, {column}]={scales[group, column]} must be finite")
+
+
+def _set(instance: object, **values: object) -> None:
+    """Normalise fields of a frozen dataclass while it is being made."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedWeight:
+    """A weight on its grid, nothing packed.
+
+    codes: uint8 [k, n], 0..2**bits - 1.  scales: float16 [groups, n], finite.  zeros: None (symmetric, zero point
+    ``2**(bits - 1)``) or uint8 [groups, n].  group_size: rows of k to a group, -1 = one group.
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray | None = None
+    bits: int = 4
+    group_size: int = -1
+
+    def __post_init__(self) -> None:
+        bits = check_bits(self.bits)
+        codes = _array("codes", self.codes, np.uint8)
+        scales = _array("scales", self.scales, np.float16)
+        zeros = None if self.zeros is None else _array("zeros", self.zeros, np.uint8)
+        k, n = codes.shape
+        _set(self, codes=codes, scales=scales, zeros=zeros, bits=bits, group_size=check_group_size(self.group_size, k))
+        _check_scales(scales, self.groups, n)
+        if zeros is not None and zeros.shape != scales.shape:
+            raise ValueError(f"zeros.shape={zeros.shape} must be scales.shape={scales.shape}")
+        for name, array in (("codes", codes), ("zeros", zeros)):
+            if array is not None and int(array.max()) >= 1 << bits:
+                row, column = np.unravel_index(int(np.argmax(array >= 1 << bits)), array.shape)
+                raise ValueError(
+                    f"{name}[{row}, {column}]={array[row, column]} must be below {1 << bits} (bits={bits})"
+                )
+
+    @property
+    def k(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def n(self) -> int:
+        return self.codes.shape[1]
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.group_size == -1 else self.k // self.group_size
+
+    @property
+    def rows_per_group(self) -> int:
+        """``group_size``, with k in place of -1."""
+        return self.k // self.groups
+
+    @property
+    def per_column(self) -> bool:
+        """Whether there is one scale to a column."""
+        return self.groups == 1
+
+    @property
+    def symmetric(self) -> bool:
+        return self.zeros is None
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeight:
+    """A weight in the byte order that a kernel reads.
+
+    For layout "marlin": qweight int32 [k/16, 2n], scales float16 [groups, n] in permuted order. What shapes and
+    group sizes a layout allows is checked by the layout itself (``formats.find_format(layout).check``).
+    """
+
+    layout: str
+    qweight: np.ndarray
+    scales: np.ndarray
+    bits: int
+    group_size: int
+    k: int
+    n: int
+
+    def __post_init__(self) -> None:
+        bits = check_bits(self.bits)
+        for name, value in (("k", self.k), ("n", self.n)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value <= 0:
+                raise ValueError(f"{name}={value!r} must be a positive integer")
+        qweight = _array("qweight", self.qweight, np.int32)
+        scales = _array("scales", self.scales, np.float16)
+        group_size = check_group_size(self.group_size, int(self.k))
+        _set(self, qweight=qweight, scales=scales, bits=bits, group_size=group_size, k=int(self.k), n=int(self.n))
+        _check_scales(scales, self.groups, self.n)
+        find_format(self.layout).check(self)
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.group_size == -1 else self.k // self.group_size
+
+    @property
+    def per_column(self) -> bool:
+        """Whether there is one scale to a column."""
+        return self.groups == 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes a kernel reads to see the whole weight once: codes and scales."""
+        return self.qweight.nbytes + self.scales.nbytes
