@@ -125,11 +125,10 @@ def exact_problem(m: int, n: int, k: int, group_size: int, seed: int, spread: in
         group_size=group_size,
     )
     signs = rng.choice(np.array([-1, 1]), (m, k))
+    rank = np.argsort(rng.random((m, k)), axis=1)  # A random permutation of 0..k-1 in every row.
     nonzeros = k
     while True:
-        # Which activations are kept is drawn from one order of them per row.
-        kept = np.argsort(np.argsort(rng.random((m, k)), axis=1), axis=1) < nonzeros
-        x = (signs * kept).astype(np.float16)
+        x = (signs * (rank < nonzeros)).astype(np.float16)
         if reference.is_exact_problem(x, weight):
             return ExactProblem(x, weight, reference.matmul(x, weight).astype(np.float16))
         if nonzeros == 1:
