@@ -1,0 +1,167 @@
+"""The three ways to run a product: on a GPU, on the PTX machine, or as the float64 reference.
+
+Each takes a checked problem and returns the result with a ``RunInfo`` that says what ran where. ``api.py`` checks and chooses;
+``compiler`` is asked here for kernels, and kept out of everything else. The two that run a kernel run the same PTX.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from numba_marlin import devices, driver, launch, reference
+from numba_marlin.heuristics import Candidate, Problem, find_kernel
+from numba_marlin.interop import arrays
+
+BACKENDS = ("auto", "cuda", "emulator", "reference")
+COMPILERS = ("numba-cuda", "numba-cuda-mlir")
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What ``matmul`` did. ``seconds`` is host wall time of the call, with compilation left out; on a GPU it includes no wait
+    unless the arrays were on the host. ``instructions``: warp instructions the PTX machine executed."""
+
+    backend: str
+    reason: str
+    problem: Problem
+    device: str
+    seconds: float
+    candidate: Candidate | None = None
+    compiled: object | None = None
+    instructions: int | None = None
+
+    def to_dict(self) -> dict:
+        return {
+            "backend": self.backend, "reason": self.reason, "problem": asdict(self.problem), "device": self.device,
+            "seconds": round(self.seconds, 6), "instructions": self.instructions,
+            "candidate": None if self.candidate is None else self.candidate.to_dict(),
+            "target": getattr(self.compiled, "target", None), "compiler": getattr(self.compiled, "compiler", None),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """Scratch memory of the caller's: partials (any dtype) and locks int32, zero. On the device, or NumPy for the machine.
+
+    Without one, ``matmul`` keeps its own, one for each device and stream.
+    """
+
+    partials: object
+    locks: object
+
+
+@functools.lru_cache(maxsize=256)
+def compiled_kernel(kernel: str, config: object, target: str, compiler: str):
+    """The compiled kernel, from memory, from the disk cache, or built now."""
+    from numba_marlin import compiler as room
+
+    return room.build(find_kernel(kernel), config, target=target, compiler=compiler)
+
+
+def _workspace_need(problem: Problem, candidate: Candidate, sms: int) -> tuple[int, int]:
+    """(bytes of partials, number of locks); (0, 0) for a kernel whose blocks do not meet."""
+    definition = find_kernel(candidate.kernel)
+    return tuple(definition.workspace_bytes(candidate.config, problem.m, problem.n, problem.k, sms)) or (0, 0)
+
+
+def _workspace_views(workspace: Workspace, needs: tuple[int, int]) -> tuple[arrays.ArrayView, arrays.ArrayView]:
+    """The caller's two arrays, or ValueError if they are too small or not usable as they are."""
+    partials, locks = arrays.view("workspace.partials", workspace.partials), arrays.view("workspace.locks", workspace.locks)
+    if locks.dtype != np.int32:
+        raise TypeError(f"workspace.locks.dtype={locks.dtype} must be int32")
+    for name, each in (("partials", partials), ("locks", locks)):
+        if not each.contiguous or each.address % 16 or each.readonly:
+            raise ValueError(f"workspace.{name} must be writable, C-contiguous and 16-byte aligned")
+    nbytes = int(np.prod(partials.shape)) * np.dtype(partials.dtype).itemsize
+    launch.check_workspace(nbytes, int(np.prod(locks.shape)), needs_bytes=needs[0], needs_locks=needs[1])
+    return partials, locks
+
+
+def run_reference(x: np.ndarray, weight, problem: Problem, reason: str) -> tuple[np.ndarray, RunInfo]:
+    """x fp16 [m, k] -> fp16 [m, n]: the float64 product, rounded once."""
+    start = time.perf_counter()
+    with np.errstate(over="ignore", invalid="ignore"):  # above 65504 the right answer is infinity
+        y = reference.matmul(x, weight).astype(np.float16)
+    return y, RunInfo("reference", reason, problem, "CPU, float64", time.perf_counter() - start)
+
+
+def run_emulator(
+    x: np.ndarray, weight, problem: Problem, candidate: Candidate, compiler: str, reason: str,
+    workspace: Workspace | None = None, device: devices.Device = devices.MODEL,
+) -> tuple[np.ndarray, RunInfo]:
+    """x fp16 [m, k] -> fp16 [m, n], by executing the compiled kernel's PTX. C and partials start as NaN."""
+    from numba_marlin.emulator import Machine
+
+    compiled = compiled_kernel(candidate.kernel, candidate.config, device.target, compiler)
+    start = time.perf_counter()
+    y = arrays.aligned_empty((problem.m, problem.n), np.float16)
+    y.fill(np.nan)
+    partials_bytes, lock_count = needs = _workspace_need(problem, candidate, device.sms)
+    if workspace is None:
+        partials = np.full(max(1, -(-partials_bytes // 4)), np.nan, dtype=np.float32)
+        locks = np.zeros(max(1, lock_count), dtype=np.int32)
+    else:
+        partials, locks = (each.host for each in _workspace_views(workspace, needs))
+    machine = Machine(compiled.ptx)
+    values = {"m": problem.m, "n": problem.n, "k": problem.k}
+    buffers = {"a": (x, True), "b": (weight.qweight, True), "scales": (weight.scales, True), "c": (y, False)}
+    buffers |= {"partials": (partials, False), "locks": (locks, False)}
+    for name, _ in compiled.parameters:
+        if name in buffers:
+            array, readonly = buffers[name]
+            values[name] = machine.memory.buffer(array, name=name, readonly=readonly).address
+    result = machine.run(
+        compiled.entry, grid=candidate.grid, block=(compiled.threads,), shared_bytes=compiled.shared_bytes,
+        args=[values[name] for name, _ in compiled.parameters],
+    )
+    if locks.any():
+        raise RuntimeError(f"kernel {candidate.kernel!r} left locks[{int(np.flatnonzero(locks)[0])}] set: the next launch would hang")
+    info = RunInfo(
+        "emulator", reason, problem, f"{device.name} ({device.sms} SMs, {device.arch})", time.perf_counter() - start,
+        candidate, compiled, result.instructions,
+    )
+    return y, info
+
+
+_device_weights: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def device_weight(weight, ordinal: int) -> tuple[driver.DeviceArray, driver.DeviceArray]:
+    """(qweight, scales) on the device; copied once and kept as long as ``weight`` lives, whose arrays must not change."""
+    copies = _device_weights.setdefault(weight, {})
+    if ordinal not in copies:
+        copies[ordinal] = tuple(driver.DeviceArray.from_host(each, ordinal) for each in (weight.qweight, weight.scales))
+    return copies[ordinal]
+
+
+def run_cuda(
+    a: arrays.ArrayView, c: arrays.ArrayView, weight, problem: Problem, candidate: Candidate, compiler: str, reason: str,
+    ordinal: int, stream: int, workspace: Workspace | None = None,
+) -> RunInfo:
+    """Enqueue the product of device arrays a fp16 [m, k] and ``weight`` into c fp16 [m, n]; both contiguous and aligned."""
+    device = driver.describe(ordinal)
+    compiled = compiled_kernel(candidate.kernel, candidate.config, device.target, compiler)
+    start = time.perf_counter()
+    enqueue = launch.launcher(compiled, ordinal)
+    qweight, scales = device_weight(weight, ordinal)
+    needs = _workspace_need(problem, candidate, device.sms)
+    if workspace is not None:
+        partials, locks = (each.address for each in _workspace_views(workspace, needs))
+    elif any(needs):
+        partials, locks = launch.workspace(ordinal, stream, *needs)
+    else:
+        partials = locks = 0
+    values = {
+        "a": a.address, "b": qweight.address, "c": c.address, "scales": scales.address, "partials": partials,
+        "locks": locks, "m": problem.m, "n": problem.n, "k": problem.k,
+    }
+    enqueue(candidate.grid, *(values[name] for name, _ in compiled.parameters), stream=stream)
+    return RunInfo(
+        "cuda", reason, problem, f"{device.name} (cuda:{ordinal}, {device.sms} SMs, {device.arch})",
+        time.perf_counter() - start, candidate, compiled,
+    )

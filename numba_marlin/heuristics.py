@@ -1,0 +1,261 @@
+"""Which kernel, in which configuration, on which grid, and why. Pure: numbers in, ranked candidates out; no CUDA, no GPU.
+
+In:  a ``Problem`` (m, n, k, group_size) and a ``Device`` (``devices.py``).
+Out: ``rank`` -> tuple of ``Candidate``, best first. The published Marlin's own choice leads: tiles 128 deep and 128 wide up
+     to m = 16, 64 deep and 256 wide above, and as many m16 blocks as m needs, four at most. Then its other tile shape, then
+     the two simpler rungs of the ladder. A configuration that needs more shared memory than the device has is left out.
+``explain`` wraps the same in an ``Explanation`` whose ``str()`` is for people and whose ``to_dict()`` is for programs.
+
+Every figure in ``Candidate.figures`` follows from the shapes and the device's numbers: it is modelled, nothing was timed.
+Impossible problems are ValueErrors that name the value and the rule.
+"""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from dataclasses import asdict, dataclass, field
+
+from numba_marlin import devices
+from numba_marlin.devices import Device
+from numba_marlin.formats.types import check_group_size
+from numba_marlin.formats.marlin import check_problem
+from numba_marlin.kernels.definition import KernelDefinition, ceil_div
+
+LADDER = ("naive", "tiled", "ampere")  # the rungs, simplest first; each is a module of kernels/
+LARGEST_DIMENSION = 2**31 - 1  # kernels take m, n and k as int32
+TILE_SHAPES = ((8, 8), (16, 4))  # the original's: (columns, depth) of a tile in units of 16
+M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in registers
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``C[m, n] = A[m, k] @ W[k, n]`` with one scale per ``group_size`` rows of a column (-1: one per column)."""
+
+    m: int
+    n: int
+    k: int
+    group_size: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name}={value!r} must be an int")
+            if not 0 < value <= LARGEST_DIMENSION:
+                raise ValueError(f"{name}={value} must be positive and fit in 32 bits")
+        object.__setattr__(self, "group_size", check_group_size(self.group_size, self.k))
+        check_problem(self.k, self.n, self.group_size)
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.group_size == -1 else self.k // self.group_size
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of the problem when each is moved once: fp16 A, 4-bit W, fp16 scales, fp16 C."""
+        m, n, k = self.m, self.n, self.k
+        return 2 * m * k + n * k // 2 + 2 * self.groups * n + 2 * m * n
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run a problem. ``grid`` in blocks (x, y, z), ``shared_bytes`` of dynamic shared memory a block."""
+
+    kernel: str
+    config: object
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    reasons: tuple[str, ...]
+    figures: dict = field(default_factory=dict, hash=False)
+
+    def to_dict(self) -> dict:
+        return {
+            "kernel": self.kernel, "config": asdict(self.config), "grid": list(self.grid), "threads": self.threads,
+            "shared_bytes": self.shared_bytes, "reasons": list(self.reasons), "modelled": dict(self.figures),
+        }
+
+
+def find_kernel(name: str) -> KernelDefinition:
+    """The kernel called ``name``; ValueError lists the ladder."""
+    if name not in LADDER:
+        raise ValueError(f"kernel={name!r} must be one of {', '.join(LADDER)}")
+    return importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
+
+
+def _ampere_config(problem: Problem, tile_shape: tuple[int, int]):
+    n_blocks, k_blocks = tile_shape
+    return find_kernel("ampere").config_type(
+        thread_m_blocks=min(M_BLOCKS, ceil_div(problem.m, 16)),
+        thread_n_blocks=n_blocks,
+        thread_k_blocks=k_blocks,
+        group_blocks=-1 if problem.group_size == -1 else problem.group_size // 16,
+        ragged=bool(problem.k % (16 * k_blocks) or problem.n % (16 * n_blocks)),
+    )
+
+
+def default_config(kernel: str, problem: Problem):
+    """The configuration of ``kernel`` for ``problem``; for ``ampere`` the one the original would take."""
+    if kernel == "ampere":
+        return _ampere_config(problem, TILE_SHAPES[0] if problem.m <= 16 else TILE_SHAPES[1])
+    return find_kernel(kernel).config_type(group_size=problem.group_size)
+
+
+def check_config(kernel: str, config: object, problem: Problem) -> None:
+    """TypeError or ValueError unless ``config`` is one of ``kernel``'s and was made for ``problem``'s groups and tails."""
+    config_type = find_kernel(kernel).config_type
+    if not isinstance(config, config_type):
+        raise TypeError(f"config is a {type(config).__name__}, kernel {kernel!r} needs a {config_type.__name__}")
+    if kernel != "ampere":
+        if config.group_size != problem.group_size:
+            raise ValueError(f"config.group_size={config.group_size} must be the weight's group_size={problem.group_size}")
+        return
+    group_blocks = -1 if problem.group_size == -1 else problem.group_size // 16
+    if config.group_blocks != group_blocks:
+        raise ValueError(
+            f"config.group_blocks={config.group_blocks} must be {group_blocks} for group_size={problem.group_size}"
+        )
+    tile_n, tile_k = 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
+    if not config.ragged and (problem.n % tile_n or problem.k % tile_k):
+        raise ValueError(
+            f"config.ragged=False needs n={problem.n} to be a multiple of {tile_n} and k={problem.k} of {tile_k}"
+        )
+
+
+def _ampere_reasons(problem: Problem, config) -> tuple[str, ...]:
+    m, n, k = problem.m, problem.n, problem.k
+    tile_m, tile_n, tile_k = 16 * config.thread_m_blocks, 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
+    wide = config.thread_n_blocks == TILE_SHAPES[1][0]
+    reasons = []
+    if (m > 16) == wide:
+        rule = "m > 16: wide tiles read A less often" if wide else "m <= 16: deep tiles give small problems more of k to share"
+        reasons.append(f"the original's tile for m={m} ({rule}): k{tile_k} x n{tile_n}")
+    else:
+        reasons.append(f"the original's other tile: k{tile_k} x n{tile_n}")
+    if m <= 16 * M_BLOCKS:
+        reasons.append(f"m={m} fits {config.thread_m_blocks} block(s) of 16 rows: every weight is read once")
+    else:
+        reasons.append(f"m={m} takes {ceil_div(m, tile_m)} passes of {tile_m} rows: weights are read that often, mostly from L2")
+    tails = [f"{name}={size} % {tile}" for name, size, tile in (("n", n, tile_n), ("k", k, tile_k)) if size % tile]
+    if tails:
+        reasons.append(f"{' and '.join(tails)} leave(s) a tail: the kernel with bounds checks")
+    return tuple(reasons)
+
+
+_LADDER_REASONS = {
+    "tiled": ("tensor cores and shared memory, no pipeline: the rung below, to compare with",),
+    "naive": ("a thread an output: the simplest rung, to compare with",),
+}
+
+
+def figures(problem: Problem, kernel: str, config, grid: tuple[int, int, int], device: Device) -> dict:
+    """What follows from the shapes: blocks, waves, tiles and the time that memory alone would take."""
+    blocks = grid[0] * grid[1] * grid[2]
+    result = {"blocks": blocks, "waves": round(blocks / device.sms, 3), "least_bytes": problem.least_bytes}
+    if kernel == "ampere":
+        tiles = {
+            "k": ceil_div(problem.k, 16 * config.thread_k_blocks),
+            "n": ceil_div(problem.n, 16 * config.thread_n_blocks),
+            "m": ceil_div(problem.m, 16 * config.thread_m_blocks),
+        }
+        count = tiles["k"] * tiles["n"] * tiles["m"]
+        per_block = ceil_div(count, blocks)
+        result |= {"tiles": tiles, "tiles_per_block": per_block, "busy": round(count / (per_block * device.sms), 3)}
+    if device.bandwidth_bytes:
+        result["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)
+    return result
+
+
+def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Candidate:
+    """``problem`` on ``kernel`` with ``config`` (default: ``default_config``); ValueError if the device cannot hold it."""
+    definition = find_kernel(kernel)
+    chosen = default_config(kernel, problem) if config is None else config
+    check_config(kernel, chosen, problem)
+    shared_bytes = definition.shared_bytes(chosen)
+    if shared_bytes > device.shared_bytes_per_block:
+        raise ValueError(
+            f"kernel {kernel!r} needs shared_bytes={shared_bytes} a block, {device.name} has {device.shared_bytes_per_block}"
+        )
+    grid = tuple(definition.grid(chosen, problem.m, problem.n, problem.k, device.sms))
+    if grid[1] > 65535 or grid[2] > 65535 or grid[0] > LARGEST_DIMENSION:
+        raise ValueError(f"m={problem.m}: grid {grid} of kernel {kernel!r} is beyond CUDA's limit (2**31 - 1, 65535, 65535)")
+    reasons = _ampere_reasons(problem, chosen) if kernel == "ampere" else _LADDER_REASONS.get(kernel, (definition.summary,))
+    return Candidate(
+        kernel=kernel, config=chosen, grid=grid, threads=definition.threads(chosen), shared_bytes=shared_bytes,
+        reasons=reasons, figures=figures(problem, kernel, chosen, grid, device),
+    )
+
+
+def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
+    """All candidates that fit ``device``, best first."""
+    first = default_config("ampere", problem)
+    tried = [("ampere", first)]
+    tried += [("ampere", _ampere_config(problem, shape)) for shape in TILE_SHAPES]
+    tried += [(name, None) for name in reversed(LADDER) if name != "ampere"]
+    result = []
+    for position, (kernel, config) in enumerate(tried):
+        if config == first and position:
+            continue
+        try:
+            result.append(candidate(problem, device, kernel, config))
+        except ValueError:  # does not fit: not a candidate here
+            continue
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What would run for a problem on a device, and why. ``candidates[0]`` is the choice."""
+
+    problem: Problem
+    device: Device
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def choice(self) -> Candidate:
+        return self.candidates[0]
+
+    def to_dict(self) -> dict:
+        return {
+            "problem": asdict(self.problem) | {"least_bytes": self.problem.least_bytes},
+            "device": self.device.to_dict(),
+            "candidates": [each.to_dict() for each in self.candidates],
+        }
+
+    def __str__(self) -> str:
+        p, d = self.problem, self.device
+        groups = "one scale per column" if p.group_size == -1 else f"groups of {p.group_size}"
+        lines = [
+            f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], 4-bit weights, {groups}",
+            f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB shared memory a block ({d.source})",
+            f"bytes moved at least: {p.least_bytes:,} (modelled)",
+        ]
+        for position, each in enumerate(self.candidates, start=1):
+            lines += ["", *_lines(each, position)]
+        return "\n".join(lines)
+
+
+def _lines(each: Candidate, position: int) -> list[str]:
+    config = ", ".join(f"{name}={value}" for name, value in asdict(each.config).items())
+    f = each.figures
+    work = f"{f['blocks']} block(s), {f['waves']:g} waves"
+    if "tiles" in f:
+        tiles = f["tiles"]
+        work += f"; tiles {tiles['k']} (k) x {tiles['n']} (n) x {tiles['m']} (m), {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
+    lines = [
+        f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads} threads, {each.shared_bytes / 1024:g} KiB shared",
+        *textwrap.wrap(config, 100, initial_indent="   ", subsequent_indent="   "),
+        *(f"   - {reason}" for reason in each.reasons),
+        f"   modelled: {work}",
+    ]
+    if "memory_us" in f:
+        lines.append(f"   modelled: memory alone takes at least {f['memory_us']:g} us")
+    return lines
+
+
+def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200") -> Explanation:
+    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``."""
+    problem = Problem(m, n, k, group_size)
+    where = devices.device(device) if isinstance(device, str) else device
+    return Explanation(problem, where, rank(problem, where))
