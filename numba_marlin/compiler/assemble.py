@@ -1,0 +1,107 @@
+"""PTX to cubin without a GPU, and what it costs.
+
+``assemble(ptx, target) -> (cubin | None, Resources)``. Assemblers are tried in this order: the ptxas of the pip wheels (libnvvm of the same
+wheels may emit PTX newer than another ptxas takes), the ptxas of CUDA_HOME and of PATH, nvJitLink through cuda.core. One that is too old for the PTX,
+or does not know the target, is passed over. Without any, cubin is None and the opcode counts come from the PTX; if all refuse the PTX: AssemblyError.
+"""
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from numba_marlin.compiler.errors import AssemblyError
+from numba_marlin.compiler.resources import Resources, count_ptx, count_sass, parse_log
+from numba_marlin.compiler.targets import Target
+
+_WHEEL_DIRECTORIES = ("cu13/bin", "cuda_nvcc/bin", "cuda_nvdisasm/bin")  # inside the namespace package `nvidia`; CUDA 13, CUDA 12
+_TOO_OLD = re.compile(r"Unsupported \.version|not defined for option 'gpu-name'|unsupported toolchain", re.IGNORECASE)
+
+
+@lru_cache(maxsize=None)
+def find_tools(name: str) -> tuple[str, ...]:
+    """Paths of every executable ``name`` (ptxas, nvdisasm), best first: pip wheels, CUDA_HOME, CUDA_PATH, PATH."""
+    file_name = name + (".exe" if os.name == "nt" else "")
+    directories = []
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        directories += [os.path.join(root, directory) for directory in _WHEEL_DIRECTORIES]
+    directories += [os.path.join(os.environ[key], "bin") for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
+    candidates = [os.path.join(directory, file_name) for directory in directories] + [shutil.which(name) or ""]
+    return tuple(dict.fromkeys(path for path in candidates if os.path.isfile(path) and os.access(path, os.X_OK)))
+
+
+def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
+    logs = []
+    for assembler in [*(_ptxas(path) for path in find_tools("ptxas")), _nvjitlink]:
+        name, cubin, log = assembler(ptx, target)
+        if cubin is not None:
+            opcodes, source = _opcodes(cubin, ptx)
+            return cubin, Resources(assembler=name, opcodes=opcodes, opcodes_from=source, **parse_log(log))
+        if log is not None:
+            logs.append(f"{name}: {log.strip()}")
+            if not _TOO_OLD.search(log):
+                break
+    if logs:
+        raise AssemblyError(f"no assembler takes this PTX for {target.name}:\n" + "\n".join(logs))
+    return None, Resources(opcodes=count_ptx(ptx))
+
+
+def without_cubin(ptx: str) -> Resources:
+    """The little that is known of PTX that was not assembled."""
+    return Resources(opcodes=count_ptx(ptx))
+
+
+def _ptxas(path):
+    def run(ptx, target):
+        with tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory:
+            source, cubin = Path(directory, "kernel.ptx"), Path(directory, "kernel.cubin")
+            source.write_text(ptx, encoding="utf-8")
+            done = subprocess.run([path, "-v", f"-arch={target.name}", str(source), "-o", str(cubin)], capture_output=True, text=True, errors="replace")
+            name = f"ptxas {tool_version(path)}"
+            return (name, cubin.read_bytes(), done.stderr) if done.returncode == 0 else (name, None, done.stderr + done.stdout)
+    return run
+
+
+def _nvjitlink(ptx, target):
+    try:
+        from cuda.core import Linker, LinkerOptions, ObjectCode
+    except ImportError:
+        return "nvJitLink", None, None
+    try:
+        # without a driver cuda.core can only use nvJitLink; where that is missing as well, it raises one of many types
+        linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=LinkerOptions(arch=target.name, verbose=True))
+    except Exception as error:
+        return "nvJitLink", None, None if isinstance(error, ImportError) else f"unsupported toolchain? {error}"
+    try:
+        return "nvJitLink", bytes(linker.link("cubin").code), linker.get_info_log()
+    except Exception as error:
+        return "nvJitLink", None, f"{error}\n{linker.get_error_log()}"
+
+
+@lru_cache(maxsize=None)
+def tool_version(path: str) -> str:
+    """Such as "13.4.92", from ``--version``; "unknown" if it prints none."""
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace")
+    match = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
+    return match[1] if match else "unknown"
+
+
+def _opcodes(cubin, ptx):
+    """-> (counts, "sass") where an nvdisasm understands the cubin, else (counts, "ptx")."""
+    for path in find_tools("nvdisasm"):
+        with tempfile.NamedTemporaryFile(suffix=".cubin", prefix="numba_marlin_", delete=False) as file:
+            file.write(cubin)
+        try:
+            done = subprocess.run([path, "-c", file.name], capture_output=True, text=True, errors="replace")
+        finally:
+            os.unlink(file.name)
+        if done.returncode == 0:
+            return count_sass(done.stdout), "sass"
+    return count_ptx(ptx), "ptx"

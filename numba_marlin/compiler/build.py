@@ -1,0 +1,60 @@
+"""``build``: a kernel, a configuration and a target in; PTX, cubin and resources out; from the disk cache if they are there."""
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+
+from numba_marlin.compiler import assemble
+from numba_marlin.compiler.compiled import CompiledKernel
+from numba_marlin.compiler.targets import target_named
+from numba_marlin.kernels.definition import KernelDefinition
+
+_MODULES = {"numba-cuda": "numba_marlin.compiler.numba_cuda", "numba-cuda-mlir": "numba_marlin.compiler.numba_cuda_mlir"}
+COMPILERS = tuple(_MODULES)
+"""Names of the compilers, the default first."""
+
+_ENTRY = re.compile(r"\.entry\s+([$%\w]+)\s*\(")
+
+
+def backend(compiler: str):
+    """The module of a compiler; importing it imports no numba. ValueError for an unknown name."""
+    if compiler not in COMPILERS:
+        raise ValueError(f"compiler={compiler!r} must be one of {', '.join(COMPILERS)}")
+    return importlib.import_module(_MODULES[compiler])
+
+
+def available_compilers() -> tuple[str, ...]:
+    """Those that are installed, the default first. Looks, but does not import them."""
+    return tuple(name for name in COMPILERS if importlib.util.find_spec(backend(name).IMPORT_NAME) is not None)
+
+
+def build(kernel: KernelDefinition, config, target: str = "sm_90a", compiler: str = "numba-cuda", cache: bool = True) -> CompiledKernel:
+    """Compile ``kernel`` in ``config`` for ``target``. Needs neither a GPU nor a driver.
+
+    TypeError for a config of another kernel; ValueError for an unknown target or compiler, or a target below the kernel's min_arch;
+    MissingCompiler if the compiler is not installed; AssemblyError if the PTX is refused. cache=False neither reads nor writes the cache.
+    """
+    kernel.check_config(config)
+    the_target, the_backend = target_named(target), backend(compiler)
+    if not the_target.supports(kernel.min_arch):
+        raise ValueError(f"kernel {kernel.name} needs {kernel.min_arch}, target={target} does not have it")
+    return _compile(kernel, config, the_target, the_backend, "")
+
+
+def _compile(kernel, config, target, the_backend, key):
+    threads = kernel.threads(config)
+    body = kernel.make(the_backend.language(), config)
+    ptx, entry = name_entry(the_backend.to_ptx(body, kernel.parameters, target, threads), f"marlin_{kernel.name}")
+    cubin, resources = assemble.assemble(ptx, target)
+    return CompiledKernel(kernel=kernel.name, config=config, target=target.name, compiler=the_backend.NAME, ptx=ptx, entry=entry,
+                          parameters=tuple(kernel.parameters), threads=threads, shared_bytes=kernel.shared_bytes(config), cubin=cubin,
+                          resources=resources, key=key, versions={})
+
+
+def name_entry(ptx: str, name: str) -> tuple[str, str]:
+    """PTX of one kernel with its mangled symbol replaced by ``name``: readable, and the same every time it is compiled."""
+    entries = _ENTRY.findall(ptx)
+    if len(entries) != 1:
+        raise ValueError(f"PTX with {len(entries)} entries, expected one")
+    return re.sub(rf"(?<![$%\w]){re.escape(entries[0])}(?=_param_|\b)", name, ptx), name

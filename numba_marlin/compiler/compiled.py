@@ -1,0 +1,90 @@
+"""``CompiledKernel``: what the compiler room hands out; and its form in the disk cache.
+
+On disk: a line naming the format and its version, a line with the SHA-256 of what follows, then sections ``name length\\n`` + that many bytes.
+The configuration is not in there: who asks for a kernel has it.
+"""
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from typing import Any
+
+from numba_marlin.compiler.resources import Resources
+
+MAGIC = b"numba_marlin kernel 1\n"
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel for one target.
+
+    kernel: its name; config: the configuration it was made from; target ("sm_90a"); compiler ("numba-cuda"); ptx: text; entry: symbol in ptx
+    and cubin; parameters: ((name, "u64" | "i32"), ...) in order; threads a block; shared_bytes: dynamic shared memory a block; cubin: bytes,
+    or None where no assembler was found; resources; key: SHA-256 in hex of all it was made from; versions: of compilers and tools.
+    """
+    kernel: str
+    config: Any
+    target: str
+    compiler: str
+    ptx: str
+    entry: str
+    parameters: tuple[tuple[str, str], ...]
+    threads: int
+    shared_bytes: int
+    cubin: bytes | None
+    resources: Resources
+    key: str
+    versions: dict[str, str]
+
+
+def to_bytes(compiled: CompiledKernel) -> bytes:
+    resources = compiled.resources
+    scalars = {f.name: getattr(resources, f.name) for f in fields(resources) if f.name != "opcodes"}
+    sections = {
+        "kernel": compiled.kernel, "target": compiled.target, "compiler": compiled.compiler, "entry": compiled.entry, "key": compiled.key,
+        "parameters": _lines(dict(compiled.parameters)), "threads": compiled.threads, "shared_bytes": compiled.shared_bytes,
+        "versions": _lines(compiled.versions), "resources": _lines({k: v for k, v in scalars.items() if v is not None}),
+        "opcodes": _lines(resources.opcodes), "ptx": compiled.ptx,
+    }
+    parts = []
+    for name, value in sections.items():
+        data = str(value).encode()
+        parts += [f"{name} {len(data)}\n".encode(), data]
+    if compiled.cubin is not None:
+        parts += [f"cubin {len(compiled.cubin)}\n".encode(), compiled.cubin]
+    body = b"".join(parts)
+    return MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def from_bytes(data: bytes, config) -> CompiledKernel:
+    """The inverse of ``to_bytes``. ValueError for anything else: another format, a cut or changed file."""
+    if not data.startswith(MAGIC):
+        raise ValueError(f"not a file of the form {MAGIC!r}")
+    digest, newline, body = data[len(MAGIC):].partition(b"\n")
+    if not newline or hashlib.sha256(body).hexdigest().encode() != digest:
+        raise ValueError("checksum does not match")
+    sections, position = {}, 0
+    while position < len(body):
+        end = body.index(b"\n", position)
+        name, length = body[position:end].decode().split(" ")
+        position = end + 1 + int(length)
+        sections[name] = body[end + 1:position]
+    cubin = sections.pop("cubin", None)
+    try:
+        text = {name: value.decode() for name, value in sections.items()}
+        scalars = {name: value if name in ("assembler", "opcodes_from") else int(value) for name, value in _pairs(text["resources"])}
+        resources = Resources(opcodes={name: int(value) for name, value in _pairs(text["opcodes"])}, **scalars)
+        return CompiledKernel(
+            kernel=text["kernel"], config=config, target=text["target"], compiler=text["compiler"], ptx=text["ptx"], entry=text["entry"],
+            parameters=tuple(_pairs(text["parameters"])), threads=int(text["threads"]), shared_bytes=int(text["shared_bytes"]),
+            cubin=cubin, resources=resources, key=text["key"], versions=dict(_pairs(text["versions"])))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a section or a field is missing or unknown: {error}") from error
+
+
+def _lines(values):
+    return "".join(f"{name} {value}\n" for name, value in values.items())
+
+
+def _pairs(text):
+    return [tuple(line.split(" ", 1)) for line in text.splitlines()]

@@ -1,0 +1,138 @@
+"""Kernels to PTX with numba-cuda: everything that depends on its internals. No GPU and no driver are needed.
+
+``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the sister module ``numba_cuda_mlir``.
+numba is imported when the first of the two is called.
+"""
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import lru_cache
+from types import SimpleNamespace
+
+from numba_marlin.compiler.errors import MissingCompiler
+from numba_marlin.compiler.language import Language, check_operands, operand_signature, ptx_module
+from numba_marlin.compiler.targets import Target
+from numba_marlin.isa import Instruction
+
+NAME = "numba-cuda"
+IMPORT_NAME = "numba_cuda"
+DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite")
+INSTALL = 'pip install "numba-marlin[cu13]" (or [cu12] for a driver of CUDA 12)'
+
+_lock = threading.RLock()
+
+
+@lru_cache(maxsize=None)
+def _numba():
+    """The modules used here. MissingCompiler if numba-cuda cannot be imported."""
+    import numpy
+    # numba-cuda 0.30 looks up np.row_stack, which NumPy 2.5 removed (NVIDIA/numba-cuda#907, "will not be fixed"); it was vstack all along.
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack
+    try:
+        import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
+        from llvmlite import ir
+        from numba import cuda, types
+        from numba.cuda import dispatcher
+        from numba.cuda.extending import intrinsic
+    except ImportError as error:
+        raise MissingCompiler(f"numba-cuda cannot be imported ({error}); install it with {INSTALL}") from error
+    return SimpleNamespace(ir=ir, cuda=cuda, types=types, dispatcher=dispatcher, intrinsic=intrinsic)
+
+
+@lru_cache(maxsize=None)
+def language() -> Language:
+    with _lock:
+        numba = _numba()
+        cuda, types = numba.cuda, numba.types
+        ptx = ptx_module(_make_intrinsic)
+        device = cuda.jit(device=True, inline="always")
+        address_of, to_shared, uint32 = _address_of(), ptx.cvta_to_shared, types.uint32
+
+        @device
+        def shared_base():
+            return to_shared(address_of(cuda.shared.array(0, uint32)))
+
+        return Language(NAME, cuda, ptx, device, shared_base, types.uint16, types.uint32, types.uint64, types.int32, types.int64, types.float32)
+
+
+def to_ptx(function, parameters, target: Target, threads: int) -> str:
+    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, 1)."""
+    numba = _numba()
+    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32}
+    signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
+    capability = target.capability + (("a",) if target.specific else ())
+    with _lock, _pretended_device(capability):
+        return numba.cuda.compile(function, signature, device=False, abi="numba", cc=capability, launch_bounds=(threads, 1))[0]
+
+
+@contextmanager
+def _pretended_device(capability):
+    """While a device function is typed, numba-cuda asks the current device for its capability, even when compiling for another one; without
+    a driver that fails. For the length of a compilation the answer is the target's."""
+    dispatcher = _numba().dispatcher
+    real = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = real
+
+
+def _make_intrinsic(instruction: Instruction, **immediates):
+    numba = _numba()
+    ir, types = numba.ir, numba.types
+    numba_types = {"u16": types.uint16, "u32": types.uint32, "i32": types.int32, "u64": types.uint64, "f32": types.float32}
+    llvm_types = {"u16": ir.IntType(16), "u32": ir.IntType(32), "i32": ir.IntType(32), "u64": ir.IntType(64), "f32": ir.FloatType()}
+    template, constraints = instruction.assembly(**immediates)
+
+    def python_type(operand):
+        element = numba_types[operand.type]
+        return element if operand.width == 1 else types.UniTuple(element, operand.width)
+
+    returned = python_type(instruction.outputs[0]) if instruction.outputs else types.void
+    expected = tuple(python_type(operand) for operand in instruction.inputs)
+    outputs = [llvm_types[o.type] for o in instruction.outputs for _ in o.elements]
+    inputs = [llvm_types[o.type] for o in instruction.inputs for _ in o.elements]
+    result = ir.VoidType() if not outputs else outputs[0] if len(outputs) == 1 else ir.LiteralStructType(outputs)
+    # Without readnone LLVM takes even a pure snippet for one that may touch memory; convergent keeps warp-wide ones in their branch.
+    attributes = (("readnone", "nounwind") if instruction.pure else ()) + (("convergent",) if instruction.convergent else ())
+
+    def codegen(context, builder, signature, arguments):
+        # numba has already converted the arguments to the signature's types
+        values = []
+        for value, operand in zip(arguments, instruction.inputs):
+            values += [value] if operand.width == 1 else [builder.extract_value(value, i) for i in range(operand.width)]
+        asm = ir.InlineAsm(ir.FunctionType(result, inputs), template, constraints, side_effect=not instruction.pure)
+        answer = builder.call(asm, values, attrs=attributes)
+        if not outputs:
+            return context.get_dummy_value()
+        if len(outputs) == 1:
+            return answer
+        return context.make_tuple(builder, returned, [builder.extract_value(answer, i) for i in range(len(outputs))])
+
+    def kind(t):
+        if isinstance(t, types.BaseTuple):
+            return [kind(element) for element in t]
+        return "integer" if isinstance(t, (types.Integer, types.Boolean)) else "float" if isinstance(t, types.Float) else str(t)
+
+    def snippet(typingctx, *operands):
+        check_operands(instruction, [kind(t) for t in operands])
+        return returned(*expected), codegen
+
+    snippet.__name__, snippet.__doc__, snippet.__signature__ = instruction.name, instruction.summary, operand_signature(instruction)
+    return numba.intrinsic(snippet)
+
+
+def _address_of():
+    """An intrinsic: generic 64-bit address of an array's first element."""
+    numba = _numba()
+
+    def address_of(typingctx, array):
+        def codegen(context, builder, signature, arguments):
+            structure = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+            return builder.ptrtoint(structure.data, numba.ir.IntType(64))
+        return numba.types.uint64(array), codegen
+
+    return numba.intrinsic(address_of)

@@ -1,0 +1,106 @@
+"""What a compiled kernel costs: parsed from assembler logs, SASS listings and PTX text. Pure functions on strings.
+
+``parse_log`` reads what ``ptxas -v`` and nvJitLink's verbose linking print; ``count_sass`` an ``nvdisasm`` listing; ``count_ptx`` PTX.
+"""
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Resources:
+    """registers a thread; spill_stores, spill_loads, stack: bytes a thread; static_shared: bytes a block; barriers; each None where unknown.
+    assembler: who made the cubin, None if there is none. opcodes: how often each occurs in the code, by full name;
+    opcodes_from: "sass" or "ptx"."""
+    registers: int | None = None
+    spill_stores: int | None = None
+    spill_loads: int | None = None
+    stack: int | None = None
+    static_shared: int | None = None
+    barriers: int | None = None
+    assembler: str | None = None
+    opcodes: dict[str, int] = field(default_factory=dict)
+    opcodes_from: str = "ptx"
+
+    @property
+    def spills(self) -> bool:
+        """True if registers are known to be spilled."""
+        return bool(self.spill_stores or self.spill_loads)
+
+    def count(self, prefix: str) -> int:
+        """Instructions whose opcode is ``prefix`` or begins with it and a dot: count("HMMA"), count("mma.sync")."""
+        return sum(n for opcode, n in self.opcodes.items() if opcode == prefix or opcode.startswith(prefix + "."))
+
+
+_REGISTERS = re.compile(r"\b[Uu]sed (\d+) registers")
+_BARRIERS = re.compile(r"\bused (\d+) barriers")
+_SMEM = re.compile(r"(\d+) bytes smem")
+_STACK = re.compile(r"(\d+) bytes stack frame|(?<=, )(\d+) stack\b")
+_SPILL_STORES = re.compile(r"(\d+) bytes spill stores")
+_SPILL_LOADS = re.compile(r"(\d+) bytes spill loads")
+_LMEM = re.compile(r"(\d+) bytes lmem")
+
+
+def parse_log(log: str) -> dict[str, int | None]:
+    """The figures of a log about one kernel, under the names of ``Resources``' fields.
+
+    ptxas leaves a figure that is zero out: once the registers are known, absent shared memory and barriers count as 0. An older nvJitLink
+    prints no spills but local memory, which holds spills and stack alike: without local memory nothing can be spilled.
+    """
+    def last(pattern):
+        found = pattern.findall(log)
+        if not found:
+            return None
+        groups = found[-1] if isinstance(found[-1], tuple) else (found[-1],)
+        return int(next(group for group in groups if group))
+
+    figures = {"registers": last(_REGISTERS), "spill_stores": last(_SPILL_STORES), "spill_loads": last(_SPILL_LOADS), "stack": last(_STACK),
+               "static_shared": last(_SMEM), "barriers": last(_BARRIERS)}
+    if figures["registers"] is not None:
+        for name in ("static_shared", "barriers"):
+            figures[name] = figures[name] or 0
+    if last(_LMEM) == 0:
+        for name in ("spill_stores", "spill_loads", "stack"):
+            figures[name] = figures[name] or 0
+    return figures
+
+
+_SASS_LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+
+
+def count_sass(listing: str) -> dict[str, int]:
+    """Opcode (with its modifiers) -> number of instructions in an ``nvdisasm`` listing; NOPs are padding and left out."""
+    return dict(sorted(Counter(opcode for opcode in _SASS_LINE.findall(listing) if opcode != "NOP").items()))
+
+
+_PTX_LABEL = re.compile(r"^\s*[$%\w]+:(?!:)")
+_PTX_OPCODE = re.compile(r"(?:@!?%?\w+\s+)?([a-z][\w.:]*)")
+
+
+def ptx_statements(ptx: str) -> list[str]:
+    """The instructions of all kernel bodies, one a string, without directives, labels, braces and comments."""
+    text = re.sub(r"/\*.*?\*/", " ", re.sub(r"//[^\n]*", "", ptx), flags=re.DOTALL)
+    start = text.find("\n{")
+    statements = []
+    for raw in text[max(start, 0):].split(";"):
+        statement = " ".join(raw.split())
+        while True:
+            shorter = re.sub(_PTX_LABEL, "", statement).lstrip().removeprefix("{").removeprefix("}").lstrip()
+            if shorter == statement:
+                break
+            statement = shorter
+        if statement and not statement.startswith("."):
+            statements.append(statement)
+    return statements
+
+
+def count_ptx(ptx: str) -> dict[str, int]:
+    """Opcode (with its modifiers) -> number of instructions in PTX text; inline-assembly blocks included."""
+    counts = Counter()
+    for statement in ptx_statements(ptx):
+        match = _PTX_OPCODE.match(statement)
+        if match:
+            counts[match[1]] += 1
+    return dict(sorted(counts.items()))

@@ -1,0 +1,36 @@
+"""The instructions that kernels use beyond what Numba offers, read from ``ptx/*.ptx``: one file, one instruction.
+
+Adding an instruction means adding a file. A file is a header of ``//`` lines and a body:
+
+    // Prose: what it does, in a line or two.
+    // name: ld_shared_v2_b32               must equal the file's name
+    // outputs: d: u32 x2                   name: type [xN], separated by commas; leave the line out if there are none
+    // inputs: address: u32                 the same
+    // immediates: n                        names of compile-time integers; leave out if there are none
+    // effects: shared.read                 "none", or words of EFFECTS separated by commas
+    // arch: sm_50                          the least architecture that has it
+    // isa: https://...                     its section in the PTX ISA
+
+    ld.shared.v2.b32 {<d0>, <d1>}, [<address>];
+
+Placeholders stand in angle brackets, which PTX uses for nothing of that form: ``<address>`` for a scalar operand or an immediate,
+``<d0>``, ``<d1>`` for the elements of a vector. Operand names hold no digits. Every operand and every element must occur in the body and nothing
+undeclared may: a mistake is an ``InstructionError`` that begins with ``file:line:``.
+
+Types: u16 u32 i32 u64 f32. A vector is a tuple at the Python level, a single output a scalar. An instruction whose effects are "none" (or only
+"convergent") is pure: compilers may move, merge or drop it. Every other one stays where it stands and orders memory accesses around it.
+
+The room imports the standard library only. Turning an ``Instruction`` into something a kernel can call differs from compiler to compiler
+and happens, mechanically, in ``numba_marlin.compiler``.
+"""
+from numba_marlin.isa.instruction import EFFECTS, TYPES, Instruction, InstructionError, Operand, parse_instruction
+from numba_marlin.isa.library import load_instructions, ptx_directory
+
+__all__ = ["EFFECTS", "TYPES", "Instruction", "InstructionError", "Operand", "load_instructions", "parse_instruction", "ptx_directory"]
+
+
+def __getattr__(name):
+    # ``instructions`` is read from disk only when somebody asks for it.
+    if name == "instructions":
+        return load_instructions()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,57 @@
+"""What a kernel is before anybody compiles it.
+
+``KernelDefinition.make(lang, config)`` returns a Python function over the parameters, in the language that Numba's CUDA compilers share.
+``lang`` (``numba_marlin.compiler.language.Language``) is that language as one compiler speaks it:
+
+- ``lang.cuda``                         the compiler's ``cuda`` module: threadIdx, blockIdx, gridDim, syncthreads, local.array ...
+- ``lang.ptx.NAME``                     the instruction ``ptx/NAME.ptx``; those with immediates are called once while the body is
+                                        made, ``wait = lang.ptx.cp_async_wait_group(n=2)``, and give the instruction
+- ``lang.uint32`` ...                   number types: uint16 uint32 uint64 int32 int64 float32
+- ``lang.device``                       decorator that makes a function callable in the body, always inlined
+- ``lang.shared_base()``                u32 address of the block's dynamic shared memory in the shared window
+
+A body may use closure constants: loops over them are unrolled, branches on them disappear, small ``lang.cuda.local.array`` whose size is a
+plain closure int become registers.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+PARAMETER_TYPES = ("u64", "i32")
+
+
+@dataclass(frozen=True)
+class KernelDefinition:
+    """name: also the name of its module and, as marlin_NAME, of its PTX entry; config_type: a frozen dataclass that refuses what the kernel
+    cannot do; parameters: (name, type) in order, type u64 for a device address or i32; make, threads and shared_bytes: functions of the
+    configuration (threads a block; bytes of dynamic shared memory); grid(config, m, n, k, sms) -> (x, y, z) blocks on a device of that many
+    multiprocessors; workspace_bytes(config, m, n, k, sms) -> bytes of each buffer the kernel needs besides its operands (zeros before the
+    launch, where it asks for that, are the kernel's own contract), in the order of its parameters; min_arch: the least target."""
+    name: str
+    config_type: type
+    parameters: tuple[tuple[str, str], ...]
+    make: Callable[[Any, Any], Callable]
+    threads: Callable[[Any], int]
+    shared_bytes: Callable[[Any], int]
+    grid: Callable[..., tuple[int, int, int]]
+    workspace_bytes: Callable[..., tuple[int, ...]] = lambda config, m, n, k, sms: ()
+    min_arch: str = "sm_80"
+    summary: str = ""
+
+    def __post_init__(self):
+        if not self.name.isidentifier():
+            raise ValueError(f"kernel name {self.name!r} must be an identifier")
+        for name, kind in self.parameters:
+            if kind not in PARAMETER_TYPES:
+                raise ValueError(f"kernel {self.name}: parameter {name!r} has type {kind!r}, must be one of {', '.join(PARAMETER_TYPES)}")
+
+    def check_config(self, config) -> None:
+        """TypeError unless config is of this kernel's type."""
+        if not isinstance(config, self.config_type):
+            raise TypeError(f"kernel {self.name} takes a {self.config_type.__name__}, not {type(config).__name__}: {config!r}")
+
+
+def ceil_div(value: int, divisor: int) -> int:
+    """value / divisor, rounded up; for ints >= 0."""
+    return -(-value // divisor)
