@@ -1,0 +1,76 @@
+"""Contract under test: the compiled loops give the bytes of the NumPy specification."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from numba_marlin import hostloops, testing
+from numba_marlin.formats import marlin
+
+
+# 512 columns are one piece of work: a whole one, one and a bit, less than one, and several rows of blocks.
+@pytest.mark.parametrize(("k", "n"), [(16, 64), (16, 512), (48, 576), (32, 1984), (160, 128)])
+def test_compiled_bytes_equal_the_specification(k, n):
+    codes = testing.make_codes("uniform", k, n, seed=k + n)
+    words = hostloops.pack_marlin_codes(codes)
+    assert words.dtype == np.int32
+    assert np.array_equal(words, marlin.pack_codes(codes))
+    assert np.array_equal(hostloops.unpack_marlin_codes(words), codes)
+
+
+@given(testing.quantized_weights())
+@settings(max_examples=20, deadline=None)
+def test_compiled_round_trip_is_exact(weight):
+    packed = hostloops.pack_marlin(weight)
+    specified = marlin.pack(weight)
+    assert np.array_equal(packed.qweight, specified.qweight)
+    assert np.array_equal(packed.scales.view(np.uint16), specified.scales.view(np.uint16))
+    back = hostloops.unpack_marlin(packed)
+    assert np.array_equal(back.codes, weight.codes) and back.group_size == weight.group_size
+
+
+def test_read_only_and_strided_input_is_accepted():
+    codes = testing.make_codes("uniform", 64, 256, seed=1)
+    strided = codes[::2, ::2]
+    codes.setflags(write=False)
+    assert np.array_equal(hostloops.pack_marlin_codes(strided), marlin.pack_codes(np.ascontiguousarray(strided)))
+    assert np.array_equal(hostloops.pack_marlin_codes(codes), marlin.pack_codes(codes))
+
+
+def test_threads_may_pack_at_the_same_time():
+    inputs = [testing.make_codes("uniform", 128, 512, seed) for seed in range(4)]
+    results = [None] * len(inputs)
+
+    def work(index):
+        results[index] = hostloops.pack_marlin_codes(inputs[index])
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for codes, words in zip(inputs, results):
+        assert np.array_equal(words, marlin.pack_codes(codes))
+
+
+def test_wrong_arrays_are_refused():
+    with pytest.raises(TypeError, match="codes is int8"):
+        hostloops.pack_marlin_codes(np.zeros((16, 64), np.int8))
+    with pytest.raises(ValueError, match="k=17"):
+        hostloops.pack_marlin_codes(np.zeros((17, 64), np.uint8))
+    with pytest.raises(ValueError, match="2 dimensions"):
+        hostloops.pack_marlin_codes(np.zeros(64, np.uint8))
+    with pytest.raises(TypeError, match="qweight is list"):
+        hostloops.unpack_marlin_codes([1])
+    with pytest.raises(ValueError, match="n=32"):
+        hostloops.unpack_marlin_codes(np.zeros((1, 64), np.int32))
+    with pytest.raises(ValueError, match=r"qweight.shape=\(1, 127\)"):
+        hostloops.unpack_marlin_codes(np.zeros((1, 127), np.int32))
+
+
+def test_only_marlin_is_unpacked():
+    with pytest.raises(ValueError, match="layout='other' must be 'marlin'"):
+        hostloops.unpack_marlin(SimpleNamespace(layout="other"))

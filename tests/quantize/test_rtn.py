@@ -1,0 +1,172 @@
+"""Contract under test: round-to-nearest puts every weight within half a step of its code, and refuses what it cannot hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numba_marlin import testing
+from numba_marlin.formats import marlin
+from numba_marlin.quantize import dequantize, quantize, rtn
+
+
+def naive_quantize(w, group_size):
+    """The rule, one group of one column at a time, in float64."""
+    k, n = w.shape
+    rows = k if group_size == -1 else group_size
+    codes, scales = np.empty((k, n), np.uint8), np.empty((k // rows, n), np.float16)
+    for group in range(k // rows):
+        for column in range(n):
+            part = w[group * rows : (group + 1) * rows, column].astype(np.float64)
+            largest = np.abs(part).max()
+            scale = np.float16(max(2 * largest / 15, 2.0**-24) if largest else 1)
+            scales[group, column] = scale
+            for row, value in enumerate(part):
+                codes[group * rows + row, column] = min(max(round(value / float(scale)) + 8, 0), 15)
+    return codes, scales
+
+
+@given(data=st.data(), problem=testing.problems(max_n=64, max_k=256))
+@settings(max_examples=25, deadline=None)
+def test_quantisation_follows_the_rule(data, problem):
+    w = data.draw(testing.weights(problem.k, problem.n))
+    weight = quantize(w, group_size=problem.group_size)
+    codes, scales = naive_quantize(w[:, :4], problem.group_size)
+    assert np.array_equal(weight.scales[:, :4], scales)
+    # float32 quotients may round a tie the other way; they may not do anything else.
+    differs = weight.codes[:, :4] != codes
+    step = np.repeat(scales.astype(np.float64), problem.k // problem.groups, axis=0)
+    quotient = w[:, :4].astype(np.float64) / step
+    assert (np.abs(np.abs(quotient - np.floor(quotient)) - 0.5)[differs] < 1e-6).all()
+
+
+@given(data=st.data(), problem=testing.problems(max_n=128, max_k=512))
+@settings(max_examples=25, deadline=None)
+def test_no_weight_is_further_than_half_a_step(data, problem):
+    w = data.draw(testing.weights(problem.k, problem.n))
+    weight = quantize(w, group_size=problem.group_size)
+    step = np.repeat(weight.scales.astype(np.float64), weight.rows_per_group, axis=0)
+    error = np.abs(dequantize(weight, np.float64) - w)
+    # Beyond half a step only because the scale was rounded to fp16: by 7.5 roundings of 2**-11, or, subnormal, of 2**-25.
+    assert (error <= 0.5 * step * (1 + 1e-6) + 7.5 * np.maximum(step * 2.0**-11, 2.0**-25)).all()
+    assert np.isfinite(dequantize(weight)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", "bfloat16"])
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_dtype_and_strides_do_not_matter(dtype, order):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    values = (np.random.default_rng(0).integers(-32, 33, (256, 64)) / 32).astype(np.float32)  # Exact in all of them.
+    w = values.astype(dtype)
+    if order == "F":
+        w = np.asfortranarray(w)
+    elif order == "strided":
+        w = np.repeat(np.repeat(w, 2, axis=0), 3, axis=1)[::2, ::3]
+    weight, expected = quantize(w, group_size=64), quantize(values, group_size=64)
+    assert np.array_equal(weight.codes, expected.codes) and np.array_equal(weight.scales, expected.scales)
+
+
+@pytest.mark.parametrize("group_size", [-1, 32, 64, 128])
+def test_tiles_of_work_leave_no_seam(group_size, monkeypatch):
+    w = testing.make_weights("normal", 256, 320, 0)
+    whole = quantize(w, group_size=group_size)
+    for tile_elements in (1, 8192, 64 * 100):
+        monkeypatch.setattr(rtn, "_TILE_ELEMENTS", tile_elements)
+        tiled = quantize(w, group_size=group_size)
+        assert np.array_equal(tiled.codes, whole.codes) and np.array_equal(tiled.scales, whole.scales)
+
+
+def test_grid_points_quantise_to_themselves():
+    """Idempotence: dequantised weights with a code 0 in every group come back as they were... with 7.5 steps, not 8."""
+    codes = testing.make_codes("uniform", 64, 64, 0)
+    w = 0.25 * (codes.astype(np.float32) - 8)
+    w[0], w[32] = 0.25 * 7.5, -0.25 * 7.5
+    weight = quantize(np.clip(w, -0.25 * 7.5, 0.25 * 7.5), group_size=32)
+    assert (weight.scales == 0.25).all()
+    inner = (codes > 0) & (np.arange(64)[:, None] % 32 != 0)
+    assert np.array_equal(weight.codes[inner], codes[inner])
+    assert (weight.codes[0] == 15).all() and (weight.codes[32] == 0).all()
+
+
+def test_all_zero_groups_get_scale_one_and_code_eight():
+    w = np.zeros((64, 64), np.float32)
+    w[40, 3] = -1
+    weight = quantize(w, group_size=32)
+    assert (weight.scales[0] == 1).all() and (weight.codes[:32] == 8).all()
+    assert weight.scales[1, 3] == np.float16(2 / 15) and weight.scales[1, 4] == 1
+
+
+def test_vanishing_scales_become_the_smallest():
+    w = np.full((32, 64), 1e-12)
+    w[:, 1] = 2.0**-23
+    weight = quantize(w, group_size=32)
+    assert (weight.scales == np.float16(2.0**-24)).all()
+    assert (weight.codes[:, 0] == 8).all() and (weight.codes[:, 1] == 10).all()
+
+
+def test_scales_whose_grid_overflows_are_refused():
+    w = np.ones((64, 64))
+    w[40, 5] = 7.5 * 8188
+    assert quantize(w, group_size=32).scales.max() == 8188
+    for value in (-61500.0, 1e300):
+        w[40, 5] = value
+        with pytest.raises(ValueError, match=r"group 1, column 5: max\|w\|=.* must be at most 8188"):
+            quantize(w, group_size=32)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_first_nonfinite_weight_is_named(value):
+    w = np.ones((256, 64), np.float32)
+    w[200, 1] = w[70, 9] = w[70, 4] = value
+    with pytest.raises(ValueError, match=r"w\[70, 4\]=.*must be finite"):
+        quantize(w, group_size=64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(w=np.ones((64, 64), np.int32)), TypeError, "w.dtype=int32 must be one of"),
+        (dict(w=np.ones((64, 64), complex)), TypeError, "w.dtype=complex128"),
+        (dict(w=[["a"]]), TypeError, "w.dtype="),
+        (dict(w=np.ones(64)), ValueError, r"w.shape=\(64,\) must have 2 dimensions"),
+        (dict(w=np.ones((64, 0))), ValueError, r"w.shape=\(64, 0\) must not be empty"),
+        (dict(w=np.ones((64, 64)), group_size=48), ValueError, "group_size=48 must divide k=64"),
+        (dict(w=np.ones((64, 64)), group_size=-2), ValueError, "group_size=-2 must be positive"),
+        (dict(w=np.ones((64, 64)), group_size=64, bits=8), ValueError, "bits=8"),
+        (dict(w=np.ones((64, 64)), group_size=64, symmetric=False), ValueError, "symmetric=False is not supported yet"),
+    ],
+)
+def test_bad_input_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        quantize(**arguments)
+
+
+@given(testing.quantized_weights(testing.problems(max_n=64, max_k=128)))
+@settings(max_examples=25, deadline=None)
+def test_dequantised_weights_are_rounded_once(weight):
+    exact = (weight.codes.astype(np.float64) - 8) * np.repeat(
+        weight.scales.astype(np.float64), weight.rows_per_group, axis=0
+    )
+    with np.errstate(over="ignore"):
+        once = exact.astype(np.float16)
+    assert np.array_equal(dequantize(weight), once)
+    assert np.array_equal(dequantize(weight, np.float64), exact)
+    assert np.array_equal(dequantize(weight, np.float32), exact)
+    assert np.array_equal(dequantize(marlin.pack(weight)), once)
+
+
+def test_dequantisation_subtracts_zero_points():
+    from numba_marlin.formats import QuantizedWeight
+
+    zeros = np.array([[3, 0], [15, 8]], dtype=np.uint8)
+    weight = QuantizedWeight(np.full((4, 2), 5, np.uint8), np.full((2, 2), 0.5, np.float16), zeros, group_size=2)
+    assert dequantize(weight).tolist() == [[1, 2.5], [1, 2.5], [-5, -1.5], [-5, -1.5]]
+
+
+def test_dequantise_refuses_other_dtypes_and_types():
+    weight = quantize(np.ones((64, 64)), group_size=64)
+    with pytest.raises(TypeError, match="dtype=int8"):
+        dequantize(weight, np.int8)
+    with pytest.raises(TypeError, match="weight is a ndarray"):
+        dequantize(np.ones((64, 64)))
