@@ -1,0 +1,141 @@
+"""Kernels to PTX with numba-cuda-mlir: everything that depends on its internals. No GPU and no driver are needed.
+
+``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the sister module ``numba_cuda``.
+The package needs Python 3.11; it is imported when the first of the two is called.
+"""
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import lru_cache
+from types import SimpleNamespace
+
+from numba_marlin.compiler.errors import MissingCompiler
+from numba_marlin.compiler.language import Language, check_operands, operand_signature, ptx_module
+from numba_marlin.compiler.targets import Target
+from numba_marlin.isa import Instruction
+
+NAME = "numba-cuda-mlir"
+IMPORT_NAME = "numba_cuda_mlir"
+DISTRIBUTIONS = ("numba-cuda-mlir", "numba")
+INSTALL = 'pip install "numba-marlin[cu13,mlir]" (or [cu12,mlir] for a driver of CUDA 12), on Python 3.11 or later'
+
+_lock = threading.RLock()
+
+
+@lru_cache(maxsize=None)
+def _numba():
+    """The modules used here. MissingCompiler if numba-cuda-mlir cannot be imported."""
+    try:
+        from numba_cuda_mlir import cuda, tools, types
+        from numba_cuda_mlir._mlir.dialects import llvm
+        from numba_cuda_mlir._mlir.extras import types as mlir_types
+        from numba_cuda_mlir.descriptor import mlir_target
+        from numba_cuda_mlir.extending import intrinsic
+        from numba_cuda_mlir.lowering_utilities import convert, memref_data_pointer
+    except ImportError as error:
+        raise MissingCompiler(f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}") from error
+    return SimpleNamespace(cuda=cuda, tools=tools, types=types, llvm=llvm, mlir_types=mlir_types, target=mlir_target, intrinsic=intrinsic,
+                           convert=convert, data_pointer=memref_data_pointer)
+
+
+@lru_cache(maxsize=None)
+def language() -> Language:
+    with _lock:
+        numba = _numba()
+        cuda, types = numba.cuda, numba.types
+        ptx = ptx_module(_make_intrinsic)
+        device = cuda.jit(device=True, inline="always")
+        address_of, to_shared, uint32 = _address_of(), ptx.cvta_to_shared, types.uint32
+
+        @device
+        def shared_base():
+            return to_shared(address_of(cuda.shared.array(0, uint32)))
+
+        return Language(NAME, cuda, ptx, device, shared_base, types.uint16, types.uint32, types.uint64, types.int32, types.int64, types.float32)
+
+
+def to_ptx(function, parameters, target: Target, threads: int) -> str:
+    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, 1)."""
+    numba = _numba()
+    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32}
+    signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
+    with _lock, _pretended_device(target.capability):
+        # intrinsics made since the last compilation are unknown to the contexts until they are refreshed
+        numba.target.typing_context.refresh()
+        numba.target.target_context.refresh()
+        # the `cc` of cuda.compile silently drops the "a" of sm_90a; the chip of the dispatcher does not
+        kernel = numba.cuda.jit(function, chip=target.name, launch_bounds=(threads, 1))
+        return numba.cuda.compile(kernel, signature, device=False, abi="numba")[0]
+
+
+@contextmanager
+def _pretended_device(capability):
+    """numba-cuda-mlir asks the driver for the current device even when it compiles for another one, unless it has asked before: for the length
+    of a compilation it has, and the answer was the target's."""
+    tools = _numba().tools
+    real = tools._cached_cc
+    tools._cached_cc = capability
+    try:
+        yield
+    finally:
+        tools._cached_cc = real
+
+
+def _make_intrinsic(instruction: Instruction, **immediates):
+    numba = _numba()
+    types, llvm = numba.types, numba.llvm
+    numba_types = {"u16": types.uint16, "u32": types.uint32, "i32": types.int32, "u64": types.uint64, "f32": types.float32}
+    template, constraints = instruction.assembly(**immediates)
+
+    def llvm_type(operand):  # needs the MLIR context of a running compilation
+        return {"u16": numba.mlir_types.i16, "u32": numba.mlir_types.i32, "i32": numba.mlir_types.i32, "u64": numba.mlir_types.i64,
+                "f32": numba.mlir_types.f32}[operand.type]()
+
+    def python_type(operand):
+        element = numba_types[operand.type]
+        return element if operand.width == 1 else types.UniTuple(element, operand.width)
+
+    returned = python_type(instruction.outputs[0]) if instruction.outputs else types.void
+    expected = tuple(python_type(operand) for operand in instruction.inputs)
+
+    def codegen(builder, target, arguments, keywords):
+        values = []
+        for argument, operand in zip(arguments, instruction.inputs):
+            value, have = builder.load_var(argument), builder.get_numba_type(argument.name)
+            elements = list(zip(value, have.types)) if operand.width > 1 else [(value, have)]
+            values += [numba.convert(v, llvm_type(operand), signed=getattr(t, "signed", None)) for v, t in elements]
+        outputs = [llvm_type(o) for o in instruction.outputs for _ in o.elements]
+        result = None if not outputs else outputs[0] if len(outputs) == 1 else llvm.StructType.get_literal(outputs)
+        answer = llvm.InlineAsmOp(result, values, template, constraints, has_side_effects=not instruction.pure)
+        if not outputs:
+            builder.store_var(target, None)
+        elif len(outputs) == 1:
+            builder.store_var(target, answer.results[0])
+        else:
+            builder.store_var(target, tuple(llvm.extractvalue(t, answer.results[0], [i]) for i, t in enumerate(outputs)))
+
+    def kind(t):
+        if isinstance(t, types.BaseTuple):
+            return [kind(element) for element in t]
+        return "integer" if isinstance(t, (types.Integer, types.Boolean)) else "float" if isinstance(t, types.Float) else str(t)
+
+    def snippet(typingctx, *operands):
+        check_operands(instruction, [kind(t) for t in operands])
+        return returned(*expected), codegen
+
+    snippet.__name__, snippet.__doc__, snippet.__signature__ = instruction.name, instruction.summary, operand_signature(instruction)
+    return numba.intrinsic(snippet)
+
+
+def _address_of():
+    """An intrinsic: generic 64-bit address of an array's first element."""
+    numba = _numba()
+
+    def address_of(typingctx, array):
+        def codegen(builder, target, arguments, keywords):
+            pointer = numba.data_pointer(builder.load_var(arguments[0]))
+            builder.store_var(target, numba.llvm.ptrtoint(numba.mlir_types.i64(), pointer))
+        return numba.types.uint64(array), codegen
+
+    return numba.intrinsic(address_of)
