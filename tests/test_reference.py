@@ -24,6 +24,17 @@ def truncating_dot(x, w):
     return total
 
 
+def tensor_core_dot(x, w):
+    """The same in steps of 8 terms, which are aligned with the sum to the largest of them and cut off below its 24 bits."""
+    total = np.zeros((x.shape[0], w.shape[1]))
+    for start in range(0, x.shape[1], 8):
+        terms = np.concatenate([x[:, start : start + 8, None] * w[start : start + 8], total[:, None]], axis=1)
+        exponent = np.frexp(np.abs(terms).max(axis=1, keepdims=True))[1]
+        aligned = np.ldexp(np.trunc(np.ldexp(terms, 24 - exponent)), exponent - 24)
+        total = truncate_to_24_bits(aligned.sum(axis=1))
+    return total
+
+
 def grouped_kernel(x, weight, dot=truncating_dot):
     """Multiplies by fp16(w)."""
     with np.errstate(over="ignore"):
@@ -57,14 +68,38 @@ def test_matmul_is_the_exact_product(monkeypatch):
     np.testing.assert_allclose(reference.matmul(x, weight), expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("order", reference.ORDERS)
+@pytest.mark.parametrize("dot", [truncating_dot, tensor_core_dot])
 @pytest.mark.parametrize("group_size", [-1, 32, 128])
 @pytest.mark.parametrize("kernel", [grouped_kernel, promoting_kernel])
-def test_correct_kernels_pass(kernel, group_size, order):
+def test_correct_kernels_pass(kernel, group_size, dot):
     x, weight = real_problem(group_size=group_size)
-    report = reference.check(kernel(x, weight), x, weight, order=order, rounds_weights=kernel is grouped_kernel)
-    assert report.ok, report
-    assert 0 < report.max_ratio <= 1
+    # Of one sign, sums grow and truncation always errs to the same side: the worst case of order="any".
+    for activations, orders in ((x, reference.ORDERS), (np.abs(x), ("any",))):
+        result = kernel(activations, weight, dot)
+        for order in orders:
+            report = reference.check(result, activations, weight, order=order, rounds_weights=kernel is grouped_kernel)
+            assert report.ok, report
+            assert 0 < report.max_ratio <= 1
+
+
+def test_truncation_of_growing_sums_stays_in_bounds():
+    """Nothing cancels and every term is lost in part: long sums of positive products, returned in fp32."""
+    rng = np.random.default_rng(0)
+    weight = QuantizedWeight(rng.integers(9, 16, (4096, 64), dtype=np.uint8), np.full((1, 64), 0.0123, np.float16))
+    x = rng.uniform(0.1, 3, (2, 4096)).astype(np.float16)
+    for dot in (truncating_dot, tensor_core_dot):
+        sums = dot(x.astype(np.float64), weight.codes.astype(np.float64) - 8)
+        report = reference.check((sums * float(weight.scales[0, 0])).astype(np.float32), x, weight)
+        assert report.ok and report.max_ratio > 0.01, report
+
+
+def test_bound_is_no_looser_than_derived():
+    """1.375 k roundings of 2**-23, besides the rounding of weights and result: a looser bound would forgive mistakes."""
+    x, weight = real_problem(group_size=-1)
+    magnitude = np.abs(x).astype(np.float64) @ np.abs(dequantize(weight, np.float64))
+    accumulated = reference.bounds(x, weight).accumulated
+    assert (accumulated > 1.375 * 512 * 2.0**-23 * magnitude).all()
+    assert (accumulated < 1.4 * 512 * 2.0**-23 * magnitude).all()
 
 
 @given(data=st.data(), problem=testing.problems(max_m=4, max_n=64, max_k=128))
