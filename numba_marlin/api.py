@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from numba_marlin import backends, devices, driver, heuristics
-from numba_marlin.backends import BACKENDS, COMPILERS, RunInfo, Workspace
-from numba_marlin.errors import CapabilityMissing
+from numba_marlin.backends import RunInfo, Workspace
+from numba_marlin.compiler import COMPILERS
 from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
-from numba_marlin.heuristics import Candidate, Problem
+from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
 from numba_marlin.quantize import dequantize
 from numba_marlin.quantize import quantize as _round_to_nearest
@@ -117,31 +117,6 @@ def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int]) -> arra
     return view
 
 
-def _choose_backend(backend: str, x: arrays.ArrayView) -> tuple[str, str]:
-    """(backend that runs, why)"""
-    _check_choice("backend", backend, BACKENDS)
-    if backend in ("emulator", "reference"):
-        return backend, "asked for"
-    probe = driver.probe()
-    if backend == "cuda":
-        if not probe.usable:
-            raise CapabilityMissing(f"backend='cuda': {probe.reason}")
-        return "cuda", "asked for"
-    if probe.usable:
-        return "cuda", "a usable CUDA device"
-    return "emulator", f"no usable CUDA device: {probe.reason}"
-
-
-def _choose_candidate(problem: Problem, device: devices.Device, kernel: str | None, config: object) -> Candidate:
-    if kernel is not None:
-        _check_choice("kernel", kernel, heuristics.LADDER)
-    elif config is not None:
-        kernel = "ampere"
-    else:
-        return heuristics.rank(problem, device)[0]
-    return heuristics.candidate(problem, device, kernel, config)
-
-
 def matmul(
     x, p: PackedWeight, backend: str = "auto", out=None, *, kernel: str | None = None, config=None, stream=None,
     compiler: str = COMPILERS[0], workspace: Workspace | None = None, return_info: bool = False,
@@ -161,56 +136,52 @@ def matmul(
     problem = Problem(x_view.shape[0], p.n, p.k, p.group_size)
     shape = (problem.m, problem.n)
     out_view = None if out is None else _check_out(out, x_view, shape)
-    chosen, reason = _choose_backend(backend, x_view)
     if workspace is not None and not isinstance(workspace, Workspace):
         raise TypeError(f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace")
 
-    if chosen == "cuda":
-        result, info = _matmul_cuda(x_view, out_view, p, problem, kernel, config, compiler, stream, workspace, reason)
-    else:
-        result, info = _matmul_host(x_view, out_view, p, problem, kernel, config, compiler, workspace, chosen, reason)
+    plan = backends.plan(problem, backend, kernel, config, x_view.device or 0)
+    run = _matmul_cuda if plan.backend == "cuda" else _matmul_host
+    result, info = run(x_view, out_view, p, problem, plan, compiler, stream, workspace)
     _thread.last = info
     log.info("matmul m=%d n=%d k=%d ran on %s (%s)", problem.m, problem.n, problem.k, info.device, info.reason)
     result = out if out is not None else result
     return (result, info) if return_info else result
 
 
-def _matmul_host(x, out, p, problem, kernel, config, compiler, workspace, chosen, reason):
-    host = arrays.contiguous("x", arrays.view("x", arrays.to_host(x))).host
-    if chosen == "reference":
-        y, info = backends.run_reference(host, p, problem, reason)
-    else:
-        candidate = _choose_candidate(problem, devices.MODEL, kernel, config)
-        y, info = backends.run_emulator(host, p, problem, candidate, compiler, reason, workspace)
+def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None) -> object:
+    """A host result as an array of x's kind, or written to ``out``."""
     if out is None and x.kind == "numpy":
-        return y, info
+        return y
     result = arrays.empty_like(x, y.shape) if out is None else out.owner
     arrays.assign(arrays.view("out", result), y)
-    return result, info
+    return result
 
 
-def _matmul_cuda(x, out, p, problem, kernel, config, compiler, stream, workspace, reason):
-    ordinal = 0 if x.on_host else x.device
+def _matmul_host(x, out, p, problem, plan, compiler, stream, workspace):
+    host = arrays.contiguous("x", arrays.view("x", arrays.to_host(x))).host
+    if plan.backend == "reference":
+        y, info = backends.run_reference(host, p, problem, plan.reason)
+    else:
+        y, info = backends.run_emulator(host, p, problem, plan, compiler, workspace)
+    return _hand_back(y, x, out), info
+
+
+def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace):
+    ordinal = x.device or 0
     handle = arrays.stream_handle(stream, x.stream)
-    candidate = _choose_candidate(problem, driver.describe(ordinal), kernel, config)
     if x.on_host:
+        plan.compile(compiler)
         start = time.perf_counter()
         a = arrays.view("x", driver.DeviceArray.from_host(x.host, ordinal))
         c = arrays.view("out", driver.DeviceArray((problem.m, problem.n), np.float16, ordinal))
-        info = backends.run_cuda(a, c, p, problem, candidate, compiler, reason, ordinal, handle, workspace)
+        info = backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
         driver.synchronize(ordinal, handle)
         y = c.owner.to_host()
-        info = replace(info, seconds=time.perf_counter() - start)
-        if out is None and x.kind == "numpy":
-            return y, info
-        result = arrays.empty_like(x, y.shape) if out is None else out.owner
-        arrays.assign(arrays.view("out", result), y)
-        return result, info
+        return _hand_back(y, x, out), replace(info, seconds=time.perf_counter() - start)
     a = arrays.contiguous("x", x)
     result = arrays.empty_like(x, (problem.m, problem.n)) if out is None else out.owner
     c = arrays.view("out", result)
-    info = backends.run_cuda(a, c, p, problem, candidate, compiler, reason, ordinal, handle, workspace)
-    return result, info
+    return result, backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
 
 
 def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices.Device | None = None):

@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from numba_marlin import compiler as compiler_room
 from numba_marlin import devices, driver, launch, reference
-from numba_marlin.heuristics import Candidate, Problem, find_kernel
+from numba_marlin.errors import CapabilityMissing
+from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel, rank
 from numba_marlin.interop import arrays
 
 BACKENDS = ("auto", "cuda", "emulator", "reference")
-COMPILERS = ("numba-cuda", "numba-cuda-mlir")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,43 @@ class RunInfo:
         }
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Where a product will run, why there, and as which candidate (None: the reference)."""
+
+    backend: str
+    reason: str
+    device: devices.Device | None
+    candidate: Candidate | None
+
+    def compile(self, compiler: str):
+        """The CompiledKernel of the candidate for the device; from memory or the disk cache if it is there."""
+        return compiled_kernel(self.candidate.kernel, self.candidate.config, self.device.target, compiler)
+
+
+def plan(problem: Problem, backend: str, kernel: str | None = None, config: object = None, ordinal: int = 0) -> Plan:
+    """Choose backend, device and candidate. CapabilityMissing if a GPU was asked for by name and cannot be used."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
+    if kernel is None and config is not None:
+        kernel = "ampere"
+    reason = "asked for"
+    if backend in ("auto", "cuda"):
+        probe = driver.probe()
+        if backend == "cuda" and not probe.usable:
+            raise CapabilityMissing(f"backend='cuda': {probe.reason}")
+        if backend == "auto":
+            reason = "a usable CUDA device" if probe.usable else f"no usable CUDA device: {probe.reason}"
+            backend = "cuda" if probe.usable else "emulator"
+    if backend == "reference":
+        if kernel is not None:
+            find_kernel(kernel)  # a wrong name is wrong here too
+        return Plan(backend, reason, None, None)
+    device = driver.describe(ordinal) if backend == "cuda" else devices.MODEL
+    chosen = rank(problem, device)[0] if kernel is None else candidate(problem, device, kernel, config)
+    return Plan(backend, reason, device, chosen)
+
+
 @dataclass(frozen=True, eq=False)
 class Workspace:
     """Scratch memory of the caller's: partials (any dtype) and locks int32, zero. On the device, or NumPy for the machine.
@@ -58,15 +96,14 @@ class Workspace:
 @functools.lru_cache(maxsize=256)
 def compiled_kernel(kernel: str, config: object, target: str, compiler: str):
     """The compiled kernel, from memory, from the disk cache, or built now."""
-    from numba_marlin import compiler as room
-
-    return room.build(find_kernel(kernel), config, target=target, compiler=compiler)
+    return compiler_room.build(find_kernel(kernel), config, target=target, compiler=compiler)
 
 
-def _workspace_need(problem: Problem, candidate: Candidate, sms: int) -> tuple[int, int]:
+def _workspace_need(problem: Problem, chosen: Plan) -> tuple[int, int]:
     """(bytes of partials, number of locks); (0, 0) for a kernel whose blocks do not meet."""
-    definition = find_kernel(candidate.kernel)
-    return tuple(definition.workspace_bytes(candidate.config, problem.m, problem.n, problem.k, sms)) or (0, 0)
+    definition = find_kernel(chosen.candidate.kernel)
+    sizes = definition.workspace_bytes(chosen.candidate.config, problem.m, problem.n, problem.k, chosen.device.sms)
+    return tuple(sizes) or (0, 0)
 
 
 def _workspace_views(workspace: Workspace, needs: tuple[int, int]) -> tuple[arrays.ArrayView, arrays.ArrayView]:
@@ -91,17 +128,16 @@ def run_reference(x: np.ndarray, weight, problem: Problem, reason: str) -> tuple
 
 
 def run_emulator(
-    x: np.ndarray, weight, problem: Problem, candidate: Candidate, compiler: str, reason: str,
-    workspace: Workspace | None = None, device: devices.Device = devices.MODEL,
+    x: np.ndarray, weight, problem: Problem, chosen: Plan, compiler: str, workspace: Workspace | None = None
 ) -> tuple[np.ndarray, RunInfo]:
     """x fp16 [m, k] -> fp16 [m, n], by executing the compiled kernel's PTX. C and partials start as NaN."""
     from numba_marlin.emulator import Machine
 
-    compiled = compiled_kernel(candidate.kernel, candidate.config, device.target, compiler)
+    compiled, device = chosen.compile(compiler), chosen.device
     start = time.perf_counter()
     y = arrays.aligned_empty((problem.m, problem.n), np.float16)
     y.fill(np.nan)
-    partials_bytes, lock_count = needs = _workspace_need(problem, candidate, device.sms)
+    partials_bytes, lock_count = needs = _workspace_need(problem, chosen)
     if workspace is None:
         partials = np.full(max(1, -(-partials_bytes // 4)), np.nan, dtype=np.float32)
         locks = np.zeros(max(1, lock_count), dtype=np.int32)
@@ -116,14 +152,14 @@ def run_emulator(
             array, readonly = buffers[name]
             values[name] = machine.memory.buffer(array, name=name, readonly=readonly).address
     result = machine.run(
-        compiled.entry, grid=candidate.grid, block=(compiled.threads,), shared_bytes=compiled.shared_bytes,
+        compiled.entry, grid=chosen.candidate.grid, block=(compiled.threads,), shared_bytes=compiled.shared_bytes,
         args=[values[name] for name, _ in compiled.parameters],
     )
     if locks.any():
-        raise RuntimeError(f"kernel {candidate.kernel!r} left locks[{int(np.flatnonzero(locks)[0])}] set: the next launch would hang")
+        raise RuntimeError(f"kernel {compiled.kernel!r} left locks[{int(np.flatnonzero(locks)[0])}] set: the next launch would hang")
     info = RunInfo(
-        "emulator", reason, problem, f"{device.name} ({device.sms} SMs, {device.arch})", time.perf_counter() - start,
-        candidate, compiled, result.instructions,
+        "emulator", chosen.reason, problem, f"{device.name} ({device.sms} SMs, {device.arch})", time.perf_counter() - start,
+        chosen.candidate, compiled, result.instructions,
     )
     return y, info
 
@@ -140,16 +176,15 @@ def device_weight(weight, ordinal: int) -> tuple[driver.DeviceArray, driver.Devi
 
 
 def run_cuda(
-    a: arrays.ArrayView, c: arrays.ArrayView, weight, problem: Problem, candidate: Candidate, compiler: str, reason: str,
-    ordinal: int, stream: int, workspace: Workspace | None = None,
+    a: arrays.ArrayView, c: arrays.ArrayView, weight, problem: Problem, chosen: Plan, compiler: str, ordinal: int, stream: int,
+    workspace: Workspace | None = None,
 ) -> RunInfo:
     """Enqueue the product of device arrays a fp16 [m, k] and ``weight`` into c fp16 [m, n]; both contiguous and aligned."""
-    device = driver.describe(ordinal)
-    compiled = compiled_kernel(candidate.kernel, candidate.config, device.target, compiler)
+    compiled, device = chosen.compile(compiler), chosen.device
     start = time.perf_counter()
     enqueue = launch.launcher(compiled, ordinal)
     qweight, scales = device_weight(weight, ordinal)
-    needs = _workspace_need(problem, candidate, device.sms)
+    needs = _workspace_need(problem, chosen)
     if workspace is not None:
         partials, locks = (each.address for each in _workspace_views(workspace, needs))
     elif any(needs):
@@ -160,8 +195,8 @@ def run_cuda(
         "a": a.address, "b": qweight.address, "c": c.address, "scales": scales.address, "partials": partials,
         "locks": locks, "m": problem.m, "n": problem.n, "k": problem.k,
     }
-    enqueue(candidate.grid, *(values[name] for name, _ in compiled.parameters), stream=stream)
+    enqueue(chosen.candidate.grid, tuple(values[name] for name, _ in compiled.parameters), stream)
     return RunInfo(
-        "cuda", reason, problem, f"{device.name} (cuda:{ordinal}, {device.sms} SMs, {device.arch})",
-        time.perf_counter() - start, candidate, compiled,
+        "cuda", chosen.reason, problem, f"{device.name} (cuda:{ordinal}, {device.sms} SMs, {device.arch})",
+        time.perf_counter() - start, chosen.candidate, compiled,
     )

@@ -76,8 +76,9 @@ SPECIFICATIONS = (
     Device("RTX 5090", 170, (12, 0), 99 * KB, 1.792e12, "spec"),
 )
 
-# What the PTX machine plays: an Ampere with so few SMs that a run is quick and stripes still cross column boundaries.
-MODEL = Device("PTX machine", 4, (8, 0), 163 * KB, None, "model")
+# What the PTX machine plays: so few SMs that a run is quick and stripes still cross column boundaries. It takes the PTX of a
+# Hopper, so that what runs without a GPU is word for word what an H200 gets.
+MODEL = Device("PTX machine", 4, (9, 0), 227 * KB, None, "model")
 
 
 def names() -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Pointers in, kernel enqueued: a ``CompiledKernel`` becomes a ``Launcher`` that puts it on a stream.
 
-``launcher(compiled, device)`` loads the machine code once per device and key, opts in to large shared memory and returns
-a ``Launcher``. Calling that with a grid, the kernel's integers in order, and a stream costs one driver call: the argument
-buffer is packed once and only its values change. Nothing waits; an error inside the kernel surfaces at a later call
+``launcher(compiled, device)`` loads the machine code once per device, opts in to large shared memory and returns a
+``Launcher``. Calling that with a grid, a tuple of the kernel's integers in order, and a stream costs one driver call: the
+argument buffer is made once and only its values change. Nothing waits; an error inside the kernel surfaces at a later call
 or synchronisation, as CUDA has it.
 
 ``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that belongs to that stream: fp32
@@ -107,7 +107,7 @@ class Launcher:
         self._current, self._stream_type = cuda.cuCtxGetCurrent, cuda.CUstream
         self._context_address = int(self.context)
 
-    def __call__(self, grid: tuple[int, ...], *arguments: int, stream: int = 0) -> None:
+    def __call__(self, grid: tuple[int, ...], arguments: tuple[int, ...], stream: int = 0) -> None:
         """Enqueue one launch on ``stream`` (a raw handle; 0 is the legacy default stream)."""
         if int(self._current()[1]) == self._context_address:
             self._enqueue(grid, arguments, stream)
@@ -131,13 +131,13 @@ class Launcher:
             )
 
 
-_launchers: dict[tuple[int, str], Launcher] = {}
+_launchers: dict[tuple[int, str, str], Launcher] = {}
 _registry_lock = threading.Lock()
 
 
 def launcher(compiled, ordinal: int = 0) -> Launcher:
     """The ``Launcher`` of ``compiled`` on a device, loaded on first use."""
-    key = (ordinal, compiled.key)
+    key = (ordinal, compiled.target, compiled.ptx)
     found = _launchers.get(key)
     if found is None:
         with _registry_lock:

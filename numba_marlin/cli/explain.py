@@ -1,0 +1,29 @@
+"""``numba-marlin explain``: which kernel would run, on which grid, and why. Needs neither a GPU nor a compiler."""
+
+from __future__ import annotations
+
+HELP = "say which kernel and configuration would run for a problem, and why"
+EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
+  numba-marlin explain --m 1 --n 4096 --k 4096 --group-size -1 --device "RTX 4090" --json"""
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--m", type=int, required=True, metavar="M", help="rows of activations (tokens in the batch)")
+    parser.add_argument("--n", type=int, required=True, metavar="N", help="columns of the weight")
+    parser.add_argument("--k", type=int, required=True, metavar="K", help="rows of the weight")
+    parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
+    parser.add_argument("--device", metavar="NAME", help="a device of the table, or 'model', the PTX machine's (default: this machine's GPU, else H200)")
+    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
+
+
+def execute(args, report) -> bool:
+    from numba_marlin import api
+    from numba_marlin.cli.report import check_output, to_json, write_atomically
+
+    target = check_output(args.out, (".json",))
+    explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device)
+    report.data = explanation.to_dict()
+    report.text(str(explanation))
+    if target is not None:
+        write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
+    return True

@@ -1,0 +1,102 @@
+"""``numba-marlin info``: what this machine can and cannot do. Every row is found out now; what is missing is a row that says so."""
+
+from __future__ import annotations
+
+import platform
+
+HELP = "say what this machine can and cannot do: compilers, assemblers, driver, GPUs, cache"
+EXAMPLES = """  numba-marlin info
+  numba-marlin info --json --out machine.json"""
+PACKAGES = ("numpy", "numba", "llvmlite", "numba-cuda", "numba-cuda-mlir", "cuda-bindings", "cuda-core", "safetensors", "rich", "torch", "cupy")
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
+
+
+def execute(args, report) -> bool:
+    from numba_marlin.cli.report import check_output, to_json, write_atomically
+
+    target = check_output(args.out, (".json",))
+    rows = collect()
+    report.data = {"rows": rows}
+    for each in rows:
+        label = each["name"] if each["status"] == "ok" else f"{each['name']} [{each['status']}]"
+        report.text(f"{label:<26} {each['detail']}")
+    if target is not None:
+        write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
+    return True
+
+
+def row(name: str, present: bool, detail: str) -> dict:
+    return {"name": name, "status": "ok" if present else "missing", "detail": detail}
+
+
+def collect() -> list[dict]:
+    """Rows of name, status ("ok" or "missing") and detail."""
+    compilers, assembler = _compilers(), _tool("ptxas", "no registers, no spills, no machine code: install numba-marlin[cu13]")
+    gpu = _gpus()
+    can_compile = any(each["status"] == "ok" for each in compilers)
+    on_gpu = can_compile and gpu[-1]["status"] == "ok"
+    return [
+        row("can: PTX machine", can_compile, "runs compiled kernels on the CPU" if can_compile else "needs a compiler"),
+        row("can: GPU", on_gpu, "runs kernels on device 0" if on_gpu else "needs a compiler and a device of compute capability 8.0 or more"),
+        row("can: reference", True, "float64 product on the CPU"),
+        row("python", True, f"{platform.python_version()} ({platform.system()} {platform.machine()})"),
+        *_packages(),
+        *compilers,
+        assembler,
+        _tool("nvdisasm", "opcode counts come from the PTX instead: install numba-marlin[cu13]"),
+        *gpu,
+        _cache(),
+    ]
+
+
+def _packages() -> list[dict]:
+    from importlib import metadata
+
+    rows = []
+    for name in PACKAGES:
+        try:
+            rows.append(row(name, True, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            rows.append(row(name, False, "not installed"))
+    return rows
+
+
+def _compilers() -> list[dict]:
+    from numba_marlin.compiler import COMPILERS, available_compilers
+
+    available = available_compilers()
+    default = " (default)"
+    return [
+        row(f"compiler {name}", name in available, ("found" if name in available else "not installed") + (default if name == COMPILERS[0] else ""))
+        for name in COMPILERS
+    ]
+
+
+def _tool(name: str, without: str) -> dict:
+    from numba_marlin.compiler.assemble import find_tools, tool_version
+
+    paths = find_tools(name)
+    return row(name, bool(paths), f"{tool_version(paths[0])}, {paths[0]}" if paths else without)
+
+
+def _gpus() -> list[dict]:
+    """The driver, then one row a device, or one that says why there is none."""
+    from numba_marlin import driver
+
+    probe = driver.probe()
+    rows = [row("driver", probe.driver_version is not None, f"CUDA {probe.driver_version}" if probe.driver_version else probe.reason)]
+    for ordinal, each in enumerate(probe.devices):
+        detail = f"{each.name}, {each.sms} SMs, {each.arch}, {each.shared_bytes_per_block // 1024} KiB shared memory a block"
+        rows.append(row(f"gpu {ordinal}", probe.usable, detail if probe.usable else f"{detail}: {probe.reason}"))
+    return rows if probe.devices else [*rows, row("gpu", False, probe.reason)]
+
+
+def _cache() -> dict:
+    from numba_marlin.compiler import cache
+
+    directory = cache.directory()
+    files = [path for path in directory.rglob("*") if path.is_file()] if directory.is_dir() else []
+    return row("kernel cache", True, f"{directory}, {len(files)} file(s), {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")

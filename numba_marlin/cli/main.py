@@ -1,0 +1,82 @@
+"""``main(argv) -> exit code``: parse, run the verb, and turn what went wrong into a line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from numba_marlin import __version__
+from numba_marlin.cli.report import Report
+from numba_marlin.errors import CapabilityMissing
+
+OK, CHECK_FAILED, USAGE, MISSING = 0, 1, 2, 3
+VERBS = {
+    "run": "numba_marlin.cli.run",
+    "info": "numba_marlin.cli.info",
+    "explain": "numba_marlin.cli.explain",
+}
+EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 3 this machine lacks something that was asked for
+
+examples:
+  numba-marlin run                    quantise, pack and multiply a random matrix with the Marlin kernel, and check the result
+  numba-marlin info                   what this machine can and cannot do
+  numba-marlin explain --m 16 --n 8192 --k 8192
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="numba-marlin",
+        description="FP16 x INT4 matrix multiplication (Marlin), in Python, on a GPU or on the PTX machine.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument("--version", action="version", version=f"numba-marlin {__version__}")
+    verbs = result.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, module_name in VERBS.items():
+        module = importlib.import_module(module_name)
+        verb = verbs.add_parser(
+            name, help=module.HELP, description=module.HELP, epilog=f"examples:\n{module.EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(verb)
+        verb.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else")
+        verb.add_argument("--seed", type=int, default=0, metavar="S", help="seed of everything random (default 0)")
+        verb.set_defaults(execute=module.execute)
+    return result
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    report = Report(args.verb, args.json)
+    try:
+        if args.seed < 0:
+            raise ValueError(f"--seed {args.seed} must not be negative")
+        ok = args.execute(args, report)
+    except (ValueError, TypeError, OSError) as error:
+        return _fail(report, USAGE, error)
+    except _missing() as error:
+        return _fail(report, MISSING, error)
+    except KeyboardInterrupt:
+        print("\nnumba-marlin: interrupted", file=sys.stderr)
+        return 130
+    report.finish(ok)
+    return OK if ok else CHECK_FAILED
+
+
+def _missing() -> tuple[type[Exception], ...]:
+    from numba_marlin.compiler.errors import MissingCompiler
+
+    return CapabilityMissing, MissingCompiler
+
+
+def _fail(report: Report, code: int, error: Exception) -> int:
+    text = str(error) or type(error).__name__
+    print(f"numba-marlin {report.verb}: error: {text}", file=sys.stderr)
+    report.finish(False, text)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

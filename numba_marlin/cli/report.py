@@ -1,0 +1,100 @@
+"""What a verb has to say: rows for people on stdout as they come, or one JSON object at the end; progress on stderr.
+
+With ``--json`` stdout carries that object and nothing else: at least ``schema`` ("numba-marlin/<verb>/<version>") and ``ok``.
+Progress is a spinner on a terminal, a plain line a step elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+LABEL_WIDTH = 10
+
+
+class Report:
+    """Collects one verb's output. ``data`` is the JSON object without ``schema`` and ``ok``."""
+
+    def __init__(self, verb: str, as_json: bool):
+        self.verb, self.as_json = verb, as_json
+        self.data: dict = {}
+
+    def row(self, label: str, text: str) -> None:
+        """One labelled line for people; further lines of ``text`` are indented under it."""
+        if not self.as_json:
+            indent = "\n" + " " * (LABEL_WIDTH + 1)
+            print(f"{label:<{LABEL_WIDTH}} {text.replace(chr(10), indent)}".rstrip(), flush=True)
+
+    def text(self, text: str) -> None:
+        if not self.as_json:
+            print(text, flush=True)
+
+    @contextlib.contextmanager
+    def step(self, what: str):
+        """Show on stderr that ``what`` is going on."""
+        if not sys.stderr.isatty():
+            print(f"{what} ...", file=sys.stderr, flush=True)
+            yield
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(f"{what} ..."):
+            yield
+
+    def object(self, ok: bool, error: str | None = None) -> dict:
+        result = {"schema": f"numba-marlin/{self.verb}/{SCHEMA_VERSION}", "ok": ok}
+        return result | self.data | ({} if error is None else {"error": error})
+
+    def finish(self, ok: bool, error: str | None = None) -> None:
+        if self.as_json:
+            print(to_json(self.object(ok, error)))
+
+
+def to_json(value: dict) -> str:
+    """JSON without NaN or infinity, which are not JSON: they become null."""
+    return json.dumps(_plain(value), indent=2, allow_nan=False)
+
+
+def _plain(value):
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value
+
+
+def check_output(path: str | None, suffixes: tuple[str, ...]) -> Path | None:
+    """The path of ``--out``, refused before any work is done if it cannot be written; ValueError says why."""
+    if path is None:
+        return None
+    target = Path(path)
+    if target.suffix not in suffixes:
+        raise ValueError(f"--out {path} must end in {' or '.join(suffixes)}")
+    if target.is_dir():
+        raise ValueError(f"--out {path} is a directory")
+    if not target.parent.is_dir():
+        raise ValueError(f"--out {path}: there is no directory {target.parent}")
+    return target
+
+
+def write_atomically(target: Path, write) -> None:
+    """``write(file)`` fills a new binary file that then takes ``target``'s place at once: never half a file."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp makes files private
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

@@ -1,0 +1,151 @@
+"""``numba-marlin run``: one matrix all the way: quantised, packed, multiplied by the compiled kernel, checked against float64.
+
+The activations are always random, so their signs are independent of the weights and the tighter of the reference's bounds
+(``order="random"``) applies. The verdict is elementwise: a single output out of bounds makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import time
+
+HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
+EXAMPLES = """  numba-marlin run
+  numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
+  numba-marlin run --input w.npy --json
+  numba-marlin run --input model.safetensors --tensor layers.0.mlp.up_proj.weight --transpose --out y.npy"""
+DEFAULT_N, DEFAULT_K = 256, 1024
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--m", type=int, default=16, metavar="M", help="rows of activations (default 16)")
+    parser.add_argument("--n", type=int, metavar="N", help=f"columns of a random weight (default {DEFAULT_N})")
+    parser.add_argument("--k", type=int, metavar="K", help=f"rows of a random weight (default {DEFAULT_K})")
+    parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors")
+    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file")
+    parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
+    parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
+    parser.add_argument("--backend", choices=("auto", "cuda", "emulator", "reference"), default="auto", help="where to run (default auto: a GPU if there is one)")
+    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere"), help="a rung of the ladder (default: what explain says)")
+    parser.add_argument("--compiler", choices=("numba-cuda", "numba-cuda-mlir"), default="numba-cuda", help="who compiles (default numba-cuda)")
+    parser.add_argument("--out", metavar="FILE.npy", help="write the product, fp16 [m, n]")
+
+
+def execute(args, report) -> bool:
+    import numpy as np
+
+    from numba_marlin import api, backends
+    from numba_marlin.cli.report import check_output, write_atomically
+    from numba_marlin.heuristics import Problem
+
+    target = check_output(args.out, (".npy",))
+    if args.m < 1:
+        raise ValueError(f"--m {args.m} must be at least 1")
+    random = np.random.default_rng(args.seed)
+    weight = _weight(args, random)
+    k, n = weight.values.shape
+    problem = Problem(args.m, n, k, args.group_size)  # refuses shapes before any work
+    plan = backends.plan(problem, args.backend, args.kernel)
+    report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
+    report.data["weight"] = {"source": weight.source, "k": k, "n": n, "dtype": str(weight.values.dtype)}
+
+    with report.step(f"quantising {k} x {n} weights"):
+        q = api.quantize(weight.values, group_size=args.group_size)
+    _report_quantised(report, weight.values, q)
+    with report.step("packing"):
+        p = api.pack(q)
+    _report_packed(report, p)
+    if plan.candidate is not None:
+        _compile(report, plan, args.compiler)
+
+    x = random.standard_normal((args.m, k)).astype(np.float16)
+    with report.step(f"multiplying {args.m} x {k} activations on {'the CPU' if plan.device is None else plan.device.name}"):
+        y, info = api.matmul(x, p, args.backend, kernel=args.kernel, compiler=args.compiler, return_info=True)
+    _report_run(report, info)
+    with report.step("comparing with the float64 reference"):
+        ok = _check(report, y, x, p)
+    if target is not None:
+        write_atomically(target, lambda file: np.save(file, y))
+        report.row("wrote", f"{target}, {y.shape[0]} x {y.shape[1]} float16")
+        report.data["out"] = str(target)
+    return ok
+
+
+def _weight(args, random):
+    import numpy as np
+
+    from numba_marlin.cli.weights import Weight, load
+
+    if args.input is None:
+        for name in ("tensor", "transpose"):
+            if getattr(args, name):
+                raise ValueError(f"--{name} needs --input")
+        k, n = args.k or DEFAULT_K, args.n or DEFAULT_N
+        if k < 1 or n < 1:
+            raise ValueError(f"--k {k} and --n {n} must be positive")
+        return Weight(random.standard_normal((k, n), dtype=np.float32), f"random, seed {args.seed}")
+    if args.n is not None or args.k is not None:
+        raise ValueError("--n and --k describe a random weight; with --input the file decides")
+    return load(args.input, args.tensor, args.transpose)
+
+
+def _report_quantised(report, w, q) -> None:
+    import numpy as np
+
+    from numba_marlin.quantize import dequantize
+
+    error = dequantize(q, np.float32) - w.astype(np.float32)
+    root_mean_square = float(np.sqrt(np.mean(np.square(w, dtype=np.float64))))
+    relative = float(np.sqrt(np.mean(np.square(error, dtype=np.float64)))) / root_mean_square if root_mean_square else 0.0
+    largest = float(np.abs(error).max())
+    groups = "one scale a column" if q.group_size == -1 else f"groups of {q.group_size}"
+    report.row("quantised", f"4 bits, {groups}: rms error {relative:.2%} of the weights' rms, largest {largest:.3g}")
+    report.data["quantised"] = {"bits": q.bits, "group_size": q.group_size, "relative_rms_error": relative, "max_error": largest}
+
+
+def _report_packed(report, p) -> None:
+    half_bytes = 2 * p.k * p.n
+    report.row("packed", f"Marlin layout, {p.nbytes:,} bytes, {8 * p.nbytes / (p.k * p.n):.3f} bits a weight, {half_bytes / p.nbytes:.2f} times less than fp16")
+    report.data["packed"] = {"layout": p.layout, "bytes": p.nbytes, "bits_per_weight": 8 * p.nbytes / (p.k * p.n), "fp16_bytes": half_bytes}
+
+
+def _compile(report, plan, compiler: str) -> None:
+    candidate = plan.candidate
+    start = time.perf_counter()
+    with report.step(f"compiling {candidate.kernel} for {plan.device.target} with {compiler} (or reading the cache)"):
+        compiled = plan.compile(compiler)
+    seconds = time.perf_counter() - start
+    used = compiled.resources
+    if used.registers is None:
+        costs = "registers unknown (no ptxas)"
+    else:
+        spilled = used.spill_stores + used.spill_loads if used.spill_stores is not None and used.spill_loads is not None else None
+        costs = f"{used.registers} registers, {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
+    report.row(
+        "compiled",
+        f"{candidate.kernel} for {compiled.target} with {compiled.compiler}: {costs}, {compiled.shared_bytes / 1024:g} KiB shared memory, {seconds:.2f} s",
+    )
+    for reason in candidate.reasons:
+        report.row("", f"- {reason}")
+    report.data["compiled"] = {
+        "kernel": candidate.kernel, "target": compiled.target, "compiler": compiled.compiler, "registers": used.registers,
+        "spill_stores": used.spill_stores, "spill_loads": used.spill_loads, "shared_bytes": compiled.shared_bytes, "seconds": round(seconds, 4),
+    }
+
+
+def _report_run(report, info) -> None:
+    grid = "" if info.candidate is None else f", grid {' x '.join(map(str, info.candidate.grid))}, {info.candidate.threads} threads a block"
+    work = "" if info.instructions is None else f", {info.instructions:,} warp instructions"
+    note = ", copies included: not a benchmark" if info.backend == "cuda" else ""
+    report.row("ran", f"on {info.device}{grid}: {info.seconds:.3g} s{work}{note}\n({info.reason})")
+    report.data["run"] = info.to_dict()
+
+
+def _check(report, y, x, p) -> bool:
+    from numba_marlin import reference
+
+    verdict = reference.check(y, x, p, order="random")
+    report.row("checked", f"{'ok' if verdict.ok else 'WRONG'}: {verdict}")
+    report.data["check"] = {
+        "ok": verdict.ok, "max_error": verdict.max_error, "max_error_over_bound": verdict.max_ratio, "failures": verdict.failures, "outputs": verdict.size,
+    }
+    return verdict.ok

@@ -1,0 +1,95 @@
+"""Reading one weight matrix from a file that somebody else made: ``.npy`` or ``.safetensors``.
+
+``load(path, tensor, transpose)`` -> ``Weight``: ``values`` float [k, n] and where it came from. ValueError, in one line, for a file
+that is missing, damaged, of another kind, or holds no such matrix. Pickles are never loaded. bfloat16 becomes float32.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+_SAFETENSORS_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "BF16": np.uint16}
+_NAMES_SHOWN = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    values: np.ndarray
+    source: str
+
+
+def load(path: str, tensor: str | None = None, transpose: bool = False) -> Weight:
+    """``transpose``: the file holds [n, k], as torch.nn.Linear does."""
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"--input {path}: {'is not a regular file' if file.exists() else 'no such file'}")
+    if file.suffix not in (".npy", ".safetensors"):
+        raise ValueError(f"--input {path} must be a .npy or .safetensors file")
+    if file.suffix == ".npy":
+        if tensor is not None:
+            raise ValueError(f"--tensor {tensor} is for .safetensors files; {path} holds one array")
+        values, source = _load_npy(file), str(path)
+    else:
+        values, source = _load_safetensors(file, tensor)
+    if values.ndim != 2:
+        raise ValueError(f"{source}: shape {values.shape} must have 2 dimensions")
+    if values.size == 0:
+        raise ValueError(f"{source}: shape {values.shape} must not be empty")
+    return Weight(values.T if transpose else values, f"{source}, transposed" if transpose else source)
+
+
+def _load_npy(file: Path) -> np.ndarray:
+    try:
+        # Mapped, a header that promises more than the file holds is an error and not an allocation.
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # a hostile header makes NumPy raise almost anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"--input {file}: not a .npy array of numbers ({reason})") from error
+
+
+def _load_safetensors(file: Path, tensor: str | None) -> tuple[np.ndarray, str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="numpy") as opened:  # checks the whole header: names, types, offsets
+            names = sorted(opened.keys())
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"--input {file}: not a .safetensors file ({error})") from error
+    header, start = _safetensors_header(file)
+    matrices = [name for name in names if len(header[name]["shape"]) == 2]
+    if tensor is None:
+        if len(matrices) != 1:
+            raise ValueError(f"--input {file} holds {len(matrices)} matrices; choose one with --tensor: {_listed(matrices)}")
+        tensor = matrices[0]
+    if tensor not in header:
+        raise ValueError(f"--tensor {tensor} is not in {file}; it holds: {_listed(names)}")
+    entry, source = header[tensor], f"{file}:{tensor}"
+    if entry["dtype"] not in _SAFETENSORS_DTYPES:
+        raise ValueError(f"{source}: dtype {entry['dtype']} must be one of {', '.join(_SAFETENSORS_DTYPES)}")
+    shape = tuple(entry["shape"])
+    if 0 in shape:
+        raise ValueError(f"{source}: shape {shape} must not be empty")
+    begin = start + entry["data_offsets"][0]
+    # Mapped here and not by the library, which needs ml_dtypes to hand out bfloat16.
+    values = np.memmap(file, dtype=np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]]).newbyteorder("<"), mode="r", offset=begin, shape=shape)
+    if entry["dtype"] == "BF16":  # the upper half of a float32
+        values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values, source
+
+
+def _safetensors_header(file: Path) -> tuple[dict, int]:
+    """(name -> dtype, shape, data_offsets; where the data begin) of a file that safe_open has accepted."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN]) or "none"
+    return shown + (f", and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")

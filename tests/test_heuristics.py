@@ -1,0 +1,137 @@
+"""Contract under test: ``heuristics`` chooses what the published Marlin would, fits the device, and says why. Pure."""
+
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+
+from numba_marlin import devices, heuristics
+from numba_marlin.devices import Device
+from numba_marlin.heuristics import Problem, candidate, check_config, default_config, explain, rank
+
+H200 = devices.device("H200")
+
+
+def tile(config):
+    return 16 * config.thread_m_blocks, 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
+
+
+@pytest.mark.parametrize("m, expected", [(1, (16, 128, 128)), (16, (16, 128, 128)), (17, (32, 256, 64)), (33, (48, 256, 64)), (64, (64, 256, 64)), (1024, (64, 256, 64))])
+def test_the_first_candidate_is_the_originals_choice(m, expected):
+    first = rank(Problem(m, 8192, 8192), H200)[0]
+    assert first.kernel == "ampere"
+    assert tile(first.config) == expected
+
+
+@given(
+    m=st.integers(1, 200), n=st.integers(1, 40).map(lambda i: 64 * i), k=st.integers(1, 20).map(lambda i: 128 * i),
+    group_size=st.sampled_from((-1, 32, 64, 128)), sms=st.integers(1, 200),
+)
+def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sms):
+    device = Device("some", sms, (9, 0), 227 * 1024, None, "model")
+    problem = Problem(m, n, k, group_size)
+    found = rank(problem, device)
+    assert {each.kernel for each in found} == {"naive", "tiled", "ampere"}
+    assert len({(each.kernel, each.config) for each in found}) == len(found), "no candidate twice"
+    for each in found:
+        check_config(each.kernel, each.config, problem)
+        assert each.shared_bytes <= device.shared_bytes_per_block
+        assert all(blocks >= 1 for blocks in each.grid)
+        if each.kernel == "ampere":
+            assert each.grid[0] <= sms, "blocks wait for each other: all must be resident"
+            tiles = each.figures["tiles"]
+            count = tiles["k"] * tiles["n"] * tiles["m"]
+            assert each.figures["blocks"] * each.figures["tiles_per_block"] >= count
+            assert each.config.ragged == bool(n % tile(each.config)[1] or k % tile(each.config)[2])
+
+
+def test_every_figure_of_a_known_case():
+    first = explain(16, 8192, 8192).choice
+    # 64 x 64 tiles of 128 x 128 over 132 SMs: 4096 / 132 = 31.03 tiles a block, so 32 for some
+    assert first.grid == (132, 1, 1)
+    assert first.figures["tiles"] == {"k": 64, "n": 64, "m": 1}
+    assert first.figures["tiles_per_block"] == 32
+    least = 2 * 16 * 8192 + 8192 * 8192 // 2 + 2 * 64 * 8192 + 2 * 16 * 8192
+    assert first.figures["least_bytes"] == least
+    assert first.figures["memory_us"] == round(least / 4.8e12 * 1e6, 3)
+
+
+def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_name():
+    small = Device("small", 10, (8, 0), 16 * 1024, None, "model")
+    problem = Problem(16, 256, 1024)
+    assert {each.kernel for each in rank(problem, small)} == {"naive", "tiled"}
+    with pytest.raises(ValueError, match=r"shared_bytes=\d+ a block, small has 16384"):
+        candidate(problem, small, "ampere")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((0, 256, 1024), "m=0 must be positive"),
+        ((-1, 256, 1024), "m=-1 must be positive"),
+        ((2**31, 256, 1024), "m=2147483648 must be positive and fit in 32 bits"),
+        ((16, 100, 1024), "n=100 must be a positive multiple of 64"),
+        ((16, 256, 1000), "k=1000"),
+        ((16, 256, 1032), "k=1032"),
+        ((16, 256, 1024, 48), "group_size=48"),
+        ((16, 256, 192, 128), "group_size=128 must divide k=192"),
+        ((16, 256, 1024, 0), "group_size=0 must be positive"),
+    ],
+)
+def test_impossible_problems_are_refused_by_value_and_rule(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        explain(*arguments)
+
+
+def test_a_size_that_is_no_int_is_a_type_error():
+    with pytest.raises(TypeError, match="m=1.0 must be an int"):
+        explain(1.0, 256, 1024)
+
+
+def test_a_grid_beyond_cudas_limits_is_refused():
+    with pytest.raises(ValueError, match="beyond CUDA's limit"):
+        candidate(Problem(16 * 65536, 64, 128), H200, "tiled")
+
+
+def test_a_config_for_other_groups_or_without_the_tail_code_is_refused():
+    problem = Problem(16, 320, 1024, 128)
+    with pytest.raises(ValueError, match="group_blocks=2 must be 8"):
+        check_config("ampere", default_config("ampere", Problem(16, 320, 1024, 32)), problem)
+    with pytest.raises(ValueError, match="ragged=False needs n=320"):
+        check_config("ampere", default_config("ampere", Problem(16, 256, 1024, 128)), problem)
+    with pytest.raises(ValueError, match="config.group_size=64 must be"):
+        check_config("tiled", default_config("tiled", Problem(16, 320, 1024, 64)), problem)
+    with pytest.raises(TypeError, match="kernel 'ampere' needs a AmpereConfig"):
+        check_config("ampere", default_config("tiled", problem), problem)
+
+
+@pytest.mark.parametrize("name", devices.names())
+def test_an_explanation_reads_and_serialises_for_every_known_device(name):
+    explanation = explain(7, 320, 1040, -1, device=name)
+    assert "tail" in str(explanation)
+    assert json.loads(json.dumps(explanation.to_dict()))["candidates"][0]["kernel"] == explanation.choice.kernel
+    assert explanation.to_dict()["device"]["source"] in ("spec", "model")
+
+
+def test_an_unknown_device_or_kernel_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="device='H300' is not one of A100"):
+        explain(1, 64, 128, device="H300")
+    with pytest.raises(ValueError, match="kernel='warp' must be one of naive, tiled, ampere"):
+        heuristics.find_kernel("warp")
+
+
+@pytest.mark.parametrize(
+    "capability, target",
+    [((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 7), "sm_86"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120"), ((12, 1), "sm_120"), ((13, 0), "sm_80")],
+)
+def test_targets_of_devices(capability, target):
+    assert devices.target_of(capability) == target
+
+
+def test_machine_code_runs_on_later_minors_of_its_major_version_only():
+    assert devices.runs_machine_code("sm_80", (8, 9))
+    assert not devices.runs_machine_code("sm_89", (8, 6))
+    assert not devices.runs_machine_code("sm_80", (9, 0))
+    assert not devices.runs_machine_code("sm_90a", (9, 1)), "architecture-specific code runs nowhere else"
+    with pytest.raises(ValueError, match="7.5 is below 8.0"):
+        devices.target_of((7, 5))
