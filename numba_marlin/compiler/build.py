@@ -3,18 +3,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
 
 from numba_marlin.compiler import assemble
 from numba_marlin.compiler.compiled import CompiledKernel
+from numba_marlin.compiler.module_text import tidy
 from numba_marlin.compiler.targets import target_named
 from numba_marlin.kernels.definition import KernelDefinition
 
 _MODULES = {"numba-cuda": "numba_marlin.compiler.numba_cuda", "numba-cuda-mlir": "numba_marlin.compiler.numba_cuda_mlir"}
 COMPILERS = tuple(_MODULES)
 """Names of the compilers, the default first."""
-
-_ENTRY = re.compile(r"\.entry\s+([$%\w]+)\s*\(")
 
 
 def backend(compiler: str):
@@ -45,16 +43,9 @@ def build(kernel: KernelDefinition, config, target: str = "sm_90a", compiler: st
 def _compile(kernel, config, target, the_backend, key):
     threads = kernel.threads(config)
     body = kernel.make(the_backend.language(), config)
-    ptx, entry = name_entry(the_backend.to_ptx(body, kernel.parameters, target, threads), f"marlin_{kernel.name}")
+    entry = f"marlin_{kernel.name}"
+    ptx = tidy(the_backend.to_ptx(body, kernel.parameters, target, threads), entry)
     cubin, resources = assemble.assemble(ptx, target)
     return CompiledKernel(kernel=kernel.name, config=config, target=target.name, compiler=the_backend.NAME, ptx=ptx, entry=entry,
                           parameters=tuple(kernel.parameters), threads=threads, shared_bytes=kernel.shared_bytes(config), cubin=cubin,
                           resources=resources, key=key, versions={})
-
-
-def name_entry(ptx: str, name: str) -> tuple[str, str]:
-    """PTX of one kernel with its mangled symbol replaced by ``name``: readable, and the same every time it is compiled."""
-    entries = _ENTRY.findall(ptx)
-    if len(entries) != 1:
-        raise ValueError(f"PTX with {len(entries)} entries, expected one")
-    return re.sub(rf"(?<![$%\w]){re.escape(entries[0])}(?=_param_|\b)", name, ptx), name

@@ -13,6 +13,12 @@ from typing import Any, Callable
 
 from numba_marlin.isa import Instruction, load_instructions
 
+SHARED_SYMBOL, SHARED_ALIGNMENT = "dynamic_shared", 128
+"""What a module calls the dynamic shared memory; aligned for the widest copies and swizzles."""
+
+OPAQUE_WORD = ("mov.b32 $0, $1;", "=r,r")
+"""Inline assembly that hides where a word comes from: knowing that an address was 64 bits wide once, LLVM computes with 64 bits ever after."""
+
 
 @dataclass(frozen=True)
 class Language:

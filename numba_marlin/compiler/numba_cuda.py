@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
-from numba_marlin.compiler.language import Language, check_operands, operand_signature, ptx_module
+from numba_marlin.compiler.language import OPAQUE_WORD, SHARED_ALIGNMENT, SHARED_SYMBOL, Language, check_operands, operand_signature, ptx_module
 from numba_marlin.compiler.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -47,14 +47,7 @@ def language() -> Language:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
         ptx = ptx_module(_make_intrinsic)
-        device = cuda.jit(device=True, inline="always")
-        address_of, to_shared, uint32 = _address_of(), ptx.cvta_to_shared, types.uint32
-
-        @device
-        def shared_base():
-            return to_shared(address_of(cuda.shared.array(0, uint32)))
-
-        return Language(NAME, cuda, ptx, device, shared_base, types.uint16, types.uint32, types.uint64, types.int32, types.int64, types.float32)
+        return Language(NAME, cuda, ptx, cuda.jit(device=True, inline="always"), _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64, types.float32)
 
 
 def to_ptx(function, parameters, target: Target, threads: int) -> str:
@@ -125,14 +118,21 @@ def _make_intrinsic(instruction: Instruction, **immediates):
     return numba.intrinsic(snippet)
 
 
-def _address_of():
-    """An intrinsic: generic 64-bit address of an array's first element."""
+def _shared_base():
+    """An intrinsic: the address of the dynamic shared memory. Numba's own shared.array(0) is aligned to its elements only, and reads its size."""
     numba = _numba()
+    ir = numba.ir
 
-    def address_of(typingctx, array):
+    def shared_base(typingctx):
         def codegen(context, builder, signature, arguments):
-            structure = context.make_array(signature.args[0])(context, builder, value=arguments[0])
-            return builder.ptrtoint(structure.data, numba.ir.IntType(64))
-        return numba.types.uint64(array), codegen
+            module = builder.module
+            symbol = module.globals.get(SHARED_SYMBOL)
+            if symbol is None:
+                symbol = ir.GlobalVariable(module, ir.ArrayType(ir.IntType(8), 0), SHARED_SYMBOL, addrspace=3)
+                symbol.linkage, symbol.align = "external", SHARED_ALIGNMENT
+            word = ir.IntType(32)
+            opaque = ir.InlineAsm(ir.FunctionType(word, [word]), *OPAQUE_WORD)
+            return builder.call(opaque, [builder.ptrtoint(symbol, word)], attrs=("readnone", "nounwind"))
+        return numba.types.uint32(), codegen
 
-    return numba.intrinsic(address_of)
+    return numba.intrinsic(shared_base)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
-from numba_marlin.compiler.language import Language, check_operands, operand_signature, ptx_module
+from numba_marlin.compiler.language import OPAQUE_WORD, SHARED_ALIGNMENT, SHARED_SYMBOL, Language, check_operands, operand_signature, ptx_module
 from numba_marlin.compiler.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -28,15 +28,16 @@ def _numba():
     """The modules used here. MissingCompiler if numba-cuda-mlir cannot be imported."""
     try:
         from numba_cuda_mlir import cuda, tools, types
+        from numba_cuda_mlir._mlir import ir
         from numba_cuda_mlir._mlir.dialects import llvm
         from numba_cuda_mlir._mlir.extras import types as mlir_types
         from numba_cuda_mlir.descriptor import mlir_target
         from numba_cuda_mlir.extending import intrinsic
-        from numba_cuda_mlir.lowering_utilities import convert, memref_data_pointer
+        from numba_cuda_mlir.lowering_utilities import convert
     except ImportError as error:
         raise MissingCompiler(f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}") from error
-    return SimpleNamespace(cuda=cuda, tools=tools, types=types, llvm=llvm, mlir_types=mlir_types, target=mlir_target, intrinsic=intrinsic,
-                           convert=convert, data_pointer=memref_data_pointer)
+    return SimpleNamespace(cuda=cuda, tools=tools, types=types, ir=ir, llvm=llvm, mlir_types=mlir_types, target=mlir_target, intrinsic=intrinsic,
+                           convert=convert)
 
 
 @lru_cache(maxsize=None)
@@ -45,14 +46,7 @@ def language() -> Language:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
         ptx = ptx_module(_make_intrinsic)
-        device = cuda.jit(device=True, inline="always")
-        address_of, to_shared, uint32 = _address_of(), ptx.cvta_to_shared, types.uint32
-
-        @device
-        def shared_base():
-            return to_shared(address_of(cuda.shared.array(0, uint32)))
-
-        return Language(NAME, cuda, ptx, device, shared_base, types.uint16, types.uint32, types.uint64, types.int32, types.int64, types.float32)
+        return Language(NAME, cuda, ptx, cuda.jit(device=True, inline="always"), _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64, types.float32)
 
 
 def to_ptx(function, parameters, target: Target, threads: int) -> str:
@@ -128,14 +122,22 @@ def _make_intrinsic(instruction: Instruction, **immediates):
     return numba.intrinsic(snippet)
 
 
-def _address_of():
-    """An intrinsic: generic 64-bit address of an array's first element."""
+def _shared_base():
+    """An intrinsic: the address of the dynamic shared memory. The compiler's own shared.array(0) becomes a static variable of one byte."""
     numba = _numba()
+    ir, llvm = numba.ir, numba.llvm
 
-    def address_of(typingctx, array):
+    def shared_base(typingctx):
         def codegen(builder, target, arguments, keywords):
-            pointer = numba.data_pointer(builder.load_var(arguments[0]))
-            builder.store_var(target, numba.llvm.ptrtoint(numba.mlir_types.i64(), pointer))
-        return numba.types.uint64(array), codegen
+            block = builder.mlir_gpu_module.bodyRegion.blocks[0]
+            if not any("sym_name" in op.attributes and op.attributes["sym_name"].value == SHARED_SYMBOL for op in block.operations):
+                declaration = ir.Operation.parse(f"llvm.mlir.global external @{SHARED_SYMBOL}() {{addr_space = 3 : i32, "
+                                                 f"alignment = {SHARED_ALIGNMENT} : i64}} : !llvm.array<0 x i8>")
+                ir.InsertionPoint.at_block_begin(block).insert(declaration)
+            pointer = llvm.mlir_addressof(ir.Type.parse("!llvm.ptr<3>"), SHARED_SYMBOL)
+            word = numba.mlir_types.i32()
+            opaque = llvm.InlineAsmOp(word, [llvm.ptrtoint(word, pointer)], *OPAQUE_WORD)
+            builder.store_var(target, opaque.results[0])
+        return numba.types.uint32(), codegen
 
-    return numba.intrinsic(address_of)
+    return numba.intrinsic(shared_base)
