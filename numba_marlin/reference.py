@@ -1,28 +1,29 @@
 """The float64 oracle, and the only tolerances that a kernel may be tested with.
 
-``matmul`` multiplies in float64 by the exact weights ``w = (code - zero) * scale``. ``error_bound`` says elementwise how far a
-correct kernel may be from it, and ``check`` applies that to a result, overflow included. ``is_exact_problem`` recognises
-problems that leave no room at all: there a kernel must match bit for bit, whatever its order of summation.
+``matmul`` multiplies in float64 by the exact weights ``w = (code - zero) * scale``. ``error_bound`` says elementwise
+how far a correct kernel may be from it, and ``check`` applies that to a result, overflow included.
+``is_exact_problem`` recognises problems that leave no room at all: there a kernel must match bit for bit, whatever
+its order of summation.
 
 Derivation of the bound, for one output ``y = sum_i x_i w_i`` and ``S = sum_i |x_i| |w_i|``:
 
-1. Weights. A kernel with group scales multiplies by ``fp16(w_i)``; that rounding (at most 2**-11 |w_i|, or 2**-25 when the
-   result is subnormal) is known bit for bit, so ``W = sum_i |x_i| |fp16(w_i) - w_i|`` is computed instead of estimated. A kernel
-   with a scale per column multiplies by the integers and scales the sum, so there ``W = 0``.
+1. Weights. A kernel with group scales multiplies by ``fp16(w_i)``; that rounding (at most 2**-11 |w_i|, or 2**-25
+   when the result is subnormal) is known bit for bit, so ``W = sum_i |x_i| |fp16(w_i) - w_i|`` is computed instead of
+   estimated. A kernel with a scale per column multiplies by the integers and scales the sum, so there ``W = 0``.
 2. Accumulation in fp32. Products of two fp16 numbers are exact in fp32 (22 of 24 bits). A tensor core aligns the
-   8 or 16 products of a step and the accumulator to the largest of them and truncates: each loses less than ``u = 2**-23``
-   of the largest, and so does the normalised sum (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA
-   tensor cores", 2021). That is 10 truncations for 8 terms of k. Adding partial sums across warps and blocks, and
-   scaling a partial sum per group, rounds at most once more per 8 terms; 4 more pay for scaling at the end. So
+   8 or 16 products of a step and the accumulator to the largest of them and truncates: each loses less than
+   ``u = 2**-23`` of the largest, and so does the normalised sum (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior
+   of NVIDIA tensor cores", 2021). That is 10 truncations for 8 terms of k. Adding partial sums across warps and blocks,
+   and scaling a partial sum per group, rounds at most once more per 8 terms; 4 more pay for scaling at the end. So
    ``N = k + 3 ceil(k / 8) + 4`` roundings, each at most u times the largest partial sum ``P``:
    ``E = W + N u / (1 - N u) * (P + W)``, also true of any order of plain fp32 additions (where u could be 2**-24).
-3. Partial sums. Always ``P <= S`` (``order="any"``, the default: no assumption). It is pessimistic by about sqrt(k) for data
-   with mixed signs: with ``order="random"``, ``P = |y| + 8 * sqrt(sum_i x_i^2 w_i^2)``, which holds for terms with independent
-   signs with probability above 1 - 2 exp(-32) per partial sum (Hoeffding). Use it for random data, where it catches much
-   smaller mistakes; never for data that was chosen.
+3. Partial sums. Always ``P <= S`` (``order="any"``, the default: no assumption). It is pessimistic by about sqrt(k)
+   for data with mixed signs: with ``order="random"``, ``P = |y| + 8 * sqrt(sum_i x_i^2 w_i^2)``, which holds for
+   terms with independent signs with probability above 1 - 2 exp(-32) per partial sum (Hoeffding). Use it for random
+   data, where it catches much smaller mistakes; never for data that was chosen.
 4. Output. The result is rounded once more: at most 2**-11 of it, or 2**-25 when it is subnormal, for fp16.
-   ``check`` needs no estimate here: rounding is monotonic, so the result must lie in ``[fp16(y - E), fp16(y + E)]``; above
-   65504 that interval says by itself whether infinity is right, wrong or either.
+   ``check`` needs no estimate here: rounding is monotonic, so the result must lie in ``[fp16(y - E), fp16(y + E)]``;
+   above 65504 that interval says by itself whether infinity is right, wrong or either.
 
 The reference's own error, below k 2**-52 S, is added to E.
 """
@@ -137,7 +138,7 @@ def error_bound(
     """How far a correct kernel's result may be from ``matmul(x, weight)``: float64 [m, n].
 
     order: "any" assumes nothing; "random" is tighter, for random data only (see the module's docstring).
-    rounds_weights: whether the kernel multiplies by fp16(w) rather than by w; None: exactly when there are group scales.
+    rounds_weights: whether the kernel multiplies by fp16(w) rather than by w; None: if there are group scales.
     out_dtype: what the kernel returns, float16 or float32.
     The bound is for results in range; ``check`` also judges overflow. ValueError for non-finite x and bad options.
     """

@@ -14,10 +14,10 @@ Example: any packer that claims to be Marlin's can be held against the specifica
     def test_my_kernel_is_exact_on_small_integers(problem):
         assert (my_matmul(problem.x, problem.weight) == problem.expected).all()
 
-Shapes are kept small, because every bug in an index shows on small ones: that is what makes the failing example readable.
-Arrays come from a drawn seed, not element by element: drawing a million elements is slow and shrinks to nothing useful. What
-is worth shrinking (shape, group size, kind of content, seed) is drawn. ``exact_problem`` is a plain function: use it in
-parametrised tests too.
+Shapes are kept small, because every bug in an index shows on small ones: that is what makes the failing example
+readable. Arrays come from a drawn seed, not element by element: drawing a million elements is slow and shrinks to
+nothing useful. What is worth shrinking (shape, group size, kind of content, seed) is drawn. ``exact_problem`` is a
+plain function: use it in parametrised tests too.
 """
 
 from __future__ import annotations

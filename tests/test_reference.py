@@ -25,7 +25,7 @@ def truncating_dot(x, w):
 
 
 def tensor_core_dot(x, w):
-    """The same in steps of 8 terms, which are aligned with the sum to the largest of them and cut off below its 24 bits."""
+    """The same in steps of 8 terms, aligned with the sum to the largest of them and cut off below its 24 bits."""
     total = np.zeros((x.shape[0], w.shape[1]))
     for start in range(0, x.shape[1], 8):
         terms = np.concatenate([x[:, start : start + 8, None] * w[start : start + 8], total[:, None]], axis=1)
@@ -94,7 +94,7 @@ def test_truncation_of_growing_sums_stays_in_bounds():
 
 
 def test_bound_is_no_looser_than_derived():
-    """1.375 k roundings of 2**-23, besides the rounding of weights and result: a looser bound would forgive mistakes."""
+    """1.375 k roundings of 2**-23, besides those of weights and result: a looser bound would forgive mistakes."""
     x, weight = real_problem(group_size=-1)
     magnitude = np.abs(x).astype(np.float64) @ np.abs(dequantize(weight, np.float64))
     accumulated = reference.bounds(x, weight).accumulated

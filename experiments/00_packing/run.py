@@ -1,7 +1,7 @@
 """How fast are weights packed and unpacked on the CPU? Target: 1 GB/s of packed output on 2 cores.
 
-Times ``hostloops`` (compiled loops) and, where a weight is small enough to wait for, the NumPy specification. A time is that
-of a whole call, with the allocation of its result, and a GB is 10**9 bytes of packed codes (k * n / 2), read or written.
+Times ``hostloops`` (compiled loops) and, where a weight is small enough to wait for, the NumPy specification. A time
+is that of a whole call, with the allocation of its result, and a GB is 10**9 bytes of packed codes (k * n / 2).
 Appends one object per shape and operation to results.jsonl and rewrites the table in README.md from this run.
 
     python experiments/00_packing/run.py [--shapes 4096x4096,8192x8192] [--repeats 9] [--threads 2] [--no-record]
@@ -127,7 +127,8 @@ def main():
             file.writelines(json.dumps({**result, **where}) + "\n" for result in results)
         versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
         text = (
-            f"Measured {where['date'][:10]} at {where['commit']}: {where['cpu']}, {arguments.threads} threads, {versions}. "
+            f"Measured {where['date'][:10]} at {where['commit']}: {where['cpu']}, {arguments.threads} threads, "
+            f"{versions}. "
             f"GB/s of packed codes, median (best) of {arguments.repeats} calls; {verdict}.\n\n{table(results)}"
         )
         readme = HERE / "README.md"

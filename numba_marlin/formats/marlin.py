@@ -9,8 +9,8 @@ per lane, so a block is 128 words, word ``4 * lane + j`` being the j-th of that 
 lane needs as B fragments of the two ``mma.m16n8k16`` that cover the n16 columns ``16j .. 16j + 15``: 2 fragments x
 2 registers x 2 halves = 8 codes. Their order in the word follows from how they are dequantised: ``lop3`` picks with
 0x000f000f nibbles 0 and 4 into the halves of one f16x2 register, with 0x00f000f0 nibbles 1 and 5 into the next, and
-after a shift by 8 nibbles 2, 6 and 3, 7 into the last two. So nibble ``p`` is half ``p // 4`` of register ``p % 4``, and
-registers (0, 1) are the fragment of the left n8 columns, (2, 3) that of the right ones. No nibble is ever moved
+after a shift by 8 nibbles 2, 6 and 3, 7 into the last two. So nibble ``p`` is half ``p // 4`` of register ``p % 4``,
+and registers (0, 1) are the fragment of the left n8 columns, (2, 3) that of the right ones. No nibble is ever moved
 across halves: two instructions give two weights.
 
 Scales of groups are wanted where the weights are: a lane needs the scales of the columns of its 8 B fragments, and

@@ -1,9 +1,9 @@
-"""Marlin's striped partitioning: which thread block multiplies which weight tiles, and in which order sums are added up.
+"""Marlin's striped partitioning: which block multiplies which weight tiles, and in which order sums are added up.
 
 The weight is ``k_tiles x n_tiles`` tiles, and with more rows of activations than a block can hold, the whole problem is
-repeated ``parallel`` times side by side, once for each batch of rows. Tiles are numbered down the columns: along k first, then
-to the next column. Every block takes the same number of consecutive tiles, its stripe, so all blocks finish
-together, whatever the shape. 3 x 3 tiles over 5 blocks:
+repeated ``parallel`` times side by side, once for each batch of rows. Tiles are numbered down the columns: along k
+first, then to the next column. Every block takes the same number of consecutive tiles, its stripe, so all blocks
+finish together, whatever the shape. 3 x 3 tiles over 5 blocks:
 
     0 1 3
     0 2 3
@@ -12,11 +12,11 @@ together, whatever the shape. 3 x 3 tiles over 5 blocks:
 A stripe crosses columns; the part of it in one column is a slice. The slices of a column hold partial sums of the same
 outputs, which are added serially through a lock. Slices are numbered from the bottom: the block that holds the last k
 tile of the column has index 0 and begins, the one with the first k tile has index ``slice_count - 1`` and writes the
-result. A stripe begins with a bottom part of a column (or all of it) and ends with a top part: a block hands on its sum for
-the bottom part early, while others compute, and the turn to write comes to it when it has finished.
+result. A stripe begins with a bottom part of a column (or all of it) and ends with a top part: a block hands on its
+sum for the bottom part early, while others compute, and the turn to write comes to it when it has finished.
 
-Pure integers. ``tile_multiple`` makes every slice begin at a multiple of that many k tiles: with group scales a slice must
-not begin inside a group that spans several tiles.
+Pure integers. ``tile_multiple`` makes every slice begin at a multiple of that many k tiles: with group scales a slice
+must not begin inside a group that spans several tiles.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The XOR swizzle of the activation tile in shared memory, and the bank-conflict counter that proves it.
 
-The tile has ``16 * m_blocks`` rows of 64 or 128 halves, that is 8 or 16 chunks of 16 bytes. It is written by ``cp.async``,
-16 bytes to a thread along the rows, and read by ``ldmatrix``, which takes the same chunk of 8 consecutive rows in one
-phase. Stored plainly, those 8 chunks lie a multiple of 128 bytes apart, all in the same four banks: 8 accesses one
-after another. With chunk ``c`` of row ``r`` stored at chunk ``c ^ (r % 8)`` of its row, the 8 rows of a phase use 8
-different chunk columns, and the 8 threads that write an aligned run of 8 chunks still write 8 different ones.
+The tile has ``16 * m_blocks`` rows of 64 or 128 halves, that is 8 or 16 chunks of 16 bytes. It is written by
+``cp.async``, 16 bytes to a thread along the rows, and read by ``ldmatrix``, which takes the same chunk of 8
+consecutive rows in one phase. Stored plainly, those 8 chunks lie a multiple of 128 bytes apart, all in the same four
+banks: 8 accesses one after another. With chunk ``c`` of row ``r`` stored at chunk ``c ^ (r % 8)`` of its row, the 8
+rows of a phase use 8 different chunk columns, and the 8 threads that write an aligned run of 8 chunks still write 8
+different ones.
 
 Shared memory has 32 banks of 4 bytes. A 16-byte access by a warp is served in 4 phases of 8 threads, an 8-byte one in
 2 phases of 16: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#shared-memory

@@ -1,7 +1,7 @@
 """From codes and scales back to numbers, bit for bit as the kernels do it.
 
-``W[i, j] = (codes[i, j] - zero) * scales[group, j]``. The product of a 5-bit integer and an 11-bit significand is exact in
-float32, so float16 results have been rounded once and float32 and float64 results not at all.
+``W[i, j] = (codes[i, j] - zero) * scales[group, j]``. The product of a 5-bit integer and an 11-bit significand is
+exact in float32, so float16 results have been rounded once and float32 and float64 results not at all.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 In:  w [k, n], float16, float32, float64 or (with ml_dtypes) bfloat16, any strides and byte order, finite.
 Out: QuantizedWeight with uint8 codes [k, n] and float16 scales [groups, n].
 
-For each group of each column: ``scale = fp16(2 * max|w| / 15)`` and ``code = clamp(rint(w / scale) + 8, 0, 15)``. The grid
-reaches from -8 to +7 steps, and 7.5 steps is the largest magnitude that either end can still round to with an error of
-half a step. So this is the smallest scale (the finest grid) for which no weight is further than half a step from its
-code; ``max|w| / 7`` would never clamp, and pay for it with a 7% coarser grid. It is also the rule of Marlin's own tests.
-The scale is rounded to fp16 before the codes are computed, so codes belong to the scale that is stored.
+For each group of each column: ``scale = fp16(2 * max|w| / 15)`` and ``code = clamp(rint(w / scale) + 8, 0, 15)``. The
+grid reaches from -8 to +7 steps, and 7.5 steps is the largest magnitude that either end can still round to with an
+error of half a step. So this is the smallest scale (the finest grid) for which no weight is further than half a step
+from its code; ``max|w| / 7`` would never clamp, and pay for it with a 7% coarser grid. It is also the rule of
+Marlin's own tests. The scale is rounded to fp16 before the codes are computed, so codes belong to the scale that is
+stored.
 
 Edge cases, all decided per (group, column):
 - all weights zero: scale 1, codes 8;

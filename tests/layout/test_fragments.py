@@ -1,4 +1,4 @@
-"""Contract under test: a Fragment is a bijection between (lane, element) and matrix coordinates, with the PTX ISA's maps."""
+"""Contract under test: a Fragment is a bijection between (lane, element) and (row, col), as the PTX ISA says."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Contract under test: round-to-nearest puts every weight within half a step of its code, and refuses what it cannot hold."""
+"""Contract under test: every weight is within half a step of its code, and what cannot be held is refused."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_no_weight_is_further_than_half_a_step(data, problem):
     weight = quantize(w, group_size=problem.group_size)
     step = np.repeat(weight.scales.astype(np.float64), weight.rows_per_group, axis=0)
     error = np.abs(dequantize(weight, np.float64) - w)
-    # Beyond half a step only because the scale was rounded to fp16: by 7.5 roundings of 2**-11, or, subnormal, of 2**-25.
+    # Beyond half a step only because the scale was rounded: by 7.5 roundings of 2**-11, or, subnormal, of 2**-25.
     assert (error <= 0.5 * step * (1 + 1e-6) + 7.5 * np.maximum(step * 2.0**-11, 2.0**-25)).all()
     assert np.isfinite(dequantize(weight)).all()
 
@@ -78,7 +78,7 @@ def test_tiles_of_work_leave_no_seam(group_size, monkeypatch):
 
 
 def test_grid_points_quantise_to_themselves():
-    """Idempotence: dequantised weights with a code 0 in every group come back as they were... with 7.5 steps, not 8."""
+    """Weights on a grid come back as its codes, if their group reaches out to 7.5 steps, which fixes the scale."""
     codes = testing.make_codes("uniform", 64, 64, 0)
     w = 0.25 * (codes.astype(np.float32) - 8)
     w[0], w[32] = 0.25 * 7.5, -0.25 * 7.5
