@@ -1,0 +1,37 @@
+"""The PTX machine: runs compiled kernels on the CPU, lane by lane as the PTX ISA says, and catches what they do wrong.
+
+``machine.Machine`` is the way in. ``parser`` and ``cfg`` decode the text; ``instructions/`` says what each opcode does;
+``registers``, ``memory`` and ``copies`` hold the state; ``scheduler`` interleaves warps and blocks; ``errors`` names what
+can go wrong. The room imports ``layout`` and NumPy, nothing else of the package and never numba.
+"""
+
+from numba_marlin.emulator.errors import (
+    Deadlock,
+    DivergentCollective,
+    MachineError,
+    Misaligned,
+    OutOfBounds,
+    PendingCopyRead,
+    PtxSyntaxError,
+    ReadOnlyWrite,
+    Trap,
+    UninitializedRead,
+    UnknownInstruction,
+)
+from numba_marlin.emulator.machine import Machine, RunResult
+
+__all__ = [
+    "Deadlock",
+    "DivergentCollective",
+    "Machine",
+    "MachineError",
+    "Misaligned",
+    "OutOfBounds",
+    "PendingCopyRead",
+    "PtxSyntaxError",
+    "ReadOnlyWrite",
+    "RunResult",
+    "Trap",
+    "UninitializedRead",
+    "UnknownInstruction",
+]

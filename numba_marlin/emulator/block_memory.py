@@ -1,0 +1,56 @@
+"""Memory that each block (shared) or each thread (local) has to itself, with a state for every byte.
+
+All owners' memories lie side by side in one array, so one NumPy operation serves warps of many blocks. Beside every data
+byte lies a state byte: VALID once written, UNWRITTEN before, IN_FLIGHT while a cp.async is on its way to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+VALID, UNWRITTEN, IN_FLIGHT = 0xFF, 0x00, 0x0F
+ROW_BYTES = 128  # owners start on multiples of it, so that views of any access width line up
+POISON = 0xA5
+
+
+class BlockMemory:
+    """``size`` bytes for each of ``owners``. ``origin`` [warps, 32] is where each lane's owner starts in the array.
+
+    ``base`` is the address of byte 0 in the owner's own window; ``names`` places variables: (start, size, name).
+    """
+
+    def __init__(self, space: str, base: int, size: int, owners: int, owner_of: np.ndarray, names: list) -> None:
+        self.space, self.base, self.size, self.names = space, base, size, sorted(names)
+        self.stride = -(-size // ROW_BYTES) * ROW_BYTES
+        self.data = np.full(owners * self.stride, POISON, np.uint8)
+        self.state = np.full(owners * self.stride, UNWRITTEN, np.uint8)
+        self.origin = owner_of.astype(np.int64) * self.stride
+        self.in_flight = 0  # bytes, over all owners
+        self._views: dict = {}
+
+    def forget(self, owners: slice) -> None:
+        """New owners move in: nothing is written."""
+        section = slice(owners.start * self.stride, owners.stop * self.stride)
+        state = self.state[section]
+        self.in_flight -= int((state == IN_FLIGHT).sum()) if self.in_flight else 0
+        self.data[section], state[:] = POISON, UNWRITTEN
+
+    def view(self, size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(data as rows of ``count`` integers of ``size`` bytes, states as rows of the widest integers that fit)."""
+        pair = self._views.get((size, count))
+        if pair is None:
+            width = size * count
+            unit = min(width, 8)
+            pair = (
+                self.data.view(f"u{size}").reshape(-1, count),
+                self.state.view(f"u{unit}").reshape(-1, width // unit),
+            )
+            self._views[size, count] = pair
+        return pair
+
+    def describe(self, offset: int) -> str:
+        """A byte offset as variable and offset, for messages."""
+        for start, size, name in self.names:
+            if start <= offset < start + size:
+                return f"{name}[byte {offset - start}] ({self.space} address {self.base + offset:#x})"
+        return f"{self.space} address {self.base + offset:#x} (byte {offset} of {self.size})"

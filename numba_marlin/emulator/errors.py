@@ -1,0 +1,84 @@
+"""What can go wrong on the PTX machine. Every error names where: PTX line and its text, block, warp and lanes.
+
+All are subclasses of MachineError, with the same facts as attributes (``None`` where they do not apply):
+``detail`` (the sentence), ``line`` (1-based), ``text``, ``block`` (x, y, z), ``warp`` (in its block), ``lanes`` (tuple).
+"""
+
+from __future__ import annotations
+
+
+class MachineError(Exception):
+    """Base of everything the machine raises about a program."""
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        line: int | None = None,
+        text: str | None = None,
+        block: tuple[int, int, int] | None = None,
+        warp: int | None = None,
+        lanes: tuple[int, ...] | None = None,
+    ) -> None:
+        self.detail, self.line, self.text = detail, line, text
+        self.block, self.warp, self.lanes = block, warp, lanes
+        message = f"{type(self).__name__}: {detail}"
+        if line is not None:
+            message += f"\n  PTX line {line}: {text}"
+        if block is not None:
+            message += f"\n  block {block}, warp {warp}, {describe_lanes(lanes or ())}"
+        super().__init__(message)
+
+
+class PtxSyntaxError(MachineError):
+    """The text is not PTX as this machine reads it."""
+
+
+class UnknownInstruction(MachineError):
+    """An opcode, or a modifier of one, that the machine does not implement."""
+
+
+class OutOfBounds(MachineError):
+    """An access that does not lie wholly within one buffer, or within the block's shared or the thread's local memory."""
+
+
+class Misaligned(MachineError):
+    """An address that is not a multiple of the size of the access."""
+
+
+class ReadOnlyWrite(MachineError):
+    """A write to a buffer that was registered read-only, or to constant memory."""
+
+
+class UninitializedRead(MachineError):
+    """A read of shared or local bytes that nothing has written."""
+
+
+class PendingCopyRead(MachineError):
+    """Touching shared bytes that a cp.async is still in flight to: its thread has not waited for its group."""
+
+
+class DivergentCollective(MachineError):
+    """A warp-wide or block-wide instruction that not all participating lanes reached together."""
+
+
+class Deadlock(MachineError):
+    """No warp can make progress any more, or the instruction budget is spent."""
+
+
+class Trap(MachineError):
+    """The program executed ``trap`` or ``brkpt``."""
+
+
+def describe_lanes(lanes: tuple[int, ...]) -> str:
+    """(0, 1, 2, 5) -> "lanes 0-2, 5"; one lane is "lane 5"."""
+    if not lanes:
+        return "no lanes"
+    ranges: list[list[int]] = []
+    for lane in sorted(lanes):
+        if ranges and lane == ranges[-1][1] + 1:
+            ranges[-1][1] = lane
+        else:
+            ranges.append([lane, lane])
+    names = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"lane {names}" if len(lanes) == 1 else f"lanes {names}"

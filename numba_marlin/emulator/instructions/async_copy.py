@@ -1,0 +1,69 @@
+"""cp.async and its groups.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
+Bulk copies (cp.async.bulk) are not implemented and refused by name.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.program import Register
+from numba_marlin.emulator.registers import PREDICATE
+
+HINTS = ("ca", "cg", "shared", "shared::cta", "global", "L2::cache_hint", "L2::64B", "L2::128B", "L2::256B")
+
+
+@instruction("cp.async")
+def cp_async(ins, m):
+    """cp.async.{ca|cg}.shared.global [dst], [src], cp-size{, src-size | ignore-src}{, cache-policy}"""
+    allow(ins, *HINTS)
+    target, origin, size, *rest = ins.operands
+    nbytes = m.immediate(ins, 2)
+    if nbytes not in ((16,) if "cg" in ins.modifiers else (4, 8, 16)):
+        raise unsupported(ins, f"cp-size {nbytes} is not allowed")
+    if "L2::cache_hint" in ins.modifiers:
+        rest = rest[:-1]
+    valid, ignore = None, None
+    if rest and isinstance(rest[0], Register) and rest[0].width == PREDICATE:
+        ignore = m.source(ins, rest[0], "pred")
+    elif rest:
+        valid = m.source(ins, rest[0], "u32")
+    at, source = m.address(ins, target), m.address(ins, origin)
+    copies = m.copies
+
+    def step(lanes):
+        given = np.full(lanes.shape, nbytes, np.int64)
+        if ignore is not None:
+            given[...] = np.where(ignore[lanes.sel], 0, nbytes)
+        elif valid is not None:
+            given[...] = np.minimum(np.asarray(valid[lanes.sel]).astype(np.int64), nbytes)
+        copies.issue(ins, lanes, at(lanes), source(lanes), nbytes, given)
+
+    return step
+
+
+@instruction("cp.async.bulk", "cp.async.mbarrier", "cp.reduce")
+def bulk(ins, m):
+    raise unsupported(ins, "bulk copies and mbarriers are not implemented")
+
+
+@instruction("cp.async.commit_group")
+def commit_group(ins, m):
+    """#...-cp-async-commit-group"""
+    return lambda lanes: m.copies.commit(ins, lanes)
+
+
+@instruction("cp.async.wait_group")
+def wait_group(ins, m):
+    """#...-cp-async-wait-group: all but the N most recent groups of the thread have landed."""
+    latest = m.immediate(ins, 0)
+    m.copies.reserve(latest)
+    return lambda lanes: m.copies.wait_group(ins, lanes, latest)
+
+
+@instruction("cp.async.wait_all")
+def wait_all(ins, m):
+    """#...-cp-async-wait-all"""
+    return lambda lanes: m.copies.wait_all(ins, lanes)

@@ -1,0 +1,101 @@
+"""atom and red: lanes one after the other where they meet at an address; the result is what each found there.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator import numerics
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions.half import HALVES, codec
+from numba_marlin.emulator.instructions.load_store import ORDER, SPACES, space_of
+from numba_marlin.emulator.program import TYPE_BITS, Sink
+from numba_marlin.emulator.registers import DTYPES
+
+# What comes to lie in memory, from what was there (old) and the operands.
+OPERATIONS = {
+    "add": lambda old, b: old + b,
+    "and": lambda old, b: old & b,
+    "or": lambda old, b: old | b,
+    "xor": lambda old, b: old ^ b,
+    "min": np.minimum,
+    "max": np.maximum,
+    "exch": lambda old, b: b + np.zeros_like(old),
+    "inc": lambda old, b: np.where(old >= b, old.dtype.type(0), old + old.dtype.type(1)),
+    "dec": lambda old, b: np.where((old == 0) | (old > b), b, old - old.dtype.type(1)),
+    "cas": lambda old, b, c: np.where(old == b, c, old),
+}
+
+
+@instruction("atom", "red")
+def atomic(ins, m):
+    """#...-atom, #...-red"""
+    allow(ins, *SPACES, *ORDER, *OPERATIONS, "noftz", "ftz")
+    name = next((mod for mod in ins.modifiers if mod in OPERATIONS), None)
+    if name is None:
+        raise unsupported(ins, "names no operation")
+    kind = ins.types[-1]
+    function = OPERATIONS[name]
+    values = list(ins.operands)
+    target = Sink() if ins.root == "red" else values.pop(0)
+    address = values.pop(0)
+    d = m.destination(ins, target, kind)
+    if "L2::cache_hint" in ins.modifiers:
+        values.pop()
+    if len(values) != (2 if name == "cas" else 1):
+        raise unsupported(ins, f"{len(values)} values are not what .{name} takes")
+    sources = [m.source(ins, value, kind) for value in values]
+    if kind in HALVES:
+        function = half_operation(ins, kind, name)
+    elif kind == "f32" and name == "add":
+        function = lambda old, b: numerics.canonical32(old + b)  # noqa: E731
+    at, memory, space = m.address(ins, address), m.memory, space_of(ins)
+    dtype, size = np.dtype(DTYPES[kind]), TYPE_BITS[kind] // 8
+
+    def step(lanes):
+        s = lanes.sel
+        where = at(lanes)
+        given = [np.broadcast_to(source[s], lanes.shape + ((2,) if kind.endswith("x2") else ())) for source in sources]
+        if len(np.unique(where)) == where.size:
+            d[s] = exchange(memory, ins, lanes, space, where, size, dtype, kind, function, given)
+            return
+        # One lane after the other, in the order of warps and lanes.
+        result = np.empty(given[0].shape, dtype)
+        flat = result.reshape((-1,) + result.shape[len(lanes.shape) :])
+        active = np.zeros(lanes.shape, bool)
+        for i, index in enumerate(np.ndindex(*lanes.shape)):
+            active[index] = True
+            one = lanes.narrow(active)
+            flat[i] = exchange(
+                memory, ins, one, space, where[index].reshape(one.shape), size, dtype, kind, function,
+                [value[index].reshape(one.shape + value.shape[len(lanes.shape) :]) for value in given],
+            )[0]  # fmt: skip
+            active[index] = False
+        d[s] = result
+
+    return step
+
+
+def exchange(memory, ins, lanes, space, where, size, dtype, kind, function, given):
+    """Load, compute, store for lanes with distinct addresses; returns the old values."""
+    raw = memory.load(ins, lanes, space, where.copy(), size, 1, "atomic")
+    old = np.ascontiguousarray(raw).view(dtype) if kind.endswith("x2") else raw[..., 0].view(dtype)
+    new = np.asarray(function(old, *given)).astype(dtype)
+    bits = np.ascontiguousarray(new).view(raw.dtype)
+    bits = bits.reshape(raw.shape)
+    before = memory.progress
+    memory.store(ins, lanes, space, where.copy(), bits, "atomic")
+    if np.array_equal(bits, raw):  # a failed compare-and-swap is not progress
+        memory.progress = before
+    return old
+
+
+def half_operation(ins, kind: str, name: str):
+    decode, encode = codec(ins, kind)
+    if name != "add":
+        raise unsupported(ins, f".{name} is not implemented for {kind}")
+    return lambda old, b: encode(decode(old) + decode(b))
+
+

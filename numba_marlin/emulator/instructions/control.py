@@ -1,0 +1,99 @@
+"""Control flow, block-wide barriers, fences.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions
+Branches, exits and barriers end a basic block; their handlers return a description that the scheduler acts upon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from numba_marlin.emulator.errors import Trap
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.program import Instruction
+from numba_marlin.emulator.registers import Constant
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    ins: Instruction
+    guard: Optional[Any]  # readable predicate, already negated for @!p; None: always
+
+
+@dataclass(frozen=True, eq=False)
+class Leave:
+    ins: Instruction
+    guard: Optional[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """``kind``: sync, arrive, or the reduction popc, and, or. ``count``: threads expected; None is the whole block."""
+
+    ins: Instruction
+    guard: Optional[Any]
+    kind: str
+    number: Any
+    count: Optional[Any]
+    result: Any = None
+    value: Any = None
+
+
+@instruction("bra")
+def bra(ins, m):
+    """#control-flow-instructions-bra"""
+    allow(ins, "uni")
+    return Branch(ins, m.guard(ins))
+
+
+@instruction("ret", "exit")
+def leave(ins, m):
+    """#control-flow-instructions-ret, -exit: a kernel has no caller, so both end the thread."""
+    allow(ins, "uni")
+    return Leave(ins, m.guard(ins))
+
+
+@instruction("bar", "barrier")
+def barrier(ins, m):
+    """#parallel-synchronization-and-communication-instructions-bar: bar.sync, bar.arrive, bar.red, and barrier.*
+
+    .aligned makes no difference here: all live lanes of a warp must come together either way.
+    """
+    allow(ins, "sync", "arrive", "red", "aligned", "cta", "popc", "and", "or")
+    guard = m.guard(ins)
+    given = list(ins.operands)
+    if "red" in ins.modifiers:
+        kind = next((mod for mod in ins.modifiers if mod in ("popc", "and", "or")), None)
+        if kind is None:
+            raise unsupported(ins, "names no reduction")
+        result = m.destination(ins, given.pop(0), "u32" if kind == "popc" else "pred")
+        value = m.source(ins, given.pop(), "pred")
+    else:
+        kind, result, value = "arrive" if "arrive" in ins.modifiers else "sync", None, None
+    number = m.source(ins, given[0], "u32") if given else Constant(0)
+    count = m.source(ins, given[1], "u32") if len(given) > 1 else None
+    if kind == "arrive" and count is None:
+        raise unsupported(ins, "needs a thread count")
+    return Barrier(ins, guard, kind, number, count, result, value)
+
+
+@instruction("barrier.cluster")
+def cluster_barrier(ins, m):
+    raise unsupported(ins, "clusters are not implemented")
+
+
+@instruction("membar", "fence", "nanosleep", "griddepcontrol", "pmevent")
+def nothing(ins, m):
+    """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially consistent here."""
+    return lambda lanes: None
+
+
+@instruction("trap", "brkpt")
+def trap(ins, m):
+    """#miscellaneous-instructions-trap"""
+
+    def step(lanes):
+        raise lanes.fault(Trap, f"the program executed {ins.opcode}", ins)
+
+    return step

@@ -1,0 +1,235 @@
+"""float32 and float64 arithmetic: one rounding each, canonical NaN for float32, .ftz and .sat where asked for.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions
+The .approx forms (div, rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh) are computed in float64 and rounded once: at least as
+accurate as the hardware, not the same last bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator import numerics
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions.integer import arithmetic_for
+
+MODES = ("rn", "rz", "rm", "rp")
+
+
+def rounding(ins) -> str:
+    return next((mode for mode in ins.modifiers if mode in MODES), "rn")
+
+
+def with_options(ins, function):
+    """``function(*float32 arrays)`` with .ftz on its inputs and result and .sat on its result."""
+    ftz, sat = "ftz" in ins.modifiers, "sat" in ins.modifiers
+    if not (ftz or sat):
+        return function
+
+    def wrapped(*values):
+        if ftz:
+            values = [numerics.flush(value) for value in values]
+        result = function(*values)
+        if ftz:
+            result = numerics.flush(result)
+        return numerics.saturate(np.asarray(result)) if sat else result
+
+    return wrapped
+
+
+def apply2(d, a, b, function):
+    def step(lanes):
+        s = lanes.sel
+        d[s] = function(a[s], b[s])
+
+    return step
+
+
+def odd_quotient(x, y):
+    """x / y of float32 values as float64 rounded to odd: the remainder of the rounded quotient tells its error's sign."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    return x / y  # 53 bits hold a quotient of 24-bit numbers clear of every tie of float32 (2 * 24 + 2 <= 53)
+
+
+SINGLE = {
+    "add": (np.add, numerics.sum_to_odd),
+    "sub": (np.subtract, lambda x, y: numerics.sum_to_odd(x, -np.asarray(y, np.float64))),
+    "mul": (np.multiply, lambda x, y: np.multiply(x, y, dtype=np.float64)),
+    "div": (np.divide, odd_quotient),
+}
+
+
+@arithmetic_for("add", "f32")
+@arithmetic_for("sub", "f32")
+@arithmetic_for("mul", "f32")
+@arithmetic_for("div", "f32")
+def binary32(ins, m, kind):
+    """#floating-point-instructions-add, -sub, -mul, -div"""
+    allow(ins, *MODES, "ftz", "sat", "approx", "full")
+    nearest, wide = SINGLE[ins.root]
+    mode = rounding(ins)
+    if mode == "rn":
+
+        def function(x, y):
+            return numerics.canonical32(nearest(x, y))
+    elif ins.root == "div":
+        raise unsupported(ins, "only .rn, .approx and .full division is implemented")
+    else:
+
+        def function(x, y):
+            return numerics.narrow32(wide(x, y), mode)
+
+    return apply2(*m.bind(ins, kind, kind, kind), with_options(ins, function))
+
+
+DOUBLE = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+
+@arithmetic_for("add", "f64")
+@arithmetic_for("sub", "f64")
+@arithmetic_for("mul", "f64")
+@arithmetic_for("div", "f64")
+def binary64(ins, m, kind):
+    """#floating-point-instructions-add, ... to nearest even only"""
+    allow(ins, "rn")
+    return apply2(*m.bind(ins, kind, kind, kind), DOUBLE[ins.root])
+
+
+@arithmetic_for("fma", "f32")
+@arithmetic_for("mad", "f32")
+@arithmetic_for("fma", "f64")
+@arithmetic_for("mad", "f64")
+def fused(ins, m, kind):
+    """#floating-point-instructions-fma, -mad: a * b + c rounded once."""
+    allow(ins, *MODES, "ftz", "sat")
+    mode = rounding(ins)
+    if kind == "f64" and mode != "rn":
+        raise unsupported(ins, "only .rn is implemented for f64")
+    d, a, b, c = m.bind(ins, kind, kind, kind, kind)
+    if kind == "f64":
+        function = numerics.fma64
+    else:
+        function = with_options(ins, lambda x, y, z: numerics.fma32(x, y, z, mode))
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = function(a[s], b[s], c[s])
+
+    return step
+
+
+def choose(root: str, x, y, propagate: bool):
+    """min or max: of one NaN the other operand (or NaN with .NaN), -0 below +0."""
+    sign_x = np.signbit(x)
+    x_first = (x < y) | ((x == y) & sign_x) if root == "min" else (x > y) | ((x == y) & ~sign_x)
+    result = np.where(x_first, x, y)
+    x_nan, y_nan = x != x, y != y
+    if propagate:
+        return np.where(x_nan | y_nan, x + y, result)
+    return np.where(x_nan, y, np.where(y_nan, x, result))
+
+
+@arithmetic_for("min", "f32")
+@arithmetic_for("max", "f32")
+@arithmetic_for("min", "f64")
+@arithmetic_for("max", "f64")
+def minmax(ins, m, kind):
+    """#floating-point-instructions-min, -max"""
+    allow(ins, "ftz", "NaN")
+    propagate, root = "NaN" in ins.modifiers, ins.root
+
+    def function(x, y):
+        result = choose(root, x, y, propagate)
+        return numerics.canonical32(result) if kind == "f32" else result
+
+    return apply2(*m.bind(ins, kind, kind, kind), with_options(ins, function) if kind == "f32" else function)
+
+
+@arithmetic_for("neg", "f32")
+@arithmetic_for("abs", "f32")
+@arithmetic_for("neg", "f64")
+@arithmetic_for("abs", "f64")
+def sign(ins, m, kind):
+    """#floating-point-instructions-neg, -abs"""
+    allow(ins, "ftz")
+    d, a = m.bind(ins, kind, kind)
+    function = with_options(ins, np.negative if ins.root == "neg" else np.abs)
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = function(a[s])
+
+    return step
+
+
+UNARY = {
+    "rcp": lambda x: 1 / x,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+}
+
+
+def unary(ins, m, kind):
+    """#floating-point-instructions-rcp, -sqrt, -rsqrt, -ex2, -lg2, -sin, -cos, -tanh"""
+    allow(ins, "rn", "approx", "ftz")
+    d, a = m.bind(ins, kind, kind)
+    exact = UNARY[ins.root]
+    if kind == "f32":  # one rounding from float64: 1/x and sqrt of 24 bits are clear of ties in 53
+        function = with_options(ins, lambda x: numerics.narrow32(exact(np.asarray(x, np.float64))))
+    else:
+        function = exact
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = function(a[s])
+
+    return step
+
+
+for _root in ("rcp", "sqrt", "rsqrt"):
+    arithmetic_for(_root, "f32", "f64")(unary)
+
+
+@instruction("ex2", "lg2", "sin", "cos", "tanh")
+def transcendental(ins, m):
+    """As ``unary``, for opcodes that only exist for floats."""
+    if ins.types != ["f32"]:
+        raise unsupported(ins, "only f32 is implemented")
+    return unary(ins, m, "f32")
+
+
+@instruction("copysign")
+def copysign(ins, m):
+    """#floating-point-instructions-copysign: copysign d, a, b gives b the sign of a."""
+    kind = ins.types[-1]
+    return apply2(*m.bind(ins, kind, kind, kind), lambda x, y: np.copysign(y, x))
+
+
+@instruction("testp")
+def testp(ins, m):
+    """#floating-point-instructions-testp"""
+    kind = ins.types[-1]
+    test = ins.modifiers[0]
+    d, a = m.bind(ins, "pred", kind)
+    smallest = np.finfo(m.dtype(kind)).tiny
+    tests = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda x: x == x,
+        "notanumber": lambda x: x != x,
+        "normal": lambda x: np.isfinite(x) & (np.abs(x) >= smallest),
+        "subnormal": lambda x: (np.abs(x) < smallest) & (x != 0),
+    }
+    if test not in tests:
+        raise unsupported(ins, f"test .{test} is not implemented")
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = tests[test](a[s])
+
+    return step

@@ -1,0 +1,123 @@
+"""fp16 and bf16 arithmetic, scalar and packed: each lane of a pair is rounded once to its own format.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-floating-point-instructions
+Values travel as bit patterns (uint16; packed: a last axis of 2, low half first). fp16 sums and products in float32 and
+then to fp16 round as if once, because 24 >= 2 * 11 + 2 bits; bf16 likewise (24 >= 2 * 8 + 2). fp16 .ftz flushes subnormals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator import numerics
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions.floating import choose
+from numba_marlin.emulator.instructions.integer import arithmetic_for
+from numba_marlin.emulator.numerics import brain_bits, brain_values, half_bits, half_values, sum_to_odd
+
+HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+SIGN = np.uint16(0x8000)
+
+
+def flush16(bits):
+    """fp16 subnormals to zero of the same sign."""
+    return np.where(bits & np.uint16(0x7C00) == 0, bits & SIGN, bits)
+
+
+def codec(ins, kind: str):
+    """(bits -> float32, float -> bits) of ``kind`` with the options of ``ins``."""
+    if kind.startswith("bf16"):
+        return brain_values, brain_bits
+    decode, encode = half_values, half_bits
+    if "sat" in ins.modifiers:
+        inner_sat = encode
+
+        def encode(values):
+            return inner_sat(numerics.saturate(np.asarray(values)))
+
+    if "relu" in ins.modifiers:
+        inner_relu = encode
+
+        def encode(values):
+            return inner_relu(np.where(values < 0, np.asarray(values).dtype.type(0), values))
+
+    if "ftz" in ins.modifiers:
+        inner = encode
+
+        def decode(bits):
+            return half_values(flush16(bits))
+
+        def encode(values):
+            return flush16(inner(values))
+
+    return decode, encode
+
+
+BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
+def binary(ins, m, kind):
+    """#half-precision-floating-point-instructions-add, -sub, -mul"""
+    allow(ins, "rn", "ftz", "sat")
+    d, a, b = m.bind(ins, kind, kind, kind)
+    decode, encode = codec(ins, kind)
+    function = BINARY[ins.root]
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = encode(function(decode(a[s]), decode(b[s])))
+
+    return step
+
+
+def fused(ins, m, kind):
+    """#half-precision-floating-point-instructions-fma: see numerics.fma16 for why float64 is enough."""
+    allow(ins, "rn", "ftz", "sat", "relu")
+    d, a, b, c = m.bind(ins, kind, kind, kind, kind)
+    decode, encode = codec(ins, kind)
+    # bf16 has the exponents of float32, so there the sum does need rounding to odd.
+    add = sum_to_odd if kind.startswith("bf16") else np.add
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = encode(add(np.multiply(decode(a[s]), decode(b[s]), dtype=np.float64), decode(c[s])))
+
+    return step
+
+
+def minmax(ins, m, kind):
+    """#half-precision-floating-point-instructions-min, -max"""
+    allow(ins, "ftz", "NaN")
+    d, a, b = m.bind(ins, kind, kind, kind)
+    decode, encode = codec(ins, kind)
+    root, propagate = ins.root, "NaN" in ins.modifiers
+
+    def step(lanes):
+        s = lanes.sel
+        d[s] = encode(choose(root, decode(a[s]), decode(b[s]), propagate))
+
+    return step
+
+
+def sign(ins, m, kind):
+    """#half-precision-floating-point-instructions-neg, -abs: only the sign bit changes."""
+    allow(ins, "ftz")
+    d, a = m.bind(ins, kind, kind)
+    negate, ftz = ins.root == "neg", "ftz" in ins.modifiers
+
+    def step(lanes):
+        s = lanes.sel
+        bits = flush16(a[s]) if ftz else a[s]
+        d[s] = bits ^ SIGN if negate else bits & ~SIGN
+
+    return step
+
+
+for _roots, _handler in (
+    (("add", "sub", "mul"), binary),
+    (("fma",), fused),
+    (("min", "max"), minmax),
+    (("neg", "abs"), sign),
+):
+    for _root in _roots:
+        arithmetic_for(_root, *HALVES)(_handler)

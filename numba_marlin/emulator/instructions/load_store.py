@@ -1,0 +1,131 @@
+"""ld, st, ldu, prefetch: all spaces, widths and vectors. Cache and ordering qualifiers change nothing here: memory is
+
+sequentially consistent on this machine, so acquire, release, volatile and the scopes are accepted and have no effect.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.program import TYPE_BITS, Register, Symbol, Vector
+from numba_marlin.emulator.registers import SIGNED
+
+SPACES = {
+    "param": "param", "param::entry": "param", "global": "global", "const": "global", "shared": "shared",
+    "shared::cta": "shared", "local": "local",
+}  # fmt: skip
+ORDER = (
+    "weak volatile relaxed acquire release acq_rel mmio cta cluster gpu sys nc ca cg cs cv lu wb wt "
+    "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate L2::cache_hint L2::64B L2::128B "
+    "L2::256B L2::evict_normal L2::evict_first L2::evict_last"
+).split()
+
+
+def space_of(ins) -> str:
+    return next((SPACES[mod] for mod in ins.modifiers if mod in SPACES), "generic")
+
+
+def vector(operand) -> tuple:
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def check(ins, items: tuple) -> str:
+    """Modifiers are known and the vector is as long as they say; returns the element type."""
+    allow(ins, *SPACES, *ORDER, "v2", "v4", "v8")
+    count = next((int(mod[1]) for mod in ins.modifiers if mod in ("v2", "v4", "v8")), 1)
+    if len(items) != count:
+        raise unsupported(ins, f"{len(items)} values do not fit .v{count}")
+    return ins.types[-1]
+
+
+@instruction("ld", "ldu")
+def load(ins, m):
+    """#data-movement-and-conversion-instructions-ld; a narrow value is extended to its register by its type."""
+    items, address = vector(ins.operands[0]), ins.operands[1]
+    kind = check(ins, items)
+    bits, size = TYPE_BITS[kind], TYPE_BITS[kind] // 8
+    kind = kind if kind[0] == "s" else f"u{bits}"
+    space = space_of(ins)
+    targets = [m.extended(ins, item, kind) for item in items]
+    signed = SIGNED[bits] if kind[0] == "s" else None
+    if space == "param":
+        return load_parameter(ins, m, targets, address, kind)
+    at = m.address(ins, address)
+    memory, count = m.memory, len(items)
+
+    def step(lanes):
+        values = memory.load(ins, lanes, space, at(lanes), size, count)
+        if signed is not None:
+            values = values.view(signed)
+        s = lanes.sel
+        for i, d in enumerate(targets):
+            d[s] = values[..., i]
+
+    return step
+
+
+def load_parameter(ins, m, targets, address, kind):
+    """#parameter-state-space: the same for all lanes, so a name plus offset is a constant."""
+    dtype = m.dtype(kind)
+    size = np.dtype(dtype).itemsize
+    data = m.parameters
+    if isinstance(address.base, Register):
+        at = m.address(ins, address)
+
+        def step(lanes):
+            where = at(lanes)[..., None] + np.arange(size)
+            for i, d in enumerate(targets):
+                d[lanes.sel] = data[where + i * size].view(dtype)[..., 0]
+
+        return step
+    start = m.address_of(Symbol(address.base.name, address.offset))
+    values = [data[start + i * size : start + (i + 1) * size].view(dtype)[0] for i in range(len(targets))]
+
+    def step(lanes):
+        s = lanes.sel
+        for d, value in zip(targets, values):
+            d[s] = value
+
+    return step
+
+
+@instruction("st")
+def store(ins, m):
+    """#data-movement-and-conversion-instructions-st; of a wider register the low part is stored."""
+    address, items = ins.operands[0], vector(ins.operands[1])
+    kind = check(ins, items)
+    bits = TYPE_BITS[kind]
+    sources = [m.source(ins, item, f"u{bits}") for item in items]
+    space = space_of(ins)
+    if space == "param":
+        raise unsupported(ins, "parameters of a kernel cannot be written")
+    at, memory, dtype = m.address(ins, address), m.memory, np.dtype(f"u{bits // 8}")
+
+    def step(lanes):
+        s = lanes.sel
+        values = np.empty(lanes.shape + (len(sources),), dtype)
+        for i, source in enumerate(sources):
+            values[..., i] = source[s]
+        memory.store(ins, lanes, space, at(lanes), values)
+
+    return step
+
+
+@instruction("prefetch", "prefetchu", "applypriority", "discard")
+def prefetch(ins, m):
+    """#data-movement-and-conversion-instructions-prefetch-prefetchu: a hint, nothing to do."""
+    return lambda lanes: None
+
+
+@instruction("createpolicy")
+def createpolicy(ins, m):
+    """#data-movement-and-conversion-instructions-createpolicy: an opaque value for cache hints, which this machine ignores."""
+    d = m.destination(ins, ins.operands[0], "b64")
+
+    def step(lanes):
+        d[lanes.sel] = np.uint64(0x12F0000000000000)
+
+    return step

@@ -1,0 +1,140 @@
+"""mma.sync and ldmatrix: whole warps at once.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions
+Products of fp16 (or bf16) are exact; the products of one instruction and its accumulator are added in float64 and rounded
+once to float32. Hardware adds in an order and with truncations of its own, so its last bits differ; NaN is canonical.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator import numerics
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.lanes import WARP
+from numba_marlin.emulator.program import Vector
+from numba_marlin.layout import fragments
+
+DECODE = {"f16": numerics.half_values, "bf16": numerics.brain_values}
+
+
+def m16n8k8(which: str):
+    """Row and column maps of m16n8k8: the first half (in k) of the registers of m16n8k16."""
+    source, keep = {"A": (fragments.MMA_M16N8K16_A, 4), "B": (fragments.MMA_M16N8K16_B, 2)}[which]
+    return source.row_of[:, :keep], source.col_of[:, :keep]
+
+
+SHAPES = {
+    "m16n8k16": (
+        16,
+        (fragments.MMA_M16N8K16_A.row_of, fragments.MMA_M16N8K16_A.col_of),
+        (fragments.MMA_M16N8K16_B.row_of, fragments.MMA_M16N8K16_B.col_of),
+    ),
+    "m16n8k8": (8, m16n8k8("A"), m16n8k8("B")),
+}
+C_MAP = (fragments.MMA_M16N8K16_C.row_of, fragments.MMA_M16N8K16_C.col_of)
+
+
+def inverse(rows: np.ndarray, cols: np.ndarray, width: int) -> np.ndarray:
+    """Where, in [lane, element] flattened, each matrix element (row-major) is held."""
+    return np.argsort((rows * width + cols).ravel())
+
+
+@instruction("mma")
+def mma(ins, m):
+    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out."""
+    allow(ins, "sync", "aligned", *SHAPES, "row", "col")
+    shape = next((mod for mod in ins.modifiers if mod in SHAPES), None)
+    types = ins.types
+    if shape is None or ("row" not in ins.modifiers or "col" not in ins.modifiers) or len(types) != 4:
+        raise unsupported(ins, "only m16n8k8 and m16n8k16, .row.col, are implemented")
+    out, kind, b_kind, accumulator = types
+    if kind not in DECODE or b_kind != kind or out != accumulator or out not in ("f32", "f16"):
+        raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
+    depth, a_map, b_map = SHAPES[shape]
+    a_index, b_index = inverse(*a_map, depth), inverse(*b_map, 8)
+    c_index, c_back = inverse(*C_MAP, 8), (C_MAP[0] * 8 + C_MAP[1]).ravel()
+    decode = DECODE[kind]
+    packed = "f16x2" if out == "f16" else "f32"
+    d = [m.destination(ins, item, packed) for item in ins.operands[0].items]
+    a, b = ([m.source(ins, item, "f16x2") for item in operand.items] for operand in ins.operands[1:3])
+    c = [m.source(ins, item, packed) for item in ins.operands[3].items]
+    if (len(a), len(b), len(c), len(d)) != (depth // 4, depth // 8, len(d), 4 if out == "f32" else 2):
+        raise unsupported(ins, "the number of registers does not fit the shape")
+
+    def matrices(sources, sel, count, index, rows, cols, values):
+        held = np.empty((count, WARP, len(sources), 2), np.uint16)
+        for i, source in enumerate(sources):
+            held[:, :, i] = source[sel]
+        return values(held.reshape(count, -1)[:, index]).astype(np.float64).reshape(count, rows, cols)
+
+    def step(lanes):
+        lanes.require_whole_warps(ins, "mma")
+        lanes = as_warps(lanes)
+        s, count = lanes.sel, lanes.shape[0]
+        left = matrices(a, s, count, a_index, 16, depth, decode)
+        right = matrices(b, s, count, b_index, depth, 8, decode)
+        if out == "f16":
+            total = matrices(c, s, count, c_index, 16, 8, numerics.half_values)
+        else:
+            held = np.empty((count, WARP, 4), np.float32)
+            for i, source in enumerate(c):
+                held[:, :, i] = source[s]
+            total = held.reshape(count, -1)[:, c_index].astype(np.float64).reshape(count, 16, 8)
+        total += left @ right
+        if out == "f16":
+            result = numerics.half_bits(total).reshape(count, -1)[:, c_back].reshape(count, WARP, 2, 2)
+            for i, target in enumerate(d):
+                target[s] = result[:, :, i]
+        else:
+            result = numerics.canonical32(total.astype(np.float32)).reshape(count, -1)[:, c_back].reshape(count, WARP, 4)
+            for i, target in enumerate(d):
+                target[s] = result[:, :, i]
+
+    return step
+
+
+def as_warps(lanes):
+    """The same lanes with values of shape [warps, 32] (they are whole warps)."""
+    if lanes.full:
+        return lanes
+    return type(lanes)(lanes.placement, np.unique(lanes.warps), None)
+
+
+@instruction("ldmatrix")
+def ldmatrix(ins, m):
+    """#warp-level-matrix-instructions-ldmatrix: .m8n8.x{1,2,4}{.trans}.shared.b16
+
+    Lanes 8i..8i+7 give the addresses of the rows of matrix i; a lane receives element pair (lane % 4) of row lane / 4.
+    """
+    allow(ins, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
+    if "m8n8" not in ins.modifiers or ins.types != ["b16"]:
+        raise unsupported(ins, "only m8n8 .b16 is implemented")
+    count = next((int(mod[1]) for mod in ins.modifiers if mod in ("x1", "x2", "x4")), 0)
+    items = ins.operands[0].items if isinstance(ins.operands[0], Vector) else (ins.operands[0],)
+    if len(items) != count:
+        raise unsupported(ins, f"{len(items)} registers do not fit .x{count}")
+    at, memory = m.address(ins, ins.operands[1]), m.memory
+    space = "shared" if "shared" in ins.modifiers or "shared::cta" in ins.modifiers else "generic"
+    targets = [m.destination(ins, item, "b32") for item in items]
+    fragment = fragments.LDMATRIX_8X8
+    rows, cols = fragment.row_of, fragment.col_of
+    if "trans" in ins.modifiers:
+        rows, cols = cols, rows
+
+    def step(lanes):
+        lanes.require_whole_warps(ins, "ldmatrix")
+        lanes = as_warps(lanes)
+        # Addresses of lanes beyond the last matrix are not used: only the first 8 * count lanes load.
+        users, address = lanes, at(lanes)
+        if count < 4:
+            using = np.zeros(lanes.shape, bool)
+            using[:, : 8 * count] = True
+            users, address = lanes.narrow(using), address[using]
+        loaded = memory.load(ins, users, space, address, 4, 4, "ldmatrix")
+        stored = np.ascontiguousarray(loaded).view(np.uint16).reshape(-1, count, 8, 8)
+        s = lanes.sel
+        for i, target in enumerate(targets):
+            target[s] = np.ascontiguousarray(stored[:, i][:, rows, cols]).view(np.uint32)[..., 0]
+
+    return step

@@ -1,0 +1,206 @@
+"""shfl, vote, match, redux, activemask, elect, bar.warp.sync: lanes of a warp that exchange values.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync
+Lanes named by a member mask must come together (DivergentCollective otherwise): this machine reconverges at the immediate
+post-dominator, so they do in every program that does not rely on the scheduler.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator.errors import DivergentCollective
+from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.lanes import FULL, WARP, error_at, mask_lanes
+from numba_marlin.emulator.program import Pair, Sink
+
+LANE = np.arange(WARP)
+
+
+def members(ins, lanes, mask) -> None:
+    """Raise DivergentCollective unless every live lane that ``mask`` (value per lane or constant) names is here."""
+    if lanes.full:
+        return
+    masks = np.broadcast_to(mask, lanes.shape)
+    present = lanes.masks_by_warp()
+    for warp, wanted in dict(zip(lanes.warps.tolist(), masks.tolist())).items():
+        missing = wanted & lanes.placement.live[warp] & ~present[warp]
+        if missing:
+            raise error_at(
+                DivergentCollective, f"member mask {wanted & FULL:#010x} names lanes that are elsewhere; missing are", ins,
+                lanes.placement, warp, mask_lanes(missing),
+            )  # fmt: skip
+
+
+def coordinates(lanes):
+    """(warp, lane) index arrays of ``lanes.shape``, or broadcasting to it."""
+    return (lanes.warps[:, None], LANE[None, :]) if lanes.full else (lanes.warps, lanes.columns)
+
+
+def by_warp(lanes, values):
+    """Values per lane -> (matrix [warps, 32], which lanes are here, row of each lane)."""
+    values = np.broadcast_to(values, lanes.shape)
+    if lanes.full:
+        return values, np.ones(lanes.shape, bool), np.arange(lanes.shape[0])[:, None]
+    warps, row = np.unique(lanes.warps, return_inverse=True)
+    matrix, present = np.zeros((len(warps), WARP), values.dtype), np.zeros((len(warps), WARP), bool)
+    matrix[row, lanes.columns], present[row, lanes.columns] = values, True
+    return matrix, present, row
+
+
+def named(mask, lanes):
+    """Member masks per lane -> bool [*lanes.shape, 32]."""
+    mask = np.broadcast_to(mask, lanes.shape)
+    return (mask[..., None] >> LANE.astype(np.uint32) & 1).astype(bool)
+
+
+@instruction("shfl.sync")
+def shfl(ins, m):
+    """#data-movement-and-conversion-instructions-shfl-sync: d|p, a, b, c, membermask"""
+    allow(ins, "up", "down", "bfly", "idx")
+    result, *rest = operands(ins, 5)
+    first, second = (result.first, result.second) if isinstance(result, Pair) else (result, Sink())
+    d, p = m.destination(ins, first, "b32"), m.destination(ins, second, "pred")
+    a, b, c, mask = (m.source(ins, operand, "u32") for operand in rest)
+    mode = ins.modifiers[0]
+    if mode not in ("up", "down", "bfly", "idx"):
+        raise unsupported(ins, f"mode .{mode}")
+
+    def step(lanes):
+        s = lanes.sel
+        members(ins, lanes, mask[s])
+        warp, lane = coordinates(lanes)
+        by, clamp = np.asarray(b[s]).astype(np.int64) & 31, np.asarray(c[s]).astype(np.int64)
+        segment, clamp = clamp >> 8 & 31, clamp & 31
+        low = lane & segment
+        high = low | (clamp & ~segment)
+        if mode == "up":
+            source = lane - by
+            inside = source >= high
+        else:
+            source = {"down": lane + by, "bfly": lane ^ by, "idx": low | (by & ~segment)}[mode]
+            inside = source <= high
+        source = np.where(inside, source, lane)
+        d[s], p[s] = a[np.broadcast_arrays(warp, source)[0], source], np.broadcast_to(inside, lanes.shape)
+
+    return step
+
+
+@instruction("vote.sync")
+def vote(ins, m):
+    """#parallel-synchronization-and-communication-instructions-vote-sync"""
+    allow(ins, "all", "any", "uni", "ballot")
+    mode = ins.modifiers[0]
+    target, predicate, mask = operands(ins, 3)
+    d = m.destination(ins, target, "b32" if mode == "ballot" else "pred")
+    p, mask = m.source(ins, predicate, "pred"), m.source(ins, mask, "u32")
+
+    def step(lanes):
+        s = lanes.sel
+        members(ins, lanes, mask[s])
+        votes, present, row = by_warp(lanes, p[s])
+        asked = named(mask[s], lanes) & present[row].reshape(lanes.shape + (WARP,))
+        votes = votes[row].reshape(lanes.shape + (WARP,))
+        yes = asked & votes
+        if mode == "ballot":
+            d[s] = (yes.astype(np.uint64) << LANE.astype(np.uint64)).sum(axis=-1).astype(np.uint32)
+        elif mode == "any":
+            d[s] = yes.any(axis=-1)
+        else:
+            everyone = (votes | ~asked).all(axis=-1)
+            d[s] = everyone if mode == "all" else everyone | ~yes.any(axis=-1)
+
+    return step
+
+
+@instruction("activemask")
+def activemask(ins, m):
+    """#parallel-synchronization-and-communication-instructions-activemask"""
+    d = m.destination(ins, operands(ins, 1)[0], "b32")
+
+    def step(lanes):
+        _, present, row = by_warp(lanes, np.True_)
+        masks = np.packbits(present, axis=1, bitorder="little").view("<u4")[:, 0]
+        d[lanes.sel] = np.broadcast_to(masks[row], lanes.shape)
+
+    return step
+
+
+@instruction("match.any.sync", "match.all.sync")
+def match(ins, m):
+    """#parallel-synchronization-and-communication-instructions-match-sync"""
+    allow(ins)
+    kind = ins.types[-1]
+    result, value, mask = operands(ins, 3)
+    first, second = (result.first, result.second) if isinstance(result, Pair) else (result, Sink())
+    d, p = m.destination(ins, first, "b32"), m.destination(ins, second, "pred")
+    a, mask = m.source(ins, value, kind), m.source(ins, mask, "u32")
+    everyone = "all" in ins.root
+
+    def step(lanes):
+        s = lanes.sel
+        members(ins, lanes, mask[s])
+        mine = np.broadcast_to(a[s], lanes.shape)
+        values, present, row = by_warp(lanes, mine)
+        asked = named(mask[s], lanes) & present[row].reshape(lanes.shape + (WARP,))
+        same = asked & (values[row].reshape(lanes.shape + (WARP,)) == mine[..., None])
+        bits = (same.astype(np.uint64) << LANE.astype(np.uint64)).sum(axis=-1).astype(np.uint32)
+        if everyone:
+            agree = (same == asked).all(axis=-1)
+            d[s], p[s] = np.where(agree, bits, np.uint32(0)), agree
+        else:
+            d[s] = bits
+
+    return step
+
+
+REDUCTIONS = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+              "xor": np.bitwise_xor}  # fmt: skip
+
+
+@instruction("redux.sync")
+def redux(ins, m):
+    """#parallel-synchronization-and-communication-instructions-redux-sync"""
+    allow(ins, *REDUCTIONS)
+    name, kind = ins.modifiers[0], ins.types[-1]
+    if name not in REDUCTIONS or kind not in ("u32", "s32", "b32"):
+        raise unsupported(ins, "only integer reductions are implemented")
+    d, a, mask = m.bind(ins, kind, kind, "u32")
+    function = REDUCTIONS[name]
+    dtype = m.dtype(kind)
+    neutral = {"min": np.iinfo(dtype).max, "max": np.iinfo(dtype).min, "and": ~dtype(0)}.get(name, 0)
+
+    def step(lanes):
+        s = lanes.sel
+        members(ins, lanes, mask[s])
+        values, present, row = by_warp(lanes, a[s])
+        asked = named(mask[s], lanes) & present[row].reshape(lanes.shape + (WARP,))
+        chosen = np.where(asked, values[row].reshape(lanes.shape + (WARP,)), dtype(neutral))
+        d[s] = function.reduce(chosen, axis=-1, dtype=dtype)
+
+    return step
+
+
+@instruction("elect.sync")
+def elect(ins, m):
+    """#parallel-synchronization-and-communication-instructions-elect-sync: the lowest lane of the mask is elected."""
+    result, mask = operands(ins, 2)
+    if not isinstance(result, Pair):
+        raise unsupported(ins, "needs d|p")
+    d, p = m.destination(ins, result.first, "b32"), m.destination(ins, result.second, "pred")
+    mask = m.source(ins, mask, "u32")
+
+    def step(lanes):
+        s = lanes.sel
+        members(ins, lanes, mask[s])
+        leader = named(mask[s], lanes).argmax(axis=-1)
+        d[s], p[s] = leader.astype(np.uint32), leader == coordinates(lanes)[1]
+
+    return step
+
+
+@instruction("bar.warp.sync")
+def warp_barrier(ins, m):
+    """#parallel-synchronization-and-communication-instructions-bar-warp-sync"""
+    mask = m.source(ins, operands(ins, 1)[0], "u32")
+    return lambda lanes: members(ins, lanes, mask[lanes.sel])

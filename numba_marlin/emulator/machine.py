@@ -1,0 +1,130 @@
+"""The PTX machine: parse once, run kernels on NumPy arrays.
+
+    machine = Machine(ptx_text)
+    x = machine.memory.buffer(array, name="x")
+    result = machine.run("kernel", grid=(4,), block=(128,), shared_bytes=4096, args=[x.address, 7])
+
+Raises PtxSyntaxError and UnknownInstruction for text it cannot execute, other MachineErrors for what a program does wrong,
+ValueError for a launch that does not fit the kernel.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
+
+from numba_marlin.emulator.execution import Execution
+from numba_marlin.emulator.global_memory import Buffer, GlobalMemory
+from numba_marlin.emulator.instructions import root_of
+from numba_marlin.emulator.parser import parse
+from numba_marlin.emulator.program import Kernel
+from numba_marlin.emulator.scheduler import Scheduler
+
+MAX_BLOCK_THREADS = 1024
+MAX_SHARED_BYTES = 227 * 1024  # a block on sm_90
+DEFAULT_BUDGET = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run did: ``instructions`` counts warp instructions, ``opcodes`` splits them by opcode ("cp.async", "mma").
+
+    An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level executions it took.
+    """
+
+    instructions: int
+    opcodes: Mapping[str, int]
+    steps: int
+    blocks: int
+    resident_blocks: int
+    shared_bytes: int
+
+
+class Machine:
+    """A PTX module with its memory. ``memory`` maps NumPy arrays to addresses; ``entries`` are the kernels."""
+
+    def __init__(self, ptx: str) -> None:
+        self.module = parse(ptx, root_of)
+        self.memory = GlobalMemory()
+        self.globals: dict[str, Buffer] = {}
+        for variable in self.module.variables:
+            if variable.space in ("global", "const"):
+                data = np.zeros(variable.size, np.uint8)
+                data[: len(variable.data)] = np.frombuffer(variable.data[: variable.size], np.uint8)
+                self.globals[variable.name] = self.memory.buffer(data, variable.name, readonly=variable.space == "const")
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return tuple(self.module.kernels)
+
+    def kernel(self, entry: str | None = None) -> Kernel:
+        """The kernel named ``entry``; None if there is only one."""
+        if entry is None:
+            if len(self.module.kernels) != 1:
+                raise ValueError(f"entry must be one of {', '.join(self.entries) or '(there are none)'}")
+            return next(iter(self.module.kernels.values()))
+        if entry not in self.module.kernels:
+            raise ValueError(f"entry={entry!r} must be one of {', '.join(self.entries) or '(there are none)'}")
+        return self.module.kernels[entry]
+
+    def run(
+        self,
+        entry: str | None = None,
+        grid: Sequence[int] | int = 1,
+        block: Sequence[int] | int = 32,
+        shared_bytes: int = 0,
+        args: Sequence[Any] = (),
+        resident_blocks: int | None = None,
+        seed: int | None = None,
+        observer: Callable | None = None,
+        watch: Callable | None = None,
+        max_instructions: int = DEFAULT_BUDGET,
+    ) -> RunResult:
+        """Run a whole grid.
+
+        ``shared_bytes``: dynamic shared memory. ``args``: ints (floats for float parameters, bytes for structs), one a
+        parameter. ``resident_blocks``: how many blocks are on the machine at once (default all; the others follow as places
+        get free). ``seed``: None for the deterministic order, an int for a random legal one. ``observer(ins, lanes)``
+        sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
+        of warp instructions, Deadlock beyond.
+        """
+        kernel = self.kernel(entry)
+        grid, block = dimensions("grid", grid), dimensions("block", block)
+        threads = block[0] * block[1] * block[2]
+        if threads > MAX_BLOCK_THREADS:
+            raise ValueError(f"block={block} has {threads} threads, at most {MAX_BLOCK_THREADS} are allowed")
+        if kernel.max_threads is not None and threads > kernel.max_threads:
+            raise ValueError(f"block={block} has {threads} threads, {kernel.name} was compiled for {kernel.max_threads}")
+        if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
+            raise ValueError(f"shared_bytes={shared_bytes} must be between 0 and {MAX_SHARED_BYTES}")
+        if resident_blocks is not None and resident_blocks < 1:
+            raise ValueError(f"resident_blocks={resident_blocks} must be positive")
+        blocks = grid[0] * grid[1] * grid[2]
+        resident = min(blocks, resident_blocks or blocks)
+        addresses = {name: buffer.address for name, buffer in self.globals.items()}
+        with np.errstate(all="ignore"):
+            execution = Execution(
+                kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident
+            )
+            execution.memory.watch = watch
+            scheduler = Scheduler(execution, blocks, seed, observer, max_instructions)
+            scheduler.run()
+        opcodes: Counter = Counter()
+        for code in scheduler.code.values():
+            if code.executed:
+                for ins in kernel.instructions[code.start : code.start + code.length]:
+                    opcodes[ins.root] += code.executed
+        return RunResult(
+            scheduler.instructions, dict(opcodes), scheduler.steps, blocks, resident, execution.memory.shared.size
+        )
+
+
+def dimensions(name: str, value: Sequence[int] | int) -> tuple[int, int, int]:
+    """(x, y, z) from an int or up to three of them."""
+    sizes = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
+    if not 1 <= len(sizes) <= 3 or any(int(size) < 1 for size in sizes):
+        raise ValueError(f"{name}={value} must be one to three positive integers")
+    return tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))

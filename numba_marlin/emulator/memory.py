@@ -1,0 +1,225 @@
+"""Every memory access of a run passes through here: ``Memory.load``, ``store`` and ``locate``.
+
+Checks, in this order: alignment (an access of n bytes at a multiple of n), bounds, read-only, and for shared and local
+memory that bytes read were written and that no cp.async is in flight to them. Generic addresses are told apart by window.
+``watch``, if set, is called with an Access before the data move: the one door for tracing and race detection.
+
+State spaces: https://docs.nvidia.com/cuda/parallel-thread-execution/#state-spaces
+"""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple, Optional
+
+import numpy as np
+
+from numba_marlin.emulator.block_memory import IN_FLIGHT, VALID, BlockMemory
+from numba_marlin.emulator.errors import (
+    Misaligned,
+    OutOfBounds,
+    PendingCopyRead,
+    ReadOnlyWrite,
+    UninitializedRead,
+)
+from numba_marlin.emulator.global_memory import GlobalMemory
+from numba_marlin.emulator.lanes import Lanes
+from numba_marlin.emulator.program import Instruction
+
+# Shared addresses start where they do on sm_90, behind the kilobyte the system reserves; 0 is never valid.
+SHARED_BASE = 0x400
+LOCAL_BASE = 0x100
+# Generic windows. Global buffers live below them.
+SHARED_WINDOW = 0x7F00_0000_0000
+LOCAL_WINDOW = 0x7F80_0000_0000
+WINDOW_BYTES = 1 << 32
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+
+
+class Access(NamedTuple):
+    """One instruction's access: ``address`` int64 of ``lanes.shape`` within ``space``, ``nbytes`` a lane.
+
+    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix.
+    """
+
+    kind: str
+    space: str
+    ins: Instruction
+    lanes: Lanes
+    address: np.ndarray
+    nbytes: int
+
+
+class Memory:
+    def __init__(self, global_memory: GlobalMemory, shared: BlockMemory, local: BlockMemory) -> None:
+        self.globals, self.shared, self.local = global_memory, shared, local
+        self.own = {"shared": shared, "local": local}
+        self.watch: Optional[Callable[[Access], None]] = None
+        self.progress = 0  # counts changes of memory, for deadlock detection
+        self.explain_pending: Callable[[Lanes, np.ndarray], str] = lambda lanes, index: ""
+
+    def load(
+        self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, size: int, count: int = 1,
+        kind: str = "load",
+    ) -> np.ndarray:  # fmt: skip
+        """``count`` unsigned integers of ``size`` bytes from each lane's ``address``: [*lanes.shape, count]."""
+        if space == "generic":
+            return self._by_window(self.load, ins, lanes, address, size, count, kind)
+        if space in self.own:
+            index = self.locate_own(ins, lanes, space, address, size * count, kind)
+            data, state = self.own[space].view(size, count)
+            self._require_valid(ins, lanes, space, state, index)
+            return data[index]
+        self._enter(ins, lanes, "global", address, size * count, kind)
+        buffer = self._one_buffer(address, size * count)
+        if buffer is not None:
+            return buffer.view(size, count)[(address - buffer.address) // (size * count)]
+        out = np.empty(lanes.shape + (count,), f"u{size}")
+        for buffer, mask in self._buffers(ins, lanes, address, size * count):
+            out[mask] = buffer.view(size, count)[(address[mask] - buffer.address) // (size * count)]
+        return out
+
+    def store(
+        self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, values: np.ndarray, kind: str = "store"
+    ) -> None:
+        """Store ``values`` [*lanes.shape, count] of unsigned integers; of lanes with one address the last one wins."""
+        size, count = values.itemsize, values.shape[-1]
+        if space == "generic":
+            for each, mask in self.windows(address):
+                part = lanes if mask is None else lanes.narrow(mask)
+                self.store(ins, part, each, address if mask is None else address[mask].reshape(part.shape),
+                           values if mask is None else values[mask].reshape(part.shape + (count,)), kind)  # fmt: skip
+            return
+        self.progress += 1
+        if space in self.own:
+            index = self.locate_own(ins, lanes, space, address, size * count, kind)
+            own = self.own[space]
+            data, state = own.view(size, count)
+            if own.in_flight:
+                self._require_landed(ins, lanes, space, state, index)
+            data[index] = values
+            state[index] = state.dtype.type(~state.dtype.type(0))
+            return
+        self._enter(ins, lanes, "global", address, size * count, kind)
+        buffer = self._one_buffer(address, size * count)
+        if buffer is not None:
+            self._require_writeable(ins, lanes, buffer, address)
+            buffer.view(size, count)[(address - buffer.address) // (size * count)] = values
+            return
+        for buffer, mask in self._buffers(ins, lanes, address, size * count):
+            self._require_writeable(ins, lanes, buffer, address, mask)
+            buffer.view(size, count)[(address[mask] - buffer.address) // (size * count)] = values[mask]
+
+    def locate_own(
+        self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int, kind: str
+    ) -> np.ndarray:
+        """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment and bounds."""
+        self._enter(ins, lanes, space, address, nbytes, kind)
+        own = self.own[space]
+        offset = address - own.base
+        if (offset.min() < 0) or (offset.max() + nbytes > own.size):
+            bad = (offset < 0) | (offset + nbytes > own.size)
+            first = int(offset[lanes.first(bad)[2]])
+            raise lanes.fault(
+                OutOfBounds, f"{nbytes} bytes at {own.describe(first)}: the {space} memory has {own.size} bytes", ins, bad
+            )
+        return (own.origin[lanes.sel] + offset) // nbytes
+
+    def windows(self, address: np.ndarray):
+        """Split generic addresses: yields (space, mask), mask None if all are of one space. Addresses stay generic
+
+        for global memory and are rebased in place (``address`` is the caller's own array) for the others.
+        """
+        local, shared = address >= LOCAL_WINDOW, address >= SHARED_WINDOW
+        found = [("local", local), ("shared", shared & ~local), ("global", ~shared)]
+        for space, mask in found:
+            if mask.any():
+                if space in WINDOWS:
+                    address[mask] -= WINDOWS[space]
+                yield space, None if mask.all() else mask
+
+    def _by_window(self, load, ins, lanes, address, size, count, kind):
+        out = np.empty(lanes.shape + (count,), f"u{size}")
+        for space, mask in self.windows(address):
+            if mask is None:
+                return load(ins, lanes, space, address, size, count, kind)
+            part = lanes.narrow(mask)
+            values = load(ins, part, space, address[mask].reshape(part.shape), size, count, kind)
+            out[mask] = values.reshape(-1, count)
+        return out
+
+    def _enter(self, ins, lanes, space, address, nbytes, kind) -> None:
+        if self.watch is not None:
+            self.watch(Access(kind, space, ins, lanes, address, nbytes))
+        if nbytes > 1 and np.bitwise_or.reduce(address, axis=None) & (nbytes - 1):
+            bad = (address & (nbytes - 1)) != 0
+            first = int(address[lanes.first(bad)[2]])
+            raise lanes.fault(
+                Misaligned, f"{space} address {first:#x} must be a multiple of {nbytes}{self._near(space, first)}", ins, bad
+            )
+
+    def _near(self, space: str, address: int) -> str:
+        if space in self.own:
+            return f": {self.own[space].describe(address - self.own[space].base)}"
+        buffer = self.globals.find(address)
+        return f": {buffer.describe(address)}" if buffer else ""
+
+    def _one_buffer(self, address: np.ndarray, nbytes: int):
+        buffer = self.globals.find(int(address.min()))
+        if buffer is not None and int(address.max()) + nbytes <= buffer.end:
+            return buffer
+        return None
+
+    def _buffers(self, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int):
+        """(buffer, mask of lanes) for accesses spread over several buffers; OutOfBounds if any is in none."""
+        found, left = [], np.ones(address.shape, bool)
+        while left.any():
+            first = int(address[left][0])
+            buffer = self.globals.find(first)
+            if buffer is None or first + nbytes > buffer.end:
+                bad = left & ~self._inside(address, nbytes)
+                detail = buffer.describe(first) if buffer else self.globals.describe(first)
+                raise lanes.fault(OutOfBounds, f"{nbytes} bytes at {detail} lie in no buffer", ins, bad)
+            mask = left & (address >= buffer.address) & (address + nbytes <= buffer.end)
+            found.append((buffer, mask))
+            left &= ~mask
+        return found
+
+    def _inside(self, address: np.ndarray, nbytes: int) -> np.ndarray:
+        inside = np.zeros(address.shape, bool)
+        for buffer in self.globals.buffers:
+            inside |= (address >= buffer.address) & (address + nbytes <= buffer.end)
+        return inside
+
+    def _require_writeable(self, ins, lanes, buffer, address, mask=None) -> None:
+        if buffer.readonly:
+            bad = np.ones(lanes.shape, bool) if mask is None else mask
+            first = int(address[lanes.first(bad)[2]])
+            raise lanes.fault(ReadOnlyWrite, f"store to {buffer.describe(first)}, which is read-only", ins, bad)
+
+    def _require_valid(self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray) -> None:
+        states = state[index]
+        if (states == states.dtype.type(~states.dtype.type(0))).all():
+            return
+        flat = np.ascontiguousarray(states).view(np.uint8).reshape(lanes.shape + (-1,))
+        self._require_landed(ins, lanes, space, state, index)
+        bad = (flat != VALID).any(axis=-1)
+        where = self._byte_of(lanes, space, index, flat != VALID, bad)
+        raise lanes.fault(UninitializedRead, f"reads {where}, which nothing has written", ins, bad)
+
+    def _require_landed(self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray) -> None:
+        flat = np.ascontiguousarray(state[index]).view(np.uint8).reshape(lanes.shape + (-1,))
+        bad = (flat == IN_FLIGHT).any(axis=-1)
+        if bad.any():
+            where = self._byte_of(lanes, space, index, flat == IN_FLIGHT, bad)
+            source = self.explain_pending(lanes, self._absolute(index, flat, flat == IN_FLIGHT, bad, lanes))
+            raise lanes.fault(PendingCopyRead, f"touches {where}, to which a cp.async is still in flight{source}", ins, bad)
+
+    @staticmethod
+    def _absolute(index, flat, bytes_bad, bad, lanes) -> int:
+        """Position in the data array of the first bad byte."""
+        at = lanes.first(bad)[2]
+        return int(index[at]) * flat.shape[-1] + int(np.argmax(bytes_bad[at]))
+
+    def _byte_of(self, lanes, space, index, bytes_bad, bad) -> str:
+        own = self.own[space]
+        return own.describe(self._absolute(index, bytes_bad, bytes_bad, bad, lanes) % own.stride)

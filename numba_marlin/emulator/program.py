@@ -1,0 +1,169 @@
+"""PTX in decoded form: operands, instructions, basic blocks, kernels. Plain data, made by ``parser`` and read by the rest.
+
+PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/#instruction-operands
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+# Widths of register classes in bits; predicates are a class of their own.
+PREDICATE = 1
+TYPE_BITS = {
+    "pred": PREDICATE,
+    **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
+    "f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Register:
+    """A declared register: ``width`` bits, the ``index``-th of its width in the kernel's register file."""
+
+    name: str
+    width: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A literal. ``kind``: int, f32 (0f... bits), f64 (0d... bits) or decimal (a Python float)."""
+
+    value: Union[int, float]
+    kind: str = "int"
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The address of a variable, or a kernel parameter, plus a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Special:
+    """A special register such as %tid.x."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    """{a, b, ...}"""
+
+    items: tuple
+
+
+@dataclass(frozen=True)
+class Address:
+    """[base + offset]: base is a Register, Symbol or Immediate."""
+
+    base: object
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """d|p: a result and the predicate that comes with it."""
+
+    first: object
+    second: object
+
+
+@dataclass(frozen=True)
+class Not:
+    """!p"""
+
+    register: Register
+
+
+@dataclass(frozen=True)
+class Sink:
+    """_: a result nobody wants."""
+
+
+Operand = Union[Register, Immediate, Symbol, Special, Vector, Address, Pair, Not, Sink]
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers`` the dotted rest.
+
+    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p).
+    """
+
+    pc: int
+    line: int
+    text: str
+    opcode: str
+    root: str
+    modifiers: tuple[str, ...]
+    operands: tuple
+    guard: Register | None = None
+    guard_negated: bool = False
+    target: int | None = None
+
+    @property
+    def type(self) -> str:
+        """The last modifier that is a type, e.g. "u32" of mul.wide.u32."""
+        for modifier in reversed(self.modifiers):
+            if modifier in TYPE_BITS:
+                return modifier
+        raise KeyError(f"{self.opcode} names no type")
+
+    @property
+    def types(self) -> list[str]:
+        return [modifier for modifier in self.modifiers if modifier in TYPE_BITS]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text); ``data``: initial bytes."""
+
+    name: str
+    space: str
+    align: int
+    size: int
+    data: bytes = b""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class BasicBlock:
+    """Instructions [start, stop); the last one may be a terminator. ``join`` is the pc where its branch reconverges."""
+
+    start: int
+    stop: int
+    join: int
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One .entry. ``registers`` maps width -> how many; ``frame`` places shared and local variables of the kernel."""
+
+    name: str
+    parameters: list[Parameter] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    registers: dict[int, int] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    blocks: dict[int, BasicBlock] = field(default_factory=dict)
+    max_threads: int | None = None
+    line: int = 0
+
+
+@dataclass(eq=False)
+class Module:
+    version: str = ""
+    target: str = ""
+    variables: list[Variable] = field(default_factory=list)
+    kernels: dict[str, Kernel] = field(default_factory=dict)

@@ -1,0 +1,280 @@
+"""Who runs next. Warps of all resident blocks that stand at one pc run together, a basic block at a time.
+
+The bundle with the lowest (round, pc) goes on; a backward branch begins a bundle's next round, so loops turn in step and
+whoever spins on a lock gives way to those it waits for. With a ``seed`` the choice is random and bundles are torn apart
+at random: other interleavings, equally legal.
+
+Raises Deadlock when nobody can go on, when everybody only repeats (same pcs, registers and memory), or when the
+instruction budget is spent.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Callable, Optional
+
+from numba_marlin.emulator.barriers import Barriers
+from numba_marlin.emulator.blocks import Code, compile_blocks
+from numba_marlin.emulator.cfg import EXIT
+from numba_marlin.emulator.errors import Deadlock, DivergentCollective
+from numba_marlin.emulator.execution import Execution
+from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
+from numba_marlin.emulator.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
+from numba_marlin.emulator.paths import Bundle, Path, arrive, leave, split
+from numba_marlin.emulator.spinning import SpinDetector
+
+SPLIT_CHANCE = 0.25
+
+
+class Scheduler:
+    def __init__(
+        self, execution: Execution, blocks: int, seed: int | None, observer: Callable | None, budget: int
+    ) -> None:
+        self.execution, self.placement = execution, execution.placement
+        self.code = compile_blocks(execution, observer)
+        self.barriers = Barriers(self.placement)
+        self.ready: dict[tuple[int, bool], Bundle] = {}
+        self.random = None if seed is None else random.Random(seed)
+        self.order = list(range(blocks))
+        if self.random is not None:
+            self.random.shuffle(self.order)
+        self.order.reverse()
+        self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
+        self.spinning = SpinDetector(execution)
+        self.warps_left = [0] * self.placement.slots
+        execution.clock = lambda: self.instructions
+
+    def run(self) -> None:
+        self._launch(range(self.placement.slots))
+        while self.ready:
+            bundle = self._pick()
+            self._turn(bundle)
+        waiting = self.barriers.waiting()
+        if waiting:
+            number, path, ins = waiting[0]
+            raise self._deadlock("no warp can go on", path, ins)
+
+    def _launch(self, slots) -> None:
+        paths, per_block = [], self.placement.warps_per_block
+        for slot in slots:
+            if not self.order:
+                continue
+            self.execution.place(slot, self.order.pop())
+            self.warps_left[slot] = per_block
+            warps = range(slot * per_block, (slot + 1) * per_block)
+            paths += [Path(warp, self.placement.live[warp]) for warp in warps]
+        self._add(0, paths)
+
+    def _add(self, pc: int, paths: list[Path]) -> None:
+        """Paths that may go on at ``pc`` join whoever is there already."""
+        if pc == EXIT or pc not in self.code:
+            self._exit(paths)
+            return
+        for full in (True, False):
+            mine = [path for path in paths if (path.mask == FULL) is full]
+            if mine:
+                self._insert(Bundle(pc, mine, self.round, full))
+
+    def _insert(self, bundle: Bundle) -> None:
+        other = self.ready.get(bundle.key)
+        if other is None:
+            self.ready[bundle.key] = bundle
+            return
+        other.paths += bundle.paths
+        other.round, other.lanes = min(other.round, bundle.round), None
+
+    def _pick(self) -> Bundle:
+        if self.random is None:
+            key = min(self.ready, key=lambda k: (self.ready[k].round, k))
+            return self.ready.pop(key)
+        bundle = self.ready.pop(self.random.choice(sorted(self.ready)))
+        if len(bundle.paths) > 1 and self.random.random() < SPLIT_CHANCE:
+            self.random.shuffle(bundle.paths)
+            cut = self.random.randrange(1, len(bundle.paths))
+            self.ready[bundle.key] = Bundle(bundle.pc, bundle.paths[cut:], bundle.round, bundle.full)
+            bundle = Bundle(bundle.pc, bundle.paths[:cut], bundle.round, bundle.full)
+        return bundle
+
+    def _turn(self, bundle: Bundle) -> None:
+        """Run ``bundle`` until it splits, blocks, ends, or another bundle's turn comes."""
+        while True:
+            code = self.code[bundle.pc]
+            if bundle.lanes is None:
+                bundle.paths.sort(key=lambda path: path.warp)
+                masks = None if bundle.full else [path.mask for path in bundle.paths]
+                bundle.lanes = Lanes.of(self.placement, [path.warp for path in bundle.paths], masks)
+            lanes = bundle.lanes
+            for step in code.steps:
+                step(lanes)
+            count = len(bundle.paths)
+            code.executed += count
+            self.instructions += count * code.length
+            self.steps += code.length
+            self.round = bundle.round
+            self._watch_progress(bundle)
+            if code.end is None:
+                following = code.next
+            else:
+                following = ACTIONS[type(code.end)](self, bundle, code)
+                if following is None:
+                    return
+            if not self._advance(bundle, following):
+                return
+
+    def _advance(self, bundle: Bundle, pc: int) -> bool:
+        """Move the whole bundle to ``pc``. False if its turn is over (it has then been put where it belongs)."""
+        if pc <= bundle.pc:
+            bundle.round += 1
+        self.round = bundle.round
+        if not bundle.full or any(path.join is not None for path in bundle.paths):
+            moved = [arrive(path, pc) for path in bundle.paths]
+            if moved != bundle.paths:
+                self._add(pc, [path for path in moved if path is not None])
+                return False
+        if pc == EXIT or pc not in self.code:
+            self._exit(bundle.paths)
+            return False
+        bundle.pc = pc
+        if self.ready:
+            if self.random is not None or bundle.key in self.ready:
+                self._insert(bundle)
+                return False
+            key = bundle.key
+            if any((other.round, k) < (bundle.round, key) for k, other in self.ready.items()):
+                self._insert(bundle)
+                return False
+        return True
+
+    def _branch(self, bundle: Bundle, code: Code) -> Optional[int]:
+        """Where all go; None if they part."""
+        taken = self._guard(bundle, code.end.guard)
+        if taken is True:
+            return code.end.ins.target
+        if taken is False:
+            return code.next
+        return self._part(bundle, taken, code.end.ins.target, code)
+
+    def _guard(self, bundle: Bundle, guard):
+        """True or False if all lanes agree, else the mask of taking lanes for each path."""
+        if guard is None:
+            return True
+        lanes = bundle.lanes
+        active = guard[lanes.sel]
+        if active.all():
+            return True
+        if not active.any():
+            return False
+        if bundle.full:
+            return pack_masks(active).tolist()
+        masks = [0] * len(bundle.paths)
+        for owner, lane in zip(lanes.owner[active].tolist(), lanes.columns[active].tolist()):
+            masks[owner] |= 1 << lane
+        return masks
+
+    def _part(self, bundle: Bundle, taken: list[int], target: int, code: Code) -> None:
+        going, staying = [], []
+        for path, mask in zip(bundle.paths, taken):
+            if mask == path.mask:
+                going.append(path)
+            elif not mask:
+                staying.append(path)
+            else:
+                one, other = split(path, mask, code.join)
+                going.append(one)
+                staying.append(other)
+        turn = bundle.round
+        for pc, paths in ((target, going), (code.next, staying)):
+            self.round = turn + (pc <= bundle.pc)
+            moved = [arrive(path, pc) for path in paths]
+            self._add(pc, [path for path in moved if path is not None])
+
+    def _leave(self, bundle: Bundle, code: Code) -> Optional[int]:
+        taken = self._guard(bundle, code.end.guard)
+        if taken is False:
+            return code.next
+        if taken is True:
+            self._exit(bundle.paths)
+            return None
+        return self._part(bundle, taken, EXIT, code)
+
+    def _exit(self, paths: list[Path]) -> None:
+        """All lanes of ``paths`` are done. Others may have waited for just that."""
+        live, emptied = self.placement.live, []
+        for path in paths:
+            live[path.warp] &= ~path.mask
+            released = leave(path.join, path.mask)
+            if released is not None:
+                pc, other = released
+                other = arrive(other, pc)
+                if other is not None:
+                    self._add(pc, [other])
+            if not live[path.warp]:
+                slot = path.warp // self.placement.warps_per_block
+                self.warps_left[slot] -= 1
+                emptied.append(slot)
+        self.events += 1
+        self._release(self.barriers.recheck(set(emptied)))
+        done = sorted({slot for slot in emptied if not self.warps_left[slot]})
+        if done and self.order:
+            self._launch(done)
+
+    def _barrier(self, bundle: Bundle, code: Code) -> Optional[int]:
+        end = code.end
+        taken = self._guard(bundle, end.guard)
+        if taken is False:
+            return code.next
+        paths, masks = bundle.paths, taken
+        if taken is True:
+            masks = [path.mask for path in paths]
+        skipping = [path for path, mask in zip(paths, masks) if not mask]
+        coming = [path for path, mask in zip(paths, masks) if mask]
+        for path, mask in zip(paths, masks):
+            missing = self.placement.live[path.warp] & ~mask
+            if mask and missing:
+                raise error_at(
+                    DivergentCollective, f"barrier reached without lanes {mask_lanes(missing)} of the warp; here are",
+                    end.ins, self.placement, path.warp, mask_lanes(mask),
+                )  # fmt: skip
+        self._add(code.next, skipping)
+        going_on, released = self.barriers.arrive(coming, end, code.next)
+        if released:
+            self.events += 1
+        self._release(released)
+        self._add(code.next, going_on)
+        return None
+
+    def _release(self, released: list[tuple[int, Path]]) -> None:
+        by_pc: dict[int, list[Path]] = {}
+        for pc, path in released:
+            moved = arrive(path, pc)
+            if moved is not None:
+                by_pc.setdefault(pc, []).append(moved)
+        for pc, paths in by_pc.items():
+            self._add(pc, paths)
+
+    def _watch_progress(self, bundle: Bundle) -> None:
+        if self.instructions > self.budget:
+            raise self._deadlock(f"the budget of {self.budget} warp instructions is spent", bundle.paths[0], self._at(bundle))
+        if self.spinning.idle(self.execution.memory.progress + self.events):
+            bundles = [bundle, *self.ready.values()]
+            if self.spinning.repeats(bundles):
+                raise self._deadlock("all warps that can run only repeat themselves", bundle.paths[0], self._at(bundle))
+
+    def _at(self, bundle: Bundle):
+        return self.execution.kernel.instructions[bundle.pc]
+
+    def _deadlock(self, reason: str, path: Path, ins) -> Deadlock:
+        lines = [reason]
+        for number, waiting, at in self.barriers.waiting()[:8]:
+            slot, warp = divmod(waiting.warp, self.placement.warps_per_block)
+            block = self.placement.block_of[slot]
+            lines.append(f"block {block} warp {warp} waits at barrier {number}, line {at.line}: {at.text}")
+        for bundle in list(self.ready.values())[:8]:
+            at = self._at(bundle)
+            lines.append(f"{len(bundle.paths)} warps run at line {at.line}: {at.text}")
+        if self.order:
+            lines.append(f"{len(self.order)} blocks have not started: all {self.placement.slots} places are taken")
+        return error_at(Deadlock, "\n    ".join(lines), ins, self.placement, path.warp, mask_lanes(path.mask))
+
+
+ACTIONS = {Branch: Scheduler._branch, Leave: Scheduler._leave, Barrier: Scheduler._barrier}
