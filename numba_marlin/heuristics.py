@@ -21,6 +21,7 @@ from numba_marlin.devices import Device
 from numba_marlin.formats.types import check_group_size
 from numba_marlin.formats.marlin import check_problem
 from numba_marlin.kernels.definition import KernelDefinition, ceil_div
+from numba_marlin.layout.stripes import iterations_per_block
 
 LADDER = ("naive", "tiled", "ampere")  # the rungs, simplest first; each is a module of kernels/
 LARGEST_DIMENSION = 2**31 - 1  # kernels take m, n and k as int32
@@ -160,7 +161,7 @@ def figures(problem: Problem, kernel: str, config, grid: tuple[int, int, int], d
             "m": ceil_div(problem.m, 16 * config.thread_m_blocks),
         }
         count = tiles["k"] * tiles["n"] * tiles["m"]
-        per_block = ceil_div(count, blocks)
+        per_block = iterations_per_block(tiles["k"], tiles["n"], tiles["m"], blocks, config.tiles_per_group)
         result |= {"tiles": tiles, "tiles_per_block": per_block, "busy": round(count / (per_block * device.sms), 3)}
     if device.bandwidth_bytes:
         result["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)

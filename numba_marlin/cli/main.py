@@ -1,9 +1,13 @@
-"""``main(argv) -> exit code``: parse, run the verb, and turn what went wrong into a line and an exit code."""
+"""``main(argv) -> exit code``: parse, run the verb, and turn what went wrong into a line and an exit code.
+
+With NUMBA_MARLIN_TRACEBACK set in the environment, errors keep their traceback instead.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from numba_marlin import __version__
@@ -11,6 +15,7 @@ from numba_marlin.cli.report import Report
 from numba_marlin.errors import CapabilityMissing
 
 OK, CHECK_FAILED, USAGE, MISSING = 0, 1, 2, 3
+TRACEBACK = "NUMBA_MARLIN_TRACEBACK"  # set, it shows where an error came from
 VERBS = {
     "run": "numba_marlin.cli.run",
     "info": "numba_marlin.cli.info",
@@ -54,10 +59,14 @@ def main(argv: list[str] | None = None) -> int:
         if args.seed < 0:
             raise ValueError(f"--seed {args.seed} must not be negative")
         ok = args.execute(args, report)
-    except (ValueError, TypeError, OSError) as error:
-        return _fail(report, USAGE, error)
-    except _missing() as error:
-        return _fail(report, MISSING, error)
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None or os.environ.get(TRACEBACK):
+            raise
+        text = str(error) or type(error).__name__
+        print(f"numba-marlin {report.verb}: error: {text}", file=sys.stderr)
+        report.finish(False, text)
+        return code
     except KeyboardInterrupt:
         print("\nnumba-marlin: interrupted", file=sys.stderr)
         return 130
@@ -65,17 +74,16 @@ def main(argv: list[str] | None = None) -> int:
     return OK if ok else CHECK_FAILED
 
 
-def _missing() -> tuple[type[Exception], ...]:
+def _exit_code(error: Exception) -> int | None:
+    """The exit code of an error that is no bug of this package; None for one that deserves its traceback."""
     from numba_marlin.compiler.errors import MissingCompiler
+    from numba_marlin.emulator.errors import MachineError
 
-    return CapabilityMissing, MissingCompiler
-
-
-def _fail(report: Report, code: int, error: Exception) -> int:
-    text = str(error) or type(error).__name__
-    print(f"numba-marlin {report.verb}: error: {text}", file=sys.stderr)
-    report.finish(False, text)
-    return code
+    if isinstance(error, (CapabilityMissing, MissingCompiler)):
+        return MISSING
+    if isinstance(error, MachineError):  # the PTX machine caught the kernel at something
+        return CHECK_FAILED
+    return USAGE if isinstance(error, (ValueError, TypeError, OSError)) else None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,188 @@
+"""Contract under test: verbs, exit codes, and JSON that stands alone on stdout.
+
+Most runs take the ``reference`` backend, which compiles nothing; one goes all the way through the PTX machine.
+"""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from numba_marlin import driver
+from numba_marlin.cli import main as cli
+
+
+def run(capsys, *argv):
+    """-> (exit code, stdout, stderr)"""
+    try:
+        code = cli.main([str(each) for each in argv])
+    except SystemExit as stop:  # argparse
+        code = stop.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def run_json(capsys, *argv):
+    code, out, _ = run(capsys, *argv, "--json")
+    return code, json.loads(out)
+
+
+def test_run_goes_all_the_way_through_the_machine(capsys, tmp_path):
+    out = tmp_path / "y.npy"
+    code, data = run_json(capsys, "run", "--m", 4, "--n", 128, "--k", 256, "--backend", "emulator", "--kernel", "ampere", "--out", out)
+    assert code == 0
+    assert data["schema"] == "numba-marlin/run/1" and data["ok"] is True
+    assert data["weight"] == {"source": "random, seed 0", "k": 256, "n": 128, "dtype": "float32"}
+    assert 0.05 < data["quantised"]["relative_rms_error"] < 0.2
+    assert data["packed"] == {"layout": "marlin", "bytes": 256 * 128 // 2 + 2 * 2 * 128, "bits_per_weight": 4.125, "fp16_bytes": 2 * 256 * 128}
+    assert data["compiled"]["kernel"] == "ampere" and data["compiled"]["spill_stores"] in (0, None)
+    assert data["run"]["backend"] == "emulator" and data["run"]["candidate"]["grid"][0] >= 1
+    assert data["check"]["ok"] and data["check"]["outputs"] == 4 * 128 and data["check"]["max_error_over_bound"] <= 1
+    y = np.load(out)
+    assert y.shape == (4, 128) and y.dtype == np.float16 and np.isfinite(y).all()
+
+
+def test_run_prints_rows_for_people_and_progress_on_stderr(capsys):
+    code, out, err = run(capsys, "run", "--backend", "reference", "--n", 64, "--k", 128)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if line[0] != " "] == ["weight", "quantised", "packed", "ran", "checked"]
+    assert "quantising" in err and "quantising" not in out
+
+
+def test_a_wrong_product_is_exit_code_1(capsys, monkeypatch):
+    from numba_marlin import api
+
+    honest = api.matmul
+
+    def wrong(*arguments, **options):
+        y, info = honest(*arguments, **options)
+        y[0, 0] += np.float16(8)
+        return y, info
+
+    monkeypatch.setattr(api, "matmul", wrong)
+    code, data = run_json(capsys, "run", "--backend", "reference", "--n", 64, "--k", 128)
+    assert code == 1 and data["ok"] is False and data["check"]["failures"] == 1
+
+
+def test_a_seed_decides_everything_random(capsys, tmp_path):
+    results = []
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        run(capsys, "run", "--backend", "reference", "--n", 64, "--k", 128, "--seed", seed, "--out", tmp_path / f"{name}.npy")
+        results.append(np.load(tmp_path / f"{name}.npy"))
+    assert np.array_equal(results[0], results[1]) and not np.array_equal(results[0], results[2])
+
+
+def test_a_gpu_that_is_not_there_is_exit_code_3(capsys, monkeypatch):
+    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine"))
+    code, data = run_json(capsys, "run", "--backend", "cuda", "--n", 64, "--k", 128)
+    assert code == 3 and data == {"schema": "numba-marlin/run/1", "ok": False, "error": "backend='cuda': no NVIDIA driver on this machine"}
+
+
+def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
+    from numba_marlin import backends, compiler
+
+    def missing(*arguments, **options):
+        raise compiler.MissingCompiler("numba-cuda is not installed: pip install numba-marlin[cu13]")
+
+    monkeypatch.setattr(backends, "compiled_kernel", missing)
+    code, out, err = run(capsys, "run", "--backend", "emulator", "--n", 64, "--k", 128)
+    assert code == 3 and "error: numba-cuda is not installed" in err
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["run", "--m", "0"], "--m 0 must be at least 1"),
+        (["run", "--n", "100"], "n=100 must be a positive multiple of 64"),
+        (["run", "--n", "-64"], "--n -64 must be positive"),
+        (["run", "--k", "1000", "--group-size", "-1"], "k=1000 must be a positive multiple of 16"),
+        (["run", "--group-size", "96"], "group_size=96 must divide k=1024"),
+        (["run", "--seed", "-1"], "--seed -1 must not be negative"),
+        (["run", "--tensor", "w"], "--tensor needs --input"),
+        (["run", "--transpose"], "--transpose needs --input"),
+        (["run", "--input", "w.npy", "--n", "64"], "--n and --k describe a random weight"),
+        (["run", "--input", "nothing.npy"], "nothing.npy: no such file"),
+        (["run", "--input", "."], "is not a regular file"),
+        (["run", "--out", "y.txt"], "--out y.txt must end in .npy"),
+        (["run", "--out", "no/such/directory/y.npy"], "there is no directory"),
+        (["explain", "--m", "1", "--n", "63", "--k", "128"], "n=63"),
+        (["explain", "--m", "1", "--n", "64", "--k", "128", "--device", "H300"], "device='H300' is not one of"),
+        (["info", "--out", "x.txt"], "--out x.txt must end in .json"),
+    ],
+)
+def test_bad_values_are_exit_code_2_and_one_line(capsys, argv, message):
+    code, out, err = run(capsys, *argv)
+    assert code == 2 and out == "" and message in err
+    assert len(err.splitlines()) == 1 and err.startswith(f"numba-marlin {argv[0]}: error: ")
+
+
+@pytest.mark.parametrize("argv", [[], ["dance"], ["run", "--m", "two"], ["run", "--backend", "tpu"], ["explain"], ["run", "--frobnicate"]])
+def test_bad_usage_is_exit_code_2(capsys, argv):
+    code, out, err = run(capsys, *argv)
+    assert code == 2 and out == "" and "usage: numba-marlin" in err
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_shows_examples_and_every_common_option(capsys, verb):
+    code, out, _ = run(capsys, verb, "--help")
+    assert code == 0 and f"numba-marlin {verb}" in out.partition("examples:")[2]
+    assert all(option in out for option in ("--json", "--out", "--seed"))
+
+
+def test_explain_says_and_serialises_the_choice(capsys, tmp_path):
+    argv = ["explain", "--m", 16, "--n", 8192, "--k", 8192, "--device", "h200"]
+    code, out, _ = run(capsys, *argv)
+    assert code == 0 and "1. ampere  grid 132 x 1 x 1" in out
+    code, data = run_json(capsys, *argv, "--out", tmp_path / "e.json")
+    assert code == 0 and data["schema"] == "numba-marlin/explain/1" and data["ok"] is True
+    assert data["candidates"][0]["config"]["thread_n_blocks"] == 8
+    assert json.loads((tmp_path / "e.json").read_text()) == data
+
+
+def test_info_labels_what_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine"))
+    code, data = run_json(capsys, "info")
+    rows = {row["name"]: row for row in data["rows"]}
+    assert code == 0 and data["schema"] == "numba-marlin/info/1"
+    assert rows["driver"] == {"name": "driver", "status": "missing", "detail": "no NVIDIA driver on this machine"}
+    assert rows["can: GPU"]["status"] == "missing" and rows["can: reference"]["status"] == "ok"
+    assert rows["numpy"]["detail"] == np.__version__
+    assert {"ptxas", "nvdisasm", "kernel cache", "gpu"} <= set(rows)
+    code, out, _ = run(capsys, "info")
+    assert code == 0 and "driver [missing]" in out
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "numba_marlin", "explain", "--m", "1", "--n", "64", "--k", "128", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["ok"] is True
+    done = subprocess.run([sys.executable, "-m", "numba_marlin", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("numba-marlin ")
+
+
+def test_help_loads_neither_numpy_nor_numba():
+    program = "import sys\nfrom numba_marlin.cli.main import parser\nparser().format_help()\nprint([m for m in ('numpy', 'numba', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_json_has_no_nan():
+    from numba_marlin.cli.report import to_json
+
+    assert json.loads(to_json({"a": [float("nan"), float("inf"), 1.5], "b": {"c": -float("inf")}})) == {"a": [None, None, 1.5], "b": {"c": None}}
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    from numba_marlin.cli.report import write_atomically
+
+    target = tmp_path / "y.npy"
+    target.write_bytes(b"old")
+
+    def fail(file):
+        file.write(b"half")
+        raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError):
+        write_atomically(target, fail)
+    assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,51 @@
+"""Contract under test: what setup.cfg installs is what the checkout holds, and the README's commands are what CI runs."""
+
+import configparser
+import re
+import subprocess
+from pathlib import Path
+
+import numba_marlin
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def setup_cfg():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    return config
+
+
+def test_every_room_is_installed():
+    listed = {line for line in setup_cfg()["options"]["packages"].split() if line}
+    rooms = {path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in (ROOT / "numba_marlin").rglob("__init__.py")}
+    assert listed == rooms | {"numba_marlin.ptx"}
+
+
+def test_every_requirement_has_a_reason():
+    """A line of comment stands above each requirement, or above the group it belongs to."""
+    text = (ROOT / "setup.cfg").read_text(encoding="utf-8")
+    body = text.partition("install_requires =")[2].partition("[options.package_data]")[0]
+    lines = [line.strip() for line in body.splitlines() if line.strip()]
+    assert lines and all(before.startswith("#") for before, line in zip(lines, lines[1:]) if not line.startswith("#"))
+
+
+def test_the_command_points_at_main():
+    scripts = setup_cfg()["options.entry_points"]["console_scripts"].split()
+    assert scripts == ["numba-marlin", "=", "numba_marlin.cli.main:main"]
+
+
+def test_ci_runs_the_readmes_test_command():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"<!-- command:test -->\n```sh\n(.*?)```\n<!-- end:test -->", readme, re.DOTALL)[1]
+    assert "pytest" in command and "pip install" in command
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    extract = next(line for line in script.splitlines() if line.startswith("command=$("))
+    done = subprocess.run(["bash", "-c", f'{extract}; printf "%s\n" "$command"'], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == command
+
+
+def test_public_names_resolve():
+    for name in numba_marlin.__all__:
+        assert getattr(numba_marlin, name) is not None
+    assert set(numba_marlin.__all__) <= set(dir(numba_marlin))
