@@ -4,7 +4,8 @@
     compiled = build(KERNEL, config, target="sm_90a", compiler="numba-cuda")
 
 The only room that knows the insides of a compiler: ``numba_cuda`` and ``numba_cuda_mlir`` stand side by side with the same two functions,
-``language()`` (what kernels are written in) and ``to_ptx(...)``. It may import ``isa`` and ``kernels.definition``; numba is imported when something is compiled.
+``language()`` (what kernels are written in) and ``to_ptx(...)``. It may import ``isa`` and ``kernels.definition``; numba is imported when
+something is compiled.
 """
 from numba_marlin.compiler.build import COMPILERS, available_compilers, build
 from numba_marlin.compiler.compiled import CompiledKernel

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from numba_marlin.compiler.resources import Resources, count_ptx, count_sass, pa
 from numba_marlin.compiler.targets import Target
 
 _WHEEL_DIRECTORIES = ("cu13/bin", "cuda_nvcc/bin", "cuda_nvdisasm/bin")  # inside the namespace package `nvidia`; CUDA 13, CUDA 12
+_TEXT = {"capture_output": True, "text": True, "errors": "replace"}
 _TOO_OLD = re.compile(r"Unsupported \.version|not defined for option 'gpu-name'|unsupported toolchain", re.IGNORECASE)
 
 
@@ -53,17 +53,12 @@ def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
     return None, Resources(opcodes=count_ptx(ptx))
 
 
-def without_cubin(ptx: str) -> Resources:
-    """The little that is known of PTX that was not assembled."""
-    return Resources(opcodes=count_ptx(ptx))
-
-
 def _ptxas(path):
     def run(ptx, target):
         with tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory:
             source, cubin = Path(directory, "kernel.ptx"), Path(directory, "kernel.cubin")
             source.write_text(ptx, encoding="utf-8")
-            done = subprocess.run([path, "-v", f"-arch={target.name}", str(source), "-o", str(cubin)], capture_output=True, text=True, errors="replace")
+            done = subprocess.run([path, "-v", f"-arch={target.name}", str(source), "-o", str(cubin)], check=False, **_TEXT)
             name = f"ptxas {tool_version(path)}"
             return (name, cubin.read_bytes(), done.stderr) if done.returncode == 0 else (name, None, done.stderr + done.stdout)
     return run
@@ -88,7 +83,7 @@ def _nvjitlink(ptx, target):
 @lru_cache(maxsize=None)
 def tool_version(path: str) -> str:
     """Such as "13.4.92", from ``--version``; "unknown" if it prints none."""
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace")
+    done = subprocess.run([path, "--version"], **_TEXT)
     match = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
     return match[1] if match else "unknown"
 
@@ -99,7 +94,7 @@ def _opcodes(cubin, ptx):
         with tempfile.NamedTemporaryFile(suffix=".cubin", prefix="numba_marlin_", delete=False) as file:
             file.write(cubin)
         try:
-            done = subprocess.run([path, "-c", file.name], capture_output=True, text=True, errors="replace")
+            done = subprocess.run([path, "-c", file.name], **_TEXT)
         finally:
             os.unlink(file.name)
         if done.returncode == 0:

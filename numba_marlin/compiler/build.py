@@ -4,7 +4,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from numba_marlin.compiler import assemble
+from numba_marlin.compiler import cache as disk
+from numba_marlin.compiler.assemble import assemble
 from numba_marlin.compiler.compiled import CompiledKernel
 from numba_marlin.compiler.module_text import tidy
 from numba_marlin.compiler.targets import target_named
@@ -36,16 +37,24 @@ def build(kernel: KernelDefinition, config, target: str = "sm_90a", compiler: st
     kernel.check_config(config)
     the_target, the_backend = target_named(target), backend(compiler)
     if not the_target.supports(kernel.min_arch):
-        raise ValueError(f"kernel {kernel.name} needs {kernel.min_arch}, target={target} does not have it")
-    return _compile(kernel, config, the_target, the_backend, "")
+        raise ValueError(f"kernel {kernel.name} needs {kernel.min_arch}, target={target!r} does not have it")
+    versions = disk.installed_versions(the_backend.DISTRIBUTIONS)
+    key = disk.cache_key(kernel, config, target, compiler, versions)
+    found = disk.load(key, config) if cache else None
+    if found is not None:
+        return found
+    compiled = _compile(kernel, config, the_target, the_backend, key, versions)
+    if cache:
+        disk.store(compiled)
+    return compiled
 
 
-def _compile(kernel, config, target, the_backend, key):
+def _compile(kernel, config, target, the_backend, key, versions):
     threads = kernel.threads(config)
     body = kernel.make(the_backend.language(), config)
     entry = f"marlin_{kernel.name}"
     ptx = tidy(the_backend.to_ptx(body, kernel.parameters, target, threads), entry)
-    cubin, resources = assemble.assemble(ptx, target)
+    cubin, resources = assemble(ptx, target)
     return CompiledKernel(kernel=kernel.name, config=config, target=target.name, compiler=the_backend.NAME, ptx=ptx, entry=entry,
                           parameters=tuple(kernel.parameters), threads=threads, shared_bytes=kernel.shared_bytes(config), cubin=cubin,
-                          resources=resources, key=key, versions={})
+                          resources=resources, key=key, versions=versions)

@@ -6,7 +6,7 @@ The configuration is not in there: who asks for a kernel has it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from numba_marlin.compiler.resources import Resources
@@ -20,7 +20,8 @@ class CompiledKernel:
 
     kernel: its name; config: the configuration it was made from; target ("sm_90a"); compiler ("numba-cuda"); ptx: text; entry: symbol in ptx
     and cubin; parameters: ((name, "u64" | "i32"), ...) in order; threads a block; shared_bytes: dynamic shared memory a block; cubin: bytes,
-    or None where no assembler was found; resources; key: SHA-256 in hex of all it was made from; versions: of compilers and tools.
+    or None where no assembler was found; resources; key: SHA-256 in hex of all it was made from; versions: of compilers and tools;
+    from_cache: it was read, not compiled.
     """
     kernel: str
     config: Any
@@ -35,6 +36,7 @@ class CompiledKernel:
     resources: Resources
     key: str
     versions: dict[str, str]
+    from_cache: bool = field(default=False, compare=False)
 
 
 def to_bytes(compiled: CompiledKernel) -> bytes:
@@ -77,7 +79,7 @@ def from_bytes(data: bytes, config) -> CompiledKernel:
         return CompiledKernel(
             kernel=text["kernel"], config=config, target=text["target"], compiler=text["compiler"], ptx=text["ptx"], entry=text["entry"],
             parameters=tuple(_pairs(text["parameters"])), threads=int(text["threads"]), shared_bytes=int(text["shared_bytes"]),
-            cubin=cubin, resources=resources, key=text["key"], versions=dict(_pairs(text["versions"])))
+            cubin=cubin, resources=resources, key=text["key"], versions=dict(_pairs(text["versions"])), from_cache=True)
     except (KeyError, TypeError) as error:
         raise ValueError(f"a section or a field is missing or unknown: {error}") from error
 

@@ -1,0 +1,147 @@
+"""Compiled kernels on disk, so that a kernel is compiled once for a machine. Loading one imports no compiler and takes milliseconds.
+
+An entry is a file named by the SHA-256 of everything it was made from: the source of this package's kernels, compiler, isa and ptx rooms (and of
+the kernel's own file, if it stands elsewhere), kernel name, configuration, target, compiler, the versions of what compiles and
+assembles, NUMBA_* settings. Entries are written to a temporary file and renamed, so any number of processes may share the directory; a
+damaged entry fails its checksum and counts as absent. An experiment whose kernel imports helpers from other files of its own should build with
+cache=False while it changes those.
+
+The directory: NUMBA_MARLIN_CACHE, else the platform's place for caches, else (not writable) a private one for temporary files.
+"""
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from numba_marlin.compiler.assemble import find_tools
+from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to_bytes
+from numba_marlin.isa import ptx_directory
+
+_TOOLKIT = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvdisasm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12",
+            "cuda-core", "numpy")
+_DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info$")
+
+
+def cache_directory() -> Path | None:
+    """An existing, writable directory; None if there is none to be had, which costs only time."""
+    for candidate, private in _candidates():
+        try:
+            candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # a stranger's directory under a guessable name could hold a stranger's machine code
+            if private and hasattr(os, "getuid") and candidate.stat().st_uid != os.getuid():
+                continue
+        except OSError:
+            continue
+        if os.access(candidate, os.W_OK | os.X_OK):
+            return candidate
+    return None
+
+
+def _candidates():
+    if os.environ.get("NUMBA_MARLIN_CACHE"):
+        yield Path(os.environ["NUMBA_MARLIN_CACHE"]).expanduser(), False
+    elif os.name == "nt":
+        yield Path(os.environ.get("LOCALAPPDATA") or tempfile.gettempdir(), "numba_marlin", "cache"), False
+    elif os.environ.get("XDG_CACHE_HOME"):
+        yield Path(os.environ["XDG_CACHE_HOME"], "numba_marlin"), False
+    else:
+        home = Path(os.path.expanduser("~"))
+        yield home.joinpath("Library", "Caches", "numba_marlin") if sys.platform == "darwin" else home.joinpath(".cache", "numba_marlin"), False
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    yield Path(tempfile.gettempdir(), f"numba_marlin_{user}"), True
+
+
+def cache_key(kernel, config, target: str, compiler: str, versions: dict[str, str]) -> str:
+    """SHA-256 in hex of all that the compiled kernel depends on."""
+    material = [MAGIC.decode(), _package_digest(), kernel.name, repr(config), repr(tuple(kernel.parameters)), target, compiler, repr(sorted(versions.items())),
+                repr(kernel.threads(config)), repr(kernel.shared_bytes(config)), _source_digest(kernel.make), _tool_identity(),
+                repr(sorted((name, value) for name, value in os.environ.items() if name.startswith("NUMBA_") and not name.startswith("NUMBA_MARLIN_")))]
+    return hashlib.sha256("\0".join(material).encode()).hexdigest()
+
+
+def load(key: str, config) -> CompiledKernel | None:
+    """The entry, or None if it is absent, damaged or not what its name says."""
+    directory = cache_directory()
+    if directory is None:
+        return None
+    try:
+        compiled = from_bytes((directory / f"{key}.kernel").read_bytes(), config)
+    except (OSError, ValueError):
+        return None
+    return compiled if compiled.key == key else None
+
+
+def store(compiled: CompiledKernel) -> None:
+    """Write the entry, whole or not at all. A full or vanished disk is no error."""
+    directory = cache_directory()
+    if directory is None:
+        return
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".", suffix=".tmp", delete=False) as file:
+            temporary = file.name
+            file.write(to_bytes(compiled))
+        os.replace(temporary, directory / f"{compiled.key}.kernel")
+    except OSError:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+@lru_cache(maxsize=None)
+def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    """Name -> version of those that are installed, of Python and of the toolkit wheels.
+
+    Read from the names of the .dist-info directories: importlib.metadata would take longer than all the rest of loading a kernel.
+    """
+    wanted = {name.replace("-", "_").lower(): name for name in (*distributions, *_TOOLKIT)}
+    found = {"python": "%d.%d" % sys.version_info[:2]}
+    for directory in sys.path:
+        try:
+            entries = os.listdir(directory or ".")
+        except OSError:
+            continue
+        for entry in entries:
+            match = _DIST_INFO.match(entry)
+            name = match and wanted.get(match[1].replace("-", "_").lower())
+            if name:
+                found.setdefault(name, match[2])
+    return dict(sorted(found.items()))
+
+
+@lru_cache(maxsize=None)
+def _package_digest():
+    package = Path(__file__).resolve().parent.parent
+    files = [path for room in ("kernels", "compiler", "isa") for path in sorted(package.joinpath(room).glob("*.py"))]
+    files += sorted(ptx_directory().glob("*.ptx"))
+    digest = hashlib.sha256()
+    for path in files:
+        data = path.read_bytes()
+        digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def _source_digest(make):
+    """Of the file in which a kernel's body is written, which need not be one of this package."""
+    code = getattr(make, "__code__", None)
+    if code is None:
+        return ""
+    try:
+        source = Path(code.co_filename).read_bytes()
+    except OSError:
+        source = code.co_code
+    return f"{make.__qualname__} {hashlib.sha256(source).hexdigest()}"
+
+
+@lru_cache(maxsize=None)
+def _tool_identity():
+    """Which ptxas would be used, without running it."""
+    identities = []
+    for path in find_tools("ptxas")[:1] + find_tools("nvdisasm")[:1]:
+        status = os.stat(path)
+        identities.append((path, status.st_size, status.st_mtime_ns))
+    return repr(identities)
