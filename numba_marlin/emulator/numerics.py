@@ -78,6 +78,14 @@ def _directed(nearest, values, mode: str):
     return np.where(wrong, np.nextafter(nearest, towards), nearest)
 
 
+def sum32(x, y, mode: str):
+    """x + y of float64 as float32 in ``mode``. An exact zero from unlike signs is -0 when rounding down."""
+    total = sum_to_odd(x, y)
+    if mode == "rm":
+        total = np.where((total == 0) & (np.signbit(x) | np.signbit(y)), -0.0, total)
+    return narrow32(total, mode)
+
+
 def fma32(a, b, c, mode: str = "rn"):
     """float32 a * b + c with one rounding. The product is exact in float64; the sum is rounded to odd where it matters."""
     product = np.multiply(a, b, dtype=np.float64)
@@ -88,7 +96,7 @@ def fma32(a, b, c, mode: str = "rn"):
         tie = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
         if not (tie | (np.abs(total) < SMALLEST_NORMAL32)).any():
             return canonical32(total.astype(np.float32))
-    return narrow32(sum_to_odd(product, c), mode)
+    return sum32(product, c, mode)
 
 
 def fma64(a, b, c):

@@ -45,17 +45,11 @@ def apply2(d, a, b, function):
     return step
 
 
-def odd_quotient(x, y):
-    """x / y of float32 values as float64 rounded to odd: the remainder of the rounded quotient tells its error's sign."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    return x / y  # 53 bits hold a quotient of 24-bit numbers clear of every tie of float32 (2 * 24 + 2 <= 53)
-
-
 SINGLE = {
-    "add": (np.add, numerics.sum_to_odd),
-    "sub": (np.subtract, lambda x, y: numerics.sum_to_odd(x, -np.asarray(y, np.float64))),
-    "mul": (np.multiply, lambda x, y: np.multiply(x, y, dtype=np.float64)),
-    "div": (np.divide, odd_quotient),
+    "add": (np.add, numerics.sum32),
+    "sub": (np.subtract, lambda x, y, mode: numerics.sum32(x, np.negative(y), mode)),
+    "mul": (np.multiply, lambda x, y, mode: numerics.narrow32(np.multiply(x, y, dtype=np.float64), mode)),
+    "div": (np.divide, None),
 }
 
 
@@ -66,18 +60,18 @@ SINGLE = {
 def binary32(ins, m, kind):
     """#floating-point-instructions-add, -sub, -mul, -div"""
     allow(ins, *MODES, "ftz", "sat", "approx", "full")
-    nearest, wide = SINGLE[ins.root]
+    nearest, directed = SINGLE[ins.root]
     mode = rounding(ins)
     if mode == "rn":
 
         def function(x, y):
             return numerics.canonical32(nearest(x, y))
-    elif ins.root == "div":
+    elif directed is None:
         raise unsupported(ins, "only .rn, .approx and .full division is implemented")
     else:
 
         def function(x, y):
-            return numerics.narrow32(wide(x, y), mode)
+            return directed(x, y, mode)
 
     return apply2(*m.bind(ins, kind, kind, kind), with_options(ins, function))
 
