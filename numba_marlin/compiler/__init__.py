@@ -7,7 +7,7 @@ The only room that knows the insides of a compiler: ``numba_cuda`` and ``numba_c
 ``language()`` (what kernels are written in) and ``to_ptx(...)``. It may import ``isa`` and ``kernels.definition``; numba is imported when
 something is compiled.
 """
-from numba_marlin.compiler.build import COMPILERS, available_compilers, build
+from numba_marlin.compiler.builder import COMPILERS, available_compilers, build
 from numba_marlin.compiler.compiled import CompiledKernel
 from numba_marlin.compiler.errors import AssemblyError, MissingCompiler
 from numba_marlin.compiler.resources import Resources

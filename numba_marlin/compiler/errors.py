@@ -1,7 +1,8 @@
 """What can go wrong between a kernel and its machine code, apart from wrong arguments (ValueError, TypeError)."""
+from numba_marlin.errors import CapabilityMissing
 
 
-class MissingCompiler(RuntimeError):
+class MissingCompiler(CapabilityMissing):
     """A compiler that is not installed; the message holds the command that installs it."""
 
 
