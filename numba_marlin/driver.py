@@ -33,9 +33,9 @@ def bindings():
         ) from error
     try:
         (code,) = driver.cuInit(0)
-    except Exception as error:  # cuda.pathfinder raises its own types when there is no libcuda
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CapabilityMissing(f"no NVIDIA driver on this machine ({first})") from error
+    except Exception as error:  # cuda.pathfinder has its own error for a libcuda that is not there, older bindings others
+        why = "" if "NotFound" in type(error).__name__ else f" ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        raise CapabilityMissing(f"no NVIDIA driver on this machine{why}") from error
     if code != driver.CUresult.CUDA_SUCCESS:
         raise CapabilityMissing(f"the NVIDIA driver does not start: {code.name}")
     return driver

@@ -95,8 +95,10 @@ def _gpus() -> list[dict]:
 
 
 def _cache() -> dict:
-    from numba_marlin.compiler import cache
+    from numba_marlin.compiler.cache import cache_directory
 
-    directory = cache.directory()
-    files = [path for path in directory.rglob("*") if path.is_file()] if directory.is_dir() else []
-    return row("kernel cache", True, f"{directory}, {len(files)} file(s), {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
+    directory = cache_directory()
+    if directory is None:
+        return row("kernel cache", False, "no directory can be written: every kernel is compiled anew")
+    sizes = [path.stat().st_size for path in directory.glob("*.kernel")]
+    return row("kernel cache", True, f"{directory}, {len(sizes)} kernel(s), {sum(sizes) / 1e6:.1f} MB")

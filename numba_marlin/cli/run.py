@@ -110,10 +110,11 @@ def _report_packed(report, p) -> None:
 
 def _compile(report, plan, compiler: str) -> None:
     candidate = plan.candidate
-    start = time.perf_counter()
+    started, start = time.time(), time.perf_counter()
     with report.step(f"compiling {candidate.kernel} for {plan.device.target} with {compiler} (or reading the cache)"):
         compiled = plan.compile(compiler)
     seconds = time.perf_counter() - start
+    cached = _is_cached(compiled, started)
     used = compiled.resources
     if used.registers is None:
         costs = "registers unknown (no ptxas)"
@@ -122,14 +123,24 @@ def _compile(report, plan, compiler: str) -> None:
         costs = f"{used.registers} registers, {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
     report.row(
         "compiled",
-        f"{candidate.kernel} for {compiled.target} with {compiled.compiler}: {costs}, {compiled.shared_bytes / 1024:g} KiB shared memory, {seconds:.2f} s",
+        f"{candidate.kernel} for {compiled.target} with {compiled.compiler}: {costs}, {compiled.shared_bytes / 1024:g} KiB shared memory, "
+        + ("from the cache" if cached else f"{seconds:.1f} s"),
     )
     for reason in candidate.reasons:
         report.row("", f"- {reason}")
     report.data["compiled"] = {
         "kernel": candidate.kernel, "target": compiled.target, "compiler": compiled.compiler, "registers": used.registers,
-        "spill_stores": used.spill_stores, "spill_loads": used.spill_loads, "shared_bytes": compiled.shared_bytes, "seconds": round(seconds, 4),
+        "spill_stores": used.spill_stores, "spill_loads": used.spill_loads, "shared_bytes": compiled.shared_bytes, "cached": cached, "seconds": round(seconds, 4),
     }
+
+
+def _is_cached(compiled, started: float) -> bool:
+    """Whether the kernel lay in the disk cache before ``started``."""
+    from numba_marlin.compiler.cache import cache_directory
+
+    directory = cache_directory()
+    entry = None if directory is None else directory / f"{compiled.key}.kernel"
+    return entry is not None and entry.is_file() and entry.stat().st_mtime < started
 
 
 def _report_run(report, info) -> None:
