@@ -113,7 +113,7 @@ class Machine:
             scheduler = Scheduler(execution, blocks, seed, observer, max_instructions)
             scheduler.run()
         opcodes: Counter = Counter()
-        for code in scheduler.code.values():
+        for code in (*scheduler.coarse.values(), *scheduler.fine.values()):
             if code.executed:
                 for ins in kernel.instructions[code.start : code.start + code.length]:
                     opcodes[ins.root] += code.executed

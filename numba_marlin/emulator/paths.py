@@ -50,26 +50,40 @@ def arrive(path: Path, pc: int) -> Path | None:
 
 def leave(join: Join | None, lanes: int) -> tuple[int, Path] | None:
     """``lanes`` have exited and will not arrive. (pc, path) if that was all a join was waiting for."""
-    released = None
+    released, innermost = None, True
     while join is not None:
         join.mask &= ~lanes
-        join.arrived &= ~lanes
-        if released is None and join.mask and join.arrived == join.mask:
-            released = join.pc, Path(join.warp, join.mask, join.parent)
-        elif join.mask and released is None:
-            released = ()  # somebody is still on the way; outer joins wait for them
+        if join.mask and innermost:  # joins further out wait for the lanes of this one
+            innermost = False
+            if join.arrived == join.mask:
+                released = join.pc, Path(join.warp, join.mask, join.parent)
         join = join.parent
-    return released or None
+    return released
 
 
 class Bundle:
-    """Paths of any warps that stand at ``pc`` and are executed together. ``round`` orders bundles fairly."""
+    """Paths of any warps that stand at ``pc`` and are executed together. ``round`` orders bundles fairly.
 
-    __slots__ = ("pc", "paths", "round", "full", "lanes")
+    ``full``: all 32 lanes of every warp. ``gathered``: the members of the collective at ``pc`` are all here.
+    """
 
-    def __init__(self, pc: int, paths: list[Path], turn: int, full: bool) -> None:
-        self.pc, self.paths, self.round, self.full, self.lanes = pc, paths, turn, full, None
+    __slots__ = ("pc", "paths", "round", "full", "gathered", "lanes")
+
+    def __init__(self, pc: int, paths: list[Path], turn: int, full: bool, gathered: bool = False) -> None:
+        self.pc, self.paths, self.round, self.full, self.gathered, self.lanes = pc, paths, turn, full, gathered, None
 
     @property
-    def key(self) -> tuple[int, bool]:
-        return self.pc, self.full
+    def key(self) -> tuple[int, bool, bool]:
+        return self.pc, self.full, self.gathered
+
+
+def merge(paths: list[Path]) -> list[Path]:
+    """Paths of one warp on their way to the same join become one."""
+    merged: dict[tuple, Path] = {}
+    for path in paths:
+        other = merged.get((path.warp, path.join))
+        if other is None:
+            merged[path.warp, path.join] = path
+        else:
+            merged[path.warp, path.join] = Path(path.warp, path.mask | other.mask, path.join)
+    return list(merged.values())

@@ -16,11 +16,12 @@ from typing import Callable, Optional
 from numba_marlin.emulator.barriers import Barriers
 from numba_marlin.emulator.blocks import Code, compile_blocks
 from numba_marlin.emulator.cfg import EXIT
-from numba_marlin.emulator.errors import Deadlock, DivergentCollective
+from numba_marlin.emulator.errors import Deadlock, DivergentCollective, describe_lanes
 from numba_marlin.emulator.execution import Execution
+from numba_marlin.emulator.gathering import Gathering
 from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
 from numba_marlin.emulator.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
-from numba_marlin.emulator.paths import Bundle, Path, arrive, leave, split
+from numba_marlin.emulator.paths import Bundle, Path, arrive, leave, merge, split
 from numba_marlin.emulator.spinning import SpinDetector
 
 SPLIT_CHANCE = 0.25
@@ -31,9 +32,9 @@ class Scheduler:
         self, execution: Execution, blocks: int, seed: int | None, observer: Callable | None, budget: int
     ) -> None:
         self.execution, self.placement = execution, execution.placement
-        self.code = compile_blocks(execution, observer)
-        self.barriers = Barriers(self.placement)
-        self.ready: dict[tuple[int, bool], Bundle] = {}
+        self.coarse, self.fine = compile_blocks(execution, observer)
+        self.barriers, self.gathering = Barriers(self.placement), Gathering(self.placement)
+        self.ready: dict[tuple[int, bool, bool], Bundle] = {}
         self.random = None if seed is None else random.Random(seed)
         self.order = list(range(blocks))
         if self.random is not None:
@@ -49,6 +50,8 @@ class Scheduler:
         while self.ready:
             bundle = self._pick()
             self._turn(bundle)
+        if self.gathering.parked:
+            raise self._stray()
         waiting = self.barriers.waiting()
         if waiting:
             number, path, ins = waiting[0]
@@ -65,15 +68,16 @@ class Scheduler:
             paths += [Path(warp, self.placement.live[warp]) for warp in warps]
         self._add(0, paths)
 
-    def _add(self, pc: int, paths: list[Path]) -> None:
+    def _add(self, pc: int, paths: list[Path], gathered: bool = False) -> None:
         """Paths that may go on at ``pc`` join whoever is there already."""
-        if pc == EXIT or pc not in self.code:
+        if pc == EXIT:
             self._exit(paths)
             return
-        for full in (True, False):
-            mine = [path for path in paths if (path.mask == FULL) is full]
-            if mine:
-                self._insert(Bundle(pc, mine, self.round, full))
+        whole = [path for path in paths if path.mask == FULL]
+        if whole:
+            self._insert(Bundle(pc, whole, self.round, True))
+        if len(whole) < len(paths):
+            self._insert(Bundle(pc, [path for path in paths if path.mask != FULL], self.round, False, gathered))
 
     def _insert(self, bundle: Bundle) -> None:
         other = self.ready.get(bundle.key)
@@ -82,6 +86,16 @@ class Scheduler:
             return
         other.paths += bundle.paths
         other.round, other.lanes = min(other.round, bundle.round), None
+        if not bundle.full and not bundle.gathered:
+            paths = merge(other.paths)
+            if len(paths) < len(other.paths):  # lanes of one warp have met: perhaps it is whole again
+                del self.ready[bundle.key]
+                whole = [path for path in paths if path.mask == FULL]
+                if whole:
+                    self._insert(Bundle(bundle.pc, whole, other.round, True))
+                if len(whole) < len(paths):
+                    rest = [path for path in paths if path.mask != FULL]
+                    self.ready[bundle.key] = Bundle(bundle.pc, rest, other.round, False)
 
     def _pick(self) -> Bundle:
         if self.random is None:
@@ -91,14 +105,21 @@ class Scheduler:
         if len(bundle.paths) > 1 and self.random.random() < SPLIT_CHANCE:
             self.random.shuffle(bundle.paths)
             cut = self.random.randrange(1, len(bundle.paths))
-            self.ready[bundle.key] = Bundle(bundle.pc, bundle.paths[cut:], bundle.round, bundle.full)
-            bundle = Bundle(bundle.pc, bundle.paths[:cut], bundle.round, bundle.full)
+            if not bundle.gathered:  # who has been waited for stays together
+                rest = Bundle(bundle.pc, bundle.paths[cut:], bundle.round, bundle.full)
+                self.ready[rest.key] = rest
+                bundle = Bundle(bundle.pc, bundle.paths[:cut], bundle.round, bundle.full)
         return bundle
 
     def _turn(self, bundle: Bundle) -> None:
         """Run ``bundle`` until it splits, blocks, ends, or another bundle's turn comes."""
         while True:
-            code = self.code[bundle.pc]
+            code = self.coarse.get(bundle.pc) if bundle.full else None
+            if code is None:
+                code = self.fine[bundle.pc]
+                if code.members is not None and not bundle.full and not bundle.gathered:
+                    self._add(bundle.pc, self.gathering.come(bundle.paths, code), gathered=True)
+                    return
             if bundle.lanes is None:
                 bundle.paths.sort(key=lambda path: path.warp)
                 masks = None if bundle.full else [path.mask for path in bundle.paths]
@@ -131,10 +152,10 @@ class Scheduler:
             if moved != bundle.paths:
                 self._add(pc, [path for path in moved if path is not None])
                 return False
-        if pc == EXIT or pc not in self.code:
+        if pc == EXIT:
             self._exit(bundle.paths)
             return False
-        bundle.pc = pc
+        bundle.pc, bundle.gathered = pc, False
         if self.ready:
             if self.random is not None or bundle.key in self.ready:
                 self._insert(bundle)
@@ -213,6 +234,8 @@ class Scheduler:
                 self.warps_left[slot] -= 1
                 emptied.append(slot)
         self.events += 1
+        for pc, others in self.gathering.recheck({path.warp for path in paths}).items():
+            self._add(pc, others, gathered=True)
         self._release(self.barriers.recheck(set(emptied)))
         done = sorted({slot for slot in emptied if not self.warps_left[slot]})
         if done and self.order:
@@ -232,7 +255,7 @@ class Scheduler:
             missing = self.placement.live[path.warp] & ~mask
             if mask and missing:
                 raise error_at(
-                    DivergentCollective, f"barrier reached without lanes {mask_lanes(missing)} of the warp; here are",
+                    DivergentCollective, f"reached without {describe_lanes(mask_lanes(missing))} of the warp; here are only",
                     end.ins, self.placement, path.warp, mask_lanes(mask),
                 )  # fmt: skip
         self._add(code.next, skipping)
@@ -262,6 +285,15 @@ class Scheduler:
 
     def _at(self, bundle: Bundle):
         return self.execution.kernel.instructions[bundle.pc]
+
+    def _stray(self) -> DivergentCollective:
+        """Nobody can move, and some lanes wait at a collective for others of their warp that will not come."""
+        key = next(iter(self.gathering.parked))
+        path, here, missing = self.gathering.missing(key)
+        return error_at(
+            DivergentCollective, f"reached without {describe_lanes(mask_lanes(missing))} of the warp; here are only",
+            self.execution.kernel.instructions[key[1]], self.placement, path.warp, mask_lanes(here),
+        )  # fmt: skip
 
     def _deadlock(self, reason: str, path: Path, ins) -> Deadlock:
         lines = [reason]
