@@ -40,7 +40,7 @@ def collect() -> list[dict]:
     on_gpu = can_compile and gpu[-1]["status"] == "ok"
     return [
         row("can: PTX machine", can_compile, "runs compiled kernels on the CPU" if can_compile else "needs a compiler"),
-        row("can: GPU", on_gpu, "runs kernels on device 0" if on_gpu else "needs a compiler and a device of compute capability 8.0 or more"),
+        row("can: GPU", on_gpu, "runs kernels on device 0" if on_gpu else f"needs {'a device of compute capability 8.0 or more' if can_compile else 'a compiler'}"),
         row("can: reference", True, "float64 product on the CPU"),
         row("python", True, f"{platform.python_version()} ({platform.system()} {platform.machine()})"),
         *_packages(),
