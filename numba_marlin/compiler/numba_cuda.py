@@ -6,6 +6,7 @@ numba is imported when the first of the two is called.
 from __future__ import annotations
 
 import threading
+import warnings
 from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
@@ -31,11 +32,14 @@ def _numba():
     if not hasattr(numpy, "row_stack"):
         numpy.row_stack = numpy.vstack
     try:
-        import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
-        from llvmlite import ir
-        from numba import cuda, types
-        from numba.cuda import dispatcher
-        from numba.cuda.extending import intrinsic
+        with warnings.catch_warnings():
+            # its typing rules use time units that NumPy 2.5 deprecates; nothing of ours does
+            warnings.filterwarnings("ignore", message="The 'generic' unit for NumPy timedelta", category=DeprecationWarning)
+            import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
+            from llvmlite import ir
+            from numba import cuda, types
+            from numba.cuda import dispatcher
+            from numba.cuda.extending import intrinsic
     except ImportError as error:
         raise MissingCompiler(f"numba-cuda cannot be imported ({error}); install it with {INSTALL}") from error
     return SimpleNamespace(ir=ir, cuda=cuda, types=types, dispatcher=dispatcher, intrinsic=intrinsic)

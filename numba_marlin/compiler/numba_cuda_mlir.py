@@ -6,6 +6,7 @@ The package needs Python 3.11; it is imported when the first of the two is calle
 from __future__ import annotations
 
 import threading
+import warnings
 from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
@@ -27,13 +28,16 @@ _lock = threading.RLock()
 def _numba():
     """The modules used here. MissingCompiler if numba-cuda-mlir cannot be imported."""
     try:
-        from numba_cuda_mlir import cuda, tools, types
-        from numba_cuda_mlir._mlir import ir
-        from numba_cuda_mlir._mlir.dialects import llvm
-        from numba_cuda_mlir._mlir.extras import types as mlir_types
-        from numba_cuda_mlir.descriptor import mlir_target
-        from numba_cuda_mlir.extending import intrinsic
-        from numba_cuda_mlir.lowering_utilities import convert
+        with warnings.catch_warnings():
+            # its typing rules use time units that NumPy 2.5 deprecates; nothing of ours does
+            warnings.filterwarnings("ignore", message="The 'generic' unit for NumPy timedelta", category=DeprecationWarning)
+            from numba_cuda_mlir import cuda, tools, types
+            from numba_cuda_mlir._mlir import ir
+            from numba_cuda_mlir._mlir.dialects import llvm
+            from numba_cuda_mlir._mlir.extras import types as mlir_types
+            from numba_cuda_mlir.descriptor import mlir_target
+            from numba_cuda_mlir.extending import intrinsic
+            from numba_cuda_mlir.lowering_utilities import convert
     except ImportError as error:
         raise MissingCompiler(f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}") from error
     return SimpleNamespace(cuda=cuda, tools=tools, types=types, ir=ir, llvm=llvm, mlir_types=mlir_types, target=mlir_target, intrinsic=intrinsic,
