@@ -135,12 +135,12 @@ def _ampere_reasons(problem: Problem, config) -> tuple[str, ...]:
     else:
         reasons.append(f"the original's other tile: k{tile_k} x n{tile_n}")
     if m <= 16 * M_BLOCKS:
-        reasons.append(f"m={m} fits {config.thread_m_blocks} block(s) of 16 rows: every weight is read once")
+        reasons.append(f"m={m} fits a tile of {tile_m} rows: every weight is read once")
     else:
         reasons.append(f"m={m} takes {ceil_div(m, tile_m)} passes of {tile_m} rows: weights are read that often, mostly from L2")
     tails = [f"{name}={size} % {tile}" for name, size, tile in (("n", n, tile_n), ("k", k, tile_k)) if size % tile]
     if tails:
-        reasons.append(f"{' and '.join(tails)} leave(s) a tail: the kernel with bounds checks")
+        reasons.append(f"a tail is left by {' and '.join(tails)}: the kernel with bounds checks")
     return tuple(reasons)
 
 
@@ -240,7 +240,7 @@ class Explanation:
 def _lines(each: Candidate, position: int) -> list[str]:
     config = ", ".join(f"{name}={value}" for name, value in asdict(each.config).items())
     f = each.figures
-    work = f"{f['blocks']} block(s), {f['waves']:g} waves"
+    work = f"blocks {f['blocks']}, waves {f['waves']:g}"
     if "tiles" in f:
         tiles = f["tiles"]
         work += f"; tiles {tiles['k']} (k) x {tiles['n']} (n) x {tiles['m']} (m), {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"

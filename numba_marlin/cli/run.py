@@ -33,7 +33,7 @@ def add_arguments(parser) -> None:
 def execute(args, report) -> bool:
     import numpy as np
 
-    from numba_marlin import api, backends
+    from numba_marlin import api, backends, reference
     from numba_marlin.cli.report import check_output, write_atomically
     from numba_marlin.heuristics import Problem
 
@@ -62,12 +62,13 @@ def execute(args, report) -> bool:
         y, info = api.matmul(x, p, args.backend, kernel=args.kernel, compiler=args.compiler, return_info=True)
     _report_run(report, info)
     with report.step("comparing with the float64 reference"):
-        ok = _check(report, y, x, p)
+        verdict = reference.check(y, x, p, order="random")
+    _report_verdict(report, verdict)
     if target is not None:
         write_atomically(target, lambda file: np.save(file, y))
         report.row("wrote", f"{target}, {y.shape[0]} x {y.shape[1]} float16")
         report.data["out"] = str(target)
-    return ok
+    return verdict.ok
 
 
 def _weight(args, random):
@@ -151,12 +152,8 @@ def _report_run(report, info) -> None:
     report.data["run"] = info.to_dict()
 
 
-def _check(report, y, x, p) -> bool:
-    from numba_marlin import reference
-
-    verdict = reference.check(y, x, p, order="random")
+def _report_verdict(report, verdict) -> None:
     report.row("checked", f"{'ok' if verdict.ok else 'WRONG'}: {verdict}")
     report.data["check"] = {
         "ok": verdict.ok, "max_error": verdict.max_error, "max_error_over_bound": verdict.max_ratio, "failures": verdict.failures, "outputs": verdict.size,
     }
-    return verdict.ok
