@@ -56,9 +56,15 @@ class AsyncCopies:
         """Queue a copy of ``nbytes`` per lane, of which ``valid`` come from ``source`` and the rest are zeros."""
         memory, own = self.memory, self.memory.shared
         index = memory.locate_own(ins, lanes, "shared", shared, nbytes, "copy-issue")
+        whole = valid == nbytes
+        if whole.all():
+            memory.require_global(ins, lanes, source, nbytes)
+        elif whole.any():
+            part = lanes.narrow(whole)
+            memory.require_global(ins, part, source[whole].reshape(part.shape), nbytes)
         state = own.view(SMALLEST, nbytes // SMALLEST)[1]
         if own.in_flight:
-            memory._require_landed(ins, lanes, "shared", state, index)
+            memory.require_landed(ins, lanes, "shared", state, index)
         state[index] = int.from_bytes([IN_FLIGHT] * state.dtype.itemsize, "little")
         if len(np.unique(index)) != index.size:
             values, counts = np.unique(index, return_counts=True)
@@ -141,7 +147,7 @@ class AsyncCopies:
                 values[..., byte] = memory.load(ins, lanes, "global", source + byte, 1, 1, "copy-source")[..., 0]
             values = values.view(np.uint32)
         if memory.watch is not None:
-            memory._enter(ins, lanes, "shared", target - own.origin[lanes.sel] + own.base, nbytes, "copy-land")
+            memory.enter(ins, lanes, "shared", target - own.origin[lanes.sel] + own.base, nbytes, "copy-land")
         index = target // nbytes
         data[index] = values
         state[index] = int.from_bytes([VALID] * state.dtype.itemsize, "little")

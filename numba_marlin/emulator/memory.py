@@ -69,7 +69,7 @@ class Memory:
             data, state = self.own[space].view(size, count)
             self._require_valid(ins, lanes, space, state, index)
             return data[index]
-        self._enter(ins, lanes, "global", address, size * count, kind)
+        self.enter(ins, lanes, "global", address, size * count, kind)
         buffer = self._one_buffer(address, size * count)
         if buffer is not None:
             return buffer.view(size, count)[(address - buffer.address) // (size * count)]
@@ -95,11 +95,11 @@ class Memory:
             own = self.own[space]
             data, state = own.view(size, count)
             if own.in_flight:
-                self._require_landed(ins, lanes, space, state, index)
+                self.require_landed(ins, lanes, space, state, index)
             data[index] = values
             state[index] = state.dtype.type(~state.dtype.type(0))
             return
-        self._enter(ins, lanes, "global", address, size * count, kind)
+        self.enter(ins, lanes, "global", address, size * count, kind)
         buffer = self._one_buffer(address, size * count)
         if buffer is not None:
             self._require_writeable(ins, lanes, buffer, address)
@@ -113,7 +113,7 @@ class Memory:
         self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int, kind: str
     ) -> np.ndarray:
         """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment and bounds."""
-        self._enter(ins, lanes, space, address, nbytes, kind)
+        self.enter(ins, lanes, space, address, nbytes, kind)
         own = self.own[space]
         offset = address - own.base
         if (offset.min() < 0) or (offset.max() + nbytes > own.size):
@@ -147,9 +147,18 @@ class Memory:
             out[mask] = values.reshape(-1, count)
         return out
 
-    def _enter(self, ins, lanes, space, address, nbytes, kind) -> None:
+    def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
         if self.watch is not None:
             self.watch(Access(kind, space, ins, lanes, address, nbytes))
+        self._require_aligned(ins, lanes, space, address, nbytes)
+
+    def require_global(self, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int) -> None:
+        """Misaligned or OutOfBounds unless ``nbytes`` could be read at each global ``address``; nothing is accessed."""
+        self._require_aligned(ins, lanes, "global", address, nbytes)
+        if self._one_buffer(address, nbytes) is None:
+            self._buffers(ins, lanes, address, nbytes)
+
+    def _require_aligned(self, ins, lanes, space, address, nbytes) -> None:
         if nbytes > 1 and np.bitwise_or.reduce(address, axis=None) & (nbytes - 1):
             bad = (address & (nbytes - 1)) != 0
             first = int(address[lanes.first(bad)[2]])
@@ -201,12 +210,12 @@ class Memory:
         if (states == states.dtype.type(~states.dtype.type(0))).all():
             return
         flat = np.ascontiguousarray(states).view(np.uint8).reshape(lanes.shape + (-1,))
-        self._require_landed(ins, lanes, space, state, index)
+        self.require_landed(ins, lanes, space, state, index)
         bad = (flat != VALID).any(axis=-1)
         where = self._byte_of(lanes, space, index, flat != VALID, bad)
         raise lanes.fault(UninitializedRead, f"reads {where}, which nothing has written", ins, bad)
 
-    def _require_landed(self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray) -> None:
+    def require_landed(self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray) -> None:
         flat = np.ascontiguousarray(state[index]).view(np.uint8).reshape(lanes.shape + (-1,))
         bad = (flat == IN_FLIGHT).any(axis=-1)
         if bad.any():
