@@ -58,9 +58,10 @@ def _candidates():
 
 def cache_key(kernel, config, target: str, compiler: str, versions: dict[str, str]) -> str:
     """SHA-256 in hex of all that the compiled kernel depends on."""
-    material = [MAGIC.decode(), _package_digest(), kernel.name, repr(config), repr(tuple(kernel.parameters)), target, compiler, repr(sorted(versions.items())),
-                repr(kernel.threads(config)), repr(kernel.shared_bytes(config)), _source_digest(kernel.make), _tool_identity(),
-                repr(sorted((name, value) for name, value in os.environ.items() if name.startswith("NUMBA_") and not name.startswith("NUMBA_MARLIN_")))]
+    settings = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_") and not name.startswith("NUMBA_MARLIN_")}
+    material = [MAGIC.decode(), _package_digest(), _source_digest(kernel.make), kernel.name, repr(config), repr(tuple(kernel.parameters)),
+                repr(kernel.threads(config)), repr(kernel.shared_bytes(config)), target, compiler, repr(sorted(versions.items())),
+                _tool_identity(), repr(sorted(settings.items()))]
     return hashlib.sha256("\0".join(material).encode()).hexdigest()
 
 

@@ -109,6 +109,7 @@ def _make_intrinsic(instruction: Instruction, **immediates):
             values += [numba.convert(v, llvm_type(operand), signed=getattr(t, "signed", None)) for v, t in elements]
         outputs = [llvm_type(o) for o in instruction.outputs for _ in o.elements]
         result = None if not outputs else outputs[0] if len(outputs) == 1 else llvm.StructType.get_literal(outputs)
+        # llvm.inline_asm of MLIR knows neither readnone nor convergent, unlike the call that the sister module makes
         answer = llvm.InlineAsmOp(result, values, template, constraints, has_side_effects=not instruction.pure)
         if not outputs:
             builder.store_var(target, None)

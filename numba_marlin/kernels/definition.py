@@ -11,7 +11,8 @@
 - ``lang.shared_base()``                u32 address of the block's dynamic shared memory in the shared window
 
 A body may use closure constants: loops over them are unrolled, branches on them disappear, small ``lang.cuda.local.array`` whose size is a
-plain closure int become registers.
+plain closure int become registers. A ``break`` keeps such a loop from being unrolled, and the arrays it indexes in memory: guard the rest
+of the body with an ``if`` instead.
 """
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
 """Contract under test: the instructions that the package ships."""
+import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +65,14 @@ def test_instructions_is_an_attribute_of_the_room():
     assert isa.instructions == INSTRUCTIONS
     with pytest.raises(AttributeError):
         isa.nothing_of_the_kind
+
+
+def test_an_installed_package_finds_the_files_inside_itself(tmp_path):
+    """As setup.cfg lays it out: the directory ptx/ becomes the data package numba_marlin.ptx."""
+    package = Path(isa.__file__).parent.parent
+    shutil.copytree(package / "isa", tmp_path / "numba_marlin" / "isa")
+    shutil.copy(package / "__init__.py", tmp_path / "numba_marlin")
+    shutil.copytree(isa.ptx_directory(), tmp_path / "numba_marlin" / "ptx")
+    program = "from numba_marlin import isa; print(len(isa.load_instructions()), isa.ptx_directory())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=dict(os.environ, PYTHONPATH=""))
+    assert done.stdout.split() == [str(len(INSTRUCTIONS)), str(tmp_path / "numba_marlin" / "ptx")], done.stderr

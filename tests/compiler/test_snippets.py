@@ -1,0 +1,135 @@
+"""Contract under test: every instruction of ptx/ can be called from a kernel, by both compilers, and reaches the PTX and the machine code."""
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from numba_marlin import isa
+from numba_marlin.compiler import AssemblyError, build, gates
+from numba_marlin.compiler.assemble import assemble
+from numba_marlin.compiler.builder import COMPILERS, backend
+from numba_marlin.compiler.targets import TARGETS, target_named
+from numba_marlin.kernels.definition import KernelDefinition
+
+INSTRUCTIONS = isa.load_instructions()
+PARAMETERS = (("address", "u64"), ("number", "i32"))
+
+
+@dataclass(frozen=True)
+class Names:
+    """Which instructions the kernel calls, each once."""
+    names: tuple
+
+
+def make(lang, config):
+    """A kernel that calls the named instructions, feeding each from the parameters and storing what it returns."""
+    values = {"u16": "uint16(number)", "u32": "uint32(number)", "i32": "number", "u64": "address", "f32": "float32(number)"}
+    stores = {"u16": "ptx.st_global_b16(address, {})", "u32": "ptx.st_global_b32(address, {})", "f32": "ptx.st_global_v2_f32(address, ({0}, {0}))",
+              "u64": "ptx.st_global_b32(address, uint32({}))"}
+    lines = ["def kernel(address, number):", "    pass"]
+    scope = {"ptx": lang.ptx, "uint16": lang.uint16, "uint32": lang.uint32, "float32": lang.float32}
+    for name in config.names:
+        instruction = INSTRUCTIONS[name]
+        made = getattr(lang.ptx, name)
+        scope[name] = made(**{immediate: 3 for immediate in instruction.immediates}) if instruction.immediates else made
+        operands = [values[o.type] if o.width == 1 else "(" + ", ".join([values[o.type]] * o.width) + ")" for o in instruction.inputs]
+        lines.append(f"    result = {name}({', '.join(operands)})" if instruction.outputs else f"    {name}({', '.join(operands)})")
+        for output in instruction.outputs:
+            elements = ["result"] if output.width == 1 else [f"result[{i}]" for i in range(output.width)]
+            lines += ["    " + stores[output.type].format(element) for element in elements]
+    exec("\n".join(lines), scope)  # noqa: S102 (a test's own text)
+    return scope["kernel"]
+
+
+KERNEL = KernelDefinition(name="snippets", config_type=Names, parameters=PARAMETERS, make=make, threads=lambda config: 32,
+                          shared_bytes=lambda config: 0, grid=lambda config, m, n, k, sms: (1, 1, 1))
+
+
+@pytest.fixture(params=COMPILERS)
+def compiler(request):
+    if request.param == "numba-cuda-mlir":
+        pytest.importorskip("numba_cuda_mlir")
+    return request.param
+
+
+def to_ptx(compiler, names, target):
+    return backend(compiler).to_ptx(make(backend(compiler).language(), Names(names)), PARAMETERS, target_named(target), 32)
+
+
+def code_of(text):
+    """Its statements with operands blanked."""
+    return [re.sub(r"<\w+>|\$\d+|%\w+", "_", " ".join(part.split())) for part in text.split(";")]
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_the_ptx_contains_the_instruction(name, compiler):
+    ptx = to_ptx(compiler, (name,), "sm_80")
+    found = ptx[ptx.index("begin inline asm"):].split("end inline asm")[0].partition("asm")[2].rstrip("/ \t\n")
+    body = re.sub(r"<(" + "|".join(INSTRUCTIONS[name].immediates or "-") + ")>", "3", INSTRUCTIONS[name].body)
+    assert code_of(found) == code_of(body)
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name != "sm_100"])
+def test_all_instructions_assemble_for_every_target(target):
+    compiled = build(KERNEL, Names(tuple(INSTRUCTIONS)), target=target, cache=False)
+    assert compiled.cubin.startswith(b"\x7fELF") and f".target {target}" in compiled.ptx
+    assert compiled.resources.registers > 0 and not compiled.resources.spills
+    assert gates.opcode_count(compiled, "cp.async.cg") == 9 and gates.opcode_count(compiled, "ldmatrix.sync") == 2
+    if compiled.resources.opcodes_from == "sass":
+        assert compiled.resources.count("HMMA") + compiled.resources.count("OMMA") >= 1 and compiled.resources.count("LDGSTS") >= 9
+
+
+def test_all_instructions_assemble_when_the_other_compiler_calls_them():
+    pytest.importorskip("numba_cuda_mlir")
+    compiled = build(KERNEL, Names(tuple(INSTRUCTIONS)), target="sm_90a", compiler="numba-cuda-mlir", cache=False)
+    assert compiled.cubin.startswith(b"\x7fELF") and gates.opcode_count(compiled, "cp.async.cg") == 9
+
+
+def test_pure_instructions_vanish_and_others_stay_when_nobody_wants_the_result(compiler):
+    language = backend(compiler).language()
+    ptx, uint32 = language.ptx, language.uint32
+
+    def kernel(address, number):
+        ptx.add_f16x2(uint32(number), uint32(number))
+        ptx.ld_global_b32(address)
+
+    text = backend(compiler).to_ptx(kernel, PARAMETERS, target_named("sm_80"), 32)
+    assert "add.rn.f16x2" not in text and "ld.global.b32" in text
+
+
+def test_constants_convert_to_the_declared_types(compiler):
+    language = backend(compiler).language()
+    ptx = language.ptx
+
+    def kernel(address, number):
+        ptx.st_global_b32(address, -1)
+        ptx.st_global_b16(address, 70000)
+        ptx.st_global_v2_f32(address, (1, 2.5))
+
+    text = backend(compiler).to_ptx(kernel, PARAMETERS, target_named("sm_80"), 32)
+    assert "0f3F800000" in text and "0f40200000" in text and ".f64" not in text
+    assemble(text, target_named("sm_80"))
+
+
+WRONG_CALLS = {
+    "too few operands": (lambda ptx, u32, f32: lambda address, number: ptx.st_global_b32(address), "st_global_b32"),
+    "scalar for a tuple": (lambda ptx, u32, f32: lambda address, number: ptx.st_global_v4_b32(address, u32(number)), "value.*tuple of 4 u32"),
+    "tuple too short": (lambda ptx, u32, f32: lambda address, number: ptx.st_global_v2_b32(address, (u32(number),)), "value.*tuple of 2 u32"),
+    "tuple for a scalar": (lambda ptx, u32, f32: lambda address, number: ptx.st_global_b32(address, (u32(number), u32(number))), "value.*one u32"),
+    "float for a word": (lambda ptx, u32, f32: lambda address, number: ptx.st_global_b32(address, f32(number)), "value.*u32, got float"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_CALLS)
+def test_a_call_that_does_not_fit_is_refused_by_name(kind, compiler):
+    language = backend(compiler).language()
+    body, message = WRONG_CALLS[kind]
+    with pytest.raises(Exception) as caught:
+        backend(compiler).to_ptx(body(language.ptx, language.uint32, language.float32), PARAMETERS, target_named("sm_80"), 32)
+    assert re.search(message, str(caught.value), re.DOTALL)
+
+
+def test_ptx_that_no_assembler_takes_is_an_error_with_its_log():
+    ptx = to_ptx("numba-cuda", ("lop3",), "sm_80").replace("lop3.b32", "lop4.b32")
+    with pytest.raises(AssemblyError, match="(?s)sm_80.*lop4"):
+        assemble(ptx, target_named("sm_80"))
