@@ -179,9 +179,8 @@ def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace):
         y = c.owner.to_host()
         return _hand_back(y, x, out), replace(info, seconds=time.perf_counter() - start)
     a = arrays.contiguous("x", x)
-    result = arrays.empty_like(x, (problem.m, problem.n)) if out is None else out.owner
-    c = arrays.view("out", result)
-    return result, backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
+    c = arrays.view("out", arrays.empty_like(x, (problem.m, problem.n))) if out is None else out
+    return c.owner, backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
 
 
 def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices.Device | None = None):

@@ -7,6 +7,7 @@ Each takes a checked problem and returns the result with a ``RunInfo`` that says
 from __future__ import annotations
 
 import functools
+import math
 import time
 import weakref
 from dataclasses import asdict, dataclass
@@ -78,8 +79,14 @@ def plan(problem: Problem, backend: str, kernel: str | None = None, config: obje
             find_kernel(kernel)  # a wrong name is wrong here too
         return Plan(backend, reason, None, None)
     device = driver.describe(ordinal) if backend == "cuda" else devices.MODEL
-    chosen = rank(problem, device)[0] if kernel is None else candidate(problem, device, kernel, config)
+    chosen = _default_candidate(problem, device, kernel) if config is None else candidate(problem, device, kernel, config)
     return Plan(backend, reason, device, chosen)
+
+
+@functools.lru_cache(maxsize=4096)
+def _default_candidate(problem: Problem, device: devices.Device, kernel: str | None) -> Candidate:
+    """Remembered: ranking takes longer than a small product on a GPU."""
+    return rank(problem, device)[0] if kernel is None else candidate(problem, device, kernel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +121,8 @@ def _workspace_views(workspace: Workspace, needs: tuple[int, int]) -> tuple[arra
     for name, each in (("partials", partials), ("locks", locks)):
         if not each.contiguous or each.address % 16 or each.readonly:
             raise ValueError(f"workspace.{name} must be writable, C-contiguous and 16-byte aligned")
-    nbytes = int(np.prod(partials.shape)) * np.dtype(partials.dtype).itemsize
-    launch.check_workspace(nbytes, int(np.prod(locks.shape)), needs_bytes=needs[0], needs_locks=needs[1])
+    nbytes = math.prod(partials.shape) * np.dtype(partials.dtype).itemsize
+    launch.check_workspace(nbytes, math.prod(locks.shape), needs_bytes=needs[0], needs_locks=needs[1])
     return partials, locks
 
 

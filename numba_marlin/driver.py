@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import weakref
 from dataclasses import dataclass
 
@@ -137,7 +138,7 @@ class DeviceArray:
 
     def __init__(self, shape: tuple[int, ...], dtype, device: int = 0):
         self.shape, self.dtype, self.device = tuple(shape), np.dtype(dtype), device
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         with on_device(device):
             self.address = int(call("cuMemAlloc", max(self.nbytes, 16)))
         self._finalizer = weakref.finalize(self, _free, device, self.address)

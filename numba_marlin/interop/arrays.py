@@ -10,6 +10,7 @@ memory. TypeError for what is none of these, naming the argument and how to conv
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 
@@ -102,7 +103,7 @@ def _view_cuda(array, kind: str) -> ArrayView:
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
     if strides is None:
-        strides = tuple(dtype.itemsize * int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
+        strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     declared = interface.get("stream")
     stream = _STREAM_OF_INTERFACE.get(declared, declared)
     if kind == "cupy":
@@ -139,7 +140,7 @@ def view(name: str, array: object) -> ArrayView:
 def aligned_empty(shape: tuple[int, ...], dtype, alignment: int = 16) -> np.ndarray:
     """A C-contiguous NumPy array whose address is a multiple of ``alignment``."""
     dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    nbytes = math.prod(shape) * dtype.itemsize
     raw = np.empty(nbytes + alignment, dtype=np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + nbytes].view(dtype).reshape(shape)
