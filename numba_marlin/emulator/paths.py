@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Optional
 
+from numba_marlin.emulator.cfg import EXIT
+
 
 class Join:
     """Lanes ``mask`` of ``warp`` gather at ``pc``; ``parent`` is the join that lies around this one."""
@@ -31,6 +33,8 @@ class Path:
 def split(path: Path, taken: int, join_pc: int) -> tuple[Path, Path]:
     """The paths of lanes ``taken`` and of the others, to meet again at ``join_pc``."""
     join = path.join
+    if join_pc == EXIT:  # they part for ever
+        return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
     # Leaving a loop lane by lane splits at one place again and again; one join holds them all.
     if join is None or join.pc != join_pc:
         join = Join(join_pc, path.warp, path.mask, path.join)

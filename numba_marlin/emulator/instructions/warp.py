@@ -48,6 +48,11 @@ def by_warp(lanes, values):
     return matrix, present, row
 
 
+def spread(matrix, row, lanes):
+    """Per lane, the row of its warp: [*lanes.shape, 32]."""
+    return np.broadcast_to(matrix[row], lanes.shape + (WARP,))
+
+
 def named(mask, lanes):
     """Member masks per lane -> bool [*lanes.shape, 32]."""
     mask = np.broadcast_to(mask, lanes.shape)
@@ -99,8 +104,8 @@ def vote(ins, m):
         s = lanes.sel
         members(ins, lanes, mask[s])
         votes, present, row = by_warp(lanes, p[s])
-        asked = named(mask[s], lanes) & present[row].reshape(lanes.shape + (WARP,))
-        votes = votes[row].reshape(lanes.shape + (WARP,))
+        asked = named(mask[s], lanes) & spread(present, row, lanes)
+        votes = spread(votes, row, lanes)
         yes = asked & votes
         if mode == "ballot":
             d[s] = (yes.astype(np.uint64) << LANE.astype(np.uint64)).sum(axis=-1).astype(np.uint32)
@@ -142,8 +147,8 @@ def match(ins, m):
         members(ins, lanes, mask[s])
         mine = np.broadcast_to(a[s], lanes.shape)
         values, present, row = by_warp(lanes, mine)
-        asked = named(mask[s], lanes) & present[row].reshape(lanes.shape + (WARP,))
-        same = asked & (values[row].reshape(lanes.shape + (WARP,)) == mine[..., None])
+        asked = named(mask[s], lanes) & spread(present, row, lanes)
+        same = asked & (spread(values, row, lanes) == mine[..., None])
         bits = (same.astype(np.uint64) << LANE.astype(np.uint64)).sum(axis=-1).astype(np.uint32)
         if everyone:
             agree = (same == asked).all(axis=-1)
@@ -174,8 +179,8 @@ def redux(ins, m):
         s = lanes.sel
         members(ins, lanes, mask[s])
         values, present, row = by_warp(lanes, a[s])
-        asked = named(mask[s], lanes) & present[row].reshape(lanes.shape + (WARP,))
-        chosen = np.where(asked, values[row].reshape(lanes.shape + (WARP,)), dtype(neutral))
+        asked = named(mask[s], lanes) & spread(present, row, lanes)
+        chosen = np.where(asked, spread(values, row, lanes), dtype(neutral))
         d[s] = function.reduce(chosen, axis=-1, dtype=dtype)
 
     return step
