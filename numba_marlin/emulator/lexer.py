@@ -24,6 +24,9 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+# State spaces a variable may be declared in.
+SPACES = {".global", ".const", ".shared", ".local"}
+
 
 class Token(NamedTuple):
     kind: str

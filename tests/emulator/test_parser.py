@@ -1,0 +1,129 @@
+"""PTX text in, instructions out; what cannot be executed is refused by name and line."""
+
+import numpy as np
+import pytest
+
+from numba_marlin.emulator import Machine, PtxSyntaxError, UnknownInstruction
+from numba_marlin.emulator.cfg import EXIT
+from tests.emulator.ptx_cases import HEADER, frame, launch
+
+
+def kernel(body):
+    return Machine(frame(body, 0)).kernel()
+
+
+def test_unknown_opcodes_are_named_with_their_line():
+    text = frame("add.u32 %r0, %r1, %r2;\nwgmma.fence.sync.aligned;", 0)
+    line = 1 + text[: text.index("wgmma")].count("\n")
+    with pytest.raises(UnknownInstruction, match="wgmma.fence.sync.aligned") as caught:
+        Machine(text)
+    assert caught.value.line == line and "wgmma.fence.sync.aligned;" in str(caught.value)
+
+
+@pytest.mark.parametrize("text, reason", [
+    ("add.sat.s32 %r0, %r1, %r2;", "modifier .sat"), ("mul.u32 %r0, %r1, %r2;", "mul.u32"), ("add.f16x3 %r0, %r1, %r2;", "f16x3"),
+    ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r0}, {%r1}, {%r2}, {%r3};", "m8n8k4"),
+    ("cp.async.bulk.commit_group;", "cp.async.bulk"), ("atom.global.frob.u32 %r0, [%rd0], 1;", "frob"),
+    ("ld.global.v2.u32 %r0, [%rd0];", "v2"), ("cvt.s32.f32 %r0, %f0;", "rni"), ("setp.foo.u32 %q0, %r0, %r1;", "foo"),
+    ("shfl.sync.left.b32 %r0, %r1, 1, 31, -1;", "left"),
+])  # fmt: skip
+def test_unknown_modifiers_are_refused_before_anything_runs(text, reason):
+    with pytest.raises(UnknownInstruction) as caught:
+        launch(f"trap;\n{text}")
+    assert reason in str(caught.value) and caught.value.text == text
+
+
+@pytest.mark.parametrize("text, reason", [
+    ("add.u32 %r0, %r1, %nope;", "%nope is not declared"), ("bra NOWHERE;", "NOWHERE is not declared"), ("add.u32 %r0, %r1 %r2;", "expected ';'"),
+    ("@%r0 bra X; X:", "predicate"), ("X: X:", "declared twice"), ("?", "unexpected character"), (".frob 7;", "unknown directive"),
+])  # fmt: skip
+def test_syntax_errors_name_their_line(text, reason):
+    with pytest.raises(PtxSyntaxError) as caught:
+        kernel(f"\n\n{text}\n")
+    assert reason in str(caught.value) and "PTX line" in str(caught.value)
+
+
+@pytest.mark.parametrize("text, reason", [
+    ("add.u64 %r0, %rd0, %rd1;", "%r0 has 32 bits, .u64 needs 64"), ("add.u32 %q0, %r0, %r1;", "%q0"), ("lop3.b32 %r0, %r1, %r2, %r3, %r4;", "literal"),
+    ("add.u32 5, %r0, %r1;", "not a register"), ("ld.global.u32 %r0, %r1;", "brackets"),
+])  # fmt: skip
+def test_operands_of_the_wrong_kind_are_refused(text, reason):
+    with pytest.raises(PtxSyntaxError) as caught:
+        launch(text)
+    assert reason in str(caught.value) and caught.value.text == text
+
+
+def test_a_text_that_ends_early():
+    with pytest.raises(PtxSyntaxError, match="ends in the middle"):
+        Machine(frame("", 0).rstrip().rstrip("}"))
+
+
+def test_directives_debug_sections_and_comments_are_skipped():
+    text = HEADER + """
+    .file 1 "kernel.py"
+    .extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b) ;
+    .func helper () { .reg .b32 %r<2>; call helper2; ret; }
+    .weak .global .align 8 .u64 env;
+    /* a comment
+       of two lines */
+    .visible .entry one(.param .u64 .ptr .global .align 1 p) .maxntid 64, 2, 1 .minnctapersm 1 .pragma "x";
+    { .reg .b32 %r<3>; .loc 1 7 0 // inline
+      .pragma "nounroll"; mov.u32 %r1, 0x10; ret; }
+    .entry two() { ret; }
+    .section .debug_str { .b8 1, 2, 3 }
+    """
+    machine = Machine(text)
+    assert machine.entries == ("one", "two") and machine.kernel("one").max_threads == 128
+    assert [i.text for i in machine.kernel("one").instructions] == ["mov.u32 %r1, 0x10;", "ret;"]
+    with pytest.raises(ValueError, match="entry='three' must be one of one, two"):
+        machine.run("three")
+    with pytest.raises(ValueError, match="must be one of"):
+        machine.run()
+
+
+def test_launches_that_do_not_fit_are_refused():
+    machine = Machine(frame("", 0).replace("k()", "k() .maxntid 64, 1, 1"))
+    for options, reason in (
+        ({"block": 65}, "compiled for 64"), ({"block": (32, 33)}, "at most 1024"), ({"grid": 0}, "positive"), ({"grid": (1, 1, 1, 1)}, "one to three"),
+        ({"shared_bytes": -1}, "shared_bytes=-1"), ({"shared_bytes": 1 << 20}, "shared_bytes=1048576"), ({"resident_blocks": 0}, "resident_blocks=0"),
+        ({"args": [1]}, "takes 0 arguments"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=reason):
+            machine.run(**options)
+
+
+def test_registers_of_sibling_scopes_share_places():
+    one = kernel("{ .reg .b32 a<9>; mov.u32 a1, 1; }")
+    two = kernel("{ .reg .b32 a<9>; mov.u32 a1, 1; } { .reg .b32 b<9>; mov.u32 b1, 1; }")
+    nested = kernel("{ .reg .b32 a<9>; { .reg .b32 b<9>; mov.u32 b1, 1; } }")
+    assert one.registers == two.registers and nested.registers[32] == one.registers[32] + 9
+
+
+def test_inner_names_hide_outer_ones():
+    out = np.zeros(1, np.uint32)
+    launch(".reg .b32 x; mov.u32 x, 1; { .reg .b32 x; mov.u32 x, 2; } st.global.u32 [%p0], x;", {"out": out})
+    assert out[0] == 1
+
+
+def test_branches_reconverge_at_the_immediate_post_dominator():
+    program = kernel("""@%q0 bra A; mov.u32 %r0, 1; bra B; A: mov.u32 %r0, 2; B: mov.u32 %r1, 3; L: @%q1 bra L; @%q2 bra END;
+    mov.u32 %r2, 4; ret; END: mov.u32 %r2, 5;""")  # fmt: skip
+    place = {i.text: i.pc for i in program.instructions}
+    joins = {program.instructions[b.stop - 1].text: b.join for b in program.blocks.values()}
+    assert joins["@%q0 bra A;"] == place["mov.u32 %r1, 3;"]
+    assert joins["@%q1 bra L;"] == place["@%q2 bra END;"]
+    assert joins["@%q2 bra END;"] == EXIT
+
+
+def test_endless_loops_have_no_post_dominator():
+    program = kernel("@%q0 bra END; L: add.u32 %r0, %r0, 1; bra L; END:")
+    assert {b.join for b in program.blocks.values()} <= {EXIT, len(program.instructions) - 1}
+
+
+def test_literals():
+    out = np.zeros(6, np.uint32)
+    body = """mov.u32 %r0, 0b101; mov.u32 %r1, 017; mov.f32 %f0, -0f3F800000; mov.f32 %f1, 1.5; mov.f64 %fd0, 0d3FF8000000000000;
+    cvt.rn.f32.f64 %f2, %fd0; mov.b32 %r2, 0f7FC12345; st.global.u32 [%p0], %r0; st.global.u32 [%p0+4], %r1; st.global.f32 [%p0+8], %f0;
+    st.global.f32 [%p0+12], %f1; st.global.f32 [%p0+0x10], %f2; st.global.u32 [%p0+20], %r2;"""
+    launch(body, {"out": out})
+    assert out.tolist() == [5, 15, 0xBF800000, 0x3FC00000, 0x3FC00000, 0x7FC12345]
