@@ -20,6 +20,7 @@ EFFECTS = {
     "async": "commits or awaits asynchronous copies",
     "barrier": "waits for other threads",
     "fence": "orders memory accesses",
+    "pinned": "touches no memory, but is to be executed again wherever it stands",
     "convergent": "all lanes of a warp execute it together, so it must not move under another condition",
 }
 """What an instruction may do besides computing its outputs."""

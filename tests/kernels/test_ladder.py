@@ -1,0 +1,131 @@
+"""Contract under test: every rung computes C = A @ W for every shape it accepts, and leaves nothing else touched.
+
+Two gates (``reference``): small integers with power-of-two scales must match bit for bit, real data must stay under the elementwise bound.
+``pytest --run-on cuda`` runs the same tests on a GPU.
+"""
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from numba_marlin import compiler, reference, testing
+from numba_marlin.formats import QuantizedWeight
+from numba_marlin.quantize import dequantize, quantize
+from tests.kernels.harness import KERNELS, TILES, run_kernel
+
+NAMES = tuple(KERNELS)
+ORDINARY = [(1, 64, 64, 32), (7, 128, 128, 64), (16, 256, 256, -1), (17, 192, 320, 64), (33, 64, 128, 128), (64, 256, 64, -1)]
+
+
+def real_problem(m, n, k, group_size, seed=0):
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((m, k)).astype(np.float16)
+    return x, quantize(generator.standard_normal((k, n)).astype(np.float32), group_size=group_size)
+
+
+@pytest.mark.parametrize("m, n, k, group_size", ORDINARY)
+@pytest.mark.parametrize("name", NAMES)
+def test_small_integers_match_bit_for_bit(name, m, n, k, group_size, run_on):
+    problem = testing.exact_problem(m, n, k, group_size, seed=m + n + k)
+    actual = run_kernel(name, problem.x, problem.weight, run_on=run_on).c
+    assert (actual.view(np.uint16) == problem.expected.view(np.uint16)).all() or (actual == problem.expected).all()
+
+
+@pytest.mark.parametrize("m, n, k, group_size", ORDINARY)
+@pytest.mark.parametrize("name", NAMES)
+def test_real_data_stays_under_the_elementwise_bound(name, m, n, k, group_size, run_on):
+    x, weight = real_problem(m, n, k, group_size)
+    report = reference.check(run_kernel(name, x, weight, run_on=run_on).c, x, weight)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("group_size", (-1, 32, 64, 128))
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("m", (1, 16, 20, 40, 64))
+def test_every_tile_configuration_of_the_faithful_kernel(m, tile, group_size, run_on):
+    problem = testing.exact_problem(m, 256, 512, group_size, seed=m)
+    actual = run_kernel("ampere", problem.x, problem.weight, tile=tile, sms=2, run_on=run_on).c
+    assert (actual == problem.expected).all()
+
+
+@pytest.mark.parametrize("k", (16, 48, 64, 80, 144, 832))
+@pytest.mark.parametrize("n", (64, 192, 320))
+@pytest.mark.parametrize("tile", TILES)
+def test_tails_of_k_and_n(tile, n, k, run_on):
+    problem = testing.exact_problem(5, n, k, -1, seed=k + n)
+    assert (run_kernel("ampere", problem.x, problem.weight, tile=tile, run_on=run_on).c == problem.expected).all()
+
+
+@pytest.mark.parametrize("sms", (1, 2, 3, 4, 5, 7, 16))
+@pytest.mark.parametrize("group_size", (-1, 128))
+@pytest.mark.parametrize("tile", TILES)
+def test_stripes_of_any_number_of_blocks(tile, group_size, sms, run_on):
+    """Slices cut at every place: one block a slice, many blocks a slice, a block with parts of several slices."""
+    problem = testing.exact_problem(3, 512, 640, group_size, seed=sms)
+    assert (run_kernel("ampere", problem.x, problem.weight, tile=tile, sms=sms, run_on=run_on).c == problem.expected).all()
+
+
+def test_several_row_tiles_share_one_launch(run_on):
+    problem = testing.exact_problem(150, 256, 192, 64, seed=1)
+    assert (run_kernel("ampere", problem.x, problem.weight, sms=5, run_on=run_on).c == problem.expected).all()
+
+
+@pytest.mark.parametrize("group_size", (-1, 128))
+@pytest.mark.parametrize("name", NAMES)
+def test_identity_activations_return_the_dequantised_weight(name, group_size, run_on):
+    """With x = I the output *is* the decoded weight: the layout, the nibbles and the scales, each bit of them."""
+    generator = np.random.default_rng(3)
+    k, n = 256, 128
+    scales = testing.make_scales("ordinary", 1 if group_size == -1 else k // group_size, n, seed=5)
+    weight = QuantizedWeight(codes=generator.integers(0, 16, (k, n), dtype=np.uint8), scales=scales, group_size=group_size)
+    x = np.eye(k, dtype=np.float16)[96:160]
+    assert (run_kernel(name, x, weight, run_on=run_on).c == dequantize(weight)[96:160]).all()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=testing.exact_problems(testing.problems(max_m=40, max_n=320, max_k=384)), sms=st.integers(1, 6), tile=st.sampled_from(TILES))
+def test_any_shape_any_grid_is_exact(problem, sms, tile, run_on):
+    actual = run_kernel("ampere", problem.x, problem.weight, sms=sms, tile=tile, run_on=run_on).c
+    assert (actual == problem.expected).all()
+
+
+@pytest.mark.parametrize("kind", ("denormal", "extreme", "signed", "zero"))
+@pytest.mark.parametrize("name", NAMES)
+def test_unusual_scales_stay_under_the_bound(name, kind, run_on):
+    generator = np.random.default_rng(11)
+    k, n = 128, 128
+    for group_size in (-1, 32):
+        scales = testing.make_scales(kind, 1 if group_size == -1 else k // group_size, n, seed=2)
+        weight = QuantizedWeight(codes=generator.integers(0, 16, (k, n), dtype=np.uint8), scales=scales, group_size=group_size)
+        x = generator.standard_normal((4, k)).astype(np.float16)
+        report = reference.check(run_kernel(name, x, weight, run_on=run_on).c, x, weight)
+        assert report.ok, report
+
+
+def test_per_column_scales_are_applied_before_the_cast(run_on):
+    """The original casts the sum to fp16 first and overflows: here sums of 2^20 meet scales of 2^-10."""
+    k, n = 256, 64
+    weight = QuantizedWeight(codes=np.full((k, n), 12, np.uint8), scales=np.full((1, n), 2.0 ** -10, np.float16), group_size=-1)
+    x = np.full((2, k), 1024, np.float16)
+    for name in NAMES:
+        assert (run_kernel(name, x, weight, run_on=run_on).c == 1024).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_compilers_give_the_same_bits(name, run_on):
+    pytest.importorskip("numba_cuda_mlir")
+    if run_on == "cuda" and "numba-cuda-mlir" not in compiler.available_compilers():
+        pytest.skip("numba-cuda-mlir is not installed here")
+    for group_size in (-1, 64):
+        x, weight = real_problem(20, 192, 256, group_size)
+        bits = [run_kernel(name, x, weight, compiled_by=by, run_on=run_on).c.view(np.uint16) for by in ("numba-cuda", "numba-cuda-mlir")]
+        assert (bits[0] == bits[1]).all()
+
+
+@pytest.mark.parametrize("target", ("sm_80", "sm_86", "sm_89", "sm_120"))
+def test_every_target_gives_the_same_bits_on_the_machine(target, run_on):
+    if run_on == "cuda":
+        pytest.skip("a GPU runs its own target only")
+    x, weight = real_problem(9, 128, 256, 64)
+    expected = run_kernel("ampere", x, weight).c.view(np.uint16)
+    assert (run_kernel("ampere", x, weight, target=target).c.view(np.uint16) == expected).all()
