@@ -16,14 +16,14 @@ POISON = 0xA5
 class BlockMemory:
     """``size`` bytes for each of ``owners``. ``origin`` [warps, 32] is where each lane's owner starts in the array.
 
-    ``base`` is the address of byte 0 in the owner's own window; ``names`` places variables: (start, size, name).
+    Owners begin with ``forget``. ``base`` is the address of byte 0 in the owner's own window; ``names`` places variables: (start, size, name).
     """
 
     def __init__(self, space: str, base: int, size: int, owners: int, owner_of: np.ndarray, names: list) -> None:
         self.space, self.base, self.size, self.names = space, base, size, sorted(names)
         self.stride = -(-size // ROW_BYTES) * ROW_BYTES
-        self.data = np.full(owners * self.stride, POISON, np.uint8)
-        self.state = np.full(owners * self.stride, UNWRITTEN, np.uint8)
+        self.data = np.empty(owners * self.stride, np.uint8)
+        self.state = np.empty(owners * self.stride, np.uint8)
         self.origin = owner_of.astype(np.int64) * self.stride
         self.in_flight = 0  # bytes, over all owners
         self._views: dict = {}

@@ -40,17 +40,29 @@ SPECIAL_NAMES = {
 
 
 class Scope:
-    """Names of one ``{ }`` level. ``labels`` maps to pcs."""
+    """Names of one ``{ }`` level. ``declared`` maps names to register widths, ``ranges`` prefixes (%r of %r<9>) to
+
+    (width, count); a register gets its place when it is first used, because compilers declare many more than they use.
+    """
 
     def __init__(self, outer: Optional["Scope"] = None) -> None:
-        self.outer, self.registers, self.labels = outer, {}, {}
+        self.outer, self.depth = outer, 0 if outer is None else outer.depth + 1
+        self.declared, self.ranges, self.registers, self.labels = {}, {}, {}, {}
 
-    def find(self, table: str, name: str):
+    def width_of(self, name: str) -> int | None:
+        """Width of a register declared at this very level."""
+        if name in self.declared:
+            return self.declared[name]
+        prefix = name.rstrip("0123456789")
+        width, count = self.ranges.get(prefix, (None, 0))
+        digits = name[len(prefix) :]
+        return width if digits and int(digits) < count and (digits == "0" or digits[0] != "0") else None
+
+    def label(self, name: str) -> int | None:
         scope = self
         while scope is not None:
-            found = getattr(scope, table).get(name)
-            if found is not None:
-                return found
+            if name in scope.labels:
+                return scope.labels[name]
             scope = scope.outer
         return None
 
@@ -61,7 +73,7 @@ class Body:
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
         self.p, self.kernel = parser, kernel
         self.scope = Scope()
-        self.in_use: dict[int, int] = {}  # width -> registers of the open scopes
+        self.free: dict[tuple[int, int], list[int]] = {}  # (depth, width) -> places that closed scopes have left
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
 
     def parse(self) -> None:
@@ -73,11 +85,14 @@ class Body:
                 break
             if word == "{":
                 p.next()
-                outer.append((self.scope, dict(self.in_use)))
+                outer.append(self.scope)
                 self.scope = Scope(self.scope)
             elif word == "}":
                 p.next()
-                self.scope, self.in_use = outer.pop()
+                # A scope of the same depth may reuse the places: it cannot be alive at the same time. An outer one could.
+                for register in self.scope.registers.values():
+                    self.free.setdefault((self.scope.depth, register.width), []).append(register.index)
+                self.scope = outer.pop()
             elif word == ";":
                 p.next()
             elif word == ".reg":
@@ -109,18 +124,38 @@ class Body:
         width = max(16, TYPE_BITS[kind]) if kind != "pred" else TYPE_BITS[kind]
         while True:
             name = p.next().text
-            names = [name]
-            if p.take("<"):
-                names = [f"{name}{i}" for i in range(p.integer())]
+            if not p.take("<"):
+                self.scope.declared[name] = width
+            else:
+                count = p.integer()
                 p.expect(">")
-            for each in names:
-                index = self.in_use.get(width, 0)
-                self.in_use[width] = index + 1
-                self.scope.registers[each] = Register(each, width, index)
-                self.kernel.registers[width] = max(self.kernel.registers.get(width, 0), index + 1)
+                if name[-1].isdigit():  # then a name does not tell where its number begins
+                    self.scope.declared.update((f"{name}{i}", width) for i in range(count))
+                else:
+                    self.scope.ranges[name] = width, count
             if not p.take(","):
                 break
         p.expect(";")
+
+    def register(self, name: str) -> Register | None:
+        """The register that ``name`` means here, placed in the register file if it is new."""
+        scope = self.scope
+        while scope is not None:
+            register = scope.registers.get(name)
+            if register is not None:
+                return register
+            width = scope.width_of(name)
+            if width is not None:
+                places = self.free.get((scope.depth, width))
+                if places:
+                    index = places.pop()
+                else:
+                    index = self.kernel.registers.get(width, 0)
+                    self.kernel.registers[width] = index + 1
+                register = scope.registers[name] = Register(name, width, index)
+                return register
+            scope = scope.outer
+        return None
 
     def instruction(self) -> None:
         p = self.p
@@ -157,7 +192,7 @@ class Body:
         for pc, (fields, scope, label, token) in enumerate(self.pending):
             target = None
             if label is not None:
-                target = scope.find("labels", label)
+                target = scope.label(label)
                 if target is None:
                     self.p.fail(f"label {label} is not declared", token)
             self.kernel.instructions.append(Instruction(pc=pc, target=target, **fields))
@@ -200,7 +235,7 @@ class Body:
         return first
 
     def name(self, token: Token):
-        register = self.scope.find("registers", token.text)
+        register = self.register(token.text)
         if register is not None:
             return register
         if token.text in SPECIAL_NAMES:

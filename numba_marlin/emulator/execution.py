@@ -71,20 +71,24 @@ class Execution(Binder):
         self.clock = lambda: 0
         self._special = self._special_registers(by_slot)
 
-    def place(self, slot: int, number: int) -> None:
-        """Block ``number`` (x fastest) moves into ``slot``: fresh registers and memory."""
+    def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
+        """Blocks ``numbers`` (x fastest) move into ``slots``: fresh registers and memory."""
         x, y = self.grid[0], self.grid[1]
-        where = (number % x, number // x % y, number // (x * y))
         per_block = self.placement.warps_per_block
-        rows = slice(slot * per_block, (slot + 1) * per_block)
-        self.placement.block_of[slot] = where
-        self.placement.live[rows] = self.placement.initial_mask
-        for axis, value in zip("xyz", where):
-            self._special[f"%ctaid.{axis}"][rows] = value
-        self.registers.poison(rows)
-        self.memory.shared.forget(slice(slot, slot + 1))
-        self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
-        self.copies.forget(rows)
+        for slot, number in zip(slots, numbers):
+            where = (number % x, number // x % y, number // (x * y))
+            rows = slice(slot * per_block, (slot + 1) * per_block)
+            self.placement.block_of[slot] = where
+            self.placement.live[rows] = self.placement.initial_mask
+            for axis, value in zip("xyz", where):
+                self._special[f"%ctaid.{axis}"][rows] = value
+        whole = len(slots) == self.placement.slots  # the first blocks: all at once is faster
+        for section in [slice(0, len(slots))] if whole else [slice(slot, slot + 1) for slot in slots]:
+            rows = slice(section.start * per_block, section.stop * per_block)
+            self.registers.poison(rows)
+            self.memory.shared.forget(section)
+            self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
+            self.copies.forget(rows)
 
     def _pack(self, args: Sequence) -> np.ndarray:
         """Arguments as the bytes of the parameter space."""

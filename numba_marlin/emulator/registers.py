@@ -72,13 +72,14 @@ class Discard:
 
 
 class RegisterFile:
-    """Storage for ``counts`` (width -> registers) of ``warps`` warps; widths 1 (predicates), 16, 32 and 64."""
+    """Storage for ``counts`` (width -> registers) of ``warps`` warps; widths 1 (predicates), 16, 32 and 64.
+
+    Contents are arbitrary until ``poison``.
+    """
 
     def __init__(self, counts: dict[int, int], warps: int) -> None:
         self.arrays = {
-            width: np.zeros((count, warps, WARP), np.bool_)
-            if width == PREDICATE
-            else np.full((count, warps, WARP), int.from_bytes([POISON] * (width // 8), "little"), UNSIGNED[width])
+            width: np.empty((count, warps, WARP), np.bool_ if width == PREDICATE else UNSIGNED[width])
             for width, count in counts.items()
         }
 

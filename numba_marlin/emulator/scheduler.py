@@ -11,18 +11,19 @@ instruction budget is spent.
 from __future__ import annotations
 
 import random
-from typing import Callable, Optional
+from typing import Callable, Optional, Sequence
 
 from numba_marlin.emulator.barriers import Barriers
 from numba_marlin.emulator.blocks import Code, compile_blocks
 from numba_marlin.emulator.cfg import EXIT
-from numba_marlin.emulator.errors import Deadlock, DivergentCollective, describe_lanes
+from numba_marlin.emulator.errors import DivergentCollective, describe_lanes
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.gathering import Gathering
 from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
 from numba_marlin.emulator.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.paths import Bundle, Path, arrive, leave, merge, split
 from numba_marlin.emulator.spinning import SpinDetector
+from numba_marlin.emulator.standstill import at, deadlock, stray
 
 SPLIT_CHANCE = 0.25
 
@@ -46,26 +47,24 @@ class Scheduler:
         execution.clock = lambda: self.instructions
 
     def run(self) -> None:
-        self._launch(range(self.placement.slots))
+        self._launch(list(range(self.placement.slots)))
         while self.ready:
             bundle = self._pick()
             self._turn(bundle)
         if self.gathering.parked:
-            raise self._stray()
-        waiting = self.barriers.waiting()
-        if waiting:
-            number, path, ins = waiting[0]
-            raise self._deadlock("no warp can go on", path, ins)
+            raise stray(self)
+        if self.barriers.waiting():
+            _, path, ins = self.barriers.waiting()[0]
+            raise deadlock(self, "no warp can go on", path, ins)
 
-    def _launch(self, slots) -> None:
+    def _launch(self, free: Sequence[int]) -> None:
+        """The next blocks in order move into ``free`` slots."""
+        slots = free[: len(self.order)]
+        self.execution.place(slots, [self.order.pop() for _ in slots])
         paths, per_block = [], self.placement.warps_per_block
         for slot in slots:
-            if not self.order:
-                continue
-            self.execution.place(slot, self.order.pop())
             self.warps_left[slot] = per_block
-            warps = range(slot * per_block, (slot + 1) * per_block)
-            paths += [Path(warp, self.placement.live[warp]) for warp in warps]
+            paths += [Path(warp, self.placement.live[warp]) for warp in range(slot * per_block, (slot + 1) * per_block)]
         self._add(0, paths)
 
     def _add(self, pc: int, paths: list[Path], gathered: bool = False) -> None:
@@ -277,36 +276,10 @@ class Scheduler:
 
     def _watch_progress(self, bundle: Bundle) -> None:
         if self.instructions > self.budget:
-            raise self._deadlock(f"the budget of {self.budget} warp instructions is spent", bundle.paths[0], self._at(bundle))
+            raise deadlock(self, f"the budget of {self.budget} warp instructions is spent", bundle.paths[0], at(self, bundle))
         if self.spinning.idle(self.execution.memory.progress + self.events):
             bundles = [bundle, *self.ready.values()]
             if self.spinning.repeats(bundles):
-                raise self._deadlock("all warps that can run only repeat themselves", bundle.paths[0], self._at(bundle))
-
-    def _at(self, bundle: Bundle):
-        return self.execution.kernel.instructions[bundle.pc]
-
-    def _stray(self) -> DivergentCollective:
-        """Nobody can move, and some lanes wait at a collective for others of their warp that will not come."""
-        key = next(iter(self.gathering.parked))
-        path, here, missing = self.gathering.missing(key)
-        return error_at(
-            DivergentCollective, f"reached without {describe_lanes(mask_lanes(missing))} of the warp; here are only",
-            self.execution.kernel.instructions[key[1]], self.placement, path.warp, mask_lanes(here),
-        )  # fmt: skip
-
-    def _deadlock(self, reason: str, path: Path, ins) -> Deadlock:
-        lines = [reason]
-        for number, waiting, at in self.barriers.waiting()[:8]:
-            slot, warp = divmod(waiting.warp, self.placement.warps_per_block)
-            block = self.placement.block_of[slot]
-            lines.append(f"block {block} warp {warp} waits at barrier {number}, line {at.line}: {at.text}")
-        for bundle in list(self.ready.values())[:8]:
-            at = self._at(bundle)
-            lines.append(f"{len(bundle.paths)} warps run at line {at.line}: {at.text}")
-        if self.order:
-            lines.append(f"{len(self.order)} blocks have not started: all {self.placement.slots} places are taken")
-        return error_at(Deadlock, "\n    ".join(lines), ins, self.placement, path.warp, mask_lanes(path.mask))
-
+                raise deadlock(self, "all warps that can run only repeat themselves", bundle.paths[0], at(self, bundle))
 
 ACTIONS = {Branch: Scheduler._branch, Leave: Scheduler._leave, Barrier: Scheduler._barrier}

@@ -93,10 +93,23 @@ def test_launches_that_do_not_fit_are_refused():
 
 
 def test_registers_of_sibling_scopes_share_places():
-    one = kernel("{ .reg .b32 a<9>; mov.u32 a1, 1; }")
-    two = kernel("{ .reg .b32 a<9>; mov.u32 a1, 1; } { .reg .b32 b<9>; mov.u32 b1, 1; }")
-    nested = kernel("{ .reg .b32 a<9>; { .reg .b32 b<9>; mov.u32 b1, 1; } }")
-    assert one.registers == two.registers and nested.registers[32] == one.registers[32] + 9
+    use = "mov.u32 {0}1, 1; mov.u32 {0}2, {0}1; mov.u32 {0}3, {0}2;"
+    one = kernel("{ .reg .b32 a<9>; " + use.format("a") + "}")
+    two = kernel("{ .reg .b32 a<9>; " + use.format("a") + "} { .reg .b32 b<9>; " + use.format("b") + "}")
+    nested = kernel("{ .reg .b32 a<9>; { .reg .b32 b<9>; " + use.format("b") + "}" + use.format("a") + "}")
+    unused = kernel("mov.u32 %r0, %t;").registers[32]
+    assert one.registers[32] == 3 + kernel("").registers[32] and unused == 1 + kernel("").registers[32]
+    assert two.registers == one.registers
+    assert nested.registers[32] == one.registers[32] + 3  # the outer scope is alive around the inner one
+
+
+def test_an_outer_register_survives_an_inner_scope_in_a_loop():
+    """%r9 is first named behind the inner scope, but lives across the next round's."""
+    out = np.zeros(1, np.uint32)
+    body = """mov.u32 %r0, 0; LOOP: { .reg .u32 x; mov.u32 x, 77; add.u32 %r0, %r0, 1; } setp.eq.u32 %q0, %r0, 1; @%q0 mov.u32 %r9, 5;
+    setp.lt.u32 %q1, %r0, 3; @%q1 bra LOOP; st.global.u32 [%p0], %r9;"""
+    launch(body, {"out": out})
+    assert out[0] == 5
 
 
 def test_inner_names_hide_outer_ones():

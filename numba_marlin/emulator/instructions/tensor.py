@@ -15,29 +15,32 @@ from numba_marlin.emulator.lanes import WARP
 from numba_marlin.emulator.program import Vector
 from numba_marlin.layout import fragments
 
-DECODE = {"f16": numerics.half_values, "bf16": numerics.brain_values}
-
-
-def m16n8k8(which: str):
-    """Row and column maps of m16n8k8: the first half (in k) of the registers of m16n8k16."""
-    source, keep = {"A": (fragments.MMA_M16N8K16_A, 4), "B": (fragments.MMA_M16N8K16_B, 2)}[which]
-    return source.row_of[:, :keep], source.col_of[:, :keep]
-
-
-SHAPES = {
-    "m16n8k16": (
-        16,
-        (fragments.MMA_M16N8K16_A.row_of, fragments.MMA_M16N8K16_A.col_of),
-        (fragments.MMA_M16N8K16_B.row_of, fragments.MMA_M16N8K16_B.col_of),
-    ),
-    "m16n8k8": (8, m16n8k8("A"), m16n8k8("B")),
+# Bit patterns to float64; NumPy's own conversion of fp16 is the fastest way.
+DECODE = {
+    "f16": lambda bits: bits.view(np.float16).astype(np.float64),
+    "bf16": lambda bits: numerics.brain_values(bits).astype(np.float64),
 }
-C_MAP = (fragments.MMA_M16N8K16_C.row_of, fragments.MMA_M16N8K16_C.col_of)
 
 
 def inverse(rows: np.ndarray, cols: np.ndarray, width: int) -> np.ndarray:
     """Where, in [lane, element] flattened, each matrix element (row-major) is held."""
     return np.argsort((rows * width + cols).ravel())
+
+
+def gather_maps(depth: int) -> tuple[int, np.ndarray, np.ndarray]:
+    """(k, index of A, index of B) of m16n8k{depth}; k8 uses the first half of the registers of k16."""
+    a, b = fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B
+    keep_a, keep_b = depth // 2, depth // 4
+    return (
+        depth,
+        inverse(a.row_of[:, :keep_a], a.col_of[:, :keep_a], depth),
+        inverse(b.row_of[:, :keep_b], b.col_of[:, :keep_b], 8),
+    )
+
+
+SHAPES = {"m16n8k16": gather_maps(16), "m16n8k8": gather_maps(8)}
+_C = fragments.MMA_M16N8K16_C
+C_INDEX, C_BACK = inverse(_C.row_of, _C.col_of, 8), (_C.row_of * 8 + _C.col_of).ravel()
 
 
 @instruction("mma")
@@ -51,9 +54,7 @@ def mma(ins, m):
     out, kind, b_kind, accumulator = types
     if kind not in DECODE or b_kind != kind or out != accumulator or out not in ("f32", "f16"):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
-    depth, a_map, b_map = SHAPES[shape]
-    a_index, b_index = inverse(*a_map, depth), inverse(*b_map, 8)
-    c_index, c_back = inverse(*C_MAP, 8), (C_MAP[0] * 8 + C_MAP[1]).ravel()
+    depth, a_index, b_index = SHAPES[shape]
     decode = DECODE[kind]
     packed = "f16x2" if out == "f16" else "f32"
     d = [m.destination(ins, item, packed) for item in ins.operands[0].items]
@@ -66,7 +67,7 @@ def mma(ins, m):
         held = np.empty((count, WARP, len(sources), 2), np.uint16)
         for i, source in enumerate(sources):
             held[:, :, i] = source[sel]
-        return values(held.reshape(count, -1)[:, index]).astype(np.float64).reshape(count, rows, cols)
+        return values(held.reshape(count, -1).take(index, axis=1)).reshape(count, rows, cols)
 
     def step(lanes):
         lanes.require_whole_warps(ins, "mma")
@@ -75,19 +76,19 @@ def mma(ins, m):
         left = matrices(a, s, count, a_index, 16, depth, decode)
         right = matrices(b, s, count, b_index, depth, 8, decode)
         if out == "f16":
-            total = matrices(c, s, count, c_index, 16, 8, numerics.half_values)
+            total = matrices(c, s, count, C_INDEX, 16, 8, DECODE["f16"])
         else:
             held = np.empty((count, WARP, 4), np.float32)
             for i, source in enumerate(c):
                 held[:, :, i] = source[s]
-            total = held.reshape(count, -1)[:, c_index].astype(np.float64).reshape(count, 16, 8)
+            total = held.reshape(count, -1).take(C_INDEX, axis=1).astype(np.float64).reshape(count, 16, 8)
         total += left @ right
         if out == "f16":
-            result = numerics.half_bits(total).reshape(count, -1)[:, c_back].reshape(count, WARP, 2, 2)
+            result = numerics.half_bits(total).reshape(count, -1).take(C_BACK, axis=1).reshape(count, WARP, 2, 2)
             for i, target in enumerate(d):
                 target[s] = result[:, :, i]
         else:
-            result = numerics.canonical32(total.astype(np.float32)).reshape(count, -1)[:, c_back].reshape(count, WARP, 4)
+            result = numerics.canonical32(total.astype(np.float32)).reshape(count, -1).take(C_BACK, axis=1).reshape(count, WARP, 4)
             for i, target in enumerate(d):
                 target[s] = result[:, :, i]
 
