@@ -161,7 +161,7 @@ def figures(problem: Problem, kernel: str, config, grid: tuple[int, int, int], d
             "m": ceil_div(problem.m, 16 * config.thread_m_blocks),
         }
         count = tiles["k"] * tiles["n"] * tiles["m"]
-        per_block = iterations_per_block(tiles["k"], tiles["n"], tiles["m"], blocks, config.tiles_per_group)
+        per_block = iterations_per_block(tiles["k"], tiles["n"], tiles["m"], blocks)
         result |= {"tiles": tiles, "tiles_per_block": per_block, "busy": round(count / (per_block * device.sms), 3)}
     if device.bandwidth_bytes:
         result["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)
