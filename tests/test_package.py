@@ -3,6 +3,7 @@
 import configparser
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import numba_marlin
@@ -49,3 +50,14 @@ def test_public_names_resolve():
     for name in numba_marlin.__all__:
         assert getattr(numba_marlin, name) is not None
     assert set(numba_marlin.__all__) <= set(dir(numba_marlin))
+
+
+def test_the_public_functions_and_the_command_load_no_gpu_library():
+    """Neither numba nor anything of CUDA before something is compiled or launched."""
+    program = (
+        "import sys, numba_marlin.api, numba_marlin.launch, numba_marlin.cli.run\n"
+        "import numba_marlin as nm; nm.explain(1, 64, 128, device='H200')\n"
+        "print(sorted({'numba', 'llvmlite', 'cuda', 'numba_cuda', 'torch', 'cupy'} & {name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
