@@ -2,7 +2,8 @@
 
 A warp starts as one path with all its lanes. A branch that its lanes disagree on splits it in two, which run
 independently (so a lane may wait for another one of its warp) and meet again at the branch's immediate post-dominator: a
-Join, which lets a path through once all its lanes that are still alive have arrived. Masks are ints, bit i for lane i.
+Join, which lets a path through once all its lanes have arrived. No lane can exit before: then the place would not be a
+post-dominator. Masks are ints, bit i for lane i.
 """
 
 from __future__ import annotations
@@ -50,19 +51,6 @@ def arrive(path: Path, pc: int) -> Path | None:
             return None
         path = Path(join.warp, join.mask, join.parent)
     return path
-
-
-def leave(join: Join | None, lanes: int) -> tuple[int, Path] | None:
-    """``lanes`` have exited and will not arrive. (pc, path) if that was all a join was waiting for."""
-    released, innermost = None, True
-    while join is not None:
-        join.mask &= ~lanes
-        if join.mask and innermost:  # joins further out wait for the lanes of this one
-            innermost = False
-            if join.arrived == join.mask:
-                released = join.pc, Path(join.warp, join.mask, join.parent)
-        join = join.parent
-    return released
 
 
 class Bundle:

@@ -16,12 +16,12 @@ from typing import Callable, Optional, Sequence
 from numba_marlin.emulator.barriers import Barriers
 from numba_marlin.emulator.blocks import Code, compile_blocks
 from numba_marlin.emulator.cfg import EXIT
-from numba_marlin.emulator.errors import DivergentCollective, describe_lanes
+from numba_marlin.emulator.errors import DivergentCollective, MachineError, describe_lanes
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.gathering import Gathering
 from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
 from numba_marlin.emulator.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
-from numba_marlin.emulator.paths import Bundle, Path, arrive, leave, merge, split
+from numba_marlin.emulator.paths import Bundle, Path, arrive, merge, split
 from numba_marlin.emulator.spinning import SpinDetector
 from numba_marlin.emulator.standstill import at, deadlock, stray
 
@@ -56,6 +56,8 @@ class Scheduler:
         if self.barriers.waiting():
             _, path, ins = self.barriers.waiting()[0]
             raise deadlock(self, "no warp can go on", path, ins)
+        if any(self.warps_left):
+            raise MachineError(f"{sum(self.warps_left)} warps got lost: a defect of the machine, not of the program")
 
     def _launch(self, free: Sequence[int]) -> None:
         """The next blocks in order move into ``free`` slots."""
@@ -218,16 +220,10 @@ class Scheduler:
         return self._part(bundle, taken, EXIT, code)
 
     def _exit(self, paths: list[Path]) -> None:
-        """All lanes of ``paths`` are done. Others may have waited for just that."""
+        """All lanes of ``paths`` are done. Collectives and barriers no longer wait for them."""
         live, emptied = self.placement.live, []
         for path in paths:
             live[path.warp] &= ~path.mask
-            released = leave(path.join, path.mask)
-            if released is not None:
-                pc, other = released
-                other = arrive(other, pc)
-                if other is not None:
-                    self._add(pc, [other])
             if not live[path.warp]:
                 slot = path.warp // self.placement.warps_per_block
                 self.warps_left[slot] -= 1

@@ -134,3 +134,17 @@ def test_many_groups_in_flight_in_threads_at_different_places():
     first = a["x"].reshape(4, count, 4)[:, :, 0].astype(np.uint64)
     for warp in range(4):
         assert (a["y"][32 * warp : 32 * warp + 32] == first[warp, : 40 + warp - 3].sum() % 2**32).all()
+
+
+def test_queues_grow_while_copies_are_in_flight():
+    """10 copies land, so that the queue's start has moved, then 40 are in flight at once, then the rest of them land."""
+    x, y = words(64 * 4), np.zeros(50 * 4, np.uint32)
+    one = "cp.async.ca.shared.global [%r1+{0}], [%p0+{0}], 16;"
+    body = ".shared .align 16 .b8 s[1024]; setp.ne.u32 %q0, %t, 0; @%q0 ret; mov.u32 %r1, s;"
+    body += "".join(one.format(16 * i) for i in range(10)) + "cp.async.wait_all;"
+    body += "".join(one.format(16 * i) + "cp.async.commit_group;" for i in range(10, 50)) + "cp.async.wait_group 0;"
+    body += "".join(
+        f"ld.shared.v4.u32 {{%r4, %r5, %r6, %r7}}, [%r1+{16 * i}]; st.global.v4.u32 [%p1+{16 * i}], {{%r4, %r5, %r6, %r7}};" for i in range(50)
+    )
+    launch(body, {"x": x, "y": y})
+    assert np.array_equal(y, x[:200])

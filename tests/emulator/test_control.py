@@ -130,6 +130,11 @@ def test_a_guard_that_splits_a_warp_at_a_barrier():
     assert error.lanes == (0, 1, 2, 3, 4) and "without lanes 5-31" in str(error)
 
 
+def test_a_guard_that_keeps_members_from_a_shuffle():
+    error = fails(DivergentCollective, "setp.ne.u32 %q0, %t, 7;\n@%q0 shfl.sync.idx.b32 %r1, %r2, 0, 31, -1; // BAD")
+    assert error.lanes == (7,) and "missing are" in str(error)
+
+
 def test_mma_in_a_partial_warp():
     error = fails(DivergentCollective, f"{FILL}\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r1}}, [s]; // BAD", block=48)
     assert error.warp == 1 and "needs all 32 lanes" in str(error)
@@ -204,6 +209,15 @@ def test_a_long_computation_without_stores_is_no_deadlock():
     for _ in range(5000):
         value = value * np.uint32(3) + np.arange(64, dtype=np.uint32)
     assert np.array_equal(out, value)
+
+
+@pytest.mark.parametrize("seed", [None, *range(6)])
+def test_spinning_while_another_block_computes_is_no_deadlock(seed):
+    """Block 1 computes for long without a store, then lets block 0 go; the random order may run block 0 many times in a row."""
+    body = """mov.u32 %r0, %ctaid.x; setp.eq.u32 %q0, %r0, 0; @%q0 bra SPIN; mov.u32 %r1, 0;
+    WORK: add.u32 %r1, %r1, 1; setp.lt.u32 %q1, %r1, 1500; @%q1 bra WORK; st.global.u32 [%p0], 1; bra END;
+    SPIN: ld.acquire.gpu.global.u32 %r2, [%p0]; setp.eq.u32 %q2, %r2, 0; @%q2 bra SPIN; END:"""
+    launch(body, {"flag": np.zeros(1, np.uint32)}, grid=2, seed=seed)
 
 
 def test_a_barrier_that_one_warp_never_reaches():

@@ -31,11 +31,9 @@ def test_integers_truncate_extend_and_saturate(to, kind):
     assert got.tolist() == [min(max(int(x), int(info.min)), int(info.max)) for x in a]
 
 
-@pytest.mark.parametrize("kind", INTEGERS[2:])
+@pytest.mark.parametrize("kind", ["u16", "s16", "u32", "s32", "u64", "s64"])
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
 def test_integer_to_float32_rounds_once(kind, mode):
-    if kind in ("u8", "s8"):
-        pytest.skip("exact")
     a = words(200, dtype_of(kind))
     if a.itemsize == 8:  # values around ties of float32 that a detour over float64 would round twice
         a[:64] = (1 << 62) + (1 << 38) + np.arange(-32, 32)

@@ -187,6 +187,11 @@ def test_an_access_may_not_straddle_the_end_of_a_buffer():
     assert "8 bytes at x[2]" in str(error)
 
 
+def test_an_access_may_not_straddle_the_end_of_shared_memory():
+    error = fails(OutOfBounds, ".shared .align 4 .b8 s[6];\n st.shared.u32 [s+4], %t; // BAD")
+    assert "4 bytes at s[byte 4]" in str(error) and "has 6 bytes" in str(error)
+
+
 def test_reading_before_a_buffer_or_at_zero_is_out_of_bounds():
     assert "x[-1]" in str(fails(OutOfBounds, "ld.global.u32 %r0, [%p0+-4]; // BAD"))
     assert "address 0x0" in str(fails(OutOfBounds, "mov.u64 %rd0, 0;\n ld.global.u32 %r0, [%rd0]; // BAD"))
