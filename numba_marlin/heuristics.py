@@ -1,9 +1,12 @@
 """Which kernel, in which configuration, on which grid, and why. Pure: numbers in, ranked candidates out; no CUDA, no GPU.
 
 In:  a ``Problem`` (m, n, k, group_size) and a ``Device`` (``devices.py``).
-Out: ``rank`` -> tuple of ``Candidate``, best first. The published Marlin's own choice leads: tiles 128 deep and 128 wide up
-     to m = 16, 64 deep and 256 wide above, and as many m16 blocks as m needs, four at most. Then its other tile shape, then
-     the two simpler rungs of the ladder. A configuration that needs more shared memory than the device has is left out.
+Out: ``rank`` -> tuple of ``Candidate``, best first: the faithful kernel in the original's two tile shapes, with as many m16
+     blocks as m needs, four at most; then the two simpler rungs of the ladder. Which shape leads depends on whether wide
+     tiles alone keep every SM busy: if not, slices are shared between blocks, and the deep, narrow tile shares between fewer
+     and hands on half as much. (The original decides by m alone: deep up to m = 16, wide above. On an H200, 8192 x 8192, m = 64:
+     28.8 us deep, 34.0 wide; 8192 x 57344, m = 1: 91.7 deep, 83.5 wide.) A configuration that needs more shared memory than
+     the device has is left out.
 ``explain`` wraps the same in an ``Explanation`` whose ``str()`` is for people and whose ``to_dict()`` is for programs.
 
 Every figure in ``Candidate.figures`` follows from the shapes and the device's numbers: it is modelled, nothing was timed.
@@ -25,7 +28,8 @@ from numba_marlin.layout.stripes import iterations_per_block
 
 LADDER = ("naive", "tiled", "ampere")  # the rungs, simplest first; each is a module of kernels/
 LARGEST_DIMENSION = 2**31 - 1  # kernels take m, n and k as int32
-TILE_SHAPES = ((8, 8), (16, 4))  # the original's: (columns, depth) of a tile in units of 16
+DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in units of 16
+TILE_SHAPES = (DEEP, WIDE)
 M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in registers
 
 
@@ -96,10 +100,15 @@ def _ampere_config(problem: Problem, tile_shape: tuple[int, int]):
     )
 
 
-def default_config(kernel: str, problem: Problem):
-    """The configuration of ``kernel`` for ``problem``; for ``ampere`` the one the original would take."""
+def wide_slices(problem: Problem) -> int:
+    """Column slices of the wide tile, over all row tiles: as many blocks can work without sharing one."""
+    return ceil_div(problem.n, 16 * WIDE[0]) * ceil_div(problem.m, 16 * M_BLOCKS)
+
+
+def default_config(kernel: str, problem: Problem, sms: int):
+    """The configuration of ``kernel`` that leads for ``problem`` on a device with ``sms`` multiprocessors."""
     if kernel == "ampere":
-        return _ampere_config(problem, TILE_SHAPES[0] if problem.m <= 16 else TILE_SHAPES[1])
+        return _ampere_config(problem, WIDE if wide_slices(problem) >= sms else DEEP)
     return find_kernel(kernel).config_type(group_size=problem.group_size)
 
 
@@ -124,16 +133,18 @@ def check_config(kernel: str, config: object, problem: Problem) -> None:
         )
 
 
-def _ampere_reasons(problem: Problem, config) -> tuple[str, ...]:
+def _ampere_reasons(problem: Problem, config, sms: int) -> tuple[str, ...]:
     m, n, k = problem.m, problem.n, problem.k
     tile_m, tile_n, tile_k = 16 * config.thread_m_blocks, 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
-    wide = config.thread_n_blocks == TILE_SHAPES[1][0]
-    reasons = []
-    if (m > 16) == wide:
-        rule = "m > 16: wide tiles read A less often" if wide else "m <= 16: deep tiles give small problems more of k to share"
-        reasons.append(f"the original's tile for m={m} ({rule}): k{tile_k} x n{tile_n}")
+    wide = config.thread_n_blocks == WIDE[0]
+    slices = wide_slices(problem)
+    if slices >= sms:
+        rule = f"{slices} slices of wide tiles keep {sms} SMs busy, few are shared: wide tiles read A less often"
     else:
-        reasons.append(f"the original's other tile: k{tile_k} x n{tile_n}")
+        rule = f"{slices} slices of wide tiles are fewer than {sms} SMs, so blocks share slices: deep tiles share between fewer blocks"
+    reasons = [f"tile k{tile_k} x n{tile_n}: " + (rule if wide == (slices >= sms) else f"the other shape, although {rule}")]
+    if wide != (m > 16):
+        reasons.append(f"the original would take the other shape for m={m}: it goes by m alone")
     if m <= 16 * M_BLOCKS:
         reasons.append(f"m={m} fits a tile of {tile_m} rows: every weight is read once")
     else:
@@ -171,7 +182,7 @@ def figures(problem: Problem, kernel: str, config, grid: tuple[int, int, int], d
 def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Candidate:
     """``problem`` on ``kernel`` with ``config`` (default: ``default_config``); ValueError if the device cannot hold it."""
     definition = find_kernel(kernel)
-    chosen = default_config(kernel, problem) if config is None else config
+    chosen = default_config(kernel, problem, device.sms) if config is None else config
     check_config(kernel, chosen, problem)
     shared_bytes = definition.shared_bytes(chosen)
     if shared_bytes > device.shared_bytes_per_block:
@@ -181,7 +192,7 @@ def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Can
     grid = tuple(definition.grid(chosen, problem.m, problem.n, problem.k, device.sms))
     if grid[1] > 65535 or grid[2] > 65535 or grid[0] > LARGEST_DIMENSION:
         raise ValueError(f"m={problem.m}: grid {grid} of kernel {kernel!r} is beyond CUDA's limit (2**31 - 1, 65535, 65535)")
-    reasons = _ampere_reasons(problem, chosen) if kernel == "ampere" else _LADDER_REASONS.get(kernel, (definition.summary,))
+    reasons = _ampere_reasons(problem, chosen, device.sms) if kernel == "ampere" else _LADDER_REASONS.get(kernel, (definition.summary,))
     return Candidate(
         kernel=kernel, config=chosen, grid=grid, threads=definition.threads(chosen), shared_bytes=shared_bytes,
         reasons=reasons, figures=figures(problem, kernel, chosen, grid, device),
@@ -190,7 +201,7 @@ def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Can
 
 def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
     """All candidates that fit ``device``, best first."""
-    first = default_config("ampere", problem)
+    first = default_config("ampere", problem, device.sms)
     tried = [("ampere", first)]
     tried += [("ampere", _ampere_config(problem, shape)) for shape in TILE_SHAPES]
     tried += [(name, None) for name in reversed(LADDER) if name != "ampere"]

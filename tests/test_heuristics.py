@@ -16,9 +16,12 @@ def tile(config):
     return 16 * config.thread_m_blocks, 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
 
 
-@pytest.mark.parametrize("m, expected", [(1, (16, 128, 128)), (16, (16, 128, 128)), (17, (32, 256, 64)), (33, (48, 256, 64)), (64, (64, 256, 64)), (1024, (64, 256, 64))])
-def test_the_first_candidate_is_the_originals_choice(m, expected):
-    first = rank(Problem(m, 8192, 8192), H200)[0]
+@pytest.mark.parametrize("m, n, expected", [
+    (1, 8192, (16, 128, 128)), (16, 8192, (16, 128, 128)), (17, 8192, (32, 128, 128)), (33, 8192, (48, 128, 128)), (64, 8192, (64, 128, 128)),
+    (256, 8192, (64, 128, 128)), (1024, 8192, (64, 256, 64)), (1, 57344, (16, 256, 64)), (64, 33792, (64, 256, 64)),
+])
+def test_wide_tiles_lead_where_they_keep_every_sm_busy_alone(m, n, expected):
+    first = rank(Problem(m, n, 8192), H200)[0]
     assert first.kernel == "ampere"
     assert tile(first.config) == expected
 
@@ -96,13 +99,13 @@ def test_a_grid_beyond_cudas_limits_is_refused():
 def test_a_config_for_other_groups_or_without_the_tail_code_is_refused():
     problem = Problem(16, 320, 1024, 128)
     with pytest.raises(ValueError, match="group_blocks=2 must be 8"):
-        check_config("ampere", default_config("ampere", Problem(16, 320, 1024, 32)), problem)
+        check_config("ampere", default_config("ampere", Problem(16, 320, 1024, 32), 4), problem)
     with pytest.raises(ValueError, match="ragged=False needs n=320"):
-        check_config("ampere", default_config("ampere", Problem(16, 256, 1024, 128)), problem)
+        check_config("ampere", default_config("ampere", Problem(16, 256, 1024, 128), 4), problem)
     with pytest.raises(ValueError, match="config.group_size=64 must be"):
-        check_config("tiled", default_config("tiled", Problem(16, 320, 1024, 64)), problem)
+        check_config("tiled", default_config("tiled", Problem(16, 320, 1024, 64), 4), problem)
     with pytest.raises(TypeError, match="kernel 'ampere' needs a AmpereConfig"):
-        check_config("ampere", default_config("tiled", problem), problem)
+        check_config("ampere", default_config("tiled", problem, 4), problem)
 
 
 @pytest.mark.parametrize("name", devices.names())

@@ -1,6 +1,6 @@
 """Is Marlin, written in Python, as fast as Marlin written in CUDA?
 
-    python experiments/01_faithful/run.py measure [--shapes ideal,8192x8192] [--m 1,16,64] [--out results.jsonl]   # needs a GPU and torch
+    python experiments/01_faithful/run.py measure [--shapes ideal,8192x8192] [--m 1,16,64] [--peer libpeer.so]      # needs a GPU and torch
     python experiments/01_faithful/run.py report                                                                   # table and plot into README.md
 
 measure: for every shape and batch size, this project's ``ampere`` kernel beside cuBLAS fp16 (``torch.matmul``), in one process, interleaved.
@@ -92,7 +92,7 @@ class Timer:
     """One CUDA graph of many launches, replayed: microseconds a launch."""
 
     def __init__(self, torch, launch, target_us):
-        self.torch = torch
+        self.torch, self.launch = torch, launch  # the launch keeps its buffers alive: the graph holds only addresses
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             for index in range(3):
@@ -121,21 +121,34 @@ class Timer:
 
 
 def ampere_launchers(torch, m, n, k, args):
-    """[(label, compiled, grid, workspace)] to time: the heuristic's choice, and with --all every tile shape."""
+    """Yield (config, compiled, grid, partials, locks) to time: the heuristic's choice, and with --all its other tile shape too."""
     from numba_marlin import compiler
-    from numba_marlin.kernels.ampere import KERNEL, AmpereConfig
+    from numba_marlin.kernels.ampere import KERNEL
+    from numba_marlin import devices, heuristics
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    shapes = [(8, 8) if m <= 16 else (16, 4)]
-    if args.all:
-        shapes = [(8, 8), (16, 4)]
-    for n_blocks, k_blocks in shapes:
-        ragged = bool(k % (16 * k_blocks) or n % (16 * n_blocks))
-        config = AmpereConfig(min(4, -(-m // 16)), n_blocks, k_blocks, GROUP_SIZE // 16, args.stages, ragged)
+    problem = heuristics.Problem(m, n, k, GROUP_SIZE)
+    ranked = [each.config for each in heuristics.rank(problem, devices.device("H200")) if each.kernel == "ampere"]
+    for config in ranked if args.all else ranked[:1]:
         compiled = compiler.build(KERNEL, config, target=args.target, compiler=args.compiler)
         grid = KERNEL.grid(config, m, n, k, sms)
         partial_bytes, locks = KERNEL.workspace_bytes(config, m, n, k, sms)
         partials = torch.empty(max(1, partial_bytes // 4), dtype=torch.float32, device="cuda")
         yield config, compiled, grid, partials, torch.zeros(locks, dtype=torch.int32, device="cuda")
+
+
+def peer_launcher(torch, path, x, weights, y, scales, m, n, k):
+    """The CUDA original from a shared library with ``int marlin_peer(A, B, C, s, m, n, k, workspace, groupsize, stream, sms)`` (README)."""
+    import ctypes
+    function = ctypes.CDLL(path).marlin_peer
+    function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 3 + [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    workspace = torch.zeros(max(1024, n // 128 * 16), dtype=torch.int32, device="cuda")
+
+    def launch(index, keep=(workspace,)):
+        status = function(x.data_ptr(), weights[index % len(weights)].data_ptr(), y.data_ptr(), scales.data_ptr(), m, n, k, workspace.data_ptr(),
+                          GROUP_SIZE, torch.cuda.current_stream().cuda_stream, -1)
+        if status:
+            raise SystemExit(f"the CUDA original refuses m={m} n={n} k={k}: {status}")
+    return launch
 
 
 def measure_shape(torch, label, batches, args, write):
@@ -155,6 +168,10 @@ def measure_shape(torch, label, batches, args, write):
         def cublas(index):
             torch.matmul(x, dense_copies[index % len(dense_copies)], out=y_cublas)
         cublas_timer = Timer(torch, cublas, args.target_us)
+        peer_timer = None
+        if args.peer:
+            peer_timer = Timer(torch, peer_launcher(torch, args.peer, x, weights, y, scales, m, n, k), args.target_us)
+            peer_error = float((y[:, columns].float() - expected).norm() / expected.norm())  # recorded, not judged: see the README on its race
         for config, compiled, grid, partials, locks in ampere_launchers(torch, m, n, k, args):
             launcher = Launcher(compiled)
 
@@ -168,14 +185,15 @@ def measure_shape(torch, label, batches, args, write):
             if not error < 2e-3 or bool(locks.any()) or bool(y.isnan().any()):
                 raise SystemExit(f"wrong result: {label} m={m} {config}: relative error {error}, locks {locks.unique().tolist()}")
             timer = Timer(torch, ours, args.target_us)
-            rounds = [(timer.replay(), cublas_timer.replay()) for _ in range(args.rounds)]
+            rounds = [(timer.replay(), cublas_timer.replay(), peer_timer.replay() if peer_timer else 0.0) for _ in range(args.rounds)]
             us = statistics.median(r[0] for r in rounds)
             cublas_us = statistics.median(r[1] for r in rounds)
             bytes_moved = packed_bytes + scales.numel() * 2 + 2 * m * (k + n)
             write({
                 "kernel": "ampere", "compiler": args.compiler, "config": vars(config), "shape": label, "m": m, "n": n, "k": k, "group_size": GROUP_SIZE,
                 "dtype": "float16", "us": round(us, 2), "us_min": round(min(r[0] for r in rounds), 2), "us_max": round(max(r[0] for r in rounds), 2),
-                "cublas_us": round(cublas_us, 2), "speedup": round(statistics.median(c / o for o, c in rounds), 3),
+                "cublas_us": round(cublas_us, 2), "speedup": round(statistics.median(c / o for o, c, _ in rounds), 3),
+                **({"marlin_cuda_us": round(statistics.median(r[2] for r in rounds), 2), "marlin_cuda_relative_error": peer_error} if peer_timer else {}),
                 "tb_per_s": round(bytes_moved / us / 1e6, 3), "tflops": round(2 * m * n * k / us / 1e6, 1), "relative_error": error,
                 "registers": compiled.resources.registers, "grid": grid[0], "rounds": args.rounds, "launches_per_graph": timer.launches,
                 "device": torch.cuda.get_device_name(), "driver": args.driver, "versions": versions(),
@@ -189,14 +207,14 @@ def measure(args):
     torch.manual_seed(args.seed)
     args.driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
     out = open(args.out, "a", encoding="utf-8")
-    print(f"{'shape':>12} {'m':>5} {'tile':>6} {'us':>9} {'cuBLAS us':>9} {'speed-up':>8} {'CUDA':>6} {'TB/s':>6} {'TF':>6} {'regs':>4}")
+    print(f"{'shape':>12} {'m':>5} {'tile':>6} {'us':>9} {'cuBLAS us':>9} {'speed-up':>8} {'CUDA':>6} {'CUDA us':>9} {'TB/s':>6} {'TF':>6} {'regs':>4}")
 
     def write(row):
         out.write(json.dumps(row) + "\n")
         out.flush()
         published = MARLIN_CUDA[row["shape"]].get(row["m"])
         tile = f"{row['config']['thread_n_blocks'] * 16}x{row['config']['thread_k_blocks'] * 16}"
-        print(f"{row['shape']:>12} {row['m']:>5} {tile:>6} {row['us']:9.1f} {row['cublas_us']:9.1f} {row['speedup']:8.2f} {published or float('nan'):6.2f} "
+        print(f"{row['shape']:>12} {row['m']:>5} {tile:>6} {row['us']:9.1f} {row['cublas_us']:9.1f} {row['speedup']:8.2f} {published or float('nan'):6.2f} {row.get('marlin_cuda_us', float('nan')):9.1f} "
               f"{row['tb_per_s']:6.2f} {row['tflops']:6.0f} {row['registers']:>4}", flush=True)
 
     for label in args.shapes.split(","):
@@ -213,7 +231,7 @@ def main(argv=None):
     run.add_argument("--m", default="", help="batch sizes, comma separated (default: all)")
     run.add_argument("--rounds", type=int, default=9, help="interleaved rounds; the median counts (default 9)")
     run.add_argument("--target-us", type=float, default=3000, help="length of one graph in microseconds (default 3000)")
-    run.add_argument("--stages", type=int, default=4)
+    run.add_argument("--peer", default="", help="shared library of the CUDA original to time in the same rounds (README)")
     run.add_argument("--compiler", default="numba-cuda")
     run.add_argument("--target", default="sm_90a")
     run.add_argument("--all", action="store_true", help="time every tile shape, not only the heuristic's")
