@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin import compiler
-from numba_marlin.formats import marlin
+from numba_marlin import compiler, devices, driver
+from numba_marlin.formats import PackedWeight, marlin
 from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.naive import KERNEL as NAIVE
@@ -16,8 +16,6 @@ from numba_marlin.kernels.tiled import TiledConfig
 
 KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
 TILES = ((8, 8), (16, 4))
-GUARD_BYTES = 4096
-GUARD = 0xA5
 
 
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
@@ -51,48 +49,49 @@ def buffers_for(kernel, config, x, packed, sms):
     return buffers
 
 
-def run_kernel(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None, stages=4, compiled_by="numba-cuda", target="sm_90a", seed=None,
+def run_kernel(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None, stages=4, compiled_by="numba-cuda", target=None, seed=None,
                edit_ptx=None):
-    """-> Run. ``sms``: blocks of the faithful kernel's grid at most. ``edit_ptx``: break the compiled kernel before the machine runs it."""
+    """-> Run. ``weight``: a QuantizedWeight, or a PackedWeight where the slow packing of the specification matters. ``sms``: blocks of the
+    faithful kernel's grid at most. ``target``: None for sm_90a, on a GPU for its own. ``edit_ptx``: break the compiled kernel before the machine
+    runs it."""
+    assert edit_ptx is None or run_on == "machine", "broken kernels belong on the machine, not on a GPU"
+    compiled, grid, buffers, sizes = prepare(name, x, weight, run_on=run_on, config=config, sms=sms, tile=tile, stages=stages, compiled_by=compiled_by, target=target)
+    if run_on == "machine":
+        result = _on_machine(compiled, grid, buffers, sizes, seed, edit_ptx)
+        if "locks" in buffers:
+            assert not buffers["locks"].any(), f"locks {buffers['locks']} are not zero after the launch"
+        return Run(buffers["c"], result)
+    return Run(on_gpu(compiled, grid, buffers, sizes).launched().collect()["c"])
+
+
+def prepare(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None, stages=4, compiled_by="numba-cuda", target=None):
+    """-> (CompiledKernel, grid, {parameter: host array}, (m, n, k)), with every trap set; the parameters are those of ``run_kernel``."""
     kernel = KERNELS[name]
-    packed = marlin.pack(weight)
-    m, (n, k) = x.shape[0], (weight.n, weight.k)
-    config = config or config_for(name, m, n, k, weight.group_size, tile, stages)
-    compiled = compiler.build(kernel, config, target=target, compiler=compiled_by)
-    buffers = buffers_for(kernel, config, x, packed, sms)
-    grid = kernel.grid(config, m, n, k, sms)
-    result = (_on_machine if run_on == "machine" else _on_gpu)(compiled, buffers, grid, (m, n, k), seed, edit_ptx)
-    if "locks" in buffers:
-        assert not buffers["locks"].any(), f"locks {buffers['locks']} are not zero after the launch"
-    return Run(buffers["c"], result)
+    packed = weight if isinstance(weight, PackedWeight) else marlin.pack(weight)
+    m, n, k = x.shape[0], packed.n, packed.k
+    config = config or config_for(name, m, n, k, packed.group_size, tile, stages)
+    compiled = compiler.build(kernel, config, target=target or target_of(run_on), compiler=compiled_by)
+    return compiled, kernel.grid(config, m, n, k, sms), buffers_for(kernel, config, x, packed, sms), (m, n, k)
 
 
-def _on_machine(compiled, buffers, grid, sizes, seed, edit_ptx):
+def on_gpu(compiled, grid, buffers, sizes, stream=0):
+    """-> tests.kernels.on_gpu.DeviceProblem, not launched yet. The CUDA bindings are imported by its first call."""
+    from tests.kernels.on_gpu import DeviceProblem
+    return DeviceProblem(compiled, grid, buffers, sizes, stream)
+
+
+def target_of(run_on):
+    return "sm_90a" if run_on == "machine" else driver.describe(0).target
+
+
+def sms_of(run_on):
+    """Multiprocessors of the device; the machine cuts its stripes for an H200."""
+    return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
+
+
+def _on_machine(compiled, grid, buffers, sizes, seed, edit_ptx):
     from numba_marlin.emulator import Machine
     machine = Machine(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx)
     arguments = [machine.memory.buffer(array, name=name, readonly=name in ("a", "b", "scales")).address for name, array in buffers.items()]
     return machine.run(compiled.entry, grid=grid, block=(compiled.threads, 1, 1), shared_bytes=compiled.shared_bytes,
                        args=[*arguments, *sizes], seed=seed)
-
-
-def _on_gpu(compiled, buffers, grid, sizes, seed, edit_ptx):
-    import cupy
-    from numba_marlin.launch import Launcher
-    assert edit_ptx is None, "broken kernels belong on the machine, not on a GPU"
-    guarded = {}
-    for name, array in buffers.items():
-        memory = cupy.full(array.nbytes + 2 * GUARD_BYTES, GUARD, cupy.uint8)
-        memory[GUARD_BYTES:GUARD_BYTES + array.nbytes] = cupy.asarray(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        guarded[name] = memory
-    cupy.cuda.runtime.deviceSynchronize()
-    Launcher(compiled)(grid, (*(memory.data.ptr + GUARD_BYTES for memory in guarded.values()), *sizes), stream=0)
-    cupy.cuda.runtime.deviceSynchronize()
-    for name, memory in guarded.items():
-        host = memory.get()
-        inside = host[GUARD_BYTES:-GUARD_BYTES]
-        assert (host[:GUARD_BYTES] == GUARD).all() and (host[-GUARD_BYTES:] == GUARD).all(), f"guard band of {name} was written"
-        if name in ("c", "locks"):
-            buffers[name].reshape(-1).view(np.uint8)[:] = inside
-        elif name != "partials":
-            assert (inside == np.ascontiguousarray(buffers[name]).reshape(-1).view(np.uint8)).all(), f"{name} is read-only and was written"
-    return None
