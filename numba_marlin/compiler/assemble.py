@@ -84,8 +84,8 @@ def tool_version(path: str) -> str:
     return match[1] if match else "unknown"
 
 
-def _opcodes(cubin, ptx):
-    """-> (counts, "sass") where an nvdisasm understands the cubin, else (counts, "ptx")."""
+def disassemble(cubin: bytes) -> str | None:
+    """The listing of an nvdisasm that understands the cubin; None without one."""
     for path in find_tools("nvdisasm"):
         with tempfile.NamedTemporaryFile(suffix=".cubin", prefix="numba_marlin_", delete=False) as file:
             file.write(cubin)
@@ -94,5 +94,11 @@ def _opcodes(cubin, ptx):
         finally:
             os.unlink(file.name)
         if done.returncode == 0:
-            return count_sass(done.stdout), "sass"
-    return count_ptx(ptx), "ptx"
+            return done.stdout
+    return None
+
+
+def _opcodes(cubin, ptx):
+    """-> (counts, "sass") where an nvdisasm understands the cubin, else (counts, "ptx")."""
+    listing = disassemble(cubin)
+    return (count_ptx(ptx), "ptx") if listing is None else (count_sass(listing), "sass")

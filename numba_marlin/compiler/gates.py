@@ -8,10 +8,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from numba_marlin.compiler.assemble import disassemble
 from numba_marlin.compiler.compiled import CompiledKernel
 from numba_marlin.compiler.resources import count_ptx
 
 _count = lru_cache(maxsize=64)(count_ptx)
+
+# ptxas (seen with 13.0 and 13.4) may fold a uniform shared-memory offset and an L2 cache policy into one uniform register pair: the
+# descriptor then has an odd number. An H200 refuses such a copy as an illegal instruction. Keep the address out of uniform registers.
+_FOLDED_POLICY = re.compile(r"LDGSTS\S*\s+\[R\d+\+UR\d+[^\]]*\], desc\[UR\d*[13579]\]")
 
 
 def opcode_count(compiled: CompiledKernel, prefix: str) -> int:
@@ -20,7 +25,8 @@ def opcode_count(compiled: CompiledKernel, prefix: str) -> int:
 
 
 def broken_promises(compiled: CompiledKernel) -> list[str]:
-    """What is wrong, a sentence each: local memory, double precision, calls, spills, a stack, static shared memory."""
+    """What is wrong, a sentence each: local memory, double precision, calls, spills, a stack, static shared memory, copies that
+    Hopper refuses."""
     found = []
     opcodes = _count(compiled.ptx)
     if re.search(r"\.local\b", compiled.ptx):
@@ -37,4 +43,11 @@ def broken_promises(compiled: CompiledKernel) -> list[str]:
     for name in ("spill_stores", "spill_loads", "stack"):
         if getattr(resources, name):
             found.append(f"{getattr(resources, name)} bytes of {name.replace('_', ' ')}")
+    listing = disassemble(compiled.cubin) if compiled.cubin and "cache_hint" in compiled.ptx else None
+    found += [f"an asynchronous copy is an illegal instruction on Hopper: {copy}" for copy in refused_copies(listing or "")[:1]]
     return found
+
+
+def refused_copies(listing: str) -> list[str]:
+    """The asynchronous copies in an nvdisasm listing that Hopper refuses."""
+    return _FOLDED_POLICY.findall(listing)
