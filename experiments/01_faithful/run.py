@@ -121,7 +121,7 @@ class Timer:
 
 
 def ampere_launchers(torch, m, n, k, args):
-    """Yield (config, compiled, grid, partials, locks) to time: the heuristic's choice, and with --all its other tile shape too."""
+    """Yield (config, compiled, grid, partials, locks) to time: the heuristic's choice first, and with --all its other tile shape too."""
     from numba_marlin import compiler
     from numba_marlin.kernels.ampere import KERNEL
     from numba_marlin import devices, heuristics
@@ -172,7 +172,7 @@ def measure_shape(torch, label, batches, args, write):
         if args.peer:
             peer_timer = Timer(torch, peer_launcher(torch, args.peer, x, weights, y, scales, m, n, k), args.target_us)
             peer_error = float((y[:, columns].float() - expected).norm() / expected.norm())  # recorded, not judged: see the README on its race
-        for config, compiled, grid, partials, locks in ampere_launchers(torch, m, n, k, args):
+        for position, (config, compiled, grid, partials, locks) in enumerate(ampere_launchers(torch, m, n, k, args)):
             launcher = Launcher(compiled)
 
             def ours(index):
@@ -190,7 +190,7 @@ def measure_shape(torch, label, batches, args, write):
             cublas_us = statistics.median(r[1] for r in rounds)
             bytes_moved = packed_bytes + scales.numel() * 2 + 2 * m * (k + n)
             write({
-                "kernel": "ampere", "compiler": args.compiler, "config": vars(config), "shape": label, "m": m, "n": n, "k": k, "group_size": GROUP_SIZE,
+                "kernel": "ampere", "compiler": args.compiler, "config": vars(config), "chosen": position == 0, "shape": label, "m": m, "n": n, "k": k, "group_size": GROUP_SIZE,
                 "dtype": "float16", "us": round(us, 2), "us_min": round(min(r[0] for r in rounds), 2), "us_max": round(max(r[0] for r in rounds), 2),
                 "cublas_us": round(cublas_us, 2), "speedup": round(statistics.median(c / o for o, c, _ in rounds), 3),
                 **({"marlin_cuda_us": round(statistics.median(r[2] for r in rounds), 2), "marlin_cuda_relative_error": peer_error} if peer_timer else {}),
@@ -243,7 +243,7 @@ def main(argv=None):
         measure(args)
     else:
         from report import report
-        report(HERE, SHAPES, MARLIN_CUDA)
+        report(HERE / "results.jsonl", HERE / "README.md", HERE.parent.parent / "README.md", HERE / "speedup.png", SHAPES, MARLIN_CUDA)
 
 
 if __name__ == "__main__":
