@@ -1,0 +1,114 @@
+"""Small problems and all that a launch of them needs, the same bytes wherever they are made: for ``agree.py`` and ``sanitize.py``. Imports no CUDA.
+
+A ``Case`` names a kernel, a shape and the data; ``Launch`` is that as host arrays: operands, C and partial sums of NaN, locks of zero.
+"""
+import concurrent.futures
+import hashlib
+import multiprocessing
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent))
+
+from numba_marlin import compiler  # noqa: E402
+from numba_marlin.formats import marlin  # noqa: E402
+from numba_marlin.kernels import ampere, naive, tiled  # noqa: E402
+from numba_marlin.quantize import quantize  # noqa: E402
+
+KERNELS = {module.KERNEL.name: module.KERNEL for module in (naive, tiled, ampere)}
+DATA = ("gaussian", "spread", "exact")
+OUTPUTS = ("c", "partials", "locks")
+
+
+@dataclass(frozen=True)
+class Case:
+    """tile: (thread_n_blocks, thread_k_blocks) of the faithful kernel, None for the others; sms: blocks of its grid at most. data: "gaussian"
+    (normal x, a rounded normal weight), "spread" (x times powers of two from 2**-8 to 2**8) or "exact" (integers, no rounding anywhere)."""
+    kernel: str
+    m: int
+    n: int
+    k: int
+    group_size: int
+    data: str = "gaussian"
+    tile: tuple = None
+    sms: int = 3
+
+    @property
+    def label(self):
+        tile = f" tile {16 * self.tile[0]}x{16 * self.tile[1]} blocks {self.sms}" if self.tile else ""
+        return f"{self.kernel} m{self.m} n{self.n} k{self.k} g{self.group_size}{tile} {self.data}"
+
+    @property
+    def config(self):
+        if self.kernel != "ampere":
+            return KERNELS[self.kernel].config_type(self.group_size)
+        n_blocks, k_blocks = self.tile
+        ragged = bool(self.k % (16 * k_blocks) or self.n % (16 * n_blocks))
+        return ampere.AmpereConfig(min(4, -(-self.m // 16)), n_blocks, k_blocks, -1 if self.group_size == -1 else self.group_size // 16, 4, ragged)
+
+    @property
+    def grid(self):
+        return KERNELS[self.kernel].grid(self.config, self.m, self.n, self.k, self.sms)
+
+    def build(self, compiled_by, target):
+        return compiler.build(KERNELS[self.kernel], self.config, target=target, compiler=compiled_by)
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    case: Case
+
+    @cached_property
+    def operands(self):
+        """x fp16 [m, k], QuantizedWeight"""
+        case = self.case
+        if case.data == "exact":
+            from numba_marlin import testing  # needs hypothesis
+            problem = testing.exact_problem(case.m, case.n, case.k, case.group_size, seed=case.k)
+            return problem.x, problem.weight
+        generator = np.random.default_rng((case.m, case.n, case.k))
+        x = generator.standard_normal((case.m, case.k))
+        weight = quantize((0.05 * generator.standard_normal((case.k, case.n))).astype(np.float32), group_size=case.group_size)
+        if case.data == "spread":
+            x = np.ldexp(x, generator.integers(-8, 9, x.shape))
+        return x.astype(np.float16), weight
+
+    @cached_property
+    def buffers(self):
+        """{name: array} in the order of the kernel's addresses; a run on the PTX machine writes into them."""
+        case, (x, weight) = self.case, self.operands
+        kernel, packed = KERNELS[case.kernel], marlin.pack(weight)
+        found = {"a": x, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, np.float16), "scales": packed.scales}
+        sizes = kernel.workspace_bytes(case.config, case.m, case.n, case.k, case.sms)
+        if sizes:
+            found["partials"], found["locks"] = np.full(sizes[0] // 4, np.nan, np.float32), np.zeros(sizes[1], np.int32)
+        addresses = tuple(name for name, kind in kernel.parameters if kind == "u64")
+        assert tuple(found) == addresses, f"kernel {case.kernel} takes {addresses}, not {tuple(found)}"
+        return found
+
+    @property
+    def sizes(self):
+        return self.case.m, self.case.n, self.case.k
+
+    @cached_property
+    def digest(self):
+        """SHA-256 in hex of the bytes that the kernel reads."""
+        return hashlib.sha256(b"".join(self.buffers[name].tobytes() for name in ("a", "b", "scales"))).hexdigest()
+
+
+def _build(case, compiled_by, target):
+    case.build(compiled_by, target)
+
+
+def warm_cache(cases, compilers, target, jobs=None):
+    """Compile everything once, in processes side by side, so that it lies in the disk cache."""
+    work = {(case.config, by): (case, by, target) for case in cases for by in compilers}
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in [pool.submit(_build, *each) for each in work.values()]:
+            future.result()
+    return len(work)
