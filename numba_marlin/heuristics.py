@@ -139,10 +139,10 @@ def _ampere_reasons(problem: Problem, config, sms: int) -> tuple[str, ...]:
     wide = config.thread_n_blocks == WIDE[0]
     slices = wide_slices(problem)
     if slices >= sms:
-        rule = f"{slices} slices of wide tiles keep {sms} SMs busy, few are shared: wide tiles read A less often"
+        rule = f"wide tiles make {slices:,} slices, enough for {sms} SMs: few are shared, and A is read less often"
     else:
-        rule = f"{slices} slices of wide tiles are fewer than {sms} SMs, so blocks share slices: deep tiles share between fewer blocks"
-    reasons = [f"tile k{tile_k} x n{tile_n}: " + (rule if wide == (slices >= sms) else f"the other shape, although {rule}")]
+        rule = f"wide tiles make only {slices} slice{'s' * (slices > 1)} for {sms} SMs, so blocks share slices: with deep tiles, fewer share one"
+    reasons = [f"tile k{tile_k} x n{tile_n}: " + (rule if wide == (slices >= sms) else f"the other shape, to compare with: {rule}")]
     if wide != (m > 16):
         reasons.append(f"the original would take the other shape for m={m}: it goes by m alone")
     if m <= 16 * M_BLOCKS:
@@ -200,19 +200,21 @@ def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Can
 
 
 def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
-    """All candidates that fit ``device``, best first."""
+    """All candidates that fit ``device``, best first; ValueError, with what is wrong with each, if there is none."""
     first = default_config("ampere", problem, device.sms)
     tried = [("ampere", first)]
     tried += [("ampere", _ampere_config(problem, shape)) for shape in TILE_SHAPES]
     tried += [(name, None) for name in reversed(LADDER) if name != "ampere"]
-    result = []
+    result, refusals = [], []
     for position, (kernel, config) in enumerate(tried):
         if config == first and position:
             continue
         try:
             result.append(candidate(problem, device, kernel, config))
-        except ValueError:  # does not fit: not a candidate here
-            continue
+        except ValueError as error:  # does not fit: not a candidate here
+            refusals.append(str(error))
+    if not result:
+        raise ValueError(f"no kernel runs m={problem.m}, n={problem.n}, k={problem.k} on {device.name}: {'; '.join(refusals)}")
     return tuple(result)
 
 
@@ -241,7 +243,7 @@ class Explanation:
         lines = [
             f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], 4-bit weights, {groups}",
             f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB shared memory a block ({d.source})",
-            f"bytes moved at least: {p.least_bytes:,} (modelled)",
+            f"moves at least {p.least_bytes:,} bytes" + (f", in {p.least_bytes / d.bandwidth_bytes * 1e6:.3g} us if nothing else took time" if d.bandwidth_bytes else "") + " (modelled)",
         ]
         for position, each in enumerate(self.candidates, start=1):
             lines += ["", *_lines(each, position)]
@@ -261,8 +263,6 @@ def _lines(each: Candidate, position: int) -> list[str]:
         *(f"   - {reason}" for reason in each.reasons),
         f"   modelled: {work}",
     ]
-    if "memory_us" in f:
-        lines.append(f"   modelled: memory alone takes at least {f['memory_us']:g} us")
     return lines
 
 
@@ -270,4 +270,6 @@ def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device 
     """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``."""
     problem = Problem(m, n, k, group_size)
     where = devices.device(device) if isinstance(device, str) else device
+    if not isinstance(where, Device):
+        raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")
     return Explanation(problem, where, rank(problem, where))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 HELP = "say which kernel and configuration would run for a problem, and why"
 EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
-  numba-marlin explain --m 1 --n 4096 --k 4096 --group-size -1 --device "RTX 4090" --json"""
+  numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json"""
 
 
 def add_arguments(parser) -> None:
@@ -18,12 +18,15 @@ def add_arguments(parser) -> None:
 
 def execute(args, report) -> bool:
     from numba_marlin import api
-    from numba_marlin.cli.report import check_output, to_json, write_atomically
+    from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
     explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device)
     report.data = explanation.to_dict()
-    report.text(str(explanation))
+    head, *candidates = str(explanation).split("\n\n")
+    report.text(head, BOLD)
+    for position, candidate in enumerate(candidates):  # the first is the choice, the others are to compare it with
+        report.text("\n" + candidate, "" if position == 0 else DIM)
     if target is not None:
         write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
     return True

@@ -15,14 +15,14 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import check_output, to_json, write_atomically
+    from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
     rows = collect()
     report.data = {"rows": rows}
-    for each in rows:
-        label = each["name"] if each["status"] == "ok" else f"{each['name']} [{each['status']}]"
-        report.text(f"{label:<26} {each['detail']}")
+    labels = [each["name"] if each["status"] == "ok" else f"{each['name']} [{each['status']}]" for each in rows]
+    for label, each in zip(labels, rows):
+        report.row(label, each["detail"], BOLD if each["status"] == "ok" else DIM, max(map(len, labels)) + 1)
     if target is not None:
         write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
     return True
@@ -40,7 +40,7 @@ def collect() -> list[dict]:
     on_gpu = can_compile and gpu[-1]["status"] == "ok"
     return [
         row("can: PTX machine", can_compile, "runs compiled kernels on the CPU" if can_compile else "needs a compiler"),
-        row("can: GPU", on_gpu, "runs kernels on device 0" if on_gpu else f"needs {'a device of compute capability 8.0 or more' if can_compile else 'a compiler'}"),
+        row("can: GPU", on_gpu, "runs kernels on device 0" if on_gpu else f"needs {'a GPU of compute capability 8.0 or more, and its driver' if can_compile else 'a compiler'}"),
         row("can: reference", True, "float64 product on the CPU"),
         row("python", True, f"{platform.python_version()} ({platform.system()} {platform.machine()})"),
         *_packages(),
@@ -68,9 +68,10 @@ def _compilers() -> list[dict]:
     from numba_marlin.compiler import COMPILERS, available_compilers
 
     available = available_compilers()
-    default = " (default)"
+    extra = {"numba-cuda": "cu13", "numba-cuda-mlir": "cu13,mlir"}
     return [
-        row(f"compiler {name}", name in available, ("found" if name in available else "not installed") + (default if name == COMPILERS[0] else ""))
+        row(f"compiler {name}", name in available,
+            (f"found{', the default' if name == COMPILERS[0] else ''}" if name in available else f"not installed: install numba-marlin[{extra[name]}]"))
         for name in COMPILERS
     ]
 
@@ -91,7 +92,7 @@ def _gpus() -> list[dict]:
     for ordinal, each in enumerate(probe.devices):
         detail = f"{each.name}, {each.sms} SMs, {each.arch}, {each.shared_bytes_per_block // 1024} KiB shared memory a block"
         rows.append(row(f"gpu {ordinal}", probe.usable, detail if probe.usable else f"{detail}: {probe.reason}"))
-    return rows if probe.devices else [*rows, row("gpu", False, probe.reason)]
+    return rows if probe.devices else [*rows, row("gpu", False, probe.reason if probe.driver_version else "none without a driver")]
 
 
 def _cache() -> dict:

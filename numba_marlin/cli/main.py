@@ -15,17 +15,20 @@ from numba_marlin.cli.report import Report
 from numba_marlin.errors import CapabilityMissing
 
 OK, CHECK_FAILED, USAGE, MISSING = 0, 1, 2, 3
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell has it
 TRACEBACK = "NUMBA_MARLIN_TRACEBACK"  # set, it shows where an error came from
 VERBS = {
     "run": "numba_marlin.cli.run",
     "info": "numba_marlin.cli.info",
     "explain": "numba_marlin.cli.explain",
 }
-EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 3 this machine lacks something that was asked for
+EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
+            3 this machine lacks something that was asked for
 
 examples:
-  numba-marlin run                    quantise, pack and multiply a random matrix with the Marlin kernel, and check the result
-  numba-marlin info                   what this machine can and cannot do
+  numba-marlin run                   a random matrix, all the way; no GPU needed
+  numba-marlin run --input w.npy     your own
+  numba-marlin info
   numba-marlin explain --m 16 --n 8192 --k 8192
 """
 
@@ -38,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("--version", action="version", version=f"numba-marlin {__version__}")
-    verbs = result.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = result.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs", description="`numba-marlin VERB --help` says more")
     for name, module_name in VERBS.items():
         module = importlib.import_module(module_name)
         verb = verbs.add_parser(
@@ -53,12 +56,21 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:  # somebody who looks around
+        parser().print_help(sys.stderr)
+        return USAGE
+    args = parser().parse_args(arguments)
     report = Report(args.verb, args.json)
     try:
         if args.seed < 0:
             raise ValueError(f"--seed {args.seed} must not be negative")
         ok = args.execute(args, report)
+        report.finish(ok)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read stdout has seen enough; Python would complain once more when it closes it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except Exception as error:
         code = _exit_code(error)
         if code is None or os.environ.get(TRACEBACK):
@@ -70,7 +82,6 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nnumba-marlin: interrupted", file=sys.stderr)
         return 130
-    report.finish(ok)
     return OK if ok else CHECK_FAILED
 
 

@@ -1,7 +1,8 @@
 """What a verb has to say: rows for people on stdout as they come, or one JSON object at the end; progress on stderr.
 
 With ``--json`` stdout carries that object and nothing else: at least ``schema`` ("numba-marlin/<verb>/<version>") and ``ok``.
-Progress is a spinner on a terminal, a plain line a step elsewhere.
+Progress is a spinner on a terminal, a plain line a step elsewhere. Lines fit the terminal (``COLUMNS``, where there is none); colour is for terminals, and not
+with ``NO_COLOR`` or ``TERM=dumb``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 SCHEMA_VERSION = 1
 LABEL_WIDTH = 10
+NARROWEST, WIDEST, USUAL = 50, 120, 100  # columns: text is never set narrower or wider; where no terminal says how wide it is
+BOLD, DIM, GREEN, RED = "1", "2", "1;32", "1;31"
 
 
 class Report:
@@ -24,15 +29,16 @@ class Report:
         self.verb, self.as_json = verb, as_json
         self.data: dict = {}
 
-    def row(self, label: str, text: str) -> None:
-        """One labelled line for people; further lines of ``text`` are indented under it."""
+    def row(self, label: str, text: str, style: str = BOLD, width: int = LABEL_WIDTH) -> None:
+        """One labelled line for people; what does not fit, and further lines of ``text``, go on indented under it."""
         if not self.as_json:
-            indent = "\n" + " " * (LABEL_WIDTH + 1)
-            print(f"{label:<{LABEL_WIDTH}} {text.replace(chr(10), indent)}".rstrip(), flush=True)
+            indent = " " * (width + 1)
+            lines = wrapped(text, columns() - len(indent))
+            print("\n".join([styled(f"{label:<{width}}", style) + " " + lines[0], *(indent + line for line in lines[1:])]).rstrip(), flush=True)
 
-    def text(self, text: str) -> None:
+    def text(self, text: str, style: str = "") -> None:
         if not self.as_json:
-            print(text, flush=True)
+            print("\n".join(styled(line, style) for line in wrapped(text, columns())), flush=True)
 
     @contextlib.contextmanager
     def step(self, what: str):
@@ -53,6 +59,27 @@ class Report:
     def finish(self, ok: bool, error: str | None = None) -> None:
         if self.as_json:
             print(to_json(self.object(ok, error)))
+
+
+def columns() -> int:
+    return min(WIDEST, max(NARROWEST, shutil.get_terminal_size((USUAL, 24)).columns))
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The lines of ``text``, long ones broken between words; what follows a bullet stays right of it. Paths are never broken."""
+    result = []
+    for line in text.splitlines() or [""]:
+        lead = line[: len(line) - len(line.lstrip(" "))]
+        hang = lead + ("  " if line.lstrip(" ").startswith("- ") else "")
+        result += textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False) or [""]
+    return result
+
+
+def styled(text: str, style: str) -> str:
+    """``text`` in an ANSI style, if stdout is a terminal that takes it."""
+    if not style or not text.strip() or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{style}m{text}\x1b[0m"
 
 
 def to_json(value: dict) -> str:

@@ -12,7 +12,8 @@ HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check t
 EXAMPLES = """  numba-marlin run
   numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
   numba-marlin run --input w.npy --json
-  numba-marlin run --input model.safetensors --tensor layers.0.mlp.up_proj.weight --transpose --out y.npy"""
+  numba-marlin run --input model.safetensors --transpose \\
+      --tensor layers.0.mlp.up_proj.weight --out y.npy"""
 DEFAULT_N, DEFAULT_K = 256, 1024
 
 
@@ -58,7 +59,7 @@ def execute(args, report) -> bool:
         _compile(report, plan, args.compiler)
 
     x = random.standard_normal((args.m, k)).astype(np.float16)
-    with report.step(f"multiplying {args.m} x {k} activations on {'the CPU' if plan.device is None else plan.device.name}"):
+    with report.step(f"multiplying {args.m} x {k} activations on {'the CPU' if plan.device is None else 'the PTX machine' if plan.backend == 'emulator' else plan.device.name}"):
         y, info = api.matmul(x, p, args.backend, kernel=args.kernel, compiler=args.compiler, return_info=True)
     _report_run(report, info)
     with report.step("comparing with the float64 reference"):
@@ -148,12 +149,21 @@ def _report_run(report, info) -> None:
     grid = "" if info.candidate is None else f", grid {' x '.join(map(str, info.candidate.grid))}, {info.candidate.threads} threads a block"
     work = "" if info.instructions is None else f", {info.instructions:,} warp instructions"
     note = ", copies included: not a benchmark" if info.backend == "cuda" else ""
-    report.row("ran", f"on {info.device}{grid}: {info.seconds:.3g} s{work}{note}\n({info.reason})")
+    where = "the PTX machine" + info.device.removeprefix("PTX machine") if info.backend == "emulator" else info.device
+    report.row("ran", f"on {where}{grid}: {info.seconds:.3g} s{work}{note}\n({info.reason})")
     report.data["run"] = info.to_dict()
 
 
 def _report_verdict(report, verdict) -> None:
-    report.row("checked", f"{'ok' if verdict.ok else 'WRONG'}: {verdict}")
+    from numba_marlin.cli.report import GREEN, RED
+
+    worst = f"got {verdict.actual_at_worst:.6g}, expected {verdict.expected_at_worst:.6g} +- {verdict.bound_at_worst:.3g}"
+    if verdict.ok:
+        text = f"ok: each of {verdict.size:,} outputs is within its own error bound of the float64 product\n"
+        text += f"largest error {verdict.max_error:.3g}; nearest to its bound ({verdict.max_ratio:.0%} of it) at {verdict.worst}: {worst}"
+    else:
+        text = f"WRONG: {verdict.failures:,} of {verdict.size:,} outputs are out of their error bounds; worst at {verdict.worst}: {worst}"
+    report.row("checked", text, GREEN if verdict.ok else RED)
     report.data["check"] = {
         "ok": verdict.ok, "max_error": verdict.max_error, "max_error_over_bound": verdict.max_ratio, "failures": verdict.failures, "outputs": verdict.size,
     }

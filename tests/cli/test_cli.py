@@ -154,6 +154,39 @@ def test_info_labels_what_is_missing(capsys, monkeypatch):
     assert code == 0 and "driver [missing]" in out
 
 
+def test_lines_fit_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    for argv in (["run", "--backend", "reference", "--n", 64, "--k", 128], ["explain", "--m", 16, "--n", 8192, "--k", 8192], ["info"]):
+        _, out, _ = run(capsys, *argv)
+        assert max(len(line) for line in out.splitlines() if "/" not in line) <= 60  # paths are not broken
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch):
+    from numba_marlin.cli import report
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert report.styled("text", report.RED) == "text"  # pytest captures stdout: no terminal
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert report.styled("text", report.RED) == "\x1b[1;31mtext\x1b[0m"
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert report.styled("text", report.RED) == "text"
+
+
+def test_a_reader_that_stops_is_no_error():
+    command = f"{sys.executable} -m numba_marlin explain --m 16 --n 8192 --k 8192 | head -n 0; echo ${{PIPESTATUS[0]}}"
+    for _ in range(3):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        assert done.stderr == "" and done.stdout.strip() in ("0", "141")  # 0: everything fitted into the pipe first
+
+
+def test_without_arguments_the_help_is_printed(capsys):
+    code, out, err = run(capsys)
+    assert code == 2 and out == "" and "examples:" in err and "VERB" in err
+
+
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "numba_marlin", "explain", "--m", "1", "--n", "64", "--k", "128", "--json"], capture_output=True, text=True)
     assert done.returncode == 0 and json.loads(done.stdout)["ok"] is True
