@@ -110,7 +110,8 @@ def _workspace_need(problem: Problem, chosen: Plan) -> tuple[int, int]:
     """(bytes of partials, number of locks); (0, 0) for a kernel whose blocks do not meet."""
     definition = find_kernel(chosen.candidate.kernel)
     sizes = definition.workspace_bytes(chosen.candidate.config, problem.m, problem.n, problem.k, chosen.device.sms)
-    return tuple(sizes) or (0, 0)
+    partials_bytes, locks_bytes = sizes or (0, 0)
+    return partials_bytes, locks_bytes // 4
 
 
 def _workspace_views(workspace: Workspace, needs: tuple[int, int]) -> tuple[arrays.ArrayView, arrays.ArrayView]:

@@ -91,6 +91,23 @@ def test_a_size_that_is_no_int_is_a_type_error():
         explain(1.0, 256, 1024)
 
 
+def test_more_tiles_than_the_faithful_kernel_can_count_are_refused():
+    config = default_config("ampere", Problem(64, 64, 128), 132)
+    assert config.grid(64 * 2**15 - 64, 128 * 2**17, 128, 1) == (1, 1, 1)
+    with pytest.raises(ValueError, match="4294967296 tiles for 132 blocks, must be 2..32 at most"):
+        config.grid(64 * 2**15, 128 * 2**17, 128, 132)
+
+
+def test_a_problem_that_no_kernel_takes_is_refused_with_every_reason():
+    with pytest.raises(ValueError, match="no kernel runs m=2147483647, n=1073741824, k=16.*tiles for.*beyond CUDA's limit"):
+        explain(2**31 - 1, 2**30, 16, -1)
+
+
+def test_a_device_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="device is a int, must be a name or a Device"):
+        explain(1, 64, 128, device=0)
+
+
 def test_a_grid_beyond_cudas_limits_is_refused():
     with pytest.raises(ValueError, match="beyond CUDA's limit"):
         candidate(Problem(16 * 65536, 64, 128), H200, "tiled")

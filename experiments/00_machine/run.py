@@ -34,9 +34,9 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 def run_once(compiled, x, packed, blocks):
     """-> (seconds, RunResult, c)."""
     m, n, k = x.shape[0], packed.n, packed.k
-    partial_bytes, locks = KERNEL.workspace_bytes(compiled.config, m, n, k, blocks)
+    partial_bytes, lock_bytes = KERNEL.workspace_bytes(compiled.config, m, n, k, blocks)
     buffers = {"a": x, "b": packed.qweight, "c": np.full((m, n), np.nan, np.float16), "scales": packed.scales,
-               "partials": np.full(max(4, partial_bytes // 4), np.nan, np.float32), "locks": np.zeros(max(1, locks), np.int32)}
+               "partials": np.full(max(4, partial_bytes // 4), np.nan, np.float32), "locks": np.zeros(max(1, lock_bytes // 4), np.int32)}
     start = time.perf_counter()
     machine = Machine(compiled.ptx)
     addresses = [machine.memory.buffer(array, name=name).address for name, array in buffers.items()]

@@ -86,7 +86,7 @@ class Launch:
         found = {"a": x, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, np.float16), "scales": packed.scales}
         sizes = kernel.workspace_bytes(case.config, case.m, case.n, case.k, case.sms)
         if sizes:
-            found["partials"], found["locks"] = np.full(sizes[0] // 4, np.nan, np.float32), np.zeros(sizes[1], np.int32)
+            found["partials"], found["locks"] = np.full(sizes[0] // 4, np.nan, np.float32), np.zeros(sizes[1] // 4, np.int32)
         addresses = tuple(name for name, kind in kernel.parameters if kind == "u64")
         assert tuple(found) == addresses, f"kernel {case.kernel} takes {addresses}, not {tuple(found)}"
         return found

@@ -131,9 +131,9 @@ def ampere_launchers(torch, m, n, k, args):
     for config in ranked if args.all else ranked[:1]:
         compiled = compiler.build(KERNEL, config, target=args.target, compiler=args.compiler)
         grid = KERNEL.grid(config, m, n, k, sms)
-        partial_bytes, locks = KERNEL.workspace_bytes(config, m, n, k, sms)
+        partial_bytes, lock_bytes = KERNEL.workspace_bytes(config, m, n, k, sms)
         partials = torch.empty(max(1, partial_bytes // 4), dtype=torch.float32, device="cuda")
-        yield config, compiled, grid, partials, torch.zeros(locks, dtype=torch.int32, device="cuda")
+        yield config, compiled, grid, partials, torch.zeros(lock_bytes // 4, dtype=torch.int32, device="cuda")
 
 
 def peer_launcher(torch, path, x, weights, y, scales, m, n, k):

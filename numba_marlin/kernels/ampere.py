@@ -105,7 +105,15 @@ class AmpereConfig:
         return max(pipeline, reduction, result) + self.stages * self.s_stage_bytes
 
     def grid(self, m, n, k, sms):
-        return (min(sms, ceil_div(k, 16 * self.thread_k_blocks) * ceil_div(n, 16 * self.thread_n_blocks) * ceil_div(m, 16 * self.thread_m_blocks)), 1, 1)
+        tiles = ceil_div(k, 16 * self.thread_k_blocks) * ceil_div(n, 16 * self.thread_n_blocks) * ceil_div(m, 16 * self.thread_m_blocks)
+        blocks = min(sms, tiles)
+        if tiles + blocks > 2**32:
+            raise ValueError(f"m={m}, n={n}, k={k} are {tiles} tiles for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
+        return (blocks, 1, 1)
+
+    def workspace_bytes(self, m, n, k, sms):
+        blocks = self.grid(m, n, k, sms)[0]
+        return blocks * self.partial_bytes, blocks * 4
 
 
 def make(lang, config):
@@ -486,6 +494,6 @@ KERNEL = KernelDefinition(
     threads=lambda config: THREADS,
     shared_bytes=lambda config: config.shared_bytes,
     grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    workspace_bytes=lambda config, m, n, k, sms: (config.grid(m, n, k, sms)[0] * config.partial_bytes, config.grid(m, n, k, sms)[0]),
+    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
     min_arch="sm_80",
 )

@@ -27,8 +27,8 @@ class KernelDefinition:
     """name: also the name of its module and, as marlin_NAME, of its PTX entry; config_type: a frozen dataclass that refuses what the kernel
     cannot do; parameters: (name, type) in order, type u64 for a device address or i32; make, threads and shared_bytes: functions of the
     configuration (threads a block; bytes of dynamic shared memory); grid(config, m, n, k, sms) -> (x, y, z) blocks on a device of that many
-    multiprocessors; workspace_bytes(config, m, n, k, sms) -> bytes of each buffer the kernel needs besides its operands (zeros before the
-    launch, where it asks for that, are the kernel's own contract), in the order of its parameters; min_arch: the least target."""
+    multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of partials, bytes of locks): what a kernel with these two parameters
+    needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target."""
     name: str
     config_type: type
     parameters: tuple[tuple[str, str], ...]

@@ -43,9 +43,9 @@ def buffers_for(kernel, config, x, packed, sms):
     }
     names = [name for name, _ in kernel.parameters]
     if "partials" in names:
-        partial_bytes, locks = kernel.workspace_bytes(config, m, n, k, sms)
+        partial_bytes, lock_bytes = kernel.workspace_bytes(config, m, n, k, sms)
         buffers["partials"] = np.full(max(4, partial_bytes // 4), np.nan, np.float32)
-        buffers["locks"] = np.zeros(max(1, locks), np.int32)
+        buffers["locks"] = np.zeros(max(1, lock_bytes // 4), np.int32)
     return buffers
 
 
