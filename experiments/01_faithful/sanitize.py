@@ -125,6 +125,7 @@ def parse_summary(text):
 def under(tool, sanitizer, args, plant=False):
     """Run ``run`` under a tool -> (its whole output, seconds)."""
     command = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--target-processes", "application-only", "--print-limit", "20",
+               *(["--padding", "4096"] if tool == "memcheck" else []),  # else a neighbouring allocation hides an overrun
                sys.executable, str(Path(__file__).resolve()), "run", "--compilers", ",".join(args.compilers), *(["--plant", tool] if plant else [])]
     start = time.perf_counter()
     # A group of its own: on a timeout the program that the sanitizer started must end too.
