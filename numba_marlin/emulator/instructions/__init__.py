@@ -54,6 +54,13 @@ def allow(ins: Instruction, *modifiers: str) -> None:
             raise unsupported(ins, f"modifier .{modifier} is not implemented")
 
 
+def refuse(ins: Instruction, kind: str, *modifiers: str) -> None:
+    """Raise UnknownInstruction if ``ins`` has one of ``modifiers``, which its opcode takes but not for type ``kind``."""
+    for modifier in modifiers:
+        if modifier in ins.modifiers:
+            raise unsupported(ins, f"modifier .{modifier} is not defined for {kind}")
+
+
 def operands(ins: Instruction, *counts: int) -> tuple:
     """The operands, if there are as many as one of ``counts``."""
     if len(ins.operands) not in counts:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.errors import OutOfBounds
+from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.program import Register
 from numba_marlin.emulator.registers import PREDICATE
 
@@ -19,12 +20,14 @@ HINTS = ("ca", "cg", "shared", "shared::cta", "global", "L2::cache_hint", "L2::6
 def cp_async(ins, m):
     """cp.async.{ca|cg}.shared.global [dst], [src], cp-size{, src-size | ignore-src}{, cache-policy}"""
     allow(ins, *HINTS)
-    target, origin, size, *rest = ins.operands
+    target, origin, _, *rest = operands(ins, 3, 4, 5)
     nbytes = m.immediate(ins, 2)
     if nbytes not in ((16,) if "cg" in ins.modifiers else (4, 8, 16)):
         raise unsupported(ins, f"cp-size {nbytes} is not allowed")
     if "L2::cache_hint" in ins.modifiers:
         rest = rest[:-1]
+    if len(rest) > 1:
+        raise unsupported(ins, f"{len(ins.operands)} operands are one too many without .L2::cache_hint")
     valid, ignore = None, None
     if rest and isinstance(rest[0], Register) and rest[0].width == PREDICATE:
         ignore = m.source(ins, rest[0], "pred")
@@ -38,7 +41,9 @@ def cp_async(ins, m):
         if ignore is not None:
             given[...] = np.where(ignore[lanes.sel], 0, nbytes)
         elif valid is not None:
-            given[...] = np.minimum(np.asarray(valid[lanes.sel]).astype(np.int64), nbytes)
+            given[...] = valid[lanes.sel]
+            if given.max() > nbytes:
+                raise lanes.fault(OutOfBounds, f"src-size {given.max()} must be at most cp-size {nbytes}", ins, given > nbytes)
         copies.issue(ins, lanes, at(lanes), source(lanes), nbytes, given)
 
     return step
@@ -52,12 +57,15 @@ def bulk(ins, m):
 @instruction("cp.async.commit_group")
 def commit_group(ins, m):
     """#...-cp-async-commit-group"""
+    allow(ins)
+    operands(ins, 0)
     return lambda lanes: m.copies.commit(ins, lanes)
 
 
 @instruction("cp.async.wait_group")
 def wait_group(ins, m):
     """#...-cp-async-wait-group: all but the N most recent groups of the thread have landed."""
+    allow(ins)
     latest = m.immediate(ins, 0)
     m.copies.reserve(latest)
     return lambda lanes: m.copies.wait_group(ins, lanes, latest)
@@ -66,4 +74,6 @@ def wait_group(ins, m):
 @instruction("cp.async.wait_all")
 def wait_all(ins, m):
     """#...-cp-async-wait-all"""
+    allow(ins)
+    operands(ins, 0)
     return lambda lanes: m.copies.wait_all(ins, lanes)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, type_of, unsupported
 from numba_marlin.emulator.instructions.half import HALVES, codec
 from numba_marlin.emulator.instructions.load_store import ORDER, SPACES, space_of
 from numba_marlin.emulator.program import TYPE_BITS, Sink
 from numba_marlin.emulator.registers import DTYPES
 
+FLOATS = (*HALVES, "f32", "f64")
 # What comes to lie in memory, from what was there (old) and the operands.
 OPERATIONS = {
     "add": lambda old, b: old + b,
@@ -32,11 +33,13 @@ OPERATIONS = {
 @instruction("atom", "red")
 def atomic(ins, m):
     """#...-atom, #...-red"""
-    allow(ins, *SPACES, *ORDER, *OPERATIONS, "noftz", "ftz")
+    allow(ins, *SPACES, *ORDER, *OPERATIONS, "noftz")
     name = next((mod for mod in ins.modifiers if mod in OPERATIONS), None)
     if name is None:
         raise unsupported(ins, "names no operation")
-    kind = ins.types[-1]
+    kind = type_of(ins)
+    if kind in FLOATS and name != "add":
+        raise unsupported(ins, f".{name} is not implemented for {kind}")
     function = OPERATIONS[name]
     values = list(ins.operands)
     target = Sink() if ins.root == "red" else values.pop(0)
@@ -48,8 +51,8 @@ def atomic(ins, m):
         raise unsupported(ins, f"{len(values)} values are not what .{name} takes")
     sources = [m.source(ins, value, kind) for value in values]
     if kind in HALVES:
-        function = half_operation(ins, kind, name)
-    elif kind == "f32" and name == "add":
+        function = half_sum(ins, kind)
+    elif kind == "f32":
         function = lambda old, b: numerics.canonical32(old + b)  # noqa: E731
     at, memory, space = m.address(ins, address), m.memory, space_of(ins)
     dtype, size = np.dtype(DTYPES[kind]), TYPE_BITS[kind] // 8
@@ -92,10 +95,8 @@ def exchange(memory, ins, lanes, space, where, size, dtype, kind, function, give
     return old
 
 
-def half_operation(ins, kind: str, name: str):
+def half_sum(ins, kind: str):
     decode, encode = codec(ins, kind)
-    if name != "add":
-        raise unsupported(ins, f".{name} is not implemented for {kind}")
     return lambda old, b: encode(decode(old) + decode(b))
 
 

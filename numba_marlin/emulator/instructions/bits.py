@@ -234,6 +234,7 @@ def mode_selector(mode: str, i: int, n):
 @instruction("popc")
 def popc(ins, m):
     """#integer-arithmetic-instructions-popc"""
+    allow(ins)
     kind = type_of(ins, "b32", "b64")
     d, a = m.bind(ins, "u32", kind)
 
@@ -260,6 +261,7 @@ def leading_position(value, bits: int):
 @instruction("clz")
 def clz(ins, m):
     """#integer-arithmetic-instructions-clz"""
+    allow(ins)
     kind = type_of(ins, "b32", "b64")
     d, a = m.bind(ins, "u32", kind)
     bits = TYPE_BITS[kind]
@@ -294,6 +296,7 @@ def bfind(ins, m):
 @instruction("brev")
 def brev(ins, m):
     """#integer-arithmetic-instructions-brev"""
+    allow(ins)
     kind = type_of(ins, "b32", "b64")
     d, a = m.bind(ins, kind, kind)
     bits = TYPE_BITS[kind]

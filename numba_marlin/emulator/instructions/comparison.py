@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.instructions.half import HALVES, codec
 from numba_marlin.emulator.program import Pair, Sink
 
@@ -26,9 +26,12 @@ def comparison(ins, kind: str):
     """(name of the comparison, its function on values as they lie in registers)."""
     name = ins.modifiers[0]
     if kind[0] not in "fb" or kind in ("b16", "b32", "b64"):
+        refuse(ins, kind, "ftz")
         if name not in INTEGER:
             raise unsupported(ins, f"comparison .{name} is not defined for {kind}")
         return INTEGER[name]
+    if kind == "f64":
+        refuse(ins, kind, "ftz")
     decode = codec(ins, kind)[0] if kind in HALVES else numerics.flush if "ftz" in ins.modifiers else lambda x: x
     if name in ORDERED:
         test, either = ORDERED[name], None
@@ -133,13 +136,18 @@ def selp(ins, m):
 
 @instruction("slct")
 def slct(ins, m):
-    """#comparison-and-selection-instructions-slct: c >= 0 ? a : b"""
+    """#comparison-and-selection-instructions-slct: c >= 0 ? a : b; with .ftz a subnormal c is zero."""
     allow(ins, "ftz")
+    if len(ins.types) != 2 or ins.types[1] not in ("s32", "f32"):
+        raise unsupported(ins, "needs a type and .s32 or .f32")
     kind, sign = ins.types
     d, a, b, c = m.bind(ins, kind, kind, kind, sign)
+    ftz = "ftz" in ins.modifiers
+    if sign == "s32":
+        refuse(ins, sign, "ftz")
 
     def step(lanes):
         s = lanes.sel
-        d[s] = np.where(np.asarray(c[s]) >= 0, a[s], b[s])
+        d[s] = np.where((numerics.flush(c[s]) if ftz else np.asarray(c[s])) >= 0, a[s], b[s])
 
     return step

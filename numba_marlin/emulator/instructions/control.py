@@ -83,15 +83,21 @@ def cluster_barrier(ins, m):
     raise unsupported(ins, "clusters are not implemented")
 
 
-@instruction("membar", "fence", "nanosleep", "griddepcontrol", "pmevent")
+FENCE = "sc acq_rel acquire release cta cluster gpu gl sys proxy alias async".split()
+NOTHING = {"membar": FENCE, "fence": FENCE, "nanosleep": (), "griddepcontrol": ("launch_dependents", "wait"), "pmevent": ("mask",)}
+
+
+@instruction(*NOTHING)
 def nothing(ins, m):
     """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially consistent here."""
+    allow(ins, *NOTHING[ins.root])
     return lambda lanes: None
 
 
 @instruction("trap", "brkpt")
 def trap(ins, m):
     """#miscellaneous-instructions-trap"""
+    allow(ins)
 
     def step(lanes):
         raise lanes.fault(Trap, f"the program executed {ins.opcode}", ins)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.program import TYPE_BITS
 from numba_marlin.emulator.registers import DTYPES
 
@@ -44,6 +44,8 @@ def cvt(ins, m):
     if len(ins.types) != 2:
         raise unsupported(ins, "needs a destination and a source type")
     to, kind = ins.types
+    if "ftz" in ins.modifiers and "f32" not in (to, kind):
+        raise unsupported(ins, "modifier .ftz is defined where f32 takes part")
     if to.endswith("x2"):
         return packed(ins, m, to, kind)
     target, origin = operands(ins, 2)
@@ -141,9 +143,8 @@ def packed(ins, m, to: str, kind: str):
         raise unsupported(ins, f"{to} from {kind} is not implemented")
     mode = next((x for x in ins.modifiers if x in FLOAT_ROUNDINGS), "rn")
     write = encode(ins, to[:-2], mode)
-    relu, sat = "relu" in ins.modifiers, "sat" in ins.modifiers
-    if sat:
-        raise unsupported(ins, ".sat is not implemented for packed results")
+    relu = "relu" in ins.modifiers
+    refuse(ins, to, "sat", "ftz", *INTEGER_ROUNDINGS)
     d, a, b = m.bind(ins, to, "f32", "f32")
 
     def step(lanes):

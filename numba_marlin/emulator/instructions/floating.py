@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, refuse, type_of, unsupported
 from numba_marlin.emulator.instructions.integer import arithmetic_for
 
 MODES = ("rn", "rz", "rm", "rp")
@@ -59,7 +59,7 @@ SINGLE = {
 @arithmetic_for("div", "f32")
 def binary32(ins, m, kind):
     """#floating-point-instructions-add, -sub, -mul, -div"""
-    allow(ins, *MODES, "ftz", "sat", "approx", "full")
+    allow(ins, *MODES, "ftz", "sat", *(("approx", "full") if ins.root == "div" else ()))
     nearest, directed = SINGLE[ins.root]
     mode = rounding(ins)
     if mode == "rn":
@@ -97,8 +97,10 @@ def fused(ins, m, kind):
     """#floating-point-instructions-fma, -mad: a * b + c rounded once."""
     allow(ins, *MODES, "ftz", "sat")
     mode = rounding(ins)
-    if kind == "f64" and mode != "rn":
-        raise unsupported(ins, "only .rn is implemented for f64")
+    if kind == "f64":
+        refuse(ins, kind, "ftz", "sat")
+        if mode != "rn":
+            raise unsupported(ins, "only .rn is implemented for f64")
     d, a, b, c = m.bind(ins, kind, kind, kind, kind)
     if kind == "f64":
         function = numerics.fma64
@@ -130,6 +132,8 @@ def choose(root: str, x, y, propagate: bool):
 def minmax(ins, m, kind):
     """#floating-point-instructions-min, -max"""
     allow(ins, "ftz", "NaN")
+    if kind == "f64":
+        refuse(ins, kind, "ftz", "NaN")
     propagate, root = "NaN" in ins.modifiers, ins.root
 
     def function(x, y):
@@ -146,6 +150,8 @@ def minmax(ins, m, kind):
 def sign(ins, m, kind):
     """#floating-point-instructions-neg, -abs"""
     allow(ins, "ftz")
+    if kind == "f64":
+        refuse(ins, kind, "ftz")
     d, a = m.bind(ins, kind, kind)
     function = with_options(ins, np.negative if ins.root == "neg" else np.abs)
 
@@ -171,6 +177,8 @@ UNARY = {
 def unary(ins, m, kind):
     """#floating-point-instructions-rcp, -sqrt, -rsqrt, -ex2, -lg2, -sin, -cos, -tanh"""
     allow(ins, "rn", "approx", "ftz")
+    if kind == "f64" and "rn" not in ins.modifiers:
+        raise unsupported(ins, "only .rn is implemented for f64")
     d, a = m.bind(ins, kind, kind)
     exact = UNARY[ins.root]
     if kind == "f32":  # one rounding from float64: 1/x and sqrt of 24 bits are clear of ties in 53
@@ -200,15 +208,15 @@ def transcendental(ins, m):
 @instruction("copysign")
 def copysign(ins, m):
     """#floating-point-instructions-copysign: copysign d, a, b gives b the sign of a."""
-    kind = ins.types[-1]
+    allow(ins)
+    kind = type_of(ins, "f32", "f64")
     return apply2(*m.bind(ins, kind, kind, kind), lambda x, y: np.copysign(y, x))
 
 
 @instruction("testp")
 def testp(ins, m):
     """#floating-point-instructions-testp"""
-    kind = ins.types[-1]
-    test = ins.modifiers[0]
+    kind = type_of(ins, "f32", "f64")
     d, a = m.bind(ins, "pred", kind)
     smallest = np.finfo(m.dtype(kind)).tiny
     tests = {
@@ -219,8 +227,10 @@ def testp(ins, m):
         "normal": lambda x: np.isfinite(x) & (np.abs(x) >= smallest),
         "subnormal": lambda x: (np.abs(x) < smallest) & (x != 0),
     }
+    allow(ins, *tests)
+    test = ins.modifiers[0]
     if test not in tests:
-        raise unsupported(ins, f"test .{test} is not implemented")
+        raise unsupported(ins, f"names none of the tests {', '.join(tests)}")
 
     def step(lanes):
         s = lanes.sel

@@ -2,7 +2,8 @@
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-floating-point-instructions
 Values travel as bit patterns (uint16; packed: a last axis of 2, low half first). fp16 sums and products in float32 and
-then to fp16 round as if once, because 24 >= 2 * 11 + 2 bits; bf16 likewise (24 >= 2 * 8 + 2). fp16 .ftz flushes subnormals.
+then to fp16 round as if once, because 24 >= 2 * 11 + 2 bits; bf16 likewise (24 >= 2 * 8 + 2). fp16 .ftz flushes subnormals;
+of the options, bf16 has .relu alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions import allow, refuse
 from numba_marlin.emulator.instructions.floating import choose
 from numba_marlin.emulator.instructions.integer import arithmetic_for
 from numba_marlin.emulator.numerics import brain_bits, brain_values, half_bits, half_values, sum_to_odd
@@ -26,9 +27,10 @@ def flush16(bits):
 
 def codec(ins, kind: str):
     """(bits -> float32, float -> bits) of ``kind`` with the options of ``ins``."""
-    if kind.startswith("bf16"):
-        return brain_values, brain_bits
     decode, encode = half_values, half_bits
+    if kind.startswith("bf16"):
+        refuse(ins, kind, "ftz", "sat")
+        decode, encode = brain_values, brain_bits
     if "sat" in ins.modifiers:
         inner_sat = encode
 
@@ -102,6 +104,8 @@ def minmax(ins, m, kind):
 def sign(ins, m, kind):
     """#half-precision-floating-point-instructions-neg, -abs: only the sign bit changes."""
     allow(ins, "ftz")
+    if kind.startswith("bf16"):
+        refuse(ins, kind, "ftz")
     d, a = m.bind(ins, kind, kind)
     negate, ftz = ins.root == "neg", "ftz" in ins.modifiers
 

@@ -114,15 +114,17 @@ def store(ins, m):
     return step
 
 
-@instruction("prefetch", "prefetchu", "applypriority", "discard")
+@instruction("prefetch", "prefetchu", "applypriority")
 def prefetch(ins, m):
     """#data-movement-and-conversion-instructions-prefetch-prefetchu: a hint, nothing to do."""
+    allow(ins, "global", "local", "L1", "L2", "L2::evict_last", "L2::evict_normal")
     return lambda lanes: None
 
 
 @instruction("createpolicy")
 def createpolicy(ins, m):
     """#data-movement-and-conversion-instructions-createpolicy: an opaque value for cache hints, which this machine ignores."""
+    allow(ins, "fractional", "L2::evict_first", "L2::evict_last", "L2::evict_normal", "L2::evict_unchanged")
     d = m.destination(ins, ins.operands[0], "b64")
 
     def step(lanes):

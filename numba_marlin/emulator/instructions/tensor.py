@@ -52,7 +52,7 @@ def mma(ins, m):
     if shape is None or ("row" not in ins.modifiers or "col" not in ins.modifiers) or len(types) != 4:
         raise unsupported(ins, "only m16n8k8 and m16n8k16, .row.col, are implemented")
     out, kind, b_kind, accumulator = types
-    if kind not in DECODE or b_kind != kind or out != accumulator or out not in ("f32", "f16"):
+    if kind not in DECODE or b_kind != kind or out != accumulator or out not in ("f32", "f16") or (kind == "bf16" and out == "f16"):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
     depth, a_index, b_index = SHAPES[shape]
     decode = DECODE[kind]

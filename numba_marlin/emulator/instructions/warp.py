@@ -121,6 +121,7 @@ def vote(ins, m):
 @instruction("activemask")
 def activemask(ins, m):
     """#parallel-synchronization-and-communication-instructions-activemask"""
+    allow(ins)
     d = m.destination(ins, operands(ins, 1)[0], "b32")
 
     def step(lanes):
@@ -189,6 +190,7 @@ def redux(ins, m):
 @instruction("elect.sync")
 def elect(ins, m):
     """#parallel-synchronization-and-communication-instructions-elect-sync: the lowest lane of the mask is elected."""
+    allow(ins)
     result, mask = operands(ins, 2)
     if not isinstance(result, Pair):
         raise unsupported(ins, "needs d|p")
@@ -207,5 +209,6 @@ def elect(ins, m):
 @instruction("bar.warp.sync")
 def warp_barrier(ins, m):
     """#parallel-synchronization-and-communication-instructions-bar-warp-sync"""
+    allow(ins)
     mask = m.source(ins, operands(ins, 1)[0], "u32")
     return lambda lanes: members(ins, lanes, mask[lanes.sel])
