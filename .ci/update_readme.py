@@ -1,37 +1,80 @@
-"""Run a command of README.md, word for word, and paste what it printed on stdout between its output markers.
+"""Bring README.md up to date: paste what its commands really print, and the code it quotes.
 
-    python .ci/update_readme.py run         # all of it
-    python .ci/update_readme.py test        # its last line
+    python .ci/update_readme.py run         # its first command, word for word: all it prints on stdout
+    python .ci/update_readme.py test        # its second command: the last line
+    python .ci/update_readme.py example     # its example of the PTX machine, in this Python
+    python .ci/update_readme.py code        # the functions and files it quotes, and the lengths of the ladder's rungs
 
-Run it from a fresh copy of the checkout to show what a newcomer sees: no virtual environment, no cached kernels. A failing command changes nothing.
+Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual environment, no cached kernels. A failing command changes
+nothing. ``tests/test_readme.py`` holds the rest against the sources.
 """
 
+import ast
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 LINES_SHOWN = {"run": None, "test": 1}
+QUOTE = re.compile(r"<!-- code:(?P<path>[\w/.]+)(?::(?P<name>\w+))? -->\n```(?P<language>\w*)\n(?P<code>.*?)```\n", re.DOTALL)
+RUNG = re.compile(r"^(\| \[`\w+`\]\((?P<path>[\w/.]+)\) \|.*\| )\d+ \|$", re.MULTILINE)
+
+
+def block(text: str, kind: str, name: str, language: str) -> str:
+    """The text of the fenced block that follows the marker ``<!-- kind:name -->``."""
+    return re.search(rf"<!-- {kind}:{name} -->\n```{language}\n(.*?)```\n", text, re.DOTALL)[1]
+
+
+def quoted(path: str, name: str | None) -> str:
+    """A file's text, or that of the function ``name`` in it, wherever it is nested."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if name is None:
+        return text
+    node = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and node.name == name)
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno])) + "\n"
+
+
+def with_code(text: str) -> str:
+    """``text`` with every quotation as the sources have it now, and the length of every rung."""
+    def quotation(found):
+        name = f":{found['name']}" if found["name"] else ""
+        return f"<!-- code:{found['path']}{name} -->\n```{found['language']}\n{quoted(found['path'], found['name'])}```\n"
+
+    text = QUOTE.sub(quotation, text)
+    return RUNG.sub(lambda found: f"{found[1]}{len((ROOT / found['path']).read_text(encoding='utf-8').splitlines())} |", text)
+
+
+def with_output(text: str, name: str, output: str) -> str:
+    lines = output.rstrip().splitlines()
+    if LINES_SHOWN.get(name) is not None:
+        lines = lines[-LINES_SHOWN[name] :]
+    replacement = "\n".join([f"<!-- output:{name} -->", "```", *lines, "```", "<!-- end:output -->"])
+    replaced, count = re.subn(rf"<!-- output:{name} -->\n.*?<!-- end:output -->", lambda _: replacement, text, flags=re.DOTALL)
+    if count != 1:
+        sys.exit(f"README.md has {count} places marked output:{name}, must have one")
+    return replaced
 
 
 def main(name: str) -> None:
     text = README.read_text(encoding="utf-8")
-    command = re.search(rf"<!-- command:{name} -->\n```sh\n(.*?)```\n", text, re.DOTALL)[1]
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=README.parent, stdout=subprocess.PIPE, text=True)
+    if name == "code":
+        README.write_text(with_code(text), encoding="utf-8")
+        return
+    if name == "example":
+        command = [sys.executable, "-c", block(text, "example", "machine", "python")]
+    else:
+        command = ["bash", "-euo", "pipefail", "-c", block(text, "command", name, "sh")]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"exit code {done.returncode}: README.md is unchanged")
-    lines = done.stdout.rstrip().splitlines()
-    if LINES_SHOWN[name] is not None:
-        lines = lines[-LINES_SHOWN[name] :]
-    block = "\n".join([f"<!-- output:{name} -->", "```", *lines, "```", "<!-- end:output -->"])
-    replaced, count = re.subn(rf"<!-- output:{name} -->\n.*?<!-- end:output -->", lambda _: block, text, flags=re.DOTALL)
-    if count != 1:
-        sys.exit(f"README.md has {count} places marked output:{name}, must have one")
-    README.write_text(replaced, encoding="utf-8")
+    README.write_text(with_output(README.read_text(encoding="utf-8"), name, done.stdout), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in LINES_SHOWN:
+    if len(sys.argv) != 2 or sys.argv[1] not in (*LINES_SHOWN, "example", "code"):
         sys.exit(__doc__)
     main(sys.argv[1])
