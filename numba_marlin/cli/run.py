@@ -125,8 +125,8 @@ def _compile(report, plan, compiler: str) -> None:
         costs = f"{used.registers} registers, {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
     report.row(
         "compiled",
-        f"{candidate.kernel} for {compiled.target} with {compiled.compiler}: {costs}, {compiled.shared_bytes / 1024:g} KiB shared memory, "
-        + ("from the cache" if cached else f"{seconds:.1f} s"),
+        f"{candidate.kernel} for {compiled.target} with {compiled.compiler} ({'from the cache' if cached else f'{seconds:.1f} s'}): "
+        f"{costs}, {compiled.shared_bytes / 1024:g} KiB shared",
     )
     for reason in candidate.reasons:
         report.row("", f"- {reason}")
@@ -147,22 +147,22 @@ def _is_cached(compiled, started: float) -> bool:
 
 def _report_run(report, info) -> None:
     grid = "" if info.candidate is None else f", grid {' x '.join(map(str, info.candidate.grid))}, {info.candidate.threads} threads a block"
-    work = "" if info.instructions is None else f", {info.instructions:,} warp instructions"
+    work = "" if info.instructions is None else f"{info.instructions:,} warp instructions in "
     note = ", copies included: not a benchmark" if info.backend == "cuda" else ""
     where = "the PTX machine" + info.device.removeprefix("PTX machine") if info.backend == "emulator" else info.device
-    report.row("ran", f"on {where}{grid}: {info.seconds:.3g} s{work}{note}\n({info.reason})")
+    report.row("ran", f"on {where}{grid}\n{work}{info.seconds:.3g} s{note}\n({info.reason})")
     report.data["run"] = info.to_dict()
 
 
 def _report_verdict(report, verdict) -> None:
     from numba_marlin.cli.report import GREEN, RED
 
-    worst = f"got {verdict.actual_at_worst:.6g}, expected {verdict.expected_at_worst:.6g} +- {verdict.bound_at_worst:.3g}"
+    worst = f"{verdict.actual_at_worst:.6g} for {verdict.expected_at_worst:.6g} +- {verdict.bound_at_worst:.3g}"
     if verdict.ok:
         text = f"ok: each of {verdict.size:,} outputs is within its own error bound of the float64 product\n"
-        text += f"largest error {verdict.max_error:.3g}; nearest to its bound ({verdict.max_ratio:.0%} of it) at {verdict.worst}: {worst}"
+        text += f"largest error {verdict.max_error:.3g}; nearest to its bound ({verdict.max_ratio:.0%}): {verdict.worst}, {worst}"
     else:
-        text = f"WRONG: {verdict.failures:,} of {verdict.size:,} outputs are out of their error bounds; worst at {verdict.worst}: {worst}"
+        text = f"WRONG: {verdict.failures:,} of {verdict.size:,} outputs are out of their error bounds\nworst: {verdict.worst}, {worst}"
     report.row("checked", text, GREEN if verdict.ok else RED)
     report.data["check"] = {
         "ok": verdict.ok, "max_error": verdict.max_error, "max_error_over_bound": verdict.max_ratio, "failures": verdict.failures, "outputs": verdict.size,
