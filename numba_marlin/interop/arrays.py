@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LEGACY_STREAM = 0
+_SHARED_DTYPES = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"}  # torch's and NumPy's
 _STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}  # 1 is the interface's name for the legacy default stream
 
 
@@ -75,7 +76,7 @@ def _view_numpy(array: np.ndarray, kind: str = "numpy", owner: object = None) ->
 
 def _view_torch(tensor) -> ArrayView:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if tensor.device.type == "cpu" and dtype != "bfloat16":
+    if tensor.device.type == "cpu" and dtype in _SHARED_DTYPES:
         return _view_numpy(tensor.detach().numpy(), "torch", tensor)
     if tensor.device.type not in ("cuda", "cpu"):
         raise TypeError(f"a torch tensor on {tensor.device} must be on the CPU or a CUDA device")
@@ -83,7 +84,7 @@ def _view_torch(tensor) -> ArrayView:
     itemsize = tensor.element_size()
     return ArrayView(
         owner=tensor, kind="torch", device=device, address=tensor.data_ptr(), shape=tuple(tensor.shape),
-        dtype=dtype if dtype == "bfloat16" else np.dtype(dtype),
+        dtype=np.dtype(dtype) if dtype in _SHARED_DTYPES else dtype,
         strides=tuple(stride * itemsize for stride in tensor.stride()), readonly=False,
         stream=0 if device is None else sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream,
     )
@@ -198,7 +199,14 @@ def overlap(a: ArrayView, b: ArrayView) -> bool:
 
 
 def to_host(array: ArrayView) -> np.ndarray:
-    """The elements as a NumPy array: the same memory on the host, a copy (of all work on its stream) from a device."""
+    """The elements as a NumPy array: the same memory on the host, a copy (of all work on its stream) from a device.
+
+    bfloat16 becomes float32, exactly. TypeError for other types that NumPy does not have.
+    """
+    if array.dtype == "bfloat16":
+        array = _view_torch(array.owner.detach().float())
+    if isinstance(array.dtype, str):
+        raise TypeError(f"a torch tensor of {array.dtype} must be of a type that NumPy has: {', '.join(sorted(_SHARED_DTYPES))}")
     if array.on_host:
         return array.host
     from numba_marlin import driver

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+import numba_marlin as nm
 from numba_marlin.interop import arrays
 
 SLICES = st.builds(slice, st.integers(0, 3), st.integers(4, 8), st.sampled_from((1, 2, 3)))
@@ -63,6 +64,49 @@ def test_the_cuda_array_interface_is_read(monkeypatch):
     assert viewed(strides=(32, 2)).contiguous is False
     assert viewed(stream=1).stream == 0, "1 is the interface's name of the legacy default stream"
     assert viewed(stream=77).stream == 77
+
+
+class Tensor:
+    """A stand-in for torch's, on the CPU."""
+
+    __module__ = "torch"
+    device, strides = SimpleNamespace(type="cpu", index=None), (2, 1)
+
+    def __init__(self, dtype, values=None):
+        self.dtype, self.values, self.shape = f"torch.{dtype}", values, (2, 2)
+
+    def __array__(self, *arguments, **options):
+        raise AssertionError("numpy() and float() suffice")
+
+    def detach(self):
+        return self
+
+    def numpy(self):
+        if self.values is None:
+            raise TypeError(f"Got unsupported ScalarType {self.dtype}")
+        return self.values
+
+    def float(self):
+        return Tensor("float32", np.array([[1.5, 2], [3, 4]], np.float32))
+
+    def element_size(self):
+        return 2
+
+    def data_ptr(self):
+        return 4096
+
+    def stride(self):
+        return self.strides
+
+
+def test_a_bfloat16_tensor_comes_as_float32_and_is_quantised():
+    assert arrays.to_host(arrays.view("w", Tensor("bfloat16"))).dtype == np.float32
+    assert nm.quantize(Tensor("bfloat16"), group_size=-1).codes.tolist() == [[12, 12], [15, 15]]
+
+
+def test_a_tensor_type_that_numpy_does_not_have_is_refused_by_name():
+    with pytest.raises(TypeError, match="a torch tensor of float8_e4m3fn must be of a type that NumPy has"):
+        nm.quantize(Tensor("float8_e4m3fn"))
 
 
 @pytest.mark.parametrize(
