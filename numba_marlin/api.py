@@ -180,7 +180,14 @@ def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace):
         return _hand_back(y, x, out), replace(info, seconds=time.perf_counter() - start)
     a = arrays.contiguous("x", x)
     c = arrays.view("out", arrays.empty_like(x, (problem.m, problem.n))) if out is None else out
-    return c.owner, backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
+    # x's library made the copy and the result in the order of its own stream, and hands their memory on in that order.
+    crossing = handle != x.stream and (a is not x or out is None)
+    if crossing:
+        driver.follow(ordinal, handle, x.stream)
+    info = backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
+    if crossing:
+        driver.follow(ordinal, x.stream, handle)
+    return c.owner, info
 
 
 def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices.Device | None = None):

@@ -114,16 +114,22 @@ def _workspace_need(problem: Problem, chosen: Plan) -> tuple[int, int]:
     return partials_bytes, locks_bytes // 4
 
 
-def _workspace_views(workspace: Workspace, needs: tuple[int, int]) -> tuple[arrays.ArrayView, arrays.ArrayView]:
-    """The caller's two arrays, or ValueError if they are too small or not usable as they are."""
+def _workspace_views(workspace: Workspace, needs: tuple[int, int], ordinal: int | None) -> tuple[arrays.ArrayView, arrays.ArrayView]:
+    """The caller's two arrays, or ValueError if they are too small, not usable as they are, or not on device ``ordinal`` (None: the host)."""
     partials, locks = arrays.view("workspace.partials", workspace.partials), arrays.view("workspace.locks", workspace.locks)
     if locks.dtype != np.int32:
         raise TypeError(f"workspace.locks.dtype={locks.dtype} must be int32")
     for name, each in (("partials", partials), ("locks", locks)):
+        if each.device != ordinal:
+            where, wanted = ("the host" if device is None else f"cuda:{device}" for device in (each.device, ordinal))
+            raise ValueError(f"workspace.{name} is on {where}, must be where the kernel runs: {wanted}")
         if not each.contiguous or each.address % 16 or each.readonly:
             raise ValueError(f"workspace.{name} must be writable, C-contiguous and 16-byte aligned")
     nbytes = math.prod(partials.shape) * np.dtype(partials.dtype).itemsize
     launch.check_workspace(nbytes, math.prod(locks.shape), needs_bytes=needs[0], needs_locks=needs[1])
+    if locks.on_host and locks.host.any():
+        first = int(np.flatnonzero(locks.host)[0])
+        raise ValueError(f"workspace.locks[{first}]={locks.host.ravel()[first]} must be 0: blocks would wait for ever")
     return partials, locks
 
 
@@ -150,7 +156,7 @@ def run_emulator(
         partials = np.full(max(1, -(-partials_bytes // 4)), np.nan, dtype=np.float32)
         locks = np.zeros(max(1, lock_count), dtype=np.int32)
     else:
-        partials, locks = (each.host for each in _workspace_views(workspace, needs))
+        partials, locks = (each.host for each in _workspace_views(workspace, needs, None))
     machine = Machine(compiled.ptx)
     values = {"m": problem.m, "n": problem.n, "k": problem.k}
     buffers = {"a": (x, True), "b": (weight.qweight, True), "scales": (weight.scales, True), "c": (y, False)}
@@ -194,7 +200,7 @@ def run_cuda(
     qweight, scales = device_weight(weight, ordinal)
     needs = _workspace_need(problem, chosen)
     if workspace is not None:
-        partials, locks = (each.address for each in _workspace_views(workspace, needs))
+        partials, locks = (each.address for each in _workspace_views(workspace, needs, ordinal))
     elif any(needs):
         partials, locks = launch.workspace(ordinal, stream, *needs)
     else:

@@ -127,6 +127,18 @@ def synchronize(ordinal: int, stream: int = 0) -> None:
         call("cuStreamSynchronize", bindings().CUstream(stream))
 
 
+def follow(ordinal: int, stream: int, before: int) -> None:
+    """What is put on ``stream`` from now on waits for what is on the stream ``before``; the host waits for nothing."""
+    types = bindings()
+    with on_device(ordinal):
+        event = call("cuEventCreate", int(types.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        try:
+            call("cuEventRecord", event, types.CUstream(before))
+            call("cuStreamWaitEvent", types.CUstream(stream), event, 0)
+        finally:
+            call("cuEventDestroy", event)  # the driver keeps it until it has happened
+
+
 def _free(ordinal: int, address: int) -> None:
     # At interpreter exit the driver may be gone already; the memory goes with it.
     with contextlib.suppress(Exception), on_device(ordinal):

@@ -5,8 +5,8 @@
 argument buffer is made once and only its values change. Nothing waits; an error inside the kernel surfaces at a later call
 or synchronisation, as CUDA has it.
 
-``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that belongs to that stream: fp32
-partial sums, and int32 locks that are zero between launches (kernels leave them so). It grows and never shrinks;
+``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that belongs to that stream (a captured
+graph must not be replayed beside other work of the stream it was captured on): fp32 partial sums, and int32 locks that are zero between launches (kernels leave them so). It grows and never shrinks;
 an outgrown buffer stays alive, because a captured CUDA graph may still point to it. ``release_workspaces`` frees all.
 
 ValueError: wrong number of arguments, an argument out of range, a grid beyond CUDA's limits.
@@ -155,12 +155,13 @@ def check_workspace(partials_bytes: int, locks: int, *, needs_bytes: int, needs_
         raise ValueError(f"workspace locks have {locks} entries, the kernel needs {needs_locks} int32")
 
 
-_workspaces: dict[tuple[int, int, str], driver.DeviceArray] = {}
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, another stream in every host thread
+_workspaces: dict[tuple, driver.DeviceArray] = {}
 _outgrown: list[driver.DeviceArray] = []
 
 
 def _scratch(ordinal: int, stream: int, role: str, nbytes: int) -> int:
-    key = (ordinal, stream, role)
+    key = (ordinal, stream, role, threading.get_ident() if stream == PER_THREAD_STREAM else None)
     with _registry_lock:
         held = _workspaces.get(key)
         if held is None or held.nbytes < nbytes:

@@ -4,6 +4,7 @@ The launcher itself runs in the kernel tests with ``--run-on cuda``; here is all
 """
 
 import ctypes
+import threading
 from enum import Enum
 from types import SimpleNamespace
 
@@ -35,6 +36,7 @@ class FakeDriver:
 
     CUresult = Enum("CUresult", ["CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"])
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="max dynamic shared")
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
     CUstream = staticmethod(lambda handle: ("stream", handle))
 
     def __init__(self):
@@ -59,7 +61,7 @@ class FakeDriver:
             return [self.allocated]
         fixed = {
             "cuDevicePrimaryCtxRetain": [7000], "cuCtxGetCurrent": [self.current], "cuDeviceGetCount": [2], "cuDeviceGet": [0],
-            "cuModuleLoadData": ["module"], "cuModuleGetFunction": ["function"], "cuCtxPopCurrent": [7000], "cuGetErrorString": [b"what it means"],
+            "cuModuleLoadData": ["module"], "cuModuleGetFunction": ["function"], "cuEventCreate": ["event"], "cuCtxPopCurrent": [7000], "cuGetErrorString": [b"what it means"],
         }
         return fixed.get(name, [])
 
@@ -188,6 +190,25 @@ def test_workspaces_belong_to_a_stream_start_zeroed_and_only_grow(fake):
     assert set(filled) >= {*first, *grown}
     assert filled[first[1]][0] == 0 and filled[first[1]][1] >= 132
     assert filled[first[1]][2] == ("stream", 5), "zeroed in the order of the stream that will use it"
+
+
+def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):
+    def in_a_thread():
+        found = []
+        thread = threading.Thread(target=lambda: found.append(launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4)))
+        thread.start()
+        thread.join()
+        return found[0]
+
+    assert launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4) != in_a_thread(), "one handle, two streams that run at the same time"
+    assert launch.workspace(0, 5, 64, 4) == launch.workspace(0, 5, 64, 4)
+
+
+def test_one_stream_follows_another_by_an_event_that_is_destroyed(fake):
+    driver.follow(0, 7, 5)
+    order = [call for call in fake.calls if call[0].startswith(("cuEvent", "cuStreamWait"))]
+    assert [call[0] for call in order] == ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventDestroy"]
+    assert order[1][2] == ("stream", 5) and order[2][1] == ("stream", 7)
 
 
 def test_without_a_driver_the_probe_says_why(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import driver, reference
+from numba_marlin import backends, driver, heuristics, reference
 from numba_marlin.interop import arrays
 from numba_marlin.testing import exact_problem
 
@@ -106,6 +106,37 @@ def test_a_workspace_of_the_callers_is_used_and_checked(problem, packed, expecte
         nm.matmul(problem.x, packed, "emulator", workspace=nm.Workspace(partials, partials))
     with pytest.raises(ValueError, match="workspace.locks must be writable, C-contiguous"):
         nm.matmul(problem.x, packed, "emulator", workspace=nm.Workspace(partials, np.zeros(64, np.int32)[::2]))
+    locks[1] = 3
+    with pytest.raises(ValueError, match=r"workspace.locks\[1\]=3 must be 0"):
+        nm.matmul(problem.x, packed, "emulator", workspace=nm.Workspace(partials, locks))
+
+
+class OnDevice:
+    __cuda_array_interface__ = {"shape": (1 << 20,), "typestr": "<i4", "data": (4096, False), "version": 3}
+
+
+def test_a_workspace_that_is_elsewhere_is_refused(problem, packed, monkeypatch):
+    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 1)
+    with pytest.raises(ValueError, match="workspace.partials is on cuda:1, must be where the kernel runs: the host"):
+        nm.matmul(problem.x, packed, "emulator", workspace=nm.Workspace(OnDevice(), OnDevice()))
+    with pytest.raises(ValueError, match="workspace.locks is on the host, must be where the kernel runs: cuda:1"):
+        backends._workspace_views(nm.Workspace(OnDevice(), arrays.aligned_empty((4,), np.int32)), (0, 0), 1)
+
+
+def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monkeypatch):
+    """x's library may hand its memory on as soon as its own stream is done with it: a copy of x, and the result."""
+    from numba_marlin import api
+
+    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
+    done = []
+    monkeypatch.setattr(api.driver, "follow", lambda ordinal, stream, before: done.append((stream, before)))
+    monkeypatch.setattr(backends, "run_cuda", lambda *arguments: done.append("kernel"))
+    monkeypatch.setattr(arrays, "empty_like", lambda x, shape: OnDevice())
+    x = arrays.view("x", OnDevice())
+    for out, stream, expected in [(None, 0, ["kernel"]), (x, 7, ["kernel"]), (None, 7, [(7, 0), "kernel", (0, 7)])]:
+        done.clear()
+        api._matmul_cuda(x, out, packed, heuristics.Problem(M, N, K), None, "numba-cuda", stream, None)
+        assert done == expected
 
 
 def test_a_failing_run_leaves_out_as_it_was(problem, packed, monkeypatch):
