@@ -7,6 +7,7 @@ The activations are always random, so their signs are independent of the weights
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
 EXAMPLES = """  numba-marlin run
@@ -39,6 +40,8 @@ def execute(args, report) -> bool:
     from numba_marlin.heuristics import Problem
 
     target = check_output(args.out, (".npy",))
+    if target is not None and args.input is not None and target.resolve() == Path(args.input).resolve():
+        raise ValueError(f"--out {args.out} is the file of --input: the product would take the weight's place")
     if args.m < 1:
         raise ValueError(f"--m {args.m} must be at least 1")
     random = np.random.default_rng(args.seed)
@@ -81,7 +84,7 @@ def _weight(args, random):
         for name in ("tensor", "transpose"):
             if getattr(args, name):
                 raise ValueError(f"--{name} needs --input")
-        k, n = args.k or DEFAULT_K, args.n or DEFAULT_N
+        k, n = DEFAULT_K if args.k is None else args.k, DEFAULT_N if args.n is None else args.n
         if k < 1 or n < 1:
             raise ValueError(f"--k {k} and --n {n} must be positive")
         return Weight(random.standard_normal((k, n), dtype=np.float32), f"random, seed {args.seed}")
@@ -125,8 +128,8 @@ def _compile(report, plan, compiler: str) -> None:
         costs = f"{used.registers} registers, {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
     report.row(
         "compiled",
-        f"{candidate.kernel} for {compiled.target} with {compiled.compiler} ({'from the cache' if cached else f'{seconds:.1f} s'}): "
-        f"{costs}, {compiled.shared_bytes / 1024:g} KiB shared",
+        f"{candidate.kernel} for {compiled.target} with {compiled.compiler} {'(from the cache)' if cached else f'in {seconds:.1f} s'}\n"
+        f"{costs}, {compiled.shared_bytes / 1024:g} KiB shared memory",
     )
     for reason in candidate.reasons:
         report.row("", f"- {reason}")
