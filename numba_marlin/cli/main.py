@@ -94,7 +94,7 @@ def _exit_code(error: Exception) -> int | None:
         return MISSING
     if isinstance(error, MachineError):  # the PTX machine caught the kernel at something
         return CHECK_FAILED
-    return USAGE if isinstance(error, (ValueError, TypeError, OSError)) else None
+    return USAGE if isinstance(error, (ValueError, TypeError, OSError, MemoryError)) else None
 
 
 if __name__ == "__main__":

@@ -108,6 +108,8 @@ def check_output(path: str | None, suffixes: tuple[str, ...]) -> Path | None:
         raise ValueError(f"--out {path} is a directory")
     if not target.parent.is_dir():
         raise ValueError(f"--out {path}: there is no directory {target.parent}")
+    if not os.access(target.parent, os.W_OK):
+        raise ValueError(f"--out {path}: directory {target.parent} must be writable")
     return target
 
 

@@ -80,6 +80,12 @@ def test_a_gpu_that_is_not_there_is_exit_code_3(capsys, monkeypatch):
     assert code == 3 and data == {"schema": "numba-marlin/run/1", "ok": False, "error": "backend='cuda': no NVIDIA driver on this machine"}
 
 
+def test_a_directory_that_cannot_be_written_is_refused_before_any_work(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # for root every directory can be
+    code, out, err = run(capsys, "run", "--out", tmp_path / "y.npy")
+    assert code == 2 and out == "" and "must be writable" in err and not any(tmp_path.iterdir())
+
+
 def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
     from numba_marlin import backends, compiler
 
@@ -97,6 +103,10 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
         (["run", "--m", "0"], "--m 0 must be at least 1"),
         (["run", "--n", "100"], "n=100 must be a positive multiple of 64"),
         (["run", "--n", "-64"], "--n -64 must be positive"),
+        (["run", "--k", "0"], "--k 0 and --n 256 must be positive"),
+        (["run", "--n", "0"], "--n 0 must be positive"),
+        (["run", "--n", str(2**30), "--k", str(2**30)], "Unable to allocate"),
+        (["run", "--input", "w.npy", "--out", "./w.npy"], "--out ./w.npy is the file of --input"),
         (["run", "--k", "1000", "--group-size", "-1"], "k=1000 must be a positive multiple of 16"),
         (["run", "--group-size", "96"], "group_size=96 must divide k=1024"),
         (["run", "--seed", "-1"], "--seed -1 must not be negative"),
