@@ -92,7 +92,7 @@ def test_a_size_that_is_no_int_is_a_type_error():
 
 
 def test_more_tiles_than_the_faithful_kernel_can_count_are_refused():
-    config = default_config("ampere", Problem(64, 64, 128), 132)
+    config = default_config("ampere", Problem(64, 64, 128), H200)
     assert config.grid(64 * 2**15 - 64, 128 * 2**17, 128, 1) == (1, 1, 1)
     with pytest.raises(ValueError, match="4294967296 tiles for 132 blocks, must be 2..32 at most"):
         config.grid(64 * 2**15, 128 * 2**17, 128, 132)
@@ -116,13 +116,13 @@ def test_a_grid_beyond_cudas_limits_is_refused():
 def test_a_config_for_other_groups_or_without_the_tail_code_is_refused():
     problem = Problem(16, 320, 1024, 128)
     with pytest.raises(ValueError, match="group_blocks=2 must be 8"):
-        check_config("ampere", default_config("ampere", Problem(16, 320, 1024, 32), 4), problem)
+        check_config("ampere", default_config("ampere", Problem(16, 320, 1024, 32), H200), problem)
     with pytest.raises(ValueError, match="ragged=False needs n=320"):
-        check_config("ampere", default_config("ampere", Problem(16, 256, 1024, 128), 4), problem)
+        check_config("ampere", default_config("ampere", Problem(16, 256, 1024, 128), H200), problem)
     with pytest.raises(ValueError, match="config.group_size=64 must be"):
-        check_config("tiled", default_config("tiled", Problem(16, 320, 1024, 64), 4), problem)
+        check_config("tiled", default_config("tiled", Problem(16, 320, 1024, 64), H200), problem)
     with pytest.raises(TypeError, match="kernel 'ampere' needs a AmpereConfig"):
-        check_config("ampere", default_config("tiled", problem, 4), problem)
+        check_config("ampere", default_config("tiled", problem, H200), problem)
 
 
 @pytest.mark.parametrize("name", devices.names())
@@ -155,3 +155,12 @@ def test_machine_code_runs_on_later_minors_of_its_major_version_only():
     assert not devices.runs_machine_code("sm_90a", (9, 1)), "architecture-specific code runs nowhere else"
     with pytest.raises(ValueError, match="7.5 is below 8.0"):
         devices.target_of((7, 5))
+
+
+def test_large_problems_of_few_rows_get_two_blocks_an_sm_where_they_fit():
+    large, small = Problem(16, 57344, 8192), Problem(16, 8192, 8192)
+    assert (rank(large, H200)[0].config.blocks_per_sm, rank(large, H200)[0].config.stages) == (2, 6)
+    assert rank(large, H200)[0].grid == (2 * H200.sms, 1, 1)
+    assert rank(small, H200)[0].config.blocks_per_sm == 1
+    assert rank(Problem(17, 57344, 8192), H200)[0].config.blocks_per_sm == 1
+    assert rank(large, devices.device("RTX 4090"))[0].config.blocks_per_sm == 1  # 99 KiB of shared memory hold one

@@ -31,13 +31,15 @@ CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 @dataclass(frozen=True)
 class AmpereConfig:
     """Tile of a block in units of 16: thread_m_blocks x thread_n_blocks of C, thread_k_blocks deep. group_blocks: k16 rows that share
-    a scale, -1 for per-column scales. stages: tiles in shared memory. ragged: zero-fill the tails of n and k."""
+    a scale, -1 for per-column scales. stages: tiles in shared memory. ragged: zero-fill the tails of n and k. blocks_per_sm: how many
+    blocks of the grid a multiprocessor holds (a second one needs half of its registers: a single m16 block)."""
     thread_m_blocks: int = 1
     thread_n_blocks: int = 8
     thread_k_blocks: int = 8
     group_blocks: int = 8
     stages: int = 4
     ragged: bool = False
+    blocks_per_sm: int = 1
 
     def __post_init__(self):
         if not 1 <= self.thread_m_blocks <= 4:
@@ -48,6 +50,8 @@ class AmpereConfig:
             raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4 or 8 (group sizes 32, 64, 128)")
         if self.stages < 3:
             raise ValueError(f"stages={self.stages} must be at least 3: one tile multiplies, one has landed, the others are in flight")
+        if not 1 <= self.blocks_per_sm <= (2 if self.thread_m_blocks == 1 else 1):
+            raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1, or 2 with thread_m_blocks=1: blocks that share a slice must all be resident")
 
     @property
     def warps_n(self):
@@ -106,7 +110,7 @@ class AmpereConfig:
 
     def grid(self, m, n, k, sms):
         tiles = ceil_div(k, 16 * self.thread_k_blocks) * ceil_div(n, 16 * self.thread_n_blocks) * ceil_div(m, 16 * self.thread_m_blocks)
-        blocks = min(sms, tiles)
+        blocks = min(sms * self.blocks_per_sm, tiles)
         if tiles + blocks > 2**32:
             raise ValueError(f"m={m}, n={n}, k={k} are {tiles} tiles for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
         return (blocks, 1, 1)

@@ -51,6 +51,16 @@ def test_every_configuration_on_hopper(name, config):
     assert counts(compiled, "cp.async.wait_group") == config.stages + 1
 
 
+@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
+@pytest.mark.parametrize("group_blocks", GROUP_BLOCKS)
+@pytest.mark.parametrize("tile", TILES)
+def test_two_blocks_fit_on_a_multiprocessor(tile, group_blocks, target):
+    config = AmpereConfig(1, *tile, group_blocks, 6, True, blocks_per_sm=2)
+    compiled = compiler.build(KERNELS["ampere"], config, target=target)
+    check_gates(compiled)
+    assert 2 * 256 * compiled.resources.registers <= 65536
+
+
 def test_the_gate_knows_the_copy_that_hopper_refuses():
     """Lines of two kernels run on an H200: with the first it stopped at an illegal instruction, the others ran."""
     refused = "/*1880*/                   LDGSTS.E.BYPASS.128 [R95+UR6], desc[UR7][R116.64] ;"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from numba_marlin import compiler, reference, testing
 from numba_marlin.formats import QuantizedWeight
+from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.quantize import dequantize, quantize
 from tests.kernels.harness import KERNELS, TILES, run_kernel
 
@@ -63,6 +64,14 @@ def test_stripes_of_any_number_of_blocks(tile, group_size, sms, run_on):
     """Slices cut at every place: one block a slice, many blocks a slice, a block with parts of several slices."""
     problem = testing.exact_problem(3, 512, 640, group_size, seed=sms)
     assert (run_kernel("ampere", problem.x, problem.weight, tile=tile, sms=sms, run_on=run_on).c == problem.expected).all()
+
+
+@pytest.mark.parametrize("stages, blocks_per_sm", ((3, 1), (5, 1), (6, 2)))
+def test_any_depth_of_pipeline(stages, blocks_per_sm, run_on):
+    problem = testing.exact_problem(16, 512, 1280, 128, seed=stages)
+    for n_blocks, k_blocks in TILES:
+        config = AmpereConfig(1, n_blocks, k_blocks, 8, stages, blocks_per_sm=blocks_per_sm)
+        assert (run_kernel("ampere", problem.x, problem.weight, config=config, run_on=run_on).c == problem.expected).all()
 
 
 def test_several_row_tiles_share_one_launch(run_on):
