@@ -199,6 +199,12 @@ def run_cuda(
     enqueue = launch.launcher(compiled, ordinal)
     qweight, scales = device_weight(weight, ordinal)
     needs = _workspace_need(problem, chosen)
+    blocks = math.prod(chosen.candidate.grid)
+    if any(needs) and blocks > enqueue.resident_blocks:
+        raise CapabilityMissing(
+            f"kernel {compiled.kernel!r}: its {blocks} blocks wait for each other, {device.name} holds {enqueue.resident_blocks} of them at once "
+            f"({compiled.resources.registers} registers a thread, {compiled.shared_bytes} bytes of shared memory a block): it would never end"
+        )
     if workspace is not None:
         partials, locks = (each.address for each in _workspace_views(workspace, needs, ordinal))
     elif any(needs):

@@ -83,7 +83,10 @@ def load_image(compiled, device: devices.Device) -> bytes:
 
 
 class Launcher:
-    """A kernel loaded on one device. Calls may come from several threads."""
+    """A kernel loaded on one device. Calls may come from several threads.
+
+    ``resident_blocks``: how many of its blocks the device can hold at once, given the registers and shared memory they take.
+    """
 
     def __init__(self, compiled, ordinal: int = 0):
         cuda = driver.bindings()
@@ -101,6 +104,8 @@ class Launcher:
             if compiled.shared_bytes > STATIC_SHARED_LIMIT:
                 attribute = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.call("cuFuncSetAttribute", self.function, attribute, compiled.shared_bytes)
+            per_sm = driver.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.function, compiled.threads, compiled.shared_bytes)
+        self.resident_blocks = per_sm * driver.describe(ordinal).sms
         self._arguments = ArgumentBuffer(compiled.parameters)
         self._lock = threading.Lock()
         self._launch, self._success = cuda.cuLaunchKernel, cuda.CUresult.CUDA_SUCCESS

@@ -61,7 +61,7 @@ class FakeDriver:
             return [self.allocated]
         fixed = {
             "cuDevicePrimaryCtxRetain": [7000], "cuCtxGetCurrent": [self.current], "cuDeviceGetCount": [2], "cuDeviceGet": [0],
-            "cuModuleLoadData": ["module"], "cuModuleGetFunction": ["function"], "cuEventCreate": ["event"], "cuCtxPopCurrent": [7000], "cuGetErrorString": [b"what it means"],
+            "cuModuleLoadData": ["module"], "cuModuleGetFunction": ["function"], "cuEventCreate": ["event"], "cuOccupancyMaxActiveBlocksPerMultiprocessor": [2], "cuCtxPopCurrent": [7000], "cuGetErrorString": [b"what it means"],
         }
         return fixed.get(name, [])
 
@@ -202,6 +202,11 @@ def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):
 
     assert launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4) != in_a_thread(), "one handle, two streams that run at the same time"
     assert launch.workspace(0, 5, 64, 4) == launch.workspace(0, 5, 64, 4)
+
+
+def test_a_launcher_knows_how_many_of_its_blocks_the_device_holds(fake):
+    assert launch.launcher(compiled_kernel(1024)).resident_blocks == 2 * 132
+    assert fake.named("cuOccupancyMaxActiveBlocksPerMultiprocessor")[0][1:] == ("function", 256, 1024)
 
 
 def test_one_stream_follows_another_by_an_event_that_is_destroyed(fake):

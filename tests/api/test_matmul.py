@@ -1,12 +1,14 @@
 """Contract under test: ``nm.matmul`` gives the reference's answer, as the caller's kind of array, and says where it ran."""
 
+import dataclasses
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import backends, driver, heuristics, reference
+from numba_marlin import backends, devices, driver, heuristics, reference
 from numba_marlin.interop import arrays
 from numba_marlin.testing import exact_problem
 
@@ -139,6 +141,35 @@ def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monke
         assert done == expected
 
 
+def test_blocks_that_would_wait_for_blocks_with_no_place_are_not_launched(packed, monkeypatch):
+    """A compiler that takes more registers than expected: half of the blocks would hold every multiprocessor and wait for the others."""
+    from numba_marlin import launch
+
+    launched = []
+
+    class Launcher:
+        resident_blocks = 3
+
+        def __call__(self, *arguments):
+            launched.append(arguments)
+
+    monkeypatch.setattr(launch, "launcher", lambda compiled, ordinal: Launcher())
+    monkeypatch.setattr(launch, "workspace", lambda *arguments: (0, 0))
+    monkeypatch.setattr(backends, "device_weight", lambda weight, ordinal: (SimpleNamespace(address=0),) * 2)
+    compiled = SimpleNamespace(kernel="ampere", parameters=(), resources=SimpleNamespace(registers=130), shared_bytes=1024)
+    a = SimpleNamespace(address=0)
+    for sms, refused in ((4, True), (3, False)):
+        device = dataclasses.replace(devices.MODEL, sms=sms)
+        problem = heuristics.Problem(M, N, 1024)
+        chosen = SimpleNamespace(compile=lambda compiler: compiled, device=device, candidate=heuristics.candidate(problem, device, "ampere"), reason="")
+        if refused:
+            with pytest.raises(nm.CapabilityMissing, match=r"its 4 blocks wait for each other, PTX machine holds 3 of them at once \(130 registers"):
+                backends.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
+        else:
+            backends.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
+        assert bool(launched) is not refused
+
+
 def test_a_failing_run_leaves_out_as_it_was(problem, packed, monkeypatch):
     from numba_marlin import emulator
 
@@ -154,8 +185,6 @@ def test_a_failing_run_leaves_out_as_it_was(problem, packed, monkeypatch):
 
 
 def test_a_lock_left_set_is_an_error_and_no_result(problem, packed, monkeypatch):
-    from types import SimpleNamespace
-
     from numba_marlin import emulator
 
     class Forgetful:
