@@ -31,6 +31,8 @@ def all_configurations():
         for group_blocks in GROUP_BLOCKS:
             for ragged in (False, True):
                 yield "ampere", AmpereConfig(m_blocks, n_blocks, k_blocks, group_blocks, 4, ragged)
+    for m_blocks in (2, 3, 4):  # not the original's, but the heuristic's: tails and small groups take the most registers
+        yield "ampere", AmpereConfig(m_blocks, 8, 8, 2, 4, True)
 
 
 @pytest.mark.parametrize("name, config", list(all_configurations()), ids=lambda value: str(value).replace(" ", ""))
