@@ -144,16 +144,6 @@ def half_bits_directed(values, mode: str):
     return np.where(too_large, bits - np.uint16(1), bits)
 
 
-def fma16(a, b, c):
-    """fp16 bits of a * b + c (values as float32) with one rounding.
-
-    float64 holds the sum exactly wherever rounding can tell: products have 22 bits. If the product leads and does not
-    overflow fp16, the sum spans at most 42 bits; if c leads, the product would have to sit within 33 bits of c's top to
-    reach a tie, and then the sum is exact as well. Otherwise the result is c or an infinity either way.
-    """
-    return half_bits(np.multiply(a, b, dtype=np.float64) + c)
-
-
 def brain_values(bits):
     """bf16 bit patterns (uint16) -> float32, exact."""
     return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)

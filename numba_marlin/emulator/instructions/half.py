@@ -73,7 +73,12 @@ def binary(ins, m, kind):
 
 
 def fused(ins, m, kind):
-    """#half-precision-floating-point-instructions-fma: see numerics.fma16 for why float64 is enough."""
+    """#half-precision-floating-point-instructions-fma: one rounding, because float64 holds the sum wherever rounding can tell.
+
+    Products of fp16 have 22 bits. If the product leads and does not overflow fp16, the sum spans at most 42 bits; if c leads, the
+    product would have to sit within 33 bits of c's top to reach a tie, and then the sum is exact as well. Otherwise the result is c
+    or an infinity either way.
+    """
     allow(ins, "rn", "ftz", "sat", "relu")
     d, a, b, c = m.bind(ins, kind, kind, kind, kind)
     decode, encode = codec(ins, kind)
