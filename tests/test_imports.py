@@ -12,7 +12,7 @@ import numba_marlin
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "kernels", "devices", "heuristics"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
@@ -21,6 +21,14 @@ ALLOWED = {
     "hostloops": {"formats"},
     "testing": {"formats", "quantize", "reference"},
     "emulator": {"layout"},
+    "isa": set(),
+    "kernels": {"layout"},
+    "compiler": {"errors", "isa", "kernels"},
+    "devices": {"compiler"},  # its table of targets
+    "driver": {"devices", "errors"},
+    "interop": {"driver"},
+    "heuristics": {"devices", "formats", "kernels", "layout"},
+    "launch": {"devices", "driver", "errors"},
 }
 
 
