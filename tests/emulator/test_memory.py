@@ -281,3 +281,18 @@ def test_watch_sees_every_access():
     body = ".shared .b32 s[64]; mov.u32 %r0, s; mad.lo.u32 %r0, %t, 4, %r0; st.shared.u32 [%r0], %t; ld.global.u32 %r1, [%p0];"
     launch(body, {"x": x}, block=64, watch=lambda access: seen.append((access.kind, access.space, access.nbytes, access.address.size)))
     assert seen == [("store", "shared", 4, 64), ("load", "global", 4, 64)]
+
+
+@pytest.mark.parametrize("prepare, operation, kept", [
+    ("", "red.global.add.f32 [%rd0], %f0;", False),
+    ("", "red.add.f32 [%rd0], %f0;", False),
+    (".shared .align 4 .b32 s[32]; mov.u32 %r1, s; mad.lo.u32 %r0, %t, 4, %r1; ld.global.f32 %f1, [%rd0]; st.shared.f32 [%r0], %f1;",
+     "red.shared.add.f32 [%r0], %f0; ld.shared.f32 %f1, [%r0]; st.global.f32 [%rd0], %f1;", True),
+], ids=["global", "generic", "shared"])  # fmt: skip
+def test_float_atomics_flush_subnormals_in_global_memory_only(prepare, operation, kept):
+    tiny, normal = np.float32(1e-40), np.float32(2.0**-126)
+    memory = np.zeros(32, np.float32)
+    added = np.zeros(32, np.float32)
+    memory[:4], added[:4] = [tiny, 0, 1.5 * normal, 1], [0, tiny, -normal, 2]
+    launch(f"mad.wide.u32 %rd0, %t, 4, %p0; mad.wide.u32 %rd1, %t, 4, %p1; ld.global.f32 %f0, [%rd1]; {prepare} {operation}", {"memory": memory, "added": added})
+    assert memory[:4].tolist() == ([tiny, tiny, normal / 2, 3] if kept else [0, 0, 0, 3])

@@ -1,6 +1,7 @@
 """atom and red: lanes one after the other where they meet at an address; the result is what each found there.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom
+.add.f32 flushes subnormals in global memory and keeps them in shared memory, as the ISA says of the hardware.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, type_of, unsupported
 from numba_marlin.emulator.instructions.half import HALVES, codec
 from numba_marlin.emulator.instructions.load_store import ORDER, SPACES, space_of
+from numba_marlin.emulator.memory import WINDOWS
 from numba_marlin.emulator.program import TYPE_BITS, Sink
 from numba_marlin.emulator.registers import DTYPES
 
@@ -52,8 +54,6 @@ def atomic(ins, m):
     sources = [m.source(ins, value, kind) for value in values]
     if kind in HALVES:
         function = half_sum(ins, kind)
-    elif kind == "f32":
-        function = lambda old, b: numerics.canonical32(old + b)  # noqa: E731
     at, memory, space = m.address(ins, address), m.memory, space_of(ins)
     dtype, size = np.dtype(DTYPES[kind]), TYPE_BITS[kind] // 8
 
@@ -85,7 +85,7 @@ def exchange(memory, ins, lanes, space, where, size, dtype, kind, function, give
     """Load, compute, store for lanes with distinct addresses; returns the old values."""
     raw = memory.load(ins, lanes, space, where.copy(), size, 1, "atomic")
     old = np.ascontiguousarray(raw).view(dtype) if kind.endswith("x2") else raw[..., 0].view(dtype)
-    new = np.asarray(function(old, *given)).astype(dtype)
+    new = np.asarray(sum32(old, *given, flushed=in_global(space, where)) if kind == "f32" else function(old, *given)).astype(dtype)
     bits = np.ascontiguousarray(new).view(raw.dtype)
     bits = bits.reshape(raw.shape)
     before = memory.progress
@@ -93,6 +93,17 @@ def exchange(memory, ins, lanes, space, where, size, dtype, kind, function, give
     if np.array_equal(bits, raw):  # a failed compare-and-swap is not progress
         memory.progress = before
     return old
+
+
+def in_global(space: str, where):
+    """Which of the addresses are global memory's."""
+    return np.full(where.shape, True) if space == "global" else (where < min(WINDOWS.values())) & (space == "generic")
+
+
+def sum32(old, b, flushed):
+    """old + b of float32; where ``flushed``, subnormal inputs and results are zeros."""
+    total = numerics.flush(numerics.flush(old) + numerics.flush(b))
+    return numerics.canonical32(np.where(flushed, total, old + b))
 
 
 def half_sum(ins, kind: str):
