@@ -115,10 +115,15 @@ def wide_slices(problem: Problem) -> int:
     return ceil_div(problem.n, 16 * WIDE[0]) * ceil_div(problem.m, 16 * M_BLOCKS)
 
 
+def wide_leads(problem: Problem, sms: int) -> bool:
+    """Whether wide tiles alone keep the device busy: at least three quarters of it."""
+    return 4 * wide_slices(problem) >= 3 * sms
+
+
 def default_config(kernel: str, problem: Problem, device: Device):
     """The configuration of ``kernel`` that leads for ``problem`` on ``device``."""
     if kernel == "ampere":
-        return _ampere_config(problem, WIDE if wide_slices(problem) >= device.sms else DEEP, device)
+        return _ampere_config(problem, WIDE if wide_leads(problem, device.sms) else DEEP, device)
     return find_kernel(kernel).config_type(group_size=problem.group_size)
 
 
@@ -147,12 +152,12 @@ def _ampere_reasons(problem: Problem, config, sms: int) -> tuple[str, ...]:
     m, n, k = problem.m, problem.n, problem.k
     tile_m, tile_n, tile_k = 16 * config.thread_m_blocks, 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
     wide = config.thread_n_blocks == WIDE[0]
-    slices = wide_slices(problem)
-    if slices >= sms:
+    slices, wide_first = wide_slices(problem), wide_leads(problem, sms)
+    if wide_first:
         rule = f"wide tiles make {slices:,} slices, enough for {sms} SMs: few are shared, and A is read less often"
     else:
         rule = f"wide tiles make only {slices} slice{'s' * (slices > 1)} for {sms} SMs, so blocks share slices: with deep tiles, fewer share one"
-    reasons = [f"tile k{tile_k} x n{tile_n}: " + (rule if wide == (slices >= sms) else f"the other shape, to compare with: {rule}")]
+    reasons = [f"tile k{tile_k} x n{tile_n}: " + (rule if wide == wide_first else f"the other shape, to compare with: {rule}")]
     if wide != (m > 16):
         reasons.append(f"the original would take the other shape for m={m}: it goes by m alone")
     if m <= 16 * M_BLOCKS:

@@ -352,12 +352,12 @@ def make(lang, config):
                 ptx.red_release_gpu_add(lock, uint32(1))
 
     @lang.device
-    def global_reduce(frag_c, partial, shared, first, last, place):
+    def global_reduce(frag_c, partial, shared, rows, first, last, place):
         """Add what the blocks below left in the slice's buffer, and leave the sum for the block above. fp32, in the order of the fragments.
         A large tile's sum comes by way of shared memory: registers for so many loads at a time are not to be had. (m = 64: 28.8 us instead of
         29.7 for 8192 x 8192; for a single m16 block the detour costs more than it saves, 11.1 us instead of 10.7 for 4096 x 4096.)"""
         warp_n, warp_k, lane, thread = place
-        if warp_k == uint32(0):
+        if warp_k == uint32(0) and uint32(lane // uint32(4)) < rows:  # the other lanes hold rows below the matrix
             own_vectors = warp_n * uint32(PARTIAL_VECTORS * 32 * CHUNK) + lane * uint32(CHUNK)
             address = partial + uint64(own_vectors)
             if not first and M_BLOCKS == 1:
@@ -475,7 +475,7 @@ def make(lang, config):
             if top != bottom:
                 lock = locks + uint64(top) * uint64(4)
                 barrier_acquire(lock, uint32(bottom - block), place)
-                global_reduce(frag_c, partials + uint64(top) * uint64(PARTIAL_BYTES), shared, block == bottom, last, place)
+                global_reduce(frag_c, partials + uint64(top) * uint64(PARTIAL_BYTES), shared, rows, block == bottom, last, place)
                 barrier_release(lock, last, place)
             if last:
                 if not grouped:
