@@ -4,7 +4,7 @@
 order, c fp16 [m, n], partials fp32 and locks int32 (``workspace_bytes``; locks zero before, zero again after), m, n, k as int32.
 k is a multiple of 16, n of 64, m any; with ``ragged=False`` k and n fill whole tiles.
 
-The ideas, in the order in which the kernel reads:
+The sizes are in ``ampere_config``, the way of the sums out of the registers in ``ampere_output``. The ideas, in the order in which the kernel reads:
 - *Stripes.* The tiles of all column slices, one slice after the other, are cut into equal stripes, one a block: every SM gets the same
   work and few slices are shared between blocks (``layout.stripes`` is the executable picture).
 - *Pipeline.* ``cp.async`` keeps ``stages`` - 1 tiles of A, B and scales in flight; B passes through L2 with ``evict_first``.
@@ -17,107 +17,10 @@ The ideas, in the order in which the kernel reads:
 Better than the original: partial sums between blocks stay fp32, in a workspace that depends on the grid and not on the problem; per-column scales
 multiply the fp32 sum before the cast; tails of m, n and k are zero-filled copies inside one launch; a barrier keeps the next slice's copies off the result still being written out.
 """
-from dataclasses import dataclass
-
+from numba_marlin.kernels.ampere_config import CHUNK, STEPS, THREADS, AmpereConfig
+from numba_marlin.kernels.ampere_output import output_verbs
 from numba_marlin.kernels.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.verbs import number_verbs
-
-THREADS = 256
-WARPS = THREADS // 32
-STEPS = 2  # k16 steps of a tile that one warp multiplies: the two halves of the register double buffer
-CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
-
-
-@dataclass(frozen=True)
-class AmpereConfig:
-    """Tile of a block in units of 16: thread_m_blocks x thread_n_blocks of C, thread_k_blocks deep. group_blocks: k16 rows that share
-    a scale, -1 for per-column scales. stages: tiles in shared memory. ragged: zero-fill the tails of n and k. blocks_per_sm: how many
-    blocks of the grid a multiprocessor holds (a second one needs half of its registers: a single m16 block)."""
-    thread_m_blocks: int = 1
-    thread_n_blocks: int = 8
-    thread_k_blocks: int = 8
-    group_blocks: int = 8
-    stages: int = 4
-    ragged: bool = False
-    blocks_per_sm: int = 1
-
-    def __post_init__(self):
-        if not 1 <= self.thread_m_blocks <= 4:
-            raise ValueError(f"thread_m_blocks={self.thread_m_blocks} must be 1 to 4")
-        if (self.thread_n_blocks, self.thread_k_blocks) not in ((8, 8), (16, 4)):
-            raise ValueError(f"(thread_n_blocks, thread_k_blocks)=({self.thread_n_blocks}, {self.thread_k_blocks}) must be (8, 8) or (16, 4)")
-        if self.group_blocks not in (-1, 2, 4, 8):
-            raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4 or 8 (group sizes 32, 64, 128)")
-        if self.stages < 3:
-            raise ValueError(f"stages={self.stages} must be at least 3: one tile multiplies, one has landed, the others are in flight")
-        if not 1 <= self.blocks_per_sm <= (2 if self.thread_m_blocks == 1 else 1):
-            raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1, or 2 with thread_m_blocks=1: blocks that share a slice must all be resident")
-
-    @property
-    def warps_n(self):
-        return self.thread_n_blocks // 4
-
-    @property
-    def warps_k(self):
-        return WARPS // self.warps_n
-
-    @property
-    def grouped(self):
-        return self.group_blocks != -1
-
-    @property
-    def groups_per_tile(self):
-        return max(1, self.thread_k_blocks // self.group_blocks) if self.grouped else 1
-
-    @property
-    def a_row_chunks(self):
-        return 2 * self.thread_k_blocks
-
-    @property
-    def a_stage_bytes(self):
-        return 16 * self.thread_m_blocks * self.a_row_chunks * CHUNK
-
-    @property
-    def b_row_chunks(self):
-        return 8 * self.thread_n_blocks
-
-    @property
-    def b_stage_bytes(self):
-        return self.thread_k_blocks * self.b_row_chunks * CHUNK
-
-    @property
-    def s_row_chunks(self):
-        return 2 * self.thread_n_blocks
-
-    @property
-    def s_stage_bytes(self):
-        return self.groups_per_tile * self.s_row_chunks * CHUNK
-
-    @property
-    def result_row_bytes(self):
-        return (2 * self.thread_n_blocks + 1) * CHUNK  # one chunk of padding: the fragments' writes touch every bank once
-
-    @property
-    def partial_bytes(self):
-        return 16 * self.thread_m_blocks * 16 * self.thread_n_blocks * 4
-
-    @property
-    def shared_bytes(self):
-        pipeline = self.stages * (self.a_stage_bytes + self.b_stage_bytes)
-        reduction = self.warps_k // 2 * self.partial_bytes
-        result = 16 * self.thread_m_blocks * self.result_row_bytes
-        return max(pipeline, reduction, result) + self.stages * self.s_stage_bytes
-
-    def grid(self, m, n, k, sms):
-        tiles = ceil_div(k, 16 * self.thread_k_blocks) * ceil_div(n, 16 * self.thread_n_blocks) * ceil_div(m, 16 * self.thread_m_blocks)
-        blocks = min(sms * self.blocks_per_sm, tiles)
-        if tiles + blocks > 2**32:
-            raise ValueError(f"m={m}, n={n}, k={k} are {tiles} tiles for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
-        return (blocks, 1, 1)
-
-    def workspace_bytes(self, m, n, k, sms):
-        blocks = self.grid(m, n, k, sms)[0]
-        return blocks * self.partial_bytes, blocks * 4
 
 
 def make(lang, config):
@@ -126,6 +29,9 @@ def make(lang, config):
     shared_base = lang.shared_base
     verbs = number_verbs(lang)
     dequantize, scale_pair = verbs.dequantize, verbs.scale_pair
+    output = output_verbs(lang, config)
+    thread_block_reduce, barrier_acquire, barrier_release = output.thread_block_reduce, output.barrier_acquire, output.barrier_release
+    global_reduce, scale_columns, write_result = output.global_reduce, output.scale_columns, output.write_result
     wait_for_copies = ptx.cp_async_wait_group(n=config.stages - 2)
 
     M_BLOCKS, N_BLOCKS, K_BLOCKS = config.thread_m_blocks, config.thread_n_blocks, config.thread_k_blocks
@@ -142,11 +48,6 @@ def make(lang, config):
     S_CHUNKS = GROUPS_PER_TILE * S_ROW_CHUNKS
     B_SHARED, S_SHARED = STAGES * A_STAGE, config.shared_bytes - STAGES * S_STAGE
     PARTIAL_BYTES = config.partial_bytes
-    PARTIAL_VECTORS = 8 * M_BLOCKS  # 16-byte vectors of accumulators in a lane
-    RESULT_ROW, RESULT_ROW_CHUNKS = config.result_row_bytes, 2 * N_BLOCKS
-    RESULT_ROWS_PER_COPY = THREADS // RESULT_ROW_CHUNKS
-    RESULT_COPIES = ceil_div(TILE_ROWS, RESULT_ROWS_PER_COPY)
-    HALVINGS = WARPS_K.bit_length() - 1
     FRAG_A, FRAG_B, FRAG_C, FRAG_S = STEPS * M_BLOCKS * 4, STEPS * 4, M_BLOCKS * 32, 8
     POINTERS, POINTER_A, POINTER_B = 2, 0, 1
 
@@ -160,7 +61,7 @@ def make(lang, config):
         return uint32(warp % uint32(WARPS_N)), uint32(warp // uint32(WARPS_N)), uint32(thread % uint32(32)), thread
 
     @lang.device
-    def own_slice(position, block, share, m, n, k):
+    def own_slice(position, share, m, n, k):
         """The slice in which tile number `position` lies: (first tile's number, slice column, first row, rows), and of the blocks that share
         it those of its top and its bottom tile."""
         k_tiles = uint32((k + uint32(16 * K_BLOCKS - 1)) // uint32(16 * K_BLOCKS))
@@ -313,110 +214,6 @@ def make(lang, config):
 
         return round_of_tiles
 
-    # ---- reductions --------------------------------------------------------------------------------------------------------------
-
-    @lang.device
-    def thread_block_reduce(frag_c, shared, place):
-        """Warps with the same columns and different k add up in shared memory, halving their number until warp_k 0 holds the sum."""
-        warp_n, warp_k, lane, thread = place
-        own_vectors = shared + warp_n * uint32(PARTIAL_VECTORS * 32 * CHUNK) + lane * uint32(CHUNK)
-        for halving in range(HALVINGS):
-            height = WARPS_K >> (halving + 1)
-            if warp_k >= uint32(height) and warp_k < uint32(2 * height):
-                slot = own_vectors + (warp_k - uint32(height)) * uint32(WARPS_N * PARTIAL_VECTORS * 32 * CHUNK)
-                for v in range(PARTIAL_VECTORS):
-                    ptx.st_shared_v4_f32(slot + uint32(32 * CHUNK * v), (frag_c[4 * v], frag_c[4 * v + 1], frag_c[4 * v + 2], frag_c[4 * v + 3]))
-            cuda.syncthreads()
-            if warp_k < uint32(height):
-                slot = own_vectors + warp_k * uint32(WARPS_N * PARTIAL_VECTORS * 32 * CHUNK)
-                for v in range(PARTIAL_VECTORS):
-                    partial = ptx.ld_shared_v4_f32(slot + uint32(32 * CHUNK * v))
-                    for r in range(4):
-                        frag_c[4 * v + r] += partial[r]
-            cuda.syncthreads()
-
-    @lang.device
-    def barrier_acquire(lock, turn, place):
-        if place[3] == uint32(0):
-            while ptx.ld_acquire_gpu(lock) != turn:
-                pass
-        cuda.syncthreads()
-
-    @lang.device
-    def barrier_release(lock, last, place):
-        cuda.syncthreads()
-        if place[3] == uint32(0):
-            if last:
-                ptx.st_global_b32(lock, uint32(0))
-            else:
-                ptx.red_release_gpu_add(lock, uint32(1))
-
-    @lang.device
-    def global_reduce(frag_c, partial, shared, rows, first, last, place):
-        """Add what the blocks below left in the slice's buffer, and leave the sum for the block above. fp32, in the order of the fragments.
-        A large tile's sum comes by way of shared memory: registers for so many loads at a time are not to be had. (m = 64: 28.8 us instead of
-        29.7 for 8192 x 8192; for a single m16 block the detour costs more than it saves, 11.1 us instead of 10.7 for 4096 x 4096.)"""
-        warp_n, warp_k, lane, thread = place
-        if warp_k == uint32(0) and uint32(lane // uint32(4)) < rows:  # the other lanes hold rows below the matrix
-            own_vectors = warp_n * uint32(PARTIAL_VECTORS * 32 * CHUNK) + lane * uint32(CHUNK)
-            address = partial + uint64(own_vectors)
-            if not first and M_BLOCKS == 1:
-                for v in range(PARTIAL_VECTORS):
-                    below = ptx.ld_global_v4_f32(address + uint64(32 * CHUNK * v))
-                    for r in range(4):
-                        frag_c[4 * v + r] += below[r]
-            elif not first:
-                for v in range(PARTIAL_VECTORS):
-                    ptx.cp_async_16(shared + own_vectors + uint32(32 * CHUNK * v), address + uint64(32 * CHUNK * v))
-                ptx.cp_async_wait_all()
-                for v in range(PARTIAL_VECTORS):
-                    below = ptx.ld_shared_v4_f32(shared + own_vectors + uint32(32 * CHUNK * v))
-                    for r in range(4):
-                        frag_c[4 * v + r] += below[r]
-            if not last:
-                for v in range(PARTIAL_VECTORS):
-                    ptx.st_global_v4_f32(address + uint64(32 * CHUNK * v), (frag_c[4 * v], frag_c[4 * v + 1], frag_c[4 * v + 2], frag_c[4 * v + 3]))
-
-    # ---- write-out ---------------------------------------------------------------------------------------------------------------
-
-    @lang.device
-    def scale_columns(frag_c, frag_s, shared, place):
-        """Per-column scales, in fp32: lane 4g + t finds those of its columns 2t, 2t + 1 of all n8 blocks side by side."""
-        warp_n, warp_k, lane, thread = place
-        for half in range(2):
-            s = ptx.ld_shared_v4_b32(shared + uint32(S_SHARED) + (warp_n * uint32(8) + uint32(4 * half) + lane % uint32(4)) * uint32(CHUNK))
-            for r in range(4):
-                frag_s[4 * half + r] = s[r]
-        for n8 in range(8):
-            low, high = ptx.cvt_f32_f16_low(frag_s[n8]), ptx.cvt_f32_f16_high(frag_s[n8])
-            for i in range(M_BLOCKS):
-                o = (i * 8 + n8) * 4
-                frag_c[o] *= low
-                frag_c[o + 1] *= high
-                frag_c[o + 2] *= low
-                frag_c[o + 3] *= high
-
-    @lang.device
-    def write_result(c, frag_c, shared, row_first, rows, slice_col, place, n):
-        """Fragments to shared memory, then whole 16-byte chunks of rows to global memory."""
-        warp_n, warp_k, lane, thread = place
-        if warp_k == uint32(0):
-            corner = shared + lane // uint32(4) * uint32(RESULT_ROW) + lane % uint32(4) * uint32(4) + warp_n * uint32(128)
-            for i in range(M_BLOCKS):
-                for n8 in range(8):
-                    o = (i * 8 + n8) * 4
-                    address = corner + uint32(16 * RESULT_ROW * i + 16 * n8)
-                    ptx.st_shared_b32(address, ptx.cvt_rn_f16x2_f32(frag_c[o], frag_c[o + 1]))
-                    ptx.st_shared_b32(address + uint32(8 * RESULT_ROW), ptx.cvt_rn_f16x2_f32(frag_c[o + 2], frag_c[o + 3]))
-        cuda.syncthreads()
-        chunk = thread % uint32(RESULT_ROW_CHUNKS)
-        col = uint32((slice_col * uint32(RESULT_ROW_CHUNKS) + chunk) * uint32(8))
-        for i in range(RESULT_COPIES):
-            row = uint32(thread // uint32(RESULT_ROW_CHUNKS) + uint32(RESULT_ROWS_PER_COPY * i))
-            if row < rows and (not ragged or col < n):
-                values = ptx.ld_shared_v4_b32(shared + row * uint32(RESULT_ROW) + chunk * uint32(CHUNK))
-                ptx.st_global_v4_b32(c + (uint64(row_first + row) * uint64(n) + uint64(col)) * uint64(2), values)
-
     # ---- the kernel --------------------------------------------------------------------------------------------------------------
 
     round_of_tiles = round_from(0)
@@ -448,7 +245,7 @@ def make(lang, config):
 
         while position < end:
             # One slice: the tiles of one column from slice_row on. Blocks that share it take turns from the bottom (turn 0) to the top.
-            first, slice_col, row_first, rows, top, bottom = own_slice(position, block, share, uint32(m), uint32(n), uint32(k))
+            first, slice_col, row_first, rows, top, bottom = own_slice(position, share, uint32(m), uint32(n), uint32(k))
             slice_row = uint32(position - first)
             tile_end = uint32(min(uint32(end - first), k_tiles))
 
@@ -467,7 +264,7 @@ def make(lang, config):
             ptx.cp_async_wait_all()  # the zeros past the end
             cuda.syncthreads()
             place = own_place()
-            first, slice_col, row_first, rows, top, bottom = own_slice(ptx.opaque_u32(position), block, share, uint32(m), uint32(n), uint32(k))
+            first, slice_col, row_first, rows, top, bottom = own_slice(ptx.opaque_u32(position), share, uint32(m), uint32(n), uint32(k))
             last = block == top
             if not grouped and last:
                 fetch_scales(scales, own_chunk, 0, uint32(0), slice_col, True, place, problem)

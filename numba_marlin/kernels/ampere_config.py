@@ -1,0 +1,101 @@
+"""The sizes of the faithful kernel (``ampere``): what can be chosen, and what follows from it. Pure."""
+from dataclasses import dataclass
+
+from numba_marlin.kernels.definition import ceil_div
+
+THREADS = 256
+WARPS = THREADS // 32
+STEPS = 2  # k16 steps of a tile that one warp multiplies: the two halves of the register double buffer
+CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
+
+
+@dataclass(frozen=True)
+class AmpereConfig:
+    """Tile of a block in units of 16: thread_m_blocks x thread_n_blocks of C, thread_k_blocks deep. group_blocks: k16 rows that share
+    a scale, -1 for per-column scales. stages: tiles in shared memory. ragged: zero-fill the tails of n and k. blocks_per_sm: how many
+    blocks of the grid a multiprocessor holds (a second one needs half of its registers: a single m16 block)."""
+    thread_m_blocks: int = 1
+    thread_n_blocks: int = 8
+    thread_k_blocks: int = 8
+    group_blocks: int = 8
+    stages: int = 4
+    ragged: bool = False
+    blocks_per_sm: int = 1
+
+    def __post_init__(self):
+        if not 1 <= self.thread_m_blocks <= 4:
+            raise ValueError(f"thread_m_blocks={self.thread_m_blocks} must be 1 to 4")
+        if (self.thread_n_blocks, self.thread_k_blocks) not in ((8, 8), (16, 4)):
+            raise ValueError(f"(thread_n_blocks, thread_k_blocks)=({self.thread_n_blocks}, {self.thread_k_blocks}) must be (8, 8) or (16, 4)")
+        if self.group_blocks not in (-1, 2, 4, 8):
+            raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4 or 8 (group sizes 32, 64, 128)")
+        if self.stages < 3:
+            raise ValueError(f"stages={self.stages} must be at least 3: one tile multiplies, one has landed, the others are in flight")
+        if not 1 <= self.blocks_per_sm <= (2 if self.thread_m_blocks == 1 else 1):
+            raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1, or 2 with thread_m_blocks=1: blocks that share a slice must all be resident")
+
+    @property
+    def warps_n(self):
+        return self.thread_n_blocks // 4
+
+    @property
+    def warps_k(self):
+        return WARPS // self.warps_n
+
+    @property
+    def grouped(self):
+        return self.group_blocks != -1
+
+    @property
+    def groups_per_tile(self):
+        return max(1, self.thread_k_blocks // self.group_blocks) if self.grouped else 1
+
+    @property
+    def a_row_chunks(self):
+        return 2 * self.thread_k_blocks
+
+    @property
+    def a_stage_bytes(self):
+        return 16 * self.thread_m_blocks * self.a_row_chunks * CHUNK
+
+    @property
+    def b_row_chunks(self):
+        return 8 * self.thread_n_blocks
+
+    @property
+    def b_stage_bytes(self):
+        return self.thread_k_blocks * self.b_row_chunks * CHUNK
+
+    @property
+    def s_row_chunks(self):
+        return 2 * self.thread_n_blocks
+
+    @property
+    def s_stage_bytes(self):
+        return self.groups_per_tile * self.s_row_chunks * CHUNK
+
+    @property
+    def result_row_bytes(self):
+        return (2 * self.thread_n_blocks + 1) * CHUNK  # one chunk of padding: the fragments' writes touch every bank once
+
+    @property
+    def partial_bytes(self):
+        return 16 * self.thread_m_blocks * 16 * self.thread_n_blocks * 4
+
+    @property
+    def shared_bytes(self):
+        pipeline = self.stages * (self.a_stage_bytes + self.b_stage_bytes)
+        reduction = self.warps_k // 2 * self.partial_bytes
+        result = 16 * self.thread_m_blocks * self.result_row_bytes
+        return max(pipeline, reduction, result) + self.stages * self.s_stage_bytes
+
+    def grid(self, m, n, k, sms):
+        tiles = ceil_div(k, 16 * self.thread_k_blocks) * ceil_div(n, 16 * self.thread_n_blocks) * ceil_div(m, 16 * self.thread_m_blocks)
+        blocks = min(sms * self.blocks_per_sm, tiles)
+        if tiles + blocks > 2**32:
+            raise ValueError(f"m={m}, n={n}, k={k} are {tiles} tiles for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
+        return (blocks, 1, 1)
+
+    def workspace_bytes(self, m, n, k, sms):
+        blocks = self.grid(m, n, k, sms)[0]
+        return blocks * self.partial_bytes, blocks * 4
