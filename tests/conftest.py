@@ -5,6 +5,13 @@ import pytest
 def pytest_addoption(parser):
     parser.addoption("--run-on", choices=("machine", "cuda"), default="machine",
                      help="where kernel tests execute: the PTX machine (default, no GPU needed) or the current CUDA device")
+    parser.addoption("--every-target", action="store_true",
+                     help="static gates: compile every configuration for every target (a quarter of an hour) instead of assembling Hopper's PTX for it")
+
+
+@pytest.fixture(scope="session")
+def every_target(request):
+    return request.config.getoption("--every-target")
 
 
 @pytest.fixture(scope="session")
