@@ -167,7 +167,7 @@ class AsyncCopies:
                 warp, lane = (int(i[0]) for i in np.nonzero(hit))
                 ins = self.instructions[int(self.pc[slot[warp, lane], warp, lane])]
                 within = warp % lanes.placement.warps_per_block
-                return f" (issued by warp {within}, lane {lane} at PTX line {ins.line}: {ins.text.rstrip(";")}, not waited for)"
+                return f" (issued by warp {within}, lane {lane} at PTX line {ins.line}: {ins.text} not waited for)"
         return ""
 
     @staticmethod
