@@ -90,14 +90,12 @@ def output_verbs(lang, config):
             s = ptx.ld_shared_v4_b32(shared + uint32(S_SHARED) + (warp_n * uint32(8) + uint32(4 * half) + lane % uint32(4)) * uint32(CHUNK))
             for r in range(4):
                 frag_s[4 * half + r] = s[r]
-        for n8 in range(8):
-            low, high = ptx.cvt_f32_f16_low(frag_s[n8]), ptx.cvt_f32_f16_high(frag_s[n8])
-            for i in range(M_BLOCKS):
-                o = (i * 8 + n8) * 4
-                frag_c[o] *= low
-                frag_c[o + 1] *= high
-                frag_c[o + 2] *= low
-                frag_c[o + 3] *= high
+        for v in range(PARTIAL_VECTORS):  # one flat loop: nested ones stay rolled for some targets, and frag_c in local memory
+            low, high = ptx.cvt_f32_f16_low(frag_s[v % 8]), ptx.cvt_f32_f16_high(frag_s[v % 8])
+            frag_c[4 * v] *= low
+            frag_c[4 * v + 1] *= high
+            frag_c[4 * v + 2] *= low
+            frag_c[4 * v + 3] *= high
 
     @lang.device
     def write_result(c, frag_c, shared, row_first, rows, slice_col, place, n):
