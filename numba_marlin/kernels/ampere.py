@@ -271,7 +271,8 @@ def make(lang, config):
             thread_block_reduce(frag_c, shared, place)
             if top != bottom:
                 lock = locks + uint64(top) * uint64(4)
-                barrier_acquire(lock, uint32(bottom - block), place)
+                if block != bottom:  # the bottom block begins: it has nobody to wait for, and every block above waits for it
+                    barrier_acquire(lock, uint32(bottom - block), place)
                 global_reduce(frag_c, partials + uint64(top) * uint64(PARTIAL_BYTES), shared, rows, block == bottom, last, place)
                 barrier_release(lock, last, place)
             if last:
