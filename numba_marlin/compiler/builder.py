@@ -53,7 +53,7 @@ def _compile(kernel, config, target, the_backend, key, versions):
     threads = kernel.threads(config)
     body = kernel.make(the_backend.language(), config)
     entry = f"marlin_{kernel.name}"
-    ptx = tidy(the_backend.to_ptx(body, kernel.parameters, target, threads), entry)
+    ptx = tidy(the_backend.to_ptx(body, kernel.parameters, target, threads, kernel.blocks_per_sm(config)), entry)
     cubin, resources = assemble(ptx, target)
     return CompiledKernel(kernel=kernel.name, config=config, target=target.name, compiler=the_backend.NAME, ptx=ptx, entry=entry,
                           parameters=tuple(kernel.parameters), threads=threads, shared_bytes=kernel.shared_bytes(config), cubin=cubin,

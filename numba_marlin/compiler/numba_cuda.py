@@ -57,14 +57,14 @@ def language() -> Language:
                         types.float32)
 
 
-def to_ptx(function, parameters, target: Target, threads: int) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, 1)."""
+def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
+    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm)."""
     numba = _numba()
     kinds = {"u64": numba.types.uint64, "i32": numba.types.int32}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
     with _lock, _pretended_device(capability):
-        return numba.cuda.compile(function, signature, device=False, abi="numba", cc=capability, launch_bounds=(threads, 1))[0]
+        return numba.cuda.compile(function, signature, device=False, abi="numba", cc=capability, launch_bounds=(threads, blocks_per_sm))[0]
 
 
 @contextmanager
@@ -86,6 +86,7 @@ def _make_intrinsic(instruction: Instruction, **immediates):
     numba_types = {"u16": types.uint16, "u32": types.uint32, "i32": types.int32, "u64": types.uint64, "f32": types.float32}
     llvm_types = {"u16": ir.IntType(16), "u32": ir.IntType(32), "i32": ir.IntType(32), "u64": ir.IntType(64), "f32": ir.FloatType()}
     template, constraints = instruction.assembly(**immediates)
+    instruction = instruction.resolved(**immediates)
 
     def python_type(operand):
         element = numba_types[operand.type]

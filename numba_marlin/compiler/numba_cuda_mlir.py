@@ -57,8 +57,8 @@ def language() -> Language:
                         types.float32)
 
 
-def to_ptx(function, parameters, target: Target, threads: int) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, 1)."""
+def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
+    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm)."""
     numba = _numba()
     kinds = {"u64": numba.types.uint64, "i32": numba.types.int32}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
@@ -67,7 +67,7 @@ def to_ptx(function, parameters, target: Target, threads: int) -> str:
         numba.target.typing_context.refresh()
         numba.target.target_context.refresh()
         # the `cc` of cuda.compile silently drops the "a" of sm_90a; the chip of the dispatcher does not
-        kernel = numba.cuda.jit(function, chip=target.name, launch_bounds=(threads, 1))
+        kernel = numba.cuda.jit(function, chip=target.name, launch_bounds=(threads, blocks_per_sm))
         return numba.cuda.compile(kernel, signature, device=False, abi="numba")[0]
 
 
@@ -89,6 +89,7 @@ def _make_intrinsic(instruction: Instruction, **immediates):
     types, llvm = numba.types, numba.llvm
     numba_types = {"u16": types.uint16, "u32": types.uint32, "i32": types.int32, "u64": types.uint64, "f32": types.float32}
     template, constraints = instruction.assembly(**immediates)
+    instruction = instruction.resolved(**immediates)
 
     def llvm_type(operand):  # needs the MLIR context of a running compilation
         return {"u16": numba.mlir_types.i16, "u32": numba.mlir_types.i32, "i32": numba.mlir_types.i32, "u64": numba.mlir_types.i64,
