@@ -271,7 +271,9 @@ def make(lang, config):
             thread_block_reduce(frag_c, shared, place)
             if top != bottom:
                 lock = locks + uint64(top) * uint64(4)
-                if block != bottom:  # the bottom block begins: it has nobody to wait for, and every block above waits for it
+                # The bottom block has nobody to wait for. (One m16 block: 10.4 us instead of 10.7 for 4096 x 4096. Larger tiles lose by the branch:
+                # m = 128, 8192 x 8192 56.5 us instead of 52.7.)
+                if M_BLOCKS > 1 or block != bottom:
                     barrier_acquire(lock, uint32(bottom - block), place)
                 global_reduce(frag_c, partials + uint64(top) * uint64(PARTIAL_BYTES), shared, rows, block == bottom, last, place)
                 barrier_release(lock, last, place)
