@@ -8,6 +8,7 @@ Work runs in the device's primary context, the one that torch, CuPy and Numba sh
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import math
 import weakref
@@ -139,9 +140,109 @@ def follow(ordinal: int, stream: int, before: int) -> None:
             call("cuEventDestroy", event)  # the driver keeps it until it has happened
 
 
+@functools.lru_cache(maxsize=None)
+def raw_launch():
+    """``cuLaunchKernelEx`` as a ctypes function (config, function, parameters, extra) -> error code, free of the bindings' own work.
+    Its arguments are what ``pointer`` makes."""
+    _, entry, *_ = bindings().cuGetProcAddress(b"cuLaunchKernelEx", 12000, 0)
+    if not int(entry or 0):
+        raise CapabilityMissing("the NVIDIA driver has no cuLaunchKernelEx; it came with CUDA 11.8")
+    return ctypes.CFUNCTYPE(ctypes.c_int)(int(entry))
+
+
+def pointer(address: int):
+    """An argument for ``raw_launch``, made once for many calls."""
+    return ctypes.c_void_p.from_param(address)
+
+
+LEGACY_STREAMS = (0, 1)  # the legacy default stream, which cannot be captured, and its other name
+
+
+def capture_id(stream: int) -> int | None:
+    """The number of the capture that ``stream`` is in, unique in the process; None if it is in none."""
+    types = bindings()
+    if stream in LEGACY_STREAMS:  # to ask would be an error, and end the capture of another stream
+        return None
+    status, number, *_ = call("cuStreamGetCaptureInfo", types.CUstream(stream))
+    return int(number) if status == types.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE else None
+
+
+@contextlib.contextmanager
+def beside_captures():
+    """Inside, this thread may allocate and load while a stream is being captured; what it does is not part of the graph."""
+    mode = call("cuThreadExchangeStreamCaptureMode", bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    try:
+        yield
+    finally:
+        call("cuThreadExchangeStreamCaptureMode", mode)
+
+
+@functools.lru_cache(maxsize=None)
+def _own_stream(ordinal: int):
+    """A stream of this package's for copies and fills that the host waits for: no other work is in their way."""
+    with on_device(ordinal):
+        return call("cuStreamCreate", int(bindings().CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+
+# Names of element types -> the driver's; a swizzle's span, and a promotion's, in bytes are part of the driver's names.
+_TENSOR_TYPES = {
+    "uint8": "UINT8", "int8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "int32": "INT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
+}
+
+
+def _encode(tensor_map, address: int) -> bytes:
+    types = bindings()
+
+    def member(kind: str, name: str):
+        return getattr(getattr(types, f"CUtensorMap{kind}"), f"CU_TENSOR_MAP_{name}")
+
+    def words(kind: str, values) -> list:
+        return [getattr(types, kind)(value) for value in values]
+
+    name = np.dtype(tensor_map.dtype).name if not isinstance(tensor_map.dtype, str) else tensor_map.dtype
+    rank = len(tensor_map.shape)
+    encoded = call(
+        "cuTensorMapEncodeTiled", member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[name]}"), rank, address,
+        words("cuuint64_t", reversed(tensor_map.shape)), words("cuuint64_t", reversed(tensor_map.strides_bytes[:-1])),
+        words("cuuint32_t", reversed(tensor_map.box)), words("cuuint32_t", [1] * rank),
+        member("Interleave", "INTERLEAVE_NONE"),
+        member("Swizzle", f"SWIZZLE_{tensor_map.swizzle}B" if tensor_map.swizzle else "SWIZZLE_NONE"),
+        member("L2promotion", f"L2_PROMOTION_L2_{tensor_map.l2_promotion}B" if tensor_map.l2_promotion else "L2_PROMOTION_NONE"),
+        member("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+    )
+    return ctypes.string_at(int(encoded.getPtr()), 128)
+
+
+@functools.lru_cache(maxsize=1024)
+def tensor_map_template(tensor_map) -> tuple[bytes, int] | None:
+    """(the driver's 128 bytes, where in them the address stands as 8 bytes); None if an address changes more than that.
+
+    What the bytes mean is the driver's own affair; so this asks it for two addresses that differ in nearly all bits, and compares.
+    """
+    addresses = (0x2AAAAAAAAA00, 0x155555555500)
+    first, second = (_encode(tensor_map, address) for address in addresses)
+    words = [address.to_bytes(8, "little") for address in addresses]
+    for place in range(0, 128, 8):
+        if first[place : place + 8] == words[0] and first[:place] + words[1] + first[place + 8 :] == second:
+            return first, place
+    return None
+
+
+def encode_tensor_map(tensor_map, address: int) -> bytes:
+    """``tensor_map`` (layout/tensor_map.py) of the memory at ``address`` as a kernel on this machine's GPU reads it."""
+    if address % 16:
+        raise ValueError(f"address={address:#x} of a tensor map must be a multiple of 16")
+    template = tensor_map_template(tensor_map)
+    if template is None:
+        return _encode(tensor_map, address)
+    encoded, place = template
+    return encoded[:place] + address.to_bytes(8, "little") + encoded[place + 8 :]
+
+
 def _free(ordinal: int, address: int) -> None:
     # At interpreter exit the driver may be gone already; the memory goes with it.
-    with contextlib.suppress(Exception), on_device(ordinal):
+    with contextlib.suppress(Exception), on_device(ordinal), beside_captures():
         call("cuMemFree", address)
 
 
@@ -151,7 +252,7 @@ class DeviceArray:
     def __init__(self, shape: tuple[int, ...], dtype, device: int = 0):
         self.shape, self.dtype, self.device = tuple(shape), np.dtype(dtype), device
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        with on_device(device):
+        with on_device(device), beside_captures():
             self.address = int(call("cuMemAlloc", max(self.nbytes, 16)))
         self._finalizer = weakref.finalize(self, _free, device, self.address)
 
@@ -159,11 +260,17 @@ class DeviceArray:
     def from_host(cls, array: np.ndarray, device: int = 0) -> DeviceArray:
         array = np.ascontiguousarray(array)
         result = cls(array.shape, array.dtype, device)
-        with on_device(device):
-            call("cuMemcpyHtoD", result.address, array.ctypes.data, array.nbytes)
-            # From pageable memory the call may return before the last bytes arrive, which other streams must not see.
-            call("cuStreamSynchronize", bindings().CUstream(0))
+        with on_device(device), beside_captures():
+            call("cuMemcpyHtoDAsync", result.address, array.ctypes.data, array.nbytes, _own_stream(device))
+            call("cuStreamSynchronize", _own_stream(device))
         return result
+
+    def clear(self) -> DeviceArray:
+        """Zero every byte before this returns, whatever other streams do or capture."""
+        with on_device(self.device), beside_captures():
+            call("cuMemsetD8Async", self.address, 0, self.nbytes, _own_stream(self.device))
+            call("cuStreamSynchronize", _own_stream(self.device))
+        return self
 
     def to_host(self) -> np.ndarray:
         """Waits for work on the legacy default stream; synchronise another stream first."""

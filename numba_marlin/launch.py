@@ -1,13 +1,13 @@
 """Pointers in, kernel enqueued: a ``CompiledKernel`` becomes a ``Launcher`` that puts it on a stream.
 
 ``launcher(compiled, device)`` loads the machine code once per device, opts in to large shared memory and returns a
-``Launcher``. Calling that with a grid, a tuple of the kernel's integers in order, and a stream costs one driver call: the
-argument buffer is made once and only its values change. Nothing waits; an error inside the kernel surfaces at a later call
-or synchronisation, as CUDA has it.
+``Launcher``. Calling that with a grid, a tuple of the kernel's arguments in order (ints; 128 bytes for a tensor map), and a stream
+costs one driver call. ``bind`` fixes all of that and gives a ``BoundLaunch``, for which only a few words change from call to call.
+Nothing waits; an error inside the kernel surfaces at a later call or synchronisation, as CUDA has it.
 
-``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that belongs to that stream (a captured
-graph must not be replayed beside other work of the stream it was captured on): fp32 partial sums, and int32 locks that are zero between launches (kernels leave them so). It grows and never shrinks;
-an outgrown buffer stays alive, because a captured CUDA graph may still point to it. ``release_workspaces`` frees all.
+``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that belongs to that stream, or, while the stream is
+captured, to that part of the graph alone: fp32 partial sums, and int32 locks that are zero between launches (kernels leave them so). It grows and
+never shrinks; an outgrown buffer stays alive, because a launch or a captured graph may still point to it. ``release_workspaces`` frees all.
 
 ValueError: wrong number of arguments, an argument out of range, a grid beyond CUDA's limits.
 CapabilityMissing: no device, or no machine code for it.
@@ -23,43 +23,77 @@ from numba_marlin import devices, driver
 from numba_marlin.errors import CapabilityMissing
 
 STATIC_SHARED_LIMIT = 48 * 1024  # more dynamic shared memory than this needs an opt-in
-_TYPES = {"u64": ("Q", 8, 0, 2**64), "i32": ("i", 4, -(2**31), 2**31)}  # struct code, size, range
+WORD = 8
+_TYPES = {"u64": ("<Q", 0, 2**64), "i32": ("<i", -(2**31), 2**31)}  # struct code, range
+TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
+PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can hold
 
 
 class ArgumentBuffer:
-    """The kernel's parameters in memory, and the array of pointers to them that ``cuLaunchKernel`` reads.
+    """The kernel's parameters in memory, and the array of pointers to them that the driver reads.
 
-    ``parameters``: ((name, "u64" | "i32"), ...), as a KernelDefinition declares them.
+    ``parameters``: ((name, "u64" | "i32" | "tensormap"), ...), as a KernelDefinition declares them. ``words``: the memory as 64-bit words,
+    ``place[name]``: the first word of a parameter; a parameter has words of its own.
     """
 
     def __init__(self, parameters: tuple[tuple[str, str], ...]):
-        for name, kind in parameters:
-            if kind not in _TYPES:
-                raise ValueError(f"parameter {name} has type {kind!r}, must be one of {sorted(_TYPES)}")
         self.parameters = tuple(parameters)
-        # "=": no padding. The driver copies each parameter by its own pointer and asks for no alignment on the host.
-        self._layout = struct.Struct("=" + "".join(_TYPES[kind][0] for _, kind in self.parameters))
-        self.bytes = ctypes.create_string_buffer(self._layout.size)
-        base = ctypes.addressof(self.bytes)
-        sizes = [_TYPES[kind][1] for _, kind in self.parameters]
-        self._pointers = (ctypes.c_void_p * len(sizes))(*(base + sum(sizes[:i]) for i in range(len(sizes))))
+        offsets, size = [], 0
+        for name, kind in self.parameters:
+            if kind == "tensormap":
+                size += -size % TENSOR_MAP_ALIGNMENT
+            elif kind not in _TYPES:
+                raise ValueError(f"parameter {name} has type {kind!r}, must be one of {sorted((*_TYPES, 'tensormap'))}")
+            offsets.append(size)
+            size += TENSOR_MAP_BYTES if kind == "tensormap" else WORD
+        size += -size % WORD
+        self._memory = ctypes.create_string_buffer(size + TENSOR_MAP_ALIGNMENT)
+        start = -ctypes.addressof(self._memory) % TENSOR_MAP_ALIGNMENT
+        base = ctypes.addressof(self._memory) + start
+        self._bytes = memoryview(self._memory).cast("B")[start : start + size]
+        self.words = self._bytes.cast("Q")
+        self.place = {name: offset // WORD for (name, _), offset in zip(self.parameters, offsets)}
+        self._pointers = (ctypes.c_void_p * max(1, len(offsets)))(*(base + offset for offset in offsets))
         self.address = ctypes.addressof(self._pointers)
 
-    def fill(self, arguments: tuple[int, ...]) -> None:
-        try:
-            self._layout.pack_into(self.bytes, 0, *arguments)
-        except struct.error as error:
-            raise ValueError(self._complaint(arguments)) from error
-
-    def _complaint(self, arguments: tuple[int, ...]) -> str:
+    def fill(self, arguments: tuple) -> None:
         if len(arguments) != len(self.parameters):
             names = ", ".join(name for name, _ in self.parameters)
-            return f"{len(arguments)} arguments given, the kernel takes {len(self.parameters)}: {names}"
+            raise ValueError(f"{len(arguments)} arguments given, the kernel takes {len(self.parameters)}: {names}")
         for (name, kind), argument in zip(self.parameters, arguments):
-            _, _, low, high = _TYPES[kind]
+            start = WORD * self.place[name]
+            if kind == "tensormap":
+                if not isinstance(argument, bytes) or len(argument) != TENSOR_MAP_BYTES:
+                    raise ValueError(f"argument {name}={argument!r} must be the {TENSOR_MAP_BYTES} bytes of a tensor map")
+                self._bytes[start : start + TENSOR_MAP_BYTES] = argument
+                continue
+            code, low, high = _TYPES[kind]
             if not isinstance(argument, int) or not low <= argument < high:
-                return f"argument {name}={argument!r} must be an int that fits in {kind}"
-        return f"arguments {arguments} do not fit {self.parameters}"
+                raise ValueError(f"argument {name}={argument!r} must be an int that fits in {kind}")
+            struct.pack_into(code, self._bytes, start, argument)
+
+
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute: cluster sizes, or one int
+    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_char * 4), ("value", ctypes.c_uint * 16)]
+
+
+class _Configuration(ctypes.Structure):  # CUlaunchConfig
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes")),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("attribute_count", ctypes.c_uint),
+    ]
+
+
+CLUSTER_DIMENSION, PROGRAMMATIC_SERIALIZATION = 4, 6  # CUlaunchAttributeID
+
+
+def _attributes(cluster: int, dependent: bool):
+    chosen = []
+    if cluster > 1:
+        chosen.append(_Attribute(CLUSTER_DIMENSION, b"", (cluster, 1, 1)))
+    if dependent:
+        chosen.append(_Attribute(PROGRAMMATIC_SERIALIZATION, b"", (1,)))
+    return (_Attribute * len(chosen))(*chosen)
 
 
 def check_grid(grid: tuple[int, ...]) -> tuple[int, int, int]:
@@ -82,73 +116,107 @@ def load_image(compiled, device: devices.Device) -> bytes:
     return compiled.ptx.encode() + b"\0"
 
 
+class BoundLaunch:
+    """One launch with everything fixed but what its user writes to ``words`` (at ``place[name]``) under ``lock`` before ``enqueue``."""
+
+    def __init__(self, launcher: Launcher, grid: tuple[int, ...], arguments: tuple, stream: int = 0):
+        x, y, z = check_grid(grid)
+        compiled = launcher.compiled
+        if x % launcher.cluster:
+            raise ValueError(f"grid x={x} must be a multiple of the cluster's {launcher.cluster} blocks")
+        self.launcher, self.grid, self.stream = launcher, tuple(grid), stream
+        self.lock = threading.Lock()
+        self._buffer = ArgumentBuffer(compiled.parameters)
+        self._buffer.fill(arguments)
+        self.words, self.place = self._buffer.words, self._buffer.place
+        self._configuration = _Configuration(
+            x, y, z, compiled.threads, 1, 1, compiled.shared_bytes, stream, launcher.attributes, len(launcher.attributes)
+        )
+        self._call = driver.raw_launch()
+        self._handles = tuple(
+            driver.pointer(each) for each in (ctypes.addressof(self._configuration), launcher.function_handle, self._buffer.address)
+        ) + (driver.pointer(0),)
+
+    def refill(self, arguments: tuple, stream: int) -> None:
+        self._buffer.fill(arguments)
+        self._configuration.stream = self.stream = stream
+
+    def enqueue(self) -> None:
+        """Put the launch on its stream. The driver copies the arguments before this returns."""
+        if self._call(*self._handles):
+            self._enqueue_in_own_context()
+
+    def _enqueue_in_own_context(self) -> None:
+        """Another context was current, or none, or the launch cannot succeed."""
+        with driver.on_device(self.launcher.ordinal):
+            code = self._call(*self._handles)
+        if code:
+            compiled = self.launcher.compiled
+            raise driver.DriverError(
+                f"cuLaunchKernelEx: {driver.bindings().CUresult(code).name}: kernel {compiled.kernel!r}, grid {self.grid}, {compiled.threads} threads, "
+                f"{compiled.shared_bytes} bytes of shared memory" + (f", clusters of {self.launcher.cluster}" if self.launcher.cluster > 1 else "")
+            )
+
+
 class Launcher:
     """A kernel loaded on one device. Calls may come from several threads.
 
     ``resident_blocks``: how many of its blocks the device can hold at once, given the registers and shared memory they take.
+    ``cluster``: blocks of a cluster, along x. ``dependent``: a launch may begin while the one before it on the stream ends; the kernel
+    must then wait for that one itself (griddepcontrol.wait) before it touches what that one wrote.
     """
 
-    def __init__(self, compiled, ordinal: int = 0):
+    def __init__(self, compiled, ordinal: int = 0, cluster: int = 1, dependent: bool = False):
         cuda = driver.bindings()
-        self.compiled, self.ordinal = compiled, ordinal
-        self.context = driver.primary_context(ordinal)
+        self.compiled, self.ordinal, self.cluster = compiled, ordinal, cluster
+        self.attributes = _attributes(cluster, dependent)
         image = load_image(compiled, driver.describe(ordinal))
-        with driver.on_device(ordinal):
+        with driver.on_device(ordinal), driver.beside_captures():
             try:
                 self._module = driver.call("cuModuleLoadData", image)
             except driver.DriverError as error:
                 raise CapabilityMissing(
                     f"the driver (CUDA {driver.probe().driver_version}) refuses kernel {compiled.kernel!r} for {compiled.target}: {error}"
                 ) from error
-            self.function = driver.call("cuModuleGetFunction", self._module, compiled.entry.encode())
+            function = driver.call("cuModuleGetFunction", self._module, compiled.entry.encode())
+            kinds = cuda.CUfunction_attribute
             if compiled.shared_bytes > STATIC_SHARED_LIMIT:
-                attribute = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                driver.call("cuFuncSetAttribute", self.function, attribute, compiled.shared_bytes)
-            per_sm = driver.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.function, compiled.threads, compiled.shared_bytes)
+                driver.call("cuFuncSetAttribute", function, kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, compiled.shared_bytes)
+            if cluster > PORTABLE_CLUSTER:
+                driver.call("cuFuncSetAttribute", function, kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+            per_sm = driver.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, compiled.threads, compiled.shared_bytes)
+        self.function_handle = int(function)
         self.resident_blocks = per_sm * driver.describe(ordinal).sms
-        self._arguments = ArgumentBuffer(compiled.parameters)
+        self._bound = None
         self._lock = threading.Lock()
-        self._launch, self._success = cuda.cuLaunchKernel, cuda.CUresult.CUDA_SUCCESS
-        self._current, self._stream_type = cuda.cuCtxGetCurrent, cuda.CUstream
-        self._context_address = int(self.context)
 
-    def __call__(self, grid: tuple[int, ...], arguments: tuple[int, ...], stream: int = 0) -> None:
-        """Enqueue one launch on ``stream`` (a raw handle; 0 is the legacy default stream)."""
-        if int(self._current()[1]) == self._context_address:
-            self._enqueue(grid, arguments, stream)
-        else:
-            with driver.on_device(self.ordinal):
-                self._enqueue(grid, arguments, stream)
+    def bind(self, grid: tuple[int, ...], arguments: tuple, stream: int = 0) -> BoundLaunch:
+        """A launch on ``stream`` (a raw handle; 0 is the legacy default stream) with these arguments, to be enqueued many times."""
+        return BoundLaunch(self, grid, arguments, stream)
 
-    def _enqueue(self, grid: tuple[int, ...], arguments: tuple[int, ...], stream: int) -> None:
-        x, y, z = check_grid(grid)
-        compiled = self.compiled
-        with self._lock:  # the driver copies the arguments before it returns
-            self._arguments.fill(arguments)
-            (code,) = self._launch(
-                self.function, x, y, z, compiled.threads, 1, 1, compiled.shared_bytes,
-                self._stream_type(stream), self._arguments.address, 0,
-            )
-        if code != self._success:
-            raise driver.DriverError(
-                f"cuLaunchKernel: {code.name}: kernel {compiled.kernel!r}, grid {grid}, {compiled.threads} threads, "
-                f"{compiled.shared_bytes} bytes of shared memory"
-            )
+    def __call__(self, grid: tuple[int, ...], arguments: tuple, stream: int = 0) -> None:
+        """Enqueue one launch."""
+        with self._lock:
+            if self._bound is None or self._bound.grid != tuple(grid):
+                self._bound = self.bind(grid, arguments, stream)
+            else:
+                self._bound.refill(arguments, stream)
+            self._bound.enqueue()
 
 
-_launchers: dict[tuple[int, str, str], Launcher] = {}
-_registry_lock = threading.Lock()
+_launchers: dict[tuple, Launcher] = {}
+_registry_lock = threading.RLock()  # reentrant: freeing memory may run while it is held
 
 
-def launcher(compiled, ordinal: int = 0) -> Launcher:
+def launcher(compiled, ordinal: int = 0, cluster: int = 1, dependent: bool = False) -> Launcher:
     """The ``Launcher`` of ``compiled`` on a device, loaded on first use."""
-    key = (ordinal, compiled.target, compiled.ptx)
+    key = (ordinal, compiled.target, compiled.ptx, cluster, dependent)
     found = _launchers.get(key)
     if found is None:
         with _registry_lock:
             found = _launchers.get(key)
             if found is None:
-                found = _launchers[key] = Launcher(compiled, ordinal)
+                found = _launchers[key] = Launcher(compiled, ordinal, cluster, dependent)
     return found
 
 
@@ -165,15 +233,14 @@ _workspaces: dict[tuple, driver.DeviceArray] = {}
 _outgrown: list[driver.DeviceArray] = []
 
 
-def _scratch(ordinal: int, stream: int, role: str, nbytes: int) -> int:
-    key = (ordinal, stream, role, threading.get_ident() if stream == PER_THREAD_STREAM else None)
+def _scratch(ordinal: int, stream: int, apart: object, role: str, nbytes: int) -> int:
+    key = (ordinal, stream, apart, role)
     with _registry_lock:
         held = _workspaces.get(key)
         if held is None or held.nbytes < nbytes:
             # Doubling bounds what outgrown buffers can add up to.
             size = max(nbytes, 4096, 0 if held is None else 2 * held.nbytes)
-            fresh = driver.DeviceArray((-(-size // 4),), "int32", ordinal)
-            fresh.fill_words(0, stream)
+            fresh = driver.DeviceArray((-(-size // 4),), "int32", ordinal).clear()
             if held is not None:
                 _outgrown.append(held)
             _workspaces[key] = held = fresh
@@ -181,12 +248,30 @@ def _scratch(ordinal: int, stream: int, role: str, nbytes: int) -> int:
 
 
 def workspace(ordinal: int, stream: int, partials_bytes: int, locks: int) -> tuple[int, int]:
-    """(address of at least ``partials_bytes``, address of at least ``locks`` zeroed int32) that belong to the stream."""
-    return _scratch(ordinal, stream, "partials", partials_bytes), _scratch(ordinal, stream, "locks", 4 * locks)
+    """(address of at least ``partials_bytes``, address of at least ``locks`` zeroed int32) that belong to the stream.
+
+    Each capture of a stream has its own: two graphs captured on one stream may be replayed at the same time.
+    """
+    if stream == PER_THREAD_STREAM:
+        apart = ("thread", threading.get_ident())
+    else:
+        with driver.on_device(ordinal):
+            apart = driver.capture_id(stream)
+    return _scratch(ordinal, stream, apart, "partials", partials_bytes), _scratch(ordinal, stream, apart, "locks", 4 * locks)
+
+
+_to_forget: list = []
+
+
+def before_release(forget) -> None:
+    """``forget()`` is called when scratch memory is freed: for who keeps addresses of it."""
+    _to_forget.append(forget)
 
 
 def release_workspaces() -> None:
     """Free all scratch memory. No launch may be in flight and no captured graph may be replayed afterwards."""
     with _registry_lock:
+        for forget in _to_forget:
+            forget()
         _workspaces.clear()
         _outgrown.clear()

@@ -28,7 +28,9 @@ class KernelDefinition:
     cannot do; parameters: (name, type) in order, type u64 for a device address or i32; make, threads and shared_bytes: functions of the
     configuration (threads a block; bytes of dynamic shared memory); grid(config, m, n, k, sms) -> (x, y, z) blocks on a device of that many
     multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of partials, bytes of locks): what a kernel with these two parameters
-    needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target."""
+    needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a launch wait for
+    each other where they share a workspace, so that all of them must be on the device at once; cluster(config): blocks of a cluster, 1 for
+    none; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)}."""
     name: str
     config_type: type
     parameters: tuple[tuple[str, str], ...]
@@ -39,6 +41,10 @@ class KernelDefinition:
     workspace_bytes: Callable[..., tuple[int, ...]] = lambda config, m, n, k, sms: ()
     min_arch: str = "sm_80"
     summary: str = ""
+    waits: bool = True
+    cluster: Callable[[Any], int] = lambda config: 1
+    blocks_per_sm: Callable[[Any], int] = lambda config: 1
+    tensor_maps: Callable[..., dict] = lambda config, m, n, k, a_stride: {}
 
     def __post_init__(self):
         if not self.name.isidentifier():
@@ -46,6 +52,13 @@ class KernelDefinition:
         for name, kind in self.parameters:
             if kind not in PARAMETER_TYPES:
                 raise ValueError(f"kernel {self.name}: parameter {name!r} has type {kind!r}, must be one of {', '.join(PARAMETER_TYPES)}")
+
+    def arguments(self, config, addresses: dict[str, int], m: int, n: int, k: int, a_stride: int, encode: Callable[[Any, int], bytes]) -> tuple:
+        """What a launch passes, in order: m, n, k, a_stride (elements from a row of a to the next) by name, encode(TensorMap, address) for a
+        tensormap, else the address of that name in ``addresses``, 0 if there is none."""
+        values = {**addresses, "m": m, "n": n, "k": k, "a_stride": a_stride}
+        maps = self.tensor_maps(config, m, n, k, a_stride)
+        return tuple(encode(maps[name][1], values[maps[name][0]]) if name in maps else values.get(name, 0) for name, _ in self.parameters)
 
     def check_config(self, config) -> None:
         """TypeError unless config is of this kernel's type."""

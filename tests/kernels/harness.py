@@ -16,6 +16,7 @@ from numba_marlin.kernels.tiled import TiledConfig
 
 KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
 TILES = ((8, 8), (16, 4))
+WRITTEN = ("c", "partials", "locks")
 
 
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
@@ -31,53 +32,75 @@ def config_for(name, m, n, k, group_size, tile=None, stages=4):
 
 @dataclass(frozen=True)
 class Run:
-    """c: fp16 [m, n] as the kernel left it; machine: the machine's RunResult, None on a GPU."""
+    """c: [m, n] in the type of x, as the kernel left it; machine: the machine's RunResult, None on a GPU."""
     c: np.ndarray
     machine: object = None
 
 
-def buffers_for(kernel, config, x, packed, sms):
+@dataclass(frozen=True)
+class Prepared:
+    """A launch with every trap set. buffers: {parameter: host array} of all that the kernel may address; sizes: (m, n, k, a_stride)."""
+    kernel: object
+    config: object
+    compiled: object
+    grid: tuple
+    buffers: dict
+    sizes: tuple
+
+    def arguments(self, addresses, encode):
+        """In the kernel's order, of {parameter: address}; encode(TensorMap, address) for parameters that are tensor maps."""
+        return self.kernel.arguments(self.config, addresses, *self.sizes, encode)
+
+
+def rows_apart(x, a_stride):
+    """x as the kernel finds it: rows ``a_stride`` elements apart, NaN between them."""
+    wide = np.full((x.shape[0], a_stride), np.nan, x.dtype)
+    wide[:, :x.shape[1]] = x
+    return wide
+
+
+def buffers_for(kernel, config, x, packed, sms, a_stride, bias=None):
+    """Arrays for the parameters, by name: a, b, c, scales, those of zeros and bias that there are, and a workspace if the kernel has one."""
     m, n, k = x.shape[0], packed.n, packed.k
-    buffers = {
-        "a": np.ascontiguousarray(x), "b": packed.qweight, "c": np.full((m, n), np.nan, np.float16), "scales": packed.scales,
-    }
-    names = [name for name, _ in kernel.parameters]
-    if "partials" in names:
-        partial_bytes, lock_bytes = kernel.workspace_bytes(config, m, n, k, sms)
-        buffers["partials"] = np.full(max(4, partial_bytes // 4), np.nan, np.float32)
-        buffers["locks"] = np.zeros(max(1, lock_bytes // 4), np.int32)
+    buffers = {"a": rows_apart(x, a_stride), "b": packed.qweight, "c": np.full((m, n), np.nan, x.dtype), "scales": packed.scales}
+    optional = {"zeros": getattr(packed, "zeros", None), "bias": bias}
+    buffers |= {name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None}
+    sizes = kernel.workspace_bytes(config, m, n, k, sms)
+    if sizes:
+        buffers["partials"] = np.full(max(4, sizes[0] // 4), np.nan, np.float32)
+        buffers["locks"] = np.zeros(max(1, sizes[1] // 4), np.int32)
     return buffers
 
 
-def run_kernel(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None, stages=4, compiled_by="numba-cuda", target=None, seed=None,
-               edit_ptx=None):
-    """-> Run. ``weight``: a QuantizedWeight, or a PackedWeight where the slow packing of the specification matters. ``sms``: blocks of the
-    faithful kernel's grid at most. ``target``: None for sm_90a, on a GPU for its own. ``edit_ptx``: break the compiled kernel before the machine
-    runs it."""
+def run_kernel(name, x, weight, *, run_on="machine", seed=None, edit_ptx=None, **options):
+    """-> Run. name, weight and options: see ``prepare``. ``edit_ptx``: break the compiled kernel before the machine runs it."""
     assert edit_ptx is None or run_on == "machine", "broken kernels belong on the machine, not on a GPU"
-    compiled, grid, buffers, sizes = prepare(name, x, weight, run_on=run_on, config=config, sms=sms, tile=tile, stages=stages, compiled_by=compiled_by, target=target)
+    prepared = prepare(name, x, weight, run_on=run_on, **options)
     if run_on == "machine":
-        result = _on_machine(compiled, grid, buffers, sizes, seed, edit_ptx)
-        if "locks" in buffers:
-            assert not buffers["locks"].any(), f"locks {buffers['locks']} are not zero after the launch"
-        return Run(buffers["c"], result)
-    return Run(on_gpu(compiled, grid, buffers, sizes).launched().collect()["c"])
+        result = _on_machine(prepared, seed, edit_ptx)
+        if "locks" in prepared.buffers:
+            assert not prepared.buffers["locks"].any(), f"locks {prepared.buffers['locks']} are not zero after the launch"
+        return Run(prepared.buffers["c"], result)
+    return Run(on_gpu(prepared).launched().collect()["c"])
 
 
-def prepare(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None, stages=4, compiled_by="numba-cuda", target=None):
-    """-> (CompiledKernel, grid, {parameter: host array}, (m, n, k)), with every trap set; the parameters are those of ``run_kernel``."""
-    kernel = KERNELS[name]
+def prepare(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None, stages=4, compiled_by="numba-cuda", target=None, a_stride=None, bias=None):
+    """-> Prepared. ``name``: of one of KERNELS, or a KernelDefinition (then with ``config``). ``weight``: a QuantizedWeight, or a PackedWeight where
+    the slow packing of the specification matters. ``sms``: blocks of the faithful kernel's grid at most. ``target``: None for sm_90a, on a GPU for
+    its own. ``a_stride``: elements from a row of x to the next, default k."""
+    kernel = KERNELS[name] if isinstance(name, str) else name
     packed = weight if isinstance(weight, PackedWeight) else marlin.pack(weight)
     m, n, k = x.shape[0], packed.n, packed.k
-    config = config or config_for(name, m, n, k, packed.group_size, tile, stages)
+    config = config or config_for(kernel.name, m, n, k, packed.group_size, tile, stages)
     compiled = compiler.build(kernel, config, target=target or target_of(run_on), compiler=compiled_by)
-    return compiled, kernel.grid(config, m, n, k, sms), buffers_for(kernel, config, x, packed, sms), (m, n, k)
+    buffers = buffers_for(kernel, config, x, packed, sms, a_stride or k, bias)
+    return Prepared(kernel, config, compiled, tuple(kernel.grid(config, m, n, k, sms)), buffers, (m, n, k, a_stride or k))
 
 
-def on_gpu(compiled, grid, buffers, sizes, stream=0):
+def on_gpu(prepared, stream=0):
     """-> tests.kernels.on_gpu.DeviceProblem, not launched yet. The CUDA bindings are imported by its first call."""
     from tests.kernels.on_gpu import DeviceProblem
-    return DeviceProblem(compiled, grid, buffers, sizes, stream)
+    return DeviceProblem(prepared, stream)
 
 
 def target_of(run_on):
@@ -89,9 +112,12 @@ def sms_of(run_on):
     return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
 
 
-def _on_machine(compiled, grid, buffers, sizes, seed, edit_ptx):
+def _on_machine(prepared, seed, edit_ptx):
     from numba_marlin.emulator import Machine
+    compiled = prepared.compiled
     machine = Machine(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx)
-    arguments = [machine.memory.buffer(array, name=name, readonly=name in ("a", "b", "scales")).address for name, array in buffers.items()]
-    return machine.run(compiled.entry, grid=grid, block=(compiled.threads, 1, 1), shared_bytes=compiled.shared_bytes,
-                       args=[*arguments, *sizes], seed=seed)
+    addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN).address for name, array in prepared.buffers.items()}
+    arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
+    blocks = prepared.kernel.cluster(prepared.config)
+    return machine.run(compiled.entry, grid=prepared.grid, block=(compiled.threads, 1, 1), shared_bytes=compiled.shared_bytes, args=arguments, seed=seed,
+                       **({"cluster": blocks} if blocks > 1 else {}))

@@ -11,12 +11,12 @@ import weakref
 import numpy as np
 
 from numba_marlin import driver, launch
+from tests.kernels.harness import WRITTEN
 
 GUARD_BYTES = 4096
 GUARD_WORD = 0xA5A5A5A5
-NAN_WORDS = {np.dtype(np.float16): 0x7E007E00, np.dtype(np.float32): 0x7FC00000}
+NAN_WORDS = {"float16": 0x7E007E00, "bfloat16": 0x7FC07FC0, "float32": 0x7FC00000}
 DEADLINE_SECONDS = 20
-WRITTEN = ("c", "partials", "locks")
 
 _alive = weakref.WeakSet()
 _stuck = []
@@ -36,7 +36,7 @@ class GuardedArray:
 
     def poison(self, stream):
         with driver.on_device(0):
-            driver.call("cuMemsetD32Async", self.address, NAN_WORDS[self.host.dtype], self.host.nbytes // 4, driver.bindings().CUstream(stream))
+            driver.call("cuMemsetD32Async", self.address, NAN_WORDS[self.host.dtype.name], self.host.nbytes // 4, driver.bindings().CUstream(stream))
 
     def read(self, name):
         """The array as it is now. AssertionError if a guard band was written."""
@@ -47,15 +47,15 @@ class GuardedArray:
 
 
 class DeviceProblem:
-    """buffers: {parameter name: host array} in the order of the kernel's addresses; sizes: the integers behind them."""
+    """A ``tests.kernels.harness.Prepared`` with its buffers on the device; ``launch`` it as often as you like."""
 
-    def __init__(self, compiled, grid, buffers, sizes, stream=0):
+    def __init__(self, prepared, stream=0):
         if _stuck:
             raise RuntimeError(f"a kernel launched earlier never ended, the GPU cannot be used any more: {_stuck[0]}")
-        self.compiled, self.grid, self.stream = compiled, grid, stream
-        self.arrays = {name: GuardedArray(array) for name, array in buffers.items()}
-        self.arguments = (*(array.address for array in self.arrays.values()), *sizes)
-        self.launcher = launch.launcher(compiled)
+        self.compiled, self.grid, self.sizes, self.stream = prepared.compiled, prepared.grid, prepared.sizes, stream
+        self.arrays = {name: GuardedArray(array) for name, array in prepared.buffers.items()}
+        self.arguments = prepared.arguments({name: array.address for name, array in self.arrays.items()}, driver.encode_tensor_map)
+        self.launcher = launch.launcher(prepared.compiled, cluster=prepared.kernel.cluster(prepared.config))
         driver.synchronize(0)  # the copies above are on the default stream, which a non-blocking stream does not wait for
         _alive.add(self)
 
@@ -81,7 +81,7 @@ class DeviceProblem:
             raise driver.DriverError(f"{code.name} in kernel {self.compiled.kernel!r}, {self.compiled.config}, grid {self.grid}")
 
     def _give_up(self):
-        message = f"{self.compiled.kernel}, {self.compiled.config}, grid {self.grid}, sizes {self.arguments[len(self.arrays):]}"
+        message = f"{self.compiled.kernel}, {self.compiled.config}, grid {self.grid}, sizes {self.sizes}"
         _stuck.extend((message, *_alive))  # kept for ever: to free an array would wait for the kernel
         atexit.register(os._exit, 1)
         raise RuntimeError(f"a kernel did not end within {DEADLINE_SECONDS} s: {message}")

@@ -109,7 +109,7 @@ def at_home(name, m, n, k, group_size, *, seed=0, stream=0, **options):
     """(x, weight, a DeviceProblem not launched yet)"""
     weight, packed = random_weight(n, k, group_size)
     x = random_x(m, k, seed)
-    return x, weight, on_gpu(*prepare(name, x, packed, run_on="cuda", sms=sms_of("cuda"), **options), stream=stream)
+    return x, weight, on_gpu(prepare(name, x, packed, run_on="cuda", sms=sms_of("cuda"), **options), stream=stream)
 
 
 # Slices shared by many blocks, groups that span two tiles of k, groups smaller than a tile, tails, several row tiles.
