@@ -1,0 +1,346 @@
+"""The decode kernel: small batches at the speed of the memory. ``C[m, n] = A[m, k] @ W[k, n]``, m from 1 to about 64.
+
+Parameters: raw addresses a fp16 [m, k] (rows ``a_stride`` elements apart, each 16-byte aligned), b int32 [k/16, 2 n_packed] and scales fp16
+[groups, n_packed] in Marlin's order, c fp16 [m, n], partials fp32 and locks int32 (``workspace_bytes``; locks zero before, zero again after);
+m, n, k, a_stride as int32. k is a multiple of 16, n of 8, n_packed is n completed to 64; with ``ragged=False`` k and n fill whole tiles.
+
+The sizes are in ``decode_config``, the ring of stages in ``pipeline``, the way of the sums out of the registers in ``decode_output``. The ideas:
+- *The transposed product.* A Marlin word, dequantised, is the A fragment of W^T: 16 columns of W become the rows of ``mma.m16n8k16`` and the
+  batch its columns, so one row of x pays for 8, not 16, and no byte of the published layout has to move.
+- *Warps with one job each.* A producer warp issues bulk copies (no register, no thread per byte) as far ahead as the ring is deep; consumer warps
+  wait for nothing but full stages. Each has 64 columns and its own part of the stage's k.
+- *Scales on the sums.* A group's products add up in fp32 before the scale multiplies them: exact weights, and fewer multiplies.
+- *Equal shares.* The stages of all tiles, one tile after the other, are cut into one stripe a block, equal to within a stage; the copies of
+  the next tile are under way while the sums of the last one leave.
+- *Two blocks a multiprocessor.* While one adds up, the other streams.
+"""
+from numba_marlin.kernels.decode_config import COLUMNS, ROW_BYTES, SCALE_BYTES, DecodeConfig
+from numba_marlin.kernels.decode_output import output_verbs
+from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.pipeline import barrier_bytes, pipeline_verbs
+from numba_marlin.kernels.verbs import number_verbs
+
+
+def make(lang, config):
+    cuda, ptx = lang.cuda, lang.ptx
+    uint32, uint64, float32 = lang.uint32, lang.uint64, lang.float32
+    shared_base = lang.shared_base
+    dequantize = number_verbs(lang).dequantize
+    ring = pipeline_verbs(lang, config.stages, producers=1, consumers=config.consumers)
+    output = output_verbs(lang, config)
+    share_out, leave_partial, count_in, add_parts = output.share_out, output.leave_partial, output.count_in, output.add_parts
+    scale_columns, write_result = output.scale_columns, output.write_result
+    initialise, producer_start, consumer_start, advance = ring.initialise, ring.producer_start, ring.consumer_start, ring.advance
+    wait_full, wait_empty, expect, release, full = ring.wait_full, ring.wait_empty, ring.expect, ring.release, ring.full
+
+    BATCH, BATCH_BLOCKS, STAGE_ROWS, ROWS_PER_WARP, ROWS_PER_SCALE = (config.batch, config.batch_blocks, config.stage_rows, config.rows_per_warp,
+                                                                     config.rows_per_scale)
+    WARPS_N, CONSUMERS, grouped, ragged, GROUP_BLOCKS = config.warps_n, config.consumers, config.grouped, config.ragged, config.group_blocks
+    WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = config.weight_row_bytes, config.scale_row_bytes, config.scale_rows, config.x_pitch
+    SCALES_AT = config.weight_stage_bytes
+    X_AT = SCALES_AT + SCALE_ROWS * SCALE_ROW
+    STAGE_BYTES, STAGE_K = config.stage_bytes, config.stage_k
+    EXCHANGE_AT = config.stages * STAGE_BYTES
+    BARRIERS_AT = config.shared_bytes - barrier_bytes(config.stages)
+    ACCUMULATORS, OWN = 16 * BATCH_BLOCKS, 4 * config.vectors
+    PAIRS, PAIRS_PER_SCALE = ROWS_PER_WARP // 2, max(1, ROWS_PER_SCALE // 2)
+    X_WORDS, X_ROUNDS = 4 * BATCH_BLOCKS, -(-BATCH // 32)
+    SUMS, WORDS, X_REGISTERS = ACCUMULATORS if grouped else 1, 16, 2 * X_WORDS  # two pairs of rows are in registers at a time
+    WEIGHTS, SCALES, X, POINTERS = 0, 1, 2, 2 + BATCH_BLOCKS  # a lane's offsets in a stage
+    FULL_MASK = 0xFFFFFFFF
+
+    # ---- shares ------------------------------------------------------------------------------------------------------------------
+
+    @lang.device
+    def first_unit(block, units):
+        """Where the stripe of a block begins: the first ones get a unit more where they do not come out even."""
+        blocks = uint32(cuda.gridDim.x)
+        return uint32(block * (units // blocks) + min(block, uint32(units % blocks)))
+
+    @lang.device
+    def block_of(unit, units):
+        """The inverse: whose stripe a unit belongs to."""
+        blocks = uint32(cuda.gridDim.x)
+        share, longer = uint32(units // blocks), uint32(units % blocks)
+        of_longer = uint32(longer * (share + uint32(1)))
+        if unit < of_longer:
+            return uint32(unit // (share + uint32(1)))
+        return uint32(longer + (unit - of_longer) // share)
+
+    @lang.device
+    def tile_at(position, end, problem):
+        """(column tile, first row of C, rows, first stage, stages): what a block with units up to `end` does of the tile at `position`."""
+        m, k_units, n_tiles = problem[0], problem[4], problem[5]
+        tile = uint32(position // k_units)
+        stage_first = uint32(position - tile * k_units)
+        row_first = uint32(tile // n_tiles * uint32(BATCH))
+        return (uint32(tile % n_tiles), row_first, uint32(min(uint32(m - row_first), uint32(BATCH))), stage_first,
+                uint32(min(uint32(k_units - stage_first), uint32(end - position))))
+
+    # ---- the producer ------------------------------------------------------------------------------------------------------------
+
+    @lang.device
+    def fetch_stage(a, b, scales, stage, barrier, tile, k_unit, rows, policy, lane, problem):
+        """Bytes of one stage: row i of the weights, of the activations and of the scales by lane i."""
+        m, n_packed, k, a_stride = problem[0], problem[1], problem[2], problem[3]
+        column, row_first = tile[0], tile[1]
+        columns = uint32(min(uint32(n_packed - column * uint32(COLUMNS * WARPS_N)), uint32(COLUMNS * WARPS_N))) if ragged else uint32(COLUMNS * WARPS_N)
+        if lane < rows:
+            k_row = k_unit * uint32(STAGE_ROWS) + lane
+            source = b + uint64(k_row) * uint64(n_packed * uint32(8)) + uint64(column * uint32(WEIGHT_ROW))
+            ptx.cp_async_bulk_g2s_hint(stage + lane * uint32(WEIGHT_ROW), source, columns * uint32(ROW_BYTES // COLUMNS), barrier, policy)
+        for i in range(X_ROUNDS):
+            row = lane + uint32(32 * i)
+            if row < tile[2]:
+                source = a + (uint64(row_first + row) * uint64(a_stride) + uint64(k_unit * uint32(STAGE_K))) * uint64(2)
+                ptx.cp_async_bulk_g2s(stage + uint32(X_AT) + row * uint32(X_PITCH), source, rows * uint32(32), barrier)
+        if grouped:
+            groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS)
+            if lane < groups:
+                group = k_unit * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS) + lane
+                source = scales + (uint64(group) * uint64(n_packed) + uint64(column * uint32(COLUMNS * WARPS_N))) * uint64(2)
+                ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT) + lane * uint32(SCALE_ROW), source, columns * uint32(2), barrier)
+
+    @lang.device
+    def stage_bytes(tile, rows, problem):
+        column, n_packed = tile[0], problem[1]
+        columns = uint32(min(uint32(n_packed - column * uint32(COLUMNS * WARPS_N)), uint32(COLUMNS * WARPS_N))) if ragged else uint32(COLUMNS * WARPS_N)
+        groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS) if grouped else uint32(0)
+        return columns * (rows * uint32(ROW_BYTES // COLUMNS) + groups * uint32(2)) + tile[2] * rows * uint32(32)
+
+    @lang.device
+    def rows_of(k_unit, problem):
+        """k16 rows of a stage: fewer at the end of k."""
+        return uint32(min(uint32(problem[2] // uint32(16) - k_unit * uint32(STAGE_ROWS)), uint32(STAGE_ROWS))) if ragged else uint32(STAGE_ROWS)
+
+    @lang.device
+    def produce(a, b, scales, shared, barriers, position, end, lane, problem):
+        policy = ptx.create_policy_evict_first()
+        place = producer_start()
+        while position < end:
+            tile = tile_at(position, end, problem)
+            for i in range(tile[4]):
+                k_unit = uint32(tile[3] + uint32(i))
+                rows = rows_of(k_unit, problem)
+                wait_empty(barriers, place)
+                if lane == uint32(0):
+                    expect(barriers, place, stage_bytes(tile, rows, problem))
+                ptx.bar_warp_sync(uint32(FULL_MASK))
+                fetch_stage(a, b, scales, shared + place[0] * uint32(STAGE_BYTES), full(barriers, place), tile, k_unit, rows, policy, lane, problem)
+                place = advance(place)
+            position = uint32(position + tile[4])
+
+    # ---- the consumers -----------------------------------------------------------------------------------------------------------
+
+    @lang.device
+    def stage_offsets(offsets, rows, place):
+        """Where this lane reads in a stage: its vector of weights, its scales, and its row of x for every n8 step. Rows of x below the matrix
+        were never copied: the last one that was stands in for them, and the columns of the product that it spoils are never written."""
+        warp_n, warp_k, lane, warp = place
+        row_of_warp = warp_k * uint32(ROWS_PER_WARP)
+        group = row_of_warp // uint32(GROUP_BLOCKS) if SCALE_ROWS > 1 else uint32(0)
+        offsets[WEIGHTS] = row_of_warp * uint32(WEIGHT_ROW) + warp_n * uint32(ROW_BYTES) + lane * uint32(16)
+        offsets[SCALES] = uint32(SCALES_AT) + group * uint32(SCALE_ROW) + warp_n * uint32(SCALE_BYTES) + lane // uint32(4) * uint32(16)
+        for b in range(BATCH_BLOCKS):
+            row = uint32(min(uint32(lane % uint32(8) + uint32(8 * b)), uint32(rows - uint32(1))))
+            offsets[X + b] = uint32(X_AT) + row * uint32(X_PITCH) + row_of_warp * uint32(32) + lane // uint32(8) * uint32(16)
+
+    @lang.device
+    def fetch_pair(registers, half, pointers, pair):
+        """Weights and activations of two k16 rows: 32 of k, as deep as one ldmatrix reaches."""
+        sums, words, x = registers
+        for row in range(2):
+            q = ptx.ld_shared_v4_b32(pointers[WEIGHTS] + uint32((2 * pair + row) * WEIGHT_ROW))
+            for j in range(4):
+                words[8 * half + 4 * row + j] = q[j]
+        for b in range(BATCH_BLOCKS):
+            d = ptx.ldmatrix_x4(pointers[X + b] + uint32(64 * pair))
+            for r in range(4):
+                x[X_WORDS * half + 4 * b + r] = d[r]
+
+    def multiply_row(first):
+        """Verb: one k16 row, four words of 16 columns each, times all rows of x. The first product of a sum has nothing to be added to."""
+        @lang.device
+        def multiply(registers, half, row):
+            sums, words, x = registers
+            for j in range(4):
+                word = words[8 * half + 4 * row + j]
+                low, high = dequantize(word), dequantize(word >> uint32(8))
+                for b in range(BATCH_BLOCKS):
+                    o, at = 4 * (BATCH_BLOCKS * j + b), X_WORDS * half + 4 * b + 2 * row
+                    addend = (float32(0), float32(0), float32(0), float32(0)) if first else (sums[o], sums[o + 1], sums[o + 2], sums[o + 3])
+                    d = ptx.mma_m16n8k16_f32_f16((low[0], high[0], low[1], high[1]), (x[at], x[at + 1]), addend)
+                    for r in range(4):
+                        sums[o + r] = d[r]
+        return multiply
+
+    multiply_first, multiply_next = multiply_row(grouped), multiply_row(False)
+
+    @lang.device
+    def add_scaled(acc, sums, s):
+        """A group's sums, times its scales: those of 8 columns of this lane, which Marlin's order puts side by side."""
+        for j in range(4):
+            low, high = ptx.cvt_f32_f16_low(s[j]), ptx.cvt_f32_f16_high(s[j])
+            for b in range(BATCH_BLOCKS):
+                o = 4 * (BATCH_BLOCKS * j + b)
+                acc[o] = ptx.fma_rn_f32(sums[o], low, acc[o])
+                acc[o + 1] = ptx.fma_rn_f32(sums[o + 1], low, acc[o + 1])
+                acc[o + 2] = ptx.fma_rn_f32(sums[o + 2], high, acc[o + 2])
+                acc[o + 3] = ptx.fma_rn_f32(sums[o + 3], high, acc[o + 3])
+
+    @lang.device
+    def done_with_stage(barriers, place, lane):
+        """All lanes have read all they need, though not yet used it."""
+        ptx.bar_warp_sync(uint32(FULL_MASK))
+        if lane == uint32(0):
+            release(barriers, place)
+
+    @lang.device
+    def no_more_pairs(acc, registers, pointers, barriers, place, lane):
+        pass
+
+    def pairs_from(pair):
+        """Verb for a stage's pairs of k16 rows from `pair` on, unrolled: while one multiplies, the next is on its way to registers."""
+        rest = pairs_from(pair + 1) if pair + 1 < PAIRS else no_more_pairs
+        multiply_even = multiply_first if pair % PAIRS_PER_SCALE == 0 else multiply_next
+        scale_ends = grouped and (pair + 1) % PAIRS_PER_SCALE == 0
+        half, last, scale_row = pair % 2, pair + 1 == PAIRS, pair // PAIRS_PER_SCALE * SCALE_ROW
+
+        @lang.device
+        def multiply_pairs(acc, registers, pointers, barriers, place, lane):
+            if not last:
+                fetch_pair(registers, 1 - half, pointers, pair + 1)
+            if scale_ends:
+                s = ptx.ld_shared_v4_b32(pointers[SCALES] + uint32(scale_row))
+            if last:
+                done_with_stage(barriers, place, lane)
+            multiply_even(registers, half, 0)
+            multiply_next(registers, half, 1)
+            if scale_ends:
+                add_scaled(acc, registers[0], s)
+            rest(acc, registers, pointers, barriers, place, lane)
+
+        return multiply_pairs
+
+    multiply_pairs = pairs_from(0)
+
+    @lang.device
+    def multiply_tail(acc, registers, pointers, rows, barriers, place, lane):
+        """The last stage of k, of fewer rows than a stage holds: one after the other, and nothing that was not copied."""
+        sums, words, x = registers
+        row = uint32(0)
+        while row < rows:
+            q = ptx.ld_shared_v4_b32(pointers[WEIGHTS] + row * uint32(WEIGHT_ROW))
+            for j in range(4):
+                words[j] = q[j]
+            for b in range(BATCH_BLOCKS):
+                d = ptx.ldmatrix_x2(pointers[X + b] + row * uint32(32))
+                x[4 * b], x[4 * b + 1] = d[0], d[1]
+            multiply_first(registers, 0, 0)
+            if grouped:
+                add_scaled(acc, sums, ptx.ld_shared_v4_b32(pointers[SCALES] + row // uint32(ROWS_PER_SCALE) * uint32(SCALE_ROW)))
+            row = uint32(row + uint32(1))
+        done_with_stage(barriers, place, lane)
+
+    @lang.device
+    def multiply_stage(acc, registers, stage, offsets, rows, warp_k, barriers, place, lane):
+        pointers = cuda.local.array(POINTERS, uint32)
+        for i in range(POINTERS):
+            pointers[i] = stage + offsets[i]
+        if not ragged or rows == uint32(STAGE_ROWS):
+            fetch_pair(registers, 0, pointers, 0)
+            multiply_pairs(acc, registers, pointers, barriers, place, lane)
+        else:
+            before = uint32(warp_k * uint32(ROWS_PER_WARP))
+            own_rows = uint32(min(uint32(rows - before), uint32(ROWS_PER_WARP))) if rows > before else uint32(0)
+            multiply_tail(acc, registers, pointers, own_rows, barriers, place, lane)
+
+    @lang.device
+    def finish_tile(acc, c, scales, partials, locks, exchange, tile, top, bottom, warps, problem):
+        """Sums to where they belong: into C, or, from a tile that blocks share, into the workspace until the last of them has come."""
+        block = uint32(cuda.blockIdx.x)
+        own = cuda.local.array(OWN, float32)
+        share_out(acc, own, exchange, warps)
+        complete = top == bottom
+        if not complete:
+            leave_partial(own, partials, block, top, tile[2], warps)
+            parts = uint32(bottom - top + uint32(1))
+            complete = count_in(locks, top, parts, warps)
+            if complete:
+                add_parts(own, partials, top, parts, tile[2], warps)
+        if complete:
+            if not grouped:
+                scale_columns(own, scales, tile[0], problem[1], warps)
+            write_result(c, own, tile[0], tile[1], tile[2], problem[6], warps)
+
+    @lang.device
+    def consume(c, scales, partials, locks, shared, barriers, position, end, units, warps, problem):
+        warp_n, warp_k, lane, warp = warps
+        acc = cuda.local.array(ACCUMULATORS, float32)
+        sums = cuda.local.array(SUMS, float32)
+        registers = (sums if grouped else acc, cuda.local.array(WORDS, uint32), cuda.local.array(X_REGISTERS, uint32))
+        offsets = cuda.local.array(POINTERS, uint32)
+        place = consumer_start()
+        while position < end:
+            tile = tile_at(position, end, problem)
+            stage_offsets(offsets, tile[2], warps)
+            for i in range(ACCUMULATORS):
+                acc[i] = float32(0)
+            columns_exist = not ragged or uint32((tile[0] * uint32(WARPS_N) + warp_n) * uint32(COLUMNS)) < problem[1]
+            k_unit = tile[3]
+            k_end = uint32(k_unit + tile[4])
+            while k_unit < k_end:
+                wait_full(barriers, place)
+                if columns_exist:
+                    multiply_stage(acc, registers, shared + place[0] * uint32(STAGE_BYTES), offsets, rows_of(k_unit, problem), warp_k, barriers, place, lane)
+                else:
+                    done_with_stage(barriers, place, lane)
+                place = advance(place)
+                k_unit = uint32(k_unit + uint32(1))
+            first = uint32(position - tile[3])
+            top, bottom = block_of(first, units), block_of(uint32(first + problem[4] - uint32(1)), units)
+            finish_tile(acc, c, scales, partials, locks, shared + uint32(EXCHANGE_AT), tile, top, bottom, warps, problem)
+            position = uint32(position + tile[4])
+
+    # ---- the kernel --------------------------------------------------------------------------------------------------------------
+
+    def decode(a, b, c, scales, zeros, bias, partials, locks, m, n, k, a_stride):
+        shared = shared_base()
+        barriers = shared + uint32(BARRIERS_AT)
+        thread = ptx.tid_x()
+        # A shuffle tells the compiler that all lanes agree on the warp's number.
+        warp, lane = ptx.shfl_sync_idx(thread // uint32(32), uint32(0)), uint32(thread % uint32(32))
+        if thread == uint32(0):
+            initialise(barriers)
+        k_units = uint32((uint32(k) + uint32(STAGE_K - 1)) // uint32(STAGE_K))
+        n_tiles = uint32((uint32(n) + uint32(COLUMNS * WARPS_N - 1)) // uint32(COLUMNS * WARPS_N))
+        n_packed = uint32((uint32(n) + uint32(COLUMNS - 1)) // uint32(COLUMNS) * uint32(COLUMNS))
+        units = uint32(k_units * n_tiles * uint32((uint32(m) + uint32(BATCH - 1)) // uint32(BATCH)))
+        problem = (uint32(m), n_packed, uint32(k), uint32(a_stride), k_units, n_tiles, uint32(n))
+        block = uint32(cuda.blockIdx.x)
+        position, end = first_unit(block, units), first_unit(uint32(block + uint32(1)), units)
+        cuda.syncthreads()
+        if warp == uint32(CONSUMERS):
+            produce(a, b, scales, shared, barriers, position, end, lane, problem)
+        else:
+            warps = (uint32(warp % uint32(WARPS_N)), uint32(warp // uint32(WARPS_N)), lane, warp)
+            consume(c, scales, partials, locks, shared, barriers, position, end, units, warps, problem)
+
+    return decode
+
+
+KERNEL = KernelDefinition(
+    name="decode",
+    summary="small batches: bulk copies by a producer warp, the transposed mma.sync, equal shares of k, sums in the workspace",
+    config_type=DecodeConfig,
+    parameters=(("a", "u64"), ("b", "u64"), ("c", "u64"), ("scales", "u64"), ("zeros", "u64"), ("bias", "u64"), ("partials", "u64"), ("locks", "u64"),
+                ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32")),
+    make=make,
+    threads=lambda config: config.threads,
+    shared_bytes=lambda config: config.shared_bytes,
+    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
+    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
+    blocks_per_sm=lambda config: config.blocks_per_sm,
+    waits=False,
+    min_arch="sm_90",
+)

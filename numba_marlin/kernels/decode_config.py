@@ -1,0 +1,154 @@
+"""The sizes of the decode kernel (``decode``): what can be chosen, and what follows from it. Pure."""
+from dataclasses import dataclass
+
+from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.kernels.pipeline import barrier_bytes
+
+COLUMNS = 64  # of C, to a consumer warp: the width of a Marlin block
+ROW_BYTES = 512  # of packed weights: 16 of k times 64 columns, 16 bytes a lane
+SCALE_BYTES = 128  # of a group's scales for 64 columns
+VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
+X_PADDING = 16  # bytes that shift each row of activations by four banks: ldmatrix then touches every bank once
+ALIGNMENT = 128  # of a stage
+SM_SHARED_BYTES, BLOCK_SHARED_BYTES, RESERVED_BYTES = 228 * 1024, 227 * 1024, 1024  # Hopper: an SM has, a block may have, the system takes of each block
+BATCHES = (8, 16, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """batch: rows of C in a tile; warps_n x warps_k consumer warps, each with 64 columns and its part of a stage's k; stage_k: k of a stage;
+    stages: in the ring; group_blocks: k16 rows that share a scale, -1 for per-column scales; ragged: k may leave a stage and n a tile
+    unfilled; blocks_per_sm: blocks that share a multiprocessor."""
+    batch: int = 8
+    warps_n: int = 4
+    warps_k: int = 2
+    stage_k: int = 128
+    stages: int = 4
+    group_blocks: int = 8
+    ragged: bool = False
+    blocks_per_sm: int = 2
+
+    def __post_init__(self):
+        if self.batch not in BATCHES:
+            raise ValueError(f"batch={self.batch} must be one of {BATCHES}")
+        if self.warps_n not in (1, 2, 4, 8, 16):
+            raise ValueError(f"warps_n={self.warps_n} must be 1, 2, 4, 8 or 16")
+        if self.warps_k not in (1, 2, 4):
+            raise ValueError(f"warps_k={self.warps_k} must be 1, 2 or 4: each finishes some of the four column blocks of 16")
+        if self.consumers > 16:
+            raise ValueError(f"warps_n * warps_k={self.consumers} must be at most 16")
+        if self.stage_k not in (64, 128, 256, 512):
+            raise ValueError(f"stage_k={self.stage_k} must be 64, 128, 256 or 512")
+        if self.rows_per_warp < 2:
+            raise ValueError(f"stage_k={self.stage_k} must be at least {32 * self.warps_k}: warps_k={self.warps_k}, and a warp loads activations 32 deep")
+        if self.stages < 2:
+            raise ValueError(f"stages={self.stages} must be at least 2: one is used while another fills")
+        if self.group_blocks not in (-1, 2, 4, 8, 16):
+            raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
+        if not 1 <= self.blocks_per_sm <= 4:
+            raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1 to 4")
+        if self.shared_bytes > self.shared_limit:
+            raise ValueError(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {self.shared_limit}")
+
+    @property
+    def consumers(self):
+        return self.warps_n * self.warps_k
+
+    @property
+    def threads(self):
+        return 32 * (self.consumers + 1)
+
+    @property
+    def columns(self):
+        return COLUMNS * self.warps_n
+
+    @property
+    def batch_blocks(self):
+        """n8 steps of the transposed product."""
+        return self.batch // 8
+
+    @property
+    def grouped(self):
+        return self.group_blocks != -1
+
+    @property
+    def stage_rows(self):
+        """k16 rows of a stage."""
+        return self.stage_k // 16
+
+    @property
+    def rows_per_warp(self):
+        return self.stage_rows // self.warps_k
+
+    @property
+    def rows_per_scale(self):
+        """k16 rows that a warp multiplies before it scales their sum."""
+        return min(self.rows_per_warp, self.group_blocks) if self.grouped else self.rows_per_warp
+
+    @property
+    def x_pitch(self):
+        return 2 * self.stage_k + X_PADDING
+
+    @property
+    def x_stage_bytes(self):
+        return self.batch * self.x_pitch
+
+    @property
+    def weight_row_bytes(self):
+        return self.warps_n * ROW_BYTES
+
+    @property
+    def weight_stage_bytes(self):
+        return self.stage_rows * self.weight_row_bytes
+
+    @property
+    def scale_rows(self):
+        """Groups of a stage; a stage that ends within a group has its scales all the same."""
+        return max(1, self.stage_rows // self.group_blocks) if self.grouped else 0
+
+    @property
+    def scale_row_bytes(self):
+        return self.warps_n * SCALE_BYTES
+
+    @property
+    def stage_bytes(self):
+        bytes_used = self.weight_stage_bytes + self.scale_rows * self.scale_row_bytes + self.x_stage_bytes
+        return ALIGNMENT * ceil_div(bytes_used, ALIGNMENT)
+
+    @property
+    def vectors(self):
+        """Vectors of four accumulators that a lane is left with once the warps of a column have shared out their sums."""
+        return 4 // self.warps_k * self.batch_blocks
+
+    @property
+    def exchange_bytes(self):
+        return self.consumers * (self.warps_k - 1) * self.vectors * VECTOR_BYTES
+
+    @property
+    def shared_bytes(self):
+        return self.stages * self.stage_bytes + self.exchange_bytes + barrier_bytes(self.stages)
+
+    @property
+    def shared_limit(self):
+        return min(BLOCK_SHARED_BYTES, SM_SHARED_BYTES // self.blocks_per_sm - RESERVED_BYTES)
+
+    def units(self, m, n, k):
+        """Stages of all tiles together: what the grid shares out."""
+        return ceil_div(k, self.stage_k) * ceil_div(n, self.columns) * ceil_div(m, self.batch)
+
+    def grid(self, m, n, k, sms):
+        units = self.units(m, n, k)
+        blocks = min(sms * self.blocks_per_sm, units)
+        if units + blocks > 2**32:
+            raise ValueError(f"m={m}, n={n}, k={k} are {units} stages for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
+        return (blocks, 1, 1)
+
+    @property
+    def partial_bytes(self):
+        """What a block may leave of one tile."""
+        return self.batch * self.columns * 4
+
+    def workspace_bytes(self, m, n, k, sms):
+        """A block leaves partial sums of two tiles at most, the one its stripe begins in and the one it ends in; each warp of a shared tile counts for itself."""
+        blocks = self.grid(m, n, k, sms)[0]
+        return 2 * blocks * self.partial_bytes, blocks * self.consumers * 4
