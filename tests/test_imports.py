@@ -12,7 +12,7 @@ import numba_marlin
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "kernels", "devices", "heuristics"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "kernels", "devices", "heuristics", "tuned", "bench"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
@@ -29,6 +29,8 @@ ALLOWED = {
     "interop": {"driver"},
     "heuristics": {"devices", "formats", "kernels", "layout"},
     "launch": {"devices", "driver", "errors"},
+    "tuned": {"compiler", "devices", "driver"},  # the place of the kernel cache and the sources' digest; whether a driver is there
+    "bench": {"backends", "compiler", "devices", "driver", "errors", "formats", "heuristics", "launch", "tuned"},
 }
 
 

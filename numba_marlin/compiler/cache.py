@@ -59,7 +59,7 @@ def _candidates():
 def cache_key(kernel, config, target: str, compiler: str, versions: dict[str, str]) -> str:
     """SHA-256 in hex of all that the compiled kernel depends on."""
     settings = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_") and not name.startswith("NUMBA_MARLIN_")}
-    material = [MAGIC.decode(), _package_digest(), _source_digest(kernel.make), kernel.name, repr(config), repr(tuple(kernel.parameters)),
+    material = [MAGIC.decode(), package_digest(), _source_digest(kernel.make), kernel.name, repr(config), repr(tuple(kernel.parameters)),
                 repr(kernel.threads(config)), repr(kernel.shared_bytes(config)), target, compiler, repr(sorted(versions.items())),
                 _tool_identity(), repr(sorted(settings.items()))]
     return hashlib.sha256("\0".join(material).encode()).hexdigest()
@@ -115,7 +115,8 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=None)
-def _package_digest():
+def package_digest():
+    """SHA-256 in hex of the sources of the kernels, compiler, isa and ptx rooms."""
     package = Path(__file__).resolve().parent.parent
     files = [path for room in ("kernels", "compiler", "isa") for path in sorted(package.joinpath(room).glob("*.py"))]
     files += sorted(ptx_directory().glob("*.ptx"))

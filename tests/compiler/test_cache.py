@@ -89,7 +89,7 @@ def test_whatever_the_code_depends_on_is_in_the_key(change, monkeypatch):
     before = cache.cache_key(KERNEL, Size(), "sm_80", "numba-cuda", {"numba": "1"})
     versions = {"numba": "1"}
     if change == "package":
-        monkeypatch.setattr(cache, "_package_digest", lambda: "another source")
+        monkeypatch.setattr(cache, "package_digest", lambda: "another source")
     elif change == "versions":
         versions = {"numba": "2"}
     elif change == "tool":
@@ -103,11 +103,11 @@ def test_whatever_the_code_depends_on_is_in_the_key(change, monkeypatch):
 
 
 def test_sources_are_digested_by_content(tmp_path, monkeypatch):
-    before = cache._package_digest.__wrapped__()
+    before = cache.package_digest.__wrapped__()
     for name in ("lop3", "prmt_b32"):
         tmp_path.joinpath(f"{name}.ptx").write_text("changed")
     monkeypatch.setattr(cache, "ptx_directory", lambda: tmp_path)
-    assert cache._package_digest.__wrapped__() != before
+    assert cache.package_digest.__wrapped__() != before
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:100] + b"\0" + data[101:],

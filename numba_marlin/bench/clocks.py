@@ -1,0 +1,79 @@
+"""What NVML says while something runs: SM and memory clock, power, temperature, and why clocks are held back. Needs nvidia-ml-py, and does without.
+
+    watch = ClockWatch(uuid)
+    ... watch.sample() while the GPU is busy ...
+    watch.summary()     # a dict for a row; None where NVML cannot be asked, and ``watch.missing`` says why
+"""
+
+from __future__ import annotations
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons that mean the GPU would run faster if it could. (nvml.h; idle and application clocks are none of them.)
+HELD_BACK = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake",
+}
+
+
+def reasons(mask: int) -> list[str]:
+    return [name for bit, name in HELD_BACK.items() if mask & bit]
+
+
+class ClockWatch:
+    """Samples of one GPU, chosen by its UUID ("GPU-..."), or the first."""
+
+    def __init__(self, uuid: str | None = None):
+        self.missing = ""
+        self._nvml = self._handle = None
+        self._samples: list[dict] = []
+        try:
+            import pynvml
+        except ImportError:
+            self.missing = "clocks are not recorded: nvidia-ml-py is not installed"
+            return
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode()) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+        except pynvml.NVMLError as error:
+            self.missing = f"clocks are not recorded: NVML: {error}"
+            return
+        self._nvml = pynvml
+
+    def sample(self) -> None:
+        nvml, handle = self._nvml, self._handle
+        if nvml is None:
+            return
+        event_reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        questions = {
+            "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "mask": lambda: event_reasons(handle),
+        }
+        found = {}
+        for name, ask in questions.items():
+            try:
+                found[name] = ask()
+            except nvml.NVMLError:  # a GPU need not know all of them
+                continue
+        self._samples.append(found)
+
+    def clear(self) -> None:
+        self._samples.clear()
+
+    def summary(self) -> dict | None:
+        return summary(self._samples)
+
+
+def summary(samples: list[dict]) -> dict | None:
+    """{"sm_mhz": [least, most], "memory_mhz": ..., "power_w": ..., "temperature_c": ..., "throttle": [reason, ...], "samples": count}; None for none."""
+    if not any(samples):
+        return None
+    result: dict = {}
+    for name in ("sm_mhz", "memory_mhz", "power_w", "temperature_c"):
+        values = [round(each[name]) for each in samples if name in each]
+        if values:
+            result[name] = [min(values), max(values)]
+    mask = 0
+    for each in samples:
+        mask |= each.get("mask", 0)
+    return result | {"throttle": reasons(mask), "samples": len(samples)}

@@ -1,0 +1,108 @@
+"""What can be timed: a candidate of the heuristics, cuBLAS, or the CUDA original from a shared library. Needs torch.
+
+Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading copy ``index`` of the weights (round and round), and writes ``output``.
+It keeps all it needs alive. Launches of one contender share a workspace, so they must follow each other on one stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from numba_marlin import backends, driver, launch
+from numba_marlin.bench.operands import Batch, Weights
+from numba_marlin.bench.timing import torch_on_gpu
+from numba_marlin.errors import CapabilityMissing
+from numba_marlin.heuristics import Candidate, Problem, find_kernel
+
+KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False}
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """``copies``: how many copies of the weights it goes round; ``locks``: a tensor that is zero between launches, or None."""
+
+    name: str
+    launch: Callable[[int], None]
+    output: Any
+    copies: int
+    candidate: Candidate | None = None
+    compiled: Any = None
+    locks: Any = None
+
+
+def _stream() -> int:
+    return torch_on_gpu().cuda.current_stream().cuda_stream
+
+
+def cublas(weights: Weights, batch: Batch) -> Contender:
+    """``torch.matmul`` with the 16-bit weights; ``torch.addmm`` if there is a bias."""
+    torch = torch_on_gpu()
+    x, dense, bias, output = batch.x, weights.dense, weights.bias, _empty_output(weights, batch)
+
+    def enqueue(index: int) -> None:
+        if bias is None:
+            torch.matmul(x, dense[index % len(dense)], out=output)
+        else:
+            torch.addmm(bias, x, dense[index % len(dense)], out=output)
+
+    return Contender("cublas", enqueue, output, len(dense))
+
+
+def kernel(problem: Problem, candidate: Candidate, weights: Weights, batch: Batch, compiler: str = "numba-cuda") -> Contender:
+    """A kernel of this package. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
+    torch = torch_on_gpu()
+    ordinal = torch.cuda.current_device()
+    device = driver.describe(ordinal)
+    definition, config = find_kernel(candidate.kernel), candidate.config
+    compiled = backends.compiled_kernel(candidate.kernel, config, device.target, compiler)
+    enqueue = launch.launcher(compiled, ordinal)
+    partial_bytes, lock_bytes = definition.workspace_bytes(config, problem.m, problem.n, problem.k, device.sms) or (0, 0)
+    if definition.waits and (partial_bytes or lock_bytes) and math.prod(candidate.grid) > enqueue.resident_blocks:
+        raise CapabilityMissing(f"kernel {candidate.kernel!r}: {math.prod(candidate.grid)} blocks wait for each other, {enqueue.resident_blocks} fit on {device.name}")
+    output = _empty_output(weights, batch)
+    partials = torch.empty(max(4, -(-partial_bytes // 4)), dtype=torch.float32, device="cuda")
+    locks = torch.zeros(max(4, -(-lock_bytes // 4)), dtype=torch.int32, device="cuda")
+    fixed = {"a": batch.x, "c": output, "scales": weights.scales, "zeros": weights.zeros, "bias": weights.bias, "partials": partials, "locks": locks}
+    addresses = {name: tensor.data_ptr() for name, tensor in fixed.items() if tensor is not None}
+
+    def arguments(packed) -> tuple:
+        return definition.arguments(config, addresses | {"b": packed.data_ptr()}, problem.m, problem.n, problem.k, problem.k, driver.encode_tensor_map)
+
+    prepared = [arguments(packed) for packed in weights.packed]
+
+    def run(index: int, keep=(fixed, weights.packed)) -> None:
+        enqueue(candidate.grid, prepared[index % len(prepared)], _stream())
+
+    return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks)
+
+
+def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:
+    """The CUDA original from a shared library with ``int marlin_peer(A, B, C, s, m, n, k, workspace, groupsize, stream, sms)``; how to build one: experiments/01_faithful/README.md."""
+    torch = torch_on_gpu()
+    try:
+        function = ctypes.CDLL(str(path)).marlin_peer
+    except (OSError, AttributeError) as error:
+        raise ValueError(f"peer library {path}: {error}") from error
+    function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 3 + [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    problem = weights.problem
+    if not set(KINDS_OF_THE_ORIGINAL.items()) <= {(name, getattr(problem, name)) for name in KINDS_OF_THE_ORIGINAL}:
+        raise ValueError(f"the CUDA original takes {KINDS_OF_THE_ORIGINAL}, not {problem}")
+    m, n, k = batch.x.shape[0], problem.n, problem.k
+    output = _empty_output(weights, batch)
+    workspace = torch.zeros(max(1024, n // 128 * 16), dtype=torch.int32, device="cuda")
+
+    def run(index: int) -> None:
+        packed = weights.packed[index % len(weights.packed)]
+        status = function(batch.x.data_ptr(), packed.data_ptr(), output.data_ptr(), weights.scales.data_ptr(), m, n, k, workspace.data_ptr(), problem.group_size, _stream(), -1)
+        if status:
+            raise ValueError(f"the CUDA original refuses m={m} n={n} k={k}: {status}")
+
+    return Contender("marlin_cuda", run, output, len(weights.packed))
+
+
+def _empty_output(weights: Weights, batch: Batch):
+    return torch_on_gpu().empty((batch.x.shape[0], weights.problem.n), dtype=batch.x.dtype, device="cuda")

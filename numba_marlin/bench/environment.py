@@ -1,0 +1,47 @@
+"""Where and when a measurement was made: device, driver, versions, commit, kernel sources. Nothing here touches the GPU."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from numba_marlin.tuned import driver_version, sources_digest
+
+DISTRIBUTIONS = ("numba", "numba-cuda", "numba-cuda-mlir", "numpy", "torch")
+
+
+def versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return found
+
+
+def commit() -> str:
+    """The checkout's commit, with "+" if it was changed since; COMMIT in the environment if the tree travelled without its history; else "unknown"."""
+    if os.environ.get("COMMIT"):
+        return os.environ["COMMIT"]
+    package = Path(__file__).resolve().parents[1]
+    if not (package.parent / ".git").exists():
+        return "unknown"
+    command = ["git", "-C", str(package.parent), "describe", "--always", "--exclude=*", "--dirty=+", "--abbrev=7"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def describe(device: str) -> dict:
+    """The fields of a row that say where and when, for the device of that name."""
+    return {
+        "device": device, "driver": driver_version() or "unknown", "versions": versions(), "date": datetime.date.today().isoformat(),
+        "commit": commit(), "sources": sources_digest()[:16],
+    }

@@ -1,0 +1,128 @@
+"""Random operands on the GPU, and whether a product of them is right. Needs torch.
+
+``Weights``: random codes, scales and zero points as Marlin's bytes, in as many copies as leave nothing in the L2 cache from one launch to the next, and the
+16-bit weights they mean, copied alike for cuBLAS. ``Batch``: x [m, k], and the float32 product on a sample of columns, that ``error`` holds results against. Data
+is random because zeros draw less power, and so run faster. Columns are completed to whole blocks of 64 in the packed bytes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from numba_marlin.bench.timing import torch_on_gpu
+from numba_marlin.formats.marlin import packed_columns
+from numba_marlin.formats.marlin_order import BLOCK_K, BLOCK_N, COLUMN_SCALE_PERM, GROUP_SCALE_PERM, code_order
+from numba_marlin.heuristics import Problem
+
+COLD_FACTOR = 5  # copies together are that many times the L2 cache
+SLAB_WEIGHTS = 1 << 28  # converted at once: the index arithmetic needs 8 bytes a weight
+SAMPLE_COLUMNS = 256
+LARGEST_ERROR = {"float16": 2e-3, "bfloat16": 1.2e-2}  # norm-wise, for a product of random data; indexing gone wrong is off by 1
+
+
+@dataclass(eq=False)
+class Weights:
+    """``problem``: its m says nothing. packed: int32 [k/16, n' bits/2] each, n' = n rounded up to 64; scales [groups, n'] in the kernel's order;
+    zeros as ``formats.marlin`` has them, or None; bias [n] or None; dense: [k, n] each."""
+
+    problem: Problem
+    packed: list
+    scales: object
+    zeros: object
+    bias: object
+    dense: list
+
+
+@dataclass(eq=False)
+class Batch:
+    """x [m, k] of the problem's dtype; columns: the sample; expected float32 [m, columns]."""
+
+    x: object
+    columns: object
+    expected: object
+
+
+def same_weights(a: Problem, b: Problem) -> bool:
+    return replace(a, m=1) == replace(b, m=1)
+
+
+def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
+    """``cold_bytes``: what the copies add up to at least; default ``COLD_FACTOR`` times the L2 cache."""
+    torch = torch_on_gpu()
+    if cold_bytes is None:
+        cold_bytes = COLD_FACTOR * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    k, n, bits, kind = problem.k, problem.n, problem.bits, getattr(torch, problem.dtype)
+    columns, group_rows = packed_columns(n), k // problem.groups
+    scales = ((torch.rand((problem.groups, columns), device="cuda") * 0.02 + 0.005) * (8 / (1 << bits - 1))).to(getattr(torch, problem.scale_dtype))
+    plain_zeros, zeros = _random_zeros(torch, problem, columns)
+    packed = torch.empty((k // BLOCK_K, columns * bits // 2), dtype=torch.int32, device="cuda")
+    dense = torch.empty((k, n), dtype=kind, device="cuda")
+    rows = max(BLOCK_K, SLAB_WEIGHTS // columns // BLOCK_K * BLOCK_K)
+    for first in range(0, k, rows):
+        last = min(k, first + rows)
+        codes = torch.randint(0, 1 << bits, (last - first, columns), device="cuda", dtype=torch.uint8)
+        packed[first // BLOCK_K:last // BLOCK_K] = _pack_codes(torch, codes, bits)
+        group = torch.arange(first, last, device="cuda") // group_rows
+        dense[first:last] = (codes[:, :n].to(kind) - plain_zeros[group][:, :n].to(kind)) * scales[group][:, :n].to(kind)
+        del codes
+    order = COLUMN_SCALE_PERM if problem.groups == 1 else GROUP_SCALE_PERM
+    bias = torch.randn(n, device="cuda").to(kind) if problem.bias else None
+    return Weights(problem, _copies(packed, cold_bytes), _permuted(torch, scales, order), zeros, bias, _copies(dense, cold_bytes))
+
+
+def _random_zeros(torch, problem: Problem, columns: int):
+    """-> (zero points [groups, columns] as numbers, what the kernel reads or None)."""
+    bits, shape = problem.bits, (problem.groups, columns)
+    if problem.zeros is None:
+        return torch.full(shape, 1 << bits - 1, device="cuda"), None
+    if problem.zeros == "integer":
+        plain = torch.randint(0, 1 << bits, shape, device="cuda", dtype=torch.uint8)
+        return plain, _words(torch, _permuted(torch, plain, code_order(bits).zeros_perm), bits).view(problem.groups, -1)
+    plain = (torch.rand(shape, device="cuda") * ((1 << bits) - 1)).half()
+    return plain, _permuted(torch, plain, GROUP_SCALE_PERM)
+
+
+def _permuted(torch, values, order):
+    index = torch.from_numpy(order.copy()).cuda()
+    return values.reshape(-1, index.numel())[:, index].reshape(values.shape).contiguous()
+
+
+def _pack_codes(torch, codes, bits: int):
+    """uint8 [rows, columns] -> Marlin's words, int32 [rows/16, columns bits/2]."""
+    rows, columns = codes.shape
+    blocks = codes.view(rows // BLOCK_K, BLOCK_K, columns // BLOCK_N, BLOCK_N).permute(0, 2, 1, 3).reshape(-1, BLOCK_K * BLOCK_N)
+    return _words(torch, _permuted(torch, blocks, code_order(bits).perm), bits).view(rows // BLOCK_K, -1)
+
+
+def _words(torch, codes, bits: int):
+    """uint8, the codes of a word side by side -> int32, flat; the first code is the lowest."""
+    codes = codes.reshape(-1, 32 // bits)
+    words = torch.zeros(codes.shape[0], dtype=torch.int32, device="cuda")
+    for number in range(codes.shape[1]):
+        words |= codes[:, number].int() << (bits * number)
+    return words
+
+
+def _copies(tensor, cold_bytes: int) -> list:
+    count = max(1, -(-cold_bytes // (tensor.numel() * tensor.element_size())))
+    return [tensor, *(tensor.clone() for _ in range(count - 1))]
+
+
+def random_batch(weights: Weights, m: int) -> Batch:
+    torch = torch_on_gpu()
+    problem = weights.problem
+    x = (torch.randn((m, problem.k), device="cuda") * 0.1).to(getattr(torch, problem.dtype))
+    columns = torch.randint(0, problem.n, (min(SAMPLE_COLUMNS, problem.n),), device="cuda")
+    expected = x.float() @ weights.dense[0][:, columns].float()
+    return Batch(x, columns, expected if weights.bias is None else expected + weights.bias[columns].float())
+
+
+def error(batch: Batch, output) -> float:
+    """Norm-wise relative error of ``output`` [m, n] on the sample of columns; NaN if anything in it is."""
+    if bool(output.isnan().any()):
+        return float("nan")
+    return float((output[:, batch.columns].float() - batch.expected).norm() / batch.expected.norm())
+
+
+def is_wrong(batch: Batch, relative_error: float) -> bool:
+    return not relative_error < LARGEST_ERROR[str(batch.x.dtype).removeprefix("torch.")]

@@ -1,0 +1,139 @@
+"""A measurement as a row: a dict that is a line of JSON. Reading, appending, resuming, and which rows mean the same cell. Pure.
+
+A cell is what was multiplied (``PROBLEM_FIELDS``); its row says with what (kernel, config, compiler), how long (``us``: the median, ``us_spread``: the quartiles,
+``us_min``, ``us_max``, microseconds a launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), how much (``bytes`` that must move at least once, ``flops``),
+how near the device's limits measured in the same run (``bandwidth_share``, ``compute_share``; ``limit_share``: the larger term's time over ``us``), and where
+(``device``, ``driver``, ``versions``, ``clocks``, ``date``, ``commit``, ``sources``: digest of the kernels' sources).
+
+Files are JSON lines, appended whole and flushed row by row, so that an interrupted run keeps what it has; a line torn by the interruption is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+PROBLEM_FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias")  # those of heuristics.Problem
+DEFAULTS = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False}  # of rows that do not say
+REQUIRED = ("kernel", "m", "n", "k", "group_size", "us")
+
+
+def cell(row: dict) -> tuple:
+    """What was multiplied, hashable and sortable."""
+    return tuple((name, row.get(name, DEFAULTS.get(name))) for name in PROBLEM_FIELDS)
+
+
+def contender(row: dict) -> tuple:
+    """With what: kernel, configuration and compiler, hashable."""
+    return row["kernel"], json.dumps(row.get("config"), sort_keys=True), row.get("compiler")
+
+
+def identity(row: dict) -> tuple:
+    """Two rows of the same identity measured the same thing in the same place: the later one is a repetition."""
+    return cell(row), contender(row), row.get("device"), row.get("driver"), row.get("sources")
+
+
+def check(row: object, where: str) -> dict:
+    """``row``, or ValueError that names ``where`` and what is wrong."""
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: a row must be a JSON object, not {type(row).__name__}")
+    missing = [name for name in REQUIRED if name not in row]
+    if missing:
+        raise ValueError(f"{where}: a row must have {', '.join(REQUIRED)}; {', '.join(missing)} is missing")
+    if not isinstance(row["us"], (int, float)) or not 0 < row["us"] < float("inf"):
+        raise ValueError(f"{where}: us={row['us']!r} must be positive and finite")
+    return row
+
+
+def read(path: str | os.PathLike) -> list[dict]:
+    """The rows of a JSON-lines file, or of the object that ``numba-marlin bench --json`` prints. ValueError if it is neither."""
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return _lines(path, text)
+    if isinstance(whole, dict) and "rows" in whole:
+        if not isinstance(whole["rows"], list):
+            raise ValueError(f"{path}: rows must be a list, not {type(whole['rows']).__name__}")
+        return [check(each, f"{path}, row {number}") for number, each in enumerate(whole["rows"], start=1)]
+    return [check(whole, f"{path}, line 1")]
+
+
+def _lines(path: Path, text: str) -> list[dict]:
+    rows = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            if number == len(lines) and not text.endswith("\n"):
+                break  # torn: the run that wrote it was killed
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        rows.append(check(row, f"{path}, line {number}"))
+    return rows
+
+
+class Recorder:
+    """Appends rows to a file (``path`` None: keeps them only) and knows which are there already.
+
+    ``done(row)``: whether a row of the same identity is in the file. ``rows`` holds those of this run.
+    """
+
+    def __init__(self, path: str | os.PathLike | None):
+        self.path = None if path is None else Path(path)
+        self.rows: list[dict] = []
+        self._file = None
+        self._known: dict[tuple, dict] = {}
+        if self.path is not None and self.path.exists():
+            self._known = {identity(row): row for row in read(self.path)}
+            _drop_torn_line(self.path)
+
+    def done(self, row: dict) -> dict | None:
+        """The newest row of the same identity that the file had, or None."""
+        return self._known.get(identity(row))
+
+    def write(self, row: dict) -> None:
+        self.rows.append(row)
+        if self.path is None:
+            return
+        if self._file is None:
+            self._file = open(self.path, "a", encoding="utf-8")
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+def _drop_torn_line(path: Path) -> None:
+    data = path.read_bytes()
+    if not data or data.endswith(b"\n"):
+        return
+    start = data.rfind(b"\n") + 1
+    try:
+        json.loads(data[start:])
+    except ValueError:
+        os.truncate(path, start)
+    else:  # whole, only its newline is missing
+        with open(path, "ab") as file:
+            file.write(b"\n")
+
+
+def newest(rows) -> dict[tuple, dict]:
+    """(cell, contender) -> the last row, in order of first appearance."""
+    found: dict[tuple, dict] = {}
+    for row in rows:
+        found[cell(row), contender(row)] = row
+    return found

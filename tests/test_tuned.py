@@ -1,0 +1,123 @@
+"""Contract under test: winners are found again where nothing they depend on changed, and a store that is damaged is an empty one."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from numba_marlin import devices, heuristics, tuned
+
+DEVICE = replace(devices.device("H200"), name="NVIDIA H200", source="measured")
+PROBLEM = heuristics.Problem(16, 8192, 8192)
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuned, "driver_version", lambda: "580.1")
+    return tmp_path / tuned.FILE_NAME
+
+
+def winner(problem=PROBLEM):
+    return heuristics.rank(problem, DEVICE)[-2]  # not the first: what the heuristics would have said anyway proves nothing
+
+
+def remember(problem=PROBLEM, us=12.5):
+    chosen = winner(problem)
+    assert tuned.remember(problem, DEVICE, chosen.kernel, chosen.config, us)
+    return chosen
+
+
+def test_a_winner_is_found_again_with_its_configuration():
+    chosen = remember()
+    found = tuned.stored_choice(PROBLEM, DEVICE)
+    assert (found.kernel, found.config, found.us) == (chosen.kernel, chosen.config, 12.5) and len(found.date) == 10
+
+
+@pytest.mark.parametrize("other", [
+    {"m": 17}, {"m": 8}, {"n": 4096}, {"k": 4096}, {"group_size": 64}, {"group_size": -1},
+])
+def test_another_problem_has_no_winner(other):
+    remember()
+    assert tuned.stored_choice(replace(PROBLEM, **other), DEVICE) is None
+
+
+@pytest.mark.parametrize("m", [9, 15])
+def test_a_bucket_shares_its_winner(m):
+    chosen = remember()
+    assert tuned.stored_choice(replace(PROBLEM, m=m), DEVICE).config == chosen.config
+
+
+def test_another_device_has_no_winner():
+    remember()
+    for other in (replace(DEVICE, name="NVIDIA H100"), replace(DEVICE, sms=114), devices.device("H200"), devices.device("model")):
+        assert tuned.stored_choice(PROBLEM, other) is None
+
+
+@pytest.mark.parametrize("name", ["sources_digest", "driver_version"])
+def test_a_winner_of_other_kernels_or_another_driver_does_not_count(monkeypatch, name):
+    remember()
+    monkeypatch.setattr(tuned, name, lambda: "changed")
+    assert tuned.stored_choice(PROBLEM, DEVICE) is None
+    chosen = remember(us=3.0)  # and is replaced
+    assert tuned.stored_choice(PROBLEM, DEVICE).config == chosen.config
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema": "numba-marlin/tuned/0", "entries": {}}', b'{"schema": "numba-marlin/tuned/1", "entries": []}', b"\xff\xfe"])
+def test_a_damaged_file_is_empty_and_is_rebuilt(store, damage):
+    remember()
+    store.write_bytes(damage)
+    assert tuned.stored_choice(PROBLEM, DEVICE) is None
+    remember()
+    assert tuned.stored_choice(PROBLEM, DEVICE) is not None and json.loads(store.read_text())["schema"] == tuned.SCHEMA
+
+
+@pytest.mark.parametrize("change", [
+    {"kernel": "no_such_kernel"}, {"kernel": "../evil"}, {"kernel": "definition"}, {"kernel": 3}, {"config": {"frobnicate": 1}}, {"config": None}, {"us": "fast"}, {"config": {"stages": -3}},
+])
+def test_an_entry_that_names_no_configuration_of_today_is_absent(store, change):
+    chosen = heuristics.rank(PROBLEM, DEVICE)[0]
+    tuned.remember(PROBLEM, DEVICE, chosen.kernel, chosen.config, 1.0)
+    data = json.loads(store.read_text())
+    for entry in data["entries"].values():
+        entry.update(change)
+    store.write_text(json.dumps(data))
+    assert tuned.stored_choice(PROBLEM, DEVICE) is None
+
+
+def test_winners_of_other_problems_are_kept():
+    problems = [replace(PROBLEM, m=m) for m in (8, 16, 24)]
+    for problem in problems:
+        remember(problem)
+    assert all(tuned.stored_choice(problem, DEVICE) for problem in problems)
+    tuned.forget()
+    assert not any(tuned.stored_choice(problem, DEVICE) for problem in problems)
+    tuned.forget()  # nothing there is no error
+
+
+def test_processes_that_tune_at_the_same_time_keep_each_others_winners(tmp_path):
+    program = (
+        "import sys\nfrom tests.test_tuned import DEVICE, PROBLEM, replace, tuned, winner\ntuned.driver_version = lambda: '580.1'\n"
+        "first = int(sys.argv[1])\n"
+        "for m in range(first, first + 40, 8):\n    problem = replace(PROBLEM, m=m)\n    chosen = winner(problem)\n    tuned.remember(problem, DEVICE, chosen.kernel, chosen.config, 1.0)\n"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", program, str(first)], cwd=Path(__file__).resolve().parents[1]) for first in (8, 1024 * 8)]
+    assert [each.wait(timeout=100) for each in running] == [0, 0]
+    assert len(json.loads((tmp_path / tuned.FILE_NAME).read_text())["entries"]) == 5 + len({tuned.bucket(8192 + step) for step in range(0, 40, 8)})
+
+
+def test_nowhere_to_write_is_no_error(monkeypatch):
+    monkeypatch.setattr(tuned, "cache_directory", lambda: None)
+    assert tuned.remember(PROBLEM, DEVICE, "ampere", winner().config, 1.0) is None and tuned.stored_choice(PROBLEM, DEVICE) is None
+
+
+def test_buckets_are_the_batch_steps_and_then_quarters_of_an_octave():
+    assert sorted({tuned.bucket(m) for m in range(1, 600)}) == [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640]
+    for m in range(1, 5000):
+        size = tuned.bucket(m)
+        assert m <= size and tuned.bucket(size) == size and (m <= 64 or size <= 1.25 * m)
+    with pytest.raises(ValueError, match="m=0 must be at least 1"):
+        tuned.bucket(0)
