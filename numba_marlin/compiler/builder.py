@@ -7,7 +7,7 @@ import importlib.util
 from numba_marlin.compiler import cache as disk
 from numba_marlin.compiler.assemble import assemble
 from numba_marlin.compiler.compiled import CompiledKernel
-from numba_marlin.compiler.module_text import tidy
+from numba_marlin.compiler.module_text import cluster_of, pass_by_value, tidy
 from numba_marlin.compiler.targets import target_named
 from numba_marlin.kernels.definition import KernelDefinition
 
@@ -54,6 +54,8 @@ def _compile(kernel, config, target, the_backend, key, versions):
     body = kernel.make(the_backend.language(), config)
     entry = f"marlin_{kernel.name}"
     ptx = tidy(the_backend.to_ptx(body, kernel.parameters, target, threads, kernel.blocks_per_sm(config)), entry)
+    ptx = pass_by_value(ptx, entry, [index for index, (_, kind) in enumerate(kernel.parameters) if kind == "tensormap"])
+    ptx = cluster_of(ptx, kernel.cluster(config))
     cubin, resources = assemble(ptx, target)
     return CompiledKernel(kernel=kernel.name, config=config, target=target.name, compiler=the_backend.NAME, ptx=ptx, entry=entry,
                           parameters=tuple(kernel.parameters), threads=threads, shared_bytes=kernel.shared_bytes(config), cubin=cubin,

@@ -19,7 +19,7 @@ class CompiledKernel:
     """One kernel for one target.
 
     kernel: its name; config: the configuration it was made from; target ("sm_90a"); compiler ("numba-cuda"); ptx: text; entry: symbol in ptx
-    and cubin; parameters: ((name, "u64" | "i32"), ...) in order; threads a block; shared_bytes: dynamic shared memory a block; cubin: bytes,
+    and cubin; parameters: ((name, "u64" | "i32" | "tensormap"), ...) in order; threads a block; shared_bytes: dynamic shared memory a block; cubin: bytes,
     or None where no assembler was found; resources; key: SHA-256 in hex of all it was made from; versions: of compilers and tools;
     from_cache: it was read, not compiled.
     """
@@ -74,7 +74,7 @@ def from_bytes(data: bytes, config) -> CompiledKernel:
     cubin = sections.pop("cubin", None)
     try:
         text = {name: value.decode() for name, value in sections.items()}
-        scalars = {name: value if name in ("assembler", "opcodes_from") else int(value) for name, value in _pairs(text["resources"])}
+        scalars = {name: value if name in ("assembler", "serialized", "opcodes_from") else int(value) for name, value in _pairs(text["resources"])}
         resources = Resources(opcodes={name: int(value) for name, value in _pairs(text["opcodes"])}, **scalars)
         return CompiledKernel(
             kernel=text["kernel"], config=config, target=text["target"], compiler=text["compiler"], ptx=text["ptx"], entry=text["entry"],

@@ -25,8 +25,8 @@ def opcode_count(compiled: CompiledKernel, prefix: str) -> int:
 
 
 def broken_promises(compiled: CompiledKernel) -> list[str]:
-    """What is wrong, a sentence each: local memory, double precision, calls, spills, a stack, static shared memory, copies that
-    Hopper refuses."""
+    """What is wrong, a sentence each: local memory, double precision, calls, spills, a stack, static shared memory, serialised
+    wgmma, copies that Hopper refuses."""
     found = []
     opcodes = _count(compiled.ptx)
     if re.search(r"\.local\b", compiled.ptx):
@@ -43,6 +43,8 @@ def broken_promises(compiled: CompiledKernel) -> list[str]:
     for name in ("spill_stores", "spill_loads", "stack"):
         if getattr(resources, name):
             found.append(f"{getattr(resources, name)} bytes of {name.replace('_', ' ')}")
+    if resources.serialized:
+        found.append(f"the assembler serialised wgmma: {resources.serialized}")
     listing = disassemble(compiled.cubin) if compiled.cubin and "cache_hint" in compiled.ptx else None
     found += [f"an asynchronous copy is an illegal instruction on Hopper: {copy}" for copy in refused_copies(listing or "")[:1]]
     return found

@@ -24,6 +24,25 @@ def drop_unused_functions(ptx: str) -> str:
             return ptx
 
 
+def pass_by_value(ptx: str, entry: str, indices) -> str:
+    """PTX whose parameters of these indices, u64 so far, are 128 bytes each, aligned to 64: where the body read the number it takes the
+    generic address of those bytes (in the constant bank of the launch, so that no copy needs to live in global memory)."""
+    for index in indices:
+        name = re.escape(f"{entry}_param_{index}")
+        ptx, declared = re.subn(rf"\.param \.[ub]64 ({name})\b", r".param .align 64 .b8 \1[128]", ptx)
+        if declared != 1:
+            raise ValueError(f"PTX declares parameter {index} of {entry} {declared} times as a number of 64 bits, expected once")
+        ptx = re.sub(rf"ld\.param\.[ub]64(\s+)([%\w]+), \[({name})\];", r"mov.b64\1\2, \3;\n\tcvta.param.u64\1\2, \2;", ptx)
+        if re.search(rf"ld\.param[^;]*{name}\b", ptx):
+            raise ValueError(f"PTX reads parameter {index} of {entry} as something else than a number of 64 bits")
+    return ptx
+
+
+def cluster_of(ptx: str, blocks: int) -> str:
+    """PTX whose kernel is launched in clusters of ``blocks`` blocks along x."""
+    return re.sub(r"^(\.maxntid [^\n]*)$", rf"\1\n.reqnctapercluster {blocks}, 1, 1", ptx, count=1, flags=re.MULTILINE) if blocks > 1 else ptx
+
+
 def _end_of_block(ptx, start):
     """The position after the brace that closes the one at start. Comments hold no braces in the compilers' output."""
     depth = 0

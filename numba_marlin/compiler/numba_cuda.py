@@ -60,7 +60,7 @@ def language() -> Language:
 def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
     """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm)."""
     numba = _numba()
-    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32}
+    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
     with _lock, _pretended_device(capability):

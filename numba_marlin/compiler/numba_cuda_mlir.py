@@ -60,7 +60,7 @@ def language() -> Language:
 def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
     """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm)."""
     numba = _numba()
-    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32}
+    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     with _lock, _pretended_device(target.capability):
         # intrinsics made since the last compilation are unknown to the contexts until they are refreshed

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Resources:
     """registers a thread; spill_stores, spill_loads, stack: bytes a thread; static_shared: bytes a block; each None where unknown.
-    assembler: who made the cubin, None if there is none. opcodes: how often each occurs in the code, by full name;
+    assembler: who made the cubin, None if there is none; serialized: its remarks on wgmma instructions that must wait for each other, None
+    if there are none. opcodes: how often each occurs in the code, by full name;
     opcodes_from: "sass" or "ptx"."""
     registers: int | None = None
     spill_stores: int | None = None
@@ -20,6 +21,7 @@ class Resources:
     stack: int | None = None
     static_shared: int | None = None
     assembler: str | None = None
+    serialized: str | None = None
     opcodes: dict[str, int] = field(default_factory=dict)
     opcodes_from: str = "ptx"
 
@@ -38,10 +40,11 @@ _SMEM = re.compile(r"(\d+) bytes smem")
 _STACK = re.compile(r"(\d+) bytes stack frame|(?<=, )(\d+) stack\b")
 _SPILL_STORES = re.compile(r"(\d+) bytes spill stores")
 _SPILL_LOADS = re.compile(r"(\d+) bytes spill loads")
+_SERIALIZED = re.compile(r"\(C75\d\d\)[^\n]*wgmma[^\n]*")
 _LMEM = re.compile(r"(\d+) bytes lmem")
 
 
-def parse_log(log: str) -> dict[str, int | None]:
+def parse_log(log: str) -> dict[str, int | str | None]:
     """The figures of a log about one kernel, under the names of ``Resources``' fields.
 
     ptxas leaves a figure that is zero out: once the registers are known, absent shared memory counts as 0. An older nvJitLink
@@ -55,8 +58,9 @@ def parse_log(log: str) -> dict[str, int | None]:
         groups = found[-1] if isinstance(found[-1], tuple) else (found[-1],)
         return int(next(group for group in groups if group))
 
-    figures = {"registers": last(_REGISTERS), "spill_stores": last(_SPILL_STORES), "spill_loads": last(_SPILL_LOADS), "stack": last(_STACK),
+    figures: dict[str, int | str | None] = {"registers": last(_REGISTERS), "spill_stores": last(_SPILL_STORES), "spill_loads": last(_SPILL_LOADS), "stack": last(_STACK),
                "static_shared": last(_SMEM)}
+    figures["serialized"] = "; ".join(dict.fromkeys(_SERIALIZED.findall(log))) or None
     if figures["registers"] is not None:
         figures["static_shared"] = figures["static_shared"] or 0
     if last(_LMEM) == 0:

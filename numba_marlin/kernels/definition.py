@@ -13,19 +13,31 @@
 A body may use closure constants: loops over them are unrolled, branches on them disappear, small ``lang.cuda.local.array`` whose size is a
 plain closure int become registers. A ``break`` keeps such a loop from being unrolled, and the arrays it indexes in memory: guard the rest
 of the body with an ``if`` instead.
+
+Wide accumulators (``wgmma``, 4 to 128 floats) are tuples that an instruction takes and returns: ``acc = multiply(acc, a, b_desc, uint32(1))``. They may
+pass through device functions and loops. Index them with literals or constant slices only (``kernels.tuples`` halves them): indexed by a loop
+variable, a tuple of 64 becomes a tree of branches. What assemblers make of ``wgmma`` (they report it, and ``compiler.gates`` counts it as a
+broken promise): they serialise products of which a register is touched between issue and wait. Seen with ptxas 13.4 and nvJitLink 13.5:
+
+- good: fence, products chained on one accumulator, commit, wait (n=0), read; the same with the next A loaded, or dequantised, before the wait
+- good: one accumulator, a product in flight over the loop's back edge, ``wait_group_f32(n=1)`` then ``keep_u32`` on the A before, read after n=0
+- good: two accumulators issued one after the other, wait (n=1), read the first, wait (n=0), read the second, all in one turn of the loop
+- serialised: two accumulators in turns, one in flight over the back edge while the other is read, however it is waited for
+- a wait put in by the assembler: accumulators used before any wait
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Callable
 
-PARAMETER_TYPES = ("u64", "i32")
+PARAMETER_TYPES = ("u64", "i32", "tensormap")
 
 
 @dataclass(frozen=True)
 class KernelDefinition:
     """name: also the name of its module and, as marlin_NAME, of its PTX entry; config_type: a frozen dataclass that refuses what the kernel
-    cannot do; parameters: (name, type) in order, type u64 for a device address or i32; make, threads and shared_bytes: functions of the
+    cannot do; parameters: (name, type) in order, type u64 for a device address, i32, or tensormap: 128 bytes
+    passed by value, in the body a u64, their generic address; make, threads and shared_bytes: functions of the
     configuration (threads a block; bytes of dynamic shared memory); grid(config, m, n, k, sms) -> (x, y, z) blocks on a device of that many
     multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of partials, bytes of locks): what a kernel with these two parameters
     needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a launch wait for

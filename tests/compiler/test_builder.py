@@ -128,6 +128,47 @@ def test_parameters_are_addresses_and_ints():
         replace(KERNEL, parameters=(("x", "f32"),))
 
 
+def make_map_reader(lang, config):
+    ptx, uint64 = lang.ptx, lang.uint64
+
+    def kernel(target, first, number, second):
+        if number:
+            ptx.prefetch_tensormap(second)
+        ptx.st_global_v2_b32(target, (lang_uint32(first), lang_uint32(first >> uint64(32))))
+
+    lang_uint32 = lang.uint32
+    return kernel
+
+
+MAP_READER = replace(KERNEL, name="maps", make=make_map_reader, min_arch="sm_90",
+                     parameters=(("target", "u64"), ("first", "tensormap"), ("number", "i32"), ("second", "tensormap")))
+
+
+def test_a_tensor_map_is_a_parameter_of_128_bytes_whose_address_the_body_sees(compiler):
+    compiled = build(MAP_READER, Size(), target="sm_90a", compiler=compiler, cache=False)
+    parameters = re.findall(r"^\s*\.param ([^\n,]+?),?$", compiled.ptx, re.MULTILINE)
+    assert [p for p in parameters if "[128]" in p] == [f".align 64 .b8 marlin_maps_param_{i}[128]" for i in (1, 3)] and len(parameters) == 4
+    for index in (1, 3):
+        assert re.search(rf"mov\.b64\s+(%\w+), marlin_maps_param_{index};\s+cvta\.param\.u64\s+\1, \1;", compiled.ptx)
+        assert not re.search(rf"ld\.param[^;]*marlin_maps_param_{index}\b", compiled.ptx)
+    assert compiled.cubin and compiled.parameters == MAP_READER.parameters
+
+
+def test_a_tensor_map_is_read_as_nothing_else():
+    text = ".visible .entry k(\n\t.param .u64 k_param_0\n)\n{\n\tld.param.u32 \t%r1, [k_param_0];\n}\n"
+    with pytest.raises(ValueError, match="parameter 0 of k"):
+        module_text.pass_by_value(text, "k", [0])
+    with pytest.raises(ValueError, match="parameter 1 of k 0 times"):
+        module_text.pass_by_value(text, "k", [1])
+
+
+def test_a_cluster_is_declared_where_there_is_one(compiler):
+    alone, paired = (build(replace(MAP_READER, cluster=lambda config, blocks=blocks: blocks), Size(), target="sm_90a", compiler=compiler, cache=False)
+                     for blocks in (1, 2))
+    assert ".reqnctapercluster" not in alone.ptx and re.search(r"\.reqnctapercluster 2, 1, 1$", paired.ptx, re.MULTILINE) and paired.cubin
+    assert paired.ptx.replace(".reqnctapercluster 2, 1, 1\n", "") == alone.ptx
+
+
 @pytest.mark.parametrize("name", COMPILERS)
 def test_a_missing_compiler_is_an_error_that_says_what_to_install(name, monkeypatch):
     module = backend(name)

@@ -43,6 +43,14 @@ def test_logs(log, expected):
     assert tuple(figures[name] for name in ("registers", "spill_stores", "spill_loads", "stack", "static_shared")) == expected
 
 
+def test_remarks_on_serialised_wgmma_are_kept_once_each():
+    lines = ("ptxas info    : (C7517) wgmma.wait_group is injected in around line 126 by compiler to allow use of registers defined by GMMA in function 'k'",
+             "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register resources in 'k'")
+    found = resources.parse_log("\n".join([lines[0], PTXAS, *lines]))["serialized"]
+    assert found == "; ".join(line.partition(" : ")[2] for line in lines)
+    assert resources.parse_log(PTXAS)["serialized"] is None
+
+
 def test_sass_listings_are_counted_with_predicates_and_without_padding():
     listing = """        /*0000*/                   LDC R1, c[0x0][0x28] ;
         /*0090*/              @!P0 BRA `(.L_x_0) ;
@@ -96,11 +104,34 @@ CLEAN = ".visible .entry k()\n{\n\tadd.f32 \t%f1, %f2, %f64;\n\tret;\n}\n"
     (CLEAN, {"spill_stores": 8}, "8 bytes of spill stores"),
     (CLEAN, {"spill_loads": 4}, "4 bytes of spill loads"),
     (CLEAN, {"stack": 16}, "16 bytes of stack"),
+    (CLEAN, {"serialized": "(C7514) wgmma.mma_async instructions are serialized"}, "(C7514)"),
 ])
 def test_gates_can_fail(ptx, figures, message):
     assert gates.broken_promises(compiled_with(CLEAN)) == []
     found = gates.broken_promises(compiled_with(ptx, **figures))
     assert len(found) == 1 and message in found[0]
+
+
+def wgmma_kernel(touched):
+    def make(lang, config):
+        ptx, uint32, uint64, float32 = lang.ptx, lang.uint32, lang.uint64, lang.float32
+        zero, multiply, wait = ptx.zero_f32(width=4), ptx.wgmma_m64k16_f32_f16_ss(n=8), ptx.wgmma_wait_group_f32(n=0, width=4)
+
+        def kernel(address, number):
+            ptx.wgmma_fence()
+            acc = multiply(zero(), uint64(number), uint64(number), uint32(1))
+            ptx.wgmma_commit_group()
+            if touched:
+                acc = (acc[0] + float32(1), acc[1], acc[2], acc[3])
+            ptx.st_global_v4_f32(address, wait(acc))
+        return kernel
+    return make
+
+
+def test_an_accumulator_that_is_touched_before_the_wait_is_caught():
+    good, bad = (build(_kernel(wgmma_kernel(touched)), Nothing(), target="sm_90a", cache=False) for touched in (False, True))
+    assert gates.broken_promises(good) == []
+    assert "the assembler serialised wgmma" in "\n".join(gates.broken_promises(bad))
 
 
 @dataclass(frozen=True)

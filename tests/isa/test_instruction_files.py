@@ -39,6 +39,57 @@ def test_assembly_numbers_operands_in_order_and_clobbers_memory():
     assert constraints == "=r,=r,r,f,~{memory}"
 
 
+WIDE = """\
+// Add to a vector in place.
+// name: wide
+// inout: d: f32 x n/2
+// inputs: a: u32 x2, s: f32 x n/2, t: u64
+// immediates: n, depth
+// effects: async
+// arch: sm_90a
+// isa: https://docs.nvidia.com/cuda/parallel-thread-execution/
+
+wide.m64n<n>k<depth> {<d...>}, {<a...>}, <t>;
+add.f32 <d*>, <d*>, <s*>;
+"""
+
+
+def test_operands_in_place_are_tied_and_widths_follow_immediates():
+    wide = isa.parse_instruction(WIDE, "wide.ptx", "wide")
+    assert wide.outputs == (isa.Operand("d", "f32", "n/2"),) and [o.name for o in wide.inputs] == ["d", "a", "s", "t"] and wide.tied == ("d",)
+    assert [o.width for o in wide.resolved(n=6, depth=16).inputs] == [3, 2, 3, 1]
+    template, constraints = wide.assembly(n=4, depth=16)
+    assert template == "wide.m64n4k16 {$0, $1}, {$4, $5}, $8;\nadd.f32 $0, $0, $6;\nadd.f32 $1, $1, $7;"
+    assert constraints == "=f,=f,0,1,r,r,f,f,l,~{memory}"
+
+
+@pytest.mark.parametrize("n", [7, 2, 0, -4])
+def test_a_width_is_an_int_of_two_or_more(n):
+    with pytest.raises(ValueError, match=f"wide: n={n}: operand 'd' has n/2 elements"):
+        isa.parse_instruction(WIDE, "wide.ptx").assembly(n=n, depth=16)
+
+
+WIDE_BROKEN = {
+    "outputs besides": ("// inputs:", "// outputs: e: u32\n// inputs:", 3, "outputs besides inout"),
+    "two in place": ("d: f32 x n/2", "d: f32 x n/2, e: u32", 3, "2 outputs"),
+    "width of no immediate": ("d: f32 x n/2", "d: f32 x m/2", 3, "'m' is no immediate"),
+    "width that is no quotient": ("d: f32 x n/2", "d: f32 x n-2", 3, "not of the form"),
+    "all elements of a scalar": ("<t>", "<t...>", 10, "'t' is a scalar"),
+    "one element of many": ("<d...>", "<d0>", 10, "<d0> does not exist, operand 'd' is declared xn/2"),
+    "lines of different length": ("<s*>", "<a*>", 11, "different widths ['2', 'n/2']"),
+    "never used": (", <s*>", "", 4, "'s' is never used"),
+    "unused immediate": ("k<depth>", "", 5, "'depth' is never used"),
+}
+
+
+@pytest.mark.parametrize("kind", WIDE_BROKEN)
+def test_errors_about_wide_operands_name_file_line_and_rule(kind):
+    old, new, line, message = WIDE_BROKEN[kind]
+    assert old in WIDE
+    with pytest.raises(isa.InstructionError, match=re.escape(f"wide.ptx:{line}:") + ".*" + re.escape(message)):
+        isa.parse_instruction(WIDE.replace(old, new, 1), "wide.ptx")
+
+
 def test_pure_assembly_does_not_clobber_memory_and_dollars_are_escaped():
     text = GOOD.replace("shared.read", "none").replace("twice", "$twice")
     template, constraints = isa.parse_instruction(text, "pair.ptx").assembly(offset=16)
