@@ -21,6 +21,7 @@ from numba_marlin.compiler.targets import Target
 
 _WHEEL_DIRECTORIES = ("cu13/bin", "cuda_nvcc/bin", "cuda_nvdisasm/bin")  # inside the namespace package `nvidia`; CUDA 13, CUDA 12
 _TEXT = {"capture_output": True, "text": True, "errors": "replace"}
+_OWN_VERSION = re.compile(r"Unsupported \.version.*current version is '([\d.]+)'")
 _TOO_OLD = re.compile(r"Unsupported \.version|not defined for option 'gpu-name'|unsupported toolchain", re.IGNORECASE)
 
 
@@ -54,7 +55,14 @@ def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
 
 
 def _ptxas(path):
+    """A compiler may be one release ahead of the assembler beside it and stamp its PTX with a version of which it uses nothing new: that PTX is tried again
+    under the assembler's own version. (nvJitLink takes it too, but as part of a larger program: it ignores setmaxnreg and makes wgmma wait for each other.)"""
     def run(ptx, target):
+        name, cubin, log = once(ptx, target)
+        own = _OWN_VERSION.search(log)
+        return once(re.sub(r"^\.version .*$", f".version {own[1]}", ptx, count=1, flags=re.MULTILINE), target) if own else (name, cubin, log)
+
+    def once(ptx, target):
         with tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory:
             source, cubin = Path(directory, "kernel.ptx"), Path(directory, "kernel.cubin")
             source.write_text(ptx, encoding="utf-8")
