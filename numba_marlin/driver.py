@@ -191,7 +191,7 @@ _TENSOR_TYPES = {
 }
 
 
-def _encode(tensor_map, address: int) -> bytes:
+def _encode(tensor_map, address: int, ordinal: int) -> bytes:
     types = bindings()
 
     def member(kind: str, name: str):
@@ -202,26 +202,27 @@ def _encode(tensor_map, address: int) -> bytes:
 
     name = np.dtype(tensor_map.dtype).name if not isinstance(tensor_map.dtype, str) else tensor_map.dtype
     rank = len(tensor_map.shape)
-    encoded = call(
-        "cuTensorMapEncodeTiled", member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[name]}"), rank, address,
-        words("cuuint64_t", reversed(tensor_map.shape)), words("cuuint64_t", reversed(tensor_map.strides_bytes[:-1])),
-        words("cuuint32_t", reversed(tensor_map.box)), words("cuuint32_t", [1] * rank),
-        member("Interleave", "INTERLEAVE_NONE"),
-        member("Swizzle", f"SWIZZLE_{tensor_map.swizzle}B" if tensor_map.swizzle else "SWIZZLE_NONE"),
-        member("L2promotion", f"L2_PROMOTION_L2_{tensor_map.l2_promotion}B" if tensor_map.l2_promotion else "L2_PROMOTION_NONE"),
-        member("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
-    )
+    with on_device(ordinal):
+        encoded = call(
+            "cuTensorMapEncodeTiled", member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[name]}"), rank, address,
+            words("cuuint64_t", reversed(tensor_map.shape)), words("cuuint64_t", reversed(tensor_map.strides_bytes[:-1])),
+            words("cuuint32_t", reversed(tensor_map.box)), words("cuuint32_t", [1] * rank),
+            member("Interleave", "INTERLEAVE_NONE"),
+            member("Swizzle", f"SWIZZLE_{tensor_map.swizzle}B" if tensor_map.swizzle else "SWIZZLE_NONE"),
+            member("L2promotion", f"L2_PROMOTION_L2_{tensor_map.l2_promotion}B" if tensor_map.l2_promotion else "L2_PROMOTION_NONE"),
+            member("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+        )
     return ctypes.string_at(int(encoded.getPtr()), 128)
 
 
 @functools.lru_cache(maxsize=1024)
-def tensor_map_template(tensor_map) -> tuple[bytes, int] | None:
+def tensor_map_template(tensor_map, ordinal: int = 0) -> tuple[bytes, int] | None:
     """(the driver's 128 bytes, where in them the address stands as 8 bytes); None if an address changes more than that.
 
     What the bytes mean is the driver's own affair; so this asks it for two addresses that differ in nearly all bits, and compares.
     """
     addresses = (0x2AAAAAAAAA00, 0x155555555500)
-    first, second = (_encode(tensor_map, address) for address in addresses)
+    first, second = (_encode(tensor_map, address, ordinal) for address in addresses)
     words = [address.to_bytes(8, "little") for address in addresses]
     for place in range(0, 128, 8):
         if first[place : place + 8] == words[0] and first[:place] + words[1] + first[place + 8 :] == second:
@@ -229,13 +230,13 @@ def tensor_map_template(tensor_map) -> tuple[bytes, int] | None:
     return None
 
 
-def encode_tensor_map(tensor_map, address: int) -> bytes:
-    """``tensor_map`` (layout/tensor_map.py) of the memory at ``address`` as a kernel on this machine's GPU reads it."""
+def encode_tensor_map(tensor_map, address: int, ordinal: int = 0) -> bytes:
+    """``tensor_map`` (layout/tensor_map.py) of the memory at ``address`` as a kernel on that device reads it."""
     if address % 16:
         raise ValueError(f"address={address:#x} of a tensor map must be a multiple of 16")
-    template = tensor_map_template(tensor_map)
+    template = tensor_map_template(tensor_map, ordinal)
     if template is None:
-        return _encode(tensor_map, address)
+        return _encode(tensor_map, address, ordinal)
     encoded, place = template
     return encoded[:place] + address.to_bytes(8, "little") + encoded[place + 8 :]
 
