@@ -6,12 +6,14 @@ can go wrong. The room imports ``layout`` and NumPy, nothing else of the package
 """
 
 from numba_marlin.emulator.errors import (
+    BarrierMisuse,
     Deadlock,
     DivergentCollective,
     MachineError,
     Misaligned,
     OutOfBounds,
     PendingCopyRead,
+    ProxyHazard,
     PtxSyntaxError,
     ReadOnlyWrite,
     Trap,
@@ -21,6 +23,7 @@ from numba_marlin.emulator.errors import (
 from numba_marlin.emulator.machine import Machine, RunResult
 
 __all__ = [
+    "BarrierMisuse",
     "Deadlock",
     "DivergentCollective",
     "Machine",
@@ -28,6 +31,7 @@ __all__ = [
     "Misaligned",
     "OutOfBounds",
     "PendingCopyRead",
+    "ProxyHazard",
     "PtxSyntaxError",
     "ReadOnlyWrite",
     "RunResult",

@@ -1,14 +1,15 @@
 """Memory that each block (shared) or each thread (local) has to itself, with a state for every byte.
 
 All owners' memories lie side by side in one array, so one NumPy operation serves warps of many blocks. Beside every data
-byte lies a state byte: VALID once written, UNWRITTEN before, IN_FLIGHT while a cp.async is on its way to it.
+byte lies a state byte: VALID once written, UNWRITTEN before, IN_FLIGHT while an asynchronous copy is on its way to it, LENT while a
+bulk store may be reading it, BARRIER while it is part of an mbarrier.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-VALID, UNWRITTEN, IN_FLIGHT = 0xFF, 0x00, 0x0F
+VALID, UNWRITTEN, IN_FLIGHT, LENT, BARRIER = 0xFF, 0x00, 0x0F, 0xF0, 0x3C
 ROW_BYTES = 128  # owners start on multiples of it, so that views of any access width line up
 POISON = 0xA5
 
@@ -25,14 +26,14 @@ class BlockMemory:
         self.data = np.empty(owners * self.stride, np.uint8)
         self.state = np.empty(owners * self.stride, np.uint8)
         self.origin = owner_of.astype(np.int64) * self.stride
-        self.in_flight = 0  # bytes, over all owners
+        self.guarded = 0  # bytes in flight, lent or of barriers, over all owners
         self._views: dict = {}
 
     def forget(self, owners: slice) -> None:
         """New owners move in: nothing is written."""
         section = slice(owners.start * self.stride, owners.stop * self.stride)
         state = self.state[section]
-        self.in_flight -= int((state == IN_FLIGHT).sum()) if self.in_flight else 0
+        self.guarded -= int(((state != VALID) & (state != UNWRITTEN)).sum()) if self.guarded else 0
         self.data[section], state[:] = POISON, UNWRITTEN
 
     def view(self, size: int, count: int) -> tuple[np.ndarray, np.ndarray]:

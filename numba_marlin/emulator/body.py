@@ -36,7 +36,10 @@ SPECIAL_NAMES = {
     f"%{name}"
     for name in ("laneid warpid nwarpid smid nsmid gridid clock clock_hi clock64 globaltimer globaltimer_lo globaltimer_hi "
                  "lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt dynamic_smem_size total_smem_size").split()
-} | {f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"}  # fmt: skip
+} | {"%cluster_ctarank", "%cluster_nctarank"} | {
+    f"%{name}.{axis}" for axis in "xyz"
+    for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+}  # fmt: skip
 
 
 class Scope:
@@ -211,8 +214,9 @@ class Body:
                 base, offset = Symbol(base.name), base.offset
             while p.peek() in "+-":
                 offset += p.integer() if p.take("+") else p.integer()
+            index = self.operand() if p.take(",") else None
             p.expect("]")
-            return Address(base, offset)
+            return Address(base, offset, index)
         if p.take("!"):
             return Not(self.name(p.next()))
         if p.take("-"):

@@ -13,7 +13,7 @@ from numba_marlin.emulator.program import BasicBlock, Instruction
 EXIT = -1
 BRANCH = {"bra"}
 LEAVE = {"ret", "exit"}
-BARRIERS = {"bar", "barrier"}
+BARRIERS = {"bar", "barrier", "barrier.cluster"}
 TERMINATORS = BRANCH | LEAVE | BARRIERS
 
 

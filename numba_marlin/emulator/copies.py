@@ -63,15 +63,15 @@ class AsyncCopies:
             part = lanes.narrow(whole)
             memory.require_global(ins, part, source[whole].reshape(part.shape), nbytes)
         state = own.view(SMALLEST, nbytes // SMALLEST)[1]
-        if own.in_flight:
-            memory.require_landed(ins, lanes, "shared", state, index)
+        if own.guarded:
+            memory.require_free(ins, lanes, "shared", state, index)
         state[index] = int.from_bytes([IN_FLIGHT] * state.dtype.itemsize, "little")
         if len(np.unique(index)) != index.size:
             values, counts = np.unique(index, return_counts=True)
             bad = np.isin(index, values[counts > 1])
             where = own.describe(int(index[lanes.first(bad)[2]]) * nbytes % own.stride)
             raise lanes.fault(PendingCopyRead, f"several lanes copy to {where} at once", ins, bad)
-        own.in_flight += nbytes * index.size
+        own.guarded += nbytes * index.size
         memory.progress += 1
         sel = lanes.sel
         tail = self.tail[sel]
@@ -151,7 +151,9 @@ class AsyncCopies:
         index = target // nbytes
         data[index] = values
         state[index] = int.from_bytes([VALID] * state.dtype.itemsize, "little")
-        own.in_flight -= nbytes * index.size
+        if memory.proxy.active:
+            memory.proxy.wrote(lanes, index, nbytes)
+        own.guarded -= nbytes * index.size
         memory.progress += 1
 
     def explain(self, lanes: Lanes, position: int) -> str:

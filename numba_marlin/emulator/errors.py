@@ -55,7 +55,15 @@ class UninitializedRead(MachineError):
 
 
 class PendingCopyRead(MachineError):
-    """Touching shared bytes that a cp.async is still in flight to: its thread has not waited for its group."""
+    """Touching shared bytes that an asynchronous copy is still on its way to, or writing ones that it may be reading: nobody waited for it."""
+
+
+class BarrierMisuse(MachineError):
+    """An mbarrier used against its rules, or ordinary access to the bytes of a live one."""
+
+
+class ProxyHazard(MachineError):
+    """An asynchronous operation on what ordinary instructions wrote, with no proxy fence in between."""
 
 
 class DivergentCollective(MachineError):

@@ -11,15 +11,19 @@ from typing import Sequence
 import numpy as np
 
 from numba_marlin.emulator.block_memory import BlockMemory
+from numba_marlin.emulator.bulk import BulkCopies
+from numba_marlin.emulator.clusters import Cluster
 from numba_marlin.emulator.copies import AsyncCopies
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.global_memory import GlobalMemory
 from numba_marlin.emulator.lanes import WARP, Lanes, Placement
+from numba_marlin.emulator.mbarriers import MBarriers
 from numba_marlin.emulator.memory import LOCAL_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.program import Address, Immediate, Instruction, Kernel, Register, Symbol, Variable
+from numba_marlin.emulator.proxies import AsyncProxy
 from numba_marlin.emulator.registers import DTYPES, Binder, Constant, Negated, RegisterFile
 
-PARAMETER_BASE = 0x10
+PARAMETER_BASE = 0x80  # a tensor map is a parameter aligned to 64 bytes
 DYNAMIC_ALIGNMENT = 16
 
 
@@ -46,7 +50,7 @@ class Clock:
 class Execution(Binder):
     def __init__(
         self, kernel: Kernel, variables: Sequence[Variable], global_memory: GlobalMemory, global_addresses: dict,
-        grid: tuple, block: tuple, shared_bytes: int, args: Sequence, slots: int,
+        grid: tuple, block: tuple, shared_bytes: int, args: Sequence, slots: int, cluster: tuple = (1, 1, 1),
     ) -> None:  # fmt: skip
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
@@ -66,7 +70,12 @@ class Execution(Binder):
             BlockMemory("shared", SHARED_BASE, shared_size, slots, by_slot, rebase(shared, SHARED_BASE)),
             BlockMemory("local", LOCAL_BASE, local_size, warps * WARP if local_size else 0, by_thread, rebase(local, LOCAL_BASE)),
         )
+        self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
+        self.memory.peers = self.cluster.locate
+        self.proxy = self.memory.proxy = AsyncProxy(self.memory.shared, self.placement, kernel.instructions)
         self.copies = AsyncCopies(self.memory, warps, kernel.instructions)
+        self.mbarriers = MBarriers(self.memory, self.placement, kernel.instructions)
+        self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement)
         self.parameters = self._pack(args)
         self.clock = lambda: 0
         self._special = self._special_registers(by_slot)
@@ -80,14 +89,19 @@ class Execution(Binder):
             rows = slice(slot * per_block, (slot + 1) * per_block)
             self.placement.block_of[slot] = where
             self.placement.live[rows] = self.placement.initial_mask
-            for axis, value in zip("xyz", where):
+            for axis, value, size in zip("xyz", where, self.cluster.shape):
                 self._special[f"%ctaid.{axis}"][rows] = value
+                self._special[f"%clusterid.{axis}"][rows] = value // size
+                self._special[f"%cluster_ctaid.{axis}"][rows] = value % size
         whole = len(slots) == self.placement.slots  # the first blocks: all at once is faster
         for section in [slice(0, len(slots))] if whole else [slice(slot, slot + 1) for slot in slots]:
             rows = slice(section.start * per_block, section.stop * per_block)
             self.registers.poison(rows)
             self.memory.shared.forget(section)
             self.memory.local.forget(slice(rows.start * WARP, rows.stop * WARP))
+            self.mbarriers.forget(section)
+            self.proxy.forget(section)
+            self.bulk.forget(rows)
             self.copies.forget(rows)
 
     def _pack(self, args: Sequence) -> np.ndarray:
@@ -133,10 +147,15 @@ class Execution(Binder):
             "%dynamic_smem_size": Constant(np.uint32(self.memory.shared.size - self.shared_static)),
             "%total_smem_size": Constant(np.uint32(self.memory.shared.size)),
         }  # fmt: skip
-        for axis, (size, count) in zip("xyz", zip(self.block, self.grid)):
+        registers["%cluster_ctarank"] = (slot_of % self.cluster.size).astype(np.uint32)
+        registers["%cluster_nctarank"] = Constant(np.uint32(self.cluster.size))
+        for axis, size, count, of_cluster in zip("xyz", self.block, self.grid, self.cluster.shape):
             registers[f"%ntid.{axis}"] = Constant(np.uint32(size))
             registers[f"%nctaid.{axis}"] = Constant(np.uint32(count))
-            registers[f"%ctaid.{axis}"] = np.zeros((warps, WARP), np.uint32)
+            for name in ("ctaid", "clusterid", "cluster_ctaid"):
+                registers[f"%{name}.{axis}"] = np.zeros((warps, WARP), np.uint32)
+            registers[f"%cluster_nctaid.{axis}"] = Constant(np.uint32(of_cluster))
+            registers[f"%nclusterid.{axis}"] = Constant(np.uint32(count // of_cluster))
         return registers
 
     def special(self, name: str, dtype):

@@ -16,6 +16,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
+from numba_marlin.emulator.clusters import MAX_BLOCKS
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.instructions import root_of
@@ -82,6 +83,7 @@ class Machine:
         observer: Callable | None = None,
         watch: Callable | None = None,
         max_instructions: int = DEFAULT_BUDGET,
+        cluster: Sequence[int] | int = 1,
     ) -> RunResult:
         """Run a whole grid.
 
@@ -89,7 +91,7 @@ class Machine:
         parameter. ``resident_blocks``: how many blocks are on the machine at once (default all; the others follow as places
         get free). ``seed``: None for the deterministic order, an int for a random legal one. ``observer(ins, lanes)``
         sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
-        of warp instructions, Deadlock beyond.
+        of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
@@ -102,12 +104,17 @@ class Machine:
             raise ValueError(f"shared_bytes={shared_bytes} must be between 0 and {MAX_SHARED_BYTES}")
         if resident_blocks is not None and resident_blocks < 1:
             raise ValueError(f"resident_blocks={resident_blocks} must be positive")
-        blocks = grid[0] * grid[1] * grid[2]
-        resident = min(blocks, resident_blocks or blocks)
+        blocks, cluster = grid[0] * grid[1] * grid[2], dimensions("cluster", cluster)
+        of_cluster = cluster[0] * cluster[1] * cluster[2]
+        if of_cluster > MAX_BLOCKS or any(count % size for count, size in zip(grid, cluster)):
+            raise ValueError(f"cluster={cluster} must divide grid={grid} and have at most {MAX_BLOCKS} blocks")
+        resident = min(blocks, resident_blocks or blocks) // of_cluster * of_cluster
+        if not resident:
+            raise ValueError(f"resident_blocks={resident_blocks} has no place for a cluster of {of_cluster} blocks")
         addresses = {name: buffer.address for name, buffer in self.globals.items()}
         with np.errstate(all="ignore"):
             execution = Execution(
-                kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident
+                kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident, cluster
             )
             execution.memory.watch = watch
             scheduler = Scheduler(execution, blocks, seed, observer, max_instructions)

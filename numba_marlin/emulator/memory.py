@@ -1,7 +1,7 @@
 """Every memory access of a run passes through here: ``Memory.load``, ``store`` and ``locate``.
 
 Checks, in this order: alignment (an access of n bytes at a multiple of n), bounds, read-only, and for shared and local
-memory that bytes read were written and that no cp.async is in flight to them. Generic addresses are told apart by window.
+memory that bytes read were written, that no asynchronous copy is in flight to or from them and that they are no mbarrier. Generic addresses are told apart by window.
 ``watch``, if set, is called with an Access before the data move: the one door for tracing and race detection.
 
 State spaces: https://docs.nvidia.com/cuda/parallel-thread-execution/#state-spaces
@@ -9,12 +9,13 @@ State spaces: https://docs.nvidia.com/cuda/parallel-thread-execution/#state-spac
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 import numpy as np
 
-from numba_marlin.emulator.block_memory import IN_FLIGHT, VALID, BlockMemory
+from numba_marlin.emulator.block_memory import BARRIER, IN_FLIGHT, LENT, VALID, BlockMemory
 from numba_marlin.emulator.errors import (
+    BarrierMisuse,
     Misaligned,
     OutOfBounds,
     PendingCopyRead,
@@ -25,6 +26,9 @@ from numba_marlin.emulator.global_memory import GlobalMemory
 from numba_marlin.emulator.lanes import Lanes
 from numba_marlin.emulator.program import Instruction
 
+if TYPE_CHECKING:
+    from numba_marlin.emulator.proxies import AsyncProxy
+
 # Shared addresses start where they do on sm_90, behind the kilobyte the system reserves; 0 is never valid.
 SHARED_BASE = 0x400
 LOCAL_BASE = 0x100
@@ -32,13 +36,23 @@ LOCAL_BASE = 0x100
 SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7F80_0000_0000
 WINDOW_BYTES = 1 << 32
+RANK_SHIFT = 24  # of the cluster's shared window: block r's memory lies (r + 1) << 24 further
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+
+
+# States that speak against an access, in the order they are looked for; None: anything that is not readable.
+FLYING = (IN_FLIGHT, PendingCopyRead, "touches {}, to which an asynchronous copy is still in flight")
+LIVING = (BARRIER, BarrierMisuse, "touches {}, where a live mbarrier is")
+FORBIDDEN = {
+    True: (FLYING, LIVING, (None, UninitializedRead, "reads {}, which nothing has written")),
+    False: (FLYING, LIVING, (LENT, PendingCopyRead, "writes {}, which a bulk copy may still be reading")),
+}  # fmt: skip
 
 
 class Access(NamedTuple):
     """One instruction's access: ``address`` int64 of ``lanes.shape`` within ``space``, ``nbytes`` a lane.
 
-    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix.
+    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix, mbarrier, bulk-issue, bulk-land.
     """
 
     kind: str
@@ -52,7 +66,9 @@ class Access(NamedTuple):
 class Memory:
     def __init__(self, global_memory: GlobalMemory, shared: BlockMemory, local: BlockMemory) -> None:
         self.globals, self.shared, self.local = global_memory, shared, local
-        self.own = {"shared": shared, "local": local}
+        self.own = {"shared": shared, "shared::cluster": shared, "local": local}
+        self.proxy: AsyncProxy  # set by Execution, with what follows
+        self.peers: Callable[[Instruction, Lanes, np.ndarray], tuple[np.ndarray, np.ndarray]]
         self.watch: Optional[Callable[[Access], None]] = None
         self.progress = 0  # counts changes of memory, for deadlock detection
         self.explain_pending: Callable[[Lanes, np.ndarray], str] = lambda lanes, index: ""
@@ -94,10 +110,12 @@ class Memory:
             index = self.locate_own(ins, lanes, space, address, size * count, kind)
             own = self.own[space]
             data, state = own.view(size, count)
-            if own.in_flight:
-                self.require_landed(ins, lanes, space, state, index)
+            if own.guarded:
+                self.require_free(ins, lanes, space, state, index)
             data[index] = values
             state[index] = state.dtype.type(~state.dtype.type(0))
+            if self.proxy.active and own is self.shared:
+                self.proxy.wrote(lanes, index, size * count)
             return
         self.enter(ins, lanes, "global", address, size * count, kind)
         buffer = self._one_buffer(address, size * count)
@@ -112,9 +130,16 @@ class Memory:
     def locate_own(
         self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int, kind: str
     ) -> np.ndarray:
-        """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment and bounds."""
+        """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment and bounds. An empty ``kind``
+
+        is an address only, which nobody watches.
+        """
         self.enter(ins, lanes, space, address, nbytes, kind)
         own = self.own[space]
+        if space == "shared::cluster":
+            origin, address = self.peers(ins, lanes, address)
+        else:
+            origin = own.origin[lanes.sel]
         offset = address - own.base
         if (offset.min() < 0) or (offset.max() + nbytes > own.size):
             bad = (offset < 0) | (offset + nbytes > own.size)
@@ -122,7 +147,7 @@ class Memory:
             raise lanes.fault(
                 OutOfBounds, f"{nbytes} bytes at {own.describe(first)}: the {space} memory has {own.size} bytes", ins, bad
             )
-        return (own.origin[lanes.sel] + offset) // nbytes
+        return (origin + offset) // nbytes
 
     def windows(self, address: np.ndarray):
         """Split generic addresses: yields (space, mask), mask None if all are of one space. Addresses stay generic
@@ -148,7 +173,7 @@ class Memory:
         return out
 
     def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
-        if self.watch is not None:
+        if self.watch is not None and kind:
             self.watch(Access(kind, space, ins, lanes, address, nbytes))
         self._require_aligned(ins, lanes, space, address, nbytes)
 
@@ -209,26 +234,31 @@ class Memory:
         states = state[index]
         if (states == states.dtype.type(~states.dtype.type(0))).all():
             return
+        self._require_states(ins, lanes, space, states, index, readable=True)
+
+    def require_free(self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray) -> None:
+        """Nothing speaks against writing: no copy is on its way to or from the bytes, and they are no mbarrier."""
+        states = state[index]
+        if not ((states == 0) | (states == states.dtype.type(~states.dtype.type(0)))).all():
+            self._require_states(ins, lanes, space, states, index, readable=False)
+
+    def require_span_free(self, ins: Instruction, lanes: Lanes, start: int, stop: int) -> None:
+        """The same for bytes [start, stop) of the shared array, about to be written by the one lane of ``lanes``."""
+        if self.shared.guarded:
+            self._require_states(ins, lanes, "shared", self.shared.state[None, start:stop], np.array([start]), readable=False, unit=1)
+
+    def require_span_valid(self, ins: Instruction, lanes: Lanes, start: int, stop: int) -> None:
+        """Bytes [start, stop) of the shared array may be read by the one lane of ``lanes``."""
+        self._require_states(ins, lanes, "shared", self.shared.state[None, start:stop], np.array([start]), readable=True, unit=1)
+
+    def _require_states(self, ins, lanes, space, states, index, readable, unit=None) -> None:
+        """``states`` of each lane's bytes; they begin at ``index`` counted in ``unit`` bytes, None for as many as a lane has."""
         flat = np.ascontiguousarray(states).view(np.uint8).reshape(lanes.shape + (-1,))
-        self.require_landed(ins, lanes, space, state, index)
-        bad = (flat != VALID).any(axis=-1)
-        where = self._byte_of(lanes, space, index, flat != VALID, bad)
-        raise lanes.fault(UninitializedRead, f"reads {where}, which nothing has written", ins, bad)
-
-    def require_landed(self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray) -> None:
-        flat = np.ascontiguousarray(state[index]).view(np.uint8).reshape(lanes.shape + (-1,))
-        bad = (flat == IN_FLIGHT).any(axis=-1)
-        if bad.any():
-            where = self._byte_of(lanes, space, index, flat == IN_FLIGHT, bad)
-            source = self.explain_pending(lanes, self._absolute(index, flat, flat == IN_FLIGHT, bad, lanes))
-            raise lanes.fault(PendingCopyRead, f"touches {where}, to which a cp.async is still in flight{source}", ins, bad)
-
-    @staticmethod
-    def _absolute(index, flat, bytes_bad, bad, lanes) -> int:
-        """Position in the data array of the first bad byte."""
-        at = lanes.first(bad)[2]
-        return int(index[at]) * flat.shape[-1] + int(np.argmax(bytes_bad[at]))
-
-    def _byte_of(self, lanes, space, index, bytes_bad, bad) -> str:
-        own = self.own[space]
-        return own.describe(self._absolute(index, bytes_bad, bytes_bad, bad, lanes) % own.stride)
+        for code, kind, sentence in FORBIDDEN[readable]:
+            wrong = (flat != VALID) & (flat != LENT) if code is None else flat == code
+            bad = wrong.any(axis=-1)
+            if bad.any():
+                at, own = lanes.first(bad)[2], self.own[space]
+                position = int(index[at]) * (unit or flat.shape[-1]) + int(np.argmax(wrong[at]))
+                source = self.explain_pending(lanes, position) if kind is PendingCopyRead else ""
+                raise lanes.fault(kind, sentence.format(own.describe(position % own.stride)) + source, ins, bad)

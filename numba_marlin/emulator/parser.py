@@ -174,6 +174,8 @@ class Parser:
                 kernel.max_threads = self.integer()
                 while self.take(","):
                     kernel.max_threads *= self.integer()
+            elif word == ".maxnreg":
+                kernel.max_registers = self.integer()
             elif word == ".pragma":
                 self.skip_until(";")
             elif word.startswith("."):

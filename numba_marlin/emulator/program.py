@@ -58,10 +58,11 @@ class Vector:
 
 @dataclass(frozen=True)
 class Address:
-    """[base + offset]: base is a Register, Symbol or Immediate."""
+    """[base + offset]: base is a Register, Symbol or Immediate. ``index``: the coordinates of [map, {x, y}]."""
 
     base: object
     offset: int = 0
+    index: object = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class Kernel:
     variables: list[Variable] = field(default_factory=list)
     blocks: dict[int, BasicBlock] = field(default_factory=dict)
     max_threads: int | None = None
+    max_registers: int | None = None
     line: int = 0
 
 

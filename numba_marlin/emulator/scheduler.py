@@ -16,6 +16,7 @@ from typing import Callable, Optional, Sequence
 from numba_marlin.emulator.barriers import Barriers
 from numba_marlin.emulator.blocks import Code, compile_blocks
 from numba_marlin.emulator.cfg import EXIT
+from numba_marlin.emulator.clusters import ClusterBarriers
 from numba_marlin.emulator.errors import DivergentCollective, MachineError, describe_lanes
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.gathering import Gathering
@@ -35,16 +36,19 @@ class Scheduler:
         self.execution, self.placement = execution, execution.placement
         self.coarse, self.fine = compile_blocks(execution, observer)
         self.barriers, self.gathering = Barriers(self.placement), Gathering(self.placement)
+        self.cluster_barriers = ClusterBarriers(execution.cluster)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
         self.random = None if seed is None else random.Random(seed)
-        self.order = list(range(blocks))
+        size, order = execution.cluster.size, execution.cluster.order()
+        groups = [order[first : first + size] for first in range(0, blocks, size)]
         if self.random is not None:
-            self.random.shuffle(self.order)
-        self.order.reverse()
+            self.random.shuffle(groups)
+        self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
         self.spinning = SpinDetector(execution)
         self.warps_left = [0] * self.placement.slots
         execution.clock = lambda: self.instructions
+        execution.bulk.random = self.random
 
     def run(self) -> None:
         self._launch(list(range(self.placement.slots)))
@@ -53,16 +57,19 @@ class Scheduler:
             self._turn(bundle)
         if self.gathering.parked:
             raise stray(self)
-        if self.barriers.waiting():
-            _, path, ins = self.barriers.waiting()[0]
+        waiting = self.barriers.waiting() + self.cluster_barriers.waiting()
+        if waiting:
+            _, path, ins = waiting[0]
             raise deadlock(self, "no warp can go on", path, ins)
         if any(self.warps_left):
             raise MachineError(f"{sum(self.warps_left)} warps got lost: a defect of the machine, not of the program")
+        self.execution.bulk.finish()
 
     def _launch(self, free: Sequence[int]) -> None:
         """The next blocks in order move into ``free`` slots."""
         slots = free[: len(self.order)]
         self.execution.place(slots, [self.order.pop() for _ in slots])
+        self.cluster_barriers.forget(slots)
         paths, per_block = [], self.placement.warps_per_block
         for slot in slots:
             self.warps_left[slot] = per_block
@@ -114,6 +121,7 @@ class Scheduler:
 
     def _turn(self, bundle: Bundle) -> None:
         """Run ``bundle`` until it splits, blocks, ends, or another bundle's turn comes."""
+        self.execution.bulk.drift()
         while True:
             code = self.coarse.get(bundle.pc) if bundle.full else None
             if code is None:
@@ -231,10 +239,14 @@ class Scheduler:
         self.events += 1
         for pc, others in self.gathering.recheck({path.warp for path in paths}).items():
             self._add(pc, others, gathered=True)
-        self._release(self.barriers.recheck(set(emptied)))
-        done = sorted({slot for slot in emptied if not self.warps_left[slot]})
-        if done and self.order:
-            self._launch(done)
+        self._release(self.barriers.recheck(set(emptied)) + self.cluster_barriers.recheck(set(emptied)))
+        done, size = sorted({slot for slot in emptied if not self.warps_left[slot]}), self.execution.cluster.size
+        for slot in done:
+            self.execution.bulk.block_ended(slot)
+        groups = [range(number * size, (number + 1) * size) for number in sorted({slot // size for slot in done})]
+        free = [slot for group in groups if not any(self.warps_left[slot] for slot in group) for slot in group]
+        if free and self.order:
+            self._launch(free)
 
     def _barrier(self, bundle: Bundle, code: Code) -> Optional[int]:
         end = code.end
@@ -254,7 +266,9 @@ class Scheduler:
                     end.ins, self.placement, path.warp, mask_lanes(mask),
                 )  # fmt: skip
         self._add(code.next, skipping)
-        going_on, released = self.barriers.arrive(coming, end, code.next)
+        self.execution.proxy.announce(path.warp for path in coming)
+        barriers = self.cluster_barriers if end.kind.startswith("cluster") else self.barriers
+        going_on, released = barriers.arrive(coming, end, code.next)
         if released:
             self.events += 1
         self._release(released)

@@ -1,7 +1,7 @@
 """cp.async and its groups.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
-Bulk copies (cp.async.bulk) are not implemented and refused by name.
+Bulk copies are in ``bulk_copy``.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def cp_async(ins, m):
     return step
 
 
-@instruction("cp.async.bulk", "cp.async.mbarrier", "cp.reduce")
-def bulk(ins, m):
-    raise unsupported(ins, "bulk copies and mbarriers are not implemented")
+@instruction("cp.async.bulk.prefetch", "cp.async.mbarrier", "cp.reduce")
+def refused(ins, m):
+    raise unsupported(ins, "is not implemented")
 
 
 @instruction("cp.async.commit_group")

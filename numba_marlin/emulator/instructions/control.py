@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from numba_marlin.emulator.errors import Trap
-from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
 from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import Constant
 
@@ -29,7 +29,10 @@ class Leave:
 
 @dataclass(frozen=True, eq=False)
 class Barrier:
-    """``kind``: sync, arrive, or the reduction popc, and, or. ``count``: threads expected; None is the whole block."""
+    """``kind``: sync, arrive, or the reduction popc, and, or; cluster.arrive, cluster.wait. ``count``: threads expected; None is
+
+    the whole block.
+    """
 
     ins: Instruction
     guard: Optional[Any]
@@ -80,10 +83,56 @@ def barrier(ins, m):
 
 @instruction("barrier.cluster")
 def cluster_barrier(ins, m):
-    raise unsupported(ins, "clusters are not implemented")
+    """#parallel-synchronization-and-communication-instructions-barrier-cluster"""
+    allow(ins, "arrive", "wait", "acquire", "release", "relaxed", "aligned")
+    kind = "arrive" if "arrive" in ins.modifiers else "wait"
+    refuse(ins, kind, *(("acquire", "wait") if kind == "arrive" else ("release", "relaxed")))
+    if kind not in ins.modifiers or ins.operands:
+        raise unsupported(ins, "must be an arrive or a wait, and takes no operands")
+    return Barrier(ins, m.guard(ins), f"cluster.{kind}", Constant(0), None)
 
 
-FENCE = "sc acq_rel acquire release cta cluster gpu gl sys proxy alias async".split()
+@instruction("fence.proxy")
+def proxy_fence(ins, m):
+    """#parallel-synchronization-and-communication-instructions-membar: ordinary accesses before, asynchronous ones behind."""
+    spaces = ("global", "shared::cta", "shared::cluster")
+    allow(ins, "async", "alias", *spaces)
+    if len(ins.modifiers) > 2 or ins.modifiers[:1] not in (("async",), ("alias",)) or ins.modifiers[:1] == ("alias",) != ins.modifiers:
+        raise unsupported(ins, "fences one proxy, async or alias; async for one state space at most")
+    if ins.modifiers in (("alias",), ("async", "global")):  # the machine keeps account of shared memory only
+        return lambda lanes: None
+
+    def step(lanes):
+        m.proxy.fence(lanes)
+        m.mbarriers.fence(lanes)
+
+    return step
+
+
+@instruction("fence.mbarrier_init")
+def fence_mbarrier_init(ins, m):
+    """#parallel-synchronization-and-communication-instructions-membar"""
+    allow(ins, "release", "cluster")
+    if ins.modifiers != ("release", "cluster"):
+        raise unsupported(ins, "is always .release.cluster")
+    return m.mbarriers.fence
+
+
+@instruction("setmaxnreg")
+def setmaxnreg(ins, m):
+    """#miscellaneous-instructions-setmaxnreg: checked; registers are no scarce resource here."""
+    allow(ins, "inc", "dec", "sync", "aligned")
+    if ins.modifiers not in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32")):
+        raise unsupported(ins, "must be .inc or .dec, .sync.aligned.u32")
+    count = m.immediate(ins, 0)
+    if count % 8 or not 24 <= count <= 256:
+        raise unsupported(ins, f"{count} registers must be a multiple of 8 between 24 and 256")
+    if m.kernel.max_threads is None and not m.kernel.max_registers:
+        raise unsupported(ins, f"{m.kernel.name} declares neither .maxntid nor .maxnreg, so its registers at entry are unknown")
+    return lambda lanes: lanes.require_whole_warps(ins, "setmaxnreg")
+
+
+FENCE = "sc acq_rel acquire release cta cluster gpu gl sys".split()
 NOTHING = {"membar": FENCE, "fence": FENCE, "nanosleep": (), "griddepcontrol": ("launch_dependents", "wait"), "pmevent": ("mask",)}
 
 

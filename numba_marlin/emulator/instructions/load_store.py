@@ -15,7 +15,7 @@ from numba_marlin.emulator.registers import SIGNED
 
 SPACES = {
     "param": "param", "param::entry": "param", "global": "global", "const": "global", "shared": "shared",
-    "shared::cta": "shared", "local": "local",
+    "shared::cta": "shared", "shared::cluster": "shared::cluster", "local": "local",
 }  # fmt: skip
 ORDER = (
     "weak volatile relaxed acquire release acq_rel mmio cta cluster gpu sys nc ca cg cs cv lu wb wt "

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
-from numba_marlin.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from numba_marlin.emulator.errors import OutOfBounds
+from numba_marlin.emulator.memory import RANK_SHIFT, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, WINDOWS
 from numba_marlin.emulator.program import TYPE_BITS, Vector
 from numba_marlin.emulator.registers import UNSIGNED
 
@@ -74,6 +75,27 @@ def cvta(ins, m):
     def step(lanes):
         s = lanes.sel
         d[s] = a[s] - window if to else a[s] + window
+
+    return step
+
+
+@instruction("mapa")
+def mapa(ins, m):
+    """#data-movement-and-conversion-instructions-mapa: an address of this block's shared memory, in the block of a given rank."""
+    allow(ins, "shared::cluster")
+    if "shared::cluster" not in ins.modifiers:
+        raise unsupported(ins, "generic addresses of other blocks are not implemented")
+    kind = type_of(ins, "u32", "u64")
+    d, a = m.bind(ins, kind, kind)
+    rank, size = m.source(ins, operands(ins, 3)[2], "u32"), m.cluster.size
+
+    def step(lanes):
+        s = lanes.sel
+        wanted = np.broadcast_to(rank[s], lanes.shape)
+        if (wanted >= size).any():
+            raise lanes.fault(OutOfBounds, f"the cluster has {size} blocks, none of rank {wanted[wanted >= size][0]}", ins, wanted >= size)
+        own = np.asarray(a[s]) & d.dtype.type((1 << RANK_SHIFT) - 1)
+        d[s] = own | (wanted + np.uint32(1)).astype(d.dtype) << d.dtype.type(RANK_SHIFT)
 
     return step
 

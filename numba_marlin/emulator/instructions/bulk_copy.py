@@ -1,0 +1,152 @@
+"""cp.async.bulk and cp.async.bulk.tensor: what each lane's copy moves; ``emulator.bulk`` says when.
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
+https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
+Plain copies between global and shared memory, and tiles of 1 to 5 dimensions; multicast, im2col and reductions are refused by name.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator.errors import Misaligned, OutOfBounds
+from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.mbarriers import BYTES
+from numba_marlin.emulator.program import Vector
+from numba_marlin.emulator.tensor_copies import box_of, plain
+
+UNIT = 16  # bytes: all addresses and sizes are multiples
+TO_SHARED = ("global", "mbarrier::complete_tx::bytes")
+TO_GLOBAL = ("global", "shared::cta", "bulk_group")
+
+
+def direction(ins, *more: str) -> str:
+    """"load" or "store", from the modifiers, of which ``more`` are allowed besides."""
+    allow(ins, *TO_GLOBAL, *TO_SHARED, "shared::cluster", "L2::cache_hint", *more)
+    ways = tuple(mod for mod in ins.modifiers if mod not in ("L2::cache_hint", *more))
+    if ways == TO_GLOBAL:
+        return "store"
+    if ways in (("shared::cluster", *TO_SHARED), ("shared::cta", *TO_SHARED)):
+        return "load"
+    raise unsupported(ins, f"{'.'.join(ways)} is not .shared::cluster.{'.'.join(TO_SHARED)} or .{'.'.join(TO_GLOBAL)}")
+
+
+def without_hint(ins, *counts: int) -> list:
+    """The operands, as many as one of ``counts``, less the cache policy."""
+    hinted = "L2::cache_hint" in ins.modifiers
+    given = list(operands(ins, *(count + hinted for count in counts)))
+    return given[:-1] if hinted else given
+
+
+def positions(ins, m, operand, nbytes, kind=""):
+    """Function: lanes -> where, in units of ``nbytes``, addresses lie in the shared array."""
+    at, space = m.address(ins, operand), "shared::cluster" if "shared::cluster" in ins.modifiers else "shared"
+    return lambda lanes: m.memory.locate_own(ins, lanes, space, at(lanes), nbytes, kind)
+
+
+def one_by_one(lanes):
+    """(index of a value, the lane alone)"""
+    for index in np.ndindex(*lanes.shape):
+        here = np.zeros(lanes.shape, bool)
+        here[index] = True
+        lane = lanes.narrow(here)
+        yield index, lane
+
+
+def require_span(ins, m, lane, start: int, nbytes: int) -> None:
+    own = m.memory.shared
+    if start % own.stride + nbytes > own.size:
+        raise lane.fault(OutOfBounds, f"{nbytes} bytes at {own.describe(start % own.stride)}: the shared memory has {own.size} bytes", ins)
+
+
+def load(ins, m, lane, start: int, nbytes: int, word: int, fetch) -> None:
+    require_span(ins, m, lane, start, nbytes)
+    stride = m.memory.shared.stride
+    if start // stride != word * BYTES // stride:
+        raise lane.fault(OutOfBounds, "the mbarrier must be in the shared memory of the block that the bytes go to", ins)
+    m.bulk.load(ins, lane, start, nbytes, word, fetch)
+
+
+def store(ins, m, lane, start: int, nbytes: int, put) -> None:
+    require_span(ins, m, lane, start, nbytes)
+    m.memory.require_span_valid(ins, lane, start, start + nbytes)
+    m.bulk.store(ins, lane, start, nbytes, put)
+
+
+@instruction("cp.async.bulk")
+def bulk(ins, m):
+    """cp.async.bulk.shared::cluster.global...[dst], [src], size, [mbar]; cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size"""
+    loads = direction(ins) == "load"
+    given = without_hint(ins, 4 if loads else 3)
+    shared, there = (given[0], given[1]) if loads else (given[1], given[0])
+    at, place = m.address(ins, there), positions(ins, m, shared, UNIT)
+    sizes, barriers = m.source(ins, given[2], "u32"), positions(ins, m, given[3], BYTES, "mbarrier") if loads else None
+
+    def step(lanes):
+        starts, where = place(lanes) * UNIT, at(lanes)
+        size = np.broadcast_to(sizes[lanes.sel], lanes.shape).astype(np.int64)
+        bad = (size % UNIT != 0) | (where % UNIT != 0)
+        if bad.any():
+            first = lanes.first(bad)[2]
+            raise lanes.fault(Misaligned, f"{size[first]} bytes at global address {where[first]:#x}: both must be multiples of {UNIT}", ins, bad)
+        if loads:
+            words = barriers(lanes)
+            m.mbarriers.require_fenced(ins, lanes, words)
+        for index, lane in one_by_one(lanes):
+            fetch, put = plain(ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=not loads)
+            if loads:
+                load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), fetch)
+            else:
+                store(ins, m, lane, int(starts[index]), int(size[index]), put)
+
+    return step
+
+
+@instruction("cp.async.bulk.tensor")
+def tensor(ins, m):
+    """cp.async.bulk.tensor.Nd.shared::cluster.global.tile...[dst], [map, {x, y}], [mbar]; .global.shared::cta.tile.bulk_group [map, {x, y}], [src]"""
+    ranks = {f"{rank}d": rank for rank in range(1, 6)}
+    loads = direction(ins, *ranks, "tile") == "load"
+    rank = ranks.get(ins.modifiers[0])
+    if rank is None:
+        raise unsupported(ins, "must name a dimension .1d to .5d first")
+    given = without_hint(ins, 3 if loads else 2)
+    shared, there = (given[0], given[1]) if loads else (given[1], given[0])
+    if not isinstance(there.index, Vector) or len(there.index.items) != rank:
+        raise unsupported(ins, f"needs [map, {{coordinates}}] with {rank} of them")
+    map_at, place = m.address(ins, there), positions(ins, m, shared, UNIT)
+    coordinates = [m.source(ins, item, "s32") for item in there.index.items]
+    barriers = positions(ins, m, given[2], BYTES, "mbarrier") if loads else None
+
+    def step(lanes):
+        starts, maps = place(lanes) * UNIT, map_at(lanes)
+        first = [np.broadcast_to(source[lanes.sel], lanes.shape) for source in coordinates]
+        if loads:
+            words = barriers(lanes)
+            m.mbarriers.require_fenced(ins, lanes, words)
+        for index, lane in one_by_one(lanes):
+            at = tuple(int(values[index]) for values in reversed(first))  # x, the innermost, comes first in PTX and last in NumPy
+            start = int(starts[index])
+            nbytes, fetch, put = box_of(ins, m, lane, int(maps[index]), at, start, writes=not loads)
+            if loads:
+                load(ins, m, lane, start, nbytes, int(words[index]), fetch)
+            else:
+                store(ins, m, lane, start, nbytes, put)
+
+    return step
+
+
+@instruction("cp.async.bulk.commit_group")
+def commit_group(ins, m):
+    """#...-cp-async-bulk-commit-group"""
+    allow(ins)
+    operands(ins, 0)
+    return lambda lanes: m.bulk.commit(ins, lanes)
+
+
+@instruction("cp.async.bulk.wait_group")
+def wait_group(ins, m):
+    """#...-cp-async-bulk-wait-group: all but the N most recent groups of the thread are complete; .read: have read their sources."""
+    allow(ins, "read")
+    latest, read = m.immediate(ins, 0), "read" in ins.modifiers
+    return lambda lanes: m.bulk.wait_group(ins, lanes, latest, read)
