@@ -26,9 +26,9 @@ LANES = 32
 
 @dataclass(frozen=True, eq=False)
 class Fragment:
-    """A matrix of ``rows x cols`` elements of ``bits`` bits, spread over 32 lanes.
+    """A matrix of ``rows x cols`` elements of ``bits`` bits, spread over the 32 lanes of a warp, or the 128 of a warpgroup.
 
-    ``row_of`` and ``col_of`` are read-only int64 arrays [32, elements]: the coordinates of what a lane holds.
+    ``row_of`` and ``col_of`` are read-only int64 arrays [lanes, elements]: the coordinates of what a lane holds.
     """
 
     name: str
@@ -38,17 +38,18 @@ class Fragment:
     bits: int
     row_of: np.ndarray
     col_of: np.ndarray
+    lanes: int = LANES
 
     def __post_init__(self) -> None:
         for label in ("row_of", "col_of"):
             array = np.array(getattr(self, label), dtype=np.int64)
-            if array.shape != (LANES, self.elements):
-                raise ValueError(f"{self.name}: {label}.shape={array.shape} must be ({LANES}, {self.elements})")
+            if array.shape != (self.lanes, self.elements):
+                raise ValueError(f"{self.name}: {label}.shape={array.shape} must be ({self.lanes}, {self.elements})")
             array.setflags(write=False)
             object.__setattr__(self, label, array)
         if not is_bijection(self):
             raise ValueError(
-                f"{self.name}: {LANES} lanes x {self.elements} elements must hold every element of a "
+                f"{self.name}: {self.lanes} lanes x {self.elements} elements must hold every element of a "
                 f"{self.rows} x {self.cols} matrix exactly once"
             )
 
@@ -69,24 +70,24 @@ class Fragment:
         return int(lanes[0]), int(elements[0])
 
     def gather(self, matrix: np.ndarray) -> np.ndarray:
-        """Matrix [..., rows, cols] -> what each lane holds, [..., 32, elements] (a copy)."""
+        """Matrix [..., rows, cols] -> what each lane holds, [..., lanes, elements] (a copy)."""
         matrix = np.asarray(matrix)
         if matrix.shape[-2:] != (self.rows, self.cols):
             raise ValueError(f"{self.name}: matrix.shape={matrix.shape} must end in ({self.rows}, {self.cols})")
         return matrix[..., self.row_of, self.col_of]
 
     def scatter(self, fragment: np.ndarray) -> np.ndarray:
-        """What each lane holds, [..., 32, elements] -> matrix [..., rows, cols]: the inverse of ``gather``."""
+        """What each lane holds, [..., lanes, elements] -> matrix [..., rows, cols]: the inverse of ``gather``."""
         fragment = np.asarray(fragment)
-        if fragment.shape[-2:] != (LANES, self.elements):
-            raise ValueError(f"{self.name}: fragment.shape={fragment.shape} must end in ({LANES}, {self.elements})")
+        if fragment.shape[-2:] != (self.lanes, self.elements):
+            raise ValueError(f"{self.name}: fragment.shape={fragment.shape} must end in ({self.lanes}, {self.elements})")
         matrix = np.empty(fragment.shape[:-2] + (self.rows, self.cols), dtype=fragment.dtype)
         matrix[..., self.row_of, self.col_of] = fragment
         return matrix
 
     def transposed(self) -> Fragment:
         """The same registers read as a fragment of the transposed matrix."""
-        return Fragment(f"{self.name}.trans", self.cols, self.rows, self.elements, self.bits, self.col_of, self.row_of)
+        return Fragment(f"{self.name}.trans", self.cols, self.rows, self.elements, self.bits, self.col_of, self.row_of, self.lanes)
 
 
 def is_bijection(fragment: Fragment) -> bool:
@@ -138,6 +139,10 @@ MMA_M16N8K16_B = _evaluate(
     lambda group, thread, i: (2 * thread + i % 2 + 8 * (i // 2), group),
 )
 
+# As above with half the depth: a0, a1 are the upper and the lower rows; b is one register.
+MMA_M16N8K8_A = _evaluate("mma.m16n8k8.A", (16, 8), 16, lambda group, thread, i: (group + 8 * (i // 2), 2 * thread + i % 2))
+MMA_M16N8K8_B = _evaluate("mma.m16n8k8.B", (8, 8), 16, lambda group, thread, i: (2 * thread + i, group))
+
 # Rows are m, columns n; fp32 accumulators, so one element to a register. D has the same map.
 MMA_M16N8K16_C = _evaluate(
     "mma.m16n8k16.C",
@@ -159,7 +164,7 @@ LDMATRIX_8X8_TRANS = LDMATRIX_8X8.transposed()
 
 FRAGMENTS = {
     fragment.name: fragment
-    for fragment in (MMA_M16N8K16_A, MMA_M16N8K16_B, MMA_M16N8K16_C, LDMATRIX_8X8, LDMATRIX_8X8_TRANS)
+    for fragment in (MMA_M16N8K16_A, MMA_M16N8K16_B, MMA_M16N8K8_A, MMA_M16N8K8_B, MMA_M16N8K16_C, LDMATRIX_8X8, LDMATRIX_8X8_TRANS)
 }
 
 
