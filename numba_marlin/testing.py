@@ -18,6 +18,10 @@ Shapes are kept small, because every bug in an index shows on small ones: that i
 readable. Arrays come from a drawn seed, not element by element: drawing a million elements is slow and shrinks to
 nothing useful. What is worth shrinking (shape, group size, kind of content, seed) is drawn. ``exact_problem`` is a
 plain function: use it in parametrised tests too.
+
+By default shapes and types are those that the published kernel takes: float16, 4 bits, symmetric, n a multiple of 64. A kernel
+that takes more is given ``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE`` (of ``quantized_weights`` and ``exact_problems``), or
+the part of them that it takes.
 """
 
 from __future__ import annotations
@@ -29,11 +33,15 @@ from hypothesis import strategies as st
 
 from numba_marlin import reference
 from numba_marlin.formats import QuantizedWeight
-from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, GROUP_SIZES
+from numba_marlin.formats.floats import HALF_TYPES, float_type, largest, round_to
+from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, COLUMN_STEP, GROUP_SIZES
+from numba_marlin.formats.types import SUPPORTED_BITS, ZEROS_KINDS
 
 CODE_KINDS = ("uniform", "constant", "extremes", "ramp")
 SCALE_KINDS = ("power_of_two", "ordinary", "denormal", "extreme", "signed", "zero")
 WEIGHT_KINDS = ("normal", "heavy_tailed", "tiny", "large", "sparse", "zero")
+EVERY_SHAPE = {"column_step": COLUMN_STEP, "group_sizes": (-1, 16, 32, 64, 128, 256)}
+EVERY_TYPE = {"bits": SUPPORTED_BITS, "zeros_kinds": ZEROS_KINDS, "scale_dtypes": HALF_TYPES}
 
 
 @dataclass(frozen=True)
@@ -52,44 +60,72 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class ExactProblem:
-    """A problem whose every correct result is ``expected`` (float16 [m, n]), bit for bit."""
+    """A problem whose every correct result is ``expected`` ([m, n] of x's type), bit for bit. bias: [n] of x's type, or None."""
 
     x: np.ndarray
     weight: QuantizedWeight
     expected: np.ndarray
+    bias: np.ndarray | None = None
 
 
-def make_codes(kind: str, k: int, n: int, seed: int) -> np.ndarray:
+def make_codes(kind: str, k: int, n: int, seed: int, bits: int = 4) -> np.ndarray:
     """uint8 [k, n] of one of CODE_KINDS."""
     rng = np.random.default_rng(seed)
+    levels, half = 1 << bits, 1 << (bits - 1)
     if kind == "uniform":
-        return rng.integers(0, 16, (k, n), dtype=np.uint8)
+        return rng.integers(0, levels, (k, n), dtype=np.uint8)
     if kind == "constant":
-        return np.full((k, n), rng.integers(0, 16), dtype=np.uint8)
+        return np.full((k, n), rng.integers(0, levels), dtype=np.uint8)
     if kind == "extremes":
-        return rng.choice(np.array([0, 7, 8, 15], dtype=np.uint8), (k, n))
+        return rng.choice(np.array([0, half - 1, half, levels - 1], dtype=np.uint8), (k, n))
     if kind == "ramp":  # Neighbours always differ, along k and along n.
-        return ((np.arange(k)[:, None] + 3 * np.arange(n)[None, :] + seed) % 16).astype(np.uint8)
+        return ((np.arange(k)[:, None] + 3 * np.arange(n)[None, :] + seed) % levels).astype(np.uint8)
     raise ValueError(f"kind={kind!r} must be one of {CODE_KINDS}")
 
 
-def make_scales(kind: str, groups: int, n: int, seed: int) -> np.ndarray:
-    """float16 [groups, n] of one of SCALE_KINDS, always finite."""
+def make_scales(kind: str, groups: int, n: int, seed: int, dtype: str = "float16") -> np.ndarray:
+    """[groups, n] of one of HALF_TYPES, of one of SCALE_KINDS, always finite."""
     rng = np.random.default_rng(seed)
     shape = (groups, n)
     if kind == "power_of_two":
-        return np.ldexp(1.0, rng.integers(-14, 12, shape)).astype(np.float16)
+        return round_to(np.ldexp(1.0, rng.integers(-14, 12, shape)), dtype)
     if kind == "ordinary":
-        return rng.uniform(0.002, 0.02, shape).astype(np.float16)
+        return round_to(rng.uniform(0.002, 0.02, shape), dtype)
     if kind == "denormal":
-        return rng.integers(1, 1024, shape).astype(np.uint16).view(np.float16)
+        mantissas = 1024 if dtype == "float16" else 128
+        return rng.integers(1, mantissas, shape).astype(np.uint16).view(float_type(dtype))
     if kind == "extreme":
-        return rng.choice(np.array([2.0**-24, 2.0**-14, 1.0, 8188.0, 65504.0]), shape).astype(np.float16)
+        return round_to(rng.choice(np.array([2.0**-24, 2.0**-14, 1.0, 8188.0, largest("float16")]), shape), dtype)
     if kind == "signed":
-        return rng.standard_normal(shape).astype(np.float16)
+        return round_to(rng.standard_normal(shape), dtype)
     if kind == "zero":
-        return np.zeros(shape, dtype=np.float16)
+        return np.zeros(shape, dtype=float_type(dtype))
     raise ValueError(f"kind={kind!r} must be one of {SCALE_KINDS}")
+
+
+def make_zeros(kind: str | None, groups: int, n: int, seed: int, bits: int = 4) -> np.ndarray | None:
+    """[groups, n] of one of ZEROS_KINDS: all integers of the grid, or float16 halves on it and beside it."""
+    if kind not in ZEROS_KINDS:
+        raise ValueError(f"kind={kind!r} must be one of {ZEROS_KINDS}")
+    rng = np.random.default_rng([seed, 1])
+    if kind is None:
+        return None
+    integers = rng.integers(0, 1 << bits, (groups, n))
+    return integers.astype(np.uint8) if kind == "integer" else (integers - rng.integers(0, 4, (groups, n)) / 2).astype(np.float16)
+
+
+def make_quantized(
+    code_kind: str, scale_kind: str, k: int, n: int, group_size: int, seed: int, *, bits: int = 4, zeros_kind: str | None = None, scale_dtype: str = "float16"
+) -> QuantizedWeight:
+    """A weight of these kinds of codes, scales and zero points."""
+    groups = 1 if group_size == -1 or group_size >= k else k // group_size
+    return QuantizedWeight(
+        codes=make_codes(code_kind, k, n, seed, bits),
+        scales=make_scales(scale_kind, groups, n, seed, scale_dtype),
+        zeros=make_zeros(zeros_kind, groups, n, seed, bits),
+        bits=bits,
+        group_size=group_size,
+    )
 
 
 def make_weights(kind: str, k: int, n: int, seed: int, dtype: type = np.float32) -> np.ndarray:
@@ -112,27 +148,41 @@ def make_weights(kind: str, k: int, n: int, seed: int, dtype: type = np.float32)
     return w.astype(dtype)
 
 
-def exact_problem(m: int, n: int, k: int, group_size: int, seed: int, spread: int = 2) -> ExactProblem:
-    """Activations -1, 0, 1, all 16 codes, and scales 1, 2, ... 2**(spread - 1): no rounding anywhere.
+def exact_problem(
+    m: int, n: int, k: int, group_size: int, seed: int, spread: int = 2, *, dtype: str = "float16", bits: int = 4, zeros_kind: str | None = None,
+    scale_dtype: str = "float16", bias: bool = False,
+) -> ExactProblem:
+    """Activations -1, 0, 1, all codes, and scales 1, 2, ... 2**(spread - 1): no rounding anywhere, whatever the kernel's method.
 
-    As many activations are non-zero as float16 can carry the sums of, but at least one to a row.
+    As many activations are non-zero as float16 can carry the sums of, but at least one to a row. Where results are too coarse for
+    that (bfloat16), or weights too large (8 bits, zero points), it is fp32 that must carry the sums, and ``expected`` is rounded once, from
+    exact ones. bias: small integers.
     """
     rng = np.random.default_rng(seed)
-    groups = 1 if group_size in (-1, k) else k // group_size
+    groups = 1 if group_size == -1 or group_size >= k else k // group_size
+    zeros = make_zeros(zeros_kind, groups, n, seed, bits)
+    if zeros_kind == "float16" and (dtype, bits) == ("bfloat16", 8):
+        zeros = np.abs(np.floor(zeros))  # a code of 8 bits minus half a step does not fit in 8 significant bits
     weight = QuantizedWeight(
-        codes=make_codes("uniform", k, n, seed),
-        scales=np.ldexp(1.0, rng.integers(0, spread, (groups, n))).astype(np.float16),
+        codes=make_codes("uniform", k, n, seed, bits),
+        scales=round_to(np.ldexp(1.0, rng.integers(0, spread, (groups, n))), scale_dtype),
+        zeros=zeros,
+        bits=bits,
         group_size=group_size,
     )
     signs = rng.choice(np.array([-1, 1]), (m, k))
     rank = np.argsort(rng.random((m, k)), axis=1)  # A random permutation of 0..k-1 in every row.
+    addend = round_to(2.0 * rng.integers(-3, 4, n), dtype) if bias else None
+    carrier = "float16" if (dtype, bits, zeros_kind) == ("float16", 4, None) else "float32"
     nonzeros = k
     while True:
-        x = (signs * (rank < nonzeros)).astype(np.float16)
-        if reference.is_exact_problem(x, weight):
-            return ExactProblem(x, weight, reference.matmul(x, weight).astype(np.float16))
+        x = round_to((signs * (rank < nonzeros)).astype(np.float64), dtype)
+        if reference.is_exact_problem(x, weight, carrier, addend):
+            expected = round_to(reference.matmul(x, weight, addend), dtype)
+            if np.isfinite(expected).all():
+                return ExactProblem(x, weight, expected, addend)
         if nonzeros == 1:
-            raise ValueError(f"spread={spread} is too large for exact float16 results")
+            raise ValueError(f"spread={spread} is too large for exact {dtype} results")
         nonzeros = max(1, nonzeros // 2)
 
 
@@ -141,28 +191,28 @@ def seeds() -> st.SearchStrategy[int]:
 
 
 @st.composite
-def problems(draw, max_m: int = 64, max_n: int = 256, max_k: int = 512, group_sizes=GROUP_SIZES) -> Problem:
-    """Shapes that the Marlin layout can hold: k % 16 == 0, n % 64 == 0, group_size dividing k."""
+def problems(draw, max_m: int = 64, max_n: int = 256, max_k: int = 512, group_sizes=GROUP_SIZES, column_step: int = BLOCK_N) -> Problem:
+    """Shapes that the Marlin layout can hold: k % 16 == 0, n % column_step == 0, group_size dividing k."""
     group_size = draw(st.sampled_from([size for size in group_sizes if size <= max_k]))
     k_step = BLOCK_K if group_size == -1 else group_size
     return Problem(
         m=draw(st.integers(1, max_m)),
-        n=BLOCK_N * draw(st.integers(1, max_n // BLOCK_N)),
+        n=column_step * draw(st.integers(1, max_n // column_step)),
         k=k_step * draw(st.integers(1, max_k // k_step)),
         group_size=group_size,
     )
 
 
 @st.composite
-def codes(draw, k: int, n: int) -> np.ndarray:
-    """uint8 [k, n], 0..15."""
-    return make_codes(draw(st.sampled_from(CODE_KINDS)), k, n, draw(seeds()))
+def codes(draw, k: int, n: int, bits: int = 4) -> np.ndarray:
+    """uint8 [k, n], below 2**bits."""
+    return make_codes(draw(st.sampled_from(CODE_KINDS)), k, n, draw(seeds()), bits)
 
 
 @st.composite
-def scales(draw, groups: int, n: int, kinds: tuple[str, ...] = SCALE_KINDS) -> np.ndarray:
-    """float16 [groups, n]: powers of two, ordinary, denormal, extreme, signed or zero."""
-    return make_scales(draw(st.sampled_from(kinds)), groups, n, draw(seeds()))
+def scales(draw, groups: int, n: int, kinds: tuple[str, ...] = SCALE_KINDS, dtype: str = "float16") -> np.ndarray:
+    """[groups, n]: powers of two, ordinary, denormal, extreme, signed or zero."""
+    return make_scales(draw(st.sampled_from(kinds)), groups, n, draw(seeds()), dtype)
 
 
 @st.composite
@@ -177,18 +227,24 @@ def weights(draw, k: int, n: int, kinds: tuple[str, ...] = WEIGHT_KINDS) -> np.n
 
 
 @st.composite
-def quantized_weights(draw, problem: st.SearchStrategy[Problem] | None = None, kinds=SCALE_KINDS) -> QuantizedWeight:
-    """Anything that the Marlin layout can pack."""
+def quantized_weights(
+    draw, problem: st.SearchStrategy[Problem] | None = None, kinds=SCALE_KINDS, *, bits=(4,), zeros_kinds=(None,), scale_dtypes=("float16",)
+) -> QuantizedWeight:
+    """Anything that the Marlin layout can pack, of these types."""
     shape = draw(problems() if problem is None else problem)
-    return QuantizedWeight(
-        codes=draw(codes(shape.k, shape.n)),
-        scales=draw(scales(shape.groups, shape.n, kinds)),
-        group_size=shape.group_size,
+    return make_quantized(
+        draw(st.sampled_from(CODE_KINDS)), draw(st.sampled_from(kinds)), shape.k, shape.n, shape.group_size, draw(seeds()),
+        bits=draw(st.sampled_from(bits)), zeros_kind=draw(st.sampled_from(zeros_kinds)), scale_dtype=draw(st.sampled_from(scale_dtypes)),
     )
 
 
 @st.composite
-def exact_problems(draw, problem: st.SearchStrategy[Problem] | None = None) -> ExactProblem:
+def exact_problems(
+    draw, problem: st.SearchStrategy[Problem] | None = None, *, dtypes=("float16",), bits=(4,), zeros_kinds=(None,), scale_dtypes=("float16",), bias=(False,)
+) -> ExactProblem:
     """Problems whose result is exact: see ``exact_problem``."""
     shape = draw(problems() if problem is None else problem)
-    return exact_problem(shape.m, shape.n, shape.k, shape.group_size, draw(seeds()))
+    return exact_problem(
+        shape.m, shape.n, shape.k, shape.group_size, draw(seeds()), dtype=draw(st.sampled_from(dtypes)), bits=draw(st.sampled_from(bits)),
+        zeros_kind=draw(st.sampled_from(zeros_kinds)), scale_dtype=draw(st.sampled_from(scale_dtypes)), bias=draw(st.sampled_from(bias)),
+    )

@@ -94,7 +94,7 @@ def exact_sums(launch):
         part[:, :first_k] = 0
         narrow = QuantizedWeight(weight.codes[:, columns], weight.scales[:, columns], group_size=weight.group_size)
         wide = part.astype(np.float64)
-        yield (wide @ exact[:, columns], np.abs(wide) @ np.abs(exact[:, columns]), reference.bounds(part, narrow, rounds_weights=False).accumulated)
+        yield (wide @ exact[:, columns], np.abs(wide) @ np.abs(exact[:, columns]), reference.bounds(part, narrow, method="sums").accumulated)
 
 
 # ---- what is recorded of them --------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def partials_against_float64(launch, partials):
 def compare(launch, machine, hardware):
     """The record of both runs of one launch."""
     x, weight = launch.operands
-    allowed = 2 * reference.bounds(x, weight, rounds_weights=False).accumulated  # each may be off by it; the weights' rounding is the same in both
+    allowed = 2 * reference.bounds(x, weight, method="sums").accumulated  # each may be off by it; the weights' rounding is the same in both
     mine, theirs = machine["c"], hardware["c"]
     apart = np.abs(mine.astype(np.float64) - theirs.astype(np.float64))
     step = np.spacing(np.maximum(np.abs(mine), np.abs(theirs))).astype(np.float64)

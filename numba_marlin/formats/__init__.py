@@ -4,7 +4,8 @@
   when they are made.
 - ``FORMATS``: name -> the object that packs and unpacks that layout; ``find_format(name)`` looks it up or says what
   there is. A module that defines a layout registers it; adding a layout adds a module and an import here.
-- ``marlin``: the published Marlin layout, derived from the fragment maps in ``layout``.
+- ``marlin``: the published Marlin layout and its relatives; ``marlin_order`` derives their order from the fragment maps in ``layout``.
+- ``floats``: float16 and bfloat16 by name, and rounding to them.
 
 The NumPy code here is the specification. The fast loops of ``hostloops`` must give the same bytes. This room imports
 ``layout`` and NumPy, never Numba.

@@ -5,12 +5,14 @@ a ValueError, and the message names the value and the rule. Arrays are kept as t
 aligned, otherwise copied; they are not to be written to afterwards.
 
 A weight ``W[k, n]`` multiplies activations from the right: ``C[m, n] = A[m, k] @ W[k, n]``. Its rows are cut into
-groups of ``group_size`` along k; each group of each column has one fp16 scale:
-``W[i, j] = (codes[i, j] - zero) * scales[i // group_size, j]`` with ``zero = 8`` (symmetric) or ``zeros[group, j]``.
+groups of ``group_size`` along k; each group of each column has one scale, float16 or bfloat16 (an ml_dtypes array):
+``W[i, j] = (codes[i, j] - zero) * scales[i // group_size, j]``, with codes of 4 or 8 bits. The zero point is the middle
+of the grid, 8 or 128 (symmetric), or ``zeros[group, j]``: on the grid, as integers, or anywhere, as float16. The kinds
+are called ``ZEROS_KINDS``: None, "integer", "float16".
 
-One group over all of k ("a scale per column") is spelled ``group_size=-1``. ``group_size=k`` is accepted and becomes
--1, so that there is one spelling: the Marlin layout orders per-column scales differently from group scales, and decides
-by the number of groups.
+One group over all of k ("a scale per column") is spelled ``group_size=-1``. A group size of k or more is accepted and
+becomes -1, so that there is one spelling: the Marlin layout orders per-column scales differently from group scales, and
+decides by the number of groups.
 """
 
 from __future__ import annotations
@@ -19,22 +21,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.registry import find_format
 
-SUPPORTED_BITS = (4,)
+SUPPORTED_BITS = (4, 8)
+ZEROS_KINDS = (None, "integer", "float16")
 
 
 def check_bits(bits: int) -> int:
-    if bits not in SUPPORTED_BITS:
-        raise ValueError(f"bits={bits} must be one of {SUPPORTED_BITS}; other widths are not supported yet")
+    if isinstance(bits, bool) or bits not in SUPPORTED_BITS:
+        raise ValueError(f"bits={bits} must be one of {SUPPORTED_BITS}")
     return int(bits)
 
 
 def check_group_size(group_size: int, k: int) -> int:
-    """The one spelling of a group size for ``k`` rows: -1 for a single group. ValueError if it does not divide k."""
+    """The one spelling of a group size for ``k`` rows: -1 for a single group. ValueError if it neither divides k nor reaches over all of it."""
     if isinstance(group_size, bool) or not isinstance(group_size, (int, np.integer)):
         raise TypeError(f"group_size={group_size!r} must be an integer")
-    if group_size in (-1, k):
+    if group_size == -1 or group_size >= k:
         return -1
     if group_size <= 0:
         raise ValueError(f"group_size={group_size} must be positive, or -1 for one group over all of k")
@@ -43,26 +47,37 @@ def check_group_size(group_size: int, k: int) -> int:
     return int(group_size)
 
 
-def _array(name: str, value: object, dtype: type, ndim: int = 2) -> np.ndarray:
-    """``value`` as a C-contiguous, aligned array in native byte order: itself if it is one, else a copy."""
+def _array(name: str, value: object, *dtypes: str) -> np.ndarray:
+    """``value`` as a C-contiguous, aligned matrix in native byte order: itself if it is one, else a copy. dtypes: names, any of them."""
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name} is a {type(value).__name__}, must be a numpy.ndarray of {np.dtype(dtype)}")
-    if value.dtype.newbyteorder("=") != np.dtype(dtype):
-        raise TypeError(f"{name}.dtype={value.dtype} must be {np.dtype(dtype)}")
-    if value.ndim != ndim:
-        raise ValueError(f"{name}.shape={value.shape} must have {ndim} dimensions")
+        raise TypeError(f"{name} is a {type(value).__name__}, must be a numpy.ndarray of {' or '.join(dtypes)}")
+    if value.dtype.name not in dtypes:
+        raise TypeError(f"{name}.dtype={value.dtype} must be {' or '.join(dtypes)}")
+    if value.ndim != 2:
+        raise ValueError(f"{name}.shape={value.shape} must have 2 dimensions")
     if value.size == 0:
         raise ValueError(f"{name}.shape={value.shape} must not be empty")
-    return np.require(value, dtype=dtype, requirements=["C_CONTIGUOUS", "ALIGNED"])
+    native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
+    return np.require(value, dtype=native, requirements=["C_CONTIGUOUS", "ALIGNED"])
+
+
+def _check_finite(name: str, values: np.ndarray) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        group, column = np.argwhere(~finite)[0]
+        raise ValueError(f"{name}[{group}, {column}]={values[group, column]} must be finite")
 
 
 def _check_scales(scales: np.ndarray, groups: int, n: int) -> None:
     if scales.shape != (groups, n):
         raise ValueError(f"scales.shape={scales.shape} must be (groups, n)=({groups}, {n})")
-    finite = np.isfinite(scales)
-    if not finite.all():
-        group, column = np.argwhere(~finite)[0]
-        raise ValueError(f"scales[{group}, {column}]={scales[group, column]} must be finite")
+    _check_finite("scales", scales)
+
+
+def _kind_of_zeros(zeros: np.ndarray | None) -> str | None:
+    if zeros is None:
+        return None
+    return "float16" if zeros.dtype.kind == "f" else "integer"
 
 
 def _set(instance: object, **values: object) -> None:
@@ -75,8 +90,9 @@ def _set(instance: object, **values: object) -> None:
 class QuantizedWeight:
     """A weight on its grid, nothing packed.
 
-    codes: uint8 [k, n], 0..2**bits - 1.  scales: float16 [groups, n], finite.  zeros: None (symmetric, zero point
-    ``2**(bits - 1)``) or uint8 [groups, n].  group_size: rows of k to a group, -1 = one group.
+    codes: uint8 [k, n], 0..2**bits - 1.  scales: float16 or bfloat16 [groups, n], finite.  zeros: None (symmetric, zero
+    point ``2**(bits - 1)``), or [groups, n] in uint8, 0..2**bits - 1, or float16, finite.  group_size: rows of k to a
+    group, -1 = one group.
     """
 
     codes: np.ndarray
@@ -87,16 +103,18 @@ class QuantizedWeight:
 
     def __post_init__(self) -> None:
         bits = check_bits(self.bits)
-        codes = _array("codes", self.codes, np.uint8)
-        scales = _array("scales", self.scales, np.float16)
-        zeros = None if self.zeros is None else _array("zeros", self.zeros, np.uint8)
+        codes = _array("codes", self.codes, "uint8")
+        scales = _array("scales", self.scales, *HALF_TYPES)
+        zeros = None if self.zeros is None else _array("zeros", self.zeros, "uint8", "float16")
         k, n = codes.shape
         _set(self, codes=codes, scales=scales, zeros=zeros, bits=bits, group_size=check_group_size(self.group_size, k))
         _check_scales(scales, self.groups, n)
         if zeros is not None and zeros.shape != scales.shape:
             raise ValueError(f"zeros.shape={zeros.shape} must be scales.shape={scales.shape}")
+        if self.zeros_kind == "float16":
+            _check_finite("zeros", zeros)
         for name, array in (("codes", codes), ("zeros", zeros)):
-            if array is not None and int(array.max()) >= 1 << bits:
+            if array is not None and array.dtype == np.uint8 and int(array.max()) >= 1 << bits:
                 row, column = np.unravel_index(int(np.argmax(array >= 1 << bits)), array.shape)
                 raise ValueError(
                     f"{name}[{row}, {column}]={array[row, column]} must be below {1 << bits} (bits={bits})"
@@ -128,13 +146,25 @@ class QuantizedWeight:
     def symmetric(self) -> bool:
         return self.zeros is None
 
+    @property
+    def zeros_kind(self) -> str | None:
+        """One of ZEROS_KINDS."""
+        return _kind_of_zeros(self.zeros)
+
+    @property
+    def scale_dtype(self) -> str:
+        """One of HALF_TYPES."""
+        return self.scales.dtype.name
+
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
     """A weight in the byte order that a kernel reads.
 
-    For layout "marlin": qweight int32 [k/16, 2n], scales float16 [groups, n] in permuted order. What shapes and
-    group sizes a layout allows is checked by the layout itself (``formats.find_format(layout).check``).
+    For layout "marlin", with n completed to a multiple of 64 in ``n_packed`` columns: qweight int32 [k/16, n_packed * bits/2],
+    scales float16 or bfloat16 [groups, n_packed] in permuted order, zeros None, packed codes (int32 [groups,
+    n_packed * bits/32]) or float16 [groups, n_packed]. What shapes and group sizes a layout allows is checked by the
+    layout itself (``formats.find_format(layout).check``).
     """
 
     layout: str
@@ -144,18 +174,22 @@ class PackedWeight:
     group_size: int
     k: int
     n: int
+    zeros: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         bits = check_bits(self.bits)
         for name, value in (("k", self.k), ("n", self.n)):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value <= 0:
                 raise ValueError(f"{name}={value!r} must be a positive integer")
-        qweight = _array("qweight", self.qweight, np.int32)
-        scales = _array("scales", self.scales, np.float16)
+        qweight = _array("qweight", self.qweight, "int32")
+        scales = _array("scales", self.scales, *HALF_TYPES)
+        zeros = None if self.zeros is None else _array("zeros", self.zeros, "int32", "float16")
         group_size = check_group_size(self.group_size, int(self.k))
-        _set(self, qweight=qweight, scales=scales, bits=bits, group_size=group_size, k=int(self.k), n=int(self.n))
-        _check_scales(scales, self.groups, self.n)
+        _set(self, qweight=qweight, scales=scales, zeros=zeros, bits=bits, group_size=group_size, k=int(self.k), n=int(self.n))
         find_format(self.layout).check(self)
+        _check_finite("scales", scales)
+        if self.zeros_kind == "float16":
+            _check_finite("zeros", zeros)
 
     @property
     def groups(self) -> int:
@@ -167,6 +201,21 @@ class PackedWeight:
         return self.groups == 1
 
     @property
+    def n_packed(self) -> int:
+        """Columns that are there in memory: ``n``, completed with zeros as the layout wants it."""
+        return self.scales.shape[1]
+
+    @property
+    def zeros_kind(self) -> str | None:
+        """One of ZEROS_KINDS."""
+        return _kind_of_zeros(self.zeros)
+
+    @property
+    def scale_dtype(self) -> str:
+        """One of HALF_TYPES."""
+        return self.scales.dtype.name
+
+    @property
     def nbytes(self) -> int:
-        """Bytes a kernel reads to see the whole weight once: codes and scales."""
-        return self.qweight.nbytes + self.scales.nbytes
+        """Bytes a kernel reads to see the whole weight once: codes, scales and zero points."""
+        return self.qweight.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)

@@ -1,7 +1,8 @@
 """From codes and scales back to numbers, bit for bit as the kernels do it.
 
-``W[i, j] = (codes[i, j] - zero) * scales[group, j]``. The product of a 5-bit integer and an 11-bit significand is
-exact in float32, so float16 results have been rounded once and float32 and float64 results not at all.
+``W[i, j] = (codes[i, j] - zero) * scales[group, j]``. With zero points on the grid, the product of a 9-bit integer and an 11-bit
+significand is exact in float32; with float16 zero points it needs up to 43 bits, so it is computed in float64. Results are
+rounded once, to nearest even, where they do not fit: float16 and bfloat16 always may, float32 only with float16 zero points.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats.floats import float_type, round_to
 
-_DTYPES = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def as_quantized(weight: QuantizedWeight | PackedWeight) -> QuantizedWeight:
@@ -22,30 +24,46 @@ def as_quantized(weight: QuantizedWeight | PackedWeight) -> QuantizedWeight:
     raise TypeError(f"weight is a {type(weight).__name__}, must be a QuantizedWeight or a PackedWeight")
 
 
-def dequantize_rows(weight: QuantizedWeight, start: int, stop: int, dtype: np.dtype | type = np.float16) -> np.ndarray:
-    """Rows ``start:stop`` of ``dequantize(weight, dtype)``, without making the others."""
-    wide = np.float64 if np.dtype(dtype) == np.float64 else np.float32
-    zero = 1 << (weight.bits - 1)
+def _per_row(values: np.ndarray, weight: QuantizedWeight, start: int, stop: int, dtype: type) -> np.ndarray:
+    """[groups, n] -> [rows, n] or [1, n] of ``dtype``: what belongs to rows ``start:stop``."""
     group_of_row = np.arange(start, stop) // weight.rows_per_group
     first, last = int(group_of_row[0]), int(group_of_row[-1])
-    scales = weight.scales[first : last + 1].astype(wide)
-    zeros = zero if weight.zeros is None else weight.zeros[first : last + 1].astype(wide)[group_of_row - first]
-    values = weight.codes[start:stop].astype(wide)
+    part = values[first : last + 1].astype(dtype)
+    return part[group_of_row - first] if last > first else part
+
+
+def codes_and_zeros(weight: QuantizedWeight, start: int, stop: int, dtype: type) -> tuple[np.ndarray, np.ndarray | int]:
+    """Codes of rows ``start:stop`` and what is subtracted from them, in ``dtype``; a number if it is the same for all."""
+    zeros = 1 << (weight.bits - 1) if weight.zeros is None else _per_row(weight.zeros, weight, start, stop, dtype)
+    return weight.codes[start:stop].astype(dtype), zeros
+
+
+def scale_rows(weight: QuantizedWeight, start: int, stop: int, dtype: type) -> np.ndarray:
+    """Scales of rows ``start:stop``, [rows, n] or [1, n]."""
+    return _per_row(weight.scales, weight, start, stop, dtype)
+
+
+def dequantize_rows(weight: QuantizedWeight, start: int, stop: int, dtype: np.dtype | type | str = np.float16) -> np.ndarray:
+    """Rows ``start:stop`` of ``dequantize(weight, dtype)``, without making the others."""
+    dtype = float_type(dtype)
+    wide = np.float64 if dtype == np.float64 or weight.zeros_kind == "float16" else np.float32
+    values, zeros = codes_and_zeros(weight, start, stop, wide)
     values -= zeros
-    values *= scales[group_of_row - first] if last > first else scales
-    # A grid point above 65504 is inf in float16, in the kernels as well as here.
-    with np.errstate(over="ignore"):
-        return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):  # A grid point beyond the largest number is inf, in the kernels as well as here.
+        values *= scale_rows(weight, start, stop, wide)
+    return round_to(values, dtype)
 
 
-def dequantize(weight: QuantizedWeight | PackedWeight, dtype: np.dtype | type = np.float16) -> np.ndarray:
-    """Weight in either form -> [k, n] of ``dtype``.
+def dequantize(weight: QuantizedWeight | PackedWeight, dtype: np.dtype | type | str | None = None) -> np.ndarray:
+    """Weight in either form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or float64; None: the type of its scales.
 
-    float16 (default): fp16((code - zero) * scale), one rounding to nearest even. float32, float64: the exact product.
+    16-bit types: (code - zero) * scale, one rounding to nearest even. float64: the exact product; float32: the same, rounded once
+    if it must be.
     """
-    if np.dtype(dtype) not in _DTYPES:
-        raise TypeError(f"dtype={np.dtype(dtype)} must be one of {[str(each) for each in _DTYPES]}")
     weight = as_quantized(weight)
+    dtype = float_type(weight.scale_dtype if dtype is None else dtype)
+    if dtype.name not in _DTYPES:
+        raise TypeError(f"dtype={dtype} must be one of {_DTYPES}")
     result = np.empty((weight.k, weight.n), dtype=dtype)
     rows = max(1, (1 << 22) // weight.n)  # Temporaries of 16 or 32 MB, whatever the size of the weight.
     for start in range(0, weight.k, rows):

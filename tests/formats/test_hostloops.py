@@ -11,17 +11,20 @@ from numba_marlin import hostloops, testing
 from numba_marlin.formats import marlin
 
 
-# 512 columns are one piece of work: a whole one, one and a bit, less than one, and several rows of blocks.
-@pytest.mark.parametrize(("k", "n"), [(16, 64), (16, 512), (48, 576), (32, 1984), (160, 128)])
-def test_compiled_bytes_equal_the_specification(k, n):
-    codes = testing.make_codes("uniform", k, n, seed=k + n)
-    words = hostloops.pack_marlin_codes(codes)
+# 512 columns are one piece of work: a whole one, one and a bit, less than one, and several rows of blocks; then columns that do not fill
+# a block, in the first piece, in a piece of their own, and beside whole blocks.
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("k", "n"), [(16, 64), (16, 512), (48, 576), (32, 1984), (160, 128), (32, 8), (16, 520), (48, 1016), (32, 72)])
+def test_compiled_bytes_equal_the_specification(k, n, bits):
+    codes = testing.make_codes("uniform", k, n, seed=k + n, bits=bits)
+    words = hostloops.pack_marlin_codes(codes, bits)
     assert words.dtype == np.int32
-    assert np.array_equal(words, marlin.pack_codes(codes))
-    assert np.array_equal(hostloops.unpack_marlin_codes(words), codes)
+    assert np.array_equal(words, marlin.pack_codes(codes, bits))
+    assert np.array_equal(hostloops.unpack_marlin_codes(words, bits, n), codes)
+    assert np.array_equal(hostloops.unpack_marlin_codes(words, bits), marlin.unpack_codes(words, bits))
 
 
-@given(testing.quantized_weights())
+@given(testing.quantized_weights(testing.problems(**testing.EVERY_SHAPE), **testing.EVERY_TYPE))
 @settings(max_examples=20, deadline=None)
 def test_compiled_round_trip_is_exact(weight):
     packed = hostloops.pack_marlin(weight)
@@ -30,6 +33,8 @@ def test_compiled_round_trip_is_exact(weight):
     assert np.array_equal(packed.scales.view(np.uint16), specified.scales.view(np.uint16))
     back = hostloops.unpack_marlin(packed)
     assert np.array_equal(back.codes, weight.codes) and back.group_size == weight.group_size
+    assert (back.bits, back.n, back.scale_dtype, back.zeros_kind) == (weight.bits, weight.n, weight.scale_dtype, weight.zeros_kind)
+    assert weight.symmetric or np.array_equal(back.zeros, weight.zeros)
 
 
 def test_read_only_and_strided_input_is_accepted():
@@ -65,10 +70,16 @@ def test_wrong_arrays_are_refused():
         hostloops.pack_marlin_codes(np.zeros(64, np.uint8))
     with pytest.raises(TypeError, match="qweight is list"):
         hostloops.unpack_marlin_codes([1])
-    with pytest.raises(ValueError, match="n=32"):
-        hostloops.unpack_marlin_codes(np.zeros((1, 64), np.int32))
-    with pytest.raises(ValueError, match=r"qweight.shape=\(1, 127\)"):
-        hostloops.unpack_marlin_codes(np.zeros((1, 127), np.int32))
+    with pytest.raises(ValueError, match="n=12 must be a positive multiple of 8"):
+        hostloops.pack_marlin_codes(np.zeros((16, 12), np.uint8))
+    with pytest.raises(ValueError, match="bits=2"):
+        hostloops.pack_marlin_codes(np.zeros((16, 64), np.uint8), 2)
+    for columns, bits in ((64, 4), (127, 4), (128, 8)):
+        with pytest.raises(ValueError, match=rf"qweight.shape=\(1, {columns}\) must be"):
+            hostloops.unpack_marlin_codes(np.zeros((1, columns), np.int32), bits)
+    for n in (64, 136):
+        with pytest.raises(ValueError, match=f"n={n} must be 128 or up to 63 less"):
+            hostloops.unpack_marlin_codes(np.zeros((1, 256), np.int32), 4, n)
 
 
 def test_only_marlin_is_unpacked():

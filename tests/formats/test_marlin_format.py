@@ -1,4 +1,5 @@
-"""Contract under test: the Marlin layout is its closed form, loses nothing, and refuses what it cannot hold."""
+"""Contract under test: the Marlin layout is its closed form, loses nothing, and refuses what it cannot hold. (8 bits, zero points and
+columns that do not fill a block: test_marlin_kinds.)"""
 
 import hashlib
 
@@ -179,9 +180,8 @@ def make(k=32, n=64, groups=1, group_size=-1, zeros=None):
     ("weight", "message"),
     [
         (make(k=24), "k=24 must be a positive multiple of 16"),
-        (make(n=96), "n=96 must be a positive multiple of 64"),
-        (make(k=32, groups=2, group_size=16), "group_size=16 must be one of"),
-        (make(zeros=np.zeros((1, 64), np.uint8)), "zeros must be None"),
+        (make(n=36), "n=36 must be a positive multiple of 8"),
+        (make(k=48, groups=2, group_size=24), "group_size=24 must be -1 .* or a multiple of 16"),
     ],
 )
 def test_what_the_layout_cannot_hold_is_refused(weight, message):
@@ -198,13 +198,19 @@ def test_pack_wants_a_quantized_weight():
     ("changes", "error", "message"),
     [
         ({"layout": "nope"}, ValueError, "layout='nope'"),
-        ({"qweight": np.zeros((2, 64), np.int32)}, ValueError, r"\(2, 64\) must be \(k/16, 2n\)=\(2, 128\)"),
+        ({"qweight": np.zeros((2, 64), np.int32)}, ValueError, r"\(2, 64\) must be \(k/16, n_packed \* bits/2\)=\(2, 128\)"),
         ({"qweight": np.zeros((2, 128), np.int64)}, TypeError, "qweight.dtype=int64 must be int32"),
         ({"scales": np.ones((1, 32), np.float16)}, ValueError, "scales.shape"),
         ({"scales": np.ones((1, 64), np.float32)}, TypeError, "scales.dtype=float32"),
         ({"k": 0}, ValueError, "k=0 must be a positive integer"),
-        ({"n": 65}, ValueError, "scales.shape"),
-        ({"bits": 8}, ValueError, "bits=8"),
+        ({"n": 65}, ValueError, "n=65 must be a positive multiple of 8"),
+        ({"n": 72}, ValueError, r"qweight.shape=\(2, 128\)"),
+        ({"bits": 3}, ValueError, "bits=3"),
+        ({"bits": 8}, ValueError, r"qweight.shape=\(2, 128\) must be .*=\(2, 256\)"),
+        ({"zeros": np.zeros((1, 64), np.int32)}, ValueError, r"zeros.shape=\(1, 64\) must be .*=\(1, 8\)"),
+        ({"zeros": np.zeros((2, 64), np.float16)}, ValueError, r"zeros.shape=\(2, 64\) must be \(groups, n_packed\)=\(1, 64\)"),
+        ({"zeros": np.zeros((1, 8), np.uint8)}, TypeError, "zeros.dtype=uint8 must be int32 or float16"),
+        ({"zeros": np.full((1, 64), np.inf, np.float16)}, ValueError, r"zeros\[0, 0\]=inf must be finite"),
         ({"group_size": 5}, ValueError, "group_size=5 must divide k=32"),
     ],
 )

@@ -6,33 +6,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_marlin import testing
-from numba_marlin.formats import marlin
+from numba_marlin.formats import QuantizedWeight, marlin
+from numba_marlin.formats.floats import round_to
 from numba_marlin.quantize import dequantize, quantize, rtn
 
 
-def naive_quantize(w, group_size):
+SPANNED = ("normal", "heavy_tailed", "tiny", "sparse", "zero")  # not "large": a grid over both signs' extremes leaves float16
+
+
+def naive_quantize(w, group_size, bits=4, symmetric=True):
     """The rule, one group of one column at a time, in float64."""
     k, n = w.shape
     rows = k if group_size == -1 else group_size
-    codes, scales = np.empty((k, n), np.uint8), np.empty((k // rows, n), np.float16)
+    top, half = 2**bits - 1, 2 ** (bits - 1)
+    codes, scales, zeros = np.empty((k, n), np.uint8), np.empty((k // rows, n), np.float16), np.empty((k // rows, n), np.uint8)
     for group in range(k // rows):
         for column in range(n):
             part = w[group * rows : (group + 1) * rows, column].astype(np.float64)
-            largest = np.abs(part).max()
-            scale = np.float16(max(2 * largest / 15, 2.0**-24) if largest else 1)
-            scales[group, column] = scale
+            low, high = min(part.min(), 0), max(part.max(), 0)
+            span = 2 * np.abs(part).max() if symmetric else high - low
+            scale = np.float16(max(span / top, 2.0**-24) if span else 1)
+            zero = half if symmetric else min(max(round(-low / float(scale)), 0), top)
+            scales[group, column], zeros[group, column] = scale, zero
             for row, value in enumerate(part):
-                codes[group * rows + row, column] = min(max(round(value / float(scale)) + 8, 0), 15)
-    return codes, scales
+                codes[group * rows + row, column] = min(max(round(value / float(scale)) + zero, 0), top)
+    return codes, scales, zeros
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
 @given(data=st.data(), problem=testing.problems(max_n=64, max_k=256))
-@settings(max_examples=25, deadline=None)
-def test_quantisation_follows_the_rule(data, problem):
-    w = data.draw(testing.weights(problem.k, problem.n))
-    weight = quantize(w, group_size=problem.group_size)
-    codes, scales = naive_quantize(w[:, :4], problem.group_size)
+@settings(max_examples=15, deadline=None)
+def test_quantisation_follows_the_rule(data, problem, bits, symmetric):
+    w = data.draw(testing.weights(problem.k, problem.n, testing.WEIGHT_KINDS if symmetric else SPANNED))
+    weight = quantize(w, bits, problem.group_size, symmetric)
+    codes, scales, zeros = naive_quantize(w[:, :4], problem.group_size, bits, symmetric)
     assert np.array_equal(weight.scales[:, :4], scales)
+    assert weight.zeros is None if symmetric else np.array_equal(weight.zeros[:, :4], zeros)
     # float32 quotients may round a tie the other way; they may not do anything else.
     differs = weight.codes[:, :4] != codes
     step = np.repeat(scales.astype(np.float64), problem.k // problem.groups, axis=0)
@@ -40,16 +50,24 @@ def test_quantisation_follows_the_rule(data, problem):
     assert (np.abs(np.abs(quotient - np.floor(quotient)) - 0.5)[differs] < 1e-6).all()
 
 
+@pytest.mark.parametrize("scale_dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
 @given(data=st.data(), problem=testing.problems(max_n=128, max_k=512))
-@settings(max_examples=25, deadline=None)
-def test_no_weight_is_further_than_half_a_step(data, problem):
-    w = data.draw(testing.weights(problem.k, problem.n))
-    weight = quantize(w, group_size=problem.group_size)
+@settings(max_examples=10, deadline=None)
+def test_no_weight_is_further_than_half_a_step(data, problem, bits, symmetric, scale_dtype):
+    if scale_dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    w = data.draw(testing.weights(problem.k, problem.n, testing.WEIGHT_KINDS if symmetric else SPANNED))
+    weight = quantize(w, bits, problem.group_size, symmetric, scale_dtype)
     step = np.repeat(weight.scales.astype(np.float64), weight.rows_per_group, axis=0)
     error = np.abs(dequantize(weight, np.float64) - w)
-    # Beyond half a step only because the scale was rounded: by 7.5 roundings of 2**-11, or, subnormal, of 2**-25.
-    assert (error <= 0.5 * step * (1 + 1e-6) + 7.5 * np.maximum(step * 2.0**-11, 2.0**-25)).all()
-    assert np.isfinite(dequantize(weight)).all()
+    # Beyond half a step only because the scale was rounded, by 2**-11 (2**-8) of it or, subnormal, by 2**-25, and the grid is that much
+    # too short over all of its length, or half of it where zero is in the middle.
+    steps = (2**bits - 1) * (0.5 if symmetric else 1)
+    rounding = np.maximum(step * 2.0**-11, 2.0**-25) if scale_dtype == "float16" else step * 2.0**-8
+    assert (error <= 0.5 * step * (1 + 2.0**-12) + steps * rounding).all()
+    assert np.isfinite(dequantize(weight).astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", "bfloat16"])
@@ -133,8 +151,8 @@ def test_the_first_nonfinite_weight_is_named(value):
         (dict(w=np.ones((64, 0))), ValueError, r"w.shape=\(64, 0\) must not be empty"),
         (dict(w=np.ones((64, 64)), group_size=48), ValueError, "group_size=48 must divide k=64"),
         (dict(w=np.ones((64, 64)), group_size=-2), ValueError, "group_size=-2 must be positive"),
-        (dict(w=np.ones((64, 64)), group_size=64, bits=8), ValueError, "bits=8"),
-        (dict(w=np.ones((64, 64)), group_size=64, symmetric=False), ValueError, "symmetric=False is not supported yet"),
+        (dict(w=np.ones((64, 64)), group_size=64, bits=3), ValueError, "bits=3"),
+        (dict(w=np.ones((64, 64)), group_size=64, scale_dtype="float32"), ValueError, "scale_dtype='float32' must be one of"),
     ],
 )
 def test_bad_input_is_refused(arguments, error, message):
@@ -142,23 +160,61 @@ def test_bad_input_is_refused(arguments, error, message):
         quantize(**arguments)
 
 
-@given(testing.quantized_weights(testing.problems(max_n=64, max_k=128)))
-@settings(max_examples=25, deadline=None)
+def exact_weight(weight):
+    zeros = 1 << (weight.bits - 1) if weight.symmetric else np.repeat(weight.zeros.astype(np.float64), weight.rows_per_group, axis=0)
+    return (weight.codes.astype(np.float64) - zeros) * np.repeat(weight.scales.astype(np.float64), weight.rows_per_group, axis=0)
+
+
+@given(testing.quantized_weights(testing.problems(max_n=64, max_k=128, **testing.EVERY_SHAPE), **testing.EVERY_TYPE))
+@settings(max_examples=60, deadline=None)
 def test_dequantised_weights_are_rounded_once(weight):
-    exact = (weight.codes.astype(np.float64) - 8) * np.repeat(
-        weight.scales.astype(np.float64), weight.rows_per_group, axis=0
-    )
-    with np.errstate(over="ignore"):
-        once = exact.astype(np.float16)
-    assert np.array_equal(dequantize(weight), once)
+    exact = exact_weight(weight)
     assert np.array_equal(dequantize(weight, np.float64), exact)
-    assert np.array_equal(dequantize(weight, np.float32), exact)
-    assert np.array_equal(dequantize(marlin.pack(weight)), once)
+    single = dequantize(weight, np.float32)
+    assert np.array_equal(single, exact.astype(np.float32)) and (weight.zeros_kind == "float16" or np.array_equal(single, exact))
+    for dtype in ("float16", "bfloat16"):
+        once = round_to(exact, dtype)
+        assert np.array_equal(dequantize(weight, dtype), once)
+        assert np.array_equal(dequantize(marlin.pack(weight), dtype), once)
+    assert dequantize(weight).dtype.name == weight.scale_dtype
+
+
+def test_zero_points_of_float16_are_subtracted_exactly():
+    """15 - 2**-14 needs 18 bits: in float16 it would be 15, and in float32 the product with 1023/1024 would be rounded twice."""
+    zeros, scales = np.full((1, 2), 2.0**-14, np.float16), np.full((1, 2), 1 - 2.0**-11, np.float16)
+    weight = QuantizedWeight(np.full((16, 2), 15, np.uint8), scales, zeros)
+    assert (dequantize(weight, np.float64) == (15 - 2.0**-14) * (1 - 2.0**-11)).all()
+
+
+def test_spanning_grids_hold_zero_and_reach_the_ends():
+    w = np.array([[0.0, 1, -6, 0], [15, 5, -18, 0]])  # one side; zero is spanned too; both negative; nothing
+    weight = quantize(np.repeat(w, 8, axis=0), symmetric=False, group_size=-1)
+    assert weight.scales[0].tolist() == [1, np.float16(1 / 3), np.float16(1.2), 1]
+    assert weight.zeros[0].tolist() == [0, 0, 15, 0]
+    assert weight.codes[[0, 8]].T.tolist() == [[0, 15], [3, 15], [10, 0], [0, 0]]
+
+
+def test_spanning_grids_that_overflow_are_refused():
+    w = np.ones((64, 64))
+    w[40, 5], w[41, 5] = 65000, -65000
+    weight = quantize(w, group_size=32, symmetric=False, bits=8)  # 130000 / 255 steps, zero in the middle
+    assert np.isfinite(dequantize(weight)).all()
+    w[41, 5] = -65504 * 1.01
+    with pytest.raises(ValueError, match=r"group 1, column 5: the grid of weights from -66159 to 65000 reaches"):
+        quantize(w, group_size=32, symmetric=False, bits=8)
+    w[41, 5] = -1e300
+    with pytest.raises(ValueError, match=r"group 1, column 5: max\(w, 0\) - min\(w, 0\)=1e\+300 .* must be at most 65504"):
+        quantize(w, group_size=32, symmetric=False)
+
+
+def test_scales_of_bfloat16_reach_further():
+    pytest.importorskip("ml_dtypes")
+    weight = quantize(np.full((32, 64), 1e30), scale_dtype="bfloat16", group_size=32)
+    assert weight.scale_dtype == "bfloat16" and (weight.codes >= 15).all()
+    assert (quantize(np.full((32, 64), 1e-45), scale_dtype="bfloat16").scales.astype(float) == 2.0**-126).all()
 
 
 def test_dequantisation_subtracts_zero_points():
-    from numba_marlin.formats import QuantizedWeight
-
     zeros = np.array([[3, 0], [15, 8]], dtype=np.uint8)
     weight = QuantizedWeight(np.full((4, 2), 5, np.uint8), np.full((2, 2), 0.5, np.float16), zeros, group_size=2)
     assert dequantize(weight).tolist() == [[1, 2.5], [1, 2.5], [-5, -1.5], [-5, -1.5]]

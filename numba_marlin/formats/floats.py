@@ -1,0 +1,58 @@
+"""The 16-bit float types of scales and activations, by name: ``"float16"`` and ``"bfloat16"``.
+
+NumPy has no bfloat16; arrays of it are those of ``ml_dtypes``, which is imported when the first one is asked for and not
+before. ``round_to`` is the one conversion that rounds: to nearest even, once, from exact float64 values. (``astype`` of
+ml_dtypes goes from float64 to bfloat16 through float32, so that 1 + 2**-8 + 2**-40 becomes 1.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+HALF_TYPES = ("float16", "bfloat16")
+
+
+def float_type(dtype: object) -> np.dtype:
+    """A dtype, or the name of one, as a np.dtype in native byte order. ImportError, with what to do, for bfloat16 without ml_dtypes."""
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError as error:
+            raise ImportError("bfloat16 arrays on the host need ml_dtypes: pip install ml_dtypes") from error
+        return np.dtype(bfloat16)
+    return np.dtype(dtype).newbyteorder("=")
+
+
+def largest(dtype: object) -> float:
+    """The largest finite number of a 16-bit float type."""
+    return 65504.0 if float_type(dtype).name == "float16" else (2 - 2.0**-7) * 2.0**127
+
+
+def smallest_subnormal(dtype: object) -> float:
+    return 2.0**-24 if float_type(dtype).name == "float16" else 2.0**-133
+
+
+def unit_roundoff(dtype: object) -> float:
+    """Half the distance from 1 to the next number: the largest relative error of one rounding to nearest."""
+    return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[float_type(dtype).name]
+
+
+def round_to(values: np.ndarray, dtype: object) -> np.ndarray:
+    """float32 or float64 values rounded once to nearest even; above the largest number they become infinite."""
+    dtype = float_type(dtype)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if dtype.name != "bfloat16":
+            return np.asarray(values).astype(dtype, copy=False)
+        return _odd_float32(np.asarray(values)).astype(dtype)
+
+
+def _odd_float32(values: np.ndarray) -> np.ndarray:
+    """float32 of float64, rounded to odd: a last bit of 1 stands for everything that was cut off, so that a second rounding, to 22 bits
+    or fewer, falls as the only one would have."""
+    single = values.astype(np.float32)
+    if values.dtype == np.float32:
+        return single
+    inexact = (single != values) & np.isfinite(values)
+    away = inexact & (np.abs(single) > np.abs(values))
+    bits = single.view(np.uint32) - away.astype(np.uint32)  # towards zero; one below infinity is the largest number
+    return (bits | inexact.astype(np.uint32)).view(np.float32)
