@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import importlib
 import textwrap
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from numba_marlin import devices
 from numba_marlin.devices import Device
-from numba_marlin.formats.types import check_group_size
-from numba_marlin.formats.marlin import check_problem
+from numba_marlin.formats.floats import HALF_TYPES
+from numba_marlin.formats.marlin import check_problem, packed_columns
+from numba_marlin.formats.types import ZEROS_KINDS, check_bits, check_group_size
 from numba_marlin.kernels.definition import KernelDefinition, ceil_div
 from numba_marlin.layout.stripes import iterations_per_block
 
@@ -37,12 +38,21 @@ M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in 
 
 @dataclass(frozen=True)
 class Problem:
-    """``C[m, n] = A[m, k] @ W[k, n]`` with one scale per ``group_size`` rows of a column (-1: one per column)."""
+    """``C[m, n] = A[m, k] @ W[k, n]`` with one scale per ``group_size`` rows of a column (-1: one per column).
+
+    dtype: of activations, result and bias. bits: of a code. zeros: the kind of zero points, None for symmetric weights. bias: whether
+    one row of n numbers is added.
+    """
 
     m: int
     n: int
     k: int
     group_size: int = 128
+    dtype: str = "float16"
+    bits: int = 4
+    zeros: str | None = None
+    scale_dtype: str = "float16"
+    bias: bool = False
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -53,6 +63,10 @@ class Problem:
                 raise ValueError(f"{name}={value} must be positive and fit in 32 bits")
         object.__setattr__(self, "group_size", check_group_size(self.group_size, self.k))
         check_problem(self.k, self.n, self.group_size)
+        check_bits(self.bits)
+        for name, allowed in (("dtype", HALF_TYPES), ("scale_dtype", HALF_TYPES), ("zeros", ZEROS_KINDS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
 
     @property
     def groups(self) -> int:
@@ -60,9 +74,20 @@ class Problem:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of the problem when each is moved once: fp16 A, 4-bit W, fp16 scales, fp16 C."""
-        m, n, k = self.m, self.n, self.k
-        return 2 * m * k + n * k // 2 + 2 * self.groups * n + 2 * m * n
+        """Bytes of the problem when each is moved once: 16-bit A, W with scales and zero points as it is packed, bias, 16-bit C."""
+        m, n, k, columns = self.m, self.n, self.k, packed_columns(self.n)
+        zeros = {None: 0, "integer": self.bits, "float16": 16}[self.zeros]
+        weight = columns * k * self.bits // 8 + self.groups * columns * (16 + zeros) // 8
+        return 2 * m * k + weight + 2 * n * self.bias + 2 * m * n
+
+    @property
+    def has_zeros(self) -> bool:
+        return self.zeros is not None
+
+    @classmethod
+    def of(cls, m: int, weight, dtype: str = "float16", bias: bool = False) -> Problem:
+        """The problem of m rows of ``dtype`` times ``weight``, a QuantizedWeight or a PackedWeight."""
+        return cls(m, weight.n, weight.k, weight.group_size, dtype, weight.bits, weight.zeros_kind, weight.scale_dtype, bias)
 
 
 @dataclass(frozen=True)
@@ -124,7 +149,16 @@ def default_config(kernel: str, problem: Problem, device: Device):
     """The configuration of ``kernel`` that leads for ``problem`` on ``device``."""
     if kernel == "ampere":
         return _ampere_config(problem, WIDE if wide_leads(problem, device.sms) else DEEP, device)
-    return find_kernel(kernel).config_type(group_size=problem.group_size)
+    config_type = find_kernel(kernel).config_type
+    return config_type(**{each.name: getattr(problem, each.name) for each in fields(config_type)})
+
+
+def check_takes(kernel: str, problem: Problem) -> None:
+    """ValueError, naming the kernels that can, unless ``kernel`` takes problems of this kind."""
+    refusals = find_kernel(kernel).takes.refusals(problem)
+    if refusals:
+        able = [name for name in LADDER if not find_kernel(name).takes.refusals(problem)]
+        raise ValueError(f"kernel {kernel!r} does not take {'; nor '.join(refusals)}; kernels that do: {', '.join(able) or 'none'}")
 
 
 def check_config(kernel: str, config: object, problem: Problem) -> None:
@@ -133,8 +167,10 @@ def check_config(kernel: str, config: object, problem: Problem) -> None:
     if not isinstance(config, config_type):
         raise TypeError(f"config is a {type(config).__name__}, kernel {kernel!r} needs a {config_type.__name__}")
     if kernel != "ampere":
-        if config.group_size != problem.group_size:
-            raise ValueError(f"config.group_size={config.group_size} must be the weight's group_size={problem.group_size}")
+        for name in (each.name for each in fields(config)):
+            if getattr(config, name) != getattr(problem, name):
+                owner = "the activations'" if name == "dtype" else "the problem's" if name == "bias" else "the weight's"
+                raise ValueError(f"config.{name}={getattr(config, name)} must be {owner} {name}={getattr(problem, name)}")
         return
     group_blocks = -1 if problem.group_size == -1 else problem.group_size // 16
     if config.group_blocks != group_blocks:
@@ -199,6 +235,7 @@ def figures(problem: Problem, kernel: str, config, grid: tuple[int, int, int], d
 def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Candidate:
     """``problem`` on ``kernel`` with ``config`` (default: ``default_config``); ValueError if the device cannot hold it."""
     definition = find_kernel(kernel)
+    check_takes(kernel, problem)
     chosen = default_config(kernel, problem, device) if config is None else config
     check_config(kernel, chosen, problem)
     shared_bytes = definition.shared_bytes(chosen)
@@ -218,13 +255,15 @@ def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Can
 
 def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
     """All candidates that fit ``device``, best first; ValueError, with what is wrong with each, if there is none."""
-    first = default_config("ampere", problem, device)
-    tried = [("ampere", first)]
-    tried += [("ampere", _ampere_config(problem, shape, device)) for shape in TILE_SHAPES]
+    tried, first = [], None
+    if not find_kernel("ampere").takes.refusals(problem):
+        first = default_config("ampere", problem, device)
+        tried = [("ampere", first)]
+        tried += [("ampere", _ampere_config(problem, shape, device)) for shape in TILE_SHAPES]
     tried += [(name, None) for name in reversed(LADDER) if name != "ampere"]
     result, refusals = [], []
     for position, (kernel, config) in enumerate(tried):
-        if config == first and position:
+        if config is not None and config == first and position:
             continue
         try:
             result.append(candidate(problem, device, kernel, config))
@@ -257,8 +296,10 @@ class Explanation:
     def __str__(self) -> str:
         p, d = self.problem, self.device
         groups = "one scale per column" if p.group_size == -1 else f"groups of {p.group_size}"
+        groups += "".join(f", {text}" for text, there in ((f"zero points ({p.zeros})", p.has_zeros), ("a bias", p.bias)) if there)
+        groups += "" if (p.dtype, p.scale_dtype) == ("float16", "float16") else f"; {p.dtype}, scales {p.scale_dtype}"
         lines = [
-            f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], 4-bit weights, {groups}",
+            f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], {p.bits}-bit weights, {groups}",
             f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB shared memory a block ({d.source})",
             f"moves at least {p.least_bytes:,} bytes" + (f", in {p.least_bytes / d.bandwidth_bytes * 1e6:.3g} us if nothing else took time" if d.bandwidth_bytes else "") + " (modelled)",
         ]
@@ -283,9 +324,12 @@ def _lines(each: Candidate, position: int) -> list[str]:
     return lines
 
 
-def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200") -> Explanation:
-    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``."""
-    problem = Problem(m, n, k, group_size)
+def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types) -> Explanation:
+    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``.
+
+    types: dtype, bits, zeros, scale_dtype and bias of the ``Problem``.
+    """
+    problem = Problem(m, n, k, group_size, **types)
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")

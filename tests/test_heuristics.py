@@ -73,7 +73,7 @@ def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_
         ((0, 256, 1024), "m=0 must be positive"),
         ((-1, 256, 1024), "m=-1 must be positive"),
         ((2**31, 256, 1024), "m=2147483648 must be positive and fit in 32 bits"),
-        ((16, 100, 1024), "n=100 must be a positive multiple of 64"),
+        ((16, 100, 1024), "n=100 must be a positive multiple of 8"),
         ((16, 256, 1000), "k=1000"),
         ((16, 256, 1032), "k=1032"),
         ((16, 256, 1024, 48), "group_size=48"),

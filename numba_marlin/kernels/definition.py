@@ -34,6 +34,33 @@ PARAMETER_TYPES = ("u64", "i32", "tensormap")
 
 
 @dataclass(frozen=True)
+class Takes:
+    """The problems that a kernel takes, whatever the configuration; the defaults are those of the published Marlin. dtypes: pairs of the types of
+    activations (and results) and of scales; bits of a code; zeros: kinds of zero points (``formats.types.ZEROS_KINDS``); bias: whether one
+    may be added; column_step: what n must be a multiple of; group_sizes: None for -1 and any multiple of 16."""
+    dtypes: tuple[tuple[str, str], ...] = (("float16", "float16"),)
+    bits: tuple[int, ...] = (4,)
+    zeros: tuple[str | None, ...] = (None,)
+    bias: bool = False
+    column_step: int = 64
+    group_sizes: tuple[int, ...] | None = (-1, 32, 64, 128)
+
+    def refusals(self, problem) -> tuple[str, ...]:
+        """What of ``problem`` (a ``heuristics.Problem``) the kernel does not take, a phrase each; empty if it takes all of it."""
+        found = []
+        if (problem.dtype, problem.scale_dtype) not in self.dtypes:
+            found.append(f"dtype={problem.dtype} with scale_dtype={problem.scale_dtype}")
+        found += [f"{name}={value}" for name, value, allowed in (("bits", problem.bits, self.bits), ("zeros", problem.zeros, self.zeros)) if value not in allowed]
+        if problem.bias and not self.bias:
+            found.append("a bias")
+        if problem.n % self.column_step:
+            found.append(f"n={problem.n}, which must be a multiple of {self.column_step}")
+        if self.group_sizes is not None and problem.group_size not in self.group_sizes:
+            found.append(f"group_size={problem.group_size}, which must be one of {self.group_sizes}")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
 class KernelDefinition:
     """name: also the name of its module and, as marlin_NAME, of its PTX entry; config_type: a frozen dataclass that refuses what the kernel
     cannot do; parameters: (name, type) in order, type u64 for a device address, i32, or tensormap: 128 bytes
@@ -42,7 +69,9 @@ class KernelDefinition:
     multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of partials, bytes of locks): what a kernel with these two parameters
     needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a launch wait for
     each other where they share a workspace, so that all of them must be on the device at once; cluster(config): blocks of a cluster, 1 for
-    none; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)}."""
+    none; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)};
+    takes: the problems it can be configured for; method(config): how it multiplies, one of ``reference.METHODS``, None for the default, which says
+    how far its results may be from exact ones."""
     name: str
     config_type: type
     parameters: tuple[tuple[str, str], ...]
@@ -57,6 +86,8 @@ class KernelDefinition:
     cluster: Callable[[Any], int] = lambda config: 1
     blocks_per_sm: Callable[[Any], int] = lambda config: 1
     tensor_maps: Callable[..., dict] = lambda config, m, n, k, a_stride: {}
+    takes: Takes = Takes()
+    method: Callable[[Any], str | None] = lambda config: None
 
     def __post_init__(self):
         if not self.name.isidentifier():

@@ -9,7 +9,7 @@ Parameters and shapes as in ``naive``. Group scales multiply the fp16 weights (o
 """
 from dataclasses import dataclass
 
-from numba_marlin.kernels.definition import KernelDefinition, ceil_div
+from numba_marlin.kernels.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.verbs import number_verbs
 
 THREADS = 128
@@ -127,4 +127,5 @@ KERNEL = KernelDefinition(
     shared_bytes=lambda config: A_BYTES + B_BYTES,
     grid=lambda config, m, n, k, sms: (n // TILE_N, ceil_div(m, TILE_M), 1),
     min_arch="sm_80",
+    takes=Takes(group_sizes=None),
 )
