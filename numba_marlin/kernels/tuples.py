@@ -1,0 +1,51 @@
+"""Device verbs over tuples of registers, cut into pieces by halving at compile time: accumulators never see an array, nor an index at run time.
+
+A verb takes (tuple of ``piece`` values, where) and is applied to one piece after the other. ``stride`` moves ``where`` from piece to piece: bytes, or a function that
+says how far the second half lies behind a first half of that many pieces; 0 hands on ``where``, of whatever type, as it is. ``number``: its type, lang.uint32 or lang.uint64.
+"""
+
+
+def for_each(lang, width, piece, verb, stride=0, number=None):
+    """-> device function (values, where), for a verb that returns nothing."""
+    if width == piece:
+        return verb
+    half, moved = _halve(lang, width, piece, stride, number)
+    first, second = for_each(lang, half, piece, verb, stride, number), for_each(lang, width - half, piece, verb, stride, number)
+
+    @lang.device
+    def both(values, where):
+        first(values[:half], where)
+        second(values[half:], moved(where))
+
+    return both
+
+
+def map_each(lang, width, piece, verb, stride=0, number=None):
+    """-> device function (values, where) that returns the verb's tuples, put together."""
+    if width == piece:
+        return verb
+    half, moved = _halve(lang, width, piece, stride, number)
+    first, second = map_each(lang, half, piece, verb, stride, number), map_each(lang, width - half, piece, verb, stride, number)
+
+    @lang.device
+    def both(values, where):
+        return first(values[:half], where) + second(values[half:], moved(where))
+
+    return both
+
+
+def _halve(lang, width, piece, stride, number):
+    if width % piece:
+        raise ValueError(f"width={width} must be a multiple of piece={piece}")
+    pieces = (width // piece + 1) // 2
+    skipped = stride(pieces) if callable(stride) else pieces * stride
+
+    @lang.device
+    def same(where):
+        return where
+
+    @lang.device
+    def moved(where):
+        return number(where + number(skipped))
+
+    return pieces * piece, moved if skipped else same

@@ -1,0 +1,111 @@
+"""The sizes of the Hopper kernel (``wgmma``): what can be chosen, and what follows from it. Pure."""
+from dataclasses import dataclass
+
+from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.kernels.pipeline import barrier_bytes
+
+STAGE_K = 64  # one row of the 128-byte swizzle
+STAGE_ROWS = STAGE_K // 16
+WARPGROUP = 128
+ALIGNMENT = 1024  # of what a 128-byte swizzle is applied to
+SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
+REGISTER_FILE = 65536
+
+
+@dataclass(frozen=True)
+class WgmmaConfig:
+    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n and one producer.
+
+    stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
+    do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
+    tile_m: int = 128
+    tile_n: int = 256
+    warpgroups: int = 2
+    stages: int = 6
+    group_blocks: int = 8
+    split: bool = True
+    group_m: int = 8
+
+    def __post_init__(self):
+        if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
+            raise ValueError(f"tile_m={self.tile_m} must be a multiple of 16 from 16 to 256")
+        if self.tile_n not in (64, 128, 256):
+            raise ValueError(f"tile_n={self.tile_n} must be 64, 128 or 256")
+        if self.warpgroups not in (1, 2) or self.tile_n < 64 * self.warpgroups:
+            raise ValueError(f"warpgroups={self.warpgroups} must be 1 or 2, with 64 of the tile_n={self.tile_n} columns at least for each")
+        if self.group_blocks not in (-1, 2, 4, 8, 16):
+            raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
+        if self.words * self.tile_m > 256:
+            raise ValueError(f"tile_m={self.tile_m} with {self.words} words a warp takes {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most")
+        if self.stages < 2:
+            raise ValueError(f"stages={self.stages} must be at least 2: one multiplies while the next is on its way")
+        if self.group_m < 1:
+            raise ValueError(f"group_m={self.group_m} must be at least 1")
+        if self.shared_bytes > SHARED_LIMIT:
+            raise ValueError(f"{self.stages} stages of a {self.tile_m} x {self.tile_n} tile take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
+
+    @property
+    def grouped(self):
+        return self.group_blocks != -1
+
+    @property
+    def words(self):
+        """Words of a lane's 16-byte vector that one warp takes: as many m64 blocks of the instruction a warpgroup multiplies."""
+        return self.tile_n // (64 * self.warpgroups)
+
+    @property
+    def threads(self):
+        return WARPGROUP * (self.warpgroups + 1)
+
+    @property
+    def x_stage_bytes(self):
+        return self.tile_m * STAGE_K * 2
+
+    @property
+    def w_row_bytes(self):
+        return self.tile_n * 8
+
+    @property
+    def groups_per_stage(self):
+        return max(1, STAGE_ROWS // self.group_blocks) if self.grouped else 0
+
+    @property
+    def s_row_bytes(self):
+        return self.tile_n * 2
+
+    @property
+    def stage_bytes(self):
+        return ceil_div(self.x_stage_bytes + STAGE_ROWS * self.w_row_bytes + self.groups_per_stage * self.s_row_bytes, ALIGNMENT) * ALIGNMENT
+
+    @property
+    def c_warp_bytes(self):
+        return self.tile_m * 32 * self.words
+
+    @property
+    def c_bytes(self):
+        return self.tile_m * self.tile_n * 2
+
+    @property
+    def shared_bytes(self):
+        """Stages, the tile of C, barriers, a word for each consumer, and what aligning the whole may cost."""
+        return self.stages * self.stage_bytes + self.c_bytes + barrier_bytes(self.stages) + 16 + ALIGNMENT
+
+    @property
+    def partial_bytes(self):
+        return self.tile_m * self.tile_n * 4
+
+    def tiles(self, m, n):
+        return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)
+
+    def grid(self, m, n, k, sms):
+        tiles = self.tiles(m, n)
+        units = tiles * ceil_div(k, STAGE_K)
+        if units >= 2**31:
+            raise ValueError(f"m={m}, n={n}, k={k} are {units} steps of a tile, must be below 2**31: the kernel counts in 32 bits")
+        return (min(sms, units if self.split else tiles), 1, 1)
+
+    def workspace_bytes(self, m, n, k, sms):
+        """A block holds two partial tiles at most: the end of one that another block began, and the beginning of one that another ends."""
+        blocks = self.grid(m, n, k, sms)[0]
+        shared = self.tiles(m, n) % blocks if self.split else 0
+        return (2 * blocks * self.partial_bytes, 4 * shared * self.warpgroups) if shared else (0, 0)

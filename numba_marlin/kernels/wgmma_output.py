@@ -1,0 +1,165 @@
+"""How the sums of the Hopper kernel (``wgmma``) leave its registers: added up across blocks, scaled, transposed, stored.
+
+``sums``: a tuple with, for each word that a warp takes, the accumulators of one m64 block. Accumulator 4 v + 2 h + e of lane 4 g + t is the product of
+column g + 8 h of the word's 16 and row 8 v + 2 t + e of x. ``lane_place``: (consumer warpgroup, thread in it, its first word, its 64-column block, lane);
+``item``, ``work``: see ``wgmma_schedule``. A warpgroup goes its own way: nowhere here does it wait for the other.
+"""
+from types import SimpleNamespace
+
+from numba_marlin.kernels.tuples import for_each, map_each
+from numba_marlin.kernels.wgmma_config import WARPGROUP
+from numba_marlin.kernels.wgmma_schedule import schedule_verbs
+
+FIRST_BARRIER = 1  # the warpgroups' named barriers; 0 is syncthreads
+ALL_LANES = 0xFFFFFFFF
+
+
+def output_verbs(lang, config):
+    """-> namespace of device functions: combine, scale_columns, write_result, drain."""
+    cuda, ptx = lang.cuda, lang.ptx
+    uint32, uint64, int32 = lang.uint32, lang.uint64, lang.int32
+    schedule = schedule_verbs(lang, config)
+    corner, sharers = schedule.corner, schedule.sharers
+    ACCUMULATORS, WORDS, CONSUMERS = config.tile_m // 2, config.words, config.warpgroups
+    PARTIAL, grouped, SPLIT = config.partial_bytes, config.grouped, config.split
+    QUAD = WARPGROUP * 16  # bytes of one accumulator quad of all threads of a warpgroup
+    WORD = ACCUMULATORS // 4 * QUAD
+    C_WARP, C_ROW = config.c_warp_bytes, 32 * config.words
+    SWIZZLE = {1: 4, 2: 2, 4: 1}[config.words]  # rows that share a value to xor: those of 128 bytes
+    zeros = ptx.zero_f32(width=ACCUMULATORS)
+    wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
+
+    @lang.device
+    def add_quad(values, address):
+        other = ptx.ld_global_v4_f32(address)
+        return values[0] + other[0], values[1] + other[1], values[2] + other[2], values[3] + other[3]
+
+    @lang.device
+    def store_sixteen_rows(values, address):
+        ptx.stmatrix_x4_trans(address, (ptx.cvt_rn_f16x2_f32(values[0], values[1]), ptx.cvt_rn_f16x2_f32(values[2], values[3]),
+                                        ptx.cvt_rn_f16x2_f32(values[4], values[5]), ptx.cvt_rn_f16x2_f32(values[6], values[7])))
+
+    @lang.device
+    def scale_quad(values, pair):
+        return values[0] * pair[0], values[1] * pair[0], values[2] * pair[1], values[3] * pair[1]
+
+    put_word = for_each(lang, ACCUMULATORS, 4, lang.device(lambda values, address: ptx.st_global_v4_f32(address, values)), QUAD, uint64)
+    add_word = map_each(lang, ACCUMULATORS, 4, add_quad, QUAD, uint64)
+    scale_word = map_each(lang, ACCUMULATORS, 4, scale_quad)
+    store_word = for_each(lang, ACCUMULATORS, 8, store_sixteen_rows, 16 * C_ROW, uint32)
+
+    @lang.device
+    def put_one(one, address):
+        put_word(one[0], address)
+
+    @lang.device
+    def zero_one(one, where):
+        return (zeros(),)
+
+    @lang.device
+    def add_one(one, address):
+        return (add_word(one[0], address),)
+
+    @lang.device
+    def scale_one(one, address):
+        """address: of the scale of column g of the word; that of column g + 8 stands two further on."""
+        low, high = ptx.cvt_f32_f16(ptx.ld_global_b16(address)), ptx.cvt_f32_f16(ptx.ld_global_b16(address + uint64(4)))
+        return (scale_word(one[0], (low, high)),)
+
+    @lang.device
+    def store_one(one, place):
+        """place: (start of the lane's row, chunk before the xor, what to xor it with)"""
+        store_word(one[0], uint32(place[0] + uint32(place[1] ^ place[2]) * uint32(16)))
+
+    put = for_each(lang, WORDS, 1, put_one, WORD, uint64)
+    add = map_each(lang, WORDS, 1, add_one, WORD, uint64)
+    clear = map_each(lang, WORDS, 1, zero_one)
+    # one scale a column: in every 32 columns in the order 2i + {0, 1, 8, 9, 16, 17, 24, 25}, so word 1 begins 4 behind word 0, word 2 begins 32 behind
+    scale = map_each(lang, WORDS, 1, scale_one, lambda words: {1: 8, 2: 64}[words], uint64)
+
+    @lang.device
+    def next_chunks(place):
+        return place[0], uint32(place[1] + uint32(2)), place[2]
+
+    def store_from(words):
+        if words == 1:
+            return store_one
+        rest = store_from(words - 1)
+
+        @lang.device
+        def store(sums, place):
+            store_one(sums[:1], place)
+            rest(sums[1:], next_chunks(place))
+        return store
+
+    store_words = store_from(WORDS)
+
+    @lang.device
+    def combine(sums, flags, partials, locks, item, work, lane_place):
+        """-> (whether this block has a tile's whole sums, sums). A part of a tile goes to the workspace; the last block to come takes all parts of the
+        tile out again and adds them in the order of the blocks."""
+        tile, first, steps = item[0], item[1], item[2]
+        if not SPLIT or steps == work[0]:
+            return True, sums
+        warpgroup, own = lane_place[0], lane_place[1]
+        stripe, block = work[4], uint32(cuda.blockIdx.x)
+        first_block, last_block, start = sharers(work, tile)
+        own_part = partials + uint64(warpgroup) * uint64(WORDS * WORD) + uint64(own) * uint64(16)
+        # a block's first slot holds the end of a tile that others began, its second the beginning of a tile
+        put(sums, own_part + uint64(uint32(2) * block + (uint32(0) if start < block * stripe else uint32(1))) * uint64(PARTIAL))
+        ptx.bar_sync(warpgroup + uint32(FIRST_BARRIER), uint32(WARPGROUP))
+        if own == uint32(0):
+            lock = locks + uint64((tile - work[3] * uint32(cuda.gridDim.x)) * uint32(CONSUMERS) + warpgroup) * uint64(4)
+            came_last = ptx.atom_add_acq_rel_gpu(lock, uint32(1)) == uint32(last_block - first_block)
+            ptx.st_shared_b32(flags + warpgroup * uint32(4), uint32(1) if came_last else uint32(0))
+            if came_last:
+                ptx.st_global_b32(lock, uint32(0))
+        ptx.bar_sync(warpgroup + uint32(FIRST_BARRIER), uint32(WARPGROUP))
+        if ptx.ld_shared_b32(flags + warpgroup * uint32(4)) == uint32(0):
+            return False, sums
+        sums = clear(sums, uint32(0))
+        other = first_block
+        while other <= last_block:
+            slot = uint32(2) * other + (uint32(0) if start < other * stripe else uint32(1))
+            sums = add(sums, own_part + uint64(slot) * uint64(PARTIAL))
+            other = uint32(other + uint32(1))
+        return True, sums
+
+    @lang.device
+    def scale_columns(sums, scales, item, work, lane_place, sizes):
+        """Per-column scales, in fp32, before the cast."""
+        if grouped:
+            return sums
+        row, tile_column = corner(work, item[0])
+        column = uint32(tile_column + lane_place[3] * uint32(64))
+        if column >= sizes[1]:
+            return sums
+        word, g = lane_place[2], uint32(lane_place[4] // uint32(4))
+        position = column + word // uint32(2) * uint32(32) + word % uint32(2) * uint32(4) + g // uint32(2) * uint32(8) + g % uint32(2)
+        return scale(sums, scales + uint64(position) * uint64(2))
+
+    @lang.device
+    def write_result(sums, c_shared, c_map, item, work, lane_place):
+        """The warp's columns of the tile: transposed into its own part of shared memory, from there to C, clipped at the matrix's edges."""
+        warpgroup, own, first_word, block, lane = lane_place
+        row, column = corner(work, item[0])
+        box = uint32(c_shared + (warpgroup * uint32(4) + own // uint32(32)) * uint32(C_WARP))
+        if lane == uint32(0):
+            wait_for_store()
+        ptx.bar_warp_sync(uint32(ALL_LANES))
+        own_row = uint32(lane // uint32(16) * uint32(8) + lane % uint32(8))
+        place = (uint32(box + own_row * uint32(C_ROW)), uint32(lane // uint32(8) % uint32(2)), uint32(own_row // uint32(SWIZZLE) % uint32(2 * WORDS)))
+        store_words(sums, place)
+        ptx.fence_proxy_async_shared()
+        ptx.bar_warp_sync(uint32(ALL_LANES))
+        if lane == uint32(0):
+            ptx.cp_async_bulk_tensor_2d_s2g(c_map, int32(column + block * uint32(64) + first_word * uint32(16)), int32(row), box)
+            ptx.cp_async_bulk_commit_group()
+
+    @lang.device
+    def drain(lane_place):
+        """Shared memory must outlive the copies out of it."""
+        if lane_place[4] == uint32(0):
+            wait_for_store()
+
+    return SimpleNamespace(combine=combine, scale_columns=scale_columns, write_result=write_result, drain=drain)
