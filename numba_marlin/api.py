@@ -6,23 +6,22 @@ anything is written; ``CapabilityMissing`` says that this machine lacks what was
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 
-from numba_marlin import backends, devices, driver, heuristics
+from numba_marlin import backends, calls, devices, driver, heuristics
 from numba_marlin.backends import RunInfo, Workspace
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
 from numba_marlin.quantize import dequantize
 from numba_marlin.quantize import quantize as _round_to_nearest
 
-log = logging.getLogger("numba_marlin")
 _METHODS = {"rtn": _round_to_nearest}
 _thread = threading.local()
 
@@ -87,9 +86,9 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def _check_x(x: object, p: PackedWeight) -> arrays.ArrayView:
     view = arrays.view("x", x)
-    if view.dtype != np.float16:
+    if view.type_name not in HALF_TYPES or not (isinstance(view.dtype, str) or view.dtype.isnative):
         convert = "x.half()" if view.kind == "torch" else "x.astype(numpy.float16)"
-        raise TypeError(f"x.dtype={view.dtype} must be float16 in native byte order; convert with {convert}")
+        raise TypeError(f"x.dtype={view.dtype} must be float16 or bfloat16, in native byte order; convert with {convert}")
     if len(view.shape) != 2:
         raise ValueError(f"x.shape={view.shape} must have 2 dimensions (m, k); reshape with x.reshape(-1, {p.k})")
     if view.shape[1] != p.k:
@@ -99,15 +98,21 @@ def _check_x(x: object, p: PackedWeight) -> arrays.ArrayView:
     return view
 
 
-def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int]) -> arrays.ArrayView:
-    view = arrays.view("out", out)
-    if view.dtype != np.float16:
-        raise TypeError(f"out.dtype={view.dtype} must be float16")
+def _check_beside(name: str, array: object, x: arrays.ArrayView, shape: tuple[int, ...], meaning: str) -> arrays.ArrayView:
+    """An array of x's type and ``shape`` that is where x is."""
+    view = arrays.view(name, array)
+    if view.type_name != x.type_name:
+        raise TypeError(f"{name}.dtype={view.dtype} must be {x.type_name}, x's")
     if view.shape != shape:
-        raise ValueError(f"out.shape={view.shape} must be (m, n)={shape}")
+        raise ValueError(f"{name}.shape={view.shape} must be {meaning}={shape}")
     if view.device != x.device:
         places = ["the host" if each.on_host else f"cuda:{each.device}" for each in (view, x)]
-        raise ValueError(f"out is on {places[0]}, must be where x is: {places[1]}")
+        raise ValueError(f"{name} is on {places[0]}, must be where x is: {places[1]}")
+    return view
+
+
+def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int]) -> arrays.ArrayView:
+    view = _check_beside("out", out, x, shape, "(m, n)")
     if view.readonly:
         raise ValueError("out is read-only, must be writable")
     if not view.on_host and (not view.contiguous or view.address % 16):
@@ -118,32 +123,46 @@ def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int]) -> arra
 
 
 def matmul(
-    x, p: PackedWeight, backend: str = "auto", out=None, *, kernel: str | None = None, config=None, stream=None,
+    x, p: PackedWeight, backend: str = "auto", out=None, *, bias=None, kernel: str | None = None, config=None, stream=None,
     compiler: str = COMPILERS[0], workspace: Workspace | None = None, return_info: bool = False,
 ):
-    """x fp16 [m, k] @ weight [k, n] -> fp16 [m, n], of x's library and on x's device.
+    """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library and type (float16 or bfloat16) and on x's device.
 
     backend: "cuda"; "emulator" executes the same compiled kernel on the CPU; "reference" is the float64 product, rounded;
     "auto" takes CUDA if there is a usable device, else the emulator. ``last_run()``, ``return_info=True`` (-> result, RunInfo)
     and the log ("numba_marlin", INFO) say which it was.
-    x: NumPy, CuPy, torch or Numba; strided or misaligned x is copied. out: fp16 [m, n] to write to, apart from x.
+    x: NumPy, CuPy, torch or Numba; what a kernel cannot read where it lies is copied. out: [m, n] to write to, apart from x. bias and out
+    are of x's type and where x is.
     kernel, config: a rung of the ladder and its configuration; default: ``explain``'s choice.
     stream: a raw handle or a stream object; default: the current stream of x's library. Host arrays are waited for.
     """
+    plain = config is None and stream is None and workspace is None
+    if plain and not return_info:
+        found = calls.again(x, p, out, bias, (backend, kernel, compiler, bias is None))
+        if found is not None:
+            result, _thread.last = found
+            return result
     _check_packed(p)
     _check_choice("compiler", compiler, COMPILERS)
     x_view = _check_x(x, p)
-    problem = Problem(x_view.shape[0], p.n, p.k, p.group_size)
+    problem = Problem.of(x_view.shape[0], p, x_view.type_name, bias is not None)
     shape = (problem.m, problem.n)
     out_view = None if out is None else _check_out(out, x_view, shape)
+    bias_view = None if bias is None else arrays.contiguous("bias", _check_beside("bias", bias, x_view, (problem.n,), "(n,)"))
     if workspace is not None and not isinstance(workspace, Workspace):
         raise TypeError(f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace")
 
     plan = backends.plan(problem, backend, kernel, config, x_view.device or 0)
-    run = _matmul_cuda if plan.backend == "cuda" else _matmul_host
-    result, info = run(x_view, out_view, p, problem, plan, compiler, stream, workspace)
+    if plan.backend != "cuda":
+        result, info = _matmul_host(x_view, out_view, p, problem, plan, compiler, workspace, bias_view)
+    elif x_view.on_host:
+        result, info = _matmul_from_host(x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view)
+    else:
+        result, info, prepared = _matmul_cuda(x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view)
+        if plain and prepared is not None:
+            calls.remember(x, x_view, p, (backend, kernel, compiler, bias is None), prepared)
     _thread.last = info
-    log.info("matmul m=%d n=%d k=%d ran on %s (%s)", problem.m, problem.n, problem.k, info.device, info.reason)
+    calls.log_run(info)
     result = out if out is not None else result
     return (result, info) if return_info else result
 
@@ -157,37 +176,46 @@ def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None)
     return result
 
 
-def _matmul_host(x, out, p, problem, plan, compiler, stream, workspace):
-    host = arrays.contiguous("x", arrays.view("x", arrays.to_host(x))).host
+def _matmul_host(x, out, p, problem, plan, compiler, workspace, bias):
+    host = arrays.contiguous("x", arrays.view("x", arrays.to_host(x, exact=True))).host
+    added = None if bias is None else arrays.to_host(bias, exact=True)
     if plan.backend == "reference":
-        y, info = backends.run_reference(host, p, problem, plan.reason)
+        y, info = backends.run_reference(host, p, problem, plan.reason, added)
     else:
-        y, info = backends.run_emulator(host, p, problem, plan, compiler, workspace)
+        y, info = backends.run_emulator(host, p, problem, plan, compiler, workspace, added)
     return _hand_back(y, x, out), info
 
 
-def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace):
-    ordinal = x.device or 0
+def _matmul_from_host(x, out, p, problem, plan, compiler, stream, workspace, bias):
     handle = arrays.stream_handle(stream, x.stream)
-    if x.on_host:
-        plan.compile(compiler)
-        start = time.perf_counter()
-        a = arrays.view("x", driver.DeviceArray.from_host(x.host, ordinal))
-        c = arrays.view("out", driver.DeviceArray((problem.m, problem.n), np.float16, ordinal))
-        info = backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
-        driver.synchronize(ordinal, handle)
-        y = c.owner.to_host()
-        return _hand_back(y, x, out), replace(info, seconds=time.perf_counter() - start)
-    a = arrays.contiguous("x", x)
+    plan.compile(compiler)
+    start = time.perf_counter()
+
+    def copied(view):
+        return arrays.view("copy", driver.DeviceArray.from_host(view.host, 0))
+
+    c = arrays.view("out", driver.DeviceArray((problem.m, problem.n), x.host.dtype, 0))
+    b = None if bias is None else copied(bias)
+    _, info = backends.run_cuda(copied(x), c, p, problem, plan, compiler, 0, handle, workspace, b)
+    driver.synchronize(0, handle)
+    y = c.owner.to_host()
+    return _hand_back(y, x, out), replace(info, seconds=time.perf_counter() - start)
+
+
+def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace, bias):
+    """(result, RunInfo, what was prepared if it was for x where it lies)"""
+    handle = arrays.stream_handle(stream, x.stream)
+    strides = any(name == "a_stride" for name, _ in plan.definition.parameters)
+    a = arrays.rows("x", x) if strides else arrays.contiguous("x", x)
     c = arrays.view("out", arrays.empty_like(x, (problem.m, problem.n))) if out is None else out
     # x's library made the copy and the result in the order of its own stream, and hands their memory on in that order.
     crossing = handle != x.stream and (a is not x or out is None)
     if crossing:
-        driver.follow(ordinal, handle, x.stream)
-    info = backends.run_cuda(a, c, p, problem, plan, compiler, ordinal, handle, workspace)
+        driver.follow(x.device, handle, x.stream)
+    prepared, info = backends.run_cuda(a, c, p, problem, plan, compiler, x.device, handle, workspace, bias)
     if crossing:
-        driver.follow(ordinal, x.stream, handle)
-    return c.owner, info
+        driver.follow(x.device, x.stream, handle)
+    return c.owner, info, prepared if a is x else None
 
 
 def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices.Device | None = None):

@@ -10,13 +10,14 @@ import functools
 import math
 import time
 import weakref
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from numba_marlin import compiler as compiler_room
 from numba_marlin import devices, driver, launch, reference
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.formats.floats import round_to
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel, rank
 from numba_marlin.interop import arrays
 
@@ -26,13 +27,14 @@ BACKENDS = ("auto", "cuda", "emulator", "reference")
 @dataclass(frozen=True)
 class RunInfo:
     """What ``matmul`` did. ``seconds`` is host wall time of the call, with compilation left out; on a GPU it includes no wait
-    unless the arrays were on the host. ``instructions``: warp instructions the PTX machine executed."""
+    unless the arrays were on the host; None for a call like one before, which nobody timed (``calls``).
+    ``instructions``: warp instructions the PTX machine executed."""
 
     backend: str
     reason: str
     problem: Problem
     device: str
-    seconds: float
+    seconds: float | None
     candidate: Candidate | None = None
     compiled: object | None = None
     instructions: int | None = None
@@ -40,7 +42,7 @@ class RunInfo:
     def to_dict(self) -> dict:
         return {
             "backend": self.backend, "reason": self.reason, "problem": asdict(self.problem), "device": self.device,
-            "seconds": round(self.seconds, 6), "instructions": self.instructions,
+            "seconds": None if self.seconds is None else round(self.seconds, 6), "instructions": self.instructions,
             "candidate": None if self.candidate is None else self.candidate.to_dict(),
             "target": getattr(self.compiled, "target", None), "compiler": getattr(self.compiled, "compiler", None),
         }
@@ -54,6 +56,10 @@ class Plan:
     reason: str
     device: devices.Device | None
     candidate: Candidate | None
+
+    @property
+    def definition(self):
+        return find_kernel(self.candidate.kernel)
 
     def compile(self, compiler: str):
         """The CompiledKernel of the candidate for the device; from memory or the disk cache if it is there."""
@@ -108,8 +114,7 @@ def compiled_kernel(kernel: str, config: object, target: str, compiler: str):
 
 def _workspace_need(problem: Problem, chosen: Plan) -> tuple[int, int]:
     """(bytes of partials, number of locks); (0, 0) for a kernel whose blocks do not meet."""
-    definition = find_kernel(chosen.candidate.kernel)
-    sizes = definition.workspace_bytes(chosen.candidate.config, problem.m, problem.n, problem.k, chosen.device.sms)
+    sizes = chosen.definition.workspace_bytes(chosen.candidate.config, problem.m, problem.n, problem.k, chosen.device.sms)
     partials_bytes, locks_bytes = sizes or (0, 0)
     return partials_bytes, locks_bytes // 4
 
@@ -133,23 +138,31 @@ def _workspace_views(workspace: Workspace, needs: tuple[int, int], ordinal: int 
     return partials, locks
 
 
-def run_reference(x: np.ndarray, weight, problem: Problem, reason: str) -> tuple[np.ndarray, RunInfo]:
-    """x fp16 [m, k] -> fp16 [m, n]: the float64 product, rounded once."""
+def operands(weight) -> dict[str, np.ndarray]:
+    """The arrays of a packed weight, by the names that kernels have for them."""
+    arrays_of = {"b": weight.qweight, "scales": weight.scales, "zeros": weight.zeros}
+    return {name: array for name, array in arrays_of.items() if array is not None}
+
+
+def run_reference(x: np.ndarray, weight, problem: Problem, reason: str, bias: np.ndarray | None = None) -> tuple[np.ndarray, RunInfo]:
+    """x [m, k] -> [m, n] of its type: the float64 product, and the bias, rounded once."""
     start = time.perf_counter()
-    with np.errstate(over="ignore", invalid="ignore"):  # above 65504 the right answer is infinity
-        y = reference.matmul(x, weight).astype(np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):  # above the largest number the right answer is infinity
+        exact = reference.matmul(x, weight)
+        y = round_to(exact if bias is None else exact + bias.astype(np.float64), x.dtype)
     return y, RunInfo("reference", reason, problem, "CPU, float64", time.perf_counter() - start)
 
 
 def run_emulator(
-    x: np.ndarray, weight, problem: Problem, chosen: Plan, compiler: str, workspace: Workspace | None = None
+    x: np.ndarray, weight, problem: Problem, chosen: Plan, compiler: str, workspace: Workspace | None = None, bias: np.ndarray | None = None
 ) -> tuple[np.ndarray, RunInfo]:
-    """x fp16 [m, k] -> fp16 [m, n], by executing the compiled kernel's PTX. C and partials start as NaN."""
+    """x [m, k] -> [m, n] of its type, by executing the compiled kernel's PTX. C and partials start as NaN."""
     from numba_marlin.emulator import Machine
 
     compiled, device = chosen.compile(compiler), chosen.device
+    definition, config = chosen.definition, chosen.candidate.config
     start = time.perf_counter()
-    y = arrays.aligned_empty((problem.m, problem.n), np.float16)
+    y = arrays.aligned_empty((problem.m, problem.n), x.dtype)
     y.fill(np.nan)
     partials_bytes, lock_count = needs = _workspace_need(problem, chosen)
     if workspace is None:
@@ -158,16 +171,17 @@ def run_emulator(
     else:
         partials, locks = (each.host for each in _workspace_views(workspace, needs, None))
     machine = Machine(compiled.ptx)
-    values = {"m": problem.m, "n": problem.n, "k": problem.k}
-    buffers = {"a": (x, True), "b": (weight.qweight, True), "scales": (weight.scales, True), "c": (y, False)}
-    buffers |= {"partials": (partials, False), "locks": (locks, False)}
-    for name, _ in compiled.parameters:
-        if name in buffers:
-            array, readonly = buffers[name]
-            values[name] = machine.memory.buffer(array, name=name, readonly=readonly).address
+    readable = {"a": x, **operands(weight)} | ({} if bias is None else {"bias": bias})
+    written = {"c": y} | ({"partials": partials, "locks": locks} if any(needs) else {})
+    addresses = {name: machine.memory.buffer(array, name=name, readonly=True).address for name, array in readable.items()}
+    addresses |= {name: machine.memory.buffer(array, name=name, readonly=False).address for name, array in written.items()}
+    arguments = definition.arguments(
+        config, addresses, problem.m, problem.n, problem.k, problem.k, lambda tensor_map, address: tensor_map.encode(address)
+    )
+    cluster = definition.cluster(config)
     result = machine.run(
-        compiled.entry, grid=chosen.candidate.grid, block=(compiled.threads,), shared_bytes=compiled.shared_bytes,
-        args=[values[name] for name, _ in compiled.parameters],
+        compiled.entry, grid=chosen.candidate.grid, block=(compiled.threads,), shared_bytes=compiled.shared_bytes, args=arguments,
+        **({"cluster": cluster} if cluster > 1 else {}),
     )
     if locks.any():
         raise RuntimeError(f"kernel {compiled.kernel!r} left locks[{int(np.flatnonzero(locks)[0])}] set: the next launch would hang")
@@ -181,42 +195,80 @@ def run_emulator(
 _device_weights: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def device_weight(weight, ordinal: int) -> tuple[driver.DeviceArray, driver.DeviceArray]:
-    """(qweight, scales) on the device; copied once and kept as long as ``weight`` lives, whose arrays must not change."""
+def device_weight(weight, ordinal: int) -> dict[str, driver.DeviceArray]:
+    """``operands`` on the device; copied once and kept as long as ``weight`` lives, whose arrays must not change."""
     copies = _device_weights.setdefault(weight, {})
     if ordinal not in copies:
-        copies[ordinal] = tuple(driver.DeviceArray.from_host(each, ordinal) for each in (weight.qweight, weight.scales))
+        copies[ordinal] = {name: driver.DeviceArray.from_host(each, ordinal) for name, each in operands(weight).items()}
     return copies[ordinal]
 
 
-def run_cuda(
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A product on a GPU with everything fixed but where a, c and the bias are.
+
+    places: for each of these the words of ``bound`` that hold its address; None where an address changes more than a word.
+    scratch: the kernel uses a workspace, which belongs to the stream or to its capture. keeps: what must outlive the launches.
+    """
+
+    bound: launch.BoundLaunch
+    info: RunInfo
+    places: dict[str, tuple[int, ...]] | None
+    scratch: bool
+    keeps: tuple
+
+
+def prepare_cuda(
     a: arrays.ArrayView, c: arrays.ArrayView, weight, problem: Problem, chosen: Plan, compiler: str, ordinal: int, stream: int,
-    workspace: Workspace | None = None,
-) -> RunInfo:
-    """Enqueue the product of device arrays a fp16 [m, k] and ``weight`` into c fp16 [m, n]; both contiguous and aligned."""
+    workspace: Workspace | None = None, bias: arrays.ArrayView | None = None,
+) -> Prepared:
+    """The product of device arrays a [m, k] and ``weight`` into c [m, n] on ``stream``, ready to be enqueued.
+
+    All are aligned to 16 bytes, c and bias [n] contiguous, a's rows too; and a, unless the kernel is told the distance of its rows.
+    """
     compiled, device = chosen.compile(compiler), chosen.device
-    start = time.perf_counter()
-    enqueue = launch.launcher(compiled, ordinal)
-    qweight, scales = device_weight(weight, ordinal)
+    definition, config = chosen.definition, chosen.candidate.config
+    launcher = launch.launcher(compiled, ordinal, definition.cluster(config))
+    weights = device_weight(weight, ordinal)
     needs = _workspace_need(problem, chosen)
     blocks = math.prod(chosen.candidate.grid)
-    if any(needs) and blocks > enqueue.resident_blocks:
+    if any(needs) and definition.waits and blocks > launcher.resident_blocks:
         raise CapabilityMissing(
-            f"kernel {compiled.kernel!r}: its {blocks} blocks wait for each other, {device.name} holds {enqueue.resident_blocks} of them at once "
+            f"kernel {compiled.kernel!r}: its {blocks} blocks wait for each other, {device.name} holds {launcher.resident_blocks} of them at once "
             f"({compiled.resources.registers} registers a thread, {compiled.shared_bytes} bytes of shared memory a block): it would never end"
         )
+    addresses = {"a": a.address, "c": c.address, **{name: each.address for name, each in weights.items()}}
+    if bias is not None:
+        addresses["bias"] = bias.address
     if workspace is not None:
-        partials, locks = (each.address for each in _workspace_views(workspace, needs, ordinal))
+        addresses["partials"], addresses["locks"] = (each.address for each in _workspace_views(workspace, needs, ordinal))
     elif any(needs):
-        partials, locks = launch.workspace(ordinal, stream, *needs)
-    else:
-        partials = locks = 0
-    values = {
-        "a": a.address, "b": qweight.address, "c": c.address, "scales": scales.address, "partials": partials,
-        "locks": locks, "m": problem.m, "n": problem.n, "k": problem.k,
-    }
-    enqueue(chosen.candidate.grid, tuple(values[name] for name, _ in compiled.parameters), stream)
-    return RunInfo(
-        "cuda", chosen.reason, problem, f"{device.name} (cuda:{ordinal}, {device.sms} SMs, {device.arch})",
-        time.perf_counter() - start, chosen.candidate, compiled,
-    )
+        addresses["partials"], addresses["locks"] = launch.workspace(ordinal, stream, *needs)
+    sizes = (problem.m, problem.n, problem.k, arrays.row_distance(a))
+    encode = functools.partial(driver.encode_tensor_map, ordinal=ordinal)
+    bound = launcher.bind(chosen.candidate.grid, definition.arguments(config, addresses, *sizes, encode), stream)
+    places = _address_places(bound.place, definition.tensor_maps(config, *sizes), ordinal)
+    info = RunInfo("cuda", chosen.reason, problem, f"{device.name} (cuda:{ordinal}, {device.sms} SMs, {device.arch})", None, chosen.candidate, compiled)
+    return Prepared(bound, info, places, any(needs), tuple(weights.values()))
+
+
+def _address_places(place: dict[str, int], tensor_maps: dict, ordinal: int) -> dict[str, tuple[int, ...]] | None:
+    places = {name: (place[name],) if name in place else () for name in ("a", "c", "bias")}
+    for name, (source, tensor_map) in tensor_maps.items():
+        template = driver.tensor_map_template(tensor_map, ordinal)
+        if template is None:
+            return None
+        if source in places:
+            places[source] += (place[name] + template[1] // launch.WORD,)
+    return places
+
+
+def run_cuda(
+    a: arrays.ArrayView, c: arrays.ArrayView, weight, problem: Problem, chosen: Plan, compiler: str, *rest, **options
+) -> tuple[Prepared, RunInfo]:
+    """Enqueue the product that ``prepare_cuda`` prepares from the same arguments."""
+    chosen.compile(compiler)
+    start = time.perf_counter()
+    prepared = prepare_cuda(a, c, weight, problem, chosen, compiler, *rest, **options)
+    prepared.bound.enqueue()
+    return prepared, replace(prepared.info, seconds=time.perf_counter() - start)

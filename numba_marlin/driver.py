@@ -184,10 +184,10 @@ def _own_stream(ordinal: int):
         return call("cuStreamCreate", int(bindings().CUstream_flags.CU_STREAM_NON_BLOCKING))
 
 
-# Names of element types -> the driver's; a swizzle's span, and a promotion's, in bytes are part of the driver's names.
+# The driver's names: of the element types of a tensor map, and, with a number of bytes in them, of its swizzles and promotions.
 _TENSOR_TYPES = {
-    "uint8": "UINT8", "int8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "int32": "INT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16",
-    "float32": "FLOAT32",
+    "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "int32": "INT32", "uint64": "UINT64", "int64": "INT64", "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16", "float32": "FLOAT32", "float64": "FLOAT64",
 }
 
 
@@ -200,11 +200,10 @@ def _encode(tensor_map, address: int, ordinal: int) -> bytes:
     def words(kind: str, values) -> list:
         return [getattr(types, kind)(value) for value in values]
 
-    name = np.dtype(tensor_map.dtype).name if not isinstance(tensor_map.dtype, str) else tensor_map.dtype
     rank = len(tensor_map.shape)
     with on_device(ordinal):
         encoded = call(
-            "cuTensorMapEncodeTiled", member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[name]}"), rank, address,
+            "cuTensorMapEncodeTiled", member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[tensor_map.dtype]}"), rank, address,
             words("cuuint64_t", reversed(tensor_map.shape)), words("cuuint64_t", reversed(tensor_map.strides_bytes[:-1])),
             words("cuuint32_t", reversed(tensor_map.box)), words("cuuint32_t", [1] * rank),
             member("Interleave", "INTERLEAVE_NONE"),
@@ -216,7 +215,7 @@ def _encode(tensor_map, address: int, ordinal: int) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024)
-def tensor_map_template(tensor_map, ordinal: int = 0) -> tuple[bytes, int] | None:
+def tensor_map_template(tensor_map, ordinal: int) -> tuple[bytes, int] | None:
     """(the driver's 128 bytes, where in them the address stands as 8 bytes); None if an address changes more than that.
 
     What the bytes mean is the driver's own affair; so this asks it for two addresses that differ in nearly all bits, and compares.

@@ -26,9 +26,10 @@ ALLOWED = {
     "compiler": {"errors", "isa", "kernels"},
     "devices": {"compiler"},  # its table of targets
     "driver": {"devices", "errors"},
-    "interop": {"driver"},
+    "interop": {"driver", "formats"},
     "heuristics": {"devices", "formats", "kernels", "layout"},
     "launch": {"devices", "driver", "errors"},
+    "calls": {"backends", "driver", "interop", "launch"},
     "tuned": {"compiler", "devices", "driver"},  # the place of the kernel cache and the sources' digest; whether a driver is there
     "bench": {"backends", "compiler", "devices", "driver", "errors", "formats", "heuristics", "launch", "tuned"},
 }

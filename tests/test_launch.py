@@ -1,6 +1,6 @@
 """Contract under test: what ``launch`` hands to the CUDA driver. A stand-in for the driver reads it as the real one would.
 
-The launcher itself runs in the kernel tests with ``--run-on cuda``; here is all that needs no GPU.
+The launcher itself runs in the kernel tests with ``--run-on cuda``, and in ``api/test_on_gpu.py``; here is all that needs no GPU.
 """
 
 import ctypes
@@ -13,15 +13,21 @@ import pytest
 from numba_marlin import devices, driver, launch
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.launch import ArgumentBuffer, check_grid, check_workspace
+from numba_marlin.layout.tensor_map import TensorMap
 
-PARAMETERS = (("a", "u64"), ("m", "i32"), ("locks", "u64"), ("k", "i32"))
+PARAMETERS = (("a", "u64"), ("m", "i32"), ("a_map", "tensormap"), ("locks", "u64"), ("k", "i32"))
+MAP = bytes(range(128))
+ZEROS = (0, 0, bytes(128), 0, 0)
+ACTIVE = 1
 
 
 def read_arguments(address, parameters):
-    """What cuLaunchKernel would copy: through the array of pointers."""
+    """What the driver would copy: through the array of pointers."""
     pointers = (ctypes.c_void_p * len(parameters)).from_address(address)
-    types = {"u64": ctypes.c_uint64, "i32": ctypes.c_int32}
-    return [types[kind].from_address(pointer).value for pointer, (_, kind) in zip(pointers, parameters)]
+    types = {"u64": ctypes.c_uint64, "i32": ctypes.c_int32, "tensormap": ctypes.c_ubyte * 128}
+    found = [(pointer, types[kind].from_address(pointer)) for pointer, (_, kind) in zip(pointers, parameters)]
+    assert all(pointer % 64 == 0 for (pointer, _), (_, kind) in zip(found, parameters) if kind == "tensormap"), "CUtensorMap is aligned to 64 bytes"
+    return [value.value if hasattr(value, "value") else bytes(value) for _, value in found]
 
 
 def compiled_kernel(shared_bytes=1024, target="sm_90a", cubin=b"cubin"):
@@ -32,18 +38,29 @@ def compiled_kernel(shared_bytes=1024, target="sm_90a", cubin=b"cubin"):
 
 
 class FakeDriver:
-    """The calls of ``cuda.bindings.driver`` that are made, each recorded; a context is current as torch would leave it."""
+    """The calls of ``cuda.bindings.driver`` that are made, each recorded; ``capturing``: {stream: number of its capture}."""
 
-    CUresult = Enum("CUresult", ["CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"])
-    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="max dynamic shared")
+    class CUresult(Enum):
+        CUDA_SUCCESS = 0
+        CUDA_ERROR_INVALID_VALUE = 1
+        CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222
+
+    CUfunction_attribute = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="max dynamic shared", CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED="large clusters"
+    )
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
+    CUstreamCaptureStatus = SimpleNamespace(CU_STREAM_CAPTURE_STATUS_ACTIVE=ACTIVE)
     CUstream = staticmethod(lambda handle: ("stream", handle))
 
     def __init__(self):
         self.calls = []
         self.failing = {}
-        self.current = 7000
+        self.capturing = {}
+        self.codes = []  # of the next launches, then 0
         self.allocated = 0x10000
+        self.launches = []
 
     def __getattr__(self, name):
         if not name.startswith("cu"):
@@ -59,34 +76,56 @@ class FakeDriver:
         if name == "cuMemAlloc":
             self.allocated += 0x100000
             return [self.allocated]
+        if name == "cuStreamGetCaptureInfo":
+            number = self.capturing.get(arguments[0][1])
+            return [0, 0] if number is None else [ACTIVE, number]
         fixed = {
-            "cuDevicePrimaryCtxRetain": [7000], "cuCtxGetCurrent": [self.current], "cuDeviceGetCount": [2], "cuDeviceGet": [0],
-            "cuModuleLoadData": ["module"], "cuModuleGetFunction": ["function"], "cuEventCreate": ["event"], "cuOccupancyMaxActiveBlocksPerMultiprocessor": [2], "cuCtxPopCurrent": [7000], "cuGetErrorString": [b"what it means"],
+            "cuDevicePrimaryCtxRetain": [7000], "cuDeviceGetCount": [2], "cuDeviceGet": [0], "cuModuleLoadData": ["module"],
+            "cuModuleGetFunction": [0xF00], "cuEventCreate": ["event"], "cuStreamCreate": ["own stream"], "cuThreadExchangeStreamCaptureMode": ["before"],
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor": [2], "cuCtxPopCurrent": [7000], "cuGetErrorString": [b"what it means"],
         }
         return fixed.get(name, [])
 
     def named(self, name):
         return [call for call in self.calls if call[0] == name]
 
+    def launch(self, configuration, function, parameters, extra):
+        """cuLaunchKernelEx, reading what it is given."""
+        self.calls.append(("cuLaunchKernelEx",))
+        read = launch._Configuration.from_address(configuration)
+        attributes = {read.attributes[i].id: tuple(read.attributes[i].value[:3]) for i in range(read.attribute_count)}
+        self.launches.append(SimpleNamespace(
+            grid=(read.grid_x, read.grid_y, read.grid_z), block=(read.block_x, read.block_y, read.block_z), shared_bytes=read.shared_bytes,
+            stream=read.stream or 0, attributes=attributes, function=function, extra=extra, arguments=read_arguments(parameters, PARAMETERS),
+        ))
+        return self.codes.pop(0) if self.codes else 0
+
+
+CACHED = (driver.primary_context, driver._own_stream, driver.tensor_map_template)
+
 
 @pytest.fixture
 def fake(monkeypatch):
     stand_in = FakeDriver()
     monkeypatch.setattr(driver, "bindings", lambda: stand_in)
+    monkeypatch.setattr(driver, "raw_launch", lambda: stand_in.launch)
+    monkeypatch.setattr(driver, "pointer", lambda address: address)
     monkeypatch.setattr(driver, "describe", lambda ordinal: devices.device("H200"))
     monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", "13.0"))
     monkeypatch.setattr(launch, "_launchers", {})
     monkeypatch.setattr(launch, "_workspaces", {})
     monkeypatch.setattr(launch, "_outgrown", [])
-    driver.primary_context.cache_clear()
+    for each in CACHED:
+        each.cache_clear()
     yield stand_in
     launch.release_workspaces()
-    driver.primary_context.cache_clear()
+    for each in CACHED:
+        each.cache_clear()
 
 
 def test_arguments_arrive_as_given():
     buffer = ArgumentBuffer(PARAMETERS)
-    for arguments in [(2**64 - 1, -5, 16, 2**31 - 1), (0, 0, 2**40, -(2**31))]:
+    for arguments in [(2**64 - 1, -5, MAP, 16, 2**31 - 1), (0, 0, bytes(128), 2**40, -(2**31))]:
         buffer.fill(arguments)
         assert read_arguments(buffer.address, PARAMETERS) == list(arguments)
 
@@ -94,15 +133,25 @@ def test_arguments_arrive_as_given():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((1, 2, 3), "3 arguments given, the kernel takes 4: a, m, locks, k"),
-        ((1, 2**31, 3, 4), "argument m=2147483648 must be an int that fits in i32"),
-        ((-1, 2, 3, 4), "argument a=-1 must be an int that fits in u64"),
-        ((1, 2, 3, 4.0), "argument k=4.0 must be an int"),
+        ((1, 2, MAP, 3), "4 arguments given, the kernel takes 5: a, m, a_map, locks, k"),
+        ((1, 2**31, MAP, 3, 4), "argument m=2147483648 must be an int that fits in i32"),
+        ((-1, 2, MAP, 3, 4), "argument a=-1 must be an int that fits in u64"),
+        ((1, 2, MAP, 3, 4.0), "argument k=4.0 must be an int"),
+        ((1, 2, MAP[1:], 3, 4), "argument a_map=.* must be the 128 bytes of a tensor map"),
+        ((1, 2, 77, 3, 4), "argument a_map=77 must be the 128 bytes"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         ArgumentBuffer(PARAMETERS).fill(arguments)
+
+
+def test_a_word_of_a_bound_launch_is_what_the_driver_reads(fake):
+    bound = launch.launcher(compiled_kernel()).bind((2,), (1, 2, MAP, 3, 4), stream=5)
+    bound.words[bound.place["a"]] = 2**63 + 9
+    bound.words[bound.place["a_map"] + 15] = 2**40 + 1
+    bound.enqueue()
+    assert fake.launches[0].arguments == [2**63 + 9, 2, MAP[:120] + (2**40 + 1).to_bytes(8, "little"), 3, 4] and fake.launches[0].stream == 5
 
 
 def test_an_unknown_parameter_type_is_refused():
@@ -136,17 +185,28 @@ def test_a_device_gets_machine_code_if_it_runs_it_and_ptx_otherwise():
         launch.load_image(compiled_kernel(), rtx)
 
 
-def test_a_launch_is_one_driver_call_with_the_arguments_packed(fake):
+def test_a_launch_is_one_driver_call_with_all_that_it_needs(fake):
     start = launch.launcher(compiled_kernel())
     fake.calls.clear()
-    seen = []
-    fake_launch = start._launch
-    start._launch = lambda *arguments: (seen.append((arguments, read_arguments(arguments[9], PARAMETERS))), fake_launch(*arguments))[1]
-    start((132,), (2**40, 16, 2**41, 1024), stream=99)
-    (arguments, values), = seen
-    assert arguments[:9] == ("function", 132, 1, 1, 256, 1, 1, 1024, ("stream", 99))
-    assert values == [2**40, 16, 2**41, 1024]
-    assert [call[0] for call in fake.calls] == ["cuCtxGetCurrent", "cuLaunchKernel"]
+    start((132,), (2**40, 16, MAP, 2**41, 1024), stream=99)
+    start((132,), (2**40, 17, MAP, 2**41, 1024), stream=98)
+    start((7, 2), (2**40, 18, MAP, 2**41, 1024))
+    first, second, third = fake.launches
+    assert (first.grid, first.block, first.shared_bytes, first.stream, first.function, first.extra) == ((132, 1, 1), (256, 1, 1), 1024, 99, 0xF00, 0)
+    assert first.arguments == [2**40, 16, MAP, 2**41, 1024] and first.attributes == {}
+    assert (second.stream, second.arguments[1]) == (98, 17) and (third.grid, third.stream, third.arguments[1]) == ((7, 2, 1), 0, 18)
+    assert fake.calls == [("cuLaunchKernelEx",)] * 3
+
+
+def test_clusters_and_dependent_launches_are_attributes(fake):
+    launch.launcher(compiled_kernel(), cluster=4, dependent=True)((8,), ZEROS)
+    launch.launcher(compiled_kernel(), dependent=True)((3,), ZEROS)
+    assert [each.attributes for each in fake.launches] == [{4: (4, 1, 1), 6: (1, 0, 0)}, {6: (1, 0, 0)}]
+    with pytest.raises(ValueError, match="grid x=6 must be a multiple of the cluster's 4 blocks"):
+        launch.launcher(compiled_kernel(), cluster=4)((6,), ZEROS)
+    assert not fake.named("cuFuncSetAttribute")
+    launch.launcher(compiled_kernel(), cluster=16)
+    assert fake.named("cuFuncSetAttribute") == [("cuFuncSetAttribute", 0xF00, "large clusters", 1)]
 
 
 def test_large_shared_memory_is_opted_in_to_once_and_small_is_not(fake):
@@ -154,23 +214,24 @@ def test_large_shared_memory_is_opted_in_to_once_and_small_is_not(fake):
     assert not fake.named("cuFuncSetAttribute")
     large = compiled_kernel(shared_bytes=48 * 1024 + 1)
     assert launch.launcher(large) is launch.launcher(large)
-    assert fake.named("cuFuncSetAttribute") == [("cuFuncSetAttribute", "function", "max dynamic shared", 48 * 1024 + 1)]
+    assert fake.named("cuFuncSetAttribute") == [("cuFuncSetAttribute", 0xF00, "max dynamic shared", 48 * 1024 + 1)]
     assert launch.launcher(large, 1) is not launch.launcher(large, 0), "a handle belongs to its device"
 
 
 def test_a_launch_under_another_current_context_leaves_it_as_it_was(fake):
     start = launch.launcher(compiled_kernel())
-    fake.current = 8000
     fake.calls.clear()
-    start((1,), (0, 0, 0, 0))
-    assert [call[0] for call in fake.calls] == ["cuCtxGetCurrent", "cuCtxPushCurrent", "cuLaunchKernel", "cuCtxPopCurrent"]
+    fake.codes = [400]  # invalid handle: the function is of another context than the current one
+    start((1,), ZEROS)
+    assert [call[0] for call in fake.calls] == ["cuLaunchKernelEx", "cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
 
 
 def test_a_refused_launch_names_kernel_grid_and_error(fake):
     start = launch.launcher(compiled_kernel())
-    fake.failing["cuLaunchKernel"] = fake.CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(driver.DriverError, match=r"cuLaunchKernel: CUDA_ERROR_INVALID_VALUE: kernel 'toy', grid \(3,\), 256 threads"):
-        start((3,), (0, 0, 0, 0))
+    fake.codes = [1, 1]
+    with pytest.raises(driver.DriverError, match=r"cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE: kernel 'toy', grid \(3,\), 256 threads"):
+        start((3,), ZEROS)
+    assert fake.calls[-1][0] == "cuCtxPopCurrent"
 
 
 def test_an_image_the_driver_refuses_is_a_missing_capability(fake):
@@ -186,10 +247,66 @@ def test_workspaces_belong_to_a_stream_start_zeroed_and_only_grow(fake):
     grown = launch.workspace(0, 5, 20_000, 132)
     assert grown[0] != first[0] and grown[1] == first[1]
     assert not fake.named("cuMemFree"), "a captured graph may still point to an outgrown buffer"
-    filled = {call[1]: call[2:] for call in fake.named("cuMemsetD32Async")}
+    filled = {call[1]: call[2:] for call in fake.named("cuMemsetD8Async")}
     assert set(filled) >= {*first, *grown}
-    assert filled[first[1]][0] == 0 and filled[first[1]][1] >= 132
-    assert filled[first[1]][2] == ("stream", 5), "zeroed in the order of the stream that will use it"
+    assert filled[first[1]][0] == 0 and filled[first[1]][1] >= 4 * 132
+    assert fake.named("cuStreamSynchronize"), "zero before any stream can use it"
+
+
+def test_each_capture_of_a_stream_has_a_workspace_of_its_own(fake):
+    """Two graphs captured on one stream may be replayed at the same time, and beside the stream's other work."""
+    eager = launch.workspace(0, 5, 64, 4)
+    found = []
+    for fake.capturing in ({5: 1}, {5: 2}, {5: 2, 6: 2}):
+        found += [launch.workspace(0, stream, 64, 4) for stream in fake.capturing]
+    first, second, again, branch = found
+    assert second == again and len({eager, first, second, branch}) == 4
+    modes = [call[1] for call in fake.named("cuThreadExchangeStreamCaptureMode")]
+    assert modes == ["relaxed", "before"] * (len(modes) // 2), "allocating is no part of the graph, and the mode is put back"
+
+
+def test_the_legacy_stream_is_not_asked_whether_it_is_captured(fake):
+    """The question alone is an error while another stream is captured, and spoils that capture."""
+    launch.workspace(0, 0, 64, 4)
+    assert not fake.named("cuStreamGetCaptureInfo")
+
+
+def test_whoever_keeps_addresses_of_scratch_memory_hears_of_its_release(fake, monkeypatch):
+    monkeypatch.setattr(launch, "_to_forget", [])
+    heard = []
+    launch.before_release(lambda: heard.append(len(launch._workspaces)))
+    launch.workspace(0, 5, 64, 4)
+    launch.release_workspaces()
+    assert heard == [2] and not launch._workspaces
+
+
+def encode_with(words_of):
+    """A driver's encoding of which ``words_of(address)`` are words 0, 1 and 2."""
+    return lambda tensor_map, address, ordinal: b"".join(word.to_bytes(8, "little") for word in words_of(address)) + bytes(range(104))
+
+
+@pytest.mark.parametrize(
+    "words_of, place",
+    [
+        (lambda address: (5, address, 7), 8),
+        (lambda address: (address >> 4, 6, 7), None),
+        (lambda address: (address, address >> 32, 7), None),
+    ],
+    ids=["the address in a word", "in another form", "in two places"],
+)
+def test_a_tensor_map_is_patched_only_where_the_driver_puts_the_address_itself(fake, monkeypatch, words_of, place):
+    asked = []
+    encode = encode_with(words_of)
+    monkeypatch.setattr(driver, "_encode", lambda *arguments: (asked.append(arguments[1]), encode(*arguments))[1])
+    tensor_map = TensorMap("float16", (16, 64), (128, 2), (16, 64))
+    template = driver.tensor_map_template(tensor_map, 0)
+    assert (template and template[1]) == place
+    asked.clear()
+    for address in (0x7F0000000010, 0x10):
+        assert driver.encode_tensor_map(tensor_map, address) == encode(tensor_map, address, 0)
+    assert asked == ([] if place is not None else [0x7F0000000010, 0x10])
+    with pytest.raises(ValueError, match="address=0x18 of a tensor map must be a multiple of 16"):
+        driver.encode_tensor_map(tensor_map, 0x18)
 
 
 def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):
@@ -206,7 +323,7 @@ def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):
 
 def test_a_launcher_knows_how_many_of_its_blocks_the_device_holds(fake):
     assert launch.launcher(compiled_kernel(1024)).resident_blocks == 2 * 132
-    assert fake.named("cuOccupancyMaxActiveBlocksPerMultiprocessor")[0][1:] == ("function", 256, 1024)
+    assert fake.named("cuOccupancyMaxActiveBlocksPerMultiprocessor")[0][1:] == (0xF00, 256, 1024)
 
 
 def test_one_stream_follows_another_by_an_event_that_is_destroyed(fake):

@@ -4,8 +4,11 @@
 ``__cuda_array_interface__``). A torch tensor on the CPU and any CPU array that speaks DLPack become NumPy views of the same
 memory. TypeError for what is none of these, naming the argument and how to convert.
 
-``contiguous(view, alignment)`` copies when strides or address need it; a kind that cannot copy on the device is a ValueError.
-``empty_like(view, shape)`` allocates float16 of the same kind on the same device. ``overlap(a, b)``: whether they share memory.
+``contiguous(view, alignment)`` copies when strides or address need it, ``rows`` only when a kernel that is told the distance of rows could
+not read them; a kind that cannot copy on the device is a ValueError. ``empty_like(view, shape)`` allocates the same kind and type on the
+same device. ``overlap(a, b)``: whether they share memory.
+
+bfloat16: a torch tensor's dtype is the name; on the host its elements are those of ml_dtypes (``formats.floats``), imported when asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import sys
 from dataclasses import dataclass
 
 import numpy as np
+
+from numba_marlin.formats.floats import float_type
 
 LEGACY_STREAM = 0
 _SHARED_DTYPES = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"}  # torch's and NumPy's
@@ -43,13 +48,25 @@ class ArrayView:
         return self.device is None
 
     @property
+    def type_name(self) -> str:
+        return self.dtype if isinstance(self.dtype, str) else self.dtype.name
+
+    @property
+    def itemsize(self) -> int:
+        return self.owner.element_size() if isinstance(self.dtype, str) else self.dtype.itemsize
+
+    @property
     def host(self) -> np.ndarray:
         """The NumPy array over the same memory; only on the host."""
-        return self.owner if isinstance(self.owner, np.ndarray) else self.owner.detach().numpy()
+        if isinstance(self.owner, np.ndarray):
+            return self.owner
+        if self.dtype == "bfloat16":
+            return self.owner.detach().view(sys.modules["torch"].int16).numpy().view(float_type("bfloat16"))
+        return self.owner.detach().numpy()
 
     @property
     def contiguous(self) -> bool:
-        expected = np.dtype(self.dtype).itemsize
+        expected = self.itemsize
         for size, stride in zip(reversed(self.shape), reversed(self.strides)):
             if size != 1 and stride != expected:
                 return False
@@ -60,7 +77,7 @@ class ArrayView:
         """First and one past the last byte that any element touches."""
         spans = [(size - 1) * stride for size, stride in zip(self.shape, self.strides)]
         low = self.address + sum(span for span in spans if span < 0)
-        return low, self.address + sum(span for span in spans if span > 0) + np.dtype(self.dtype).itemsize
+        return low, self.address + sum(span for span in spans if span > 0) + self.itemsize
 
 
 def _library(array: object) -> str:
@@ -152,7 +169,7 @@ def contiguous(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
     if array.contiguous and array.address % alignment == 0:
         return array
     if array.on_host:
-        copy = aligned_empty(array.shape, array.dtype, alignment)
+        copy = aligned_empty(array.shape, float_type(array.dtype), alignment)
         copy[...] = array.host
         return _view_numpy(copy)
     if array.kind == "torch":
@@ -165,24 +182,37 @@ def contiguous(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
     )
 
 
+def rows(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
+    """The matrix itself if its rows are contiguous, aligned and apart, any distance from each other; else a C-contiguous copy."""
+    (count, length), (row_stride, stride) = array.shape, array.strides
+    alone = count == 1 or (row_stride % alignment == 0 and row_stride >= length * array.itemsize)
+    if alone and (length == 1 or stride == array.itemsize) and array.address % alignment == 0:
+        return array
+    return contiguous(name, array, alignment)
+
+
+def row_distance(array: ArrayView) -> int:
+    """Elements from a row of a matrix to the next."""
+    return array.shape[1] if array.shape[0] == 1 else array.strides[0] // array.itemsize
+
+
 def empty_like(array: ArrayView, shape: tuple[int, ...]) -> object:
-    """A new float16 array of ``shape``, of the same library and on the same device as ``array``."""
+    """A new array of ``shape``, of the same library and type and on the same device as ``array``."""
     if array.kind == "torch":
-        torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=torch.float16, device=array.owner.device)
+        return array.owner.new_empty(shape)
     if array.kind == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(array.device):
-            return cupy.empty(shape, dtype=cupy.float16)
+            return cupy.empty(shape, dtype=array.dtype)
     if array.kind == "numba":
         cuda = sys.modules["numba"].cuda
         with cuda.gpus[array.device]:
-            return cuda.device_array(shape, dtype=np.float16)
+            return cuda.device_array(shape, dtype=array.dtype)
     if array.kind == "cuda":
         from numba_marlin.driver import DeviceArray
 
-        return DeviceArray(shape, np.float16, array.device)
-    return aligned_empty(shape, np.float16)
+        return DeviceArray(shape, array.dtype, array.device)
+    return aligned_empty(shape, array.dtype)
 
 
 def overlap(a: ArrayView, b: ArrayView) -> bool:
@@ -198,12 +228,15 @@ def overlap(a: ArrayView, b: ArrayView) -> bool:
     return True
 
 
-def to_host(array: ArrayView) -> np.ndarray:
+def to_host(array: ArrayView, exact: bool = False) -> np.ndarray:
     """The elements as a NumPy array: the same memory on the host, a copy (of all work on its stream) from a device.
 
-    bfloat16 becomes float32, exactly. TypeError for other types that NumPy does not have.
+    torch's bfloat16 becomes float32, which holds it, or with ``exact`` that of ml_dtypes. TypeError for other types that NumPy does not have.
     """
-    if array.dtype == "bfloat16":
+    if array.type_name == "bfloat16" and isinstance(array.dtype, str):
+        if exact:
+            words = to_host(_view_torch(array.owner.detach().view(sys.modules["torch"].int16)))
+            return words.view(float_type("bfloat16"))
         array = _view_torch(array.owner.detach().float())
     if isinstance(array.dtype, str):
         raise TypeError(f"a torch tensor of {array.dtype} must be of a type that NumPy has: {', '.join(sorted(_SHARED_DTYPES))}")
@@ -226,7 +259,7 @@ def assign(array: ArrayView, values: np.ndarray) -> None:
         return
     from numba_marlin import driver
 
-    values = np.ascontiguousarray(values)
+    values = np.ascontiguousarray(values)  # of the same type, bit for bit
     driver.synchronize(array.device, array.stream)
     with driver.on_device(array.device):
         driver.call("cuMemcpyHtoD", array.address, values.ctypes.data, values.nbytes)

@@ -26,7 +26,7 @@ def x():
     "bad, error, message",
     [
         (np.ones((4, K), np.float32), TypeError, r"x.dtype=float32 must be float16.*x.astype"),
-        (np.ones((4, K), ">f2"), TypeError, r"x.dtype=>f2 must be float16 in native byte order"),
+        (np.ones((4, K), ">f2"), TypeError, r"x.dtype=>f2 must be float16 or bfloat16, in native byte order"),
         (np.ones((4, K), np.int8), TypeError, "x.dtype=int8"),
         (np.ones((4, K), np.complex64), TypeError, "x.dtype=complex64"),
         ([[1.0] * K], TypeError, "x is a list, must be an array"),
@@ -63,6 +63,20 @@ def test_a_wrong_out_is_refused_and_x_is_untouched(packed, x, make, error, messa
     with pytest.raises(error, match=message):
         nm.matmul(x, packed, "reference", out=make(x))
     assert (x == before).all()
+
+
+@pytest.mark.parametrize(
+    "bias, error, message",
+    [
+        (np.ones(N, np.float32), TypeError, "bias.dtype=float32 must be float16, x's"),
+        (np.ones((1, N), np.float16), ValueError, r"bias.shape=\(1, 128\) must be \(n,\)=\(128,\)"),
+        (np.ones(N + 1, np.float16), ValueError, r"bias.shape=\(129,\) must be"),
+        ([0.0] * N, TypeError, "bias is a list"),
+    ],
+)
+def test_a_wrong_bias_is_refused(packed, x, bias, error, message):
+    with pytest.raises(error, match=message):
+        nm.matmul(x, packed, "reference", bias=bias)
 
 
 def test_out_beside_x_in_the_same_buffer_is_no_overlap(packed, x):

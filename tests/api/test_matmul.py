@@ -1,6 +1,7 @@
 """Contract under test: ``nm.matmul`` gives the reference's answer, as the caller's kind of array, and says where it ran."""
 
 import dataclasses
+import functools
 import logging
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 
 import numba_marlin as nm
 from numba_marlin import backends, devices, driver, heuristics, reference
+from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.interop import arrays
 from numba_marlin.testing import exact_problem
 
@@ -132,42 +134,84 @@ def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monke
     monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
     done = []
     monkeypatch.setattr(api.driver, "follow", lambda ordinal, stream, before: done.append((stream, before)))
-    monkeypatch.setattr(backends, "run_cuda", lambda *arguments: done.append("kernel"))
+    monkeypatch.setattr(backends, "run_cuda", lambda *arguments: (done.append("kernel"), None))
     monkeypatch.setattr(arrays, "empty_like", lambda x, shape: OnDevice())
     x = arrays.view("x", OnDevice())
+    plan = SimpleNamespace(definition=SimpleNamespace(parameters=()))
     for out, stream, expected in [(None, 0, ["kernel"]), (x, 7, ["kernel"]), (None, 7, [(7, 0), "kernel", (0, 7)])]:
         done.clear()
-        api._matmul_cuda(x, out, packed, heuristics.Problem(M, N, K), None, "numba-cuda", stream, None)
+        api._matmul_cuda(x, out, packed, heuristics.Problem(M, N, K), plan, "numba-cuda", stream, None, None)
         assert done == expected
 
 
-def test_blocks_that_would_wait_for_blocks_with_no_place_are_not_launched(packed, monkeypatch):
-    """A compiler that takes more registers than expected: half of the blocks would hold every multiprocessor and wait for the others."""
+@pytest.fixture
+def launched(monkeypatch):
+    """A device with room for three blocks: its launches, as (arguments by name, grid, stream)."""
     from numba_marlin import launch
 
-    launched = []
+    launches = []
 
     class Launcher:
         resident_blocks = 3
 
-        def __call__(self, *arguments):
-            launched.append(arguments)
+        def __init__(self, compiled):
+            self.names = [name for name, _ in compiled.parameters]
 
-    monkeypatch.setattr(launch, "launcher", lambda compiled, ordinal: Launcher())
-    monkeypatch.setattr(launch, "workspace", lambda *arguments: (0, 0))
-    monkeypatch.setattr(backends, "device_weight", lambda weight, ordinal: (SimpleNamespace(address=0),) * 2)
-    compiled = SimpleNamespace(kernel="ampere", parameters=(), resources=SimpleNamespace(registers=130), shared_bytes=1024)
-    a = SimpleNamespace(address=0)
-    for sms, refused in ((4, True), (3, False)):
-        device = dataclasses.replace(devices.MODEL, sms=sms)
-        problem = heuristics.Problem(M, N, 1024)
-        chosen = SimpleNamespace(compile=lambda compiler: compiled, device=device, candidate=heuristics.candidate(problem, device, "ampere"), reason="")
+        def bind(self, grid, arguments, stream):
+            enqueue = functools.partial(launches.append, (dict(zip(self.names, arguments)), grid, stream))
+            return SimpleNamespace(place={name: index for index, name in enumerate(self.names)}, enqueue=enqueue, stream=stream)
+
+    monkeypatch.setattr(launch, "launcher", lambda compiled, ordinal, cluster: Launcher(compiled))
+    monkeypatch.setattr(launch, "workspace", lambda *arguments: (0x5000, 0x6000))
+    monkeypatch.setattr(backends, "device_weight", lambda weight, ordinal: {name: SimpleNamespace(address=address) for name, address in (("b", 0x1000), ("scales", 0x2000), ("zeros", 0x3000))})
+    return launches
+
+
+def fake_plan(device, definition, config=None, problem=None):
+    compiled = SimpleNamespace(kernel=definition.name, parameters=definition.parameters, resources=SimpleNamespace(registers=130), shared_bytes=1024)
+    chosen = heuristics.candidate(problem, device, definition.name) if config is None else SimpleNamespace(kernel=definition.name, config=config, grid=(4, 1, 1))
+    return SimpleNamespace(compile=lambda compiler: compiled, device=device, candidate=chosen, reason="", definition=definition)
+
+
+def device_matrix(address, strides=(2 * K, 2)):
+    return arrays.ArrayView(None, "cuda", 0, address, (M, K), np.dtype(np.float16), strides, False)
+
+
+def test_blocks_that_would_wait_for_blocks_with_no_place_are_not_launched(packed, launched):
+    """A compiler that takes more registers than expected: half of the blocks would hold every multiprocessor and wait for the others."""
+    a = device_matrix(0x7000)
+    ampere, problem = heuristics.find_kernel("ampere"), heuristics.Problem(M, N, 1024)
+    for sms, waits, refused in ((4, True, True), (3, True, False), (4, False, False)):
+        chosen = fake_plan(dataclasses.replace(devices.MODEL, sms=sms), dataclasses.replace(ampere, waits=waits), problem=problem)
+        launched.clear()
         if refused:
             with pytest.raises(nm.CapabilityMissing, match=r"its 4 blocks wait for each other, PTX machine holds 3 of them at once \(130 registers"):
                 backends.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
         else:
             backends.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
         assert bool(launched) is not refused
+
+
+def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
+    """In any order; addresses of what is not there are 0; tensor maps are made for the memory that they describe."""
+    monkeypatch.setattr(driver, "encode_tensor_map", lambda tensor_map, address, ordinal: (tensor_map, address))
+    monkeypatch.setattr(driver, "tensor_map_template", lambda tensor_map, ordinal: (b"", 24))
+    names = ("k", "a_map", "a_stride", "bias", "c", "locks", "zeros", "m", "b", "n", "partials", "scales", "c_map")
+    definition = dataclasses.replace(
+        heuristics.find_kernel("ampere"), parameters=tuple((name, "tensormap" if "map" in name else "u64") for name in names),
+        tensor_maps=lambda config, m, n, k, a_stride: {"a_map": ("a", ("map of a", m, k, a_stride)), "c_map": ("c", ("map of c", m, n))},
+        workspace_bytes=lambda config, m, n, k, sms: (64, 16),
+    )
+    a, c = device_matrix(0x7000, (2 * K + 32, 2)), device_matrix(0x9000)
+    chosen = fake_plan(devices.MODEL, dataclasses.replace(definition, waits=False), config="any")
+    prepared, _ = backends.run_cuda(a, c, packed, heuristics.Problem(M, N, K), chosen, "numba-cuda", 0, 77)
+    (arguments, grid, stream), = launched
+    assert arguments == {
+        "k": K, "a_map": (("map of a", M, K, K + 16), 0x7000), "a_stride": K + 16, "bias": 0, "c": 0x9000, "locks": 0x6000, "zeros": 0x3000, "m": M,
+        "b": 0x1000, "n": N, "partials": 0x5000, "scales": 0x2000, "c_map": (("map of c", M, N), 0x9000),
+    }
+    assert (grid, stream) == ((4, 1, 1), 77)
+    assert prepared.places == {"a": (1 + 3,), "c": (4, 12 + 3), "bias": (3,)}, "each word that changes with an address: of maps, word 24 / 8"
 
 
 def test_a_failing_run_leaves_out_as_it_was(problem, packed, monkeypatch):
@@ -228,8 +272,20 @@ def test_torch_in_torch_out(problem, packed, expected):
     assert isinstance(y, torch.Tensor) and y.dtype == torch.float16 and np.array_equal(y.numpy(), expected)
     out = torch.zeros((M, N), dtype=torch.float16)
     assert nm.matmul(x.t().contiguous().t(), packed, "reference", out=out) is out and np.array_equal(out.numpy(), expected)
-    with pytest.raises(TypeError, match=r"x.dtype=bfloat16 must be float16.*x.half\(\)"):
-        nm.matmul(x.bfloat16(), packed, "reference")
+    with pytest.raises(TypeError, match=r"x.dtype=float32 must be float16.*x.half\(\)"):
+        nm.matmul(x.float(), packed, "reference")
+    y = nm.matmul(x.bfloat16(), packed, "reference")
+    assert y.dtype == torch.bfloat16 and np.array_equal(y.float().numpy(), nm.matmul(x.bfloat16().float().numpy().astype(np.float16), packed, "reference").astype(np.float32))
+
+
+@pytest.mark.parametrize("backend", ("reference", "emulator"))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_a_bias_is_added_before_the_one_rounding(problem, packed, dtype, backend):
+    kind = float_type(dtype) if dtype == "float16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    x, bias = problem.x.astype(kind), (np.arange(N) % 7 - 3).astype(kind)
+    y = nm.matmul(x, packed, backend, bias=bias)
+    exact = reference.matmul(x, problem.weight) + bias.astype(np.float64)
+    assert y.dtype == kind and np.array_equal(y, round_to(exact, kind))
 
 
 def test_round_trips_through_the_public_functions(problem, packed):

@@ -1,0 +1,205 @@
+"""A product like one before costs what its launch costs: per weight, what depends on shapes alone is kept, and found by cheap attributes.
+
+``matmul`` asks ``again`` first. It answers None unless all of this is as it was in an earlier call, which went the long way, was checked
+there and given to ``remember``: the weight; shape, strides, type and device of x; backend, kernel and compiler; the stream, which is
+the current one of x's library and is not being captured (a captured launch has scratch memory of its own). Then only the result is
+allocated, addresses are written into the argument buffer, and the launch is enqueued. What is unusual goes the long way, where messages are.
+
+Nothing here keeps a weight alive: its calls go with it. A weight has at most ``CALLS_PER_WEIGHT`` of them; then all are made anew.
+Any number of threads may call; a call's buffer is locked while it is filled and enqueued.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+
+from numba_marlin import driver, launch
+from numba_marlin.backends import Prepared, RunInfo
+from numba_marlin.interop.arrays import ArrayView
+
+CALLS_PER_WEIGHT = 512
+log = logging.getLogger("numba_marlin")
+
+
+class Call:
+    """A ``Prepared`` product, unpacked to what a repetition touches."""
+
+    __slots__ = ("bound", "words", "lock", "enqueue", "info", "a_places", "c_places", "bias_places", "scratch", "shape", "c_strides", "a_bytes", "c_bytes", "keeps")
+
+    def __init__(self, prepared: Prepared, x: ArrayView):
+        problem = prepared.info.problem
+        self.bound, self.info, self.keeps, self.scratch = prepared.bound, prepared.info, prepared.keeps, prepared.scratch
+        self.words, self.lock, self.enqueue = prepared.bound.words, prepared.bound.lock, prepared.bound.enqueue
+        self.a_places, self.c_places, self.bias_places = (prepared.places[name] for name in ("a", "c", "bias"))
+        low, high = x.extent()
+        unit = 1 if x.kind == "torch" else x.itemsize  # torch counts strides in elements
+        self.shape, self.c_strides = (problem.m, problem.n), (problem.n * unit, unit)
+        self.a_bytes, self.c_bytes = high - low, problem.m * problem.n * x.itemsize
+
+    def launch(self, a: int, c: int, bias: int) -> RunInfo:
+        words = self.words
+        with self.lock:
+            for place in self.a_places:
+                words[place] = a
+            for place in self.c_places:
+                words[place] = c
+            if bias:
+                for place in self.bias_places:
+                    words[place] = bias
+            self.enqueue()
+        if log.isEnabledFor(logging.INFO):
+            log_run(self.info)
+        return self.info
+
+    def apart(self, a: int, c: int) -> bool:
+        """Whether x at a and the result at c share no byte."""
+        return c >= a + self.a_bytes or a >= c + self.c_bytes
+
+
+def log_run(info: RunInfo) -> None:
+    problem = info.problem
+    log.info("matmul m=%d n=%d k=%d ran on %s (%s)", problem.m, problem.n, problem.k, info.device, info.reason)
+
+
+_calls: dict[int, dict[tuple, Call]] = {}  # by id(weight), as long as it lives
+_libraries: dict[type, object] = {}  # type of array -> Library that reads it
+launch.before_release(_calls.clear)
+
+
+class _Torch:
+    """torch.Tensor on a CUDA device."""
+
+    def __init__(self, torch):
+        self.current_device, self.current_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+        self.capturing = torch.cuda.is_current_stream_capturing
+
+    def key(self, x, choice: tuple) -> tuple:
+        device = x.get_device()
+        return x.shape, x.stride(), x.dtype, device, self.current_stream(device), choice
+
+    def again(self, calls: dict, x, out, bias, choice: tuple):
+        device = x.get_device()
+        call = calls.get((x.shape, x.stride(), x.dtype, device, self.current_stream(device), choice))
+        if call is None or self.current_device() != device or (call.scratch and self.capturing()):
+            return None
+        a = x.data_ptr()
+        if out is None:
+            out = x.new_empty(call.shape)
+            c = out.data_ptr()
+        else:
+            if type(out) is not type(x) or out.shape != call.shape or out.stride() != call.c_strides or out.dtype is not x.dtype or out.get_device() != device:
+                return None
+            c = out.data_ptr()
+            if not call.apart(a, c):
+                return None
+        b = 0
+        if bias is not None:
+            if type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.is_contiguous() or bias.dtype is not x.dtype or bias.get_device() != device:
+                return None
+            b = bias.data_ptr()
+        if (a | b | c) & 15:
+            return None
+        return out, call.launch(a, c, b)
+
+
+class _Cupy:
+    """cupy.ndarray."""
+
+    def __init__(self, cupy):
+        self.empty, self.current_stream = cupy.ndarray, cupy.cuda.get_current_stream
+        self.current_device, self.is_capturing = cupy.cuda.runtime.getDevice, cupy.cuda.runtime.streamIsCapturing
+
+    def key(self, x, choice: tuple) -> tuple:
+        return x.shape, x.strides, x.dtype.char, x.data.device_id, self.current_stream().ptr, choice
+
+    def again(self, calls: dict, x, out, bias, choice: tuple):
+        a, dtype, stream = x.data, x.dtype, self.current_stream().ptr
+        device = a.device_id
+        call = calls.get((x.shape, x.strides, dtype.char, device, stream, choice))
+        if call is None or self.current_device() != device or (call.scratch and stream not in driver.LEGACY_STREAMS and self.is_capturing(stream)):
+            return None
+        a = a.ptr
+        if out is None:
+            out = self.empty(call.shape, dtype)
+            c = out.data.ptr
+        else:
+            if type(out) is not type(x) or out.shape != call.shape or out.strides != call.c_strides or out.dtype != dtype or out.data.device_id != device:
+                return None
+            c = out.data.ptr
+            if not call.apart(a, c):
+                return None
+        b = 0
+        if bias is not None:
+            if type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.flags.c_contiguous or bias.dtype != dtype or bias.data.device_id != device:
+                return None
+            b = bias.data.ptr
+        if (a | b | c) & 15:
+            return None
+        return out, call.launch(a, c, b)
+
+
+class _Numba:
+    """numba.cuda's device arrays of the default stream. To allocate one takes Numba several times as long as the rest: give ``out``."""
+
+    def __init__(self, numba):
+        self.empty, self.current_context = numba.cuda.device_array, numba.cuda.current_context
+
+    def key(self, x, choice: tuple) -> tuple | None:
+        return (x.shape, x.strides, x.dtype.char, x.gpu_data.context.device.id, choice) if x.stream == 0 else None
+
+    def again(self, calls: dict, x, out, bias, choice: tuple):
+        if x.stream != 0 or bias is not None:
+            return None
+        device = x.gpu_data.context.device.id
+        call = calls.get((x.shape, x.strides, x.dtype.char, device, choice))
+        if call is None:
+            return None
+        if out is None:
+            if self.current_context().device.id != device:
+                return None
+            out = self.empty(call.shape, x.dtype)
+        elif type(out) is not type(x) or out.shape != call.shape or out.strides != call.c_strides or out.dtype != x.dtype or out.gpu_data.context.device.id != device:
+            return None
+        a, c = x.device_ctypes_pointer.value, out.device_ctypes_pointer.value
+        if (a | c) & 15 or not call.apart(a, c):
+            return None
+        return out, call.launch(a, c, 0)
+
+
+_READERS = {"torch": _Torch, "cupy": _Cupy, "numba": _Numba}
+
+
+def again(x, p, out, bias, choice: tuple):
+    """(result, RunInfo) of a product like an earlier one, enqueued; None if there was none like it."""
+    calls = _calls.get(id(p))
+    if calls is None:
+        return None
+    library = _libraries.get(type(x))
+    return None if library is None else library.again(calls, x, out, bias, choice)
+
+
+def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
+    """Keep ``prepared``, which was made for x as it lies, for calls like it."""
+    stream = prepared.bound.stream
+    if prepared.places is None or stream == launch.PER_THREAD_STREAM or x_view.kind not in _READERS:
+        return
+    with driver.on_device(x_view.device):
+        if prepared.scratch and driver.capture_id(stream) is not None:
+            return
+    library = _libraries.get(type(x))
+    if library is None:
+        if type(x).__name__ not in ("Tensor", "ndarray", "DeviceNDArray"):  # a subclass may have a mind of its own
+            return
+        library = _libraries[type(x)] = _READERS[x_view.kind](sys.modules[x_view.kind])
+    key = library.key(x, choice)
+    if key is None:
+        return
+    kept = _calls.get(id(p))
+    if kept is None:
+        kept = _calls[id(p)] = {}
+        weakref.finalize(p, _calls.pop, id(p), None).atexit = False
+    if len(kept) >= CALLS_PER_WEIGHT:
+        kept.clear()
+    kept[key] = Call(prepared, x_view)

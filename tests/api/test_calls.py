@@ -1,0 +1,188 @@
+"""Contract under test: ``calls`` repeats a product only if all that it depends on is as it was; whatever else it says None, and enqueues nothing.
+
+torch is a stand-in with the few attributes that are read; ``test_on_gpu`` has the real one.
+"""
+
+import contextlib
+import gc
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numba_marlin import calls, driver, launch
+from numba_marlin.backends import Prepared, RunInfo
+from numba_marlin.heuristics import Problem
+from numba_marlin.interop.arrays import ArrayView
+
+M, N, K = 4, 128, 256
+A, C, BIAS = 0x10000, 0x20000, 0x30000
+CHOICE = ("auto", None, "numba-cuda", True)
+FRESH = 0x90000  # where the stand-in allocates
+
+
+class Tensor:
+    def __init__(self, shape=(M, K), address=A, strides=None, dtype="half", device=0):
+        self.shape, self.address, self.dtype, self.device = shape, address, dtype, device
+        self.strides = strides or (*shape[1:], 1)
+
+    def stride(self):
+        return self.strides
+
+    def get_device(self):
+        return self.device
+
+    def data_ptr(self):
+        return self.address
+
+    def is_contiguous(self):
+        return self.strides == (*self.shape[1:], 1)
+
+    def new_empty(self, shape):
+        return Tensor(tuple(shape), FRESH, dtype=self.dtype, device=self.device)
+
+
+class Weight:
+    pass
+
+
+@pytest.fixture
+def state(monkeypatch):
+    """What the library and the driver would answer."""
+    now = SimpleNamespace(device=0, stream=7, capturing=False)
+    torch = SimpleNamespace(
+        _C=SimpleNamespace(_cuda_getDevice=lambda: now.device, _cuda_getCurrentRawStream=lambda device: now.stream),
+        cuda=SimpleNamespace(is_current_stream_capturing=lambda: now.capturing),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(driver, "on_device", lambda ordinal: contextlib.nullcontext())
+    monkeypatch.setattr(driver, "capture_id", lambda stream: 1 if now.capturing else None)
+    monkeypatch.setattr(calls, "_libraries", {})
+    calls._calls.clear()
+    yield now
+    calls._calls.clear()
+
+
+def prepared(places=None, scratch=True, stream=7):
+    """-> (Prepared, the launches it made as lists of its words)"""
+    launches, words = [], [0] * 4
+    bound = SimpleNamespace(words=words, lock=threading.Lock(), enqueue=lambda: launches.append(list(words)), stream=stream)
+    info = RunInfo("cuda", "asked for", Problem(M, N, K), "a device", None)
+    return Prepared(bound, info, places or {"a": (0, 3), "c": (1,), "bias": (2,)}, scratch, ()), launches
+
+
+def remembered(weight, x=None, **options):
+    x = x or Tensor()
+    what, launches = prepared(**options)
+    strides = tuple(2 * stride for stride in x.strides)
+    calls.remember(x, ArrayView(x, "torch", 0, x.address, x.shape, np.dtype(np.float16), strides, False), weight, CHOICE, what)
+    return launches
+
+
+def test_a_repetition_writes_the_addresses_and_enqueues_once(state):
+    weight = Weight()
+    launches = remembered(weight)
+    y, info = calls.again(Tensor(address=A + 512), weight, None, None, CHOICE)
+    assert launches == [[A + 512, FRESH, 0, A + 512]], "both words that hold x's address, one of them in a tensor map"
+    assert y.shape == (M, N) and info.device == "a device" and info.seconds is None
+    out = Tensor((M, N), C)
+    assert calls.again(Tensor(), weight, out, Tensor((N,), BIAS), CHOICE)[0] is out
+    assert launches[1:] == [[A, C, BIAS, A]]
+
+
+UNUSUAL = {
+    "more rows": {"x": Tensor((M + 1, K))},
+    "rows further apart": {"x": Tensor(strides=(2 * K, 1))},
+    "another type": {"x": Tensor(dtype="bfloat16")},
+    "another device": {"x": Tensor(device=1)},
+    "not on a device": {"x": Tensor(device=-1)},
+    "a misaligned x": {"x": Tensor(address=A + 2)},
+    "another kind of array": {"x": np.zeros((M, K), np.float16)},
+    "no array": {"x": None},
+    "another kernel": {"choice": ("auto", "tiled", "numba-cuda", True)},
+    "another stream": {"stream": 8},
+    "another current device": {"device": 1},
+    "a capture": {"capturing": True},
+    "an out of another shape": {"out": Tensor((M, N + 1), C)},
+    "an out of another type": {"out": Tensor((M, N), C, dtype="float")},
+    "an out with gaps": {"out": Tensor((M, N), C, strides=(2 * N, 1))},
+    "an out elsewhere": {"out": Tensor((M, N), C, device=1)},
+    "an out of another library": {"out": np.zeros((M, N), np.float16)},
+    "a misaligned out": {"out": Tensor((M, N), C + 8)},
+    "an out that begins in x": {"out": Tensor((M, N), A + 2 * M * K - 16)},
+    "an out that ends in x": {"out": Tensor((M, N), A - 2 * M * N + 16)},
+    "a bias of another shape": {"bias": Tensor((1, N), BIAS)},
+    "a bias of another type": {"bias": Tensor((N,), BIAS, dtype="float")},
+    "a bias with gaps": {"bias": Tensor((N,), BIAS, strides=(2,))},
+    "a bias elsewhere": {"bias": Tensor((N,), BIAS, device=1)},
+    "a misaligned bias": {"bias": Tensor((N,), BIAS + 2)},
+}
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_what_is_unusual_goes_the_long_way(state, what):
+    weight, change = Weight(), dict(UNUSUAL[what])
+    launches = remembered(weight)
+    arguments = {"x": Tensor(), "out": None, "bias": None, "choice": CHOICE}
+    for name in arguments.keys() & change.keys():
+        arguments[name] = change.pop(name)
+    for name, value in change.items():
+        setattr(state, name, value)
+    assert calls.again(arguments["x"], weight, arguments["out"], arguments["bias"], arguments["choice"]) is None
+    assert launches == []
+    assert calls.again(Tensor(), Weight(), None, None, CHOICE) is None, "another weight"
+
+
+def test_an_out_right_beside_x_is_apart(state):
+    weight = Weight()
+    remembered(weight)
+    for address in (A + 2 * M * K, A - 2 * M * N):
+        assert calls.again(Tensor(), weight, Tensor((M, N), address), None, CHOICE) is not None
+
+
+def test_a_kernel_without_a_workspace_repeats_in_a_capture_too(state):
+    weight = Weight()
+    launches = remembered(weight, scratch=False)
+    state.capturing = True
+    assert calls.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
+
+
+@pytest.mark.parametrize("what", ("a capture", "the stream of a thread", "an address in no word"))
+def test_what_cannot_be_repeated_is_not_kept(state, what):
+    weight = Weight()
+    state.capturing = what == "a capture"
+    stream = launch.PER_THREAD_STREAM if what == "the stream of a thread" else 7
+    remembered(weight, stream=stream)
+    if what == "an address in no word":
+        calls._calls.clear()
+        nowhere = Prepared(prepared()[0].bound, None, None, False, ())
+        calls.remember(Tensor(), ArrayView(None, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False), weight, CHOICE, nowhere)
+    assert calls._calls == {}
+
+
+def test_calls_go_with_their_weight(state):
+    weight = Weight()
+    remembered(weight)
+    assert len(calls._calls) == 1
+    del weight
+    gc.collect()
+    assert calls._calls == {}
+
+
+def test_calls_go_when_scratch_memory_is_released(state):
+    weight = Weight()
+    remembered(weight)
+    launch.release_workspaces()
+    assert calls.again(Tensor(), weight, None, None, CHOICE) is None
+
+
+def test_a_weight_has_a_bounded_number_of_calls(state, monkeypatch):
+    monkeypatch.setattr(calls, "CALLS_PER_WEIGHT", 4)
+    weight = Weight()
+    for stream in range(100, 111):
+        state.stream = stream
+        remembered(weight)
+        assert calls.again(Tensor(), weight, None, None, CHOICE) is not None
+        assert len(calls._calls[id(weight)]) <= 4
