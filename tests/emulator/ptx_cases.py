@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from numba_marlin.emulator import Machine, RunResult
+from numba_marlin.isa import load_instructions
 
 HEADER = ".version 8.0\n.target sm_90a\n.address_size 64\n"
 NAMES = "abcefg"
 
 
-def frame(body: str, parameters: int = 1, before: str = "") -> str:
+def frame(body: str, parameters: int = 1, before: str = "", directives: str = "") -> str:
     """A kernel ``k`` with u64 parameters p0, p1 ... loaded into %p0 ..., a thread number %t and plenty of registers."""
     declared = ", ".join(f".param .u64 p{i}" for i in range(parameters))
     loads = "".join(f"ld.param.u64 %p{i}, [p{i}];\n" for i in range(parameters))
     return f"""{HEADER}{before}
 .visible .entry k({declared})
+{directives}
 {{
 .reg .pred %q<16>;
 .reg .b16 %h<16>;
@@ -32,10 +36,21 @@ ret;
 """
 
 
-def launch(body: str, arrays: dict | None = None, before: str = "", readonly: tuple = (), **launch_options) -> RunResult:
+def snippet(name: str, *operands, **immediates: int) -> str:
+    """The body of ptx/``name``.ptx with ``operands`` put in, outputs first; a vector is a tuple."""
+    instruction = load_instructions()[name]
+    template, _ = instruction.assembly(**immediates)
+    flat = [text for operand in operands for text in (operand if isinstance(operand, tuple) else (operand,))]
+    assert len(flat) == sum(operand.width for operand in instruction.outputs + instruction.inputs), f"{name} takes other operands"
+    return re.sub(r"\$(\d+)", lambda match: flat[int(match[1])], template) + "\n"
+
+
+def launch(
+    body: str, arrays: dict | None = None, before: str = "", readonly: tuple = (), directives: str = "", **launch_options
+) -> RunResult:
     """Run ``body`` in ``frame`` with the arrays' addresses as %p0, %p1, ... Options as of Machine.run."""
     arrays = arrays or {}
-    machine = Machine(frame(body, len(arrays), before))
+    machine = Machine(frame(body, len(arrays), before, directives))
     args = [machine.memory.buffer(a, n, readonly=n in readonly).address for n, a in arrays.items()]
     return machine.run("k", args=args, **launch_options)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numba_marlin.emulator.instructions import allow, instruction, unsupported
 from numba_marlin.emulator.program import TYPE_BITS, Register, Symbol, Vector
 from numba_marlin.emulator.registers import SIGNED
+from numba_marlin.emulator.tensor_copies import map_at
 
 SPACES = {
     "param": "param", "param::entry": "param", "global": "global", "const": "global", "shared": "shared",
@@ -116,7 +117,16 @@ def store(ins, m):
 
 @instruction("prefetch", "prefetchu", "applypriority")
 def prefetch(ins, m):
-    """#data-movement-and-conversion-instructions-prefetch-prefetchu: a hint, nothing to do."""
+    """#data-movement-and-conversion-instructions-prefetch-prefetchu: a hint, nothing to do. A tensor map must be one."""
+    if "tensormap" in ins.modifiers:
+        allow(ins, "tensormap", "param", "const")
+        at = m.address(ins, ins.operands[0])
+
+        def step(lanes):
+            for address in np.unique(at(lanes)).tolist():
+                map_at(ins, m, lanes, address)
+
+        return step
     allow(ins, "global", "local", "L1", "L2", "L2::evict_last", "L2::evict_normal")
     return lambda lanes: None
 
