@@ -5,8 +5,9 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from numba_marlin import devices, heuristics
+from numba_marlin import devices, heuristics, testing
 from numba_marlin.devices import Device
+from numba_marlin.formats import marlin
 from numba_marlin.heuristics import Problem, candidate, check_config, default_config, explain, rank
 
 H200 = devices.device("H200")
@@ -164,3 +165,49 @@ def test_large_problems_of_few_rows_get_two_blocks_an_sm_where_they_fit():
     assert rank(small, H200)[0].config.blocks_per_sm == 1
     assert rank(Problem(17, 57344, 8192), H200)[0].config.blocks_per_sm == 1
     assert rank(large, devices.device("RTX 4090"))[0].config.blocks_per_sm == 1  # 99 KiB of shared memory hold one
+
+
+def test_problems_of_other_kinds_go_to_the_kernel_that_takes_them():
+    for types in ({"dtype": "bfloat16"}, {"bits": 8}, {"zeros": "integer"}, {"zeros": "float16"}, {"scale_dtype": "bfloat16"}, {"bias": True}, {"group_size": 16}):
+        problem = Problem(4, 256, 512, **{"group_size": 128, **types})
+        candidates = rank(problem, H200)
+        assert "ampere" not in [each.kernel for each in candidates]
+        naive = next(each for each in candidates if each.kernel == "naive")
+        for name, value in types.items():
+            assert getattr(naive.config, name) == value
+        with pytest.raises(ValueError, match=r"kernel 'ampere' does not take .*; kernels that do: .*naive"):
+            candidate(problem, H200, "ampere")
+    with pytest.raises(ValueError, match=r"kernel 'tiled' does not take bits=8; nor n=72, which must be a multiple of 64; kernels that do: .*naive"):
+        candidate(Problem(4, 72, 512, bits=8), H200, "tiled")
+
+
+def test_a_configuration_of_other_types_is_refused():
+    problem = Problem(4, 72, 512, 128, bits=8, zeros="integer")
+    config = default_config("naive", problem, H200)
+    check_config("naive", config, problem)
+    with pytest.raises(ValueError, match="config.zeros=integer must be the weight's zeros=None"):
+        check_config("naive", config, Problem(4, 72, 512, 128, bits=8))
+    with pytest.raises(ValueError, match="config.dtype=float16 must be the activations' dtype=bfloat16"):
+        check_config("naive", config, Problem(4, 72, 512, 128, "bfloat16", 8, "integer"))
+
+
+@pytest.mark.parametrize("types, message", [({"dtype": "float32"}, "dtype='float32' must be one of"), ({"bits": 2}, "bits=2"), ({"zeros": True}, "zeros=True"),
+                                            ({"scale_dtype": "half"}, "scale_dtype='half'")])
+def test_types_that_there_are_not_are_refused(types, message):
+    with pytest.raises(ValueError, match=message):
+        Problem(4, 64, 64, **types)
+
+
+def test_least_bytes_count_what_is_packed():
+    assert Problem(2, 72, 256, 128).least_bytes == 2 * 2 * 256 + 256 * 128 // 2 + 2 * 128 * 2 + 2 * 2 * 72
+    whole = Problem(2, 64, 256, 128, bits=8, zeros="integer", bias=True)
+    assert whole.least_bytes == 2 * 2 * 256 + 256 * 64 + 2 * 64 * (2 + 1) + 2 * 64 + 2 * 2 * 64
+
+
+def test_the_problem_of_a_weight_has_its_types():
+    weight = testing.make_quantized("uniform", "ordinary", 256, 72, 32, 0, bits=8, zeros_kind="float16")
+    problem = Problem.of(5, marlin.pack(weight), "bfloat16", bias=True)
+    assert problem == Problem.of(5, weight, "bfloat16", bias=True) == Problem(5, 72, 256, 32, "bfloat16", 8, "float16", "float16", True)
+    assert problem.has_zeros and not Problem(5, 64, 64).has_zeros
+    text = str(explain(5, 72, 256, 32, bits=8, zeros="float16", dtype="bfloat16", bias=True))
+    assert "8-bit weights, groups of 32, zero points (float16), a bias; bfloat16, scales float16" in text

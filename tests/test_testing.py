@@ -63,3 +63,33 @@ def test_impossible_exactness_is_refused():
 def test_weights_come_in_several_dtypes_and_strides(data):
     w = data.draw(testing.weights(32, 64))
     assert w.shape == (32, 64) and w.dtype.kind == "f" and np.isfinite(w).all()
+
+
+@pytest.mark.parametrize("zeros_kind", [None, "integer", "float16"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_exact_problems_of_other_types_use_every_part_of_k(dtype, bits, zeros_kind):
+    pytest.importorskip("ml_dtypes")
+    problem = testing.exact_problem(3, 72, 512, 32, 1, dtype=dtype, bits=bits, zeros_kind=zeros_kind, scale_dtype=dtype, bias=True)
+    weight = problem.weight
+    assert (problem.x.dtype.name, problem.bias.dtype.name, problem.expected.dtype.name, weight.scale_dtype) == (dtype,) * 4
+    assert (weight.bits, weight.zeros_kind, weight.n) == (bits, zeros_kind, 72)
+    assert reference.is_exact_problem(problem.x, weight, np.float32, problem.bias)
+    assert np.isfinite(problem.expected).all() and np.unique(problem.expected).size > 20
+    for first in range(0, 512, 16):
+        assert problem.x[:, first : first + 16].any(), f"a kernel could leave out rows {first}..{first + 15}"
+
+
+@given(testing.quantized_weights(testing.problems(max_n=64, max_k=256, **testing.EVERY_SHAPE), **testing.EVERY_TYPE))
+@settings(max_examples=20, deadline=None)
+def test_weights_of_every_type_can_be_packed(weight):
+    marlin.check_packable(weight)
+
+
+def test_zero_points_are_of_their_kind():
+    assert testing.make_zeros(None, 2, 64, 0) is None
+    integers, floats = (testing.make_zeros(kind, 64, 64, 0, bits=8) for kind in ("integer", "float16"))
+    assert integers.dtype == np.uint8 and integers.max() > 200
+    assert floats.dtype == np.float16 and (floats % 1 == 0.5).any() and (floats < 0).any()
+    with pytest.raises(ValueError, match="kind='half' must be one of"):
+        testing.make_zeros("half", 2, 64, 0)
