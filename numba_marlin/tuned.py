@@ -39,6 +39,9 @@ class Choice:
     us: float
     date: str
 
+    def to_dict(self) -> dict:
+        return asdict(self)
+
 
 def bucket(m: int) -> int:
     """The largest m that shares a winner with ``m``: 8, 16 .. 64, 80, 96, 112, 128, 160 ..."""

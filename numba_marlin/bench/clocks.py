@@ -1,5 +1,8 @@
 """What NVML says while something runs: SM and memory clock, power, temperature, and why clocks are held back. Needs nvidia-ml-py, and does without.
 
+NVML looks back some tenths of a second, so the readings of a short measurement are also those of what ran before it: "power cap" beside an SM clock near
+its maximum says little, beside a low one it explains the time.
+
     watch = ClockWatch(uuid)
     ... watch.sample() while the GPU is busy ...
     watch.summary()     # a dict for a row; None where NVML cannot be asked, and ``watch.missing`` says why
@@ -44,6 +47,7 @@ class ClockWatch:
         event_reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         questions = {
             "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "sm_mhz_at_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
             "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
             "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
@@ -65,7 +69,8 @@ class ClockWatch:
 
 
 def summary(samples: list[dict]) -> dict | None:
-    """{"sm_mhz": [least, most], "memory_mhz": ..., "power_w": ..., "temperature_c": ..., "throttle": [reason, ...], "samples": count}; None for none."""
+    """{"sm_mhz": [least, most], "memory_mhz", "power_w", "temperature_c": alike, "sm_mhz_at_most": the GPU's limit, "throttle": [reason, ...], "samples": count};
+    what no sample has is left out; None if none has anything."""
     if not any(samples):
         return None
     result: dict = {}
@@ -73,6 +78,9 @@ def summary(samples: list[dict]) -> dict | None:
         values = [round(each[name]) for each in samples if name in each]
         if values:
             result[name] = [min(values), max(values)]
+    limits = [each["sm_mhz_at_most"] for each in samples if "sm_mhz_at_most" in each]
+    if limits:
+        result["sm_mhz_at_most"] = max(limits)
     mask = 0
     for each in samples:
         mask |= each.get("mask", 0)

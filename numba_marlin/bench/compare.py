@@ -1,6 +1,6 @@
 """Two files of rows -> a verdict on every cell that both have. Pure.
 
-The rule. A time is its median ``us`` and the quartiles ``us_spread`` (without them, its median alone). The change is median B / median A - 1; its interval goes from
+The rule. A time is its median ``us`` and the quartiles ``us_spread`` (without them the extremes, or the median alone). The change is median B / median A - 1; its interval goes from
 (B's lower quartile / A's upper) - 1 to (B's upper / A's lower) - 1. With the tolerance t (2% unless told):
 
     faster      the change is below -t, and its whole interval below 0
@@ -104,7 +104,7 @@ def _measure(row: dict, by: str) -> tuple[float, float, float]:
     value = row.get(by)
     if not value:
         raise ValueError(f"by={by!r}: the row of {row['kernel']} m={row['m']} n={row['n']} k={row['k']} has none")
-    low, high = row.get(f"{by}_spread") or (value, value)
+    low, high = row.get(f"{by}_spread") or ((row["us_min"], row["us_max"]) if by == "us" and "us_min" in row else (value, value))
     return (value, low, high) if by == "us" else (1 / value, 1 / high, 1 / low)
 
 

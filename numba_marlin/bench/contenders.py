@@ -59,7 +59,7 @@ def kernel(problem: Problem, candidate: Candidate, weights: Weights, batch: Batc
     device = driver.describe(ordinal)
     definition, config = find_kernel(candidate.kernel), candidate.config
     compiled = backends.compiled_kernel(candidate.kernel, config, device.target, compiler)
-    enqueue = launch.launcher(compiled, ordinal)
+    enqueue = launch.launcher(compiled, ordinal, definition.cluster(config))
     partial_bytes, lock_bytes = definition.workspace_bytes(config, problem.m, problem.n, problem.k, device.sms) or (0, 0)
     if definition.waits and (partial_bytes or lock_bytes) and math.prod(candidate.grid) > enqueue.resident_blocks:
         raise CapabilityMissing(f"kernel {candidate.kernel!r}: {math.prod(candidate.grid)} blocks wait for each other, {enqueue.resident_blocks} fit on {device.name}")

@@ -9,6 +9,7 @@ A result that is wrong is never timed: ``WrongResult``. Data for a weight shape 
 from __future__ import annotations
 
 import statistics
+import time
 from dataclasses import asdict, dataclass
 
 from numba_marlin import driver
@@ -18,6 +19,8 @@ from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.summary import summarise
 from numba_marlin.bench.timing import TARGET_US, GraphTimer, interleave, torch_on_gpu, wait
 from numba_marlin.heuristics import Candidate, Problem, rank
+
+SETTLE_SECONDS = 1.0  # after the matrix products of the ceilings an H200 holds its clocks back for a while: the next kernel took 16.8 us, not 15.9
 
 
 class WrongResult(RuntimeError):
@@ -52,6 +55,7 @@ class Bench:
         if dtype not in self._ceilings:
             self._weights = None
             self._ceilings[dtype] = ceilings_module.measure(dtype)
+            time.sleep(SETTLE_SECONDS)
         return self._ceilings[dtype]
 
     def stub(self, problem: Problem, candidate: Candidate) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 
@@ -39,9 +40,7 @@ def clocks(rows) -> str:
     if not noted:
         return ""
     low, high = min(each["sm_mhz"][0] for each in noted), max(each["sm_mhz"][1] for each in noted)
-    reasons: dict[str, int] = {}
-    for each in noted:
-        for reason in each.get("throttle", ()):
-            reasons[reason] = reasons.get(reason, 0) + 1
-    held = ", ".join(f"{reason} in {count}" for reason, count in sorted(reasons.items()))
-    return f"SM clock {low} to {high} MHz while timing; held back ({held}, of {len(noted)} measurements)." if held else f"SM clock {low} to {high} MHz while timing, never held back."
+    limit = max((each.get("sm_mhz_at_most", 0) for each in noted))
+    reasons = Counter(reason for each in noted for reason in each.get("throttle", ()))
+    held = ", ".join(f"{reason} in {count} of {len(noted)} measurements" for reason, count in sorted(reasons.items()))
+    return f"SM clock {low} to {high} MHz while timing{f', {limit} at most' if limit else ''}; held back by: {held or 'nothing'}."

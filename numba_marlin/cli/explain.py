@@ -1,10 +1,11 @@
-"""``numba-marlin explain``: which kernel would run, on which grid, and why. Needs neither a GPU nor a compiler."""
+"""``numba-marlin explain``: which kernel would run, on which grid, and why. Needs neither a GPU nor a compiler, except to measure (``--autotune``)."""
 
 from __future__ import annotations
 
 HELP = "say which kernel and configuration would run for a problem, and why"
 EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
-  numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json"""
+  numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json
+  numba-marlin explain --m 16 --n 8192 --k 8192 --autotune"""
 
 
 def add_arguments(parser) -> None:
@@ -13,20 +14,41 @@ def add_arguments(parser) -> None:
     parser.add_argument("--k", type=int, required=True, metavar="K", help="rows of the weight")
     parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
     parser.add_argument("--device", metavar="NAME", help="a device of the table, or 'model', the PTX machine's (default: this machine's GPU, else H200)")
+    parser.add_argument("--autotune", action="store_true", help="first measure the candidates on this machine's GPU and remember the winner")
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
-    from numba_marlin import api
+    from numba_marlin import api, tuned
     from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
     explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device)
-    report.data = explanation.to_dict()
+    if args.autotune:
+        _measure(args, report, explanation)
+        explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device)
+    stored = tuned.stored_choice(explanation.problem, explanation.device)
+    report.data |= explanation.to_dict() | {"tuned": None if stored is None else stored.to_dict()}
     head, *candidates = str(explanation).split("\n\n")
     report.text(head, BOLD)
     for position, candidate in enumerate(candidates):  # the first is the choice, the others are to compare it with
         report.text("\n" + candidate, "" if position == 0 else DIM)
+    if stored is not None:
+        settings = ", ".join(f"{name}={value}" for name, value in stored.to_dict()["config"].items())
+        report.text(f"\nmeasured to be best here on {stored.date}, at m={tuned.bucket(args.m)}: {stored.kernel}, {stored.us:.2f} us; {settings}", BOLD)
     if target is not None:
         write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
     return True
+
+
+def _measure(args, report, explanation) -> None:
+    from numba_marlin.errors import CapabilityMissing
+
+    if explanation.device.source != "measured":
+        raise CapabilityMissing(f"--autotune measures on this machine's GPU: {explanation.device.name} ({explanation.device.source}) is none")
+    from numba_marlin.bench.measure import Bench, Settings
+    from numba_marlin.bench.tune import tune
+
+    with report.step("measuring the candidates"):
+        found = tune(Bench(Settings(seed=args.seed)), explanation.problem)
+    report.data["measured"] = [{name: row[name] for name in ("kernel", "config", "us", "us_spread", "speedup", "limit_share")} for row in found.rows]

@@ -21,6 +21,8 @@ VERBS = {
     "run": "numba_marlin.cli.run",
     "info": "numba_marlin.cli.info",
     "explain": "numba_marlin.cli.explain",
+    "bench": "numba_marlin.cli.bench",
+    "compare": "numba_marlin.cli.compare",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
@@ -30,6 +32,7 @@ examples:
   numba-marlin run --input w.npy     your own
   numba-marlin info
   numba-marlin explain --m 16 --n 8192 --k 8192
+  numba-marlin bench --shapes llama-3-8b --m 1,16,64
 """
 
 

@@ -1,0 +1,112 @@
+"""What ``bench`` and ``compare`` show people: tables on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from numba_marlin.cli.report import columns
+
+
+def print_table(headers: list[str], lines: list[list[str]], left: int, styles: list[str] | None = None, dispensable: tuple[str, ...] = ()) -> None:
+    """The first ``left`` columns stand left, the others right; ``styles``: one of rich's for each line. Where the terminal is too narrow, ``dispensable``
+    columns are left out, the first of them first; nothing is ever cut off."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    headers, lines = fitting(headers, lines, columns(), dispensable)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for position, header in enumerate(headers):
+        table.add_column(header, justify="left" if position < left else "right", no_wrap=True)
+    for position, line in enumerate(lines):
+        table.add_row(*line, style=styles[position] if styles else None)
+    Console(width=max(columns(), _width(headers, lines)), highlight=False).print(table)
+
+
+def fitting(headers: list[str], lines: list[list[str]], width: int, dispensable: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
+    """Without as many of the ``dispensable`` columns as it takes to fit ``width``."""
+    for name in dispensable:
+        if _width(headers, lines) <= width:
+            break
+        if name in headers:
+            position = headers.index(name)
+            headers, *lines = [line[:position] + line[position + 1:] for line in [headers, *lines]]
+    return headers, lines
+
+
+def _width(headers: list[str], lines: list[list[str]]) -> int:
+    """With two blanks between columns and one on each side."""
+    return 2 * len(headers) + 1 + sum(max(map(len, column)) for column in zip(headers, *lines))
+
+
+def sizes(row: dict) -> str:
+    return f"{row['k']} x {row['n']}"
+
+
+def kinds(row: dict) -> str:
+    """What is not fp16 x INT4 in groups of 128."""
+    parts = [] if row["group_size"] == 128 else [f"g{row['group_size']}"]
+    parts += [] if row.get("dtype", "float16") == "float16" else ["bf16"]
+    parts += [] if row.get("bits", 4) == 4 else [f"{row['bits']} bit"]
+    parts += ["zeros"] if row.get("zeros") else []
+    parts += ["bias"] if row.get("bias") else []
+    return " ".join(parts)
+
+
+def microseconds(us: float) -> str:
+    return f"{us:.2f}" if us < 100 else f"{us:.1f}" if us < 1000 else f"{us:.0f}"
+
+
+def rows_table(rows: list[dict]) -> None:
+    """One line a row; the heuristics' choice is plain, what stands beside it to compare is dim."""
+    with_kinds = any(kinds(row) for row in rows)
+    headers = ["k x n", "m", *(["types"] if with_kinds else []), "kernel", "us", "+-", "cuBLAS us", "speed-up", "TB/s", "TFLOP/s", "of limit"]
+    lines, styles, before = [], [], None
+    for row in rows:
+        low, high = row["us_spread"]
+        here = sizes(row)
+        lines.append([
+            "" if here == before else here, str(row["m"]), *([kinds(row)] if with_kinds else []), row["kernel"], microseconds(row["us"]), f"{(high - low) / 2 / row['us']:.1%}",
+            microseconds(row["cublas_us"]) if row.get("cublas_us") else "", f"{row['speedup']:.2f}" if row.get("speedup") else "",
+            f"{row['tb_per_s']:.2f}", f"{row['tflops']:.0f}", f"{row['limit_share']:.0%}",
+        ])
+        styles.append("" if row.get("chosen") else "dim")
+        before = here
+    print_table(headers, lines, left=1, styles=styles, dispensable=("TFLOP/s", "TB/s", "+-", "cuBLAS us"))
+
+
+def counted_table(rows: list[dict]) -> None:
+    print_table(
+        ["k x n", "m", "kernel", "grid", "warp instructions", "a 1024 weights"],
+        [[sizes(row), str(row["m"]), row["kernel"], " x ".join(map(str, row["grid"])), f"{row['instructions']:,}", f"{row['instructions'] / (row['k'] * row['n'] / 1024):.0f}"] for row in rows],
+        left=1,
+    )
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int):
+    """-> a function to call with the name of each step before it starts: a bar on a terminal, a plain line a step elsewhere."""
+    if not sys.stderr.isatty():
+        done = 0
+
+        def advance(name: str) -> None:
+            nonlocal done
+            done += 1
+            print(f"{what} {done}/{total}: {name}", file=sys.stderr, flush=True)
+
+        yield advance
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
+    with bar:
+        task, started = bar.add_task(what, total=total), False
+
+        def advance(name: str) -> None:
+            nonlocal started
+            bar.update(task, advance=1 if started else 0, description=f"{what} {name}")
+            started = True
+
+        yield advance
