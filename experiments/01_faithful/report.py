@@ -6,6 +6,8 @@ it was measured in the same rounds (``marlin_cuda_us``); elsewhere its speed-up 
 import json
 import os
 
+from numba_marlin.bench.tables import origin, replace_between
+
 HERE_MARKERS = ("<!-- results:begin -->", "<!-- results:end -->")
 PROJECT_MARKERS = ("<!-- results:01_faithful -->", "<!-- end:results -->")
 LEVEL = 0.01  # nearer than this counts as the same speed
@@ -69,25 +71,6 @@ def summary(rows, published):
     return " ".join(lines)
 
 
-def origin(rows):
-    """Where the numbers come from: one sentence a run."""
-    runs = {}
-    for row in rows.values():
-        versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
-        runs.setdefault(f"Measured {row['date']} on {row['device']}, driver {row['driver']}; {versions}; commit {row['commit']}.", []).append(row)
-    return "\n".join(runs)
-
-
-def replace_between(path, markers, body):
-    """Put ``body`` between the markers of a file; ValueError unless it has both, once and in order."""
-    text = path.read_text(encoding="utf-8")
-    begin, end = markers
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise ValueError(f"{path} must hold {begin} and after it {end}, each once")
-    before, after = text.split(begin)[0], text.split(end)[1]
-    path.write_text(f"{before}{begin}\n{body}\n{end}{after}", encoding="utf-8")
-
-
 def plot(rows, shapes, published, path):
     import matplotlib
     matplotlib.use("Agg")
@@ -127,5 +110,5 @@ def report(results, readme, project_readme, picture, shapes, published):
     text = table(rows, shapes, published)
     for path, markers in ((readme, HERE_MARKERS), (project_readme, PROJECT_MARKERS)):
         image = f"![Speed-up over cuBLAS by batch size]({os.path.relpath(picture, path.parent)})"
-        replace_between(path, markers, "\n\n".join([each for each in (text, summary(rows, published), origin(rows), image) if each]))
+        replace_between(path, markers, "\n\n".join([each for each in (text, summary(rows, published), origin(rows.values()), image) if each]))
     print(text)
