@@ -27,16 +27,17 @@ _thread = threading.local()
 
 
 def quantize(
-    w, bits: int = 4, group_size: int = 128, symmetric: bool = True, method: str = "rtn"
+    w, bits: int = 4, group_size: int = 128, symmetric: bool = True, method: str = "rtn", scale_dtype: str = "float16"
 ) -> QuantizedWeight:
     """w [k, n], float, finite -> codes and scales on a grid. ``group_size`` rows of a column share a scale (-1: all of them).
 
+    bits: 4 or 8. symmetric: zero in the middle of the grid; else every group has a zero point. scale_dtype: "float16" or "bfloat16".
     method "rtn": round to nearest (``numba_marlin.quantize.rtn`` has the rule and its edge cases).
     """
     if method not in _METHODS:
         raise ValueError(f"method={method!r} must be one of {sorted(_METHODS)}")
     host = w if isinstance(w, np.ndarray) or not _is_array(w) else arrays.to_host(arrays.view("w", w))
-    return _METHODS[method](host, bits=bits, group_size=group_size, symmetric=symmetric)
+    return _METHODS[method](host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype)
 
 
 def _is_array(value: object) -> bool:
@@ -218,12 +219,13 @@ def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace, bias):
     return c.owner, info, prepared if a is x else None
 
 
-def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices.Device | None = None):
+def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices.Device | None = None, **types):
     """What would run for ``x [m, k] @ w [k, n]``, on which grid, and why; ``str()`` it, or take ``.to_dict()``.
 
     device: a name (``devices.names()``) or a Device; None: this machine's GPU, or an H200 by its data sheet.
+    types: what is not the default of ``heuristics.Problem``: dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True.
     """
     if device is None:
         probe = driver.probe()
         device = probe.devices[0] if probe.usable else "H200"
-    return heuristics.explain(m, n, k, group_size, device)
+    return heuristics.explain(m, n, k, group_size, device, **types)
