@@ -31,7 +31,7 @@ def make(lang, config):
     share_out, leave_partial, count_in, add_parts = output.share_out, output.leave_partial, output.count_in, output.add_parts
     scale_columns, write_result = output.scale_columns, output.write_result
     initialise, producer_start, consumer_start, advance = ring.initialise, ring.producer_start, ring.consumer_start, ring.advance
-    wait_full, wait_empty, expect, release, full = ring.wait_full, ring.wait_empty, ring.expect, ring.release, ring.full
+    wait_full, wait_empty, release, full = ring.wait_full, ring.wait_empty, ring.release, ring.full
 
     BATCH, BATCH_BLOCKS, STAGE_ROWS, ROWS_PER_WARP, ROWS_PER_SCALE = (config.batch, config.batch_blocks, config.stage_rows, config.rows_per_warp,
                                                                      config.rows_per_scale)
@@ -44,9 +44,11 @@ def make(lang, config):
     BARRIERS_AT = config.shared_bytes - barrier_bytes(config.stages)
     ACCUMULATORS, OWN = 16 * BATCH_BLOCKS, 4 * config.vectors
     PAIRS, PAIRS_PER_SCALE = ROWS_PER_WARP // 2, max(1, ROWS_PER_SCALE // 2)
-    X_WORDS, X_ROUNDS = 4 * BATCH_BLOCKS, -(-BATCH // 32)
-    SUMS, WORDS, X_REGISTERS = ACCUMULATORS if grouped else 1, 16, 2 * X_WORDS  # two pairs of rows are in registers at a time
+    X_WORDS = 4 * BATCH_BLOCKS
+    AHEAD = config.ahead
+    SUMS, WORDS, X_REGISTERS = ACCUMULATORS if grouped else 1, 16 if AHEAD else 8, 2 * X_WORDS if AHEAD else X_WORDS
     WEIGHTS, SCALES, X, POINTERS = 0, 1, 2, 2 + BATCH_BLOCKS  # a lane's offsets in a stage
+    STAGES = config.stages
     FULL_MASK = 0xFFFFFFFF
 
     # ---- shares ------------------------------------------------------------------------------------------------------------------
@@ -80,55 +82,86 @@ def make(lang, config):
     # ---- the producer ------------------------------------------------------------------------------------------------------------
 
     @lang.device
-    def fetch_stage(a, b, scales, stage, barrier, tile, k_unit, rows, policy, lane, problem):
-        """Bytes of one stage: row i of the weights, of the activations and of the scales by lane i."""
-        m, n_packed, k, a_stride = problem[0], problem[1], problem[2], problem[3]
-        column, row_first = tile[0], tile[1]
-        columns = uint32(min(uint32(n_packed - column * uint32(COLUMNS * WARPS_N)), uint32(COLUMNS * WARPS_N))) if ragged else uint32(COLUMNS * WARPS_N)
-        if lane < rows:
-            k_row = k_unit * uint32(STAGE_ROWS) + lane
-            source = b + uint64(k_row) * uint64(n_packed * uint32(8)) + uint64(column * uint32(WEIGHT_ROW))
-            ptx.cp_async_bulk_g2s_hint(stage + lane * uint32(WEIGHT_ROW), source, columns * uint32(ROW_BYTES // COLUMNS), barrier, policy)
-        for i in range(X_ROUNDS):
-            row = lane + uint32(32 * i)
-            if row < tile[2]:
-                source = a + (uint64(row_first + row) * uint64(a_stride) + uint64(k_unit * uint32(STAGE_K))) * uint64(2)
-                ptx.cp_async_bulk_g2s(stage + uint32(X_AT) + row * uint32(X_PITCH), source, rows * uint32(32), barrier)
-        if grouped:
-            groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS)
-            if lane < groups:
-                group = k_unit * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS) + lane
-                source = scales + (uint64(group) * uint64(n_packed) + uint64(column * uint32(COLUMNS * WARPS_N))) * uint64(2)
-                ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT) + lane * uint32(SCALE_ROW), source, columns * uint32(2), barrier)
+    def columns_of(column, n_packed):
+        """Columns of a tile: fewer at the end of n."""
+        return uint32(min(uint32(n_packed - column * uint32(COLUMNS * WARPS_N)), uint32(COLUMNS * WARPS_N))) if ragged else uint32(COLUMNS * WARPS_N)
 
     @lang.device
-    def stage_bytes(tile, rows, problem):
-        column, n_packed = tile[0], problem[1]
-        columns = uint32(min(uint32(n_packed - column * uint32(COLUMNS * WARPS_N)), uint32(COLUMNS * WARPS_N))) if ragged else uint32(COLUMNS * WARPS_N)
-        groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS) if grouped else uint32(0)
-        return columns * (rows * uint32(ROW_BYTES // COLUMNS) + groups * uint32(2)) + tile[2] * rows * uint32(32)
-
-    @lang.device
-    def rows_of(k_unit, problem):
+    def rows_of(k_unit, k):
         """k16 rows of a stage: fewer at the end of k."""
-        return uint32(min(uint32(problem[2] // uint32(16) - k_unit * uint32(STAGE_ROWS)), uint32(STAGE_ROWS))) if ragged else uint32(STAGE_ROWS)
+        return uint32(min(uint32(k // uint32(16) - k_unit * uint32(STAGE_ROWS)), uint32(STAGE_ROWS))) if ragged else uint32(STAGE_ROWS)
 
     @lang.device
-    def produce(a, b, scales, shared, barriers, position, end, lane, problem):
+    def next_unit(unit, problem):
+        """(column tile, first row of C, stage) of the stage after this one. The producer cannot afford the divisions of ``tile_at`` a stage."""
+        column, row_first, k_unit = unit
+        k_unit = uint32(k_unit + uint32(1))
+        if k_unit == problem[4]:
+            k_unit = uint32(0)
+            column = uint32(column + uint32(1))
+            if column == problem[5]:
+                column = uint32(0)
+                row_first = uint32(row_first + uint32(BATCH))
+        return column, row_first, k_unit
+
+    @lang.device
+    def fetch_weights(b, scales, unit, stage, barrier, policy, problem):
+        """One lane: weights and scales of one stage, after the word to the barrier how many bytes are to come."""
+        column, row_first, k_unit = unit
+        m, n_packed, k = problem[0], problem[1], problem[2]
+        rows, columns = rows_of(k_unit, k), columns_of(column, n_packed)
+        groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS) if grouped else uint32(0)
+        x_bytes = uint32(min(uint32(m - row_first), uint32(BATCH))) * rows * uint32(32)
+        ptx.mbarrier_arrive_expect_tx(barrier, columns * (rows * uint32(ROW_BYTES // COLUMNS) + groups * uint32(2)) + x_bytes)
+        pitch = uint64(n_packed) * uint64(8)
+        source = b + uint64(k_unit * uint32(STAGE_ROWS)) * pitch + uint64(column * uint32(WEIGHT_ROW))
+        for row in range(STAGE_ROWS):
+            if not ragged or uint32(row) < rows:
+                ptx.cp_async_bulk_g2s_hint(stage + uint32(row * WEIGHT_ROW), source, columns * uint32(ROW_BYTES // COLUMNS), barrier, policy)
+            source += pitch
+        if grouped:
+            pitch = uint64(n_packed) * uint64(2)
+            source = scales + uint64(k_unit * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)) * pitch + uint64(column * uint32(2 * COLUMNS * WARPS_N))
+            for group in range(SCALE_ROWS):
+                if not ragged or uint32(group) < groups:
+                    ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + group * SCALE_ROW), source, columns * uint32(2), barrier)
+                source += pitch
+
+    @lang.device
+    def fetch_x(a, unit, stage, barrier, problem):
+        """One lane: the activations of one stage, a copy a row. (16-byte copies by all lanes of the warp were no faster, at any batch.)"""
+        column, row_first, k_unit = unit
+        pitch = uint64(problem[3]) * uint64(2)
+        batch, row_bytes = uint32(min(uint32(problem[0] - row_first), uint32(BATCH))), rows_of(k_unit, problem[2]) * uint32(32)
+        source = a + uint64(row_first) * pitch + uint64(k_unit * uint32(2 * STAGE_K))
+        row = uint32(0)
+        while row < batch:
+            ptx.cp_async_bulk_g2s(stage + uint32(X_AT) + row * uint32(X_PITCH), source, row_bytes, barrier)
+            source += pitch
+            row = uint32(row + uint32(1))
+
+    @lang.device
+    def produce(a, b, scales, shared, barriers, position, end, problem):
+        """Weights do not depend on the kernel before this one, so a ring full of them is on its way before it has ended; activations do."""
         policy = ptx.create_policy_evict_first()
-        place = producer_start()
-        while position < end:
-            tile = tile_at(position, end, problem)
-            for i in range(tile[4]):
-                k_unit = uint32(tile[3] + uint32(i))
-                rows = rows_of(k_unit, problem)
-                wait_empty(barriers, place)
-                if lane == uint32(0):
-                    expect(barriers, place, stage_bytes(tile, rows, problem))
-                ptx.bar_warp_sync(uint32(FULL_MASK))
-                fetch_stage(a, b, scales, shared + place[0] * uint32(STAGE_BYTES), full(barriers, place), tile, k_unit, rows, policy, lane, problem)
-                place = advance(place)
-            position = uint32(position + tile[4])
+        ahead = uint32(min(uint32(position + uint32(STAGES)), end))
+        tile = tile_at(position, end, problem)
+        first = (tile[0], tile[1], tile[3])
+        unit, at, place = first, position, producer_start()
+        while at < ahead:
+            fetch_weights(b, scales, unit, shared + place[0] * uint32(STAGE_BYTES), full(barriers, place), policy, problem)
+            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+        ptx.griddepcontrol_wait()
+        unit, at, place = first, position, producer_start()
+        while at < ahead:
+            fetch_x(a, unit, shared + place[0] * uint32(STAGE_BYTES), full(barriers, place), problem)
+            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+        while at < end:
+            wait_empty(barriers, place)
+            stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
+            fetch_weights(b, scales, unit, stage, barrier, policy, problem)
+            fetch_x(a, unit, stage, barrier, problem)
+            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
 
     # ---- the consumers -----------------------------------------------------------------------------------------------------------
 
@@ -204,12 +237,14 @@ def make(lang, config):
         rest = pairs_from(pair + 1) if pair + 1 < PAIRS else no_more_pairs
         multiply_even = multiply_first if pair % PAIRS_PER_SCALE == 0 else multiply_next
         scale_ends = grouped and (pair + 1) % PAIRS_PER_SCALE == 0
-        half, last, scale_row = pair % 2, pair + 1 == PAIRS, pair // PAIRS_PER_SCALE * SCALE_ROW
+        half, last, scale_row = pair % 2 if AHEAD else 0, pair + 1 == PAIRS, pair // PAIRS_PER_SCALE * SCALE_ROW
 
         @lang.device
         def multiply_pairs(acc, registers, pointers, barriers, place, lane):
-            if not last:
+            if AHEAD and not last:
                 fetch_pair(registers, 1 - half, pointers, pair + 1)
+            if not AHEAD:
+                fetch_pair(registers, 0, pointers, pair)
             if scale_ends:
                 s = ptx.ld_shared_v4_b32(pointers[SCALES] + uint32(scale_row))
             if last:
@@ -248,7 +283,8 @@ def make(lang, config):
         for i in range(POINTERS):
             pointers[i] = stage + offsets[i]
         if not ragged or rows == uint32(STAGE_ROWS):
-            fetch_pair(registers, 0, pointers, 0)
+            if AHEAD:
+                fetch_pair(registers, 0, pointers, 0)
             multiply_pairs(acc, registers, pointers, barriers, place, lane)
         else:
             before = uint32(warp_k * uint32(ROWS_PER_WARP))
@@ -281,6 +317,7 @@ def make(lang, config):
         registers = (sums if grouped else acc, cuda.local.array(WORDS, uint32), cuda.local.array(X_REGISTERS, uint32))
         offsets = cuda.local.array(POINTERS, uint32)
         place = consumer_start()
+        ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
         while position < end:
             tile = tile_at(position, end, problem)
             stage_offsets(offsets, tile[2], warps)
@@ -292,7 +329,7 @@ def make(lang, config):
             while k_unit < k_end:
                 wait_full(barriers, place)
                 if columns_exist:
-                    multiply_stage(acc, registers, shared + place[0] * uint32(STAGE_BYTES), offsets, rows_of(k_unit, problem), warp_k, barriers, place, lane)
+                    multiply_stage(acc, registers, shared + place[0] * uint32(STAGE_BYTES), offsets, rows_of(k_unit, problem[2]), warp_k, barriers, place, lane)
                 else:
                     done_with_stage(barriers, place, lane)
                 place = advance(place)
@@ -320,8 +357,10 @@ def make(lang, config):
         block = uint32(cuda.blockIdx.x)
         position, end = first_unit(block, units), first_unit(uint32(block + uint32(1)), units)
         cuda.syncthreads()
+        ptx.griddepcontrol_launch_dependents()
         if warp == uint32(CONSUMERS):
-            produce(a, b, scales, shared, barriers, position, end, lane, problem)
+            if ptx.elect_sync() != uint32(0):  # of one elected lane the assembler keeps addresses in uniform registers: five instructions a copy, not a dozen
+                produce(a, b, scales, shared, barriers, position, end, problem)
         else:
             warps = (uint32(warp % uint32(WARPS_N)), uint32(warp // uint32(WARPS_N)), lane, warp)
             consume(c, scales, partials, locks, shared, barriers, position, end, units, warps, problem)
@@ -340,7 +379,7 @@ KERNEL = KernelDefinition(
     shared_bytes=lambda config: config.shared_bytes,
     grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
     workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
-    blocks_per_sm=lambda config: config.blocks_per_sm,
+    blocks_per_sm=lambda config: config.resident,
     waits=False,
     min_arch="sm_90",
 )

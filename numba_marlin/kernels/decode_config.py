@@ -27,6 +27,8 @@ class DecodeConfig:
     group_blocks: int = 8
     ragged: bool = False
     blocks_per_sm: int = 2
+    launches_per_sm: int = 1
+    ahead: bool = True
 
     def __post_init__(self):
         if self.batch not in BATCHES:
@@ -49,6 +51,11 @@ class DecodeConfig:
             raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1 to 4")
         if self.shared_bytes > self.shared_limit:
             raise ValueError(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {self.shared_limit}")
+
+    @property
+    def resident(self):
+        """Blocks that a multiprocessor must have place for."""
+        return self.blocks_per_sm * self.launches_per_sm
 
     @property
     def consumers(self):
@@ -130,7 +137,7 @@ class DecodeConfig:
 
     @property
     def shared_limit(self):
-        return min(BLOCK_SHARED_BYTES, SM_SHARED_BYTES // self.blocks_per_sm - RESERVED_BYTES)
+        return min(BLOCK_SHARED_BYTES, SM_SHARED_BYTES // self.resident - RESERVED_BYTES)
 
     def units(self, m, n, k):
         """Stages of all tiles together: what the grid shares out."""

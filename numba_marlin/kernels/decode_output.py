@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from numba_marlin.kernels.decode_config import COLUMNS, VECTOR_BYTES
 
-LOADS_IN_FLIGHT = 8  # vectors of other blocks' sums that a lane asks for at a time
+LOADS_IN_FLIGHT = 12  # vectors of other blocks' sums that a lane asks for at a time
 
 
 def output_verbs(lang, config):
