@@ -75,6 +75,21 @@ membar{}.gl;
 fence{}.acq_rel.gpu;
 nanosleep{}.u32 10;
 griddepcontrol.wait{};
+fence.proxy.async{}.shared::cta;
+fence.mbarrier_init.release{}.cluster;
+barrier.cluster.arrive{}.aligned;
+setmaxnreg.inc{}.sync.aligned.u32 40;
+mapa{}.shared::cluster.u32 %r0, %r1, 0;
+mbarrier.init{}.shared.b64 [%r0], 1;
+mbarrier.inval{}.shared.b64 [%r0];
+mbarrier.expect_tx{}.relaxed.cta.shared::cta.b64 [%r0], 16;
+mbarrier.arrive{}.shared.b64 _, [%r0];
+mbarrier.test_wait{}.parity.shared.b64 %q0, [%r0], 0;
+mbarrier.try_wait{}.parity.shared.b64 %q0, [%r0], 0;
+cp.async.bulk{}.global.shared::cta.bulk_group [%rd0], [%r0], 16;
+cp.async.bulk.tensor.1d{}.global.shared::cta.tile.bulk_group [%rd0, {%r1}], [%r0];
+cp.async.bulk.commit_group{};
+cp.async.bulk.wait_group{}.read 0;
 pmevent{} 3;
 trap{};
 brkpt{};
@@ -93,7 +108,7 @@ cp.async.commit_group{};
 cp.async.wait_group{} 0;
 cp.async.wait_all{};
 """.strip().splitlines()
-REFUSED_WHOLE = {"cp.async.bulk", "cp.async.mbarrier", "cp.reduce", "barrier.cluster"}
+REFUSED_WHOLE = {"cp.async.bulk.prefetch", "cp.async.mbarrier", "cp.reduce"}
 
 
 def handlers_read(body):

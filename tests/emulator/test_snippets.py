@@ -5,6 +5,7 @@ thread owns 16 bytes of shared and of global memory, and addresses point to othe
 """
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,14 +110,14 @@ def draw(instruction, operand, generator):
     shape = (THREADS, operand.width)
     name = instruction.name
     if operand.name in ("smem", "address", "gmem"):
-        if name.startswith("red_"):
+        if name.startswith(("red_", "atom_")):
             return (generator.integers(0, 8, shape) * WINDOW).astype(np.uint64)  # several threads add to one word
         return (generator.permutation(THREADS)[:, None] * WINDOW).astype(np.uint64)
     if operand.name == "pred":
         return generator.integers(0, 2, shape).astype(np.uint64)
     if operand.name == "bytes":
         return generator.integers(0, 17, shape).astype(np.uint64)
-    if name == "bar_sync":
+    if name in ("bar_sync", "bar_arrive"):
         return np.full(shape, {"id": 3, "threads": THREADS}[operand.name], np.uint64)
     if operand.name == "mask":
         return np.full(shape, 0xFFFFFFFF, np.uint64)
@@ -283,6 +284,19 @@ def shuffle(w):
     return w.inputs["value"][lanes]
 
 
+def old_values(w):
+    """Lanes add one after the other, in the order of threads."""
+    found = np.empty(THREADS, np.uint64)
+    for thread, (row, value) in enumerate(zip((w.inputs["address"][:, 0] // WINDOW).astype(int), word(w, "value"))):
+        found[thread] = w.memory[row, 0]
+        w.memory[row, 0] += value
+    return found[:, None]
+
+
+def elect(w):
+    return (np.arange(THREADS) % 32 == 0).astype(np.uint64)[:, None]
+
+
 def nothing(w):
     return None
 
@@ -301,13 +315,28 @@ FORMULAS = {
        for kind, words in (("b32", 1), ("v2_b32", 2), ("v2_f32", 2), ("v4_b32", 4), ("v4_f32", 4))},
     **{f"st_{space}_{kind}": store(array) for space, array in (("shared", "shared"), ("global", "memory"))
        for kind in ("b32", "v2_b32", "v2_f32", "v4_b32", "v4_f32")},
+    "ld_shared_cluster_v4_f32": load("shared", 4), "st_shared_cluster_v4_f32": store("shared"),  # a block's own, here
+    "atom_add_acq_rel_gpu": old_values, "elect_sync": elect,
     "ld_shared_b16": load_half("shared"), "ld_global_b16": load_half("memory"),
     "st_shared_b16": store_half("shared"), "st_global_b16": store_half("memory"),
     **{f"cp_async_16{kind}": copy for kind in ("", "_pred", "_zfill", "_hint", "_pred_hint", "_zfill_hint", "_evict_first", "_evict_first_pred",
                                                "_evict_first_zfill")},
-    **dict.fromkeys(("bar_sync", "bar_warp_sync", "fence_acq_rel_gpu", "cp_async_commit_group", "cp_async_wait_all", "cp_async_wait_group"), nothing),
+    **dict.fromkeys(("bar_sync", "bar_arrive", "bar_warp_sync", "fence_acq_rel_gpu", "griddepcontrol_wait", "griddepcontrol_launch_dependents", "cp_async_commit_group", "cp_async_wait_all", "cp_async_wait_group"), nothing),
 }
 
+# Instructions that mean nothing alone: the module that tests them, out of the same files (ptx_cases.snippet).
+ELSEWHERE = {
+    "test_mbarrier": "mbarrier_init mbarrier_inval mbarrier_arrive mbarrier_arrive_expect_tx mbarrier_expect_tx mbarrier_try_wait_parity "
+                     "mbarrier_test_wait_parity fence_mbarrier_init",
+    "test_bulk_copy": "cp_async_bulk_g2s cp_async_bulk_g2s_hint cp_async_bulk_s2g cp_async_bulk_commit_group cp_async_bulk_wait_group "
+                      "cp_async_bulk_wait_group_read create_policy_evict_last fence_proxy_async_shared fence_proxy_async_global",
+    "test_tensor_copy": "cp_async_bulk_tensor_1d_g2s cp_async_bulk_tensor_1d_g2s_hint cp_async_bulk_tensor_2d_g2s cp_async_bulk_tensor_2d_g2s_hint "
+                        "cp_async_bulk_tensor_2d_s2g prefetch_tensormap",
+    "test_cluster": "cluster_ctarank cluster_arrive cluster_wait mapa_shared mbarrier_arrive_cluster fence_acq_rel_cluster",
+    "test_machine_registers": "clock64 globaltimer smid setmaxnreg_inc setmaxnreg_dec",
+}  # fmt: skip
+TESTED_ELSEWHERE = {name: module for module, names in ELSEWHERE.items() for name in names.split()}
+OPAQUE = {"create_policy_evict_first"}  # its result says nothing; the *_hint copies use it
 
 
 def same(actual, expected, dtype):
@@ -326,7 +355,7 @@ def result_type(name):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", sorted(set(INSTRUCTIONS) - {"create_policy_evict_first"}))
+@pytest.mark.parametrize("name", sorted(set(INSTRUCTIONS) - OPAQUE - set(TESTED_ELSEWHERE)))
 def test_snippet_computes_its_formula(name, seed):
     assert name in FORMULAS, f"ptx/{name}.ptx has no formula: add one to FORMULAS"
     instruction, generator = INSTRUCTIONS[name], np.random.default_rng(seed)
@@ -342,4 +371,10 @@ def test_snippet_computes_its_formula(name, seed):
 
 
 def test_every_formula_belongs_to_a_file():
-    assert set(FORMULAS) == set(INSTRUCTIONS) - {"create_policy_evict_first"}  # its result is opaque by definition; the *_hint copies use it
+    assert set(FORMULAS) | set(TESTED_ELSEWHERE) == set(INSTRUCTIONS) - OPAQUE
+    assert not set(FORMULAS) & set(TESTED_ELSEWHERE)
+
+
+@pytest.mark.parametrize("name", TESTED_ELSEWHERE)
+def test_what_is_tested_elsewhere_is(name):
+    assert f'"{name}"' in Path(__file__).with_name(f"{TESTED_ELSEWHERE[name]}.py").read_text()

@@ -18,11 +18,16 @@ add.u32 %r11, %r11, 512; add.u64 %rd9, %rd9, 512; add.u32 %r10, %r10, 512; setp.
 """
 
 
-def copy_in(coordinates, name=None, target="%r50", map_at="%p0", hint=False):
-    name = name or f"cp_async_bulk_tensor_{len(coordinates)}d_g2s" + ("_hint" if hint else "")
+LOADS = {
+    (1, False): "cp_async_bulk_tensor_1d_g2s", (1, True): "cp_async_bulk_tensor_1d_g2s_hint",
+    (2, False): "cp_async_bulk_tensor_2d_g2s", (2, True): "cp_async_bulk_tensor_2d_g2s_hint",
+}  # fmt: skip
+
+
+def copy_in(coordinates, map_at="%p0", hint=False):
     moves = "".join(f"mov.s32 %r{20 + i}, {value};\n" for i, value in enumerate(coordinates))
-    operands = [target, map_at, *(f"%r{20 + i}" for i in range(len(coordinates))), "%r40"] + (["%rd20"] if hint else [])
-    return moves + snippet(name, *operands)
+    operands = ["%r50", map_at, *(f"%r{20 + i}" for i in range(len(coordinates))), "%r40"] + (["%rd20"] if hint else [])
+    return moves + snippet(LOADS[len(coordinates), hint], *operands)
 
 
 def buffers(tensor_map: TensorMap, tensor: np.ndarray, **others):
