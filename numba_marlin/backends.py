@@ -228,7 +228,7 @@ def prepare_cuda(
     """
     compiled, device = chosen.compile(compiler), chosen.device
     definition, config = chosen.definition, chosen.candidate.config
-    launcher = launch.launcher(compiled, ordinal, definition.cluster(config))
+    launcher = launch.launcher(compiled, ordinal, **definition.launch_options(config))
     weights = device_weight(weight, ordinal)
     needs = _workspace_need(problem, chosen)
     blocks = math.prod(chosen.candidate.grid)

@@ -53,6 +53,11 @@ class Call:
             log_run(self.info)
         return self.info
 
+    def captured(self) -> bool:
+        """Whether the stream is being captured, whatever device is current."""
+        with driver.on_device(self.bound.launcher.ordinal):
+            return driver.capture_id(self.bound.stream) is not None
+
     def apart(self, a: int, c: int) -> bool:
         """Whether x at a and the result at c share no byte."""
         return c >= a + self.a_bytes or a >= c + self.c_bytes
@@ -82,7 +87,7 @@ class _Torch:
     def again(self, calls: dict, x, out, bias, choice: tuple):
         device = x.get_device()
         call = calls.get((x.shape, x.stride(), x.dtype, device, self.current_stream(device), choice))
-        if call is None or self.current_device() != device or (call.scratch and self.capturing()):
+        if call is None or (call.scratch and (self.capturing() if self.current_device() == device else call.captured())):
             return None
         a = x.data_ptr()
         if out is None:

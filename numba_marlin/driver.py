@@ -201,10 +201,11 @@ def _encode(tensor_map, address: int, ordinal: int) -> bytes:
         return [getattr(types, kind)(value) for value in values]
 
     rank = len(tensor_map.shape)
+    strides = tensor_map.strides_bytes[:-1] or (tensor_map.shape[0] * tensor_map.strides_bytes[0] + 15 & ~15,)  # of one dimension too it wants one
     with on_device(ordinal):
         encoded = call(
             "cuTensorMapEncodeTiled", member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[tensor_map.dtype]}"), rank, address,
-            words("cuuint64_t", reversed(tensor_map.shape)), words("cuuint64_t", reversed(tensor_map.strides_bytes[:-1])),
+            words("cuuint64_t", reversed(tensor_map.shape)), words("cuuint64_t", reversed(strides)),
             words("cuuint32_t", reversed(tensor_map.box)), words("cuuint32_t", [1] * rank),
             member("Interleave", "INTERLEAVE_NONE"),
             member("Swizzle", f"SWIZZLE_{tensor_map.swizzle}B" if tensor_map.swizzle else "SWIZZLE_NONE"),

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-from numba_marlin import backends, driver, launch
+from numba_marlin import compiler as compiler_room
+from numba_marlin import driver, launch
 from numba_marlin.bench.operands import Batch, Weights
 from numba_marlin.bench.timing import torch_on_gpu
+from numba_marlin.devices import Device
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
+from numba_marlin.kernels.definition import KernelDefinition
 
 KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False}
 
@@ -32,6 +35,13 @@ class Contender:
     candidate: Candidate | None = None
     compiled: Any = None
     locks: Any = None
+
+
+def candidate_of(definition: KernelDefinition, config: object, problem: Problem, device: Device) -> Candidate:
+    """A candidate that the heuristics do not rank: an experiment's own kernel, or a configuration of its own."""
+    definition.check_config(config)
+    grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
+    return Candidate(definition.name, config, grid, definition.threads(config), definition.shared_bytes(config), ())
 
 
 def _stream() -> int:
@@ -52,14 +62,14 @@ def cublas(weights: Weights, batch: Batch) -> Contender:
     return Contender("cublas", enqueue, output, len(dense))
 
 
-def kernel(problem: Problem, candidate: Candidate, weights: Weights, batch: Batch, compiler: str = "numba-cuda") -> Contender:
-    """A kernel of this package. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
+def kernel(problem: Problem, candidate: Candidate, weights: Weights, batch: Batch, compiler: str = "numba-cuda", definition: KernelDefinition | None = None) -> Contender:
+    """``candidate``, of this package's kernel of that name or of ``definition``. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
     torch = torch_on_gpu()
     ordinal = torch.cuda.current_device()
     device = driver.describe(ordinal)
-    definition, config = find_kernel(candidate.kernel), candidate.config
-    compiled = backends.compiled_kernel(candidate.kernel, config, device.target, compiler)
-    enqueue = launch.launcher(compiled, ordinal, definition.cluster(config))
+    definition, config = definition or find_kernel(candidate.kernel), candidate.config
+    compiled = compiler_room.build(definition, config, target=device.target, compiler=compiler)
+    enqueue = launch.launcher(compiled, ordinal, **definition.launch_options(config))
     partial_bytes, lock_bytes = definition.workspace_bytes(config, problem.m, problem.n, problem.k, device.sms) or (0, 0)
     if definition.waits and (partial_bytes or lock_bytes) and math.prod(candidate.grid) > enqueue.resident_blocks:
         raise CapabilityMissing(f"kernel {candidate.kernel!r}: {math.prod(candidate.grid)} blocks wait for each other, {enqueue.resident_blocks} fit on {device.name}")

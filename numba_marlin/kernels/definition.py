@@ -69,7 +69,8 @@ class KernelDefinition:
     multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of partials, bytes of locks): what a kernel with these two parameters
     needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a launch wait for
     each other where they share a workspace, so that all of them must be on the device at once; cluster(config): blocks of a cluster, 1 for
-    none; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)};
+    none; dependent(config): a launch may begin while the kernel before it on the stream ends, and waits for it itself (griddepcontrol.wait) before
+    it touches anything but weights; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)};
     takes: the problems it can be configured for; method(config): how it multiplies, one of ``reference.METHODS``, None for the default, which says
     how far its results may be from exact ones."""
     name: str
@@ -84,6 +85,7 @@ class KernelDefinition:
     summary: str = ""
     waits: bool = True
     cluster: Callable[[Any], int] = lambda config: 1
+    dependent: Callable[[Any], bool] = lambda config: False
     blocks_per_sm: Callable[[Any], int] = lambda config: 1
     tensor_maps: Callable[..., dict] = lambda config, m, n, k, a_stride: {}
     takes: Takes = Takes()
@@ -102,6 +104,10 @@ class KernelDefinition:
         values = {**addresses, "m": m, "n": n, "k": k, "a_stride": a_stride}
         maps = self.tensor_maps(config, m, n, k, a_stride)
         return tuple(encode(maps[name][1], values[maps[name][0]]) if name in maps else values.get(name, 0) for name, _ in self.parameters)
+
+    def launch_options(self, config) -> dict:
+        """What ``launch.launcher`` must know besides the compiled kernel."""
+        return {"cluster": self.cluster(config), "dependent": self.dependent(config)}
 
     def check_config(self, config) -> None:
         """TypeError unless config is of this kernel's type."""

@@ -68,7 +68,7 @@ def state(monkeypatch):
 def prepared(places=None, scratch=True, stream=7):
     """-> (Prepared, the launches it made as lists of its words)"""
     launches, words = [], [0] * 4
-    bound = SimpleNamespace(words=words, lock=threading.Lock(), enqueue=lambda: launches.append(list(words)), stream=stream)
+    bound = SimpleNamespace(words=words, lock=threading.Lock(), enqueue=lambda: launches.append(list(words)), stream=stream, launcher=SimpleNamespace(ordinal=0))
     info = RunInfo("cuda", "asked for", Problem(M, N, K), "a device", None)
     return Prepared(bound, info, places or {"a": (0, 3), "c": (1,), "bias": (2,)}, scratch, ()), launches
 
@@ -103,7 +103,7 @@ UNUSUAL = {
     "no array": {"x": None},
     "another kernel": {"choice": ("auto", "tiled", "numba-cuda", True)},
     "another stream": {"stream": 8},
-    "another current device": {"device": 1},
+    "a capture on a device that is not current": {"capturing": True, "device": 1},
     "a capture": {"capturing": True},
     "an out of another shape": {"out": Tensor((M, N + 1), C)},
     "an out of another type": {"out": Tensor((M, N), C, dtype="float")},
@@ -133,6 +133,14 @@ def test_what_is_unusual_goes_the_long_way(state, what):
     assert calls.again(arguments["x"], weight, arguments["out"], arguments["bias"], arguments["choice"]) is None
     assert launches == []
     assert calls.again(Tensor(), Weight(), None, None, CHOICE) is None, "another weight"
+
+
+def test_the_current_device_may_be_another(state):
+    """As it is where the layers of a model lie on several devices; the launch itself finds its context."""
+    weight = Weight()
+    launches = remembered(weight)
+    state.device = 1
+    assert calls.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
 
 
 def test_an_out_right_beside_x_is_apart(state):

@@ -154,14 +154,15 @@ def launched(monkeypatch):
     class Launcher:
         resident_blocks = 3
 
-        def __init__(self, compiled):
+        def __init__(self, compiled, options):
+            self.options = options
             self.names = [name for name, _ in compiled.parameters]
 
         def bind(self, grid, arguments, stream):
             enqueue = functools.partial(launches.append, (dict(zip(self.names, arguments)), grid, stream))
-            return SimpleNamespace(place={name: index for index, name in enumerate(self.names)}, enqueue=enqueue, stream=stream)
+            return SimpleNamespace(place={name: index for index, name in enumerate(self.names)}, enqueue=enqueue, stream=stream, launcher=self)
 
-    monkeypatch.setattr(launch, "launcher", lambda compiled, ordinal, cluster: Launcher(compiled))
+    monkeypatch.setattr(launch, "launcher", lambda compiled, ordinal, **options: Launcher(compiled, options))
     monkeypatch.setattr(launch, "workspace", lambda *arguments: (0x5000, 0x6000))
     monkeypatch.setattr(backends, "device_weight", lambda weight, ordinal: {name: SimpleNamespace(address=address) for name, address in (("b", 0x1000), ("scales", 0x2000), ("zeros", 0x3000))})
     return launches
@@ -200,7 +201,7 @@ def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
     definition = dataclasses.replace(
         heuristics.find_kernel("ampere"), parameters=tuple((name, "tensormap" if "map" in name else "u64") for name in names),
         tensor_maps=lambda config, m, n, k, a_stride: {"a_map": ("a", ("map of a", m, k, a_stride)), "c_map": ("c", ("map of c", m, n))},
-        workspace_bytes=lambda config, m, n, k, sms: (64, 16),
+        workspace_bytes=lambda config, m, n, k, sms: (64, 16), cluster=lambda config: 2, dependent=lambda config: config == "any",
     )
     a, c = device_matrix(0x7000, (2 * K + 32, 2)), device_matrix(0x9000)
     chosen = fake_plan(devices.MODEL, dataclasses.replace(definition, waits=False), config="any")
@@ -210,7 +211,7 @@ def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
         "k": K, "a_map": (("map of a", M, K, K + 16), 0x7000), "a_stride": K + 16, "bias": 0, "c": 0x9000, "locks": 0x6000, "zeros": 0x3000, "m": M,
         "b": 0x1000, "n": N, "partials": 0x5000, "scales": 0x2000, "c_map": (("map of c", M, N), 0x9000),
     }
-    assert (grid, stream) == ((4, 1, 1), 77)
+    assert (grid, stream) == ((4, 1, 1), 77) and prepared.bound.launcher.options == {"cluster": 2, "dependent": True}
     assert prepared.places == {"a": (1 + 3,), "c": (4, 12 + 3), "bias": (3,)}, "each word that changes with an address: of maps, word 24 / 8"
 
 

@@ -55,7 +55,7 @@ class DeviceProblem:
         self.compiled, self.grid, self.sizes, self.stream = prepared.compiled, prepared.grid, prepared.sizes, stream
         self.arrays = {name: GuardedArray(array) for name, array in prepared.buffers.items()}
         self.arguments = prepared.arguments({name: array.address for name, array in self.arrays.items()}, driver.encode_tensor_map)
-        self.launcher = launch.launcher(prepared.compiled, cluster=prepared.kernel.cluster(prepared.config))
+        self.launcher = launch.launcher(prepared.compiled, **prepared.kernel.launch_options(prepared.config))
         driver.synchronize(0)  # the copies above are on the default stream, which a non-blocking stream does not wait for
         _alive.add(self)
 
