@@ -31,7 +31,7 @@ ALLOWED = {
     "launch": {"devices", "driver", "errors"},
     "calls": {"backends", "driver", "interop", "launch"},
     "tuned": {"compiler", "devices", "driver"},  # the place of the kernel cache and the sources' digest; whether a driver is there
-    "bench": {"backends", "compiler", "devices", "driver", "errors", "formats", "heuristics", "launch", "tuned"},
+    "bench": {"compiler", "devices", "driver", "errors", "formats", "heuristics", "kernels", "launch", "tuned"},
 }
 
 

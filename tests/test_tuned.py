@@ -98,15 +98,21 @@ def test_winners_of_other_problems_are_kept():
     tuned.forget()  # nothing there is no error
 
 
-def test_processes_that_tune_at_the_same_time_keep_each_others_winners(tmp_path):
+def test_processes_that_tune_at_the_same_time_keep_each_others_winners(store):
+    """One that finds another writing waits, and reads only then what is to be kept."""
+    pytest.importorskip("fcntl")
     program = (
-        "import sys\nfrom tests.test_tuned import DEVICE, PROBLEM, replace, tuned, winner\ntuned.driver_version = lambda: '580.1'\n"
-        "first = int(sys.argv[1])\n"
-        "for m in range(first, first + 40, 8):\n    problem = replace(PROBLEM, m=m)\n    chosen = winner(problem)\n    tuned.remember(problem, DEVICE, chosen.kernel, chosen.config, 1.0)\n"
+        "from tests.test_tuned import DEVICE, PROBLEM, tuned, winner\ntuned.driver_version = lambda: '580.1'\nprint('ready', flush=True)\n"
+        "chosen = winner()\ntuned.remember(PROBLEM, DEVICE, chosen.kernel, chosen.config, 1.0)\n"
     )
-    running = [subprocess.Popen([sys.executable, "-c", program, str(first)], cwd=Path(__file__).resolve().parents[1]) for first in (8, 1024 * 8)]
-    assert [each.wait(timeout=100) for each in running] == [0, 0]
-    assert len(json.loads((tmp_path / tuned.FILE_NAME).read_text())["entries"]) == 5 + len({tuned.bucket(8192 + step) for step in range(0, 40, 8)})
+    with tuned._lock(store.parent):
+        other = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).resolve().parents[1], stdout=subprocess.PIPE)
+        other.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(timeout=0.5)
+        tuned._replace(store, {"schema": tuned.SCHEMA, "entries": {"written meanwhile": {}}})
+    assert other.wait(timeout=60) == 0
+    assert len(json.loads(store.read_text())["entries"]) == 2 and tuned.stored_choice(PROBLEM, DEVICE).us == 1.0
 
 
 def test_nowhere_to_write_is_no_error(monkeypatch):

@@ -83,7 +83,8 @@ def summary(found, goals):
     public = [(row["speedup"] / goals[size][m][1]) for size, m, row in cells if goals[size][m][1]]
     lines = [f"The goal is reached in {len(met)} of {len(cells)} cells measured" + (f" ({total - len(cells)} are not measured)." if len(cells) < total else ".")]
     if public:
-        lines.append(f"Beside the best public kernel of an earlier run of the same protocol: ahead in {sum(each > 1 for each in public)} of {len(public)} cells ({min(public):.2f} to {max(public):.2f} times its speed-up).")
+        lines.append(f"Beside the best public kernel of an earlier run of the same protocol: ahead in {sum(each > 1 for each in public)} of {len(public)} cells "
+                     f"({min(public):.2f} to {max(public):.2f} times its speed-up).")
     short = [f"{size[0]} x {size[1]} m={m} ({row['speedup']:.2f} of {goals[size][m][0]:.2f}, {row['limit_share']:.0%} of the limit)" for size, m, row in cells if (size, m) not in met]
     if short:
         lines.append(f"Short of it: {', '.join(short)}.")

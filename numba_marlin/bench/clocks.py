@@ -10,6 +10,8 @@ its maximum says little, beside a low one it explains the time.
 
 from __future__ import annotations
 
+import time
+
 # Bits of nvmlDeviceGetCurrentClocksEventReasons that mean the GPU would run faster if it could. (nvml.h; idle and application clocks are none of them.)
 HELD_BACK = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake",
@@ -40,10 +42,18 @@ class ClockWatch:
             return
         self._nvml = pynvml
 
+    def settle(self, seconds: float = 3.0) -> None:
+        """Wait until nothing holds the clocks back any more, ``seconds`` at most; at once where NVML cannot be asked."""
+        end = time.monotonic() + seconds
+        while self._nvml is not None and time.monotonic() < end and reasons(self._ask().get("mask", 0)):
+            time.sleep(0.05)
+
     def sample(self) -> None:
+        if self._nvml is not None:
+            self._samples.append(self._ask())
+
+    def _ask(self) -> dict:
         nvml, handle = self._nvml, self._handle
-        if nvml is None:
-            return
         event_reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         questions = {
             "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
@@ -59,7 +69,7 @@ class ClockWatch:
                 found[name] = ask()
             except nvml.NVMLError:  # a GPU need not know all of them
                 continue
-        self._samples.append(found)
+        return found
 
     def clear(self) -> None:
         self._samples.clear()

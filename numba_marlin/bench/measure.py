@@ -19,8 +19,10 @@ from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.summary import summarise
 from numba_marlin.bench.timing import TARGET_US, GraphTimer, interleave, torch_on_gpu, wait
 from numba_marlin.heuristics import Candidate, Problem, rank
+from numba_marlin.kernels.definition import KernelDefinition
 
-SETTLE_SECONDS = 1.0  # after the matrix products of the ceilings an H200 holds its clocks back for a while: the next kernel took 16.8 us, not 15.9
+# After the matrix products of the ceilings an H200 holds its clocks back for a while: kernels of 16.0 us +- 0.3% then took 16.8 us +- 2%.
+SETTLE_SECONDS = 1.0
 
 
 class WrongResult(RuntimeError):
@@ -38,13 +40,17 @@ class Settings:
 
 
 class Bench:
-    """One run on torch's current device: its ceilings, its environment, and the data of one weight shape at a time."""
+    """One run on torch's current device: its ceilings, its environment, and the data of one weight shape at a time.
 
-    def __init__(self, settings: Settings = Settings()):
+    ``definitions``: kernels that candidates may name besides those of this package (``contenders.candidate_of`` makes the candidates).
+    """
+
+    def __init__(self, settings: Settings = Settings(), definitions: tuple[KernelDefinition, ...] = ()):
         torch = torch_on_gpu()
         torch.manual_seed(settings.seed)
         ordinal = torch.cuda.current_device()
         self.settings, self.device = settings, driver.describe(ordinal)
+        self._definitions = {each.name: each for each in definitions}
         self.environment = environment.describe(self.device.name)
         self.watch = ClockWatch(_uuid(torch, ordinal))
         self._ceilings: dict[str, ceilings_module.Ceilings] = {}
@@ -74,11 +80,12 @@ class Bench:
         chosen = chosen or rank(problem, self.device)[0]
         weights = self.weights(problem)
         batch = operands.random_batch(weights, problem.m)
-        entrants = [contenders.kernel(problem, each, weights, batch, settings.compiler) for each in candidates]
+        entrants = [self.contender(problem, each, weights, batch) for each in candidates]
         errors = [checked(each, batch) for each in entrants]
         if settings.library:
             entrants.append(contenders.marlin_cuda(settings.library, weights, batch))
             errors.append(relative_error(entrants[-1], batch))  # recorded, not judged: it has a race (experiments/01_faithful)
+        self.watch.settle()  # an earlier cell may have been hot
         timers = {position: GraphTimer(each.launch, settings.target_us, least_launches(each)) for position, each in enumerate(entrants)}
         if settings.cublas:
             peer = contenders.cublas(weights, batch)
@@ -93,6 +100,9 @@ class Bench:
                 "relative_error": float(f"{error:.3g}"), "launches_per_graph": timers[position].launches, **common, **self.environment,
             })
         return rows
+
+    def contender(self, problem: Problem, candidate: Candidate, weights: operands.Weights, batch: operands.Batch) -> contenders.Contender:
+        return contenders.kernel(problem, candidate, weights, batch, self.settings.compiler, self._definitions.get(candidate.kernel))
 
     def weights(self, problem: Problem) -> operands.Weights:
         if self._weights is None or not operands.same_weights(self._weights.problem, problem):

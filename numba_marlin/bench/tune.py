@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from numba_marlin import tuned
-from numba_marlin.bench import contenders, operands
+from numba_marlin.bench import operands
 from numba_marlin.bench.measure import Bench, WrongResult, checked
 from numba_marlin.bench.timing import eager_us
 from numba_marlin.errors import CapabilityMissing
@@ -63,7 +63,7 @@ def screen(bench: Bench, problem: Problem, candidates) -> tuple[list[tuple[Candi
     tried, dropped = [], []
     for each in candidates:
         try:
-            entrant = contenders.kernel(problem, each, weights, batch, bench.settings.compiler)
+            entrant = bench.contender(problem, each, weights, batch)
             checked(entrant, batch)
         except (CapabilityMissing, WrongResult) as error:
             dropped.append((each, str(error)))

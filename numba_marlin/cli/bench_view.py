@@ -67,7 +67,8 @@ def rows_table(rows: list[dict]) -> None:
         low, high = row["us_spread"]
         here = sizes(row)
         lines.append([
-            "" if here == before else here, str(row["m"]), *([kinds(row)] if with_kinds else []), row["kernel"], microseconds(row["us"]), f"{(high - low) / 2 / row['us']:.1%}",
+            "" if here == before else here, str(row["m"]), *([kinds(row)] if with_kinds else []), row["kernel"],
+            microseconds(row["us"]), f"{(high - low) / 2 / row['us']:.1%}",
             microseconds(row["cublas_us"]) if row.get("cublas_us") else "", f"{row['speedup']:.2f}" if row.get("speedup") else "",
             f"{row['tb_per_s']:.2f}", f"{row['tflops']:.0f}", f"{row['limit_share']:.0%}",
         ])
@@ -77,11 +78,11 @@ def rows_table(rows: list[dict]) -> None:
 
 
 def counted_table(rows: list[dict]) -> None:
-    print_table(
-        ["k x n", "m", "kernel", "grid", "warp instructions", "a 1024 weights"],
-        [[sizes(row), str(row["m"]), row["kernel"], " x ".join(map(str, row["grid"])), f"{row['instructions']:,}", f"{row['instructions'] / (row['k'] * row['n'] / 1024):.0f}"] for row in rows],
-        left=1,
-    )
+    lines = [
+        [sizes(row), str(row["m"]), row["kernel"], " x ".join(map(str, row["grid"])), f"{row['instructions']:,}", f"{1024 * row['instructions'] / (row['k'] * row['n']):.0f}"]
+        for row in rows
+    ]
+    print_table(["k x n", "m", "kernel", "grid", "warp instructions", "a 1024 weights"], lines, left=1, dispensable=("grid",))
 
 
 @contextlib.contextmanager

@@ -26,6 +26,11 @@ def test_the_rule(us, spread, expected):
     assert verdict(row(spread=0.05), row(us=us, spread=spread)) == expected
 
 
+@pytest.mark.parametrize("spread", [[8.0, 10.05], [9.95, 12.0]])
+def test_what_may_be_far_on_one_side_is_not_the_same(spread):
+    assert verdict(row(spread=0.05), row() | {"us_spread": spread}) == "ambiguous"
+
+
 def test_the_tolerance_decides_what_is_a_change():
     a, b = row(us=100.0, spread=0.01), row(us=103.0, spread=0.01)
     assert [verdict(a, b, tolerance=t) for t in (0.02, 0.05)] == ["slower", "same"]

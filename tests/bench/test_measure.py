@@ -80,6 +80,17 @@ def test_without_nvml_clocks_are_none_and_it_says_why(monkeypatch):
     assert watch.summary() is None and "nvidia-ml-py" in watch.missing
 
 
+def test_settling_ends_when_nothing_holds_the_clocks_back_or_its_time_is_up(monkeypatch):
+    watch = clocks.ClockWatch.__new__(clocks.ClockWatch)
+    watch._nvml, asked = object(), iter([{"mask": 0x4}, {"mask": 0x4}, {"mask": 0x1}])
+    monkeypatch.setattr(clocks.time, "sleep", lambda seconds: None)
+    watch._ask = lambda: next(asked)
+    watch.settle()
+    assert next(asked, None) is None
+    watch._ask = lambda: {"mask": 0x4}
+    watch.settle(0.01)
+
+
 def test_the_sentence_on_clocks():
     held = {"sm_mhz": [1500, 1700], "sm_mhz_at_most": 1980, "throttle": ["power cap"]}
     assert tables.clocks([row(clocks=None)]) == ""
