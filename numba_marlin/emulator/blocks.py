@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional
 
-from numba_marlin.emulator.cfg import BARRIERS, EXIT, TERMINATORS
+from numba_marlin.emulator.cfg import BARRIERS, EXIT, TERMINATORS, WAITS
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.instructions import HANDLERS
 from numba_marlin.emulator.lanes import FULL
@@ -17,13 +17,13 @@ from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import Constant
 
 # Collectives of all lanes of a warp, and those that name their members in an operand (its position, from the end).
-OF_ALL = {"mma", "ldmatrix", "setmaxnreg"} | BARRIERS
+OF_ALL = {"mma", "ldmatrix", "stmatrix", "setmaxnreg", "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group"} | BARRIERS | WAITS
 OF_MEMBERS = {"shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "bar.warp.sync"}
 
 
 @dataclass(eq=False)
 class Code:
-    """``steps`` run in order, then ``end`` (Branch, Leave, Barrier or None) says where to go; ``next`` is the pc behind.
+    """``steps`` run in order, then ``end`` (Branch, Leave, Barrier, WarpgroupWait or None) says where to go; ``next`` is the pc behind.
 
     ``members``: for a piece that is one collective, the readable mask of lanes that must come to it together.
     ``executed`` counts the warps that ran it.
@@ -91,7 +91,7 @@ def members_of(ins: Instruction, execution: Execution):
 
 def step_of(bound: Any, ins: Instruction, execution: Execution, observer: Callable | None) -> Callable | None:
     """What runs for ``ins``; None for a terminator that nobody watches."""
-    step = None if ins.root in TERMINATORS else guarded(bound, ins, execution)
+    step = None if ins.root in TERMINATORS else guarded(execution.warpgroups.checks.watched(bound, ins), ins, execution)
     return step if observer is None else observed(step, ins, observer)
 
 

@@ -14,11 +14,12 @@ EXIT = -1
 BRANCH = {"bra"}
 LEAVE = {"ret", "exit"}
 BARRIERS = {"bar", "barrier", "barrier.cluster"}
-TERMINATORS = BRANCH | LEAVE | BARRIERS
+WAITS = {"wgmma.wait_group"}
+TERMINATORS = BRANCH | LEAVE | BARRIERS | WAITS
 
 
 def find_blocks(instructions: Sequence[Instruction]) -> dict[int, BasicBlock]:
-    """Blocks by their first pc. A terminator (branch, exit, block-wide barrier) ends its block."""
+    """Blocks by their first pc. A terminator (branch, exit, barrier, wait of a warpgroup) ends its block."""
     count = len(instructions)
     leaders = {0} | {i.target for i in instructions if i.target is not None}
     leaders |= {i.pc + 1 for i in instructions if i.root in TERMINATORS}

@@ -62,6 +62,10 @@ class BarrierMisuse(MachineError):
     """An mbarrier used against its rules, or ordinary access to the bytes of a live one."""
 
 
+class RegisterHazard(MachineError):
+    """A register of a wgmma touched before the wait for it, or written without a wgmma.fence before it."""
+
+
 class ProxyHazard(MachineError):
     """An asynchronous operation on what ordinary instructions wrote, with no proxy fence in between."""
 

@@ -22,6 +22,8 @@ from numba_marlin.emulator.memory import LOCAL_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.program import Address, Immediate, Instruction, Kernel, Register, Symbol, Variable
 from numba_marlin.emulator.proxies import AsyncProxy
 from numba_marlin.emulator.registers import DTYPES, Binder, Constant, Negated, RegisterFile
+from numba_marlin.emulator.warpgroups import Warpgroups
+from numba_marlin.emulator.wgmma_registers import WgmmaRegisters
 
 PARAMETER_BASE = 0x80  # a tensor map is a parameter aligned to 64 bytes
 DYNAMIC_ALIGNMENT = 16
@@ -76,6 +78,7 @@ class Execution(Binder):
         self.copies = AsyncCopies(self.memory, warps, kernel.instructions)
         self.mbarriers = MBarriers(self.memory, self.placement, kernel.instructions)
         self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement)
+        self.warpgroups = Warpgroups(self.memory, self.registers, self.placement, WgmmaRegisters(warps, kernel.instructions))
         self.parameters = self._pack(args)
         self.clock = lambda: 0
         self._special = self._special_registers(by_slot)
@@ -103,6 +106,7 @@ class Execution(Binder):
             self.proxy.forget(section)
             self.bulk.forget(rows)
             self.copies.forget(rows)
+            self.warpgroups.forget(rows)
 
     def _pack(self, args: Sequence) -> np.ndarray:
         """Arguments as the bytes of the parameter space."""

@@ -21,6 +21,7 @@ from numba_marlin.emulator.errors import DivergentCollective, MachineError, desc
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.gathering import Gathering
 from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
+from numba_marlin.emulator.instructions.wgmma import WarpgroupWait
 from numba_marlin.emulator.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.paths import Bundle, Path, arrive, merge, split
 from numba_marlin.emulator.spinning import SpinDetector
@@ -57,7 +58,7 @@ class Scheduler:
             self._turn(bundle)
         if self.gathering.parked:
             raise stray(self)
-        waiting = self.barriers.waiting() + self.cluster_barriers.waiting()
+        waiting = self.barriers.waiting() + self.cluster_barriers.waiting() + self.execution.warpgroups.waiting()
         if waiting:
             _, path, ins = waiting[0]
             raise deadlock(self, "no warp can go on", path, ins)
@@ -275,6 +276,15 @@ class Scheduler:
         self._add(code.next, going_on)
         return None
 
+    def _warpgroup_wait(self, bundle: Bundle, code: Code) -> Optional[int]:
+        released = self.execution.warpgroups.wait(bundle.paths, code.end, code.next)
+        if len(released) == len(bundle.paths) and all(path in bundle.paths for _, path in released):
+            return code.next
+        if released:
+            self.events += 1
+        self._release(released)
+        return None
+
     def _release(self, released: list[tuple[int, Path]]) -> None:
         by_pc: dict[int, list[Path]] = {}
         for pc, path in released:
@@ -292,4 +302,4 @@ class Scheduler:
             if self.spinning.repeats(bundles):
                 raise deadlock(self, "all warps that can run only repeat themselves", bundle.paths[0], at(self, bundle))
 
-ACTIONS = {Branch: Scheduler._branch, Leave: Scheduler._leave, Barrier: Scheduler._barrier}
+ACTIONS = {Branch: Scheduler._branch, Leave: Scheduler._leave, Barrier: Scheduler._barrier, WarpgroupWait: Scheduler._warpgroup_wait}

@@ -33,7 +33,7 @@ def stray(scheduler: Scheduler) -> DivergentCollective:
 def deadlock(scheduler: Scheduler, reason: str, path: Path, ins: Instruction) -> Deadlock:
     """A Deadlock for ``reason``, located at ``path`` and ``ins``, with a list of who waits and who runs in circles."""
     lines = [reason]
-    for number, waiting, where in (scheduler.barriers.waiting() + scheduler.cluster_barriers.waiting())[:SHOWN]:
+    for number, waiting, where in (scheduler.barriers.waiting() + scheduler.cluster_barriers.waiting() + scheduler.execution.warpgroups.waiting())[:SHOWN]:
         slot, warp = divmod(waiting.warp, scheduler.placement.warps_per_block)
         block = scheduler.placement.block_of[slot]
         lines.append(f"block {block} warp {warp} waits at barrier {number}, line {where.line}: {where.text}")

@@ -37,10 +37,12 @@ ret;
 
 
 def snippet(name: str, *operands, **immediates: int) -> str:
-    """The body of ptx/``name``.ptx with ``operands`` put in, outputs first; a vector is a tuple."""
-    instruction = load_instructions()[name]
+    """The body of ptx/``name``.ptx with ``operands`` put in, outputs first; a vector is a tuple; an operand in place is given once."""
+    instruction = load_instructions()[name].resolved(**immediates)
     template, _ = instruction.assembly(**immediates)
     flat = [text for operand in operands for text in (operand if isinstance(operand, tuple) else (operand,))]
+    if instruction.tied:
+        flat = flat[: instruction.outputs[0].width] + flat
     assert len(flat) == sum(operand.width for operand in instruction.outputs + instruction.inputs), f"{name} takes other operands"
     return re.sub(r"\$(\d+)", lambda match: flat[int(match[1])], template) + "\n"
 

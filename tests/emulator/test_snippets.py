@@ -17,7 +17,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow an
 
 THREADS, WINDOW = 64, 16
 INSTRUCTIONS = load_instructions()
-IMMEDIATES = {"lop3": {"table": 0xEA}, "prmt_b32": {"selector": 0x7531}, "cp_async_wait_group": {"n": 0}}
+IMMEDIATES = {"lop3": {"table": 0xEA}, "prmt_b32": {"selector": 0x7531}, "cp_async_wait_group": {"n": 0}, "keep_f32": {"width": 3},
+              "keep_u32": {"width": 2}, "zero_f32": {"width": 5}}
 REGISTER = {"u16": "b16", "u32": "b32", "i32": "b32", "u64": "b64", "f32": "f32"}
 SPECIAL_HALVES = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E01, 0x3C00, 0x6408, 0xD480], np.uint16)
 
@@ -56,7 +57,7 @@ def kernel_text(instruction, immediates):
         else:
             load += {"u16": f" cvt.u16.u64 {name}, %v;", "u64": f" mov.u64 {name}, %v;"}.get(kind, f" cvt.u32.u64 %w, %v; mov.b32 {name}, %w;")
         loads.append(load)
-    registers = "\n".join(f".reg .{REGISTER[o.type]} {name};" for (o, _), name in zip(elements, names))
+    registers = "\n".join(dict.fromkeys(f".reg .{REGISTER[o.type]} {name};" for (o, _), name in zip(elements, names)))
     strides = 8 * max(1, len(elements) - outputs), 8 * max(1, outputs)
     return f"""
 .version 8.4
@@ -126,7 +127,9 @@ def draw(instruction, operand, generator):
     if name.startswith("mma"):  # small integers: every sum is exact, in whatever order the tensor core adds
         if operand.type == "f32":
             return generator.integers(-64, 65, shape).astype(np.float32).view(np.uint32).astype(np.uint64)
-        return generator.integers(-8, 9, (*shape, 2)).astype(np.float16).view(np.uint32)[..., 0].astype(np.uint64)
+        numbers = generator.integers(-8, 9, (*shape, 2))
+        pairs = numbers.astype(np.float16).view(np.uint16) if "bf16" not in name else (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        return pairs.view(np.uint32)[..., 0].astype(np.uint64)
     if operand.type == "f32":
         values = halves(generator, THREADS * operand.width).view(np.float16).astype(np.float32) * np.float32(1.0009765)
         return values.view(np.uint32).reshape(shape).astype(np.uint64)
@@ -209,39 +212,87 @@ def add_atomically(w):
     np.add.at(w.memory[:, 0], (w.inputs["address"][:, 0] // WINDOW).astype(int), word(w, "value"))
 
 
-def ldmatrix(transposed):
+def ldmatrix(transposed, count=4):
     def formula(w):
         rows = windows(w.shared, w.inputs["address"]).copy().view(np.uint16).reshape(2, 4, 8, 8)  # warp, matrix, row, column
         lane = np.arange(32)
         out = np.empty((2, 32, 4), np.uint64)
-        for matrix in range(4):
+        for matrix in range(4):  # with fewer than four, the first lanes' addresses count
             tile = rows[:, matrix].swapaxes(1, 2) if transposed else rows[:, matrix]
             low, high = tile[:, lane // 4, 2 * (lane % 4)], tile[:, lane // 4, 2 * (lane % 4) + 1]
             out[:, :, matrix] = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(16)
-        return out.reshape(THREADS, 4)
+        return out.reshape(THREADS, 4)[:, :count]
     return formula
 
 
-def mma(w):
-    lane = np.arange(32)
-    group, inside = lane // 4, lane % 4
-    out = np.empty((2, 32, 4), np.float32)
-    for warp in range(2):
-        def registers(name, warp=warp):
-            return w.inputs[name][32 * warp:32 * warp + 32].astype(np.uint32)
-        a_bits = np.ascontiguousarray(registers("a")).view(np.float16)
-        b_bits = np.ascontiguousarray(registers("b")).view(np.float16)
-        c_bits = registers("c").view(np.float32)
-        a, b, c = np.empty((16, 16)), np.empty((16, 8)), np.empty((16, 8))
-        for e in range(8):
-            a[group + 8 * (e // 2 % 2), 2 * inside + e % 2 + 8 * (e // 4)] = a_bits[:, e]
-        for e in range(4):
-            b[2 * inside + e % 2 + 8 * (e // 2), group] = b_bits[:, e]
-            c[group + 8 * (e // 2), 2 * inside + e % 2] = c_bits[:, e]
-        d = a @ b + c
-        for e in range(4):
-            out[warp, :, e] = d[group + 8 * (e // 2), 2 * inside + e % 2]
-    return out.view(np.uint32).reshape(THREADS, 4).astype(np.uint64)
+def mma(depth, decode):
+    def formula(w):
+        lane = np.arange(32)
+        group, inside = lane // 4, lane % 4
+        out = np.empty((2, 32, 4), np.float32)
+        for warp in range(2):
+            def registers(name, warp=warp):
+                return np.ascontiguousarray(w.inputs[name][32 * warp:32 * warp + 32].astype(np.uint32))
+            a_numbers, b_numbers = (decode(registers(name).view(np.uint16)) for name in "ab")
+            c_bits = registers("c").view(np.float32)
+            a, b, c = np.empty((16, depth)), np.empty((depth, 8)), np.empty((16, 8))
+            for e in range(depth // 2):
+                a[group + 8 * (e // 2 % 2), 2 * inside + e % 2 + 8 * (e // 4)] = a_numbers[:, e]
+            for e in range(depth // 4):
+                b[2 * inside + e % 2 + 8 * (e // 2), group] = b_numbers[:, e]
+            for e in range(4):
+                c[group + 8 * (e // 2), 2 * inside + e % 2] = c_bits[:, e]
+            d = a @ b + c
+            for e in range(4):
+                out[warp, :, e] = d[group + 8 * (e // 2), 2 * inside + e % 2]
+        return out.view(np.uint32).reshape(THREADS, 4).astype(np.uint64)
+    return formula
+
+
+def half_numbers(bits):
+    return bits.view(np.float16)
+
+
+def brain_numbers(bits):
+    return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def brain_bits(operation, *operands):
+    """``operation`` over numbers to bfloat16 bits, as ``arithmetic``: rounded once to nearest, ties to even; infinity counts as 2^128."""
+    result = []
+    for values in zip(*operands):
+        with np.errstate(all="ignore"):
+            wide = operation(*(np.float64(v) for v in values))
+        exact = operation(*(Fraction(float(v)) for v in values)) if all(np.isfinite(v) for v in values) else None
+        if not exact:
+            result.append(0x7FFF if np.isnan(wide) else int(np.float32(wide).view(np.uint32)) >> 16)
+            continue
+        size = abs(exact)
+        near = int(np.float32(min(float(size), np.finfo(np.float32).max)).view(np.uint32)) >> 16
+        numbers = {bits: Fraction(2) ** 128 if bits == 0x7F80 else Fraction(float(brain_numbers(np.uint16(bits)))) for bits in (near, near + 1)}
+        result.append(min(numbers, key=lambda bits: (abs(numbers[bits] - size), bits & 1)) | 0x8000 * (exact < 0))  # noqa: B023 (called here)
+    return np.array(result, np.uint16)
+
+
+def packed_brain(operation):
+    def formula(w):
+        operands = [brain_numbers(np.ascontiguousarray(v.astype(np.uint32)).view(np.uint16).ravel()) for v in w.inputs.values()]
+        return brain_bits(operation, *operands).view(np.uint32).astype(np.uint64)[:, None]
+    return formula
+
+
+def stmatrix(transposed):
+    """Lane 8j + i of a warp names the row i of matrix j."""
+    def formula(w):
+        rows = np.empty((2, 4, 8, 8), np.uint16)
+        lane = np.arange(32)
+        pairs = np.ascontiguousarray(w.inputs["r"].astype(np.uint32)).view(np.uint16).reshape(2, 32, 4, 2)
+        for matrix in range(4):
+            for half in range(2):
+                where = (lane // 4, 2 * (lane % 4) + half)
+                rows[:, matrix][(slice(None), *(where[::-1] if transposed else where))] = pairs[:, :, matrix, half]
+        w.shared[(w.inputs["address"][:, 0] // WINDOW).astype(int)] = rows.reshape(THREADS, 8).view(np.uint32)
+    return formula
 
 
 def lop3(w):
@@ -261,6 +312,11 @@ def to_half(w):
 def to_half_pair(w):
     low, high = (w.inputs[name].astype(np.uint32).view(np.float32).astype(np.float16).view(np.uint16).astype(np.uint64) for name in ("low", "high"))
     return low | high << np.uint64(16)
+
+
+def to_brain_pair(w):
+    low, high = (brain_bits(lambda a: a, w.inputs[name].astype(np.uint32).view(np.float32)[:, 0]).astype(np.uint64) for name in ("low", "high"))
+    return (low | high << np.uint64(16))[:, None]
 
 
 def from_half(shift):
@@ -308,7 +364,13 @@ FORMULAS = {
     "tid_x": lambda w: np.arange(THREADS, dtype=np.uint64)[:, None],
     "cvt_f32_f16": from_half(0), "cvt_f32_f16_low": from_half(0), "cvt_f32_f16_high": from_half(16),
     "cvt_rn_f16_f32": to_half, "cvt_rn_f16x2_f32": to_half_pair,
-    "ldmatrix_x4": ldmatrix(False), "ldmatrix_x4_trans": ldmatrix(True), "mma_m16n8k16_f32_f16": mma,
+    "ldmatrix_x4": ldmatrix(False), "ldmatrix_x4_trans": ldmatrix(True), "ldmatrix_x2": ldmatrix(False, 2), "ldmatrix_x1": ldmatrix(False, 1),
+    "stmatrix_x4": stmatrix(False), "stmatrix_x4_trans": stmatrix(True), "mma_m16n8k16_f32_f16": mma(16, half_numbers),
+    "mma_m16n8k16_f32_bf16": mma(16, brain_numbers), "mma_m16n8k8_f32_f16": mma(8, half_numbers),
+    "keep_f32": lambda w: w.inputs["d"], "keep_u32": lambda w: w.inputs["d"], "zero_f32": lambda w: np.zeros((THREADS, 5), np.uint64),
+    "fma_rn_bf16x2": packed_brain(lambda a, b, c: a * b + c), "mul_bf16x2": packed_brain(lambda a, b: a * b),
+    "sub_bf16x2": packed_brain(lambda a, b: a - b), "cvt_rn_bf16x2_f32": to_brain_pair,
+    "cvt_f32_bf16_low": lambda w: w.inputs["a"] << np.uint64(16) & np.uint64(0xFFFFFFFF), "cvt_f32_bf16_high": lambda w: w.inputs["a"] & np.uint64(0xFFFF0000),
     "ld_acquire_gpu": load("memory", 1), "st_release_gpu": store("memory"),
     "red_relaxed_gpu_add": add_atomically, "red_release_gpu_add": add_atomically,
     **{f"ld_{space}_{kind}": load(array, words) for space, array in (("shared", "shared"), ("global", "memory"))
@@ -332,7 +394,10 @@ ELSEWHERE = {
                       "cp_async_bulk_wait_group_read create_policy_evict_last fence_proxy_async_shared fence_proxy_async_global",
     "test_tensor_copy": "cp_async_bulk_tensor_1d_g2s cp_async_bulk_tensor_1d_g2s_hint cp_async_bulk_tensor_2d_g2s cp_async_bulk_tensor_2d_g2s_hint "
                         "cp_async_bulk_tensor_2d_s2g prefetch_tensormap",
-    "test_cluster": "cluster_ctarank cluster_arrive cluster_wait mapa_shared mbarrier_arrive_cluster fence_acq_rel_cluster",
+    "test_cluster": "cluster_ctarank cluster_arrive cluster_wait mapa_shared mbarrier_arrive_cluster fence_acq_rel_cluster "
+                    "cp_async_bulk_g2s_multicast cp_async_bulk_tensor_2d_g2s_multicast",
+    "test_wgmma": "wgmma_fence wgmma_commit_group wgmma_wait_group wgmma_wait_group_f32 wgmma_m64k16_f32_f16_rs wgmma_m64k16_f32_f16_ss "
+                  "wgmma_m64k16_f32_bf16_rs wgmma_m64k16_f32_bf16_ss",
     "test_machine_registers": "clock64 globaltimer smid setmaxnreg_inc setmaxnreg_dec",
 }  # fmt: skip
 TESTED_ELSEWHERE = {name: module for module, names in ELSEWHERE.items() for name in names.split()}
@@ -343,12 +408,18 @@ def same(actual, expected, dtype):
     """Equal bits; for floating-point results any NaN counts as a NaN (a quiet one's payload is not specified)."""
     if dtype is None:
         return (actual == expected).all()
+    if dtype == "bfloat16":
+        bits = [np.ascontiguousarray(v.astype(np.uint32)).view(np.uint16) for v in (actual, expected)]
+        nan = [np.isnan(brain_numbers(v)) for v in bits]
+        return ((bits[0] == bits[1]) | nan[0] & nan[1]).all()
     narrow = [np.ascontiguousarray(v.astype(np.uint32)).view(dtype) for v in (actual, expected)]
     bits = [v.view({2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]) for v in narrow]
     return ((bits[0] == bits[1]) | (np.isnan(narrow[0]) & np.isnan(narrow[1]))).all()
 
 
 def result_type(name):
+    if "bf16x2" in name:
+        return "bfloat16"
     if name.startswith(("add_f16", "sub_f16", "mul_f16", "fma_rn_f16", "cvt_rn_f16")):
         return np.float16
     return np.float32 if name.startswith(("fma_rn_f32", "cvt_f32")) else None
@@ -358,7 +429,7 @@ def result_type(name):
 @pytest.mark.parametrize("name", sorted(set(INSTRUCTIONS) - OPAQUE - set(TESTED_ELSEWHERE)))
 def test_snippet_computes_its_formula(name, seed):
     assert name in FORMULAS, f"ptx/{name}.ptx has no formula: add one to FORMULAS"
-    instruction, generator = INSTRUCTIONS[name], np.random.default_rng(seed)
+    instruction, generator = INSTRUCTIONS[name].resolved(**IMMEDIATES.get(name, {})), np.random.default_rng(seed)
     world = World({o.name: draw(instruction, o, generator) for o in instruction.inputs},
                   generator.integers(0, 1 << 32, (THREADS, 4), dtype=np.uint32), generator.integers(0, 1 << 32, (THREADS, 4), dtype=np.uint32))
     before = World(dict(world.inputs), world.shared.copy(), world.memory.copy())

@@ -93,4 +93,5 @@ from numba_marlin.emulator.instructions import (  # noqa: E402  (each module reg
     move,
     tensor,
     warp,
+    wgmma,
 )

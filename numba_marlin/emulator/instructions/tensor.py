@@ -1,4 +1,4 @@
-"""mma.sync and ldmatrix: whole warps at once.
+"""mma.sync, ldmatrix and stmatrix: whole warps at once.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions
 Products of fp16 (or bf16) are exact; the products of one instruction and its accumulator are added in float64 and rounded
@@ -137,5 +137,39 @@ def ldmatrix(ins, m):
         s = lanes.sel
         for i, target in enumerate(targets):
             target[s] = np.ascontiguousarray(stored[:, i][:, rows, cols]).view(np.uint32)[..., 0]
+
+    return step
+
+
+@instruction("stmatrix")
+def stmatrix(ins, m):
+    """#warp-level-matrix-instructions-stmatrix: .m8n8.x{1,2,4}{.trans}.shared.b16; the inverse of ldmatrix"""
+    allow(ins, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
+    if "m8n8" not in ins.modifiers or ins.types != ["b16"]:
+        raise unsupported(ins, "only m8n8 .b16 is implemented")
+    count = next((int(mod[1]) for mod in ins.modifiers if mod in ("x1", "x2", "x4")), 0)
+    items = ins.operands[1].items if isinstance(ins.operands[1], Vector) else (ins.operands[1],)
+    if len(items) != count:
+        raise unsupported(ins, f"{len(items)} registers do not fit .x{count}")
+    at, memory = m.address(ins, ins.operands[0]), m.memory
+    space = "shared" if "shared" in ins.modifiers or "shared::cta" in ins.modifiers else "generic"
+    sources = [m.source(ins, item, "b32") for item in items]
+    fragment = fragments.LDMATRIX_8X8
+    rows, cols = (fragment.col_of, fragment.row_of) if "trans" in ins.modifiers else (fragment.row_of, fragment.col_of)
+
+    def step(lanes):
+        lanes.require_whole_warps(ins, "stmatrix")
+        lanes = as_warps(lanes)
+        stored = np.empty((lanes.shape[0], count, 8, 8), np.uint16)
+        for i, source in enumerate(sources):
+            held = np.array(np.broadcast_to(source[lanes.sel], lanes.shape))
+            stored[:, i, rows, cols] = held.view(np.uint16).reshape(*lanes.shape, 2)
+        users, address, values = lanes, at(lanes), np.empty((*lanes.shape, 4), np.uint32)
+        values[:, : 8 * count] = stored.reshape(lanes.shape[0], 8 * count, 8).view(np.uint32)
+        if count < 4:
+            using = np.zeros(lanes.shape, bool)
+            using[:, : 8 * count] = True
+            users, address, values = lanes.narrow(using), address[using], values[using]
+        memory.store(ins, users, space, address, values, "stmatrix")
 
     return step
