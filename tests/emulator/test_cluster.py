@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import BarrierMisuse, Deadlock, MachineError, OutOfBounds, UnknownInstruction
+from numba_marlin.layout.tensor_map import TensorMap
 from tests.emulator.ptx_cases import launch, snippet
 from tests.emulator.test_mbarrier import SEEDS, spin, start
 from tests.emulator.test_memory import fails
+from tests.emulator.test_tensor_copy import buffers
 
 ARRIVE, WAIT = snippet("cluster_arrive"), snippet("cluster_wait")
 SYNC = ARRIVE + WAIT
@@ -75,6 +77,27 @@ def test_the_barrier_over_many_rounds(seed):
     assert out[0] == value
 
 
+@pytest.mark.parametrize("tensor", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_multicast_reaches_the_blocks_of_its_mask(seed, tensor):
+    """Rank 1 of 4 loads for ranks 0, 1 and 3: each counts the bytes at a barrier of its own, and rank 2 keeps what it had."""
+    source, out = np.arange(32 * 4, dtype=np.uint32).reshape(8, 16), np.zeros((4, 32), np.uint32)
+    tensor_map = TensorMap("uint32", source.shape, (64, 4), (8, 16))
+    arrays = buffers(tensor_map, source, out=out)
+    copy = snippet("cp_async_bulk_g2s_multicast", "%r1", "%p2", "512", "%r40", "%h0")
+    if tensor:
+        copy = snippet("cp_async_bulk_tensor_2d_g2s_multicast", "%r1", "%p0", "0", "0", "%r40", "%h0")
+    body = f"""{start(1)} .shared .align 128 .b8 s[512]; {RANK} mov.u32 %r1, s; mad.lo.u32 %r2, %t, 16, %r1; mov.b16 %h0, 11;
+    setp.eq.u32 %q1, %r60, 2; @%q1 st.shared.u32 [%r2], 77;
+    setp.ne.u32 %q2, %t, 0; @%q2 bra MEET; {snippet("mbarrier_arrive_expect_tx", "%r40", "512")} MEET: {SYNC}
+    setp.ne.or.u32 %q3, %r60, 1, %q2; @%q3 bra ISSUED; {copy} ISSUED: @%q1 bra READ;
+    {spin("W", "%r40", "0")} READ: ld.shared.u32 %r3, [%r2]; mad.lo.u32 %r4, %r60, 32, %t; mad.wide.u32 %rd0, %r4, 4, %p1; st.global.u32 [%rd0], %r3; {SYNC}"""
+    launch(body, arrays, grid=4, cluster=4, seed=seed)
+    expected = np.broadcast_to(np.arange(0, 128, 4), (4, 32)).copy()
+    expected[2] = 77
+    assert np.array_equal(out, expected)
+
+
 def test_exited_warps_do_not_hold_the_barrier_up():
     launch(f"setp.ge.u32 %q0, %t, 32; @%q0 ret; {SYNC}", {"x": np.zeros(1)}, grid=2, block=64, cluster=2)
 
@@ -93,7 +116,12 @@ def test_a_block_that_never_arrives_is_a_deadlock():
     assert "waits at barrier 1" in str(caught.value)
 
 
+MULTICAST = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%p0], 16, [%r40], %h0; // BAD"
 MISUSE = {
+    "multicast to nobody": (OutOfBounds, f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 0; {start(1)}\n{MULTICAST}", "mask 0x0"),
+    "multicast to a block too many": (OutOfBounds, f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 5; {start(1)}\n{MULTICAST}", "mask 0x5"),
+    "multicast to a block without barrier": (BarrierMisuse, f""".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 3; {RANK} setp.ne.u32 %q6, %r60, 0; @%q6 bra END;
+    {start(1)} @%q0 bra END;\n{MULTICAST}\nEND: {SYNC}""", "no mbarrier at"),
     "wait without arrive": (BarrierMisuse, "barrier.cluster.wait.aligned; // BAD", "without having arrived"),
     "arrive twice": (BarrierMisuse, "barrier.cluster.arrive.aligned;\nbarrier.cluster.arrive.aligned; // BAD", "again without having waited"),
     "no such rank": (OutOfBounds, "mov.u32 %r1, 0;\nmapa.shared::cluster.u32 %r2, %r1, 2; // BAD", "2 blocks, none of rank 2"),

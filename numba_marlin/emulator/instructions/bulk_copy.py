@@ -2,14 +2,15 @@
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
-Plain copies between global and shared memory, and tiles of 1 to 5 dimensions; multicast, im2col and reductions are refused by name.
+Plain copies between global and shared memory, and tiles of 1 to 5 dimensions, loads to several blocks of a cluster at once too; im2col,
+copies from block to block and reductions are refused by name.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.errors import Misaligned, OutOfBounds
+from numba_marlin.emulator.errors import BarrierMisuse, Misaligned, OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.mbarriers import BYTES
 from numba_marlin.emulator.program import Vector
@@ -18,13 +19,14 @@ from numba_marlin.emulator.tensor_copies import box_of, plain
 UNIT = 16  # bytes: all addresses and sizes are multiples
 TO_SHARED = ("global", "mbarrier::complete_tx::bytes")
 TO_GLOBAL = ("global", "shared::cta", "bulk_group")
+MULTICAST = "multicast::cluster"
 
 
 def direction(ins, *more: str) -> str:
     """"load" or "store", from the modifiers, of which ``more`` are allowed besides."""
-    allow(ins, *TO_GLOBAL, *TO_SHARED, "shared::cluster", "L2::cache_hint", *more)
-    ways = tuple(mod for mod in ins.modifiers if mod not in ("L2::cache_hint", *more))
-    if ways == TO_GLOBAL:
+    allow(ins, *TO_GLOBAL, *TO_SHARED, "shared::cluster", "L2::cache_hint", MULTICAST, *more)
+    ways = tuple(mod for mod in ins.modifiers if mod not in ("L2::cache_hint", MULTICAST, *more))
+    if ways == TO_GLOBAL and MULTICAST not in ins.modifiers:
         return "store"
     if ways in (("shared::cluster", *TO_SHARED), ("shared::cta", *TO_SHARED)):
         return "load"
@@ -32,10 +34,26 @@ def direction(ins, *more: str) -> str:
 
 
 def without_hint(ins, *counts: int) -> list:
-    """The operands, as many as one of ``counts``, less the cache policy."""
+    """The operands, as many as one of ``counts`` (and the mask of a multicast), less the cache policy."""
     hinted = "L2::cache_hint" in ins.modifiers
-    given = list(operands(ins, *(count + hinted for count in counts)))
+    given = list(operands(ins, *(count + (MULTICAST in ins.modifiers) + hinted for count in counts)))
     return given[:-1] if hinted else given
+
+
+def receivers(ins, m, given: list):
+    """Function: lanes -> mask of the cluster's blocks that a load goes to, per lane; 0: the one that its address says."""
+    if MULTICAST not in ins.modifiers:
+        return lambda lanes: np.zeros(lanes.shape, np.int64)
+    source = m.source(ins, given.pop(), "u16")
+
+    def masks(lanes):
+        mask = np.broadcast_to(source[lanes.sel], lanes.shape).astype(np.int64)
+        bad = (mask == 0) | (mask >> m.cluster.size != 0)
+        if bad.any():
+            raise lanes.fault(OutOfBounds, f"mask {mask[bad][0]:#x} must name some of the {m.cluster.size} blocks of the cluster", ins, bad)
+        return mask
+
+    return masks
 
 
 def positions(ins, m, operand, nbytes, kind=""):
@@ -59,12 +77,16 @@ def require_span(ins, m, lane, start: int, nbytes: int) -> None:
         raise lane.fault(OutOfBounds, f"{nbytes} bytes at {own.describe(start % own.stride)}: the shared memory has {own.size} bytes", ins)
 
 
-def load(ins, m, lane, start: int, nbytes: int, word: int, fetch) -> None:
+def load(ins, m, lane, start: int, nbytes: int, word: int, mask: int, fetch) -> None:
     require_span(ins, m, lane, start, nbytes)
     stride = m.memory.shared.stride
-    if start // stride != word * BYTES // stride:
-        raise lane.fault(OutOfBounds, "the mbarrier must be in the shared memory of the block that the bytes go to", ins)
-    m.bulk.load(ins, lane, start, nbytes, word, fetch)
+    slot, size = start // stride, m.cluster.size
+    if slot != word * BYTES // stride:
+        raise lane.fault(BarrierMisuse, "the mbarrier must be in the shared memory of the block that the bytes go to", ins)
+    for target in [slot // size * size + rank for rank in range(size) if mask >> rank & 1] or [slot]:
+        there = word + (target - slot) * (stride // BYTES)
+        m.mbarriers.require_fenced(ins, lane, np.array([there]))
+        m.bulk.load(ins, lane, start + (target - slot) * stride, nbytes, there, fetch)
 
 
 def store(ins, m, lane, start: int, nbytes: int, put) -> None:
@@ -75,9 +97,10 @@ def store(ins, m, lane, start: int, nbytes: int, put) -> None:
 
 @instruction("cp.async.bulk")
 def bulk(ins, m):
-    """cp.async.bulk.shared::cluster.global...[dst], [src], size, [mbar]; cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size"""
+    """cp.async.bulk.shared::cluster.global...[dst], [src], size, [mbar]{, mask}; cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size"""
     loads = direction(ins) == "load"
     given = without_hint(ins, 4 if loads else 3)
+    masks = receivers(ins, m, given)
     shared, there = (given[0], given[1]) if loads else (given[1], given[0])
     at, place = m.address(ins, there), positions(ins, m, shared, UNIT)
     sizes, barriers = m.source(ins, given[2], "u32"), positions(ins, m, given[3], BYTES, "mbarrier") if loads else None
@@ -90,12 +113,11 @@ def bulk(ins, m):
             first = lanes.first(bad)[2]
             raise lanes.fault(Misaligned, f"{size[first]} bytes at global address {where[first]:#x}: both must be multiples of {UNIT}", ins, bad)
         if loads:
-            words = barriers(lanes)
-            m.mbarriers.require_fenced(ins, lanes, words)
+            words, mask = barriers(lanes), masks(lanes)
         for index, lane in one_by_one(lanes):
             fetch, put = plain(ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=not loads)
             if loads:
-                load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), fetch)
+                load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), int(mask[index]), fetch)
             else:
                 store(ins, m, lane, int(starts[index]), int(size[index]), put)
 
@@ -111,6 +133,7 @@ def tensor(ins, m):
     if rank is None:
         raise unsupported(ins, "must name a dimension .1d to .5d first")
     given = without_hint(ins, 3 if loads else 2)
+    masks = receivers(ins, m, given)
     shared, there = (given[0], given[1]) if loads else (given[1], given[0])
     if not isinstance(there.index, Vector) or len(there.index.items) != rank:
         raise unsupported(ins, f"needs [map, {{coordinates}}] with {rank} of them")
@@ -122,14 +145,13 @@ def tensor(ins, m):
         starts, maps = place(lanes) * UNIT, map_at(lanes)
         first = [np.broadcast_to(source[lanes.sel], lanes.shape) for source in coordinates]
         if loads:
-            words = barriers(lanes)
-            m.mbarriers.require_fenced(ins, lanes, words)
+            words, mask = barriers(lanes), masks(lanes)
         for index, lane in one_by_one(lanes):
             at = tuple(int(values[index]) for values in reversed(first))  # x, the innermost, comes first in PTX and last in NumPy
             start = int(starts[index])
             nbytes, fetch, put = box_of(ins, m, lane, int(maps[index]), at, start, writes=not loads)
             if loads:
-                load(ins, m, lane, start, nbytes, int(words[index]), fetch)
+                load(ins, m, lane, start, nbytes, int(words[index]), int(mask[index]), fetch)
             else:
                 store(ins, m, lane, start, nbytes, put)
 
