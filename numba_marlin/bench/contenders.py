@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
@@ -26,7 +26,8 @@ KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dt
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """``copies``: how many copies of the weights it goes round; ``locks``: a tensor that is zero between launches, or None."""
+    """``copies``: how many copies of the weights it goes round; ``locks``: a tensor that is zero between launches, or None;
+    ``options``: of the launch ("cluster", "dependent")."""
 
     name: str
     launch: Callable[[int], None]
@@ -35,6 +36,7 @@ class Contender:
     candidate: Candidate | None = None
     compiled: Any = None
     locks: Any = None
+    options: dict = field(default_factory=dict)
 
 
 def candidate_of(definition: KernelDefinition, config: object, problem: Problem, device: Device) -> Candidate:
@@ -87,7 +89,7 @@ def kernel(problem: Problem, candidate: Candidate, weights: Weights, batch: Batc
     def run(index: int, keep=(fixed, weights.packed)) -> None:
         enqueue(candidate.grid, prepared[index % len(prepared)], _stream())
 
-    return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks)
+    return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks, definition.launch_options(config))
 
 
 def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:

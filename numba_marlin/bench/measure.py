@@ -117,6 +117,7 @@ class Bench:
         return {
             "kernel": entrant.name, "config": asdict(entrant.candidate.config), "chosen": (entrant.name, entrant.candidate.config) == (chosen.kernel, chosen.config),
             "compiler": self.settings.compiler, "kind": "measured", "grid": list(entrant.candidate.grid), "registers": entrant.compiled.resources.registers,
+            **entrant.options,
         }
 
 

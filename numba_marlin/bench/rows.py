@@ -3,7 +3,8 @@
 A cell is what was multiplied (``PROBLEM_FIELDS``); its row says with what (kernel, config, compiler), how long (``us``: the median, ``us_spread``: the quartiles,
 ``us_min``, ``us_max``, microseconds a launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), how much (``bytes`` that must move at least once, ``flops``),
 how near the device's limits measured in the same run (``bandwidth_share``, ``compute_share``; ``limit_share``: the larger term's time over ``us``), and where
-(``device``, ``driver``, ``versions``, ``clocks``, ``date``, ``commit``, ``sources``: digest of the kernels' sources).
+(``device``, ``driver``, ``versions``, ``clocks``, ``date``, ``commit``, ``sources``: digest of the kernels' sources). ``dependent``: its
+launches may begin while the one before them ends, so that a time is what a launch adds to a row of them.
 
 Files are JSON lines, appended whole and flushed row by row, so that an interrupted run keeps what it has; a line torn by the interruption is dropped.
 """
