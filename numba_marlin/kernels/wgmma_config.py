@@ -10,11 +10,14 @@ WARPGROUP = 128
 ALIGNMENT = 1024  # of what a 128-byte swizzle is applied to
 SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
 REGISTER_FILE = 65536
+PRODUCER_REGISTERS = 24
+PIECE_BYTES = 512  # 16 x 16 halves
 
 
 @dataclass(frozen=True)
 class WgmmaConfig:
-    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n and one producer.
+    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers that
+    take turns with the stages, and one producer. cluster: blocks that share each tile along k, and add up through each other's shared memory.
 
     stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
     do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
@@ -25,6 +28,8 @@ class WgmmaConfig:
     group_blocks: int = 8
     split: bool = True
     group_m: int = 8
+    k_groups: int = 1
+    cluster: int = 1
 
     def __post_init__(self):
         if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
@@ -41,6 +46,12 @@ class WgmmaConfig:
             raise ValueError(f"stages={self.stages} must be at least 2: one multiplies while the next is on its way")
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
+        if self.k_groups not in (1, 2) or self.stages % self.k_groups:
+            raise ValueError(f"k_groups={self.k_groups} must be 1 or 2, and divide stages={self.stages}")
+        if self.cluster not in (1, 2, 4, 8) or self.pieces % self.cluster:
+            raise ValueError(f"cluster={self.cluster} must be 1, 2, 4 or 8, and divide the {self.pieces} pieces of 16 x 16 sums that a warp has of a tile")
+        if self.cluster > 1 and self.split:
+            raise ValueError(f"cluster={self.cluster} shares every tile along k already, split must be False")
         if self.shared_bytes > SHARED_LIMIT:
             raise ValueError(f"{self.stages} stages of a {self.tile_m} x {self.tile_n} tile take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
 
@@ -54,8 +65,23 @@ class WgmmaConfig:
         return self.tile_n // (64 * self.warpgroups)
 
     @property
+    def consumers(self):
+        return self.warpgroups * self.k_groups
+
+    @property
     def threads(self):
-        return WARPGROUP * (self.warpgroups + 1)
+        return WARPGROUP * (self.consumers + 1)
+
+    @property
+    def consumer_registers(self):
+        """Registers a consumer's thread may have when the producer has given up all but PRODUCER_REGISTERS; None where none need to move."""
+        launched = min(255, REGISTER_FILE // self.threads) // 8 * 8
+        return None if launched >= 248 else launched + (launched - PRODUCER_REGISTERS) // self.consumers // 8 * 8
+
+    @property
+    def pieces(self):
+        """Pieces of 16 rows of x by 16 columns that a warp has of a tile."""
+        return self.words * self.tile_m // 16
 
     @property
     def x_stage_bytes(self):
@@ -74,8 +100,12 @@ class WgmmaConfig:
         return self.tile_n * 2
 
     @property
+    def copied_bytes(self):
+        return self.x_stage_bytes + STAGE_ROWS * self.w_row_bytes + self.groups_per_stage * self.s_row_bytes
+
+    @property
     def stage_bytes(self):
-        return ceil_div(self.x_stage_bytes + STAGE_ROWS * self.w_row_bytes + self.groups_per_stage * self.s_row_bytes, ALIGNMENT) * ALIGNMENT
+        return ceil_div(self.copied_bytes, ALIGNMENT) * ALIGNMENT
 
     @property
     def c_warp_bytes(self):
@@ -83,12 +113,38 @@ class WgmmaConfig:
 
     @property
     def c_bytes(self):
-        return self.tile_m * self.tile_n * 2
+        """The tile of C on its way out; of a cluster's tile a piece for each warp."""
+        return self.tile_m * self.tile_n * 2 if self.cluster == 1 else 4 * self.warpgroups * PIECE_BYTES
+
+    @property
+    def exchange_bytes(self):
+        """fp32 sums of a tile, where warpgroups or blocks add up."""
+        return self.partial_bytes if self.k_groups > 1 or self.cluster > 1 else 0
+
+    @property
+    def c_shared(self):
+        return self.stages * self.stage_bytes
+
+    @property
+    def exchange_shared(self):
+        return self.c_shared + self.c_bytes
+
+    @property
+    def barriers_shared(self):
+        return self.exchange_shared + self.exchange_bytes
+
+    @property
+    def cluster_barriers_shared(self):
+        return self.barriers_shared + barrier_bytes(self.stages)
+
+    @property
+    def flags_shared(self):
+        return self.cluster_barriers_shared + barrier_bytes(1)
 
     @property
     def shared_bytes(self):
-        """Stages, the tile of C, barriers, a word for each consumer, and what aligning the whole may cost."""
-        return self.stages * self.stage_bytes + self.c_bytes + barrier_bytes(self.stages) + 16 + ALIGNMENT
+        """Stages, the tile of C, sums to exchange, barriers, a word for each consumer, and what aligning the whole may cost."""
+        return self.flags_shared + 16 + ALIGNMENT
 
     @property
     def partial_bytes(self):
@@ -102,6 +158,8 @@ class WgmmaConfig:
         units = tiles * ceil_div(k, STAGE_K)
         if units >= 2**31:
             raise ValueError(f"m={m}, n={n}, k={k} are {units} steps of a tile, must be below 2**31: the kernel counts in 32 bits")
+        if self.cluster > 1:
+            return (min(sms // self.cluster, tiles) * self.cluster, 1, 1)
         return (min(sms, units if self.split else tiles), 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):

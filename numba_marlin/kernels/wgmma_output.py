@@ -1,7 +1,7 @@
 """How the sums of the Hopper kernel (``wgmma``) leave its registers: added up across blocks, scaled, transposed, stored.
 
 ``sums``: a tuple with, for each word that a warp takes, the accumulators of one m64 block. Accumulator 4 v + 2 h + e of lane 4 g + t is the product of
-column g + 8 h of the word's 16 and row 8 v + 2 t + e of x. ``lane_place``: (consumer warpgroup, thread in it, its first word, its 64-column block, lane);
+column g + 8 h of the word's 16 and row 8 v + 2 t + e of x. ``lane_place``: (consumer warpgroup among those side by side, thread in it, its first word, its 64-column block, lane, its row of consumers);
 ``item``, ``work``: see ``wgmma_schedule``. A warpgroup goes its own way: nowhere here does it wait for the other.
 """
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from numba_marlin.kernels.tuples import for_each, map_each
 from numba_marlin.kernels.wgmma_config import WARPGROUP
 from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
-FIRST_BARRIER = 1  # the warpgroups' named barriers; 0 is syncthreads
+FIRST_BARRIER = 1  # the named barriers of one warpgroup each; 0 is syncthreads, 3 and 4 are those of wgmma_exchange
 ALL_LANES = 0xFFFFFFFF
 
 
@@ -141,7 +141,7 @@ def output_verbs(lang, config):
     @lang.device
     def write_result(sums, c_shared, c_map, item, work, lane_place):
         """The warp's columns of the tile: transposed into its own part of shared memory, from there to C, clipped at the matrix's edges."""
-        warpgroup, own, first_word, block, lane = lane_place
+        warpgroup, own, first_word, block, lane, k_group = lane_place
         row, column = corner(work, item[0])
         box = uint32(c_shared + (warpgroup * uint32(4) + own // uint32(32)) * uint32(C_WARP))
         if lane == uint32(0):

@@ -5,16 +5,25 @@ Tiles are numbered so that a wave of them stays in few rows and columns: ``group
 of k, tile after tile, are cut into equal stripes, one a block. A block multiplies its stripe first: whole tiles of others then hide its fix-up.
 
 ``schedule_verbs(lang, config)`` -> namespace of device functions. ``work`` = plan(sizes): (steps of k in a tile, row tiles, column tiles, waves,
-steps in a stripe, this block's end in the stripes). An ``item`` is (tile, first step, steps, next step of the stripe, next wave), with 0 steps after the last.
+steps in a stripe, this block's end in the stripes). An ``item`` is (tile, first step, steps, next step of the stripe, next wave), its tile NO_TILE after the last.
+A cluster takes whole tiles as a block does, and each of its blocks an equal part of the steps.
 """
 from types import SimpleNamespace
 
 from numba_marlin.kernels.wgmma_config import STAGE_K
 
 
+NO_TILE = 0xFFFFFFFF
+
+
 def schedule_verbs(lang, config):
     cuda, uint32 = lang.cuda, lang.uint32
-    TILE_M, TILE_N, GROUP_M, SPLIT = config.tile_m, config.tile_n, config.group_m, config.split
+    TILE_M, TILE_N, GROUP_M, SPLIT, CLUSTER = config.tile_m, config.tile_n, config.group_m, config.split, config.cluster
+
+    @lang.device
+    def team():
+        """(this block's cluster, clusters), a lone block being its own"""
+        return uint32(uint32(cuda.blockIdx.x) // uint32(CLUSTER)), uint32(uint32(cuda.gridDim.x) // uint32(CLUSTER))
 
     @lang.device
     def plan(sizes):
@@ -22,7 +31,8 @@ def schedule_verbs(lang, config):
         steps = uint32((k + uint32(STAGE_K - 1)) // uint32(STAGE_K))
         m_tiles = uint32((m + uint32(TILE_M - 1)) // uint32(TILE_M))
         n_tiles = uint32((n + uint32(TILE_N - 1)) // uint32(TILE_N))
-        tiles, blocks, block = uint32(m_tiles * n_tiles), uint32(cuda.gridDim.x), uint32(cuda.blockIdx.x)
+        block, blocks = team()
+        tiles = uint32(m_tiles * n_tiles)
         waves = uint32(tiles // blocks)
         left = uint32(tiles % blocks)
         if not SPLIT:
@@ -40,14 +50,16 @@ def schedule_verbs(lang, config):
     def next_item(work, item):
         steps, m_tiles, n_tiles, waves, stripe, end = work
         position, wave = item[3], item[4]
-        blocks = uint32(cuda.gridDim.x)
+        block, blocks = team()
         if position < end:
             first = uint32(position % steps)
             count = uint32(min(uint32(steps - first), uint32(end - position)))
             return uint32(waves * blocks + position // steps), first, count, uint32(position + count), wave
         if wave < waves:
-            return uint32(wave * blocks + uint32(cuda.blockIdx.x)), uint32(0), steps, position, uint32(wave + uint32(1))
-        return uint32(0), uint32(0), uint32(0), position, wave
+            rank = uint32(uint32(cuda.blockIdx.x) % uint32(CLUSTER))
+            first = uint32(steps * rank // uint32(CLUSTER))
+            return uint32(wave * blocks + block), first, uint32(steps * uint32(rank + uint32(1)) // uint32(CLUSTER) - first), position, uint32(wave + uint32(1))
+        return uint32(NO_TILE), uint32(0), uint32(0), position, wave
 
     @lang.device
     def corner(work, tile):

@@ -2,7 +2,7 @@
 
 ``sums``: a tuple with, for each word that a warp takes, the accumulators of one m64 block of the instruction: 64 columns of W, 16 of them this warp's, by
 tile_m rows of x. A k16 row of a stage is one wgmma group; two groups are in flight at most, so there are two sets of weight registers.
-``lane_place``: (consumer warpgroup, thread in it, its first word, its 64-column block, lane).
+``lane_place``: (consumer warpgroup among those side by side, thread in it, its first word, its 64-column block, lane, its row of consumers).
 """
 from types import SimpleNamespace
 
@@ -18,6 +18,7 @@ def tensor_verbs(lang, config, pipeline):
     ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
     dequantize = number_verbs(lang).dequantize
     wait_full, release, advance = pipeline.wait_full, pipeline.release, pipeline.advance
+    K_GROUPS, WARPGROUPS = config.k_groups, config.warpgroups
     WORDS, STAGE, W_SHARED, W_ROW = config.words, config.stage_bytes, config.x_stage_bytes, config.w_row_bytes
     S_SHARED, S_ROW = W_SHARED + STAGE_ROWS * W_ROW, config.s_row_bytes
     ACCUMULATORS, grouped, GROUP_ROWS = config.tile_m // 2, config.grouped, min(STAGE_ROWS, config.group_blocks) if config.grouped else STAGE_ROWS
@@ -143,6 +144,13 @@ def tensor_verbs(lang, config, pipeline):
         return load(stage + uint32(S_SHARED + row // GROUP_ROWS * S_ROW) + own)
 
     @lang.device
+    def skip_foreign(place, remaining, lane_place):
+        """Past the stage of the other row of consumers, if this is one. (There is an even number of stages: each row has its own.)"""
+        if K_GROUPS == 2 and remaining != uint32(0) and uint32(place[0] % uint32(2)) != lane_place[5]:
+            return advance(place), uint32(remaining - uint32(1))
+        return place, remaining
+
+    @lang.device
     def multiply_stages(shared, barriers, place, steps, lane_place):
         """``steps`` stages of the ring, one after the other. When it returns, nothing is in flight and all of them are released."""
         own = uint32(W_SHARED) + lane_place[3] * uint32(512) + lane_place[4] * uint32(16) + lane_place[2] * uint32(4)
@@ -150,7 +158,8 @@ def tensor_verbs(lang, config, pipeline):
         sums = zero()
         last = no_weights()
         before = place
-        remaining = steps
+        place, remaining = skip_foreign(place, steps, lane_place)
+        begun = False
         while remaining != uint32(0):
             wait_full(barriers, place)
             stage = shared + place[0] * uint32(STAGE)
@@ -163,7 +172,7 @@ def tensor_verbs(lang, config, pipeline):
             sums = start(sums, a0, descriptor)
             wait_for_last_but_one()
             keep_weights(last)
-            if leader and remaining != steps:
+            if leader and begun:
                 release(barriers, before)
             a1 = spread(w1, s0)
             sums = start(sums, a1, descriptor + uint64(ROW_DESCRIPTORS))
@@ -177,12 +186,11 @@ def tensor_verbs(lang, config, pipeline):
             sums = start(sums, last, descriptor + uint64(3 * ROW_DESCRIPTORS))
             wait_for_last_but_one()
             keep_weights(a2)
-            before = place
-            place = advance(place)
-            remaining = uint32(remaining - uint32(1))
+            before, begun = place, True
+            place, remaining = skip_foreign(advance(place), uint32(remaining - uint32(1)), lane_place)
         wait_for_all()
         keep_weights(last)
-        if leader:
+        if leader and begun:
             release(barriers, before)
         return place, keep(sums)
 
