@@ -62,6 +62,15 @@ def test_a_load_reads_its_source_as_late_as_it_may():
     assert np.array_equal(y, np.repeat(np.arange(32), 4))
 
 
+def test_a_wait_for_arrivals_lets_no_copy_land():
+    """One of two arrivals is missing when somebody asks, so nothing forces the copy yet: it reads what the source holds afterwards."""
+    x, y = words(128), np.zeros(128, np.uint32)
+    body = start(2) + SHARED + ELECTED + EXPECT + g2s() + "ISSUED:" + snippet("mbarrier_try_wait_parity", "%r30", "%r40", "0")
+    body += "bar.warp.sync -1; mad.wide.u32 %rd1, %t, 16, %p0; st.global.v4.u32 [%rd1], {%t, %t, %t, %t}; bar.warp.sync -1; setp.ne.u32 %q3, %t, 0; @%q3 bra ON;\n"
+    launch(body + snippet("mbarrier_arrive", "%r40") + "ON:" + spin("W", "%r40", "0") + LOAD + KEEP, {"x": x, "y": y})
+    assert np.array_equal(y, np.repeat(np.arange(32), 4))
+
+
 def test_copies_of_one_barrier_land_in_any_order_under_a_seed():
     """Two copies to the same barrier; whichever lands first, both are counted. Over the seeds both orders are met."""
     orders = set()
