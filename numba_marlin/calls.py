@@ -19,7 +19,7 @@ from numba_marlin import driver, launch
 from numba_marlin.backends import Prepared, RunInfo
 from numba_marlin.interop.arrays import ArrayView
 
-CALLS_PER_WEIGHT = 512
+CALLS_PER_WEIGHT = 128
 log = logging.getLogger("numba_marlin")
 
 

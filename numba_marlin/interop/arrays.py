@@ -13,6 +13,7 @@ bfloat16: a torch tensor's dtype is the name; on the host its elements are those
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ from numba_marlin.formats.floats import float_type
 LEGACY_STREAM = 0
 _SHARED_DTYPES = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"}  # torch's and NumPy's
 _STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}  # 1 is the interface's name for the legacy default stream
+
+
+@functools.lru_cache(maxsize=64)
+def _name(dtype: np.dtype) -> str:
+    """NumPy works out a dtype's name anew each time, which takes 2 us."""
+    return dtype.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +56,7 @@ class ArrayView:
 
     @property
     def type_name(self) -> str:
-        return self.dtype if isinstance(self.dtype, str) else self.dtype.name
+        return self.dtype if isinstance(self.dtype, str) else _name(self.dtype)
 
     @property
     def itemsize(self) -> int:

@@ -12,7 +12,10 @@ import numba_marlin as nm
 from numba_marlin import backends, devices, driver, heuristics, reference
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.interop import arrays
+from numba_marlin.kernels.decode_config import DecodeConfig
+from numba_marlin.kernels.wgmma_config import WgmmaConfig
 from numba_marlin.testing import exact_problem
+from tests.api.engines import choose
 
 K, N, M = 256, 128, 4
 
@@ -277,6 +280,14 @@ def test_torch_in_torch_out(problem, packed, expected):
         nm.matmul(x.float(), packed, "reference")
     y = nm.matmul(x.bfloat16(), packed, "reference")
     assert y.dtype == torch.bfloat16 and np.array_equal(y.float().numpy(), nm.matmul(x.bfloat16().float().numpy().astype(np.float16), packed, "reference").astype(np.float32))
+
+
+@pytest.mark.parametrize("name, config", (("decode", DecodeConfig(ragged=True)), ("wgmma", WgmmaConfig(tile_m=64, stages=3))))
+def test_the_machine_runs_hopper_kernels_too(problem, expected, name, config, monkeypatch):
+    """Tensor maps, and the distance of rows, reach them as on a GPU."""
+    packed = choose(monkeypatch, name, config, problem, devices.MODEL, "emulator")
+    y, info = nm.matmul(problem.x, packed, return_info=True)
+    assert np.array_equal(y, expected) and info.candidate.kernel == name
 
 
 @pytest.mark.parametrize("backend", ("reference", "emulator"))

@@ -12,8 +12,11 @@ import pytest
 
 import numba_marlin as nm
 from numba_marlin import calls, driver, launch
+from numba_marlin.kernels.decode_config import DecodeConfig
+from numba_marlin.kernels.wgmma_config import WgmmaConfig
 from numba_marlin.layout.tensor_map import TensorMap
 from numba_marlin.testing import exact_problem
+from tests.api.engines import choose
 from tests.kernels.harness import prepare
 
 M, N, K = 16, 512, 1024
@@ -125,16 +128,21 @@ def test_graphs_captured_cold_and_replayed_side_by_side(problem):
 def test_a_weight_takes_its_memory_with_it(problem):
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(problem.x).cuda()
-    free, known = [], []
-    for _ in range(3):
-        for _ in range(20):
-            packed = nm.pack(problem.weight)
-            nm.matmul(x, packed)
-            del packed
+
+    def held():
+        """Arrays of this process on the device, and weights with calls; what the device has free is also other processes' affair."""
         gc.collect()
-        free.append(torch.cuda.mem_get_info()[0])
-        known.append(len(calls._calls))
-    assert free[1] == free[2] and known[0] == known[2]
+        return sum(isinstance(each, driver.DeviceArray) for each in gc.get_objects()), len(calls._calls)
+
+    packed = nm.pack(problem.weight)
+    nm.matmul(x, packed)
+    with_one = held()
+    for _ in range(20):
+        packed = nm.pack(problem.weight)
+        nm.matmul(x, packed)
+    assert held() == with_one
+    del packed
+    assert held() == (with_one[0] - 2, with_one[1] - 1), "codes and scales"
 
 
 def test_bfloat16_and_a_bias_through_torch(problem, packed):
@@ -200,3 +208,29 @@ def test_clusters_and_dependent_launches_are_accepted(problem, cluster, dependen
     for _ in range(3):
         gpu.launch()
     assert np.array_equal(gpu.collect()["c"], problem.expected)
+
+
+HOPPER = {"decode": DecodeConfig(batch=16), "wgmma": WgmmaConfig(tile_m=64)}
+
+
+@pytest.mark.parametrize("name", HOPPER)
+def test_hopper_kernels_repeat_wherever_x_lies(problem, name, monkeypatch):
+    """Rows apart, new addresses (in words and in tensor maps), graphs: by the driver's own launches and by repeated ones."""
+    torch = pytest.importorskip("torch")
+    device = driver.describe(0)
+    if device.target != "sm_90a":
+        pytest.skip("these kernels are for compute capability 9.0")
+    packed = choose(monkeypatch, name, HOPPER[name], problem, device, "cuda")
+    wide = torch.zeros((5, M, K + 8), dtype=torch.float16, device="cuda")
+    wide[..., :K] = torch.from_numpy(problem.x).cuda() * torch.tensor([1, -1, 2, 0, 1], device="cuda")[:, None, None]
+    for x, factor in zip(wide, (1, -1, 2, 0, 1)):
+        assert np.array_equal(nm.matmul(x[:, :K], packed).cpu().numpy(), factor * problem.expected)
+    assert kept(packed) == 1 and nm.last_run().candidate.kernel == name
+    x, graph = wide[0, :, :K], torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = [nm.matmul(x, packed) for _ in range(4)]
+    for factor in (2, -1):
+        x.copy_(torch.from_numpy(factor * problem.x))
+        for _ in range(20):
+            graph.replay()
+        assert all(np.array_equal(y.cpu().numpy(), factor * problem.expected) for y in results)
