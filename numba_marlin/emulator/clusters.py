@@ -29,11 +29,11 @@ class Cluster:
         self.shape, self.grid, self.placement, self.shared = shape, grid, placement, shared
         self.size = shape[0] * shape[1] * shape[2]
 
-    def order(self) -> list[int]:
-        """The numbers of all blocks (x fastest), cluster by cluster and in each by rank."""
+    def groups(self) -> list[list[int]]:
+        """The numbers of all blocks (x fastest) of each cluster, by rank."""
         (cx, cy, cz), (x, y, z) = self.shape, self.grid
         numbers = np.arange(x * y * z).reshape(z // cz, cz, y // cy, cy, x // cx, cx)
-        return numbers.transpose(0, 2, 4, 1, 3, 5).reshape(-1).tolist()
+        return numbers.transpose(0, 2, 4, 1, 3, 5).reshape(-1, self.size).tolist()
 
     def locate(self, ins: Instruction, lanes: Lanes, address: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Addresses of the cluster's shared window -> (where the owners start in the shared array, addresses within them)."""

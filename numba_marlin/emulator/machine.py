@@ -117,7 +117,7 @@ class Machine:
                 kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident, cluster
             )
             execution.memory.watch = watch
-            scheduler = Scheduler(execution, blocks, seed, observer, max_instructions)
+            scheduler = Scheduler(execution, seed, observer, max_instructions)
             scheduler.run()
         opcodes: Counter = Counter()
         for code in (*scheduler.coarse.values(), *scheduler.fine.values()):

@@ -31,17 +31,14 @@ SPLIT_CHANCE = 0.25
 
 
 class Scheduler:
-    def __init__(
-        self, execution: Execution, blocks: int, seed: int | None, observer: Callable | None, budget: int
-    ) -> None:
+    def __init__(self, execution: Execution, seed: int | None, observer: Callable | None, budget: int) -> None:
         self.execution, self.placement = execution, execution.placement
         self.coarse, self.fine = compile_blocks(execution, observer)
         self.barriers, self.gathering = Barriers(self.placement), Gathering(self.placement)
         self.cluster_barriers = ClusterBarriers(execution.cluster)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
         self.random = None if seed is None else random.Random(seed)
-        size, order = execution.cluster.size, execution.cluster.order()
-        groups = [order[first : first + size] for first in range(0, blocks, size)]
+        groups = execution.cluster.groups()
         if self.random is not None:
             self.random.shuffle(groups)
         self.order = [number for group in reversed(groups) for number in reversed(group)]
