@@ -39,7 +39,7 @@ class WgmmaRegisters:
         self.rows = {index: row for row, index in enumerate(sorted(named))}
         self.names = {self.rows[r.index]: r.name for ins in instructions for o in ins.operands for r in registers_of(o) if r.index in self.rows}
         self.owned, self.lent = (np.zeros((len(self.rows), warps), np.int16) for _ in range(2))
-        self.unfenced = np.ones((len(self.rows), warps), bool)
+        self.unfenced = np.zeros((len(self.rows), warps), bool)
         self.user: Callable[[int, int], str] = lambda row, warp: ""  # set by Warpgroups: who has it, for messages
 
     def forget(self, warps: slice) -> None:

@@ -216,6 +216,7 @@ HAZARDS = {
     "an accumulator as A": (BEGIN + product(8, names("d", 4), DESC, d=names("e", 4)), r"%d0 is an accumulator of"),
     "A as an accumulator": (BEGIN + product(8, names("b", 4), DESC, d=names("a", 4)), r"%a0 is read by"),
     "no fence before the first": (SET_UP + ONE, r"%d0 was written, or never fenced, since the last wgmma.fence"),
+    "no fence and nothing written": (SET_UP + product(8, DESC, DESC, d=names("f", 4)), r"%f0 was written, or never fenced"),
     "A written after the fence": (SET_UP + FENCE + TOUCH_A + ONE, r"%a2 was written"),
     "an accumulator written after the fence": (BEGIN + WAIT + TOUCH_D + ONE, r"%d1 was written"),
     "a copy of what was written after the fence": (SET_UP + FENCE + "mov.b32 %b0, 1; mov.b32 %a0, %b0;" + ONE, r"%a0 was written"),
@@ -228,6 +229,14 @@ def test_registers_in_flight_are_guarded(name, seed):
     body, pattern = HAZARDS[name]
     body = body.replace(ONE, "\n" + ONE)
     refused(RegisterHazard, body, pattern.replace("LINE", str(line_of(body, "wgmma.mma_async"))), seed=seed)
+
+
+def test_products_of_several_accumulators_are_taken_by_one_wait():
+    body = SET_UP + "mov.b32 %a0, 0x3C003C00; mov.u32 %r1, 0x3C003C00; @%q14 st.shared.u32 [%r0], %r1; fence.proxy.async.shared::cta; bar.sync 0;"
+    body += FENCE + ONE + OTHER + ONE + COMMIT + WAIT + "mad.wide.u32 %rd0, %t, 8, %p0; st.global.v2.f32 [%rd0], {%d0, %e0};"
+    out = np.zeros((128, 2), np.float32)
+    launch(body, {"p": out}, block=128)
+    assert (out == [16, 0]).all()
 
 
 def test_shared_memory_is_read_at_the_wait():
