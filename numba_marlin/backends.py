@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from numba_marlin import compiler as compiler_room
-from numba_marlin import devices, driver, launch, reference
+from numba_marlin import devices, driver, launch
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.floats import round_to
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel, rank
@@ -146,6 +146,8 @@ def operands(weight) -> dict[str, np.ndarray]:
 
 def run_reference(x: np.ndarray, weight, problem: Problem, reason: str, bias: np.ndarray | None = None) -> tuple[np.ndarray, RunInfo]:
     """x [m, k] -> [m, n] of its type: the float64 product, and the bias, rounded once."""
+    from numba_marlin import reference
+
     start = time.perf_counter()
     with np.errstate(over="ignore", invalid="ignore"):  # above the largest number the right answer is infinity
         exact = reference.matmul(x, weight)
