@@ -38,10 +38,11 @@ def _numba():
             from numba_cuda_mlir.descriptor import mlir_target
             from numba_cuda_mlir.extending import intrinsic
             from numba_cuda_mlir.lowering_utilities import convert
+            from numba_cuda_mlir.mlir_lowering import MLIRLower
     except ImportError as error:
         raise MissingCompiler(f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}") from error
     return SimpleNamespace(cuda=cuda, tools=tools, types=types, ir=ir, llvm=llvm, mlir_types=mlir_types, target=mlir_target, intrinsic=intrinsic,
-                           convert=convert)
+                           convert=convert, lower=MLIRLower)
 
 
 @lru_cache(maxsize=None)
@@ -62,7 +63,7 @@ def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: in
     numba = _numba()
     kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
-    with _lock, _pretended_device(target.capability):
+    with _lock, _pretended_device(target.capability), _tuples_of_tuples():
         # intrinsics made since the last compilation are unknown to the contexts until they are refreshed
         numba.target.typing_context.refresh()
         numba.target.target_context.refresh()
@@ -82,6 +83,30 @@ def _pretended_device(capability):
         yield
     finally:
         tools._cached_cc = real
+
+
+@contextmanager
+def _tuples_of_tuples():
+    """A variable that is assigned more than once gets stack space. Release 0.6 has none for a homogeneous tuple of tuples, but it has for
+    a mixed one, and reads and writes that form for either: for the length of a compilation both get it."""
+    lower, types = _numba().lower, _numba().types
+    real = lower.allocate_stack_space_for_vars_with_multiple_assigns
+
+    def allocate(self, assignments):
+        nested = [name for name, count in assignments.items() if count > 1 and _is_nested(self.get_numba_type(name), types)]
+        for name in nested:
+            self.varmap[name] = self._allocate_stack_slot_for_type(self.get_numba_type(name))
+        return real(self, {name: count for name, count in assignments.items() if name not in nested})
+
+    lower.allocate_stack_space_for_vars_with_multiple_assigns = allocate
+    try:
+        yield
+    finally:
+        lower.allocate_stack_space_for_vars_with_multiple_assigns = real
+
+
+def _is_nested(numba_type, types):
+    return isinstance(numba_type, types.UniTuple) and isinstance(numba_type.dtype, types.BaseTuple)
 
 
 def _make_intrinsic(instruction: Instruction, **immediates):

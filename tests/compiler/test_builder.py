@@ -2,12 +2,14 @@
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from numba_marlin import compiler as room
 from numba_marlin.compiler import MissingCompiler, build, gates, module_text
 from numba_marlin.compiler.builder import COMPILERS, available_compilers, backend
 from numba_marlin.compiler.targets import TARGETS, target_named
+from numba_marlin.emulator import Machine
 from numba_marlin.kernels.definition import KernelDefinition
 
 
@@ -126,6 +128,30 @@ def test_architectures_are_ordered_and_specific_ones_stand_alone():
 def test_parameters_are_addresses_and_ints():
     with pytest.raises(ValueError, match="'x' has type 'f32'"):
         replace(KERNEL, parameters=(("x", "f32"),))
+
+
+def make_tuple_of_tuples(lang, config):
+    ptx, uint32, int32 = lang.ptx, lang.uint32, lang.int32
+
+    def kernel(source, target, count):
+        pairs = ((uint32(0), uint32(1)), (uint32(2), uint32(3)))
+        turn = int32(0)
+        while turn < count:
+            pairs = ((pairs[1][0], pairs[0][1]), (pairs[0][0], pairs[1][1] + ptx.ld_global_b32(source)))
+            turn += int32(1)
+        ptx.st_global_v4_b32(target, pairs[0] + pairs[1])
+
+    return kernel
+
+
+def test_a_variable_may_hold_a_tuple_of_tuples(compiler):
+    """As accumulators of several products do, around a loop."""
+    compiled = build(replace(KERNEL, make=make_tuple_of_tuples), Size(), compiler=compiler, cache=False)
+    assert gates.broken_promises(compiled) == []
+    machine, out = Machine(compiled.ptx), np.zeros(4, np.uint32)
+    arguments = [machine.memory.buffer(array).address for array in (np.full(1, 10, np.uint32), out)]
+    machine.run(block=32, args=[*arguments, 3])
+    assert out.tolist() == [2, 1, 0, 33]
 
 
 def make_map_reader(lang, config):
