@@ -21,6 +21,7 @@ from numba_marlin.emulator.mbarriers import MBarriers
 from numba_marlin.emulator.memory import LOCAL_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.program import Address, Immediate, Instruction, Kernel, Register, Symbol, Variable
 from numba_marlin.emulator.proxies import AsyncProxy
+from numba_marlin.emulator.register_pool import RegisterPool
 from numba_marlin.emulator.registers import DTYPES, Binder, Constant, Negated, RegisterFile
 from numba_marlin.emulator.warpgroups import Warpgroups
 from numba_marlin.emulator.wgmma_registers import WgmmaRegisters
@@ -77,6 +78,7 @@ class Execution(Binder):
         self.proxy = self.memory.proxy = AsyncProxy(self.memory.shared, self.placement, kernel.instructions)
         self.copies = AsyncCopies(self.memory, warps, kernel.instructions)
         self.mbarriers = MBarriers(self.memory, self.placement, kernel.instructions)
+        self.register_pool = RegisterPool(self.placement, kernel)
         self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement)
         self.warpgroups = Warpgroups(self.memory, self.registers, self.placement, WgmmaRegisters(warps, kernel.instructions))
         self.parameters = self._pack(args)
@@ -107,6 +109,11 @@ class Execution(Binder):
             self.bulk.forget(rows)
             self.copies.forget(rows)
             self.warpgroups.forget(rows)
+
+    def block_ended(self, slot: int) -> None:
+        """All threads of the block in ``slot`` have exited: raise if they left something behind."""
+        self.bulk.block_ended(slot)
+        self.register_pool.block_ended(slot)
 
     def _pack(self, args: Sequence) -> np.ndarray:
         """Arguments as the bytes of the parameter space."""

@@ -176,6 +176,8 @@ class Parser:
                     kernel.max_threads *= self.integer()
             elif word == ".maxnreg":
                 kernel.max_registers = self.integer()
+            elif word == ".minnctapersm":
+                kernel.min_blocks = self.integer()
             elif word == ".pragma":
                 self.skip_until(";")
             elif word.startswith("."):

@@ -160,6 +160,7 @@ class Kernel:
     blocks: dict[int, BasicBlock] = field(default_factory=dict)
     max_threads: int | None = None
     max_registers: int | None = None
+    min_blocks: int = 1
     line: int = 0
 
 

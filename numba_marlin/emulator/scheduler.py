@@ -240,7 +240,7 @@ class Scheduler:
         self._release(self.barriers.recheck(set(emptied)) + self.cluster_barriers.recheck(set(emptied)))
         done, size = sorted({slot for slot in emptied if not self.warps_left[slot]}), self.execution.cluster.size
         for slot in done:
-            self.execution.bulk.block_ended(slot)
+            self.execution.block_ended(slot)
         groups = [range(number * size, (number + 1) * size) for number in sorted({slot // size for slot in done})]
         free = [slot for group in groups if not any(self.warps_left[slot] for slot in group) for slot in group]
         if free and self.order:

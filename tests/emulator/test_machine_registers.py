@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import DivergentCollective, UnknownInstruction
+from numba_marlin.emulator import Deadlock, DivergentCollective, UnknownInstruction
 from tests.emulator.ptx_cases import launch, snippet
 from tests.emulator.test_memory import fails
 
@@ -26,13 +26,37 @@ def test_blocks_that_run_together_have_different_multiprocessors():
 
 
 def test_registers_are_traded_by_whole_warps_of_kernels_with_bounds():
-    trade = snippet("setmaxnreg_dec", n=40) + snippet("setmaxnreg_inc", n=232)
+    trade = snippet("setmaxnreg_dec", n=40) + snippet("setmaxnreg_inc", n=168)
     launch(trade, {"x": np.zeros(1)}, block=128, directives=BOUNDS)
     launch(trade, {"x": np.zeros(1)}, block=128, directives=".maxnreg 168")
     with pytest.raises(UnknownInstruction, match="neither .maxntid nor .maxnreg"):
         launch(trade, {"x": np.zeros(1)}, block=128)
     error = fails(DivergentCollective, "setp.eq.u32 %q0, %t, 3;\n@%q0 setmaxnreg.dec.sync.aligned.u32 40; // BAD", directives=BOUNDS)
     assert "all 32 lanes" in str(error)
+
+
+SPECIALISED = "setp.ge.u32 %q0, %t, 128; @%q0 bra CONSUME;\n{} bra END; CONSUME:\n{} END:"
+
+
+@pytest.mark.parametrize("directives, taken, enough", [
+    (".maxntid 384, 1, 1", 232, True), (".maxntid 384, 1, 1", 240, False), (".maxnreg 160", 216, True), (".maxnreg 160", 224, False),
+    (".maxntid 384, 1, 1\n.minnctapersm 2", 96, True), (".maxntid 384, 1, 1\n.minnctapersm 2", 112, False),
+])  # fmt: skip
+def test_a_block_cannot_take_more_registers_than_it_has(directives, taken, enough):
+    """One warpgroup keeps 40 of the entry's registers (168 of 65536 for 384 threads, 80 if two blocks are to fit), two take more."""
+    body = SPECIALISED.format(snippet("setmaxnreg_dec", n=40), snippet("setmaxnreg_inc", n=taken))
+    if enough:
+        launch(body, {"x": np.zeros(1)}, block=384, directives=directives, grid=3, resident_blocks=2)
+    else:
+        with pytest.raises(Deadlock, match="waits for registers for ever") as caught:
+            launch(body, {"x": np.zeros(1)}, block=384, directives=directives)
+        assert f"setmaxnreg.inc.sync.aligned.u32 {taken}" in str(caught.value) and caught.value.warp >= 4
+
+
+def test_all_warps_of_a_warpgroup_trade_alike():
+    body = "setp.ge.u32 %q0, %t, 96; @%q0 bra END;\nsetmaxnreg.dec.sync.aligned.u32 40; // BAD\nEND:"
+    error = fails(DivergentCollective, body, block=128, directives=BOUNDS)
+    assert "warp 3 of the same warpgroup" in str(error)
 
 
 @pytest.mark.parametrize("count", [16, 44, 264])

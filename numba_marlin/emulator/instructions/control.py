@@ -120,7 +120,7 @@ def fence_mbarrier_init(ins, m):
 
 @instruction("setmaxnreg")
 def setmaxnreg(ins, m):
-    """#miscellaneous-instructions-setmaxnreg: checked; registers are no scarce resource here."""
+    """#miscellaneous-instructions-setmaxnreg: checked here and in ``emulator.register_pool``."""
     allow(ins, "inc", "dec", "sync", "aligned")
     if ins.modifiers not in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32")):
         raise unsupported(ins, "must be .inc or .dec, .sync.aligned.u32")
@@ -129,7 +129,7 @@ def setmaxnreg(ins, m):
         raise unsupported(ins, f"{count} registers must be a multiple of 8 between 24 and 256")
     if m.kernel.max_threads is None and not m.kernel.max_registers:
         raise unsupported(ins, f"{m.kernel.name} declares neither .maxntid nor .maxnreg, so its registers at entry are unknown")
-    return lambda lanes: lanes.require_whole_warps(ins, "setmaxnreg")
+    return lambda lanes: m.register_pool.trade(ins, lanes, count)
 
 
 FENCE = "sc acq_rel acquire release cta cluster gpu gl sys".split()
