@@ -1,7 +1,7 @@
 """wgmma in flight: products issued by the warps of a warpgroup, closed into groups by commit, taken by wait.
 
-A product does nothing when it is issued. It is taken when its warpgroup waits for it, as late as the ISA allows: shared memory is read
-then, and its bytes must be readable, and visible to the asynchronous proxy, at both moments. The four warps of a warpgroup wait for each other at
+A product does nothing when it is issued. It is taken when its warpgroup waits for it, as late as the ISA allows. What it reads of shared
+memory must be readable, visible to the asynchronous proxy, and the same at both moments. The four warps of a warpgroup wait for each other at
 wgmma.wait_group and must have issued the same products.
 
 Products of fp16 (or bf16) are exact; 16 of them and the accumulator are added in float64 and rounded once to float32, as for mma.
@@ -10,13 +10,13 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Iterable, NamedTuple
+from dataclasses import dataclass, field
+from typing import Iterable
 
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.errors import DivergentCollective, MachineError, OutOfBounds
+from numba_marlin.emulator.errors import DivergentCollective, MachineError, OutOfBounds, PendingCopyRead
 from numba_marlin.emulator.lanes import FULL, WARP, Lanes, Placement, error_at, mask_lanes
 from numba_marlin.emulator.memory import Access, Memory
 from numba_marlin.emulator.paths import Path
@@ -49,13 +49,16 @@ class Shape:
         return self.columns, tuple(self.d.tolist())
 
 
-class Product(NamedTuple):
-    """One warp's part of a product: descriptors as numbers (a: None for registers), ``adds``: D is added to, not replaced."""
+@dataclass(frozen=True)
+class Product:
+    """One warp's part of a product: descriptors as numbers (a: None for registers), ``adds``: D is added to, not replaced. ``found``: the
+    bytes of b, and of a in shared memory, at issue."""
 
     shape: Shape
     a: int | None
     b: int
     adds: bool
+    found: list[np.ndarray] = field(compare=False)
 
 
 class Warpgroups:
@@ -82,16 +85,13 @@ class Warpgroups:
         chained = np.array([all(p.shape.accumulators == shape.accumulators for p in self._flying(w) if set(p.shape.d_rows) & set(shape.d_rows))
                             for w in warps])  # fmt: skip
         self.checks.issue(ins, lanes, shape.d_rows, shape.a_rows, chained)
-        seen = set()
+        found: dict[tuple, list[np.ndarray]] = {}
         for row, warp in enumerate(warps):
-            product = Product(shape, None if a is None else int(a[row, 0]), int(b[row, 0]), bool(adds[row, 0]))
-            self.open[warp].append(product)
-            place = warp // self.placement.warps_per_block, product.a, product.b
-            if place not in seen:
-                seen.add(place)
-                self._chunks(shape, warp, product.b, shape.columns)
-                if product.a is not None:
-                    self._chunks(shape, warp, product.a, wgmma.ROWS)
+            names = None if a is None else int(a[row, 0]), int(b[row, 0])
+            place = warp // self.placement.warps_per_block, *names
+            if place not in found:
+                found[place] = [self._bytes(shape, warp, name, rows) for name, rows in ((names[1], shape.columns), (names[0], wgmma.ROWS)) if name is not None]
+            self.open[warp].append(Product(shape, *names, bool(adds[row, 0]), found[place]))
         self.memory.progress += 1
 
     def commit(self, lanes: Lanes) -> None:
@@ -158,8 +158,9 @@ class Warpgroups:
                 matrix = np.zeros((wgmma.ROWS, shape.columns), np.float32)
             elif matrix is None:
                 matrix = self._read(first, shape.d).view(np.float32).reshape(-1)[shape.d_places]
-            b = self._matrix(shape, first, product.b, shape.columns)
-            a = self._matrix(shape, first, product.a, wgmma.ROWS) if product.a is not None else self._registers_of_a(shape, first)
+            before = [list(each) for each in zip(*{id(mine[number].found): mine[number].found for mine in taken}.values())]
+            b = self._matrix(shape, first, product.b, shape.columns, before[0])
+            a = self._matrix(shape, first, product.a, wgmma.ROWS, before[1]) if product.a is not None else self._registers_of_a(shape, first)
             matrix = numerics.canonical32((matrix.astype(np.float64) + shape.sign * (a @ b.T)).astype(np.float32))
             self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.a_rows)
         if shape is not None:
@@ -178,10 +179,20 @@ class Warpgroups:
         held = self._read(first, shape.a).view(np.uint16).reshape(len(shape.a), -1, 2)  # register, lane, half
         return shape.decode(np.ascontiguousarray(held.swapaxes(1, 2)).reshape(-1)[self.a_places])
 
-    def _matrix(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
-        """A matrix in shared memory as numbers [rows, 16]."""
-        data, _ = self.memory.shared.view(8, CHUNK // 8)
-        return shape.decode(data[self._chunks(shape, warp, descriptor, rows)].view(np.uint16).reshape(rows, wgmma.DEPTH))
+    def _matrix(self, shape: Shape, warp: int, descriptor: int, rows: int, before: list[np.ndarray]) -> np.ndarray:
+        """A matrix in shared memory as numbers [rows, 16]; it must be what it was ``before``."""
+        found = self._bytes(shape, warp, descriptor, rows)
+        for each in before:
+            if not np.array_equal(found, each):
+                row = int(np.argmax((found != each).any(axis=(1, 2))))
+                named = wgmma.decode(descriptor)
+                where = self.memory.shared.describe(int(wgmma.chunk_addresses(named, rows)[row, 0]) - self.memory.shared.base)
+                raise self._fault(f"row {row} of {named}, at {where}, changed between issue and wait", shape.ins, warp, PendingCopyRead)
+        return shape.decode(found.view(np.uint16).reshape(rows, wgmma.DEPTH))
+
+    def _bytes(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
+        """What a descriptor names: uint64 [rows, 2 chunks, 2]."""
+        return self.memory.shared.view(8, CHUNK // 8)[0][self._chunks(shape, warp, descriptor, rows)]
 
     def _chunks(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
         """Where its 16-byte chunks are in the shared array, in chunks: int [rows, 2]. They may be read through the asynchronous proxy."""

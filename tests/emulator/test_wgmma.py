@@ -239,14 +239,23 @@ def test_products_of_several_accumulators_are_taken_by_one_wait():
     assert (out == [16, 0]).all()
 
 
-def test_shared_memory_is_read_at_the_wait():
-    """B changes between issue and wait: the product shows what it became (a program that does this is wrong; see the proxy's own rule)."""
-    body = SET_UP + f"mov.b32 %a0, 0x3C003C00; {FENCE}" + ONE + COMMIT
-    body += "mov.u32 %r1, 0x3C003C00; st.shared.u32 [%r0], %r1; fence.proxy.async.shared::cta; bar.sync 0;" + WAIT
-    body += "mad.wide.u32 %rd0, %t, 4, %p0; st.global.f32 [%rd0], %d0;"
-    out = np.zeros(128, np.float32)
-    launch(body, {"p": out}, block=128)
-    assert (out == 8).all()
+CHANGES = {
+    "written": "mov.u32 %r1, 1; @%q14 st.shared.u32 [%r0], %r1; fence.proxy.async.shared::cta; bar.sync 0;",
+    "copied to, and waited for": "setp.eq.u32 %q0, %t, 0; @%q0 cp.async.cg.shared.global [s], [%p0], 16; cp.async.wait_all; fence.proxy.async.shared::cta; bar.sync 0;",
+    "copied to": "setp.eq.u32 %q0, %t, 0; @%q0 cp.async.cg.shared.global [s], [%p0], 16;",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("what", [ONE, product(8, DESC, DESC)], ids=["b", "a and b"])
+def test_shared_memory_stays_as_it_is_until_the_wait(name, what, seed):
+    body = SET_UP.replace("s[512]", "s[2048]") + "add.u32 %r2, %r0, 512; st.shared.u32 [%r2], 0; add.u32 %r2, %r0, 1024; st.shared.u32 [%r2], 0;"
+    body += "add.u32 %r2, %r0, 1536; st.shared.u32 [%r2], 0; fence.proxy.async.shared::cta; bar.sync 0;" + FENCE + what + COMMIT
+    arrays = {"p": np.ones(512, np.float32)}
+    with pytest.raises(PendingCopyRead, match="still in flight" if name == "copied to" else "row 0 of Descriptor.*changed between issue and wait"):
+        launch(body + CHANGES[name] + WAIT, arrays, block=128, seed=seed)
+    launch(body + WAIT + CHANGES[name], arrays, block=128, seed=seed)
 
 
 MEMORY = {
