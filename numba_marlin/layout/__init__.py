@@ -7,5 +7,6 @@ no permutation table is ever transcribed by hand.
 - ``fragments``: which lane holds which matrix element in which register (``mma.m16n8k16``, ``ldmatrix``).
 - ``swizzle``: the XOR swizzle of the activation tile in shared memory, and a bank-conflict counter to prove it.
 - ``wgmma``: fragments of ``wgmma``, its matrix descriptors, and where they say that elements lie in shared memory.
+- ``tensor_map``: tensor maps (TMA): what a copy of a box moves, and where its bytes lie in shared memory.
 - ``stripes``: Marlin's striped partitioning of the weight tiles over thread blocks, and the order of its reductions.
 """
