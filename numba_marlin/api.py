@@ -137,9 +137,9 @@ def matmul(
     kernel, config: a rung of the ladder and its configuration; default: ``explain``'s choice.
     stream: a raw handle or a stream object; default: the current stream of x's library. Host arrays are waited for.
     """
-    plain = config is None and stream is None and workspace is None
+    plain = config is None and workspace is None
     if plain and not return_info:
-        found = calls.again(x, p, out, bias, (backend, kernel, compiler, bias is None))
+        found = calls.again(x, p, out, bias, (backend, kernel, compiler, bias is None), stream)
         if found is not None:
             result, _thread.last = found
             return result
@@ -161,7 +161,7 @@ def matmul(
     else:
         result, info, prepared = _matmul_cuda(x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view)
         if plain and prepared is not None:
-            calls.remember(x, x_view, p, (backend, kernel, compiler, bias is None), prepared)
+            calls.remember(x, x_view, p, (backend, kernel, compiler, bias is None), prepared, stream)
     _thread.last = info
     calls.log_run(info)
     result = out if out is not None else result

@@ -1,9 +1,9 @@
 """A product like one before costs what its launch costs: per weight, what depends on shapes alone is kept, and found by cheap attributes.
 
 ``matmul`` asks ``again`` first. It answers None unless all of this is as it was in an earlier call, which went the long way, was checked
-there and given to ``remember``: the weight; shape, strides, type and device of x; backend, kernel and compiler; the stream, which is
-the current one of x's library and is not being captured (a captured launch has scratch memory of its own). Then only the result is
-allocated, addresses are written into the argument buffer, and the launch is enqueued. What is unusual goes the long way, where messages are.
+there and given to ``remember``: the weight; shape, strides, type and device of x; backend, kernel and compiler; the stream, which is not being
+captured (a captured launch has scratch memory of its own), and is the current one of x's library unless there is an ``out``. Then only the result
+is allocated, addresses are written into the argument buffer, and the launch is enqueued. What is unusual goes the long way, where messages are.
 
 Nothing here keeps a weight alive: its calls go with it. A weight has at most ``CALLS_PER_WEIGHT`` of them; then all are made anew.
 Any number of threads may call; a call's buffer is locked while it is filled and enqueued.
@@ -17,7 +17,7 @@ import weakref
 
 from numba_marlin import driver, launch
 from numba_marlin.backends import Prepared, RunInfo
-from numba_marlin.interop.arrays import ArrayView
+from numba_marlin.interop.arrays import ArrayView, stream_handle
 
 CALLS_PER_WEIGHT = 128
 log = logging.getLogger("numba_marlin")
@@ -80,28 +80,30 @@ class _Torch:
         self.current_device, self.current_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
         self.capturing = torch.cuda.is_current_stream_capturing
 
-    def key(self, x, choice: tuple) -> tuple:
+    def key(self, x, choice: tuple, stream: int | None) -> tuple:
         device = x.get_device()
-        return x.shape, x.stride(), x.dtype, device, self.current_stream(device), choice
+        return x.shape, x.stride(), x.dtype, device, self.current_stream(device) if stream is None else stream, choice
 
-    def again(self, calls: dict, x, out, bias, choice: tuple):
+    def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         device = x.get_device()
-        call = calls.get((x.shape, x.stride(), x.dtype, device, self.current_stream(device), choice))
-        if call is None or (call.scratch and (self.capturing() if self.current_device() == device else call.captured())):
+        call = calls.get((x.shape, x.stride(), x.dtype, device, self.current_stream(device) if stream is None else stream, choice))
+        if call is None or not x.is_cuda:
+            return None
+        if call.scratch and (self.capturing() if stream is None and self.current_device() == device else call.captured()):
             return None
         a = x.data_ptr()
         if out is None:
             out = x.new_empty(call.shape)
             c = out.data_ptr()
         else:
-            if type(out) is not type(x) or out.shape != call.shape or out.stride() != call.c_strides or out.dtype is not x.dtype or out.get_device() != device:
+            if type(out) is not type(x) or out.shape != call.shape or out.stride() != call.c_strides or out.dtype is not x.dtype or out.device != x.device:
                 return None
             c = out.data_ptr()
             if not call.apart(a, c):
                 return None
         b = 0
         if bias is not None:
-            if type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.is_contiguous() or bias.dtype is not x.dtype or bias.get_device() != device:
+            if type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.is_contiguous() or bias.dtype is not x.dtype or bias.device != x.device:
                 return None
             b = bias.data_ptr()
         if (a | b | c) & 15:
@@ -116,12 +118,14 @@ class _Cupy:
         self.empty, self.current_stream = cupy.ndarray, cupy.cuda.get_current_stream
         self.current_device, self.is_capturing = cupy.cuda.runtime.getDevice, cupy.cuda.runtime.streamIsCapturing
 
-    def key(self, x, choice: tuple) -> tuple:
-        return x.shape, x.strides, x.dtype.char, x.data.device_id, self.current_stream().ptr, choice
+    def key(self, x, choice: tuple, stream: int | None) -> tuple:
+        return x.shape, x.strides, x.dtype.char, x.data.device_id, self.current_stream().ptr if stream is None else stream, choice
 
-    def again(self, calls: dict, x, out, bias, choice: tuple):
-        a, dtype, stream = x.data, x.dtype, self.current_stream().ptr
+    def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
+        a, dtype = x.data, x.dtype
         device = a.device_id
+        if stream is None:
+            stream = self.current_stream().ptr
         call = calls.get((x.shape, x.strides, dtype.char, device, stream, choice))
         if call is None or self.current_device() != device or (call.scratch and stream not in driver.LEGACY_STREAMS and self.is_capturing(stream)):
             return None
@@ -151,15 +155,15 @@ class _Numba:
     def __init__(self, numba):
         self.empty, self.current_context = numba.cuda.device_array, numba.cuda.current_context
 
-    def key(self, x, choice: tuple) -> tuple | None:
-        return (x.shape, x.strides, x.dtype.char, x.gpu_data.context.device.id, choice) if x.stream == 0 else None
+    def key(self, x, choice: tuple, stream: int | None) -> tuple | None:
+        return (x.shape, x.strides, x.dtype.char, x.gpu_data.context.device.id, stream or 0, choice) if x.stream == 0 else None
 
-    def again(self, calls: dict, x, out, bias, choice: tuple):
+    def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         if x.stream != 0 or bias is not None:
             return None
         device = x.gpu_data.context.device.id
-        call = calls.get((x.shape, x.strides, x.dtype.char, device, choice))
-        if call is None:
+        call = calls.get((x.shape, x.strides, x.dtype.char, device, stream or 0, choice))
+        if call is None or (stream and call.scratch and call.captured()):
             return None
         if out is None:
             if self.current_context().device.id != device:
@@ -176,18 +180,24 @@ class _Numba:
 _READERS = {"torch": _Torch, "cupy": _Cupy, "numba": _Numba}
 
 
-def again(x, p, out, bias, choice: tuple):
+def again(x, p, out, bias, choice: tuple, stream=None):
     """(result, RunInfo) of a product like an earlier one, enqueued; None if there was none like it."""
     calls = _calls.get(id(p))
     if calls is None:
         return None
     library = _libraries.get(type(x))
-    return None if library is None else library.again(calls, x, out, bias, choice)
+    if library is None:
+        return None
+    if stream is not None:
+        if out is None:  # its memory belongs to another stream, which has to be followed
+            return None
+        stream = stream_handle(stream, 0)
+    return library.again(calls, x, out, bias, choice, stream)
 
 
-def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
-    """Keep ``prepared``, which was made for x as it lies, for calls like it."""
-    stream = prepared.bound.stream
+def remember(x, x_view, p, choice: tuple, prepared: Prepared, stream=None) -> None:
+    """Keep ``prepared``, which was made for x as it lies, for calls like it. ``stream``: None if it is the current one of x's library."""
+    given, stream = stream is not None, prepared.bound.stream
     if prepared.places is None or stream == launch.PER_THREAD_STREAM or x_view.kind not in _READERS:
         return
     with driver.on_device(x_view.device):
@@ -198,7 +208,7 @@ def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
         if type(x).__name__ not in ("Tensor", "ndarray", "DeviceNDArray"):  # a subclass may have a mind of its own
             return
         library = _libraries[type(x)] = _READERS[x_view.kind](sys.modules[x_view.kind])
-    key = library.key(x, choice)
+    key = library.key(x, choice, stream if given else None)
     if key is None:
         return
     kept = _calls.get(id(p))

@@ -31,6 +31,10 @@ class Tensor:
     def stride(self):
         return self.strides
 
+    @property
+    def is_cuda(self):
+        return self.device is not None
+
     def get_device(self):
         return self.device
 
@@ -98,6 +102,7 @@ UNUSUAL = {
     "another type": {"x": Tensor(dtype="bfloat16")},
     "another device": {"x": Tensor(device=1)},
     "not on a device": {"x": Tensor(device=-1)},
+    "a stream asked for, and no out that is its": {"asked": 7},
     "a misaligned x": {"x": Tensor(address=A + 2)},
     "another kind of array": {"x": np.zeros((M, K), np.float16)},
     "no array": {"x": None},
@@ -128,9 +133,10 @@ def test_what_is_unusual_goes_the_long_way(state, what):
     arguments = {"x": Tensor(), "out": None, "bias": None, "choice": CHOICE}
     for name in arguments.keys() & change.keys():
         arguments[name] = change.pop(name)
+    asked = change.pop("asked", None)
     for name, value in change.items():
         setattr(state, name, value)
-    assert calls.again(arguments["x"], weight, arguments["out"], arguments["bias"], arguments["choice"]) is None
+    assert calls.again(arguments["x"], weight, arguments["out"], arguments["bias"], arguments["choice"], asked) is None
     assert launches == []
     assert calls.again(Tensor(), Weight(), None, None, CHOICE) is None, "another weight"
 
@@ -141,6 +147,19 @@ def test_the_current_device_may_be_another(state):
     launches = remembered(weight)
     state.device = 1
     assert calls.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
+
+
+def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
+    """With an out there is no memory of the current stream in play. The current stream's capture does not matter, the asked one's does."""
+    weight, out = Weight(), Tensor((M, N), C)
+    what, launches = prepared(stream=99)
+    x = Tensor()
+    calls.remember(x, ArrayView(x, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False), weight, CHOICE, what, SimpleNamespace(cuda_stream=99))
+    for asked, found in ((99, True), (SimpleNamespace(ptr=99), True), (98, False), (None, False)):
+        launches.clear()
+        assert (calls.again(x, weight, out, None, CHOICE, asked) is not None) is found and bool(launches) is found
+    state.capturing = True
+    assert calls.again(x, weight, out, None, CHOICE, 99) is None
 
 
 def test_an_out_right_beside_x_is_apart(state):

@@ -102,6 +102,23 @@ def test_other_streams_and_threads_at_the_same_time(problem, packed):
     assert not wrong
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_stream_asked_for_by_name(problem, library):
+    from tests.kernels.on_gpu import Streams
+
+    packed = nm.pack(problem.weight)
+    (x, host), (out, _) = LIBRARIES[library](problem.x), LIBRARIES[library](np.zeros((M, N), np.float16))
+    with Streams(2) as handles:
+        for _ in range(3):
+            for stream in handles:
+                driver.synchronize(0)
+                nm.matmul(x, packed, out=out, stream=stream)
+                driver.synchronize(0, stream)
+                assert np.array_equal(host(out), problem.expected)
+        assert kept(packed) == 2
+        assert np.array_equal(host(nm.matmul(x, packed, stream=handles[0])), problem.expected)
+
+
 def test_graphs_captured_cold_and_replayed_side_by_side(problem):
     """Nothing was prepared: weight, kernel and scratch memory are brought while the stream is captured. Both graphs come from one stream."""
     torch = pytest.importorskip("torch")
