@@ -83,7 +83,7 @@ class Machine:
         observer: Callable | None = None,
         watch: Callable | None = None,
         max_instructions: int = DEFAULT_BUDGET,
-        cluster: Sequence[int] | int = 1,
+        cluster: Sequence[int] | int | None = None,
     ) -> RunResult:
         """Run a whole grid.
 
@@ -91,7 +91,8 @@ class Machine:
         parameter. ``resident_blocks``: how many blocks are on the machine at once (default all; the others follow as places
         get free). ``seed``: None for the deterministic order, an int for a random legal one. ``observer(ins, lanes)``
         sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
-        of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple.
+        of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple; None
+        for what the kernel declares, else 1.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
@@ -104,7 +105,9 @@ class Machine:
             raise ValueError(f"shared_bytes={shared_bytes} must be between 0 and {MAX_SHARED_BYTES}")
         if resident_blocks is not None and resident_blocks < 1:
             raise ValueError(f"resident_blocks={resident_blocks} must be positive")
-        blocks, cluster = grid[0] * grid[1] * grid[2], dimensions("cluster", cluster)
+        blocks, cluster = grid[0] * grid[1] * grid[2], dimensions("cluster", kernel.cluster or 1 if cluster is None else cluster)
+        if kernel.cluster not in (None, cluster):
+            raise ValueError(f"cluster={cluster}, {kernel.name} was compiled for {kernel.cluster}")
         of_cluster = cluster[0] * cluster[1] * cluster[2]
         if of_cluster > MAX_BLOCKS or any(count % size for count, size in zip(grid, cluster)):
             raise ValueError(f"cluster={cluster} must divide grid={grid} and have at most {MAX_BLOCKS} blocks")

@@ -176,6 +176,11 @@ class Parser:
                     kernel.max_threads *= self.integer()
             elif word == ".maxnreg":
                 kernel.max_registers = self.integer()
+            elif word == ".reqnctapercluster":
+                sizes = [self.integer()]
+                while self.take(","):
+                    sizes.append(self.integer())
+                kernel.cluster = tuple(sizes + [1] * (3 - len(sizes)))
             elif word == ".minnctapersm":
                 kernel.min_blocks = self.integer()
             elif word == ".pragma":

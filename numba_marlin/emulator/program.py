@@ -160,6 +160,7 @@ class Kernel:
     blocks: dict[int, BasicBlock] = field(default_factory=dict)
     max_threads: int | None = None
     max_registers: int | None = None
+    cluster: tuple[int, int, int] | None = None  # blocks of a cluster, if the text says so
     min_blocks: int = 1
     line: int = 0
 

@@ -153,3 +153,12 @@ def test_launches_that_do_not_fit_are_refused():
 def test_forms_that_the_machine_does_not_know_are_refused(line):
     with pytest.raises(UnknownInstruction):
         launch(line, {"x": np.zeros(1)})
+
+
+def test_a_cluster_that_the_kernel_declares_need_not_be_passed():
+    out = np.zeros(4, np.uint32)
+    body = "mov.u32 %r0, %cluster_nctarank; mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd0, %r1, 4, %p0; st.global.u32 [%rd0], %r0;"
+    launch(body, {"out": out}, grid=4, directives=".reqnctapercluster 2, 1, 1")
+    assert out.tolist() == [2, 2, 2, 2]
+    with pytest.raises(ValueError, match=r"cluster=\(4, 1, 1\), k was compiled for \(2, 1, 1\)"):
+        launch(body, {"out": out}, grid=4, cluster=4, directives=".reqnctapercluster 2")
