@@ -11,32 +11,36 @@ VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
 X_PADDING = 16  # bytes that shift each row of activations by four banks: ldmatrix then touches every bank once
 ALIGNMENT = 128  # of a stage
 SM_SHARED_BYTES, BLOCK_SHARED_BYTES, RESERVED_BYTES = 228 * 1024, 227 * 1024, 1024  # Hopper: an SM has, a block may have, the system takes of each block
-BATCHES = (8, 16, 24, 32, 48, 64)
+BATCHES = (8, 16, 24, 32)  # more take more registers than there are
 
 
 @dataclass(frozen=True)
 class DecodeConfig:
     """batch: rows of C in a tile; warps_n x warps_k consumer warps, each with 64 columns and its part of a stage's k; stage_k: k of a stage;
     stages: in the ring; group_blocks: k16 rows that share a scale, -1 for per-column scales; ragged: k may leave a stage and n a tile
-    unfilled; blocks_per_sm: blocks that share a multiprocessor."""
+    unfilled; blocks_per_sm: blocks of a launch on a multiprocessor; resident: blocks that it must have place for, more than that if those of the
+    next launch are to copy weights meanwhile; whole: blocks share no tile; dtype: of a, c and bias; scale_dtype: of scales; bias: added at the end."""
     batch: int = 8
     warps_n: int = 4
     warps_k: int = 2
     stage_k: int = 128
-    stages: int = 4
+    stages: int = 5
     group_blocks: int = 8
     ragged: bool = False
-    blocks_per_sm: int = 2
-    launches_per_sm: int = 1
-    ahead: bool = True
+    blocks_per_sm: int = 1
+    resident: int = 2
+    whole: bool = False
+    dtype: str = "float16"
+    scale_dtype: str = "float16"
+    bias: bool = False
 
     def __post_init__(self):
         if self.batch not in BATCHES:
             raise ValueError(f"batch={self.batch} must be one of {BATCHES}")
         if self.warps_n not in (1, 2, 4, 8, 16):
             raise ValueError(f"warps_n={self.warps_n} must be 1, 2, 4, 8 or 16")
-        if self.warps_k not in (1, 2, 4):
-            raise ValueError(f"warps_k={self.warps_k} must be 1, 2 or 4: each finishes some of the four column blocks of 16")
+        if self.warps_k not in (1, 2, 4, 8):
+            raise ValueError(f"warps_k={self.warps_k} must be 1, 2, 4 or 8")
         if self.consumers > 16:
             raise ValueError(f"warps_n * warps_k={self.consumers} must be at most 16")
         if self.stage_k not in (64, 128, 256, 512):
@@ -47,15 +51,13 @@ class DecodeConfig:
             raise ValueError(f"stages={self.stages} must be at least 2: one is used while another fills")
         if self.group_blocks not in (-1, 2, 4, 8, 16):
             raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
-        if not 1 <= self.blocks_per_sm <= 4:
-            raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1 to 4")
+        if not 1 <= self.blocks_per_sm <= self.resident <= 4:
+            raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1 to resident={self.resident}, and that at most 4")
+        for name in ("dtype", "scale_dtype"):
+            if getattr(self, name) not in ("float16", "bfloat16"):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be float16 or bfloat16")
         if self.shared_bytes > self.shared_limit:
             raise ValueError(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {self.shared_limit}")
-
-    @property
-    def resident(self):
-        """Blocks that a multiprocessor must have place for."""
-        return self.blocks_per_sm * self.launches_per_sm
 
     @property
     def consumers(self):
@@ -118,18 +120,37 @@ class DecodeConfig:
         return self.warps_n * SCALE_BYTES
 
     @property
+    def scales_at(self):
+        """Where the scales begin in a stage: behind the weights."""
+        return self.weight_stage_bytes
+
+    @property
+    def x_at(self):
+        """Where the activations begin in a stage."""
+        return self.scales_at + self.scale_rows * self.scale_row_bytes
+
+    @property
     def stage_bytes(self):
-        bytes_used = self.weight_stage_bytes + self.scale_rows * self.scale_row_bytes + self.x_stage_bytes
-        return ALIGNMENT * ceil_div(bytes_used, ALIGNMENT)
+        return ALIGNMENT * ceil_div(self.x_at + self.x_stage_bytes, ALIGNMENT)
+
+    @property
+    def pairs_in_registers(self):
+        """Pairs of k16 rows whose weights and activations a warp holds: with two, one is on its way while the other multiplies."""
+        return 2 if self.batch <= 16 else 1
+
+    @property
+    def owners(self):
+        """Warps of a column that finish its sums: there are four column blocks of 16 to share out."""
+        return min(4, self.warps_k)
 
     @property
     def vectors(self):
         """Vectors of four accumulators that a lane is left with once the warps of a column have shared out their sums."""
-        return 4 // self.warps_k * self.batch_blocks
+        return 4 // self.owners * self.batch_blocks
 
     @property
     def exchange_bytes(self):
-        return self.consumers * (self.warps_k - 1) * self.vectors * VECTOR_BYTES
+        return self.warps_n * self.owners * (self.warps_k - 1) * self.vectors * VECTOR_BYTES
 
     @property
     def shared_bytes(self):
@@ -145,7 +166,7 @@ class DecodeConfig:
 
     def grid(self, m, n, k, sms):
         units = self.units(m, n, k)
-        blocks = min(sms * self.blocks_per_sm, units)
+        blocks = min(sms * self.blocks_per_sm, units // ceil_div(k, self.stage_k) if self.whole else units)
         if units + blocks > 2**32:
             raise ValueError(f"m={m}, n={n}, k={k} are {units} stages for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
         return (blocks, 1, 1)

@@ -17,12 +17,14 @@ LOADS_IN_FLIGHT = 12  # vectors of other blocks' sums that a lane asks for at a 
 
 def output_verbs(lang, config):
     cuda, ptx = lang.cuda, lang.ptx
-    uint32, uint64, float32 = lang.uint32, lang.uint64, lang.float32
+    uint16, uint32, uint64, float32 = lang.uint16, lang.uint32, lang.uint64, lang.float32
     BATCH_BLOCKS, WARPS_N, WARPS_K, CONSUMERS = config.batch_blocks, config.warps_n, config.warps_k, config.consumers
-    J_OWN, VECTORS = 4 // WARPS_K, config.vectors
+    OWNERS, J_OWN, VECTORS = config.owners, 4 // config.owners, config.vectors
     PARTIAL_BYTES, WARP_BYTES = config.partial_bytes, VECTORS * VECTOR_BYTES
     PARTS_AT_ONCE = max(1, LOADS_IN_FLIGHT // VECTORS)
     PARTS_FLOATS = PARTS_AT_ONCE * VECTORS * 4
+    scale_of_low, bias_of_low = ({"float16": ptx.cvt_f32_f16_low, "bfloat16": ptx.cvt_f32_bf16_low}[dtype] for dtype in (config.scale_dtype, config.dtype))
+    pair_of = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
     FULL_MASK = 0xFFFFFFFF
     FIRST_BARRIER = 1  # of the named ones; 0 is syncthreads
 
@@ -31,8 +33,8 @@ def output_verbs(lang, config):
         """Warps with the same columns and different k: each gets some column blocks of all the others, and adds its own to them."""
         warp_n, warp_k, lane, warp = place
         if WARPS_K > 1:
-            column = exchange + warp_n * uint32(WARPS_K * (WARPS_K - 1) * WARP_BYTES) + lane * uint32(16)
-            for owner in range(WARPS_K):
+            column = exchange + warp_n * uint32(OWNERS * (WARPS_K - 1) * WARP_BYTES) + lane * uint32(16)
+            for owner in range(OWNERS):
                 if warp_k != uint32(owner):
                     sender = warp_k - uint32(1) if warp_k > uint32(owner) else warp_k
                     slot = column + (uint32(owner * (WARPS_K - 1)) + sender) * uint32(WARP_BYTES)
@@ -43,12 +45,13 @@ def output_verbs(lang, config):
                     for i in range(4 * VECTORS):
                         own[i] = acc[4 * owner * VECTORS + i]
             ptx.bar_sync(warp_n + uint32(FIRST_BARRIER), uint32(32 * WARPS_K))
-            for sender in range(WARPS_K - 1):
-                slot = column + (warp_k * uint32(WARPS_K - 1) + uint32(sender)) * uint32(WARP_BYTES)
-                for v in range(VECTORS):
-                    d = ptx.ld_shared_v4_f32(slot + uint32(VECTOR_BYTES * v))
-                    for r in range(4):
-                        own[4 * v + r] += d[r]
+            if warp_k < uint32(OWNERS):
+                for sender in range(WARPS_K - 1):
+                    slot = column + (warp_k * uint32(WARPS_K - 1) + uint32(sender)) * uint32(WARP_BYTES)
+                    for v in range(VECTORS):
+                        d = ptx.ld_shared_v4_f32(slot + uint32(VECTOR_BYTES * v))
+                        for r in range(4):
+                            own[4 * v + r] += d[r]
             ptx.bar_sync(warp_n + uint32(FIRST_BARRIER), uint32(32 * WARPS_K))  # nobody sends the next tile's sums over these
         else:
             for i in range(4 * VECTORS):
@@ -125,21 +128,40 @@ def output_verbs(lang, config):
                 at = uint32(own_column + uint32(16 * j + 8 * half))
                 if at < n_packed:
                     word = ptx.ld_global_b32(scales + uint64((at // uint32(32) * uint32(16) + pair * uint32(4) + at % uint32(32) // uint32(8)) * uint32(4)))
-                    scale = ptx.cvt_f32_f16_low(word >> (odd * uint32(16)))
+                    scale = scale_of_low(word >> (odd * uint32(16)))
                     for b in range(BATCH_BLOCKS):
                         o = 4 * (BATCH_BLOCKS * j + b) + 2 * half
                         own[o] *= scale
                         own[o + 1] *= scale
 
     @lang.device
+    def add_bias(own, bias, column, n, place):
+        own_column = first_column(column, place)
+        for j in range(J_OWN):
+            for half in range(2):
+                at = uint32(own_column + uint32(16 * j + 8 * half))
+                if at < n:
+                    addend = bias_of_low(uint32(ptx.ld_global_b16(bias + uint64(at) * uint64(2))))
+                    for b in range(BATCH_BLOCKS):
+                        o = 4 * (BATCH_BLOCKS * j + b) + 2 * half
+                        own[o] += addend
+                        own[o + 1] += addend
+
+    @lang.device
     def write_result(c, own, column, row_first, rows, n, place):
+        """Two neighbouring rows of C a pair of registers, half a word each."""
         own_column = first_column(column, place)
         for v in range(VECTORS):
-            for r in range(4):
-                at = uint32(own_column + uint32(16 * (v // BATCH_BLOCKS) + 8 * (r // 2)))
-                row = uint32(place[2] % uint32(4) * uint32(2) + uint32(8 * (v % BATCH_BLOCKS) + r % 2))
-                if row < rows and at < n:
-                    ptx.st_global_b16(c + (uint64(row_first + row) * uint64(n) + uint64(at)) * uint64(2), ptx.cvt_rn_f16_f32(own[4 * v + r]))
+            row = uint32(place[2] % uint32(4) * uint32(2) + uint32(8 * (v % BATCH_BLOCKS)))
+            for half in range(2):
+                at = uint32(own_column + uint32(16 * (v // BATCH_BLOCKS) + 8 * half))
+                if at < n:
+                    word = pair_of(own[4 * v + 2 * half], own[4 * v + 2 * half + 1])
+                    address = c + (uint64(row_first + row) * uint64(n) + uint64(at)) * uint64(2)
+                    if row < rows:
+                        ptx.st_global_b16(address, uint16(word & uint32(0xFFFF)))
+                    if uint32(row + uint32(1)) < rows:
+                        ptx.st_global_b16(address + uint64(n) * uint64(2), uint16(word >> uint32(16)))
 
-    return SimpleNamespace(share_out=share_out, leave_partial=leave_partial, count_in=count_in, add_parts=add_parts, scale_columns=scale_columns,
+    return SimpleNamespace(share_out=share_out, leave_partial=leave_partial, count_in=count_in, add_parts=add_parts, scale_columns=scale_columns, add_bias=add_bias,
                            write_result=write_result)

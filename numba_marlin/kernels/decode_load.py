@@ -1,0 +1,81 @@
+"""The producer of the decode kernel (``decode``): one elected lane that copies weights, scales and activations into the ring of stages.
+
+``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function. A stage holds its weights, k16 row by k16 row, then its groups' scales, then
+the rows of x, each a little apart. Of one elected lane the assembler keeps addresses in uniform registers, five instructions a copy; with lane i
+copying row i it made a loop over the lanes, a dozen instructions each, and 4096 x 4096 at m = 1 took 8.1 us instead of 6.1. Copies of x by 16-byte
+cp.async of all lanes, and by all warps for the first stages, measured the same.
+"""
+from numba_marlin.kernels.decode_config import ROW_BYTES
+
+
+def load_verbs(lang, config, ring, schedule):
+    ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
+    columns_of, rows_of, next_unit, tile_at = schedule.columns_of, schedule.rows_of, schedule.next_unit, schedule.tile_at
+    producer_start, advance, wait_empty, expect, full = ring.producer_start, ring.advance, ring.wait_empty, ring.expect, ring.full
+    BATCH, STAGES, STAGE_K, STAGE_ROWS, STAGE_BYTES = config.batch, config.stages, config.stage_k, config.stage_rows, config.stage_bytes
+    grouped, ragged, GROUP_BLOCKS = config.grouped, config.ragged, config.group_blocks
+    WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = config.weight_row_bytes, config.scale_row_bytes, config.scale_rows, config.x_pitch
+    SCALES_AT, X_AT, TILE_COLUMNS = config.scales_at, config.x_at, config.columns
+    COLUMN_BYTES = ROW_BYTES // 64  # of weights, a column of 16 of k
+
+    @lang.device
+    def fetch_weights(b, scales, unit, shared, barriers, place, policy, problem):
+        """Weights and scales of one stage, after the word to the barrier how many bytes are to come, activations included."""
+        column, row_first, k_unit = unit
+        m, n_packed, k = problem[0], problem[1], problem[2]
+        rows, columns = rows_of(k_unit, k), columns_of(column, n_packed)
+        groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS) if grouped else uint32(0)
+        x_bytes = uint32(min(uint32(m - row_first), uint32(BATCH))) * rows * uint32(32)
+        stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
+        expect(barriers, place, columns * (rows * uint32(COLUMN_BYTES) + groups * uint32(2)) + x_bytes)
+        pitch = uint64(n_packed) * uint64(8)
+        source = b + uint64(k_unit * uint32(STAGE_ROWS)) * pitch + uint64(column * uint32(WEIGHT_ROW))
+        for row in range(STAGE_ROWS):
+            if not ragged or uint32(row) < rows:
+                ptx.cp_async_bulk_g2s_hint(stage + uint32(row * WEIGHT_ROW), source, columns * uint32(COLUMN_BYTES), barrier, policy)
+            source += pitch
+        if grouped:
+            pitch = uint64(n_packed) * uint64(2)
+            source = scales + uint64(k_unit * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)) * pitch + uint64(column * uint32(2 * TILE_COLUMNS))
+            for group in range(SCALE_ROWS):
+                if not ragged or uint32(group) < groups:
+                    ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + group * SCALE_ROW), source, columns * uint32(2), barrier)
+                source += pitch
+
+    @lang.device
+    def fetch_x(a, unit, shared, barriers, place, problem):
+        """Activations of one stage, a copy a row."""
+        column, row_first, k_unit = unit
+        pitch = uint64(problem[3]) * uint64(2)
+        batch, row_bytes = uint32(min(uint32(problem[0] - row_first), uint32(BATCH))), rows_of(k_unit, problem[2]) * uint32(32)
+        source = a + uint64(row_first) * pitch + uint64(k_unit * uint32(2 * STAGE_K))
+        stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
+        row = uint32(0)
+        while row < batch:
+            ptx.cp_async_bulk_g2s(stage + uint32(X_AT) + row * uint32(X_PITCH), source, row_bytes, barrier)
+            source += pitch
+            row = uint32(row + uint32(1))
+
+    @lang.device
+    def produce(a, b, scales, shared, barriers, position, end, problem):
+        """Weights do not depend on the kernel before this one, so a ring full of them is on its way before that one has ended; activations do."""
+        policy = ptx.create_policy_evict_first()
+        ahead = uint32(min(uint32(position + uint32(STAGES)), end))
+        tile = tile_at(position, end, problem)
+        first = (tile[0], tile[1], tile[3])
+        unit, at, place = first, position, producer_start()
+        while at < ahead:
+            fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
+            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+        ptx.griddepcontrol_wait()
+        unit, at, place = first, position, producer_start()
+        while at < ahead:
+            fetch_x(a, unit, shared, barriers, place, problem)
+            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+        while at < end:
+            wait_empty(barriers, place)
+            fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
+            fetch_x(a, unit, shared, barriers, place, problem)
+            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+
+    return produce
