@@ -6,6 +6,8 @@ All are subclasses of MachineError, with the same facts as attributes (``None`` 
 
 from __future__ import annotations
 
+from typing import Sequence
+
 
 class MachineError(Exception):
     """Base of everything the machine raises about a program."""
@@ -86,11 +88,15 @@ def describe_lanes(lanes: tuple[int, ...]) -> str:
     """(0, 1, 2, 5) -> "lanes 0-2, 5"; one lane is "lane 5"."""
     if not lanes:
         return "no lanes"
-    ranges: list[list[int]] = []
-    for lane in sorted(lanes):
-        if ranges and lane == ranges[-1][1] + 1:
-            ranges[-1][1] = lane
+    return f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {ranges(lanes)}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """(0, 1, 2, 5) -> "0-2, 5"."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
         else:
-            ranges.append([lane, lane])
-    names = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-    return f"lane {names}" if len(lanes) == 1 else f"lanes {names}"
+            found.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in found)

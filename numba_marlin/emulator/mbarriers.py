@@ -187,17 +187,21 @@ class MBarriers:
         self.phase[done] += 1
         self.pending[done] = self.count[done]
 
-    def waiting(self) -> list[tuple[int, str]]:
-        """(warp, sentence part) of every live warp that waits for a phase."""
-        found = []
+    def waiting(self) -> list[tuple[int, list[int], str]]:
+        """(slot, warps of its block, sentence part) of live warps that wait for one phase of one barrier at one place."""
+        groups: dict[tuple, list[int]] = {}
         for warp in np.flatnonzero(self.waits[0] >= 0).tolist():
-            word, parity, pc = self.waits[:, warp].tolist()
-            if self.placement.live[warp] and self.live[word]:
-                ins = self.instructions[pc]
-                lacking = f"{self.pending[word]} of {self.count[word]} arrivals and {self.tx[word]} bytes"
-                found.append((warp, f"waits at mbarrier {self.describe(word)}, line {ins.line}: {ins.text}\n        for the phase of parity "
-                                    f"{parity}; its phase {self.phase[word]} (parity {self.phase[word] & 1}) lacks {lacking}"))  # fmt: skip
-        return found
+            slot, within = divmod(warp, self.placement.warps_per_block)
+            if self.placement.live[warp] and self.live[self.waits[0, warp]]:
+                groups.setdefault((slot, *self.waits[:, warp].tolist()), []).append(within)
+        return [(slot, warps, self._sentence(*what)) for (slot, *what), warps in groups.items()]
+
+    def _sentence(self, word: int, parity: int, pc: int) -> str:
+        ins, phase = self.instructions[pc], self.phase[word]
+        return (
+            f"at mbarrier {self.describe(word)}, line {ins.line}: {ins.text}\n        for the phase of parity {parity}; its phase {phase} "
+            f"(parity {phase & 1}) lacks {self.pending[word]} of {self.count[word]} arrivals and {self.tx[word]} bytes"
+        )
 
     def describe(self, word: int) -> str:
         own = self.memory.shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from numba_marlin.emulator.errors import Deadlock, DivergentCollective, describe_lanes
+from numba_marlin.emulator.errors import Deadlock, DivergentCollective, describe_lanes, ranges
 from numba_marlin.emulator.lanes import error_at, mask_lanes
 from numba_marlin.emulator.paths import Bundle, Path
 from numba_marlin.emulator.program import Instruction
@@ -37,9 +37,9 @@ def deadlock(scheduler: Scheduler, reason: str, path: Path, ins: Instruction) ->
         slot, warp = divmod(waiting.warp, scheduler.placement.warps_per_block)
         block = scheduler.placement.block_of[slot]
         lines.append(f"block {block} warp {warp} waits at barrier {number}, line {where.line}: {where.text}")
-    for number, sentence in scheduler.execution.mbarriers.waiting()[:SHOWN]:
-        slot, warp = divmod(number, scheduler.placement.warps_per_block)
-        lines.append(f"block {scheduler.placement.block_of[slot]} warp {warp} {sentence}")
+    for slot, warps, sentence in scheduler.execution.mbarriers.waiting()[:SHOWN]:
+        who = f"warp {warps[0]} waits" if len(warps) == 1 else f"warps {ranges(warps)} wait"
+        lines.append(f"block {scheduler.placement.block_of[slot]} {who} {sentence}")
     for key in list(scheduler.gathering.parked)[:SHOWN]:
         waiting, here, missing = scheduler.gathering.missing(key)
         slot, warp = divmod(waiting.warp, scheduler.placement.warps_per_block)

@@ -182,6 +182,11 @@ def test_a_wait_that_nobody_satisfies_is_a_deadlock_that_says_what_is_missing(se
     assert "its phase 0 (parity 0) lacks 1 of 2 arrivals and 0 bytes" in message
 
 
+def test_warps_that_wait_for_the_same_are_named_together():
+    with pytest.raises(Deadlock, match=r"block \(0, 0, 0\) warps 0-2, 4 wait at mbarrier bars\[byte 0\]"):
+        launch(start(1) + "setp.eq.u32 %q1, %r9, 3; @%q1 bra END;\n" + spin("WAIT", "%r40", "0") + "END:", {"x": np.zeros(1)}, block=160)
+
+
 def test_waiting_for_the_wrong_parity_is_a_deadlock_too():
     with pytest.raises(Deadlock, match=r"for the phase of parity 1; its phase 1 \(parity 1\) lacks 1 of 1 arrivals"):
         observe(start(1) + "setp.eq.u32 %q1, %t, 0; @!%q1 bra W;\n" + snippet("mbarrier_arrive", "%r40") + "W: bar.warp.sync -1;" + spin("WAIT", "%r40", "1"))
