@@ -154,7 +154,8 @@ MISUSE = {
     "end of a buffer": (OutOfBounds, start(1) + SHARED + ONE + g2s(nbytes="528") + "END:", "528 bytes at x[0]"),
     "no barrier": (BarrierMisuse, start(1) + SHARED + ONE + g2s(barrier="%r50") + "END:", "no mbarrier at s[byte 0]"),
     "a barrier without a fence": (ProxyHazard, start(1).replace(snippet("fence_mbarrier_init"), "") + SHARED + ONE + g2s() + "END:", "no fence.mbarrier_init"),
-    "more bytes than expected": (BarrierMisuse, start(1) + SHARED + ONE + snippet("mbarrier_arrive_expect_tx", "%r40", "496") + g2s() + spin("W", "%r40", "0") + "END:",
+    "more bytes than expected": (BarrierMisuse, start(1) + SHARED + ONE + snippet("mbarrier_arrive_expect_tx", "%r40", "496") + g2s() +
+                                 spin("W", "%r40", "0") + "END:",
                                  "512 bytes arrive at bars[byte 0] (shared address 0x400), whose phase 0 lacks only 496"),
     "unwritten source": (UninitializedRead, SHARED + ONE + s2g() + "END:", "s[byte 0]"),
     "source in flight": (PendingCopyRead, start(1) + SHARED + ONE + EXPECT + g2s() + s2g() + "END:", "in flight"),
@@ -166,6 +167,14 @@ MISUSE = {
 def test_rules_of_addresses_sizes_and_barriers(kind):
     error, body, message = MISUSE[kind]
     assert message in str(fails(error, body, {"x": words(128)}))
+
+
+def test_a_prefetch_changes_nothing_and_its_address_is_checked():
+    x = words(128)
+    launch(ONE + snippet("cp_async_bulk_prefetch", "%p0", "512") + "END:", {"x": x})
+    assert np.array_equal(x, words(128))
+    assert "24 bytes" in str(fails(Misaligned, ONE + snippet("cp_async_bulk_prefetch", "%p0", "24") + "END:", {"x": x}))
+    assert "528 bytes at x[0]" in str(fails(OutOfBounds, ONE + snippet("cp_async_bulk_prefetch", "%p0", "528") + "END:", {"x": x}))
 
 
 def test_a_readonly_buffer_refuses_a_bulk_store():
@@ -222,7 +231,8 @@ def test_what_a_bulk_copy_wrote_needs_no_fence_and_what_cp_async_wrote_does():
     "cp.async.bulk.global.shared::cta.bulk_group.multicast::cluster [%p0], [%r0], 16, %h0;",
     "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r0], [%r2], 16, [%r1];",
     "cp.async.bulk.shared::cluster.global [%r0], [%p0], 16, [%r1];", "cp.async.bulk.global.shared::cta [%p0], [%r0], 16;",
-    "cp.async.bulk.prefetch.L2.global [%p0], 16;", "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%p0], [%r0], 16;",
+    "cp.async.bulk.prefetch.tensor.1d.L2.global [%p0, {%r1}];", "cp.async.bulk.prefetch.global [%p0], 16;",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%p0], [%r0], 16;",
     "cp.async.bulk.tensor.2d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r0], [%p0, {%r1, %r2}], [%r3];",
     "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r0], [%p0, {%r1}], [%r3];",
     "cp.async.bulk.tensor.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r0], [%p0, {%r1}], [%r3];",

@@ -35,7 +35,8 @@ def test_every_block_reads_its_neighbours_shared_memory(seed, resident):
     out = np.zeros(8 * 32 * 2, np.float32)
     body = f""".shared .align 16 .b8 s[1024]; {RANK} {SLOT} mov.u32 %r1, s; mad.lo.u32 %r1, %t, 16, %r1; cvt.rn.f32.u32 %f0, %r61;
     st.shared.v4.f32 [%r1], {{%f0, %f0, %f0, %f0}}; {SYNC}
-    add.u32 %r2, %r60, 1; and.b32 %r2, %r2, 3; {snippet("mapa_shared", "%r3", "%r1", "%r2")} {snippet("ld_shared_cluster_v4_f32", ("%f1", "%f2", "%f3", "%f4"), "%r3")}
+    add.u32 %r2, %r60, 1; and.b32 %r2, %r2, 3; {snippet("mapa_shared", "%r3", "%r1", "%r2")}
+    {snippet("ld_shared_cluster_v4_f32", ("%f1", "%f2", "%f3", "%f4"), "%r3")}
     add.u32 %r2, %r60, 2; and.b32 %r2, %r2, 3; {snippet("mapa_shared", "%r3", "%r1", "%r2")}
     add.u32 %r3, %r3, 512; {snippet("st_shared_cluster_v4_f32", "%r3", ("%f1", "%f1", "%f1", "%f1"))} {SYNC}
     ld.shared.f32 %f5, [%r1+524]; mul.wide.u32 %rd1, %r61, 8; add.u64 %rd1, %rd1, %p0; st.global.f32 [%rd1], %f4; st.global.f32 [%rd1+4], %f5;"""
@@ -120,7 +121,8 @@ MULTICAST = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.m
 MISUSE = {
     "multicast to nobody": (OutOfBounds, f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 0; {start(1)}\n{MULTICAST}", "mask 0x0"),
     "multicast to a block too many": (OutOfBounds, f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 5; {start(1)}\n{MULTICAST}", "mask 0x5"),
-    "multicast to a block without barrier": (BarrierMisuse, f""".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 3; {RANK} setp.ne.u32 %q6, %r60, 0; @%q6 bra END;
+    "multicast to a block without barrier": (BarrierMisuse, f""".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 3; {RANK}
+    setp.ne.u32 %q6, %r60, 0; @%q6 bra END;
     {start(1)} @%q0 bra END;\n{MULTICAST}\nEND: {SYNC}""", "no mbarrier at"),
     "wait without arrive": (BarrierMisuse, "barrier.cluster.wait.aligned; // BAD", "without having arrived"),
     "arrive twice": (BarrierMisuse, "barrier.cluster.arrive.aligned;\nbarrier.cluster.arrive.aligned; // BAD", "again without having waited"),

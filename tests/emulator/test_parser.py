@@ -23,7 +23,7 @@ def test_unknown_opcodes_are_named_with_their_line():
 @pytest.mark.parametrize("text, reason", [
     ("add.sat.s32 %r0, %r1, %r2;", "modifier .sat"), ("mul.u32 %r0, %r1, %r2;", "mul.u32"), ("add.f16x3 %r0, %r1, %r2;", "f16x3"),
     ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r0}, {%r1}, {%r2}, {%r3};", "m8n8k4"),
-    ("cp.async.bulk.prefetch.L2.global [%p0], 16;", "cp.async.bulk.prefetch"), ("atom.global.frob.u32 %r0, [%rd0], 1;", "frob"),
+    ("cp.async.bulk.prefetch.tensor.1d.L2.global [%p0, {%r1}];", "cp.async.bulk.prefetch.tensor"), ("atom.global.frob.u32 %r0, [%rd0], 1;", "frob"),
     ("ld.global.v2.u32 %r0, [%rd0];", "v2"), ("cvt.s32.f32 %r0, %f0;", "rni"), ("setp.foo.u32 %q0, %r0, %r1;", "foo"),
     ("shfl.sync.left.b32 %r0, %r1, 1, 31, -1;", "left"),
 ])  # fmt: skip

@@ -88,6 +88,7 @@ mbarrier.test_wait{}.parity.shared.b64 %q0, [%r0], 0;
 mbarrier.try_wait{}.parity.shared.b64 %q0, [%r0], 0;
 cp.async.bulk{}.global.shared::cta.bulk_group [%rd0], [%r0], 16;
 cp.async.bulk.tensor.1d{}.global.shared::cta.tile.bulk_group [%rd0, {%r1}], [%r0];
+cp.async.bulk.prefetch{}.L2.global [%rd0], 16;
 cp.async.bulk.commit_group{};
 cp.async.bulk.wait_group{}.read 0;
 pmevent{} 3;
@@ -113,7 +114,7 @@ cp.async.commit_group{};
 cp.async.wait_group{} 0;
 cp.async.wait_all{};
 """.strip().splitlines()
-REFUSED_WHOLE = {"cp.async.bulk.prefetch", "cp.async.mbarrier", "cp.reduce"}
+REFUSED_WHOLE = {"cp.async.bulk.prefetch.tensor", "cp.async.mbarrier", "cp.reduce"}
 
 
 def handlers_read(body):

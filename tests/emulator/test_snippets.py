@@ -390,7 +390,7 @@ FORMULAS = {
 ELSEWHERE = {
     "test_mbarrier": "mbarrier_init mbarrier_inval mbarrier_arrive mbarrier_arrive_expect_tx mbarrier_expect_tx mbarrier_try_wait_parity "
                      "mbarrier_test_wait_parity fence_mbarrier_init",
-    "test_bulk_copy": "cp_async_bulk_g2s cp_async_bulk_g2s_hint cp_async_bulk_s2g cp_async_bulk_commit_group cp_async_bulk_wait_group "
+    "test_bulk_copy": "cp_async_bulk_prefetch cp_async_bulk_g2s cp_async_bulk_g2s_hint cp_async_bulk_s2g cp_async_bulk_commit_group cp_async_bulk_wait_group "
                       "cp_async_bulk_wait_group_read create_policy_evict_last fence_proxy_async_shared fence_proxy_async_global",
     "test_tensor_copy": "cp_async_bulk_tensor_1d_g2s cp_async_bulk_tensor_1d_g2s_hint cp_async_bulk_tensor_2d_g2s cp_async_bulk_tensor_2d_g2s_hint "
                         "cp_async_bulk_tensor_2d_s2g prefetch_tensormap",

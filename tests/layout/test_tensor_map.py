@@ -52,7 +52,7 @@ def test_boxes_against_indexing_with_padding(case, dtype, pitch):
     pitched = np.zeros(tensor_map.strides_bytes[0] * shape[0] + 64, np.uint8)
     tensor = np.lib.stride_tricks.as_strided(pitched.view(f"u{size}"), shape, tensor_map.strides_bytes)
     tensor[...] = 1 + np.arange(tensor.size).reshape(shape) % 250
-    padded = np.zeros([count + 64 for count in shape], tensor.dtype)
+    padded = np.zeros([count + 96 for count in shape], tensor.dtype)
     padded[tuple(slice(32, 32 + count) for count in shape)] = tensor
     wanted = padded[tuple(slice(32 + a, 32 + a + b) for a, b in zip(at, box))]
     loaded = load_box(tensor_map, pitched, at, 0x400)

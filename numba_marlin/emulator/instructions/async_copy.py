@@ -49,7 +49,7 @@ def cp_async(ins, m):
     return step
 
 
-@instruction("cp.async.bulk.prefetch", "cp.async.mbarrier", "cp.reduce")
+@instruction("cp.async.bulk.prefetch.tensor", "cp.async.mbarrier", "cp.reduce")
 def refused(ins, m):
     raise unsupported(ins, "is not implemented")
 

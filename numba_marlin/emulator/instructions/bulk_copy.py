@@ -95,6 +95,16 @@ def store(ins, m, lane, start: int, nbytes: int, put) -> None:
     m.bulk.store(ins, lane, start, nbytes, put)
 
 
+def sizes_of(ins, lanes, sizes, where) -> np.ndarray:
+    """Bytes of each lane's copy; Misaligned unless they and the global addresses ``where`` are multiples of 16."""
+    size = np.broadcast_to(sizes[lanes.sel], lanes.shape).astype(np.int64)
+    bad = (size % UNIT != 0) | (where % UNIT != 0)
+    if bad.any():
+        first = lanes.first(bad)[2]
+        raise lanes.fault(Misaligned, f"{size[first]} bytes at global address {where[first]:#x}: both must be multiples of {UNIT}", ins, bad)
+    return size
+
+
 @instruction("cp.async.bulk")
 def bulk(ins, m):
     """cp.async.bulk.shared::cluster.global...[dst], [src], size, [mbar]{, mask}; cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size"""
@@ -107,11 +117,7 @@ def bulk(ins, m):
 
     def step(lanes):
         starts, where = place(lanes) * UNIT, at(lanes)
-        size = np.broadcast_to(sizes[lanes.sel], lanes.shape).astype(np.int64)
-        bad = (size % UNIT != 0) | (where % UNIT != 0)
-        if bad.any():
-            first = lanes.first(bad)[2]
-            raise lanes.fault(Misaligned, f"{size[first]} bytes at global address {where[first]:#x}: both must be multiples of {UNIT}", ins, bad)
+        size = sizes_of(ins, lanes, sizes, where)
         if loads:
             words, mask = barriers(lanes), masks(lanes)
         for index, lane in one_by_one(lanes):
@@ -120,6 +126,24 @@ def bulk(ins, m):
                 load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), int(mask[index]), fetch)
             else:
                 store(ins, m, lane, int(starts[index]), int(size[index]), put)
+
+    return step
+
+
+@instruction("cp.async.bulk.prefetch")
+def prefetch(ins, m):
+    """#...-cp-async-bulk-prefetch: there are no caches here, so the addresses are all that can be wrong."""
+    allow(ins, "L2", "global", "L2::cache_hint")
+    if ins.modifiers[:2] != ("L2", "global"):
+        raise unsupported(ins, "only .L2.global is defined")
+    address, nbytes = without_hint(ins, 2)
+    at, sizes = m.address(ins, address), m.source(ins, nbytes, "u32")
+
+    def step(lanes):
+        where = at(lanes)
+        size = sizes_of(ins, lanes, sizes, where)
+        for index, lane in one_by_one(lanes):
+            plain(ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=False)
 
     return step
 
