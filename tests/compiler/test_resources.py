@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from numba_marlin.compiler import AssemblyError, CompiledKernel, Resources, assemble, build, gates, resources
+from numba_marlin.compiler.compiled import from_bytes, to_bytes
 from numba_marlin.compiler.targets import target_named
 from numba_marlin.kernels.definition import KernelDefinition
 
@@ -132,6 +133,7 @@ def test_an_accumulator_that_is_touched_before_the_wait_is_caught():
     good, bad = (build(_kernel(wgmma_kernel(touched)), Nothing(), target="sm_90a", cache=False) for touched in (False, True))
     assert gates.broken_promises(good) == []
     assert "the assembler serialised wgmma" in "\n".join(gates.broken_promises(bad))
+    assert from_bytes(to_bytes(bad), bad.config).resources == bad.resources
 
 
 @dataclass(frozen=True)

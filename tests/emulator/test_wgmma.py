@@ -232,11 +232,11 @@ def test_registers_in_flight_are_guarded(name, seed):
 
 
 def test_products_of_several_accumulators_are_taken_by_one_wait():
-    body = SET_UP + "mov.b32 %a0, 0x3C003C00; mov.u32 %r1, 0x3C003C00; @%q14 st.shared.u32 [%r0], %r1; fence.proxy.async.shared::cta; bar.sync 0;"
+    body = SET_UP + "mov.b32 %a0, 0x3C003C00; mov.b32 %b0, 0x40004000; mov.u32 %r1, 0x3C003C00; @%q14 st.shared.u32 [%r0], %r1; fence.proxy.async.shared::cta; bar.sync 0;"
     body += FENCE + ONE + OTHER + ONE + COMMIT + WAIT + "mad.wide.u32 %rd0, %t, 8, %p0; st.global.v2.f32 [%rd0], {%d0, %e0};"
     out = np.zeros((128, 2), np.float32)
     launch(body, {"p": out}, block=128)
-    assert (out == [16, 0]).all()
+    assert (out == [16, 16]).all()
 
 
 CHANGES = {
@@ -248,7 +248,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("what", [ONE, product(8, DESC, DESC)], ids=["b", "a and b"])
+@pytest.mark.parametrize("what", [ONE, product(8, DESC, wgmma.Descriptor(SHARED_BASE + 1536, 128, 128, 0).encode())], ids=["b", "a"])
 def test_shared_memory_stays_as_it_is_until_the_wait(name, what, seed):
     body = SET_UP.replace("s[512]", "s[2048]") + "add.u32 %r2, %r0, 512; st.shared.u32 [%r2], 0; add.u32 %r2, %r0, 1024; st.shared.u32 [%r2], 0;"
     body += "add.u32 %r2, %r0, 1536; st.shared.u32 [%r2], 0; fence.proxy.async.shared::cta; bar.sync 0;" + FENCE + what + COMMIT
