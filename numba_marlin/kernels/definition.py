@@ -17,7 +17,7 @@ of the body with an ``if`` instead.
 Wide accumulators (``wgmma``, 4 to 128 floats) are tuples that an instruction takes and returns: ``acc = multiply(acc, a, b_desc, uint32(1))``. They may
 pass through device functions and loops. Index them with literals or constant slices only (``kernels.tuples`` halves them): indexed by a loop
 variable, a tuple of 64 becomes a tree of branches. What assemblers make of ``wgmma`` (they report it, and ``compiler.gates`` counts it as a
-broken promise): they serialise products of which a register is touched between issue and wait. Seen with ptxas 13.4 and nvJitLink 13.5:
+broken promise): they serialise products of which a register is touched between issue and wait. Seen with ptxas 13.4 (nvJitLink serialises more):
 
 - good: fence, products chained on one accumulator, commit, wait (n=0), read; the same with the next A loaded, or dequantised, before the wait
 - good: one accumulator, a product in flight over the loop's back edge, ``wait_group_f32(n=1)`` then ``keep_u32`` on the A before, read after n=0
