@@ -3,6 +3,7 @@
 All of it needs a GPU: ``pytest --run-on cuda``. torch and CuPy are tested where they are installed.
 """
 
+import functools
 import gc
 import threading
 from contextlib import nullcontext
@@ -227,7 +228,7 @@ def test_clusters_and_dependent_launches_are_accepted(problem, cluster, dependen
     assert np.array_equal(gpu.collect()["c"], problem.expected)
 
 
-HOPPER = {"decode": DecodeConfig(batch=16), "wgmma": WgmmaConfig(tile_m=64)}
+HOPPER = {"decode": DecodeConfig, "wgmma": functools.partial(WgmmaConfig, tile_m=64)}
 
 
 @pytest.mark.parametrize("name", HOPPER)
@@ -237,7 +238,7 @@ def test_hopper_kernels_repeat_wherever_x_lies(problem, name, monkeypatch):
     device = driver.describe(0)
     if device.target != "sm_90a":
         pytest.skip("these kernels are for compute capability 9.0")
-    packed = choose(monkeypatch, name, HOPPER[name], problem, device, "cuda")
+    packed = choose(monkeypatch, name, HOPPER[name](), problem, device, "cuda")
     wide = torch.zeros((5, M, K + 8), dtype=torch.float16, device="cuda")
     wide[..., :K] = torch.from_numpy(problem.x).cuda() * torch.tensor([1, -1, 2, 0, 1], device="cuda")[:, None, None]
     for x, factor in zip(wide, (1, -1, 2, 0, 1)):

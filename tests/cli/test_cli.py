@@ -101,7 +101,7 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
     "argv, message",
     [
         (["run", "--m", "0"], "--m 0 must be at least 1"),
-        (["run", "--n", "100"], "n=100 must be a positive multiple of 64"),
+        (["run", "--n", "100"], "n=100 must be a positive multiple of 8"),
         (["run", "--n", "-64"], "--n -64 must be positive"),
         (["run", "--k", "0"], "--k 0 and --n 256 must be positive"),
         (["run", "--n", "0"], "--n 0 must be positive"),
