@@ -51,9 +51,9 @@ def make(lang, config):
     SCALES_AT, X_AT, STAGE_BYTES, OWNERS, WHOLE, biased = config.scales_at, config.x_at, config.stage_bytes, config.owners, config.whole, config.bias
     EXCHANGE_AT = config.stages * STAGE_BYTES
     BARRIERS_AT = config.shared_bytes - barrier_bytes(config.stages)
-    PAIRS, PAIRS_PER_SCALE, AHEAD = ROWS_PER_WARP // 2, max(1, ROWS_PER_SCALE // 2), config.pairs_in_registers == 2
-    ACCUMULATORS, OWN, X_WORDS = 16 * BATCH_BLOCKS, 4 * config.vectors, 4 * BATCH_BLOCKS
-    SUMS, WORDS, X_REGISTERS = ACCUMULATORS if grouped else 1, 8 * config.pairs_in_registers, X_WORDS * config.pairs_in_registers
+    PAIRS, PAIRS_PER_SCALE, TWO_PAIRS = ROWS_PER_WARP // 2, max(1, ROWS_PER_SCALE // 2), config.two_pairs
+    ACCUMULATORS, OWN, X_WORDS = 16 * BATCH_BLOCKS, 4 * config.vectors, 8 if TWO_PAIRS else 2  # registers of x for each n8 step
+    SUMS, WORDS, X_REGISTERS = ACCUMULATORS if grouped else 1, 16 if TWO_PAIRS else 4, X_WORDS * BATCH_BLOCKS
     WEIGHTS, SCALES, X, POINTERS = 0, 1, 2, 2 + BATCH_BLOCKS  # a lane's offsets in a stage
     FULL_MASK = 0xFFFFFFFF
 
@@ -83,7 +83,18 @@ def make(lang, config):
         for b in range(BATCH_BLOCKS):
             d = ptx.ldmatrix_x4(pointers[X + b] + uint32(64 * pair))
             for r in range(4):
-                x[X_WORDS * half + 4 * b + r] = d[r]
+                x[X_WORDS * b + 4 * half + r] = d[r]
+
+    @lang.device
+    def fetch_row(registers, pointers, row):
+        """The same of a single row."""
+        sums, words, x = registers
+        q = ptx.ld_shared_v4_b32(pointers[WEIGHTS] + row * uint32(WEIGHT_ROW))
+        for j in range(4):
+            words[j] = q[j]
+        for b in range(BATCH_BLOCKS):
+            d = ptx.ldmatrix_x2(pointers[X + b] + row * uint32(32))
+            x[X_WORDS * b], x[X_WORDS * b + 1] = d[0], d[1]
 
     def multiply_row(first):
         """Verb: one k16 row, four words of 16 columns each, times all rows of x. The first product of a sum has nothing to be added to."""
@@ -94,7 +105,7 @@ def make(lang, config):
                 word = words[8 * half + 4 * row + j]
                 w = expand(word)
                 for b in range(BATCH_BLOCKS):
-                    o, at = 4 * (BATCH_BLOCKS * j + b), X_WORDS * half + 4 * b + 2 * row
+                    o, at = 4 * (BATCH_BLOCKS * j + b), X_WORDS * b + 4 * half + 2 * row
                     addend = (float32(0), float32(0), float32(0), float32(0)) if first else (sums[o], sums[o + 1], sums[o + 2], sums[o + 3])
                     d = multiply_accumulate((w[0], w[2], w[1], w[3]), (x[at], x[at + 1]), addend)
                     for r in range(4):
@@ -127,24 +138,31 @@ def make(lang, config):
         pass
 
     def pairs_from(pair):
-        """Verb for a stage's pairs of k16 rows from `pair` on, unrolled: while one multiplies, the next is on its way to registers."""
+        """Verb for a stage's pairs of k16 rows from `pair` on, unrolled: while one multiplies, the next is on its way to registers. There is no place
+        for that above 16 rows of x: then row by row."""
         rest = pairs_from(pair + 1) if pair + 1 < PAIRS else no_more_pairs
         multiply_even = multiply_first if pair % PAIRS_PER_SCALE == 0 else multiply_next
         scale_ends = grouped and (pair + 1) % PAIRS_PER_SCALE == 0
-        half, last, scale_row = pair % 2 if AHEAD else 0, pair + 1 == PAIRS, pair // PAIRS_PER_SCALE * SCALE_ROW
+        half, last, scale_row = pair % 2, pair + 1 == PAIRS, pair // PAIRS_PER_SCALE * SCALE_ROW
 
         @lang.device
         def multiply_pairs(acc, registers, pointers, barriers, place, lane):
-            if AHEAD and not last:
-                fetch_pair(registers, 1 - half, pointers, pair + 1)
-            if not AHEAD:
-                fetch_pair(registers, 0, pointers, pair)
             if scale_ends:
                 s = ptx.ld_shared_v4_b32(pointers[SCALES] + uint32(scale_row))
-            if last:
-                done_with_stage(barriers, place, lane)
-            multiply_even(registers, half, 0)
-            multiply_next(registers, half, 1)
+            if TWO_PAIRS:
+                if not last:
+                    fetch_pair(registers, 1 - half, pointers, pair + 1)
+                else:
+                    done_with_stage(barriers, place, lane)
+                multiply_even(registers, half, 0)
+                multiply_next(registers, half, 1)
+            else:
+                fetch_row(registers, pointers, uint32(2 * pair))
+                multiply_even(registers, 0, 0)
+                fetch_row(registers, pointers, uint32(2 * pair + 1))
+                if last:
+                    done_with_stage(barriers, place, lane)
+                multiply_next(registers, 0, 0)
             if scale_ends:
                 add_scaled(acc, registers[0], s)
             rest(acc, registers, pointers, barriers, place, lane)
@@ -156,18 +174,12 @@ def make(lang, config):
     @lang.device
     def multiply_tail(acc, registers, pointers, rows, barriers, place, lane):
         """The last stage of k, of fewer rows than a stage holds: one after the other, and nothing that was not copied."""
-        sums, words, x = registers
         row = uint32(0)
         while row < rows:
-            q = ptx.ld_shared_v4_b32(pointers[WEIGHTS] + row * uint32(WEIGHT_ROW))
-            for j in range(4):
-                words[j] = q[j]
-            for b in range(BATCH_BLOCKS):
-                d = ptx.ldmatrix_x2(pointers[X + b] + row * uint32(32))
-                x[4 * b], x[4 * b + 1] = d[0], d[1]
+            fetch_row(registers, pointers, row)
             multiply_first(registers, 0, 0)
             if grouped:
-                add_scaled(acc, sums, ptx.ld_shared_v4_b32(pointers[SCALES] + row // uint32(ROWS_PER_SCALE) * uint32(SCALE_ROW)))
+                add_scaled(acc, registers[0], ptx.ld_shared_v4_b32(pointers[SCALES] + row // uint32(ROWS_PER_SCALE) * uint32(SCALE_ROW)))
             row = uint32(row + uint32(1))
         done_with_stage(barriers, place, lane)
 
@@ -177,7 +189,7 @@ def make(lang, config):
         for i in range(POINTERS):
             pointers[i] = stage + offsets[i]
         if not ragged or rows == uint32(STAGE_ROWS):
-            if AHEAD:
+            if TWO_PAIRS:
                 fetch_pair(registers, 0, pointers, 0)
             multiply_pairs(acc, registers, pointers, barriers, place, lane)
         else:
@@ -276,6 +288,7 @@ KERNEL = KernelDefinition(
     dependent=lambda config: True,
     takes=Takes(dtypes=tuple((dtype, scales) for dtype in ("float16", "bfloat16") for scales in ("float16", "bfloat16")), bias=True, column_step=8,
                 group_sizes=(-1, 32, 64, 128, 256)),
+    method=lambda config: "sums",
     waits=False,
     min_arch="sm_90",
 )

@@ -134,9 +134,9 @@ class DecodeConfig:
         return ALIGNMENT * ceil_div(self.x_at + self.x_stage_bytes, ALIGNMENT)
 
     @property
-    def pairs_in_registers(self):
-        """Pairs of k16 rows whose weights and activations a warp holds: with two, one is on its way while the other multiplies."""
-        return 2 if self.batch <= 16 else 1
+    def two_pairs(self):
+        """Whether a warp holds two pairs of k16 rows, one on its way while the other multiplies, or a single row."""
+        return self.batch <= 16
 
     @property
     def owners(self):
