@@ -42,12 +42,12 @@ class WgmmaConfig:
             raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
         if self.words * self.tile_m > 256:
             raise ValueError(f"tile_m={self.tile_m} with {self.words} words a warp takes {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most")
-        if self.stages < 2:
-            raise ValueError(f"stages={self.stages} must be at least 2: one multiplies while the next is on its way")
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
         if self.k_groups not in (1, 2) or self.stages % self.k_groups:
             raise ValueError(f"k_groups={self.k_groups} must be 1 or 2, and divide stages={self.stages}")
+        if self.stages < 2 * self.k_groups:
+            raise ValueError(f"stages={self.stages} must be at least {2 * self.k_groups}, two for each of k_groups={self.k_groups}: a stage is given back when the next one has begun")
         if self.cluster not in (1, 2, 4, 8) or self.pieces % self.cluster:
             raise ValueError(f"cluster={self.cluster} must be 1, 2, 4 or 8, and divide the {self.pieces} pieces of 16 x 16 sums that a warp has of a tile")
         if self.cluster > 1 and self.split:

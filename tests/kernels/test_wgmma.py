@@ -1,0 +1,141 @@
+"""Contract under test: the Hopper kernel computes C = A @ W in every configuration, for every shape it takes, whoever shares a tile with whom.
+
+``pytest --run-on cuda`` runs the same tests on a GPU.
+"""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from numba_marlin import compiler, reference, testing
+from numba_marlin.compiler import gates
+from numba_marlin.kernels.wgmma import KERNEL
+from numba_marlin.kernels.wgmma_config import SHARED_LIMIT, WgmmaConfig
+from numba_marlin.quantize import quantize
+from tests.kernels.harness import run_kernel
+
+SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2)
+ARRANGEMENTS = {
+    "one word, one warpgroup": SMALL,
+    "two words": replace(SMALL, tile_n=128),
+    "four words": replace(SMALL, tile_n=256, stages=3),
+    "two warpgroups, one word": replace(SMALL, tile_n=128, warpgroups=2),
+    "two warpgroups, two words": replace(SMALL, tile_m=32, tile_n=256, warpgroups=2),
+    "two rows of consumers": replace(SMALL, k_groups=2, stages=4),
+    "two rows of two": replace(SMALL, tile_n=128, warpgroups=2, k_groups=2, stages=4),
+    "a pair of blocks": replace(SMALL, tile_m=32, cluster=2, split=False),
+    "pairs, two rows of consumers": replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
+    "four blocks, two words": replace(SMALL, tile_m=32, tile_n=128, cluster=4, split=False),
+    "whole tiles": replace(SMALL, split=False),
+}
+
+
+def exact(m, n, k, group_size, config, run_on, **options):
+    problem = testing.exact_problem(m, n, k, group_size, seed=m + n + k)
+    config = replace(config, group_blocks=-1 if group_size == -1 else group_size // 16)
+    actual = run_kernel(KERNEL, problem.x, problem.weight, config=config, run_on=run_on, **options).c
+    assert (actual == problem.expected).all(), np.argwhere(actual != problem.expected)[:4]
+
+
+@pytest.mark.parametrize("name", ARRANGEMENTS)
+def test_every_arrangement_is_exact(name, run_on):
+    exact(20, 192, 320, -1, ARRANGEMENTS[name], run_on, sms=4)
+
+
+@pytest.mark.parametrize("group_size", (-1, 32, 64, 128, 256))
+def test_groups_larger_and_smaller_than_a_stage(group_size, run_on):
+    exact(5, 128, 512, group_size, replace(SMALL, tile_n=128), run_on, sms=2)
+
+
+@pytest.mark.parametrize("m", (1, 15, 16, 17, 33))
+def test_rows_that_do_not_exist_are_never_written(m, run_on):
+    exact(m, 64, 128, 64, SMALL, run_on, sms=2)
+
+
+@pytest.mark.parametrize("n, k", ((8, 16), (72, 48), (136, 80), (200, 144)))
+@pytest.mark.parametrize("name", ("two words", "a pair of blocks"))
+def test_tails_of_n_and_k(name, n, k, run_on):
+    exact(3, n, k, -1, ARRANGEMENTS[name], run_on, sms=2)
+
+
+@pytest.mark.parametrize("sms", (1, 2, 3, 5, 7))
+def test_stripes_of_any_number_of_blocks(sms, run_on):
+    """Tiles cut at every place: whole ones, one shared by many blocks, a block with parts of two."""
+    exact(20, 192, 320, 64, SMALL, run_on, sms=sms)
+
+
+@pytest.mark.parametrize("group_m", (1, 2, 8))
+def test_any_order_of_tiles(group_m, run_on):
+    exact(50, 192, 128, 64, replace(SMALL, group_m=group_m), run_on, sms=3)
+
+
+def test_rows_of_x_may_lie_apart(run_on):
+    exact(5, 64, 128, 64, SMALL, run_on, sms=1, a_stride=152)
+
+
+def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
+    """The ring goes round, and its parities with it, across the tiles of one block."""
+    exact(33, 192, 448, 64, SMALL, run_on, sms=1)
+    exact(33, 192, 448, 64, replace(SMALL, k_groups=2, stages=4), run_on, sms=1)
+    exact(33, 192, 448, 64, replace(SMALL, tile_m=32, cluster=2, split=False), run_on, sms=2)
+
+
+def real_problem(m, n, k, group_size):
+    generator = np.random.default_rng(m + n + k)
+    x = generator.standard_normal((m, k)).astype(np.float16)
+    return x, quantize(generator.standard_normal((k, n)).astype(np.float32), group_size=group_size)
+
+
+@pytest.mark.parametrize("name", ("two warpgroups, two words", "pairs, two rows of consumers"))
+def test_real_data_stays_under_the_elementwise_bound(name, run_on):
+    x, weight = real_problem(20, 256, 256, 128)
+    report = reference.check(run_kernel(KERNEL, x, weight, config=ARRANGEMENTS[name], run_on=run_on, sms=4).c, x, weight)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("name", ("one word, one warpgroup", "pairs, two rows of consumers"))
+def test_any_order_of_warps_gives_the_same_bits(name, run_on):
+    """Whoever comes last adds up, and in the same order."""
+    x, weight = real_problem(20, 192, 320, 64)
+    config = replace(ARRANGEMENTS[name], group_blocks=4)
+    bits = [run_kernel(KERNEL, x, weight, config=config, run_on=run_on, sms=4, seed=seed).c.view(np.uint16) for seed in range(3)]
+    assert all((other == bits[0]).all() for other in bits[1:])
+
+
+def test_per_column_scales_are_applied_before_the_cast(run_on):
+    """Sums of 2^20 meet scales of 2^-10, in registers and across a cluster."""
+    weight = testing.exact_problem(2, 64, 256, -1, seed=1).weight
+    weight = replace(weight, codes=np.full((256, 64), 12, np.uint8), scales=np.full((1, 64), 2.0 ** -10, np.float16))
+    for name in ("one word, one warpgroup", "a pair of blocks"):
+        config = replace(ARRANGEMENTS[name], group_blocks=-1)
+        assert (run_kernel(KERNEL, np.full((2, 256), 1024, np.float16), weight, config=config, run_on=run_on, sms=2).c == 1024).all()
+
+
+@pytest.mark.parametrize("wrong, rule", (
+    ({"tile_m": 24}, "multiple of 16"), ({"tile_n": 192}, "64, 128 or 256"), ({"warpgroups": 3}, "1 or 2"), ({"group_blocks": 3}, "group sizes"),
+    ({"tile_m": 256}, "accumulators"), ({"stages": 1}, "at least 2"), ({"stages": 2, "k_groups": 2}, "at least 4"), ({"stages": 12}, "shared memory"), ({"k_groups": 2, "stages": 5}, "divide stages"),
+    ({"cluster": 3}, "1, 2, 4 or 8"), ({"cluster": 2}, "split must be False"), ({"group_m": 0}, "at least 1")))
+def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
+    with pytest.raises(ValueError, match=rule):
+        WgmmaConfig(**wrong)
+
+
+PRODUCTION = (
+    WgmmaConfig(32, 256, stages=8, k_groups=2), WgmmaConfig(32, 256, stages=8, k_groups=2, split=False), WgmmaConfig(64, 256, stages=8), WgmmaConfig(64, 256, stages=8, split=False),
+    WgmmaConfig(128, 128, stages=7, cluster=2, split=False), WgmmaConfig(128, 256), WgmmaConfig(128, 256, split=False),
+    WgmmaConfig(256, 64, warpgroups=1, stages=4, split=False), WgmmaConfig(256, 128, stages=4), WgmmaConfig(256, 128, stages=4, split=False))
+
+
+@pytest.mark.parametrize("group_blocks", (-1, 8))
+@pytest.mark.parametrize("config", PRODUCTION, ids=lambda c: f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}s{c.split}")
+def test_gates(config, group_blocks):
+    """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made to wait for another by the assembler."""
+    config = replace(config, group_blocks=group_blocks)
+    compiled = compiler.build(KERNEL, config)
+    assert not gates.broken_promises(compiled)
+    assert gates.opcode_count(compiled, "wgmma.mma_async") == 4 * config.words
+    assert compiled.shared_bytes <= SHARED_LIMIT
+    if compiled.resources.opcodes_from == "sass":
+        assert compiled.resources.count("HGMMA") == 4 * config.words
+        assert compiled.resources.count("WARPGROUP.DEPBAR") == 5, "the assembler put waits of its own between the multiplies"
+        assert compiled.resources.count("USETMAXREG") == (0 if config.consumer_registers is None else 2)
