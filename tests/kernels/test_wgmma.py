@@ -122,8 +122,8 @@ def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
 
 PRODUCTION = (
     WgmmaConfig(32, 256, stages=8, k_groups=2), WgmmaConfig(32, 256, stages=8, k_groups=2, split=False), WgmmaConfig(64, 256, stages=8), WgmmaConfig(64, 256, stages=8, split=False),
-    WgmmaConfig(128, 128, stages=7, cluster=2, split=False), WgmmaConfig(128, 256), WgmmaConfig(128, 256, split=False),
-    WgmmaConfig(256, 64, warpgroups=1, stages=4, split=False), WgmmaConfig(256, 128, stages=4), WgmmaConfig(256, 128, stages=4, split=False))
+    WgmmaConfig(128, 128, stages=7, cluster=2, split=False), WgmmaConfig(128, 128, stages=7, split=False), WgmmaConfig(128, 256, split=False),
+    WgmmaConfig(256, 64, warpgroups=1, stages=4, split=False), WgmmaConfig(256, 128, stages=4, split=False))
 
 
 @pytest.mark.parametrize("group_blocks", (-1, 8))
