@@ -1,7 +1,7 @@
 """The Hopper kernel for larger batches: ``wgmma`` on the transposed product, straight from Marlin's bytes.
 
 ``C[m, n] = A[m, k] @ W[k, n]``; parameters: tensor maps (``tensor_maps``) of a [m, k], its rows a_stride elements apart and 16-byte aligned, of c [m, n], and
-in Marlin's order of b int32 [k/16, 2 n_packed] and scales [groups, n_packed], n_packed = n completed to 64; c and scales once more as addresses; partials fp32 and locks int32
+in Marlin's order of b int32 [k/16, 2 n_packed] and scales [groups, n_packed], n_packed = n completed to 64; c and scales once more as addresses; bias [n]; partials fp32 and locks int32
 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. m any, k a multiple of 16, n of 8.
 
 Why it works without a relayout: ``wgmma`` takes its first operand from registers, 16 rows a warp. Word j of a lane's 16-byte vector, dequantised and
@@ -17,7 +17,7 @@ The ideas, in the order in which the kernel reads:
   of the blocks: no block waits for another, and the same input gives the same bits.
 - *Output.* ``stmatrix`` transposes the accumulators into shared memory, each warp its own columns, and a tensor store carries them off while the next tile begins.
 """
-from numba_marlin.kernels.definition import KernelDefinition, ceil_div
+from numba_marlin.kernels.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.pipeline import pipeline_verbs
 from numba_marlin.kernels.wgmma_config import ALIGNMENT, PRODUCER_REGISTERS, STAGE_K, STAGE_ROWS, WARPGROUP, WgmmaConfig
 from numba_marlin.kernels.wgmma_exchange import exchange_verbs
@@ -43,7 +43,7 @@ def make(lang, config):
     exchange = exchange_verbs(lang, config)
     open_exchange, add_groups, add_blocks, close_exchange = exchange.open_exchange, exchange.add_groups, exchange.add_blocks, exchange.close_exchange
     output = output_verbs(lang, config)
-    combine, scale_columns, write_result, drain = output.combine, output.scale_columns, output.write_result, output.drain
+    combine, finish_columns, write_result, drain = output.combine, output.finish_columns, output.write_result, output.drain
     MOVE_REGISTERS = config.consumer_registers is not None
     give_registers, take_registers = ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS), ptx.setmaxnreg_inc(n=config.consumer_registers or 240)
 
@@ -67,7 +67,7 @@ def make(lang, config):
             item = next_item(work, item)
 
     @lang.device
-    def consume(shared, c, c_map, scales, partials, locks, sizes):
+    def consume(shared, c, c_map, scales, bias, partials, locks, sizes):
         lane_place = own_place()
         work = plan(sizes)
         place = consumer_start()
@@ -78,11 +78,11 @@ def make(lang, config):
             sums = add_groups(sums, shared, turn, lane_place)
             if lane_place[5] == uint32(0):
                 if CLUSTER > 1:
-                    add_blocks(sums, shared, turn, c, scales, item, work, lane_place, sizes)
+                    add_blocks(sums, shared, turn, c, scales, bias, item, work, lane_place, sizes)
                 else:
                     whole, sums = combine(sums, shared + uint32(FLAGS), partials, locks, item, work, lane_place)
                     if whole:
-                        sums = scale_columns(sums, scales, item, work, lane_place, sizes)
+                        sums = finish_columns(sums, scales, bias, item, work, lane_place, sizes)
                         write_result(sums, shared + uint32(C_SHARED), c_map, item, work, lane_place)
             turn = uint32(turn + uint32(1))
             item = next_item(work, item)
@@ -103,7 +103,7 @@ def make(lang, config):
         else:
             if MOVE_REGISTERS:
                 take_registers()
-            consume(shared, c, c_map, scales, partials, locks, sizes)
+            consume(shared, c, c_map, scales, bias, partials, locks, sizes)
 
     return kernel
 
@@ -113,10 +113,10 @@ def tensor_maps(config, m, n, k, a_stride):
     boxes of a tile's rows by one warp's columns."""
     columns, n_packed, groups = 16 * config.words, ceil_div(n, 64) * 64, ceil_div(k, 16 * config.group_blocks) if config.grouped else 1
     return {
-        "a_map": ("a", TensorMap("float16", (m, k), (2 * a_stride, 2), (config.tile_m, STAGE_K), 128, 256)),
+        "a_map": ("a", TensorMap(config.dtype, (m, k), (2 * a_stride, 2), (config.tile_m, STAGE_K), 128, 256)),
         "b_map": ("b", TensorMap("uint64", (k // 16, n_packed), (8 * n_packed, 8), (STAGE_ROWS, config.tile_n), 0, 256)),
-        "s_map": ("scales", TensorMap("float16", (groups, n_packed), (2 * n_packed, 2), (max(1, config.groups_per_stage), config.tile_n), 0, 128)),
-        "c_map": ("c", TensorMap("float16", (m, n), (2 * n, 2), (config.tile_m, columns), 2 * columns, 0)),
+        "s_map": ("scales", TensorMap(config.dtype, (groups, n_packed), (2 * n_packed, 2), (max(1, config.groups_per_stage), config.tile_n), 0, 128)),
+        "c_map": ("c", TensorMap(config.dtype, (m, n), (2 * n, 2), (config.tile_m, columns), 2 * columns, 0)),
     }
 
 
@@ -132,6 +132,7 @@ KERNEL = KernelDefinition(
     grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
     workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
     tensor_maps=tensor_maps,
+    takes=Takes(dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")), bias=True, column_step=8, group_sizes=(-1, 32, 64, 128, 256)),
     waits=False,
     cluster=lambda config: config.cluster,
     min_arch="sm_90a",

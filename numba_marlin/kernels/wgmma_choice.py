@@ -1,6 +1,6 @@
 """Which configurations of the Hopper kernel for larger batches suit a problem, and how long each is likely to take. Pure.
 
-``choices(m, n, k, group_size, sms)`` -> tuple of Choice(config, microseconds), the fastest first. The times are modelled: a fixed part of the launch,
+``choices(m, n, k, group_size, sms, ...)`` -> tuple of Choice(config, microseconds), the fastest first. The times are modelled: a fixed part of the launch,
 a part for each tile of the busiest block, and the steps of k = 64 that it multiplies, each as long as its arrangement took on an H200 (132
 multiprocessors, graphs of launches, weights not in L2). Fitted to m = 32 to 4096, 8192 x 8192 and 16384 x 33792, g = 128. Within 10% of those.
 
@@ -52,21 +52,21 @@ class Choice:
     microseconds: float
 
 
-def choices(m, n, k, group_size, sms):
+def choices(m, n, k, group_size, sms, dtype="float16", bias=False):
     """Choices for C[m, n] = A[m, k] @ W[k, n] on a device of ``sms`` multiprocessors of Hopper's kind, the fastest first. Never empty."""
     found = []
     for arrangement in ARRANGEMENTS:
         # A tile of 256 rows of which half or more do not exist took twice the time of a full one; why is not known.
         if arrangement.tile_m == 256 and m % 256 and m % 256 <= 128 and m < 512:
             continue
-        config = config_of(arrangement, -1 if group_size == -1 else group_size // 16)
+        config = config_of(arrangement, -1 if group_size == -1 else group_size // 16, dtype, bias)
         found.append(Choice(config, predicted_us(arrangement, config, m, n, k, sms)))
     return tuple(sorted(found, key=lambda choice: choice.microseconds))
 
 
-def config_of(arrangement, group_blocks):
+def config_of(arrangement, group_blocks, dtype="float16", bias=False):
     a = arrangement
-    return WgmmaConfig(a.tile_m, a.tile_n, a.warpgroups, a.stages, group_blocks, a.split, k_groups=a.k_groups, cluster=a.cluster)
+    return WgmmaConfig(a.tile_m, a.tile_n, a.warpgroups, a.stages, group_blocks, a.split, k_groups=a.k_groups, cluster=a.cluster, dtype=dtype, bias=bias)
 
 
 def predicted_us(arrangement, config, m, n, k, sms):

@@ -17,7 +17,7 @@ PIECE_BYTES = 512  # 16 x 16 halves
 @dataclass(frozen=True)
 class WgmmaConfig:
     """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers that
-    take turns with the stages, and one producer. cluster: blocks that share each tile along k, and add up through each other's shared memory.
+    take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bias: added at the end. cluster: blocks that share each tile along k, and add up through each other's shared memory.
 
     stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
     do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
@@ -30,6 +30,8 @@ class WgmmaConfig:
     group_m: int = 8
     k_groups: int = 1
     cluster: int = 1
+    dtype: str = "float16"
+    bias: bool = False
 
     def __post_init__(self):
         if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
@@ -42,6 +44,8 @@ class WgmmaConfig:
             raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
         if self.words * self.tile_m > 256:
             raise ValueError(f"tile_m={self.tile_m} with {self.words} words a warp takes {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most")
+        if self.dtype not in ("float16", "bfloat16"):
+            raise ValueError(f"dtype={self.dtype!r} must be float16 or bfloat16")
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
         if self.k_groups not in (1, 2) or self.stages % self.k_groups:
@@ -58,6 +62,11 @@ class WgmmaConfig:
     @property
     def grouped(self):
         return self.group_blocks != -1
+
+    @property
+    def column_factors(self):
+        """Whether the sums of a column are scaled, or a bias added, before they leave."""
+        return self.bias or not self.grouped
 
     @property
     def words(self):

@@ -10,6 +10,7 @@ that each warp has of the tile. Two cluster barriers guard the buffer: *ready*, 
 from types import SimpleNamespace
 
 from numba_marlin.kernels.tuples import for_each, map_each
+from numba_marlin.kernels.wgmma_columns import column_verbs
 from numba_marlin.kernels.wgmma_config import PIECE_BYTES, WARPGROUP
 from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
@@ -23,7 +24,9 @@ def exchange_verbs(lang, config):
     uint32, uint64 = lang.uint32, lang.uint64
     corner = schedule_verbs(lang, config).corner
     ACCUMULATORS, WORDS, WARPGROUPS, K_GROUPS, CLUSTER = config.tile_m // 2, config.words, config.warpgroups, config.k_groups, config.cluster
-    grouped, PIECES, PIECES_PER_WORD = config.grouped, config.pieces, config.tile_m // 16
+    columns = column_verbs(lang, config)
+    factors, pair_of, finish_piece = columns.factors, columns.pair_of, columns.finish_quads(8)
+    COLUMN_FACTORS, PIECES, PIECES_PER_WORD = config.column_factors, config.pieces, config.tile_m // 16
     EXCHANGE, READY, FREE, C_SHARED = config.exchange_shared, config.cluster_barriers_shared, config.cluster_barriers_shared + 8, config.c_shared
     QUAD = WARPGROUP * 16
     WORD = ACCUMULATORS // 4 * QUAD
@@ -104,15 +107,7 @@ def exchange_verbs(lang, config):
         return s
 
     @lang.device
-    def scale_piece(s, scales, column, g):
-        """Per-column scales, in fp32; column: the piece's first. In every 32 columns the scales stand in the order 2i + {0, 1, 8, 9, 16, 17, 24, 25}."""
-        position = column // uint32(32) * uint32(32) + column // uint32(16) % uint32(2) * uint32(4) + g // uint32(2) * uint32(8) + g % uint32(2)
-        address = scales + uint64(position) * uint64(2)
-        low, high = ptx.cvt_f32_f16(ptx.ld_global_b16(address)), ptx.cvt_f32_f16(ptx.ld_global_b16(address + uint64(4)))
-        return s[0] * low, s[1] * low, s[2] * high, s[3] * high, s[4] * low, s[5] * low, s[6] * high, s[7] * high
-
-    @lang.device
-    def add_blocks(sums, shared, turn, c, scales, item, work, lane_place, sizes):
+    def add_blocks(sums, shared, turn, c, scales, bias, item, work, lane_place, sizes):
         warpgroup, own, first_word, block, lane, k_group = lane_place
         m, n, k = sizes
         if K_GROUPS == 1:
@@ -127,11 +122,11 @@ def exchange_verbs(lang, config):
             word, part = uint32(piece // uint32(PIECES_PER_WORD)), uint32(piece % uint32(PIECES_PER_WORD))
             s = sum_piece(uint32(own_sums(shared, lane_place) + piece * uint32(2 * QUAD)))
             column = uint32(tile_column + block * uint32(64) + (first_word + word) * uint32(16))
-            if not grouped and column < n:
-                s = scale_piece(s, scales, column, uint32(lane // uint32(4)))
+            if COLUMN_FACTORS:
+                s = finish_piece(s, factors(scales, bias, column, n, uint32(lane // uint32(4))))
             ptx.bar_warp_sync(uint32(ALL_LANES))
             ptx.stmatrix_x4_trans(scratch + (lane // uint32(16) * uint32(8) + lane % uint32(8)) * uint32(32) + lane // uint32(8) % uint32(2) * uint32(16),
-                                  (ptx.cvt_rn_f16x2_f32(s[0], s[1]), ptx.cvt_rn_f16x2_f32(s[2], s[3]), ptx.cvt_rn_f16x2_f32(s[4], s[5]), ptx.cvt_rn_f16x2_f32(s[6], s[7])))
+                                  (pair_of(s[0], s[1]), pair_of(s[2], s[3]), pair_of(s[4], s[5]), pair_of(s[6], s[7])))
             ptx.bar_warp_sync(uint32(ALL_LANES))
             row, column = uint32(tile_row + part * uint32(16) + lane // uint32(2)), uint32(column + lane % uint32(2) * uint32(8))
             if row < m and column < n:

@@ -7,6 +7,7 @@ column g + 8 h of the word's 16 and row 8 v + 2 t + e of x. ``lane_place``: (con
 from types import SimpleNamespace
 
 from numba_marlin.kernels.tuples import for_each, map_each
+from numba_marlin.kernels.wgmma_columns import column_verbs
 from numba_marlin.kernels.wgmma_config import WARPGROUP
 from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
@@ -15,13 +16,15 @@ ALL_LANES = 0xFFFFFFFF
 
 
 def output_verbs(lang, config):
-    """-> namespace of device functions: combine, scale_columns, write_result, drain."""
+    """-> namespace of device functions: combine, finish_columns, write_result, drain."""
     cuda, ptx = lang.cuda, lang.ptx
     uint32, uint64, int32 = lang.uint32, lang.uint64, lang.int32
     schedule = schedule_verbs(lang, config)
     corner, sharers = schedule.corner, schedule.sharers
     ACCUMULATORS, WORDS, CONSUMERS = config.tile_m // 2, config.words, config.warpgroups
-    PARTIAL, grouped, SPLIT = config.partial_bytes, config.grouped, config.split
+    PARTIAL, COLUMN_FACTORS, SPLIT = config.partial_bytes, config.column_factors, config.split
+    columns = column_verbs(lang, config)
+    factors, pair_of, finish = columns.factors, columns.pair_of, columns.finish_quads(ACCUMULATORS)
     QUAD = WARPGROUP * 16  # bytes of one accumulator quad of all threads of a warpgroup
     WORD = ACCUMULATORS // 4 * QUAD
     C_WARP, C_ROW = config.c_warp_bytes, 32 * config.words
@@ -36,16 +39,10 @@ def output_verbs(lang, config):
 
     @lang.device
     def store_sixteen_rows(values, address):
-        ptx.stmatrix_x4_trans(address, (ptx.cvt_rn_f16x2_f32(values[0], values[1]), ptx.cvt_rn_f16x2_f32(values[2], values[3]),
-                                        ptx.cvt_rn_f16x2_f32(values[4], values[5]), ptx.cvt_rn_f16x2_f32(values[6], values[7])))
-
-    @lang.device
-    def scale_quad(values, pair):
-        return values[0] * pair[0], values[1] * pair[0], values[2] * pair[1], values[3] * pair[1]
+        ptx.stmatrix_x4_trans(address, (pair_of(values[0], values[1]), pair_of(values[2], values[3]), pair_of(values[4], values[5]), pair_of(values[6], values[7])))
 
     put_word = for_each(lang, ACCUMULATORS, 4, lang.device(lambda values, address: ptx.st_global_v4_f32(address, values)), QUAD, uint64)
     add_word = map_each(lang, ACCUMULATORS, 4, add_quad, QUAD, uint64)
-    scale_word = map_each(lang, ACCUMULATORS, 4, scale_quad)
     store_word = for_each(lang, ACCUMULATORS, 8, store_sixteen_rows, 16 * C_ROW, uint32)
 
     @lang.device
@@ -61,12 +58,6 @@ def output_verbs(lang, config):
         return (add_word(one[0], address),)
 
     @lang.device
-    def scale_one(one, address):
-        """address: of the scale of column g of the word; that of column g + 8 stands two further on."""
-        low, high = ptx.cvt_f32_f16(ptx.ld_global_b16(address)), ptx.cvt_f32_f16(ptx.ld_global_b16(address + uint64(4)))
-        return (scale_word(one[0], (low, high)),)
-
-    @lang.device
     def store_one(one, place):
         """place: (start of the lane's row, chunk before the xor, what to xor it with)"""
         store_word(one[0], uint32(place[0] + uint32(place[1] ^ place[2]) * uint32(16)))
@@ -74,8 +65,23 @@ def output_verbs(lang, config):
     put = for_each(lang, WORDS, 1, put_one, WORD, uint64)
     add = map_each(lang, WORDS, 1, add_one, WORD, uint64)
     clear = map_each(lang, WORDS, 1, zero_one)
-    # one scale a column: in every 32 columns in the order 2i + {0, 1, 8, 9, 16, 17, 24, 25}, so word 1 begins 4 behind word 0, word 2 begins 32 behind
-    scale = map_each(lang, WORDS, 1, scale_one, lambda words: {1: 8, 2: 64}[words], uint64)
+
+    def finish_from(words):
+        """-> device function (sums, first column of a word, ...): word after word, 16 columns on each time"""
+        @lang.device
+        def finish_one(sums, column, scales, bias, n, g):
+            return (finish(sums[0], factors(scales, bias, column, n, g)),)
+
+        if words == 1:
+            return finish_one
+        rest = finish_from(words - 1)
+
+        @lang.device
+        def finish_more(sums, column, scales, bias, n, g):
+            return finish_one(sums[:1], column, scales, bias, n, g) + rest(sums[1:], uint32(column + uint32(16)), scales, bias, n, g)
+        return finish_more
+
+    finish_words = finish_from(WORDS)
 
     @lang.device
     def next_chunks(place):
@@ -126,17 +132,13 @@ def output_verbs(lang, config):
         return True, sums
 
     @lang.device
-    def scale_columns(sums, scales, item, work, lane_place, sizes):
-        """Per-column scales, in fp32, before the cast."""
-        if grouped:
+    def finish_columns(sums, scales, bias, item, work, lane_place, sizes):
+        """Per-column scales and a bias, in fp32, before the cast."""
+        if not COLUMN_FACTORS:
             return sums
-        row, tile_column = corner(work, item[0])
-        column = uint32(tile_column + lane_place[3] * uint32(64))
-        if column >= sizes[1]:
-            return sums
-        word, g = lane_place[2], uint32(lane_place[4] // uint32(4))
-        position = column + word // uint32(2) * uint32(32) + word % uint32(2) * uint32(4) + g // uint32(2) * uint32(8) + g % uint32(2)
-        return scale(sums, scales + uint64(position) * uint64(2))
+        row, column = corner(work, item[0])
+        first = uint32(column + lane_place[3] * uint32(64) + lane_place[2] * uint32(16))
+        return finish_words(sums, first, scales, bias, sizes[1], uint32(lane_place[4] // uint32(4)))
 
     @lang.device
     def write_result(sums, c_shared, c_map, item, work, lane_place):
@@ -162,4 +164,4 @@ def output_verbs(lang, config):
         if lane_place[4] == uint32(0):
             wait_for_store()
 
-    return SimpleNamespace(combine=combine, scale_columns=scale_columns, write_result=write_result, drain=drain)
+    return SimpleNamespace(combine=combine, finish_columns=finish_columns, write_result=write_result, drain=drain)

@@ -6,7 +6,7 @@ tile_m rows of x. A k16 row of a stage is one wgmma group; two groups are in fli
 """
 from types import SimpleNamespace
 
-from numba_marlin.kernels.verbs import number_verbs
+from numba_marlin.kernels.expand import expand_verbs
 from numba_marlin.kernels.wgmma_config import STAGE_ROWS
 
 DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)  # 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)
@@ -16,24 +16,24 @@ ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
 def tensor_verbs(lang, config, pipeline):
     """-> namespace with ``zero() -> sums`` and ``multiply_stages(shared, barriers, place, steps, lane_place) -> (place, sums)``"""
     ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
-    dequantize = number_verbs(lang).dequantize
+    expand = expand_verbs(lang, config.dtype, bits=4, origin=8)
+    times, wgmma_of_type = {"float16": (ptx.mul_f16x2, ptx.wgmma_m64k16_f32_f16_rs), "bfloat16": (ptx.mul_bf16x2, ptx.wgmma_m64k16_f32_bf16_rs)}[config.dtype]
     wait_full, release, advance = pipeline.wait_full, pipeline.release, pipeline.advance
     K_GROUPS, WARPGROUPS = config.k_groups, config.warpgroups
     WORDS, STAGE, W_SHARED, W_ROW = config.words, config.stage_bytes, config.x_stage_bytes, config.w_row_bytes
     S_SHARED, S_ROW = W_SHARED + STAGE_ROWS * W_ROW, config.s_row_bytes
     ACCUMULATORS, grouped, GROUP_ROWS = config.tile_m // 2, config.grouped, min(STAGE_ROWS, config.group_blocks) if config.grouped else STAGE_ROWS
-    wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=config.tile_m)
+    wgmma = wgmma_of_type(n=config.tile_m)
     zeros, keep_sums, keep_fragment = ptx.zero_f32(width=ACCUMULATORS), ptx.keep_f32(width=ACCUMULATORS), ptx.keep_u32(width=4)
     wait_for_last_but_one, wait_for_all = ptx.wgmma_wait_group(n=1), ptx.wgmma_wait_group(n=0)
 
     @lang.device
     def fragment(word, scale):
-        """One word -> the four registers of an A fragment, scaled; scale: f16x2, that of column g and that of column g + 8."""
-        d0, d1 = dequantize(word)
-        d2, d3 = dequantize(word >> uint32(8))
+        """One word -> the four registers of an A fragment, scaled; scale: that of column g and, above it, that of column g + 8."""
+        d0, d1, d2, d3 = expand(word)
         if grouped:
             low, high = ptx.both_low_f16x2(scale), ptx.both_high_f16x2(scale)
-            return ptx.mul_f16x2(d0, low), ptx.mul_f16x2(d2, high), ptx.mul_f16x2(d1, low), ptx.mul_f16x2(d3, high)
+            return times(d0, low), times(d2, high), times(d1, low), times(d3, high)
         return d0, d2, d1, d3
 
     @lang.device

@@ -9,6 +9,7 @@ import pytest
 
 from numba_marlin import compiler, reference, testing
 from numba_marlin.compiler import gates
+from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.wgmma import KERNEL
 from numba_marlin.kernels.wgmma_config import SHARED_LIMIT, WgmmaConfig
 from numba_marlin.quantize import quantize
@@ -93,6 +94,19 @@ def test_real_data_stays_under_the_elementwise_bound(name, run_on):
     assert report.ok, report
 
 
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("group_size", (-1, 64))
+@pytest.mark.parametrize("name", ("four words", "a pair of blocks"))
+def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, run_on):
+    generator = np.random.default_rng(4)
+    kind, k, n = float_type(dtype), 256, 72
+    x, bias = generator.standard_normal((20, k)).astype(kind), generator.standard_normal(n).astype(kind)
+    weight = quantize(generator.standard_normal((k, n)).astype(np.float32), group_size=group_size, scale_dtype=dtype)
+    config = replace(ARRANGEMENTS[name], group_blocks=-1 if group_size == -1 else 4, dtype=dtype, bias=True)
+    report = reference.check(run_kernel(KERNEL, x, weight, config=config, bias=bias, sms=2, run_on=run_on).c, x, weight, bias)
+    assert report.ok, report
+
+
 @pytest.mark.parametrize("name", ("one word, one warpgroup", "pairs, two rows of consumers"))
 def test_any_order_of_warps_gives_the_same_bits(name, run_on):
     """Whoever comes last adds up, and in the same order."""
@@ -114,7 +128,7 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
 @pytest.mark.parametrize("wrong, rule", (
     ({"tile_m": 24}, "multiple of 16"), ({"tile_n": 192}, "64, 128 or 256"), ({"warpgroups": 3}, "1 or 2"), ({"group_blocks": 3}, "group sizes"),
     ({"tile_m": 256}, "accumulators"), ({"stages": 1}, "at least 2"), ({"stages": 2, "k_groups": 2}, "at least 4"), ({"stages": 12}, "shared memory"), ({"k_groups": 2, "stages": 5}, "divide stages"),
-    ({"cluster": 3}, "1, 2, 4 or 8"), ({"cluster": 2}, "split must be False"), ({"group_m": 0}, "at least 1")))
+    ({"cluster": 3}, "1, 2, 4 or 8"), ({"cluster": 2}, "split must be False"), ({"group_m": 0}, "at least 1"), ({"dtype": "float32"}, "float16 or bfloat16")))
 def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
     with pytest.raises(ValueError, match=rule):
         WgmmaConfig(**wrong)
