@@ -18,7 +18,7 @@ from numba_marlin import compiler as compiler_room
 from numba_marlin import devices, driver, launch
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.floats import round_to
-from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel, rank
+from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel, kernel_of, rank
 from numba_marlin.interop import arrays
 
 BACKENDS = ("auto", "cuda", "emulator", "reference")
@@ -71,7 +71,7 @@ def plan(problem: Problem, backend: str, kernel: str | None = None, config: obje
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
     if kernel is None and config is not None:
-        kernel = "ampere"
+        kernel = kernel_of(config)
     reason = "asked for"
     if backend in ("auto", "cuda"):
         probe = driver.probe()

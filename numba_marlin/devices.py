@@ -32,6 +32,10 @@ class Device:
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
+    def runs(self, arch: str) -> bool:
+        """Whether code that needs ``arch`` can be compiled for this device."""
+        return target_named(self.target).supports(arch)
+
     def to_dict(self) -> dict:
         return {
             "name": self.name, "sms": self.sms, "arch": self.arch, "target": self.target,
@@ -73,6 +77,7 @@ SPECIFICATIONS = (
     Device("RTX 4090", 128, (8, 9), 99 * KB, 1.008e12, "spec"),
     Device("H100", 132, (9, 0), 227 * KB, 3.35e12, "spec"),
     Device("H200", 132, (9, 0), 227 * KB, 4.8e12, "spec"),
+    Device("B200", 148, (10, 0), 227 * KB, 7.7e12, "spec"),
     Device("RTX 5090", 170, (12, 0), 99 * KB, 1.792e12, "spec"),
 )
 

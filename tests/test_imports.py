@@ -27,7 +27,7 @@ ALLOWED = {
     "devices": {"compiler"},  # its table of targets
     "driver": {"devices", "errors"},
     "interop": {"driver", "formats"},
-    "heuristics": {"devices", "formats", "kernels", "layout"},
+    "heuristics": {"devices", "formats", "kernels", "layout", "tuned"},
     "launch": {"devices", "driver", "errors"},
     "calls": {"backends", "driver", "interop", "launch"},
     "tuned": {"compiler", "devices", "driver"},  # the place of the kernel cache and the sources' digest; whether a driver is there

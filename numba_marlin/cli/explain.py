@@ -33,9 +33,6 @@ def execute(args, report) -> bool:
     report.text(head, BOLD)
     for position, candidate in enumerate(candidates):  # the first is the choice, the others are to compare it with
         report.text("\n" + candidate, "" if position == 0 else DIM)
-    if stored is not None:
-        settings = ", ".join(f"{name}={value}" for name, value in stored.to_dict()["config"].items())
-        report.text(f"\nmeasured to be best here on {stored.date}, at m={tuned.bucket(args.m)}: {stored.kernel}, {stored.us:.2f} us; {settings}", BOLD)
     if target is not None:
         write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
     return True

@@ -144,10 +144,10 @@ def test_help_shows_examples_and_every_common_option(capsys, verb):
 def test_explain_says_and_serialises_the_choice(capsys, tmp_path):
     argv = ["explain", "--m", 16, "--n", 8192, "--k", 8192, "--device", "h200"]
     code, out, _ = run(capsys, *argv)
-    assert code == 0 and "1. ampere  grid 132 x 1 x 1" in out
+    assert code == 0 and "1. decode  grid 128 x 1 x 1" in out and "ampere  grid 132 x 1 x 1" in out
     code, data = run_json(capsys, *argv, "--out", tmp_path / "e.json")
     assert code == 0 and data["schema"] == "numba-marlin/explain/1" and data["ok"] is True
-    assert data["candidates"][0]["config"]["thread_n_blocks"] == 8
+    assert data["candidates"][0]["config"]["batch"] == 16 and data["candidates"][0]["modelled"]["predicted_us"] > 0
     assert json.loads((tmp_path / "e.json").read_text()) == data
 
 

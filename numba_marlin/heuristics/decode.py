@@ -1,0 +1,112 @@
+"""The decode kernel's configurations for a problem, and how long each is likely to take.
+
+The times are modelled: a fixed part, and the bytes that the busiest multiprocessor reads, at a rate. Both were fitted, an arrangement at a time, to runs
+on an H200 (132 multiprocessors, launches back to back, weights not in L2): m = 1 to 32, 4096 x 4096 to 33792 x 33792. Within 10% of those, except that
+4096 x 4096 is up to 20% faster. Another device's memory scales the rate.
+
+What was seen: a warp wants four k16 rows of a stage or more. A tile of 64 columns that is one block's alone costs no workspace (2.5 us), and wins
+where such tiles come out even, but each reads all of x: 6% as many bytes as weights at m = 1, as many at m = 16. From 9 rows on wide tiles win
+where there are enough of them. Three blocks an SM of four warps, or two of eight, were no faster than one of eight that waits less for registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from numba_marlin.devices import Device
+from numba_marlin.heuristics.choice import FITTED_BANDWIDTH_PER_SM, Description, check_groups, check_types, group_blocks_of, types_of, with_stages_that_fit
+from numba_marlin.heuristics.problem import Problem
+from numba_marlin.kernels.decode_config import COLUMNS, DecodeConfig
+from numba_marlin.kernels.definition import ceil_div
+
+X_SHARE = 0.27  # what a byte of x costs, beside one of weights: it comes from L2
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The fields of a configuration that the problem does not fix."""
+
+    batch: int
+    warps_n: int
+    warps_k: int
+    stage_k: int
+    stages: int
+    resident: int
+    whole: bool
+
+    def like(self, config: DecodeConfig) -> bool:
+        """Whether ``config`` is arranged so, be it with fewer stages."""
+        return all(getattr(config, name) == value for name, value in asdict(self).items() if name != "stages")
+
+
+FITTED = {  # us of a launch, bytes that a multiprocessor takes in a ns
+    Arrangement(8, 1, 8, 512, 7, 1, True): (2.6, 30.9),
+    Arrangement(8, 2, 8, 512, 4, 1, False): (5.0, 34.9),
+    Arrangement(8, 4, 2, 128, 5, 2, False): (5.7, 36.7),
+    Arrangement(16, 1, 8, 512, 5, 1, True): (2.9, 28.6),
+    Arrangement(16, 4, 2, 256, 4, 1, False): (7.5, 35.0),
+    Arrangement(16, 8, 1, 256, 3, 1, False): (9.5, 36.0),
+    Arrangement(32, 2, 4, 256, 4, 1, False): (6.5, 23.0),
+    Arrangement(32, 8, 1, 128, 4, 1, False): (9.5, 24.0),
+}
+OTHERWISE = {8: (5.5, 34.0), 16: (7.5, 33.0), 24: (8.0, 28.0), 32: (8.0, 23.0), 48: (9.0, 16.0), 64: (10.0, 12.0)}  # by batch, for arrangements that nobody measured
+
+
+def configurations(problem: Problem, device: Device) -> list[DecodeConfig]:
+    """Every arrangement that was measured, with fewer stages where small groups' scales take their place."""
+    found = []
+    for arrangement in FITTED:
+        settings = asdict(arrangement)
+        ragged = bool(problem.k % arrangement.stage_k or problem.n % (COLUMNS * arrangement.warps_n))
+        found.append(with_stages_that_fit(DecodeConfig, settings.pop("stages"), 2, **settings, group_blocks=group_blocks_of(problem), ragged=ragged,
+                                          **types_of(DecodeConfig, problem)))
+    return [config for config in found if config is not None]
+
+
+def described(problem: Problem, config: DecodeConfig, device: Device) -> Description:
+    return Description(predicted_us(problem, config, device), reasons(problem, config, device.sms), work(problem, config, device.sms))
+
+
+def check(config: DecodeConfig, problem: Problem) -> None:
+    """ValueError unless ``config`` was made for the problem's types, groups and tails."""
+    check_types(config, problem)
+    check_groups(config, problem)
+    if not config.ragged and (problem.n % config.columns or problem.k % config.stage_k):
+        raise ValueError(f"config.ragged=False needs n={problem.n} to be a multiple of {config.columns} and k={problem.k} of {config.stage_k}")
+
+
+def work(problem: Problem, config: DecodeConfig, sms: int) -> dict:
+    blocks = config.grid(problem.m, problem.n, problem.k, sms)[0]
+    tiles = {"k": ceil_div(problem.k, config.stage_k), "n": ceil_div(problem.n, config.columns), "m": ceil_div(problem.m, config.batch)}
+    columns = tiles["n"] * tiles["m"]
+    per_block = ceil_div(columns, blocks) * tiles["k"] if config.whole else ceil_div(columns * tiles["k"], blocks)
+    return {"tiles": tiles, "tiles_per_block": per_block, "busy": round(columns * tiles["k"] / (per_block * max(blocks, sms)), 3)}
+
+
+def predicted_us(problem: Problem, config: DecodeConfig, device: Device) -> float:
+    m, n, k = problem.m, problem.n, problem.k
+    fixed_us, rate = next((fit for each, fit in FITTED.items() if each.like(config)), OTHERWISE[config.batch])
+    if device.bandwidth_bytes:
+        rate *= device.bandwidth_bytes / device.sms / FITTED_BANDWIDTH_PER_SM
+    tiles, blocks = ceil_div(n, config.columns) * ceil_div(m, config.batch), config.grid(m, n, k, device.sms)[0]
+    scale_rows = k / (16 * config.group_blocks) if config.grouped else 1
+    tile_bytes = k * config.columns / 2 + 2 * scale_rows * config.columns + X_SHARE * 2 * k * min(m, config.batch)
+    busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
+    # blocks of the next launch run beside those of this one where they take no more than half of the device
+    overlap = 0.5 if config.whole and 2 * blocks <= device.sms else 1.0
+    return fixed_us + overlap * busiest / (1000 * rate)
+
+
+def reasons(problem: Problem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
+    m, columns = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
+    found = [f"batch steps of 8: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))} rows, the faithful kernel's tile for {16 * ceil_div(m, 16)}"]
+    if m > config.batch:
+        found.append(f"m={m} takes {ceil_div(m, config.batch)} passes of {config.batch} rows: weights are read that often")
+    if config.whole:
+        found.append(f"{columns} tiles of {config.columns} columns, each one block's alone: no sums to exchange, but every block reads all of x")
+    else:
+        found.append(f"all blocks take equal parts of {columns} tiles of {config.columns} columns, cut along k; who comes last adds up, nobody waits")
+    tails = [f"{name}={size} % {tile}" for name, size, tile in (("n", problem.n, config.columns), ("k", problem.k, config.stage_k)) if size % tile]
+    if tails:
+        found.append(f"a tail is left by {' and '.join(tails)}: the kernel with bounds checks")
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""What would run for a problem, and why, for people (``str``) and for programs (``to_dict``)."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass
+
+from numba_marlin import devices
+from numba_marlin.devices import Device
+from numba_marlin.heuristics.candidates import Candidate, rank
+from numba_marlin.heuristics.problem import Problem
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What would run for a problem on a device, and why. ``candidates[0]`` is the choice."""
+
+    problem: Problem
+    device: Device
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def choice(self) -> Candidate:
+        return self.candidates[0]
+
+    def to_dict(self) -> dict:
+        return {
+            "problem": asdict(self.problem) | {"least_bytes": self.problem.least_bytes},
+            "device": self.device.to_dict(),
+            "candidates": [each.to_dict() for each in self.candidates],
+        }
+
+    def __str__(self) -> str:
+        p, d = self.problem, self.device
+        groups = "one scale per column" if p.group_size == -1 else f"groups of {p.group_size}"
+        groups += "".join(f", {text}" for text, there in ((f"zero points ({p.zeros})", p.has_zeros), ("a bias", p.bias)) if there)
+        groups += "" if (p.dtype, p.scale_dtype) == ("float16", "float16") else f"; {p.dtype}, scales {p.scale_dtype}"
+        lines = [
+            f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], {p.bits}-bit weights, {groups}",
+            f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB shared memory a block ({d.source})",
+            f"moves at least {p.least_bytes:,} bytes" + (f", in {p.least_bytes / d.bandwidth_bytes * 1e6:.3g} us if nothing else took time" if d.bandwidth_bytes else "") + " (modelled)",
+        ]
+        for position, each in enumerate(self.candidates, start=1):
+            lines += ["", *_lines(each, position)]
+        return "\n".join(lines)
+
+
+def _lines(each: Candidate, position: int) -> list[str]:
+    config = ", ".join(f"{name}={value}" for name, value in asdict(each.config).items())
+    f = each.figures
+    work = f"blocks {f['blocks']}, waves {f['waves']:g}"
+    if "tiles" in f:
+        tiles = f["tiles"]
+        work += f"; tiles {tiles['k']} (k) x {tiles['n']} (n) x {tiles['m']} (m), {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
+    lines = [
+        f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads} threads, {each.shared_bytes / 1024:g} KiB shared",
+        *textwrap.wrap(config, 100, initial_indent="   ", subsequent_indent="   "),
+        *(f"   - {reason}" for reason in each.reasons),
+        f"   modelled: {work}" + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else ""),
+    ]
+    return lines
+
+
+def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types) -> Explanation:
+    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``.
+
+    types: dtype, bits, zeros, scale_dtype and bias of the ``Problem``.
+    """
+    problem = Problem(m, n, k, group_size, **types)
+    where = devices.device(device) if isinstance(device, str) else device
+    if not isinstance(where, Device):
+        raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")
+    return Explanation(problem, where, rank(problem, where))
