@@ -123,6 +123,8 @@ def output_verbs(lang, config):
         ptx.bar_sync(warpgroup + uint32(FIRST_BARRIER), uint32(WARPGROUP))
         if ptx.ld_shared_b32(flags + warpgroup * uint32(4)) == uint32(0):
             return False, sums
+        # With 128 sums a thread and group scales ptxas spills one register here, once a tile. Loads in smaller batches, with a barrier between them, made
+        # that 300 bytes; deriving lane_place anew after the multiply freed the register, and made ptxas serialise wgmma (C7515).
         sums = clear(sums, uint32(0))
         other = first_block
         while other <= last_block:
