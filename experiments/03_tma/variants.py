@@ -1,0 +1,237 @@
+"""The two Hopper kernels with another way of copying their weights: everything else, instruction by instruction, is the project's own.
+
+``VARIANTS[name]`` -> Variant: a KernelDefinition, and whether it reads Marlin's bytes or those relaid for its stages (``Variant.packed``).
+
+``decode`` copies a k16 row at a time (cp.async.bulk), ``wgmma`` a stage's box (a tensor copy). Here each also has the other's way, and one bulk copy of a
+relaid stage. A kernel's ``make`` takes ``load_verbs`` from its module: a variant is that same function with the name bound to one made here. Whole
+tiles only, groups of 16 to a stage's k.
+"""
+from dataclasses import dataclass, replace
+from types import FunctionType, SimpleNamespace
+
+from relayout import relaid
+
+from numba_marlin.kernels import ampere, decode, wgmma
+from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.wgmma_config import STAGE_K, STAGE_ROWS
+from numba_marlin.kernels.wgmma_schedule import schedule_verbs
+from numba_marlin.layout.tensor_map import TensorMap
+
+
+def bulk_copy(lang, hinted):
+    """-> (target, source, bytes, barrier, policy); the policy counts where ``hinted``"""
+    plain = lang.ptx.cp_async_bulk_g2s
+    if hinted:
+        return lang.ptx.cp_async_bulk_g2s_hint
+
+    @lang.device
+    def copy(target, source, byte_count, barrier, policy):
+        plain(target, source, byte_count, barrier)
+
+    return copy
+
+
+# Ways of copying the weights of one stage, for either kernel: way(lang, rows, columns, hinted) -> device function
+# (target, b, k16 row, column, number of the stage, barrier, policy, n).
+
+def bulk_rows(lang, rows, columns, hinted):
+    uint32, uint64 = lang.uint32, lang.uint64
+    copy, ROWS, ROW = bulk_copy(lang, hinted), rows, 8 * columns
+
+    @lang.device
+    def copy_weights(target, b, row, column, unit, barrier, policy, n):
+        pitch = uint64(n) * uint64(8)
+        source = b + uint64(row) * pitch + uint64(column) * uint64(8)
+        for i in range(ROWS):
+            copy(target + uint32(ROW * i), source, uint32(ROW), barrier, policy)
+            source += pitch
+
+    return copy_weights
+
+
+def tensor_box(lang, rows, columns, hinted):
+    """Only hinted: who reads weights twice has this way already."""
+    ptx, int32 = lang.ptx, lang.int32
+
+    @lang.device
+    def copy_weights(target, b, row, column, unit, barrier, policy, n):
+        ptx.cp_async_bulk_tensor_2d_g2s_hint(target, b, int32(column), int32(row), barrier, policy)
+
+    return copy_weights
+
+
+def relaid_stage(lang, rows, columns, hinted):
+    uint32, uint64 = lang.uint32, lang.uint64
+    copy, BYTES = bulk_copy(lang, hinted), 8 * rows * columns
+
+    @lang.device
+    def copy_weights(target, b, row, column, unit, barrier, policy, n):
+        copy(target, b + uint64(unit) * uint64(BYTES), uint32(BYTES), barrier, policy)
+
+    return copy_weights
+
+
+def decode_loader(way):
+    """``decode_load.load_verbs`` with another way."""
+    def load_verbs(lang, config, ring, schedule):
+        ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
+        if config.ragged or not config.grouped:
+            raise ValueError(f"{config}: variants of decode have no tails and take groups only")
+        next_unit, tile_at = schedule.next_unit, schedule.tile_at
+        producer_start, advance, wait_empty, expect, full = ring.producer_start, ring.advance, ring.wait_empty, ring.expect, ring.full
+        copy_weights = way(lang, config.stage_rows, config.columns, True)
+        BATCH, STAGES, STAGE_K, STAGE_ROWS_, STAGE_BYTES = config.batch, config.stages, config.stage_k, config.stage_rows, config.stage_bytes
+        COLUMNS, GROUP_BLOCKS, SCALE_ROW, SCALE_ROWS = config.columns, config.group_blocks, config.scale_row_bytes, config.scale_rows
+        SCALES_AT, X_AT, X_PITCH, FIXED = config.scales_at, config.x_at, config.x_pitch, config.weight_stage_bytes + config.scale_rows * config.scale_row_bytes
+
+        @lang.device
+        def fetch_weights(b, scales, unit, shared, barriers, place, policy, problem):
+            column, row_first, k_unit = unit
+            n = problem[1]
+            stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
+            expect(barriers, place, uint32(FIXED) + uint32(min(uint32(problem[0] - row_first), uint32(BATCH))) * uint32(2 * STAGE_K))
+            copy_weights(stage, b, k_unit * uint32(STAGE_ROWS_), column * uint32(COLUMNS), column * problem[4] + k_unit, barrier, policy, n)
+            pitch = uint64(n) * uint64(2)
+            source = scales + uint64(k_unit * uint32(STAGE_ROWS_) // uint32(GROUP_BLOCKS)) * pitch + uint64(column * uint32(2 * COLUMNS))
+            for group in range(SCALE_ROWS):
+                ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + group * SCALE_ROW), source, uint32(SCALE_ROW), barrier)
+                source += pitch
+
+        @lang.device
+        def fetch_x(a, unit, shared, barriers, place, problem):
+            column, row_first, k_unit = unit
+            pitch = uint64(problem[3]) * uint64(2)
+            batch = uint32(min(uint32(problem[0] - row_first), uint32(BATCH)))
+            source = a + uint64(row_first) * pitch + uint64(k_unit * uint32(2 * STAGE_K))
+            stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
+            row = uint32(0)
+            while row < batch:
+                ptx.cp_async_bulk_g2s(stage + uint32(X_AT) + row * uint32(X_PITCH), source, uint32(2 * STAGE_K), barrier)
+                source += pitch
+                row = uint32(row + uint32(1))
+
+        @lang.device
+        def produce(a, b, scales, shared, barriers, position, end, problem):
+            policy = ptx.create_policy_evict_first()
+            ahead = uint32(min(uint32(position + uint32(STAGES)), end))
+            tile = tile_at(position, end, problem)
+            first = (tile[0], tile[1], tile[3])
+            unit, at, place = first, position, producer_start()
+            while at < ahead:
+                fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
+                unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+            ptx.griddepcontrol_wait()
+            unit, at, place = first, position, producer_start()
+            while at < ahead:
+                fetch_x(a, unit, shared, barriers, place, problem)
+                unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+            while at < end:
+                wait_empty(barriers, place)
+                fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
+                fetch_x(a, unit, shared, barriers, place, problem)
+                unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+
+        return produce
+
+    return load_verbs
+
+
+def wgmma_loader(way):
+    """``wgmma_load.load_verbs`` with another way."""
+    def load_verbs(lang, config, pipeline):
+        ptx, uint32, int32 = lang.ptx, lang.uint32, lang.int32
+        if not config.grouped:
+            raise ValueError(f"{config}: variants of wgmma take groups only")
+        corner = schedule_verbs(lang, config).corner
+        wait_empty, expect, full, advance = pipeline.wait_empty, pipeline.expect, pipeline.full, pipeline.advance
+        copy_once, copy_often = way(lang, STAGE_ROWS, config.tile_n, True), way(lang, STAGE_ROWS, config.tile_n, False)
+        STAGE, W_SHARED, S_SHARED = config.stage_bytes, config.x_stage_bytes, config.x_stage_bytes + STAGE_ROWS * config.w_row_bytes
+        BYTES, TILE_M, TILE_N, GROUP_BLOCKS = config.copied_bytes, config.tile_m, config.tile_n, config.group_blocks
+
+        @lang.device
+        def fill_stages(shared, barriers, place, item, work, maps, sizes):
+            a_map, b, s_map = maps
+            row, column = corner(work, item[0])
+            once = sizes[0] <= uint32(TILE_M)
+            policy = ptx.create_policy_evict_first()
+            step, remaining = item[1], item[2]
+            while remaining != uint32(0):
+                target = shared + place[0] * uint32(STAGE)
+                barrier = full(barriers, place)
+                wait_empty(barriers, place)
+                expect(barriers, place, uint32(BYTES))
+                k_row, number = uint32(step * uint32(STAGE_ROWS)), uint32(column // uint32(TILE_N) * (sizes[2] // uint32(STAGE_K)) + step)
+                if once:
+                    copy_once(target + uint32(W_SHARED), b, k_row, column, number, barrier, policy, sizes[1])
+                else:
+                    copy_often(target + uint32(W_SHARED), b, k_row, column, number, barrier, policy, sizes[1])
+                ptx.cp_async_bulk_tensor_2d_g2s(target, a_map, int32(step * uint32(STAGE_K)), int32(row), barrier)
+                ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(S_SHARED), s_map, int32(column), int32(step * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)), barrier)
+                place = advance(place)
+                step = uint32(step + uint32(1))
+                remaining = uint32(remaining - uint32(1))
+            return place
+
+        return SimpleNamespace(fill_stages=fill_stages)
+
+    return load_verbs
+
+
+def with_loader(module, load_verbs):
+    """The ``make`` of a kernel's module, its ``load_verbs`` replaced."""
+    original = module.make
+    changed = FunctionType(original.__code__, {**vars(module), "load_verbs": load_verbs}, original.__name__, original.__defaults__, original.__closure__)
+
+    def make(lang, config):
+        return changed(lang, config)
+
+    return make
+
+
+def decode_maps(config, m, n, k, a_stride):
+    return {"b": ("b", TensorMap("uint64", (k // 16, n), (8 * n, 8), (config.stage_rows, config.columns), 0, 256))}
+
+
+def wgmma_maps(config, m, n, k, a_stride):
+    return {name: value for name, value in wgmma.tensor_maps(config, m, n, k, a_stride).items() if name != "b_map"}
+
+
+def _retyped(parameters, old, new, kind):
+    return tuple((new, kind) if name == old else (name, of) for name, of in parameters)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """engine: whose kernel it is; way: how its weights come; relaid: they are read in the order of its stages."""
+    engine: str
+    way: str
+    definition: KernelDefinition
+    relaid: bool = False
+
+    def packed(self, config, marlin):
+        """What parameter b points to, of Marlin's bytes [k/16, 2 n] (NumPy or torch)."""
+        if not self.relaid:
+            return marlin
+        return relaid(marlin, config.stage_rows, config.columns) if self.engine == "decode" else relaid(marlin, STAGE_ROWS, config.tile_n)
+
+
+def _decode(name, way, tensor=False):
+    parameters = _retyped(decode.KERNEL.parameters, "b", "b", "tensormap") if tensor else decode.KERNEL.parameters
+    more = {"tensor_maps": decode_maps} if tensor else {}
+    return replace(decode.KERNEL, name=name, parameters=parameters, make=with_loader(decode, decode_loader(way)), **more)
+
+
+def _wgmma(name, way):
+    return replace(wgmma.KERNEL, name=name, parameters=_retyped(wgmma.KERNEL.parameters, "b_map", "b", "u64"),
+                   make=with_loader(wgmma, wgmma_loader(way)), tensor_maps=wgmma_maps)
+
+
+VARIANTS = {
+    "ampere": Variant("ampere", "cp.async, native", ampere.KERNEL),
+    "decode": Variant("decode", "bulk rows, native", decode.KERNEL),
+    "decode_tensor": Variant("decode", "TMA box, native", _decode("decode_tensor", tensor_box, tensor=True)),
+    "decode_relaid": Variant("decode", "bulk, relaid", _decode("decode_relaid", relaid_stage), relaid=True),
+    "wgmma": Variant("wgmma", "TMA box, native", wgmma.KERNEL),
+    "wgmma_bulk": Variant("wgmma", "bulk rows, native", _wgmma("wgmma_bulk", bulk_rows)),
+    "wgmma_relaid": Variant("wgmma", "bulk, relaid", _wgmma("wgmma_relaid", relaid_stage), relaid=True),
+}
