@@ -25,6 +25,7 @@ import kernels  # noqa: E402
 from variants import VARIANTS  # noqa: E402
 
 COMPILE_SECONDS = 120
+SETTLE_SECONDS = 0.5
 BEGIN = time.monotonic()
 
 
@@ -95,6 +96,7 @@ class Measurement:
         from numba_marlin.bench.measure import timed
         from numba_marlin.bench.timing import GraphTimer, interleave
         timers = {name: GraphTimer(launch, self.amount.target_us, least) for name, launch in launches.items()}
+        self.watch.settle(SETTLE_SECONDS)  # an earlier cell may have been hot
         self.watch.clear()
         replays = iter(range(10**9))
         times = interleave(timers, self.amount.rounds, lambda: self.watch.sample() if next(replays) % 8 == 0 else None)
