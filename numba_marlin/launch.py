@@ -252,11 +252,10 @@ def workspace(ordinal: int, stream: int, partials_bytes: int, locks: int) -> tup
 
     Each capture of a stream has its own: two graphs captured on one stream may be replayed at the same time.
     """
+    with driver.on_device(ordinal):
+        apart = driver.capture_id(stream)
     if stream == PER_THREAD_STREAM:
-        apart = ("thread", threading.get_ident())
-    else:
-        with driver.on_device(ordinal):
-            apart = driver.capture_id(stream)
+        apart = (threading.get_ident(), apart)
     return _scratch(ordinal, stream, apart, "partials", partials_bytes), _scratch(ordinal, stream, apart, "locks", 4 * locks)
 
 

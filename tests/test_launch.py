@@ -317,8 +317,14 @@ def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):
         thread.join()
         return found[0]
 
-    assert launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4) != in_a_thread(), "one handle, two streams that run at the same time"
+    eager = launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4)
+    assert eager != in_a_thread(), "one handle, two streams that run at the same time"
     assert launch.workspace(0, 5, 64, 4) == launch.workspace(0, 5, 64, 4)
+    captured = []
+    for number in (1, 2):
+        fake.capturing = {launch.PER_THREAD_STREAM: number}
+        captured.append(launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4))
+    assert len({eager, *captured}) == 3, "its graphs may be replayed at the same time too"
 
 
 def test_a_launcher_knows_how_many_of_its_blocks_the_device_holds(fake):
