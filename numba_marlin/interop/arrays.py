@@ -129,12 +129,13 @@ def _view_cuda(array, kind: str) -> ArrayView:
     strides = interface.get("strides")
     if strides is None:
         strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    device = _device_of_pointer(address) if address else 0
     declared = interface.get("stream")
     stream = _STREAM_OF_INTERFACE.get(declared, declared)
     if kind == "cupy":
-        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
+        stream = sys.modules["cupy"].cuda.get_current_stream(device).ptr
     return ArrayView(
-        owner=array, kind=kind, device=_device_of_pointer(address) if address else 0, address=address, shape=shape,
+        owner=array, kind=kind, device=device, address=address, shape=shape,
         dtype=dtype, strides=tuple(strides), readonly=readonly, stream=stream,
     )
 
@@ -182,7 +183,8 @@ def contiguous(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
     if array.kind == "torch":
         return _view_torch(array.owner.detach().clone(memory_format=sys.modules["torch"].contiguous_format))
     if array.kind == "cupy":
-        return _view_cuda(array.owner.copy(order="C"), "cupy")
+        with sys.modules["cupy"].cuda.Device(array.device):
+            return _view_cuda(array.owner.copy(order="C"), "cupy")
     raise ValueError(
         f"{name} (strides {array.strides}, address % {alignment} = {array.address % alignment}) must be C-contiguous and "
         f"{alignment}-byte aligned: a {type(array.owner).__name__} cannot be copied here"

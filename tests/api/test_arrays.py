@@ -1,5 +1,7 @@
 """Contract under test: ``interop.arrays`` describes arrays of every library alike. Device arrays are stand-ins: only addresses matter."""
 
+import contextlib
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,6 +66,33 @@ def test_the_cuda_array_interface_is_read(monkeypatch):
     assert viewed(strides=(32, 2)).contiguous is False
     assert viewed(stream=1).stream == 0, "1 is the interface's name of the legacy default stream"
     assert viewed(stream=77).stream == 77
+
+
+def test_an_array_of_cupy_on_a_device_that_is_not_current_is_copied_where_it_lies_in_its_own_order(monkeypatch):
+    current = [0]
+
+    class ndarray:
+        __module__ = "cupy"
+
+        def __init__(self, device, strides):
+            self.device = device
+            self.__cuda_array_interface__ = {"shape": (4, 8), "typestr": "<f2", "data": (4096 * (1 + device), False), "strides": strides, "version": 3}
+
+        def copy(self, order):
+            return ndarray(current[0], None)
+
+    @contextlib.contextmanager
+    def on(device):
+        before, current[0] = current[0], device
+        yield
+        current[0] = before
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=on, get_current_stream=lambda device=0: SimpleNamespace(ptr=70 + device)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: address // 4096 - 1)
+    view = arrays.view("x", ndarray(1, (32, 2)))
+    copy = arrays.contiguous("x", view)
+    assert view.kind == "cupy" and view.stream == 71 and (copy.device, copy.stream, copy.contiguous) == (1, 71, True) and current == [0]
 
 
 class Tensor:
