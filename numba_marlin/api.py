@@ -112,7 +112,7 @@ def _check_beside(name: str, array: object, x: arrays.ArrayView, shape: tuple[in
     return view
 
 
-def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int]) -> arrays.ArrayView:
+def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int], bias: arrays.ArrayView | None) -> arrays.ArrayView:
     view = _check_beside("out", out, x, shape, "(m, n)")
     if view.readonly:
         raise ValueError("out is read-only, must be writable")
@@ -120,6 +120,8 @@ def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int]) -> arra
         raise ValueError(f"out (strides {view.strides}) on a device must be C-contiguous and 16-byte aligned")
     if arrays.overlap(x, view):
         raise ValueError("out overlaps x: every row of x is read after rows of out are written, so they must be separate")
+    if bias is not None and arrays.overlap(bias, view):
+        raise ValueError("out overlaps bias, which is read after some of out is written: they must be separate")
     return view
 
 
@@ -138,8 +140,9 @@ def matmul(
     stream: a raw handle or a stream object; default: the current stream of x's library. Host arrays are waited for.
     """
     plain = config is None and workspace is None
+    choice = (backend, kernel, compiler, bias is None)
     if plain and not return_info:
-        found = calls.again(x, p, out, bias, (backend, kernel, compiler, bias is None), stream)
+        found = calls.again(x, p, out, bias, choice, stream)
         if found is not None:
             result, _thread.last = found
             return result
@@ -148,8 +151,8 @@ def matmul(
     x_view = _check_x(x, p)
     problem = Problem.of(x_view.shape[0], p, x_view.type_name, bias is not None)
     shape = (problem.m, problem.n)
-    out_view = None if out is None else _check_out(out, x_view, shape)
-    bias_view = None if bias is None else arrays.contiguous("bias", _check_beside("bias", bias, x_view, (problem.n,), "(n,)"))
+    bias_view = None if bias is None else _check_beside("bias", bias, x_view, (problem.n,), "(n,)")
+    out_view = None if out is None else _check_out(out, x_view, shape, bias_view)
     if workspace is not None and not isinstance(workspace, Workspace):
         raise TypeError(f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace")
 
@@ -161,7 +164,7 @@ def matmul(
     else:
         result, info, prepared = _matmul_cuda(x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view)
         if plain and prepared is not None:
-            calls.remember(x, x_view, p, (backend, kernel, compiler, bias is None), prepared, stream)
+            calls.remember(x, x_view, p, choice, prepared)
     _thread.last = info
     calls.log_run(info)
     result = out if out is not None else result
@@ -178,8 +181,9 @@ def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None)
 
 
 def _matmul_host(x, out, p, problem, plan, compiler, workspace, bias):
-    host = arrays.contiguous("x", arrays.view("x", arrays.to_host(x, exact=True))).host
-    added = None if bias is None else arrays.to_host(bias, exact=True)
+    host, added = (
+        None if each is None else arrays.contiguous(name, arrays.view(name, arrays.to_host(each, exact=True))).host for name, each in (("x", x), ("bias", bias))
+    )
     if plan.backend == "reference":
         y, info = backends.run_reference(host, p, problem, plan.reason, added)
     else:
@@ -208,14 +212,15 @@ def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace, bias):
     handle = arrays.stream_handle(stream, x.stream)
     strides = any(name == "a_stride" for name, _ in plan.definition.parameters)
     a = arrays.rows("x", x) if strides else arrays.contiguous("x", x)
+    b = None if bias is None else arrays.contiguous("bias", bias)
     c = arrays.view("out", arrays.empty_like(x, (problem.m, problem.n))) if out is None else out
-    # x's library made the copy and the result in the order of its own stream, and hands their memory on in that order.
-    crossing = handle != x.stream and (a is not x or out is None)
-    if crossing:
-        driver.follow(x.device, handle, x.stream)
-    prepared, info = backends.run_cuda(a, c, p, problem, plan, compiler, x.device, handle, workspace, bias)
-    if crossing:
-        driver.follow(x.device, x.stream, handle)
+    # A library made copies and the result in the order of its own stream, and hands their memory on in that order.
+    crossed = {given.stream for given, made in ((x, a is not x or out is None), (bias, b is not bias)) if made} - {handle}
+    for stream in crossed:
+        driver.follow(x.device, handle, stream)
+    prepared, info = backends.run_cuda(a, c, p, problem, plan, compiler, x.device, handle, workspace, b)
+    for stream in crossed:
+        driver.follow(x.device, stream, handle)
     return c.owner, info, prepared if a is x else None
 
 

@@ -200,9 +200,10 @@ _device_weights: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 def device_weight(weight, ordinal: int) -> dict[str, driver.DeviceArray]:
     """``operands`` on the device; copied once and kept as long as ``weight`` lives, whose arrays must not change."""
     copies = _device_weights.setdefault(weight, {})
-    if ordinal not in copies:
-        copies[ordinal] = {name: driver.DeviceArray.from_host(each, ordinal) for name, each in operands(weight).items()}
-    return copies[ordinal]
+    found = copies.get(ordinal)
+    if found is None:  # of threads that copy at the same time all take the copy of one: a captured graph may already point to it
+        found = copies.setdefault(ordinal, {name: driver.DeviceArray.from_host(each, ordinal) for name, each in operands(weight).items()})
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ log = logging.getLogger("numba_marlin")
 class Call:
     """A ``Prepared`` product, unpacked to what a repetition touches."""
 
-    __slots__ = ("bound", "words", "lock", "enqueue", "info", "a_places", "c_places", "bias_places", "scratch", "shape", "c_strides", "a_bytes", "c_bytes", "keeps")
+    __slots__ = ("bound", "words", "lock", "enqueue", "info", "a_places", "c_places", "bias_places", "scratch", "shape", "c_strides", "a_bytes", "bias_bytes", "c_bytes", "keeps")
 
     def __init__(self, prepared: Prepared, x: ArrayView):
         problem = prepared.info.problem
@@ -36,9 +36,13 @@ class Call:
         low, high = x.extent()
         unit = 1 if x.kind == "torch" else x.itemsize  # torch counts strides in elements
         self.shape, self.c_strides = (problem.m, problem.n), (problem.n * unit, unit)
-        self.a_bytes, self.c_bytes = high - low, problem.m * problem.n * x.itemsize
+        self.a_bytes, self.bias_bytes, self.c_bytes = high - low, problem.n * x.itemsize, problem.m * problem.n * x.itemsize
 
-    def launch(self, a: int, c: int, bias: int) -> RunInfo:
+    def launch(self, a: int, bias: int, c: int, out) -> tuple | None:
+        """(out, RunInfo); None, and nothing is enqueued, if an address is not aligned or the result at c would lie in x or the bias."""
+        end = c + self.c_bytes
+        if (a | bias | c) & 15 or (a < end and c < a + self.a_bytes) or (bias < end and c < bias + self.bias_bytes):
+            return None
         words = self.words
         with self.lock:
             for place in self.a_places:
@@ -51,16 +55,12 @@ class Call:
             self.enqueue()
         if log.isEnabledFor(logging.INFO):
             log_run(self.info)
-        return self.info
+        return out, self.info
 
     def captured(self) -> bool:
         """Whether the stream is being captured, whatever device is current."""
         with driver.on_device(self.bound.launcher.ordinal):
             return driver.capture_id(self.bound.stream) is not None
-
-    def apart(self, a: int, c: int) -> bool:
-        """Whether x at a and the result at c share no byte."""
-        return c >= a + self.a_bytes or a >= c + self.c_bytes
 
 
 def log_run(info: RunInfo) -> None:
@@ -80,9 +80,8 @@ class _Torch:
         self.current_device, self.current_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
         self.capturing = torch.cuda.is_current_stream_capturing
 
-    def key(self, x, choice: tuple, stream: int | None) -> tuple:
-        device = x.get_device()
-        return x.shape, x.stride(), x.dtype, device, self.current_stream(device) if stream is None else stream, choice
+    def key(self, x, choice: tuple, stream: int) -> tuple:
+        return x.shape, x.stride(), x.dtype, x.get_device(), stream, choice
 
     def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         device = x.get_device()
@@ -91,24 +90,15 @@ class _Torch:
             return None
         if call.scratch and (self.capturing() if stream is None and self.current_device() == device else call.captured()):
             return None
-        a = x.data_ptr()
+        if bias is not None and (
+            type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.is_contiguous() or bias.dtype is not x.dtype or bias.device != x.device
+        ):
+            return None
         if out is None:
             out = x.new_empty(call.shape)
-            c = out.data_ptr()
-        else:
-            if type(out) is not type(x) or out.shape != call.shape or out.stride() != call.c_strides or out.dtype is not x.dtype or out.device != x.device:
-                return None
-            c = out.data_ptr()
-            if not call.apart(a, c):
-                return None
-        b = 0
-        if bias is not None:
-            if type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.is_contiguous() or bias.dtype is not x.dtype or bias.device != x.device:
-                return None
-            b = bias.data_ptr()
-        if (a | b | c) & 15:
+        elif type(out) is not type(x) or out.shape != call.shape or out.stride() != call.c_strides or out.dtype is not x.dtype or out.device != x.device:
             return None
-        return out, call.launch(a, c, b)
+        return call.launch(x.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(), out)
 
 
 class _Cupy:
@@ -118,35 +108,26 @@ class _Cupy:
         self.empty, self.current_stream = cupy.ndarray, cupy.cuda.get_current_stream
         self.current_device, self.is_capturing = cupy.cuda.runtime.getDevice, cupy.cuda.runtime.streamIsCapturing
 
-    def key(self, x, choice: tuple, stream: int | None) -> tuple:
-        return x.shape, x.strides, x.dtype.char, x.data.device_id, self.current_stream().ptr if stream is None else stream, choice
+    def key(self, x, choice: tuple, stream: int) -> tuple:
+        return x.shape, x.strides, x.dtype, x.data.device_id, stream, choice
 
     def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         a, dtype = x.data, x.dtype
         device = a.device_id
         if stream is None:
             stream = self.current_stream().ptr
-        call = calls.get((x.shape, x.strides, dtype.char, device, stream, choice))
+        call = calls.get((x.shape, x.strides, dtype, device, stream, choice))
         if call is None or self.current_device() != device or (call.scratch and stream not in driver.LEGACY_STREAMS and self.is_capturing(stream)):
             return None
-        a = a.ptr
+        if bias is not None and (
+            type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.flags.c_contiguous or bias.dtype != dtype or bias.data.device_id != device
+        ):
+            return None
         if out is None:
             out = self.empty(call.shape, dtype)
-            c = out.data.ptr
-        else:
-            if type(out) is not type(x) or out.shape != call.shape or out.strides != call.c_strides or out.dtype != dtype or out.data.device_id != device:
-                return None
-            c = out.data.ptr
-            if not call.apart(a, c):
-                return None
-        b = 0
-        if bias is not None:
-            if type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.flags.c_contiguous or bias.dtype != dtype or bias.data.device_id != device:
-                return None
-            b = bias.data.ptr
-        if (a | b | c) & 15:
+        elif type(out) is not type(x) or out.shape != call.shape or out.strides != call.c_strides or out.dtype != dtype or out.data.device_id != device:
             return None
-        return out, call.launch(a, c, b)
+        return call.launch(a.ptr, 0 if bias is None else bias.data.ptr, out.data.ptr, out)
 
 
 class _Numba:
@@ -155,14 +136,14 @@ class _Numba:
     def __init__(self, numba):
         self.empty, self.current_context = numba.cuda.device_array, numba.cuda.current_context
 
-    def key(self, x, choice: tuple, stream: int | None) -> tuple | None:
-        return (x.shape, x.strides, x.dtype.char, x.gpu_data.context.device.id, stream or 0, choice) if x.stream == 0 else None
+    def key(self, x, choice: tuple, stream: int) -> tuple | None:
+        return (x.shape, x.strides, x.dtype, x.gpu_data.context.device.id, stream, choice) if x.stream == 0 else None
 
     def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         if x.stream != 0 or bias is not None:
             return None
         device = x.gpu_data.context.device.id
-        call = calls.get((x.shape, x.strides, x.dtype.char, device, stream or 0, choice))
+        call = calls.get((x.shape, x.strides, x.dtype, device, stream or 0, choice))
         if call is None or (stream and call.scratch and call.captured()):
             return None
         if out is None:
@@ -171,10 +152,7 @@ class _Numba:
             out = self.empty(call.shape, x.dtype)
         elif type(out) is not type(x) or out.shape != call.shape or out.strides != call.c_strides or out.dtype != x.dtype or out.gpu_data.context.device.id != device:
             return None
-        a, c = x.device_ctypes_pointer.value, out.device_ctypes_pointer.value
-        if (a | c) & 15 or not call.apart(a, c):
-            return None
-        return out, call.launch(a, c, 0)
+        return call.launch(x.device_ctypes_pointer.value, 0, out.device_ctypes_pointer.value, out)
 
 
 _READERS = {"torch": _Torch, "cupy": _Cupy, "numba": _Numba}
@@ -195,9 +173,9 @@ def again(x, p, out, bias, choice: tuple, stream=None):
     return library.again(calls, x, out, bias, choice, stream)
 
 
-def remember(x, x_view, p, choice: tuple, prepared: Prepared, stream=None) -> None:
-    """Keep ``prepared``, which was made for x as it lies, for calls like it. ``stream``: None if it is the current one of x's library."""
-    given, stream = stream is not None, prepared.bound.stream
+def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
+    """Keep ``prepared``, which was made for x as it lies, for calls like it."""
+    stream = prepared.bound.stream
     if prepared.places is None or stream == launch.PER_THREAD_STREAM or x_view.kind not in _READERS:
         return
     with driver.on_device(x_view.device):
@@ -208,7 +186,7 @@ def remember(x, x_view, p, choice: tuple, prepared: Prepared, stream=None) -> No
         if type(x).__name__ not in ("Tensor", "ndarray", "DeviceNDArray"):  # a subclass may have a mind of its own
             return
         library = _libraries[type(x)] = _READERS[x_view.kind](sys.modules[x_view.kind])
-    key = library.key(x, choice, stream if given else None)
+    key = library.key(x, choice, stream)
     if key is None:
         return
     kept = _calls.get(id(p))

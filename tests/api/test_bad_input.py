@@ -79,6 +79,14 @@ def test_a_wrong_bias_is_refused(packed, x, bias, error, message):
         nm.matmul(x, packed, "reference", bias=bias)
 
 
+def test_a_bias_inside_out_is_refused(packed, x):
+    """A block may have written its row before another adds it."""
+    out = np.full((4, N), 7, np.float16)
+    with pytest.raises(ValueError, match="out overlaps bias"):
+        nm.matmul(x, packed, "reference", out=out, bias=out[1])
+    assert (out == 7).all()
+
+
 def test_out_beside_x_in_the_same_buffer_is_no_overlap(packed, x):
     buffer = np.zeros((4, K + N), np.float16)
     buffer[:, :K] = x

@@ -123,6 +123,8 @@ UNUSUAL = {
     "a bias with gaps": {"bias": Tensor((N,), BIAS, strides=(2,))},
     "a bias elsewhere": {"bias": Tensor((N,), BIAS, device=1)},
     "a misaligned bias": {"bias": Tensor((N,), BIAS + 2)},
+    "an out that holds the bias": {"out": Tensor((M, N), C), "bias": Tensor((N,), C + 2 * N)},
+    "an out that begins in the bias": {"out": Tensor((M, N), C), "bias": Tensor((N,), C - 2 * N + 16)},
 }
 
 
@@ -154,7 +156,7 @@ def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
     weight, out = Weight(), Tensor((M, N), C)
     what, launches = prepared(stream=99)
     x = Tensor()
-    calls.remember(x, ArrayView(x, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False), weight, CHOICE, what, SimpleNamespace(cuda_stream=99))
+    calls.remember(x, ArrayView(x, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False), weight, CHOICE, what)
     for asked, found in ((99, True), (SimpleNamespace(ptr=99), True), (98, False), (None, False)):
         launches.clear()
         assert (calls.again(x, weight, out, None, CHOICE, asked) is not None) is found and bool(launches) is found
@@ -162,11 +164,35 @@ def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
     assert calls.again(x, weight, out, None, CHOICE, 99) is None
 
 
-def test_an_out_right_beside_x_is_apart(state):
+def test_an_out_right_beside_x_or_the_bias_is_apart(state):
     weight = Weight()
     remembered(weight)
     for address in (A + 2 * M * K, A - 2 * M * N):
         assert calls.again(Tensor(), weight, Tensor((M, N), address), None, CHOICE) is not None
+    for address in (C - 2 * N, C + 2 * M * N):
+        assert calls.again(Tensor(), weight, Tensor((M, N), C), Tensor((N,), address), CHOICE) is not None
+
+
+def test_a_call_is_kept_for_the_stream_it_was_made_for(state):
+    """Which need not be the one that the library would name now: that of its current device, say."""
+    weight = Weight()
+    state.stream = 8
+    launches = remembered(weight, stream=7)
+    assert calls.again(Tensor(), weight, None, None, CHOICE) is None and launches == []
+    state.stream = 7
+    assert calls.again(Tensor(), weight, None, None, CHOICE) is not None
+
+
+@pytest.mark.parametrize("library", ("cupy", "numba"))
+def test_bytes_in_another_order_are_another_type(library):
+    """Their letter is the same."""
+    def array(dtype):
+        dtype = np.dtype(dtype)
+        context = SimpleNamespace(device=SimpleNamespace(id=0))
+        return SimpleNamespace(shape=(M, K), strides=(2 * K, 2), dtype=dtype, data=SimpleNamespace(device_id=0, ptr=A), stream=0, gpu_data=SimpleNamespace(context=context))
+
+    reader = object.__new__(calls._READERS[library])
+    assert reader.key(array("<f2"), CHOICE, 7) == reader.key(array("float16"), CHOICE, 7) != reader.key(array(">f2"), CHOICE, 7)
 
 
 def test_a_kernel_without_a_workspace_repeats_in_a_capture_too(state):
@@ -208,8 +234,7 @@ def test_calls_go_when_scratch_memory_is_released(state):
 def test_a_weight_has_a_bounded_number_of_calls(state, monkeypatch):
     monkeypatch.setattr(calls, "CALLS_PER_WEIGHT", 4)
     weight = Weight()
-    for stream in range(100, 111):
-        state.stream = stream
-        remembered(weight)
+    for state.stream in range(100, 111):
+        remembered(weight, stream=state.stream)
         assert calls.again(Tensor(), weight, None, None, CHOICE) is not None
         assert len(calls._calls[id(weight)]) <= 4

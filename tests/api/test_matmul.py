@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -145,6 +146,46 @@ def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monke
         done.clear()
         api._matmul_cuda(x, out, packed, heuristics.Problem(M, N, K), plan, "numba-cuda", stream, None, None)
         assert done == expected
+
+
+class Half:
+    """An array on device 0 that a library made, or would copy, on stream ``stream``."""
+
+    def __init__(self, shape, address, stream=None, strides=None):
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": "<f2", "data": (address, False), "version": 3, "stream": stream, "strides": strides}
+
+
+def test_a_kernel_waits_for_the_copy_of_a_bias_wherever_it_was_made(packed, monkeypatch):
+    done = []
+    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
+    monkeypatch.setattr(driver, "follow", lambda ordinal, stream, before: done.append((stream, before)))
+    monkeypatch.setattr(backends, "plan", lambda *arguments: SimpleNamespace(backend="cuda", definition=SimpleNamespace(parameters=())))
+    monkeypatch.setattr(backends, "run_cuda", lambda *arguments: (done.append(arguments[-1].address), backends.RunInfo("cuda", "", arguments[3], "a device", None)))
+    contiguous = arrays.contiguous
+    copied = {"bias": Half((N,), 0x9000, 5)}
+    monkeypatch.setattr(arrays, "contiguous", lambda name, view: view if view.contiguous else contiguous(name, arrays.view(name, copied[name])))
+    x, out = Half((M, K), 0x1000), Half((M, N), 0x20000)
+    apart, plain = Half((N,), 0x8000, 5, (4,)), Half((N,), 0x8000, 5)
+    for bias, stream, expected in ((plain, 7, [0x8000]), (apart, 7, [(7, 5), 0x9000, (5, 7)]), (apart, None, [(0, 5), 0x9000, (5, 0)]), (apart, 5, [0x9000])):
+        done.clear()
+        nm.matmul(x, packed, "cuda", out, bias=bias, stream=stream)
+        assert done == expected
+
+
+def test_threads_that_need_a_weight_at_the_same_time_share_one_copy(packed, monkeypatch):
+    """A graph that one of them captures goes on pointing to the copy it was given."""
+    copies, racing = [], []
+
+    def from_host(array, ordinal):
+        if not racing:
+            racing.append(None)
+            copies.append(backends.device_weight(packed, ordinal))  # another thread, from start to end
+        return object()
+
+    monkeypatch.setattr(backends, "_device_weights", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(driver.DeviceArray, "from_host", from_host)
+    copies += [backends.device_weight(packed, 0) for _ in range(2)]
+    assert all(each is copies[0] for each in copies)
 
 
 @pytest.fixture

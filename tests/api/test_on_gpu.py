@@ -183,7 +183,7 @@ def test_a_thread_without_a_context_and_one_with_somebody_elses(problem):
     def work(foreign):
         context = driver.bindings().cuCtxCreate(None, 0, 0)[1] if foreign else 0
         states.append((int(context), int(driver.call("cuCtxGetCurrent"))))
-        call.launch(x.data_ptr(), out.data_ptr(), 0)
+        call.launch(x.data_ptr(), 0, out.data_ptr(), out)
         states.append((int(context), int(driver.call("cuCtxGetCurrent"))))
         if foreign:
             driver.call("cuCtxDestroy", context)
