@@ -188,6 +188,14 @@ MEASURED = {
 }
 
 
+@pytest.mark.parametrize("m, n, k, tile", (
+    (64, 8192, 8192, (64, 256)), (128, 8192, 8192, (128, 128)), (256, 8192, 8192, (256, 64)), (4096, 8192, 8192, (256, 128)), (128, 33792, 16384, (128, 256)),
+))
+def test_the_tile_that_was_fastest_on_an_h200_leads(m, n, k, tile):
+    config = candidate(Problem(m, n, k), H200, "wgmma").config
+    assert (config.tile_m, config.tile_n) == tile
+
+
 @pytest.mark.parametrize("sizes", MEASURED)
 def test_predictions_are_near_what_was_measured(sizes):
     assert explain(*sizes).choice.figures["predicted_us"] == pytest.approx(MEASURED[sizes], rel=0.12)
