@@ -39,9 +39,9 @@ class Call:
         self.a_bytes, self.bias_bytes, self.c_bytes = high - low, problem.n * x.itemsize, problem.m * problem.n * x.itemsize
 
     def launch(self, a: int, bias: int, c: int, out) -> tuple | None:
-        """(out, RunInfo); None, and nothing is enqueued, if an address is not aligned or the result at c would lie in x or the bias."""
+        """(out, RunInfo); None, and nothing is enqueued, if an address is not aligned, x has no memory, or the result at c would lie in x or the bias."""
         end = c + self.c_bytes
-        if (a | bias | c) & 15 or (a < end and c < a + self.a_bytes) or (bias < end and c < bias + self.bias_bytes):
+        if not a or (a | bias | c) & 15 or (a < end and c < a + self.a_bytes) or (bias < end and c < bias + self.bias_bytes):
             return None
         words = self.words
         with self.lock:
@@ -49,9 +49,8 @@ class Call:
                 words[place] = a
             for place in self.c_places:
                 words[place] = c
-            if bias:
-                for place in self.bias_places:
-                    words[place] = bias
+            for place in self.bias_places:
+                words[place] = bias
             self.enqueue()
         if log.isEnabledFor(logging.INFO):
             log_run(self.info)
@@ -91,7 +90,7 @@ class _Torch:
         if call.scratch and (self.capturing() if stream is None and self.current_device() == device else call.captured()):
             return None
         if bias is not None and (
-            type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.is_contiguous() or bias.dtype is not x.dtype or bias.device != x.device
+            not isinstance(bias, type(x)) or bias.shape != call.shape[1:] or not bias.is_contiguous() or bias.dtype is not x.dtype or bias.device != x.device
         ):
             return None
         if out is None:
@@ -120,7 +119,7 @@ class _Cupy:
         if call is None or self.current_device() != device or (call.scratch and stream not in driver.LEGACY_STREAMS and self.is_capturing(stream)):
             return None
         if bias is not None and (
-            type(bias) is not type(x) or bias.shape != call.shape[1:] or not bias.flags.c_contiguous or bias.dtype != dtype or bias.data.device_id != device
+            not isinstance(bias, type(x)) or bias.shape != call.shape[1:] or not bias.flags.c_contiguous or bias.dtype != dtype or bias.data.device_id != device
         ):
             return None
         if out is None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from numba_marlin.formats.floats import float_type
 
+LIBRARIES = ("torch", "cupy", "numba")
 LEGACY_STREAM = 0
 _SHARED_DTYPES = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"}  # torch's and NumPy's
 _STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}  # 1 is the interface's name for the legacy default stream
@@ -88,7 +89,9 @@ class ArrayView:
 
 
 def _library(array: object) -> str:
-    return type(array).__module__.partition(".")[0]
+    """The one of LIBRARIES that the array's class comes from or derives from; else wherever the class comes from."""
+    homes = [each.__module__.partition(".")[0] for each in type(array).__mro__]
+    return next((home for home in homes if home in LIBRARIES), homes[0])
 
 
 def _view_numpy(array: np.ndarray, kind: str = "numpy", owner: object = None) -> ArrayView:
@@ -100,10 +103,13 @@ def _view_numpy(array: np.ndarray, kind: str = "numpy", owner: object = None) ->
 
 def _view_torch(tensor) -> ArrayView:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if tensor.device.type == "cpu" and dtype in _SHARED_DTYPES:
-        return _view_numpy(tensor.detach().numpy(), "torch", tensor)
     if tensor.device.type not in ("cuda", "cpu"):
         raise TypeError(f"a torch tensor on {tensor.device} must be on the CPU or a CUDA device")
+    host = tensor.detach().numpy() if tensor.device.type == "cpu" and dtype in _SHARED_DTYPES else None
+    if math.prod(tensor.shape) and not tensor.data_ptr():
+        raise ValueError(f"a torch tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized or given up")
+    if host is not None:
+        return _view_numpy(host, "torch", tensor)
     device = tensor.device.index if tensor.device.type == "cuda" else None
     itemsize = tensor.element_size()
     return ArrayView(

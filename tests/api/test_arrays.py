@@ -138,6 +138,19 @@ def test_a_tensor_type_that_numpy_does_not_have_is_refused_by_name():
         nm.quantize(Tensor("float8_e4m3fn"))
 
 
+def test_a_tensor_of_a_class_of_the_users_is_a_tensor():
+    mine = type("Mine", (Tensor,), {"__module__": "mine"})("bfloat16")
+    view = arrays.view("x", mine)
+    assert view.kind == "torch" and view.type_name == "bfloat16"
+
+
+def test_a_tensor_whose_memory_was_taken_away_is_refused():
+    freed = Tensor("float16", np.zeros((2, 2), np.float16))
+    freed.data_ptr = lambda: 0
+    with pytest.raises(ValueError, match=r"a torch tensor of shape \(2, 2\) has no memory"):
+        arrays.view("x", freed)
+
+
 @pytest.mark.parametrize(
     "stream, handle",
     [(None, 5), (0, 0), (77, 77), (SimpleNamespace(cuda_stream=8), 8), (SimpleNamespace(ptr=9), 9), (SimpleNamespace(handle=SimpleNamespace(value=10)), 10), (SimpleNamespace(handle=SimpleNamespace(value=None)), 0)],

@@ -104,6 +104,8 @@ UNUSUAL = {
     "not on a device": {"x": Tensor(device=-1)},
     "a stream asked for, and no out that is its": {"asked": 7},
     "a misaligned x": {"x": Tensor(address=A + 2)},
+    "an x whose memory was taken away": {"x": Tensor(address=0)},
+    "an out whose memory was taken away": {"out": Tensor((M, N), 0)},
     "another kind of array": {"x": np.zeros((M, K), np.float16)},
     "no array": {"x": None},
     "another kernel": {"choice": ("auto", "tiled", "numba-cuda", True)},
@@ -162,6 +164,15 @@ def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
         assert (calls.again(x, weight, out, None, CHOICE, asked) is not None) is found and bool(launches) is found
     state.capturing = True
     assert calls.again(x, weight, out, None, CHOICE, 99) is None
+
+
+def test_a_bias_that_is_a_parameter_repeats(state):
+    class Parameter(Tensor):
+        pass
+
+    weight = Weight()
+    launches = remembered(weight)
+    assert calls.again(Tensor(), weight, None, Parameter((N,), BIAS), CHOICE) is not None and launches == [[A, FRESH, BIAS, A]]
 
 
 def test_an_out_right_beside_x_or_the_bias_is_apart(state):
