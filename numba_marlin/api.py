@@ -134,7 +134,7 @@ def matmul(
     backend: "cuda"; "emulator" executes the same compiled kernel on the CPU; "reference" is the float64 product, rounded;
     "auto" takes CUDA if there is a usable device, else the emulator. ``last_run()``, ``return_info=True`` (-> result, RunInfo)
     and the log ("numba_marlin", INFO) say which it was.
-    x: NumPy, CuPy, torch or Numba; what a kernel cannot read where it lies is copied. out: [m, n] to write to, apart from x. bias and out
+    x: NumPy, CuPy, torch or Numba; what a kernel cannot read where it lies is copied. out: [m, n] to write to, apart from x and bias. bias and out
     are of x's type and where x is.
     kernel, config: a rung of the ladder and its configuration; default: ``explain``'s choice.
     stream: a raw handle or a stream object; default: the current stream of x's library. Host arrays are waited for.

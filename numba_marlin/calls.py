@@ -39,9 +39,9 @@ class Call:
         self.a_bytes, self.bias_bytes, self.c_bytes = high - low, problem.n * x.itemsize, problem.m * problem.n * x.itemsize
 
     def launch(self, a: int, bias: int, c: int, out) -> tuple | None:
-        """(out, RunInfo); None, and nothing is enqueued, if an address is not aligned, x has no memory, or the result at c would lie in x or the bias."""
+        """(out, RunInfo); None, and nothing is enqueued, for no memory, memory that is not aligned, and a result at c that would lie in x or the bias."""
         end = c + self.c_bytes
-        if not a or (a | bias | c) & 15 or (a < end and c < a + self.a_bytes) or (bias < end and c < bias + self.bias_bytes):
+        if not (a and c) or (a | bias | c) & 15 or (a < end and c < a + self.a_bytes) or (bias and bias < end and c < bias + self.bias_bytes):
             return None
         words = self.words
         with self.lock:
@@ -154,7 +154,7 @@ class _Numba:
         return call.launch(x.device_ctypes_pointer.value, 0, out.device_ctypes_pointer.value, out)
 
 
-_READERS = {"torch": _Torch, "cupy": _Cupy, "numba": _Numba}
+_READERS = {"torch.Tensor": _Torch, "cupy.ndarray": _Cupy, "numba.DeviceNDArray": _Numba}  # not what derives from them: it may have a mind of its own
 
 
 def again(x, p, out, bias, choice: tuple, stream=None):
@@ -175,16 +175,18 @@ def again(x, p, out, bias, choice: tuple, stream=None):
 def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
     """Keep ``prepared``, which was made for x as it lies, for calls like it."""
     stream = prepared.bound.stream
-    if prepared.places is None or stream == launch.PER_THREAD_STREAM or x_view.kind not in _READERS:
+    if prepared.places is None or stream == launch.PER_THREAD_STREAM:
         return
+    library = _libraries.get(type(x))
+    if library is None:
+        home = type(x).__module__.partition(".")[0]
+        reader = _READERS.get(f"{home}.{type(x).__name__}")
+        if reader is None:
+            return
+        library = _libraries[type(x)] = reader(sys.modules[home])
     with driver.on_device(x_view.device):
         if prepared.scratch and driver.capture_id(stream) is not None:
             return
-    library = _libraries.get(type(x))
-    if library is None:
-        if type(x).__name__ not in ("Tensor", "ndarray", "DeviceNDArray"):  # a subclass may have a mind of its own
-            return
-        library = _libraries[type(x)] = _READERS[x_view.kind](sys.modules[x_view.kind])
     key = library.key(x, choice, stream)
     if key is None:
         return

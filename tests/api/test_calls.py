@@ -24,6 +24,8 @@ FRESH = 0x90000  # where the stand-in allocates
 
 
 class Tensor:
+    __module__ = "torch"
+
     def __init__(self, shape=(M, K), address=A, strides=None, dtype="half", device=0):
         self.shape, self.address, self.dtype, self.device = shape, address, dtype, device
         self.strides = strides or (*shape[1:], 1)
@@ -194,7 +196,7 @@ def test_a_call_is_kept_for_the_stream_it_was_made_for(state):
     assert calls.again(Tensor(), weight, None, None, CHOICE) is not None
 
 
-@pytest.mark.parametrize("library", ("cupy", "numba"))
+@pytest.mark.parametrize("library", ("cupy.ndarray", "numba.DeviceNDArray"))
 def test_bytes_in_another_order_are_another_type(library):
     """Their letter is the same."""
     def array(dtype):
@@ -213,12 +215,13 @@ def test_a_kernel_without_a_workspace_repeats_in_a_capture_too(state):
     assert calls.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
 
 
-@pytest.mark.parametrize("what", ("a capture", "the stream of a thread", "an address in no word"))
+@pytest.mark.parametrize("what", ("a capture", "the stream of a thread", "an address in no word", "a class of the user's, whatever its name"))
 def test_what_cannot_be_repeated_is_not_kept(state, what):
     weight = Weight()
     state.capturing = what == "a capture"
     stream = launch.PER_THREAD_STREAM if what == "the stream of a thread" else 7
-    remembered(weight, stream=stream)
+    x = type("Tensor", (Tensor,), {"__module__": "mine"})() if what.startswith("a class") else None
+    remembered(weight, x, stream=stream)
     if what == "an address in no word":
         calls._calls.clear()
         nowhere = Prepared(prepared()[0].bound, None, None, False, ())
