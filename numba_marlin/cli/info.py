@@ -77,7 +77,8 @@ def _compilers() -> list[dict]:
 
 
 def _tool(name: str, without: str) -> dict:
-    from numba_marlin.compiler.assemble import find_tools, tool_version
+    from numba_marlin.compiler.assemble import tool_version
+    from numba_marlin.compiler.tools import find_tools
 
     paths = find_tools(name)
     return row(name, bool(paths), f"{tool_version(paths[0])}, {paths[0]}" if paths else without)

@@ -6,10 +6,8 @@ or does not know the target, is passed over. Without any, cubin is None and the 
 """
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from functools import lru_cache
@@ -18,24 +16,11 @@ from pathlib import Path
 from numba_marlin.compiler.errors import AssemblyError
 from numba_marlin.compiler.resources import Resources, count_ptx, count_sass, parse_log
 from numba_marlin.compiler.targets import Target
+from numba_marlin.compiler.tools import find_tools
 
-_WHEEL_DIRECTORIES = ("cu13/bin", "cuda_nvcc/bin", "cuda_nvdisasm/bin")  # inside the namespace package `nvidia`; CUDA 13, CUDA 12
 _TEXT = {"capture_output": True, "text": True, "errors": "replace"}
 _OWN_VERSION = re.compile(r"Unsupported \.version.*current version is '([\d.]+)'")
 _TOO_OLD = re.compile(r"Unsupported \.version|not defined for option 'gpu-name'|unsupported toolchain", re.IGNORECASE)
-
-
-@lru_cache(maxsize=None)
-def find_tools(name: str) -> tuple[str, ...]:
-    """Paths of every executable ``name`` (ptxas, nvdisasm), best first: pip wheels, CUDA_HOME, CUDA_PATH, PATH."""
-    file_name = name + (".exe" if os.name == "nt" else "")
-    directories = []
-    spec = importlib.util.find_spec("nvidia")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        directories += [os.path.join(root, directory) for directory in _WHEEL_DIRECTORIES]
-    directories += [os.path.join(os.environ[key], "bin") for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
-    candidates = [os.path.join(directory, file_name) for directory in directories] + [shutil.which(name) or ""]
-    return tuple(dict.fromkeys(path for path in candidates if os.path.isfile(path) and os.access(path, os.X_OK)))
 
 
 def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:

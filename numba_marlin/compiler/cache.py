@@ -18,9 +18,9 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from numba_marlin.compiler.assemble import find_tools
 from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to_bytes
-from numba_marlin.isa import ptx_directory
+from numba_marlin.compiler.tools import find_tools
+from numba_marlin.isa.directory import ptx_directory
 
 _TOOLKIT = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvdisasm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12",
             "cuda-core", "numpy")

@@ -18,7 +18,6 @@ from numba_marlin.isa import Instruction
 
 NAME = "numba-cuda"
 IMPORT_NAME = "numba_cuda"
-DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite")
 INSTALL = 'pip install "numba-marlin[cu13]" (or [cu12] for a driver of CUDA 12)'
 
 _lock = threading.RLock()

@@ -18,7 +18,6 @@ from numba_marlin.isa import Instruction
 
 NAME = "numba-cuda-mlir"
 IMPORT_NAME = "numba_cuda_mlir"
-DISTRIBUTIONS = ("numba-cuda-mlir", "numba")
 INSTALL = 'pip install "numba-marlin[cu13,mlir]" (or [cu12,mlir] for a driver of CUDA 12), on Python 3.11 or later'
 
 _lock = threading.RLock()

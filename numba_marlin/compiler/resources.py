@@ -35,13 +35,14 @@ class Resources:
         return sum(n for opcode, n in self.opcodes.items() if opcode == prefix or opcode.startswith(prefix + "."))
 
 
-_REGISTERS = re.compile(r"\b[Uu]sed (\d+) registers")
-_SMEM = re.compile(r"(\d+) bytes smem")
-_STACK = re.compile(r"(\d+) bytes stack frame|(?<=, )(\d+) stack\b")
-_SPILL_STORES = re.compile(r"(\d+) bytes spill stores")
-_SPILL_LOADS = re.compile(r"(\d+) bytes spill loads")
-_SERIALIZED = re.compile(r"\(C75\d\d\)[^\n]*wgmma[^\n]*")
-_LMEM = re.compile(r"(\d+) bytes lmem")
+# Patterns, not compiled here: ``Resources`` is needed for every kernel, these only for one that is assembled.
+_REGISTERS = r"\b[Uu]sed (\d+) registers"
+_SMEM = r"(\d+) bytes smem"
+_STACK = r"(\d+) bytes stack frame|(?<=, )(\d+) stack\b"
+_SPILL_STORES = r"(\d+) bytes spill stores"
+_SPILL_LOADS = r"(\d+) bytes spill loads"
+_SERIALIZED = r"\(C75\d\d\)[^\n]*wgmma[^\n]*"
+_LMEM = r"(\d+) bytes lmem"
 
 
 def parse_log(log: str) -> dict[str, int | str | None]:
@@ -52,7 +53,7 @@ def parse_log(log: str) -> dict[str, int | str | None]:
     not read: release 13.5 prints 5 for a kernel that has none.)
     """
     def last(pattern):
-        found = pattern.findall(log)
+        found = re.findall(pattern, log)
         if not found:
             return None
         groups = found[-1] if isinstance(found[-1], tuple) else (found[-1],)
@@ -60,7 +61,7 @@ def parse_log(log: str) -> dict[str, int | str | None]:
 
     figures: dict[str, int | str | None] = {"registers": last(_REGISTERS), "spill_stores": last(_SPILL_STORES), "spill_loads": last(_SPILL_LOADS), "stack": last(_STACK),
                "static_shared": last(_SMEM)}
-    figures["serialized"] = "; ".join(dict.fromkeys(_SERIALIZED.findall(log))) or None
+    figures["serialized"] = "; ".join(dict.fromkeys(re.findall(_SERIALIZED, log))) or None
     if figures["registers"] is not None:
         figures["static_shared"] = figures["static_shared"] or 0
     if last(_LMEM) == 0:
@@ -69,16 +70,16 @@ def parse_log(log: str) -> dict[str, int | str | None]:
     return figures
 
 
-_SASS_LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_SASS_LINE = r"(?m)^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)"
 
 
 def count_sass(listing: str) -> dict[str, int]:
     """Opcode (with its modifiers) -> number of instructions in an ``nvdisasm`` listing; NOPs are padding and left out."""
-    return dict(sorted(Counter(opcode for opcode in _SASS_LINE.findall(listing) if opcode != "NOP").items()))
+    return dict(sorted(Counter(opcode for opcode in re.findall(_SASS_LINE, listing) if opcode != "NOP").items()))
 
 
-_PTX_LABEL = re.compile(r"^\s*[$%\w]+:(?!:)")
-_PTX_OPCODE = re.compile(r"(?:@!?%?\w+\s+)?([a-z][\w.:]*)")
+_PTX_LABEL = r"^\s*[$%\w]+:(?!:)"
+_PTX_OPCODE = r"(?:@!?%?\w+\s+)?([a-z][\w.:]*)"
 
 
 def ptx_statements(ptx: str) -> list[str]:
@@ -102,7 +103,7 @@ def count_ptx(ptx: str) -> dict[str, int]:
     """Opcode (with its modifiers) -> number of instructions in PTX text; inline-assembly blocks included."""
     counts = Counter()
     for statement in ptx_statements(ptx):
-        match = _PTX_OPCODE.match(statement)
+        match = re.match(_PTX_OPCODE, statement)
         if match:
             counts[match[1]] += 1
     return dict(sorted(counts.items()))

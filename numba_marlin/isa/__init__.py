@@ -25,14 +25,18 @@ Types: u16 u32 i32 u64 f32. A vector is a tuple at the Python level, a single ou
 The room imports the standard library only. Turning an ``Instruction`` into something a kernel can call differs from compiler to compiler
 and happens, mechanically, in ``numba_marlin.compiler``.
 """
-from numba_marlin.isa.instruction import EFFECTS, TYPES, Instruction, InstructionError, Operand, parse_instruction
-from numba_marlin.isa.library import load_instructions, ptx_directory
+import importlib
 
-__all__ = ["EFFECTS", "TYPES", "Instruction", "InstructionError", "Operand", "load_instructions", "parse_instruction", "ptx_directory"]
+# public name -> module; loaded on first use, because a kernel out of the disk cache needs the directory alone
+_EXPORTS = dict.fromkeys(("EFFECTS", "TYPES", "Instruction", "InstructionError", "Operand", "parse_instruction"), "instruction") | {
+    "load_instructions": "library", "ptx_directory": "directory"}
+
+__all__ = list(_EXPORTS)
 
 
 def __getattr__(name):
-    # ``instructions`` is read from disk only when somebody asks for it.
-    if name == "instructions":
-        return load_instructions()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "instructions":  # read from disk only when somebody asks for it
+        return __getattr__("load_instructions")()
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -1,24 +1,11 @@
-"""Where the ``ptx/`` files are, and all of them loaded.
-
-In a checkout they stand at the top of the repository; setup.cfg installs the same directory as the data package ``numba_marlin.ptx``.
-"""
+"""All the ``ptx/`` files, loaded."""
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
 
+from numba_marlin.isa.directory import ptx_directory
 from numba_marlin.isa.instruction import Instruction, InstructionError, parse_instruction
-
-
-@lru_cache(maxsize=None)
-def ptx_directory() -> Path:
-    """The directory of the project's own instructions. FileNotFoundError if the installation lost it."""
-    package = Path(__file__).resolve().parent.parent
-    candidates = (package / "ptx", package.parent / "ptx")
-    for candidate in candidates:
-        if any(candidate.glob("*.ptx")):
-            return candidate
-    raise FileNotFoundError(f"no ptx/ directory with *.ptx files at {' or '.join(map(str, candidates))}")
 
 
 def load_instructions(directory=None) -> dict[str, Instruction]:
