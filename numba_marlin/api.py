@@ -127,7 +127,7 @@ def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int], bias: a
 
 def matmul(
     x, p: PackedWeight, backend: str = "auto", out=None, *, bias=None, kernel: str | None = None, config=None, stream=None,
-    compiler: str = COMPILERS[0], workspace: Workspace | None = None, return_info: bool = False,
+    compiler: str = COMPILERS[0], workspace: Workspace | None = None, batch_invariant: bool = False, return_info: bool = False,
 ):
     """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library and type (float16 or bfloat16) and on x's device.
 
@@ -138,9 +138,11 @@ def matmul(
     are of x's type and where x is.
     kernel, config: a rung of the ladder and its configuration; default: ``explain``'s choice.
     stream: a raw handle or a stream object; default: the current stream of x's library. Host arrays are waited for.
+    batch_invariant: a row of x gives the same bits whatever m is and wherever in x it stands, on one device and with one version of this package; what
+    that costs, ``explain(..., batch_invariant=True)`` predicts. With ``config``: that one must do so; the same for all m is the caller's to give.
     """
     plain = config is None and workspace is None
-    choice = (backend, kernel, compiler, bias is None)
+    choice = (backend, kernel, compiler, bias is None, batch_invariant)
     if plain and not return_info:
         found = calls.again(x, p, out, bias, choice, stream)
         if found is not None:
@@ -149,7 +151,7 @@ def matmul(
     _check_packed(p)
     _check_choice("compiler", compiler, COMPILERS)
     x_view = _check_x(x, p)
-    problem = Problem.of(x_view.shape[0], p, x_view.type_name, bias is not None)
+    problem = Problem.of(x_view.shape[0], p, x_view.type_name, bias is not None, batch_invariant)
     shape = (problem.m, problem.n)
     bias_view = None if bias is None else _check_beside("bias", bias, x_view, (problem.n,), "(n,)")
     out_view = None if out is None else _check_out(out, x_view, shape, bias_view)
@@ -228,7 +230,8 @@ def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices
     """What would run for ``x [m, k] @ w [k, n]``, on which grid, and why; ``str()`` it, or take ``.to_dict()``.
 
     device: a name (``devices.names()``) or a Device; None: this machine's GPU, or an H200 by its data sheet.
-    types: what is not the default of ``heuristics.Problem``: dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True.
+    types: what is not the default of ``heuristics.Problem``: dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True,
+    batch_invariant=True.
     """
     if device is None:
         probe = driver.probe()

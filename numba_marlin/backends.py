@@ -145,12 +145,16 @@ def operands(weight) -> dict[str, np.ndarray]:
 
 
 def run_reference(x: np.ndarray, weight, problem: Problem, reason: str, bias: np.ndarray | None = None) -> tuple[np.ndarray, RunInfo]:
-    """x [m, k] -> [m, n] of its type: the float64 product, and the bias, rounded once."""
+    """x [m, k] -> [m, n] of its type: the float64 product, and the bias, rounded once. Batch-invariant: row by row, for NumPy's order hangs on m."""
     from numba_marlin import reference
 
     start = time.perf_counter()
     with np.errstate(over="ignore", invalid="ignore"):  # above the largest number the right answer is infinity
-        exact = reference.matmul(x, weight)
+        if problem.batch_invariant:
+            q = reference.as_quantized(weight)
+            exact = np.concatenate([reference.matmul(row[None], q) for row in x])
+        else:
+            exact = reference.matmul(x, weight)
         y = round_to(exact if bias is None else exact + bias.astype(np.float64), x.dtype)
     return y, RunInfo("reference", reason, problem, "CPU, float64", time.perf_counter() - start)
 

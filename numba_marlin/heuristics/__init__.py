@@ -4,6 +4,7 @@ In:  a ``Problem`` (sizes and types) and a ``Device`` (``devices.py``).
 Out: ``rank`` -> tuple of ``Candidate``, best first. Every kernel has a module here that proposes configurations and predicts their times, from figures
      that were measured on an H200; another device's memory scales what memory limits, nothing else. A configuration that the device cannot hold
      or run is left out. Where ``bench --autotune`` has measured the candidates on this machine, its winner leads (``tuned``).
+A problem may ask to be ``batch_invariant``: ``invariance`` has the rule.
 ``explain`` wraps the same in an ``Explanation`` whose ``str()`` is for people and whose ``to_dict()`` is for programs.
 
 Every figure in ``Candidate.figures`` follows from the shapes and the device's numbers: it is modelled.

@@ -65,6 +65,11 @@ def configurations(problem: Problem, device: Device) -> list[AmpereConfig]:
     return [configuration(problem, shape, device) for shape in shapes]
 
 
+def invariant_configurations(problem: Problem, device: Device) -> list[AmpereConfig]:
+    """The same with slices that are not shared, at the price of SMs that have none."""
+    return [replace(config, whole=True) for config in configurations(problem, device)]
+
+
 def described(problem: Problem, config: AmpereConfig, device: Device) -> Description:
     return Description(predicted_us(problem, config, device), reasons(problem, config, device.sms), work(problem, config, device.sms))
 
@@ -85,7 +90,10 @@ def work(problem: Problem, config: AmpereConfig, sms: int) -> dict:
         "m": ceil_div(problem.m, 16 * config.thread_m_blocks),
     }
     count = tiles["k"] * tiles["n"] * tiles["m"]
-    per_block = iterations_per_block(tiles["k"], tiles["n"], tiles["m"], blocks)
+    if config.whole:
+        per_block = ceil_div(tiles["n"] * tiles["m"], blocks) * tiles["k"]
+    else:
+        per_block = iterations_per_block(tiles["k"], tiles["n"], tiles["m"], blocks)
     return {"tiles": tiles, "tiles_per_block": per_block, "busy": round(count / (per_block * sms), 3)}
 
 
@@ -107,12 +115,14 @@ def reasons(problem: Problem, config: AmpereConfig, sms: int) -> tuple[str, ...]
     tile_m, tile_n, tile_k = 16 * config.thread_m_blocks, 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
     wide = config.thread_n_blocks == WIDE[0]
     slices, wide_first = wide_slices(problem), wide_leads(problem, sms)
-    if wide_first:
+    if config.whole:
+        rule = f"{work(problem, config, sms)['tiles_per_block']} tiles for each of {config.grid(m, n, k, sms)[0]} blocks, whole slices only, on {sms} SMs: no sums to exchange"
+    elif wide_first:
         rule = f"wide tiles make {slices:,} slices, enough for {sms} SMs: few are shared, and A is read less often"
     else:
         rule = f"wide tiles make only {slices} slice{'s' * (slices > 1)} for {sms} SMs, so blocks share slices: with deep tiles, fewer share one"
-    found = [f"tile k{tile_k} x n{tile_n}: " + (rule if wide == wide_first else f"the other shape, to compare with: {rule}")]
-    if wide != (m > 16):
+    found = [f"tile k{tile_k} x n{tile_n}: " + (rule if config.whole or wide == wide_first else f"the other shape, to compare with: {rule}")]
+    if not config.whole and wide != (m > 16):
         found.append(f"the original would take the other shape for m={m}: it goes by m alone")
     if m <= 16 * M_BLOCKS:
         found.append(f"m={m} fits a tile of {tile_m} rows: every weight is read once")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from dataclasses import asdict, dataclass, field, replace
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from numba_marlin import tuned
 from numba_marlin.devices import Device
 from numba_marlin.heuristics import ampere, decode, naive, tiled, wgmma
+from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION, Problem
 from numba_marlin.kernels.definition import KernelDefinition
 
@@ -73,6 +75,8 @@ def check_config(kernel: str, config: object, problem: Problem) -> None:
     if not isinstance(config, config_type):
         raise TypeError(f"config is a {type(config).__name__}, kernel {kernel!r} needs a {config_type.__name__}")
     CHOOSERS[kernel].check(config, problem)
+    if problem.batch_invariant and order_of(kernel, config) is None:
+        raise ValueError(f"batch_invariant=True needs a configuration whose order of sums does not hang on m, {config} shares tiles: see explain(..., batch_invariant=True)")
 
 
 def default_config(kernel: str, problem: Problem, device: Device):
@@ -88,18 +92,76 @@ def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Can
     check_device(kernel, device)
     if config is not None:
         check_config(kernel, config, problem)
-        return _candidate(problem, device, kernel, config)
+        return _priced(problem, device, [_candidate(problem, device, kernel, config)])[0]
     found, refusals = _candidates(problem, device, kernel)
+    if problem.batch_invariant:
+        found = _priced(problem, device, _of_order(found, invariant_order(problem, device, (kernel,))))
     if not found:
         raise ValueError("; ".join(refusals))
     return found[0]
 
 
+def order_of(kernel: str, config: object) -> Order | None:
+    """The kernel and its ``order_of_sums``: candidates of which it is equal give a row the same bits. None if that is not for ``config`` to say."""
+    sums = find_kernel(kernel).order_of_sums(config)
+    return None if sums is None else (kernel, sums)
+
+
+def invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...] = LADDER) -> Order:
+    """The order of sums that the batch-invariant mode settles on, among those of ``kernels``, for whatever m ``problem`` has (``invariance``)."""
+    return _invariant_order(replace(problem, m=1, batch_invariant=True), device, kernels)
+
+
+@functools.lru_cache(maxsize=1024)
+def _invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...]) -> Order:
+    found = [
+        (m, order_of(each.kernel, each.config), _predicted(each))
+        for kernel in reversed(kernels) for m in SPECTRUM for each in _runnable(replace(problem, m=m), device, kernel)[0]
+    ]
+    return settle(found)
+
+
+def in_words(order: Order) -> str:
+    return f"{order[0]} ({order[1]})"
+
+
+def _of_order(found: list[Candidate], order: Order) -> list[Candidate]:
+    return [each for each in found if order_of(each.kernel, each.config) == order]
+
+
+def _priced(problem: Problem, device: Device, found: list[Candidate]) -> list[Candidate]:
+    """In the batch-invariant mode: beside each what would be taken without it."""
+    if not problem.batch_invariant or not found:
+        return found
+    free = rank(replace(problem, batch_invariant=False), device)[0]
+    us, kept = free.figures.get("predicted_us"), {}
+    instead = f"{free.kernel}, {us:.1f} us by prediction" if us is not None else free.kernel
+    if us is not None:
+        kept = {"free_us": us}
+    return [
+        replace(each, figures=each.figures | kept, reasons=(
+            f"batch-invariant: every m takes {in_words(order_of(each.kernel, each.config))}; free to choose, m={problem.m} would take {instead}", *each.reasons,
+        ))
+        for each in found
+    ]
+
+
+def _runnable(problem: Problem, device: Device, kernel: str) -> tuple[list[Candidate], list[str]]:
+    """``_candidates``, none if it is the wrong kernel for the problem or the device."""
+    try:
+        check_takes(kernel, problem)
+        check_device(kernel, device)
+    except ValueError as error:
+        return [], [str(error)]
+    return _candidates(problem, device, kernel)
+
+
 def _candidates(problem: Problem, device: Device, kernel: str) -> tuple[list[Candidate], list[str]]:
     """Those of one kernel that the device can hold, the fastest first; and what is wrong with the others."""
     found, refusals = [], []
+    chooser = CHOOSERS[kernel]
     try:
-        configurations = CHOOSERS[kernel].configurations(problem, device)
+        configurations = (chooser.invariant_configurations if problem.batch_invariant else chooser.configurations)(problem, device)
     except ValueError as error:  # so large that the kernel cannot count
         return [], [str(error)]
     for config in configurations:
@@ -134,27 +196,24 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
 
 def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
     """All candidates that ``device`` can run, best first: what was measured to be best here (``tuned``), then by predicted time, then those of
-    which nobody knows the time, the simplest last. ValueError, with what is wrong with each, if there is none."""
+    which nobody knows the time, the simplest last. Of a batch-invariant problem all have the one order of sums of all m (``invariance``), and say what
+    else would be taken. ValueError, with what is wrong with each, if there is none."""
+    order = invariant_order(problem, device) if problem.batch_invariant else None
     found, refusals = [], []
-    for kernel in reversed(LADDER):
-        try:
-            check_takes(kernel, problem)
-            check_device(kernel, device)
-        except ValueError as error:
-            refusals.append(str(error))
-            continue
-        candidates, wrong = _candidates(problem, device, kernel)
-        found += candidates[:PER_KERNEL]
+    for kernel in reversed(LADDER) if order is None else order[:1]:
+        candidates, wrong = _runnable(problem, device, kernel)
+        found += (candidates if order is None else _of_order(candidates, order))[:PER_KERNEL]
         refusals += wrong
     if not found:
-        raise ValueError(f"no kernel runs m={problem.m}, n={problem.n}, k={problem.k} on {device.name}: {'; '.join(refusals)}")
-    found = sorted(dict.fromkeys(found), key=_predicted)
-    return _measured_first(problem, device, found)
+        able = "no kernel runs" if order is None else f"batch_invariant=True takes {in_words(order)}, whatever m is; that does not run"
+        raise ValueError(f"{able} m={problem.m}, n={problem.n}, k={problem.k} on {device.name}: {'; '.join(refusals)}")
+    found = _priced(problem, device, sorted(dict.fromkeys(found), key=_predicted))
+    return _measured_first(problem, device, found, order)
 
 
-def _measured_first(problem: Problem, device: Device, found: list[Candidate]) -> tuple[Candidate, ...]:
+def _measured_first(problem: Problem, device: Device, found: list[Candidate], order: Order | None) -> tuple[Candidate, ...]:
     stored = tuned.stored_choice(problem, device)
-    if stored is None:
+    if stored is None or (order is not None and order_of(stored.kernel, stored.config) != order):
         return tuple(found)
     try:
         winner = candidate(problem, device, stored.kernel, stored.config)

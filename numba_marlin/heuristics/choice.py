@@ -1,6 +1,7 @@
 """What a kernel's module of this room answers with, and what several of them need.
 
-Such a module has ``configurations(problem, device)`` -> list of those worth a thought; ``described(problem, config, device)`` -> what is to be said of one
+Such a module has ``configurations(problem, device)`` -> list of those worth a thought; ``invariant_configurations(problem, device)``, the same of those whose
+``order_of_sums`` does not hang on m (``invariance``); ``described(problem, config, device)`` -> what is to be said of one
 (ValueError if the kernel cannot count so far); and ``check(config, problem)``, a ValueError unless the configuration was made for the problem.
 """
 

@@ -54,10 +54,24 @@ FITTED = {  # us of a launch, bytes that a multiprocessor takes in a ns
 OTHERWISE = {8: (5.5, 34.0), 16: (7.5, 33.0), 24: (8.0, 28.0), 32: (8.0, 23.0), 48: (9.0, 16.0), 64: (10.0, 12.0)}  # by batch, for arrangements that nobody measured
 
 
+# Whole tiles of more rows, for the batch-invariant mode: nobody timed them.
+WHOLE = tuple(each for each in FITTED if each.whole) + (Arrangement(24, 1, 8, 512, 4, 1, True), Arrangement(32, 1, 8, 512, 4, 1, True))
+
+
 def configurations(problem: Problem, device: Device) -> list[DecodeConfig]:
-    """Every arrangement that was measured, with fewer stages where small groups' scales take their place."""
+    """Every arrangement that was measured."""
+    return _arranged(FITTED, problem)
+
+
+def invariant_configurations(problem: Problem, device: Device) -> list[DecodeConfig]:
+    """Whole tiles, of which every batch size adds up its sums alike."""
+    return _arranged(WHOLE, problem)
+
+
+def _arranged(arrangements, problem: Problem) -> list[DecodeConfig]:
+    """With fewer stages where small groups' scales take their place."""
     found = []
-    for arrangement in FITTED:
+    for arrangement in arrangements:
         settings = asdict(arrangement)
         ragged = bool(problem.k % arrangement.stage_k or problem.n % (COLUMNS * arrangement.warps_n))
         found.append(with_stages_that_fit(DecodeConfig, settings.pop("stages"), 2, **settings, group_blocks=group_blocks_of(problem), ragged=ragged,
@@ -99,6 +113,10 @@ def predicted_us(problem: Problem, config: DecodeConfig, device: Device) -> floa
     return fixed_us + overlap * busiest / (1000 * rate)
 
 
+def was_timed(config: DecodeConfig) -> bool:
+    return any(each.like(config) for each in FITTED)
+
+
 def reasons(problem: Problem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
     m, columns = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
     found = [f"batch steps of 8: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))} rows, the faithful kernel's tile for {16 * ceil_div(m, 16)}"]
@@ -111,4 +129,6 @@ def reasons(problem: Problem, config: DecodeConfig, sms: int) -> tuple[str, ...]
     tails = [f"{name}={size} % {tile}" for name, size, tile in (("n", problem.n, config.columns), ("k", problem.k, config.stage_k)) if size % tile]
     if tails:
         found.append(f"a tail is left by {' and '.join(tails)}: the kernel with bounds checks")
+    if not was_timed(config):
+        found.append("nobody timed this arrangement: its time is a guess")
     return tuple(found)

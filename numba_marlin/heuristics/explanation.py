@@ -35,6 +35,7 @@ class Explanation:
         groups = "one scale per column" if p.group_size == -1 else f"groups of {p.group_size}"
         groups += "".join(f", {text}" for text, there in ((f"zero points ({p.zeros})", p.has_zeros), ("a bias", p.bias)) if there)
         groups += "" if (p.dtype, p.scale_dtype) == ("float16", "float16") else f"; {p.dtype}, scales {p.scale_dtype}"
+        groups += "; the same bits for a row whatever m is" if p.batch_invariant else ""
         lines = [
             f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], {p.bits}-bit weights, {groups}",
             f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB shared memory a block ({d.source})",
@@ -56,7 +57,8 @@ def _lines(each: Candidate, position: int) -> list[str]:
         f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads} threads, {each.shared_bytes / 1024:g} KiB shared",
         *textwrap.wrap(config, 100, initial_indent="   ", subsequent_indent="   "),
         *(f"   - {reason}" for reason in each.reasons),
-        f"   modelled: {work}" + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else ""),
+        f"   modelled: {work}" + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else "")
+        + (f", {f['free_us']:.1f} us if free to choose" if "free_us" in f else ""),
     ]
     return lines
 
@@ -64,7 +66,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
 def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types) -> Explanation:
     """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``.
 
-    types: dtype, bits, zeros, scale_dtype and bias of the ``Problem``.
+    types: dtype, bits, zeros, scale_dtype, bias and batch_invariant of the ``Problem``.
     """
     problem = Problem(m, n, k, group_size, **types)
     where = devices.device(device) if isinstance(device, str) else device

@@ -18,4 +18,5 @@ def described(problem: Problem, config: NaiveConfig, device: Device) -> Descript
     return Description(None, (REASON,))
 
 
+invariant_configurations = configurations
 check = check_types

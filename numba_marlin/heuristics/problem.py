@@ -16,7 +16,7 @@ class Problem:
     """``C[m, n] = A[m, k] @ W[k, n]`` with one scale per ``group_size`` rows of a column (-1: one per column).
 
     dtype: of activations, result and bias. bits: of a code. zeros: the kind of zero points, None for symmetric weights. bias: whether
-    one row of n numbers is added.
+    one row of n numbers is added. batch_invariant: whether a row of C must have the same bits whatever m is (``invariance``).
     """
 
     m: int
@@ -28,6 +28,7 @@ class Problem:
     zeros: str | None = None
     scale_dtype: str = "float16"
     bias: bool = False
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -60,6 +61,6 @@ class Problem:
         return self.zeros is not None
 
     @classmethod
-    def of(cls, m: int, weight, dtype: str = "float16", bias: bool = False) -> Problem:
+    def of(cls, m: int, weight, dtype: str = "float16", bias: bool = False, batch_invariant: bool = False) -> Problem:
         """The problem of m rows of ``dtype`` times ``weight``, a QuantizedWeight or a PackedWeight."""
-        return cls(m, weight.n, weight.k, weight.group_size, dtype, weight.bits, weight.zeros_kind, weight.scale_dtype, bias)
+        return cls(m, weight.n, weight.k, weight.group_size, dtype, weight.bits, weight.zeros_kind, weight.scale_dtype, bias, batch_invariant)

@@ -35,7 +35,7 @@ def make(lang, config):
     wait_for_copies = ptx.cp_async_wait_group(n=config.stages - 2)
 
     M_BLOCKS, N_BLOCKS, K_BLOCKS = config.thread_m_blocks, config.thread_n_blocks, config.thread_k_blocks
-    STAGES, WARPS_N, WARPS_K = config.stages, config.warps_n, config.warps_k
+    STAGES, WARPS_N, WARPS_K, WHOLE = config.stages, config.warps_n, config.warps_k, config.whole
     grouped, ragged = config.grouped, config.ragged
     GROUP_BLOCKS, GROUPS_PER_TILE = config.group_blocks, config.groups_per_tile
     TILE_ROWS = 16 * M_BLOCKS
@@ -236,6 +236,8 @@ def make(lang, config):
         n_tiles = uint32((uint32(n) + uint32(16 * N_BLOCKS - 1)) // uint32(16 * N_BLOCKS))
         tiles = uint32(k_tiles * n_tiles * ((uint32(m) + uint32(TILE_ROWS - 1)) // uint32(TILE_ROWS)))
         share = uint32(uint32(tiles + blocks - uint32(1)) // blocks)
+        if WHOLE:
+            share = uint32(uint32(uint32(tiles // k_tiles) + blocks - uint32(1)) // blocks * k_tiles)
         position = uint32(block * share)
         end = uint32(min(uint32(position + share), tiles))
 
@@ -300,4 +302,5 @@ KERNEL = KernelDefinition(
     grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
     workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
     min_arch="sm_80",
+    order_of_sums=lambda config: config.order_of_sums,
 )

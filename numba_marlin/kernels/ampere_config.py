@@ -14,7 +14,8 @@ CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 class AmpereConfig:
     """Tile of a block in units of 16: thread_m_blocks x thread_n_blocks of C, thread_k_blocks deep. group_blocks: k16 rows that share
     a scale, -1 for per-column scales. stages: tiles in shared memory. ragged: zero-fill the tails of n and k. blocks_per_sm: how many
-    blocks of the grid a multiprocessor holds (a second one needs half of its registers: a single m16 block)."""
+    blocks of the grid a multiprocessor holds (a second one needs half of its registers: a single m16 block). whole: stripes are whole slices, which
+    no other block shares: not Marlin's way, but the same bits for a row whatever m."""
     thread_m_blocks: int = 1
     thread_n_blocks: int = 8
     thread_k_blocks: int = 8
@@ -22,6 +23,7 @@ class AmpereConfig:
     stages: int = 4
     ragged: bool = False
     blocks_per_sm: int = 1
+    whole: bool = False
 
     def __post_init__(self):
         if not 1 <= self.thread_m_blocks <= 4:
@@ -34,6 +36,11 @@ class AmpereConfig:
             raise ValueError(f"stages={self.stages} must be at least 3: one tile multiplies, one has landed, the others are in flight")
         if not 1 <= self.blocks_per_sm <= (2 if self.thread_m_blocks == 1 else 1):
             raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1, or 2 with thread_m_blocks=1: blocks that share a slice must all be resident")
+
+    @property
+    def order_of_sums(self):
+        """Which k16 rows each warp adds up; where slices are shared that depends on where they are cut, so on m."""
+        return f"whole slices, tiles {self.thread_n_blocks} x {self.thread_k_blocks}" if self.whole else None
 
     @property
     def warps_n(self):
@@ -96,6 +103,8 @@ class AmpereConfig:
         blocks = min(sms * self.blocks_per_sm, tiles)
         if tiles + blocks > 2**32:
             raise ValueError(f"m={m}, n={n}, k={k} are {tiles} tiles for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
+        if self.whole:
+            return (min(sms * self.blocks_per_sm, tiles // k_tiles), 1, 1)
         share = ceil_div(tiles, blocks)
         whole = ceil_div(share, k_tiles) * k_tiles
         if share < whole <= share + SHARING_TILES and whole * 31 <= share * 32:  # stripes of whole slices, on a few blocks less
@@ -103,5 +112,5 @@ class AmpereConfig:
         return (blocks, 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
-        blocks = self.grid(m, n, k, sms)[0]
+        blocks = 0 if self.whole else self.grid(m, n, k, sms)[0]
         return blocks * self.partial_bytes, blocks * 4

@@ -289,6 +289,7 @@ KERNEL = KernelDefinition(
     takes=Takes(dtypes=tuple((dtype, scales) for dtype in ("float16", "bfloat16") for scales in ("float16", "bfloat16")), bias=True, column_step=8,
                 group_sizes=(-1, 32, 64, 128, 256)),
     method=lambda config: "sums",
+    order_of_sums=lambda config: config.order_of_sums,
     waits=False,
     min_arch="sm_90",
 )

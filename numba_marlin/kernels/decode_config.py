@@ -95,6 +95,11 @@ class DecodeConfig:
         return min(self.rows_per_warp, self.group_blocks) if self.grouped else self.rows_per_warp
 
     @property
+    def order_of_sums(self):
+        """Which k16 rows each warp adds up; where blocks share a tile that depends on where it is cut, so on all tiles there are."""
+        return f"whole tiles, warps_k={self.warps_k}, stage_k={self.stage_k}" if self.whole else None
+
+    @property
     def x_pitch(self):
         return 2 * self.stage_k + X_PADDING
 

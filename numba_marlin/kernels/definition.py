@@ -72,7 +72,10 @@ class KernelDefinition:
     none; dependent(config): a launch may begin while the kernel before it on the stream ends, and waits for it itself (griddepcontrol.wait) before
     it touches anything but weights; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)};
     takes: the problems it can be configured for; method(config): how it multiplies, one of ``reference.METHODS``, None for the default, which says
-    how far its results may be from exact ones."""
+    how far its results may be from exact ones; order_of_sums(config): all that the order in which a result's products are added depends on, besides k and
+    the types, in words: two configurations of which it is equal give every row of x the same bits, whatever m, n, the grid and the row's
+    place; None where that order hangs on m or the grid as well. It takes for granted that on one device an instruction (mma, wgmma) adds up an element of
+    its product in the same order whatever its width, and wherever in it the element is: the ISA leaves that open, so tests ask the device."""
     name: str
     config_type: type
     parameters: tuple[tuple[str, str], ...]
@@ -90,6 +93,7 @@ class KernelDefinition:
     tensor_maps: Callable[..., dict] = lambda config, m, n, k, a_stride: {}
     takes: Takes = Takes()
     method: Callable[[Any], str | None] = lambda config: None
+    order_of_sums: Callable[[Any], str | None] = lambda config: None
 
     def __post_init__(self):
         if not self.name.isidentifier():

@@ -84,4 +84,5 @@ KERNEL = KernelDefinition(
     takes=Takes(dtypes=tuple((dtype, scales) for dtype in ("float16", "bfloat16") for scales in ("float16", "bfloat16")), bits=(4, 8),
                 zeros=(None, "integer", "float16"), bias=True, column_step=8, group_sizes=None),
     method=lambda config: "sums",
+    order_of_sums=lambda config: "one k after the other",
 )

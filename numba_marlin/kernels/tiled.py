@@ -128,4 +128,5 @@ KERNEL = KernelDefinition(
     grid=lambda config, m, n, k, sms: (n // TILE_N, ceil_div(m, TILE_M), 1),
     min_arch="sm_80",
     takes=Takes(group_sizes=None),
+    order_of_sums=lambda config: "one k16 row after the other",
 )

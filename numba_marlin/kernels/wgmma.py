@@ -135,5 +135,6 @@ KERNEL = KernelDefinition(
     takes=Takes(dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")), bias=True, column_step=8, group_sizes=(-1, 32, 64, 128, 256)),
     waits=False,
     cluster=lambda config: config.cluster,
+    order_of_sums=lambda config: config.order_of_sums,
     min_arch="sm_90a",
 )

@@ -69,6 +69,12 @@ class WgmmaConfig:
         return self.bias or not self.grouped
 
     @property
+    def order_of_sums(self):
+        """Whole tiles: which steps of k each row of consumers, and each block of a cluster, adds up. (Which row of two begins alternates with the tiles
+        that a block has done before, but two sums are added in either order.) Tiles cut along k: where, depends on all tiles there are."""
+        return None if self.split else f"whole tiles, k_groups={self.k_groups}, cluster={self.cluster}"
+
+    @property
     def words(self):
         """Words of a lane's 16-byte vector that one warp takes: as many m64 blocks of the instruction a warpgroup multiplies."""
         return self.tile_n // (64 * self.warpgroups)
