@@ -19,7 +19,7 @@ def newest(path, goals):
     found = {size: {m: {} for m in batches} for size, batches in goals.items()}
     for row in rows:
         cell = found.get((row["k"], row["n"]), {}).get(row["m"])
-        if cell is None or row["group_size"] != 128 or row.get("dtype", "float16") != "float16":
+        if cell is None or row["group_size"] != 128 or row.get("dtype", "float16") != "float16" or row.get("batch_invariant"):
             continue
         if row.get("chosen"):
             cell["ours"] = row

@@ -6,8 +6,10 @@
 measure: every cell of the table of goals: the heuristics' choice, the faithful kernel, cuBLAS fp16 and, with ``--peer``, the CUDA original
 (experiments/01_faithful/README.md says how to build it), in the same interleaved rounds, cold L2, CUDA graphs (``numba_marlin.bench``). Rows are appended to
 results.jsonl as they come; cells that are there already, from these kernel sources on this device, are skipped (``--again``: measured once more).
+``--invariant`` times the choice of the batch-invariant mode beside them: the price of the same bits for a row whatever m is.
 """
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -52,12 +54,15 @@ def measure(args):
             ranked = heuristics.rank(problem, bench.device)
             faithful = next(each for each in ranked if each.kernel == "ampere")
             candidates = ranked[:1] if faithful is ranked[0] else (ranked[0], faithful)
-            if not args.again and all(recorder.done(bench.stub(problem, each)) for each in candidates):
+            same_bits = dataclasses.replace(problem, batch_invariant=True)
+            invariant = heuristics.rank(same_bits, bench.device)[:1] if args.invariant else ()
+            stubs = [bench.stub(problem, each) for each in candidates] + [bench.stub(same_bits, each) for each in invariant]
+            if not args.again and all(map(recorder.done, stubs)):
                 continue
-            for row in bench.cell(problem, candidates, ranked[0], label):
+            for row in bench.cell(problem, candidates, ranked[0], label, invariant):
                 recorder.write(row)
                 goal, _ = GOALS[k, n][m]
-                print(f"{label:>12} {m:>5} {row['kernel']:>11} {row['us']:9.2f} us, cuBLAS {row['cublas_us']:9.2f}, speed-up {row['speedup']:5.2f} (goal {goal:.2f}), "
+                print(f"{label:>12} {m:>5} {row['kernel'] + (' (same bits)' if row['batch_invariant'] else ''):>18} {row['us']:9.2f} us, cuBLAS {row['cublas_us']:9.2f}, speed-up {row['speedup']:5.2f} (goal {goal:.2f}), "
                       f"{row['tb_per_s']:.2f} TB/s, {row['tflops']:4.0f} TFLOP/s, {row['limit_share']:4.0%} of the limit", flush=True)
 
 
@@ -67,6 +72,7 @@ def main(argv=None):
     run = commands.add_parser("measure", help="time on this machine's GPU (needs torch)")
     run.add_argument("--shapes", default=",".join(NAMES.values()), help="names, comma separated (default: all)")
     run.add_argument("--m", default=",".join(map(str, BATCHES)), help="batch sizes, comma separated (default: all)")
+    run.add_argument("--invariant", action="store_true", help="time the batch-invariant choice beside the free one")
     run.add_argument("--rounds", type=int, default=9, help="interleaved rounds; the median counts (default 9)")
     run.add_argument("--peer", default="", help="shared library of the CUDA original to time in the same rounds")
     run.add_argument("--compiler", default="numba-cuda")

@@ -70,17 +70,18 @@ class Bench:
             "kernel": candidate.kernel, "config": asdict(candidate.config), "compiler": self.settings.compiler, **asdict(problem), **self.environment,
         }
 
-    def cell(self, problem: Problem, candidates: tuple[Candidate, ...], chosen: Candidate | None = None, label: str = "") -> list[dict]:
+    def cell(self, problem: Problem, candidates: tuple[Candidate, ...], chosen: Candidate | None = None, label: str = "", invariant: tuple[Candidate, ...] = ()) -> list[dict]:
         """A row for each candidate, and for the CUDA original if the settings name its library; all in the same rounds as cuBLAS.
 
-        ``chosen``: the candidate that the heuristics would take; default: the first of ``rank``.
+        ``chosen``: the candidate that the heuristics would take; default: the first of ``rank``. ``invariant``: candidates of the same problem, batch-invariant:
+        timed beside the others, in rows that say so, ``chosen`` if they come first of these.
         """
         settings = self.settings
         ceilings = self.ceilings(problem.dtype)
         chosen = chosen or rank(problem, self.device)[0]
         weights = self.weights(problem)
         batch = operands.random_batch(weights, problem.m)
-        entrants = [self.contender(problem, each, weights, batch) for each in candidates]
+        entrants = [self.contender(problem, each, weights, batch) for each in (*candidates, *invariant)]
         errors = [checked(each, batch) for each in entrants]
         if settings.library:
             entrants.append(contenders.marlin_cuda(settings.library, weights, batch))
@@ -95,8 +96,9 @@ class Bench:
         common = {"shape": label or f"{problem.k}x{problem.n}", "rounds": settings.rounds, "clocks": self.watch.summary(), "ceilings": ceilings.to_dict()}
         rows = []
         for position, (entrant, error) in enumerate(zip(entrants, errors)):
+            beside = len(candidates) <= position < len(candidates) + len(invariant)
             rows.append({
-                **self._described(entrant, chosen), **asdict(problem), **timed(times[position], times.get("cublas")), **shares(problem, times[position], ceilings),
+                **self._described(entrant, invariant[0] if beside else chosen), **asdict(problem), "batch_invariant": beside or problem.batch_invariant, **timed(times[position], times.get("cublas")), **shares(problem, times[position], ceilings),
                 "relative_error": float(f"{error:.3g}"), "launches_per_graph": timers[position].launches, **common, **self.environment,
             })
         return rows

@@ -28,6 +28,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--bits", type=int, choices=(4, 8), default=4, help="of a weight (default 4)")
     parser.add_argument("--zeros", choices=("none", "integer", "float16"), default="none", help="zero points (default none: symmetric)")
     parser.add_argument("--bias", action="store_true", help="add a bias")
+    parser.add_argument("--batch-invariant", action="store_true", help="time what gives a row of activations the same bits whatever M is")
     parser.add_argument("--peer", choices=("cublas", "none"), default="cublas", help="what to time in the same rounds (default cublas, in the same dtype)")
     parser.add_argument("--rounds", type=int, default=9, metavar="R", help="interleaved rounds; the median counts (default 9)")
     parser.add_argument("--compiler", choices=("numba-cuda", "numba-cuda-mlir"), default="numba-cuda", help="who compiles (default numba-cuda)")
@@ -108,7 +109,7 @@ def _layers(args, shapes):
 def _problem(args, layer, m: int):
     from numba_marlin.heuristics import Problem
 
-    return Problem(m, layer.n, layer.k, args.group_size, args.dtype, args.bits, None if args.zeros == "none" else args.zeros, args.dtype, args.bias)
+    return Problem(m, layer.n, layer.k, args.group_size, args.dtype, args.bits, None if args.zeros == "none" else args.zeros, args.dtype, args.bias, args.batch_invariant)
 
 
 def _list_shapes(report) -> bool:
@@ -281,7 +282,7 @@ def _counted(args, problem, candidate) -> dict:
         bits=problem.bits, group_size=problem.group_size,
     )
     x = random.standard_normal((problem.m, problem.k)).astype(np.float16)
-    _, info = api.matmul(x, api.pack(weight), "emulator", kernel=candidate.kernel, config=candidate.config, compiler=args.compiler, return_info=True)
+    _, info = api.matmul(x, api.pack(weight), "emulator", kernel=candidate.kernel, config=candidate.config, compiler=args.compiler, batch_invariant=args.batch_invariant, return_info=True)
     return {
         "kind": "counted", "kernel": candidate.kernel, "config": asdict(candidate.config), "compiler": args.compiler, **asdict(problem),
         "grid": list(candidate.grid), "instructions": info.instructions,

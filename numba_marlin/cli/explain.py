@@ -14,6 +14,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--k", type=int, required=True, metavar="K", help="rows of the weight")
     parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
     parser.add_argument("--device", metavar="NAME", help="a device of the table, or 'model', the PTX machine's (default: this machine's GPU, else H200)")
+    parser.add_argument("--batch-invariant", action="store_true", help="the same bits for a row of activations whatever M is; and what that costs, by prediction")
     parser.add_argument("--autotune", action="store_true", help="first measure the candidates on this machine's GPU and remember the winner")
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
@@ -23,10 +24,10 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
-    explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device)
+    explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, batch_invariant=args.batch_invariant)
     if args.autotune:
         _measure(args, report, explanation)
-        explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device)
+        explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, batch_invariant=args.batch_invariant)
     stored = tuned.stored_choice(explanation.problem, explanation.device)
     report.data |= explanation.to_dict() | {"tuned": None if stored is None else stored.to_dict()}
     head, *candidates = str(explanation).split("\n\n")

@@ -28,6 +28,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
     parser.add_argument("--backend", choices=("auto", "cuda", "emulator", "reference"), default="auto", help="where to run (default auto: a GPU if there is one)")
     parser.add_argument("--kernel", choices=("naive", "tiled", "ampere"), help="a rung of the ladder (default: what explain says)")
+    parser.add_argument("--batch-invariant", action="store_true", help="the same bits for a row of activations whatever M is")
     parser.add_argument("--compiler", choices=("numba-cuda", "numba-cuda-mlir"), default="numba-cuda", help="who compiles (default numba-cuda)")
     parser.add_argument("--out", metavar="FILE.npy", help="write the product, fp16 [m, n]")
 
@@ -47,7 +48,7 @@ def execute(args, report) -> bool:
     random = np.random.default_rng(args.seed)
     weight = _weight(args, random)
     k, n = weight.values.shape
-    problem = Problem(args.m, n, k, args.group_size)  # refuses shapes before any work
+    problem = Problem(args.m, n, k, args.group_size, batch_invariant=args.batch_invariant)  # refuses shapes before any work
     plan = backends.plan(problem, args.backend, args.kernel)
     report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
     report.data["weight"] = {"source": weight.source, "k": k, "n": n, "dtype": str(weight.values.dtype)}
@@ -63,7 +64,7 @@ def execute(args, report) -> bool:
 
     x = random.standard_normal((args.m, k)).astype(np.float16)
     with report.step(f"multiplying {args.m} x {k} activations on {'the CPU' if plan.device is None else 'the PTX machine' if plan.backend == 'emulator' else plan.device.name}"):
-        y, info = api.matmul(x, p, args.backend, kernel=args.kernel, compiler=args.compiler, return_info=True)
+        y, info = api.matmul(x, p, args.backend, kernel=args.kernel, compiler=args.compiler, batch_invariant=args.batch_invariant, return_info=True)
     _report_run(report, info)
     with report.step("comparing with the float64 reference"):
         verdict = reference.check(y, x, p, order="random")
