@@ -15,6 +15,8 @@ The ideas, in the order in which the kernel reads:
 - *Dequantise behind the multiply.* While the tensor cores run one k16 row, the integer units spread the next one into other registers.
 - *Fix-up without waiting.* Blocks that share a tile leave fp32 partial tiles in the workspace; the last one to arrive adds them all, in the order
   of the blocks: no block waits for another, and the same input gives the same bits.
+- *Launches that overlap.* Weights are on their way while the kernel before this one on the stream ends (``griddepcontrol``), and blocks begin on multiprocessors
+  that its blocks have left. Nothing but weights is touched before that kernel is complete.
 - *Output.* ``stmatrix`` transposes the accumulators into shared memory, each warp its own columns, and a tensor store carries them off while the next tile begins.
 """
 from numba_marlin.kernels.definition import KernelDefinition, Takes, ceil_div
@@ -38,7 +40,8 @@ def make(lang, config):
     initialise, producer_start, consumer_start = pipeline.initialise, pipeline.producer_start, pipeline.consumer_start
     schedule = schedule_verbs(lang, config)
     plan, first_item, next_item = schedule.plan, schedule.first_item, schedule.next_item
-    fill_stages = load_verbs(lang, config, pipeline).fill_stages
+    load = load_verbs(lang, config, pipeline)
+    fill_first, fill_stages = load.fill_first, load.fill_stages
     multiply_stages = tensor_verbs(lang, config, pipeline).multiply_stages
     exchange = exchange_verbs(lang, config)
     open_exchange, add_groups, add_blocks, close_exchange = exchange.open_exchange, exchange.add_groups, exchange.add_blocks, exchange.close_exchange
@@ -62,6 +65,8 @@ def make(lang, config):
         work = plan(sizes)
         place = producer_start()
         item = first_item(work)
+        if item[0] != uint32(NO_TILE):
+            place, item = fill_first(shared, shared + uint32(BARRIERS), place, item, work, maps, sizes)
         while item[0] != uint32(NO_TILE):
             place = fill_stages(shared, shared + uint32(BARRIERS), place, item, work, maps, sizes)
             item = next_item(work, item)
@@ -73,6 +78,7 @@ def make(lang, config):
         place = consumer_start()
         item = first_item(work)
         turn = uint32(0)
+        ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
         while item[0] != uint32(NO_TILE):
             place, sums = multiply_stages(shared, shared + uint32(BARRIERS), place, item[2], lane_place)
             sums = add_groups(sums, shared, turn, lane_place)
@@ -95,6 +101,7 @@ def make(lang, config):
         if ptx.tid_x() == uint32(0):
             initialise(shared + uint32(BARRIERS))
         open_exchange(shared)
+        ptx.griddepcontrol_launch_dependents()
         if ptx.tid_x() >= uint32(WARPGROUP * CONSUMERS):
             if MOVE_REGISTERS:
                 give_registers()
@@ -135,6 +142,7 @@ KERNEL = KernelDefinition(
     takes=Takes(dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")), bias=True, column_step=8, group_sizes=(-1, 32, 64, 128, 256)),
     waits=False,
     cluster=lambda config: config.cluster,
+    dependent=lambda config: True,
     order_of_sums=lambda config: config.order_of_sums,
     min_arch="sm_90a",
 )

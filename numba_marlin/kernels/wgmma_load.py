@@ -3,6 +3,8 @@
 A stage holds x (tile_m rows of 128 bytes, swizzled), then four k16 rows of packed weights, then the scales of its groups: one tensor copy each. What
 lies outside a matrix arrives as zeros. (Measured: with a bulk copy for each k16 row, and its tails worked out by the same thread, that thread was the limit:
 about 1000 cycles a stage, 2.0 TB/s whatever the batch and the consumers.)
+
+Weights and scales do not depend on the kernel before this one on the stream, x does: a ring full of the former is on its way before that kernel has ended.
 """
 from types import SimpleNamespace
 
@@ -11,36 +13,70 @@ from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
 
 def load_verbs(lang, config, pipeline):
-    """-> namespace with ``fill_stages(shared, barriers, place, item, work, maps, sizes) -> place``; maps: those of x, of the weights and of the scales"""
+    """-> namespace of two device functions; maps: those of x, of the weights and of the scales. ``fill_first(shared, barriers, place, item, work, maps, sizes) ->
+    (place, item)``: waits for the kernel before this one, and fills as many stages of the block's first item as the ring has; what comes back are the others.
+    ``fill_stages`` (the same) -> place: fills all stages of an item."""
     ptx = lang.ptx
     uint32, int32 = lang.uint32, lang.int32
     corner = schedule_verbs(lang, config).corner
     wait_empty, expect, full, advance = pipeline.wait_empty, pipeline.expect, pipeline.full, pipeline.advance
-    STAGE, W_SHARED, S_SHARED = config.stage_bytes, config.x_stage_bytes, config.x_stage_bytes + STAGE_ROWS * config.w_row_bytes
+    STAGES, STAGE, W_SHARED, S_SHARED = config.stages, config.stage_bytes, config.x_stage_bytes, config.x_stage_bytes + STAGE_ROWS * config.w_row_bytes
     BYTES, TILE_M, grouped, GROUP_BLOCKS = config.copied_bytes, config.tile_m, config.grouped, config.group_blocks
 
     @lang.device
-    def fill_stages(shared, barriers, place, item, work, maps, sizes):
+    def fetch_weights(shared, barriers, place, column, step, maps, once, policy):
+        """Weights and scales of a stage, after the word to its barrier how many bytes are to come, x included. once: only one row of tiles reads these weights."""
         a_map, b_map, s_map = maps
+        target = shared + place[0] * uint32(STAGE)
+        barrier = full(barriers, place)
+        expect(barriers, place, uint32(BYTES))
+        if once:
+            ptx.cp_async_bulk_tensor_2d_g2s_hint(target + uint32(W_SHARED), b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier, policy)
+        else:
+            ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(W_SHARED), b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier)
+        if grouped:
+            ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(S_SHARED), s_map, int32(column), int32(step * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)), barrier)
+
+    @lang.device
+    def fetch_x(shared, barriers, place, row, step, maps):
+        ptx.cp_async_bulk_tensor_2d_g2s(shared + place[0] * uint32(STAGE), maps[0], int32(step * uint32(STAGE_K)), int32(row), full(barriers, place))
+
+    @lang.device
+    def read_once(sizes):
+        """Weights that only one row of tiles reads make room in L2 at once."""
+        return sizes[0] <= uint32(TILE_M)
+
+    @lang.device
+    def fill_first(shared, barriers, place, item, work, maps, sizes):
+        tile, first, steps, position, wave = item
+        row, column = corner(work, tile)
+        policy = ptx.create_policy_evict_first()
+        ahead = uint32(min(steps, uint32(STAGES)))
+        at, behind = uint32(0), place
+        while at < ahead:
+            fetch_weights(shared, barriers, place, column, uint32(first + at), maps, read_once(sizes), policy)
+            place = advance(place)
+            at = uint32(at + uint32(1))
+        ptx.griddepcontrol_wait()
+        at = uint32(0)
+        while at < ahead:
+            fetch_x(shared, barriers, behind, row, uint32(first + at), maps)
+            behind = advance(behind)
+            at = uint32(at + uint32(1))
+        return place, (tile, uint32(first + ahead), uint32(steps - ahead), position, wave)
+
+    @lang.device
+    def fill_stages(shared, barriers, place, item, work, maps, sizes):
         row, column = corner(work, item[0])
-        once = sizes[0] <= uint32(TILE_M)  # weights that only one row of tiles reads make room in L2 at once
         policy = ptx.create_policy_evict_first()
         step, remaining = item[1], item[2]
         while remaining != uint32(0):
-            target = shared + place[0] * uint32(STAGE)
-            barrier = full(barriers, place)
             wait_empty(barriers, place)
-            expect(barriers, place, uint32(BYTES))
-            if once:
-                ptx.cp_async_bulk_tensor_2d_g2s_hint(target + uint32(W_SHARED), b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier, policy)
-            else:
-                ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(W_SHARED), b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier)
-            ptx.cp_async_bulk_tensor_2d_g2s(target, a_map, int32(step * uint32(STAGE_K)), int32(row), barrier)
-            if grouped:
-                ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(S_SHARED), s_map, int32(column), int32(step * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)), barrier)
+            fetch_weights(shared, barriers, place, column, step, maps, read_once(sizes), policy)
+            fetch_x(shared, barriers, place, row, step, maps)
             place = advance(place)
             step = uint32(step + uint32(1))
             remaining = uint32(remaining - uint32(1))
         return place
 
-    return SimpleNamespace(fill_stages=fill_stages)
+    return SimpleNamespace(fill_first=fill_first, fill_stages=fill_stages)

@@ -77,7 +77,7 @@ def run_kernel(name, x, weight, *, run_on="machine", seed=None, edit_ptx=None, *
     assert edit_ptx is None or run_on == "machine", "broken kernels belong on the machine, not on a GPU"
     prepared = prepare(name, x, weight, run_on=run_on, **options)
     if run_on == "machine":
-        result = _on_machine(prepared, seed, edit_ptx)
+        result = on_machine(prepared, seed, edit_ptx)
         if "locks" in prepared.buffers:
             assert not prepared.buffers["locks"].any(), f"locks {prepared.buffers['locks']} are not zero after the launch"
         return Run(prepared.buffers["c"], result)
@@ -112,7 +112,8 @@ def sms_of(run_on):
     return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
 
 
-def _on_machine(prepared, seed, edit_ptx):
+def on_machine(prepared, seed=None, edit_ptx=None):
+    """Launch on the PTX machine -> its RunResult; what it wrote is in the buffers."""
     from numba_marlin.emulator import Machine
     compiled = prepared.compiled
     machine = Machine(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx)

@@ -9,11 +9,12 @@ import pytest
 
 from numba_marlin import compiler, reference, testing
 from numba_marlin.compiler import gates
+from numba_marlin.emulator import Deadlock, PendingCopyRead
 from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.wgmma import KERNEL
 from numba_marlin.kernels.wgmma_config import SHARED_LIMIT, WgmmaConfig
 from numba_marlin.quantize import quantize
-from tests.kernels.harness import run_kernel
+from tests.kernels.harness import prepare, run_kernel, on_machine
 
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2)
 ARRANGEMENTS = {
@@ -79,6 +80,25 @@ def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
     exact(33, 192, 448, 64, SMALL, run_on, sms=1)
     exact(33, 192, 448, 64, replace(SMALL, k_groups=2, stages=4), run_on, sms=1)
     exact(33, 192, 448, 64, replace(SMALL, tile_m=32, cluster=2, split=False), run_on, sms=2)
+
+
+@pytest.mark.parametrize("name", ("one word, one warpgroup", "two rows of two", "pairs, two rows of consumers"))
+@pytest.mark.parametrize("who", ("lt", "ge"))
+def test_nothing_but_weights_is_touched_before_the_launch_before_is_complete(name, who):
+    """Consumers, or the producer, that leave where they should wait: c and the workspace were not written, or x was not copied and nothing can be."""
+    config = replace(ARRANGEMENTS[name], group_blocks=4)
+    first_of_producers = config.threads - 128
+    leave = f"{{ .reg .pred leaves; .reg .b32 own; mov.u32 own, %tid.x; setp.{who}.u32 leaves, own, {first_of_producers}; @leaves exit; }}"
+
+    def edit(ptx):
+        assert ptx.count("griddepcontrol.wait;") == 2
+        return ptx.replace("griddepcontrol.wait;", leave)
+
+    problem = testing.exact_problem(20, 192, 320, 64, seed=1)
+    prepared = prepare(KERNEL, problem.x, problem.weight, config=config, sms=4)
+    with pytest.raises((Deadlock, PendingCopyRead)):
+        on_machine(prepared, edit_ptx=edit)
+    assert np.isnan(prepared.buffers["c"]).all() and np.isnan(prepared.buffers.get("partials", np.nan)).all()
 
 
 def real_problem(m, n, k, group_size):
