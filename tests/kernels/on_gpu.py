@@ -45,22 +45,31 @@ class GuardedArray:
         assert (bands == GUARD_WORD).all(), f"guard band of {name} was written"
         return held[GUARD_BYTES:-GUARD_BYTES].view(self.host.dtype).reshape(self.host.shape)
 
+    def check_unchanged(self, name):
+        assert np.array_equal(self.read(name).view(np.uint8), self.host.view(np.uint8)), f"{name} is read-only and was written"
+
 
 class DeviceProblem:
-    """A ``tests.kernels.harness.Prepared`` with its buffers on the device; ``launch`` it as often as you like."""
+    """A ``tests.kernels.harness.Prepared`` with its buffers on the device; ``launch`` it as often as you like. ``held``: {parameter: GuardedArray}
+    that are there already, say weights that many problems share."""
 
-    def __init__(self, prepared, stream=0):
+    def __init__(self, prepared, stream=0, held=None):
         if _stuck:
             raise RuntimeError(f"a kernel launched earlier never ended, the GPU cannot be used any more: {_stuck[0]}")
-        self.compiled, self.grid, self.sizes, self.stream = prepared.compiled, prepared.grid, prepared.sizes, stream
-        self.arrays = {name: GuardedArray(array) for name, array in prepared.buffers.items()}
-        self.arguments = prepared.arguments({name: array.address for name, array in self.arrays.items()}, driver.encode_tensor_map)
+        self.compiled, self.grid, self.sizes, self.stream, self.held = prepared.compiled, prepared.grid, prepared.sizes, stream, held or {}
+        self.arrays = {name: self.held.get(name) or GuardedArray(array) for name, array in prepared.buffers.items()}
+        self.prepared = prepared
+        self.arguments = self.arguments_with()
         self.launcher = launch.launcher(prepared.compiled, **prepared.kernel.launch_options(prepared.config))
         driver.synchronize(0)  # the copies above are on the default stream, which a non-blocking stream does not wait for
         _alive.add(self)
 
-    def launch(self):
-        self.launcher(self.grid, self.arguments, stream=self.stream)
+    def arguments_with(self, **addresses):
+        """What a launch passes, with these addresses instead of those of the arrays of that name."""
+        return self.prepared.arguments({name: array.address for name, array in self.arrays.items()} | addresses, driver.encode_tensor_map)
+
+    def launch(self, arguments=None):
+        self.launcher(self.grid, arguments or self.arguments, stream=self.stream)
 
     def launched(self):
         self.launch()
@@ -87,11 +96,11 @@ class DeviceProblem:
         raise RuntimeError(f"a kernel did not end within {DEADLINE_SECONDS} s: {message}")
 
     def collect(self):
-        """{name: host array} of what the kernel may write. AssertionError if it wrote anything else."""
+        """{name: host array} of what the kernel may write. AssertionError if it wrote anything else (arrays that were held are their owner's to look at)."""
         self.wait()
-        found = {name: array.read(name) for name, array in self.arrays.items()}
+        found = {name: array.read(name) for name, array in self.arrays.items() if name not in self.held}
         for name in found.keys() - set(WRITTEN):
-            assert np.array_equal(found[name].view(np.uint8), self.arrays[name].host.view(np.uint8)), f"{name} is read-only and was written"
+            self.arrays[name].check_unchanged(name)
         assert not found.get("locks", np.zeros(1)).any(), f"locks {found['locks']} are not zero after the launch"
         return {name: array for name, array in found.items() if name in WRITTEN}
 
@@ -108,6 +117,58 @@ class DeviceProblem:
                 driver.call("cuMemcpyDtoDAsync", results.address + index * c.host.nbytes, c.address, c.host.nbytes, driver.bindings().CUstream(self.stream))
         self.wait()
         return results.to_host()
+
+    def repeat_adjacent(self, launches, in_graph=False):
+        """The bits of c after each of ``launches`` launches with nothing in between: uint16 [launches, m, n]. Each has a c of its own, NaN before. In a graph they overlap
+        where the kernel lets them; on a stream only if the host is fast enough."""
+        results = Row(launches, self.arrays["c"].host, self.stream)
+        rows = [self.arguments_with(c=address) for address in results.addresses]
+        put(self.stream, lambda: [self.launch(arguments) for arguments in rows], in_graph)
+        self.wait()
+        return results.bits()
+
+
+def put(stream, enqueue, in_graph):
+    """``enqueue()`` on the stream, or what it puts there captured and launched as one graph."""
+    return Graph(stream, enqueue).launch() if in_graph else enqueue()
+
+
+class Row:
+    """``count`` arrays like ``array`` one behind the other on the device, all NaN."""
+
+    def __init__(self, count, array, stream):
+        assert array.nbytes % 16 == 0, f"{array.nbytes} bytes leave the next array unaligned"
+        self.memory = driver.DeviceArray((count, *array.shape), np.uint16)
+        self.addresses = [self.memory.address + index * array.nbytes for index in range(count)]
+        self.word, self.stream = NAN_WORDS[array.dtype.name], stream
+        self.poison()
+
+    def poison(self):
+        self.memory.fill_words(self.word, self.stream)
+
+    def bits(self):
+        return self.memory.to_host()
+
+
+class Graph:
+    """What ``enqueue()`` puts on ``stream``, captured; ``launch`` replays it there."""
+
+    def __init__(self, stream, enqueue):
+        cuda = driver.bindings()
+        self.stream = cuda.CUstream(stream)
+        with driver.on_device(0):
+            driver.call("cuStreamBeginCapture", self.stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            try:
+                enqueue()
+            finally:
+                graph = driver.call("cuStreamEndCapture", self.stream)
+            self.executable = driver.call("cuGraphInstantiate", graph, 0)
+            driver.call("cuGraphDestroy", graph)
+        weakref.finalize(self, driver.call, "cuGraphExecDestroy", self.executable).atexit = False
+
+    def launch(self):
+        with driver.on_device(0):
+            driver.call("cuGraphLaunch", self.executable, self.stream)
 
 
 class Streams:
