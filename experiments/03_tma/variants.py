@@ -7,14 +7,13 @@ relaid stage. A kernel's ``make`` takes ``load_verbs`` from its module: a varian
 tiles only, groups of 16 to a stage's k.
 """
 from dataclasses import dataclass, replace
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 
 from relayout import relaid
 
-from numba_marlin.kernels import ampere, decode, wgmma
+from numba_marlin.kernels import ampere, decode, wgmma, wgmma_load
 from numba_marlin.kernels.definition import KernelDefinition
 from numba_marlin.kernels.wgmma_config import STAGE_K, STAGE_ROWS
-from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
 
@@ -139,40 +138,21 @@ def decode_loader(way):
 def wgmma_loader(way):
     """``wgmma_load.load_verbs`` with another way."""
     def load_verbs(lang, config, pipeline):
-        ptx, uint32, int32 = lang.ptx, lang.uint32, lang.int32
+        uint32 = lang.uint32
         if not config.grouped:
             raise ValueError(f"{config}: variants of wgmma take groups only")
-        corner = schedule_verbs(lang, config).corner
-        wait_empty, expect, full, advance = pipeline.wait_empty, pipeline.expect, pipeline.full, pipeline.advance
         copy_once, copy_often = way(lang, STAGE_ROWS, config.tile_n, True), way(lang, STAGE_ROWS, config.tile_n, False)
-        STAGE, W_SHARED, S_SHARED = config.stage_bytes, config.x_stage_bytes, config.x_stage_bytes + STAGE_ROWS * config.w_row_bytes
-        BYTES, TILE_M, TILE_N, GROUP_BLOCKS = config.copied_bytes, config.tile_m, config.tile_n, config.group_blocks
+        TILE_M, TILE_N = config.tile_m, config.tile_n
 
         @lang.device
-        def fill_stages(shared, barriers, place, item, work, maps, sizes):
-            a_map, b, s_map = maps
-            row, column = corner(work, item[0])
-            once = sizes[0] <= uint32(TILE_M)
-            policy = ptx.create_policy_evict_first()
-            step, remaining = item[1], item[2]
-            while remaining != uint32(0):
-                target = shared + place[0] * uint32(STAGE)
-                barrier = full(barriers, place)
-                wait_empty(barriers, place)
-                expect(barriers, place, uint32(BYTES))
-                k_row, number = uint32(step * uint32(STAGE_ROWS)), uint32(column // uint32(TILE_N) * (sizes[2] // uint32(STAGE_K)) + step)
-                if once:
-                    copy_once(target + uint32(W_SHARED), b, k_row, column, number, barrier, policy, sizes[1])
-                else:
-                    copy_often(target + uint32(W_SHARED), b, k_row, column, number, barrier, policy, sizes[1])
-                ptx.cp_async_bulk_tensor_2d_g2s(target, a_map, int32(step * uint32(STAGE_K)), int32(row), barrier)
-                ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(S_SHARED), s_map, int32(column), int32(step * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)), barrier)
-                place = advance(place)
-                step = uint32(step + uint32(1))
-                remaining = uint32(remaining - uint32(1))
-            return place
+        def copy_weights(target, b, column, step, barrier, policy, sizes):
+            k_row, number = uint32(step * uint32(STAGE_ROWS)), uint32(column // uint32(TILE_N) * (sizes[2] // uint32(STAGE_K)) + step)
+            if sizes[0] <= uint32(TILE_M):
+                copy_once(target, b, k_row, column, number, barrier, policy, sizes[1])
+            else:
+                copy_often(target, b, k_row, column, number, barrier, policy, sizes[1])
 
-        return SimpleNamespace(fill_stages=fill_stages)
+        return wgmma_load.load_verbs(lang, config, pipeline, copy_weights)
 
     return load_verbs
 

@@ -12,8 +12,8 @@ from numba_marlin.kernels.wgmma_config import STAGE_K, STAGE_ROWS
 from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
 
-def load_verbs(lang, config, pipeline):
-    """-> namespace of two device functions; maps: those of x, of the weights and of the scales. ``fill_first(shared, barriers, place, item, work, maps, sizes) ->
+def load_verbs(lang, config, pipeline, copy_weights=None):
+    """-> namespace of two device functions; maps: those of x, of the weights and of the scales; copy_weights: another way to copy a stage's weights, see there. ``fill_first(shared, barriers, place, item, work, maps, sizes) ->
     (place, item)``: waits for the kernel before this one, and fills as many stages of the block's first item as the ring has; what comes back are the others.
     ``fill_stages`` (the same) -> place: fills all stages of an item."""
     ptx = lang.ptx
@@ -24,27 +24,29 @@ def load_verbs(lang, config, pipeline):
     BYTES, TILE_M, grouped, GROUP_BLOCKS = config.copied_bytes, config.tile_m, config.grouped, config.group_blocks
 
     @lang.device
-    def fetch_weights(shared, barriers, place, column, step, maps, once, policy):
-        """Weights and scales of a stage, after the word to its barrier how many bytes are to come, x included. once: only one row of tiles reads these weights."""
+    def copy_box(target, b_map, column, step, barrier, policy, sizes):
+        """The weights of a stage, the step-th of k, to ``target``. Those that only one row of tiles reads make room in L2 at once."""
+        if sizes[0] <= uint32(TILE_M):
+            ptx.cp_async_bulk_tensor_2d_g2s_hint(target, b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier, policy)
+        else:
+            ptx.cp_async_bulk_tensor_2d_g2s(target, b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier)
+
+    copy_weights = copy_weights or copy_box
+
+    @lang.device
+    def fetch_weights(shared, barriers, place, column, step, maps, policy, sizes):
+        """Weights and scales of a stage, after the word to its barrier how many bytes are to come, x included."""
         a_map, b_map, s_map = maps
         target = shared + place[0] * uint32(STAGE)
         barrier = full(barriers, place)
         expect(barriers, place, uint32(BYTES))
-        if once:
-            ptx.cp_async_bulk_tensor_2d_g2s_hint(target + uint32(W_SHARED), b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier, policy)
-        else:
-            ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(W_SHARED), b_map, int32(column), int32(step * uint32(STAGE_ROWS)), barrier)
+        copy_weights(target + uint32(W_SHARED), b_map, column, step, barrier, policy, sizes)
         if grouped:
             ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(S_SHARED), s_map, int32(column), int32(step * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)), barrier)
 
     @lang.device
     def fetch_x(shared, barriers, place, row, step, maps):
         ptx.cp_async_bulk_tensor_2d_g2s(shared + place[0] * uint32(STAGE), maps[0], int32(step * uint32(STAGE_K)), int32(row), full(barriers, place))
-
-    @lang.device
-    def read_once(sizes):
-        """Weights that only one row of tiles reads make room in L2 at once."""
-        return sizes[0] <= uint32(TILE_M)
 
     @lang.device
     def fill_first(shared, barriers, place, item, work, maps, sizes):
@@ -54,7 +56,7 @@ def load_verbs(lang, config, pipeline):
         ahead = uint32(min(steps, uint32(STAGES)))
         at, behind = uint32(0), place
         while at < ahead:
-            fetch_weights(shared, barriers, place, column, uint32(first + at), maps, read_once(sizes), policy)
+            fetch_weights(shared, barriers, place, column, uint32(first + at), maps, policy, sizes)
             place = advance(place)
             at = uint32(at + uint32(1))
         ptx.griddepcontrol_wait()
@@ -72,7 +74,7 @@ def load_verbs(lang, config, pipeline):
         step, remaining = item[1], item[2]
         while remaining != uint32(0):
             wait_empty(barriers, place)
-            fetch_weights(shared, barriers, place, column, step, maps, read_once(sizes), policy)
+            fetch_weights(shared, barriers, place, column, step, maps, policy, sizes)
             fetch_x(shared, barriers, place, row, step, maps)
             place = advance(place)
             step = uint32(step + uint32(1))
