@@ -17,7 +17,7 @@ _EXPORTS = {
     "quantize": "api",
     "pack": "api",
     "unpack": "api",
-    "dequantize": "api",
+    "dequantize": "quantize.dequantize",
     "matmul": "api",
     "explain": "api",
     "last_run": "api",

@@ -6,6 +6,7 @@ anything is written; ``CapabilityMissing`` says that this machine lacks what was
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from dataclasses import replace
@@ -19,10 +20,8 @@ from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
-from numba_marlin.quantize import dequantize
-from numba_marlin.quantize import quantize as _round_to_nearest
 
-_METHODS = {"rtn": _round_to_nearest}
+_METHODS = ("rtn",)  # each a module of the quantize room, imported when something is quantised
 _thread = threading.local()
 
 
@@ -35,9 +34,9 @@ def quantize(
     method "rtn": round to nearest (``numba_marlin.quantize.rtn`` has the rule and its edge cases).
     """
     if method not in _METHODS:
-        raise ValueError(f"method={method!r} must be one of {sorted(_METHODS)}")
+        raise ValueError(f"method={method!r} must be one of {list(_METHODS)}")
     host = w if isinstance(w, np.ndarray) or not _is_array(w) else arrays.to_host(arrays.view("w", w))
-    return _METHODS[method](host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype)
+    return importlib.import_module(f"numba_marlin.quantize.{method}").quantize(host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype)
 
 
 def _is_array(value: object) -> bool:

@@ -14,10 +14,8 @@ import contextlib
 import datetime
 import functools
 import importlib
-import json
 import os
 import re
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -134,6 +132,8 @@ def _entries(path: Path) -> dict:
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, modified: int, size: int) -> dict:
     """Read once for every change of the file."""
+    import json  # here and not above: where nothing was measured, the first product of a process would wait for it in vain
+
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -156,6 +156,9 @@ def _lock(directory: Path):
 
 
 def _replace(path: Path, data: dict) -> None:
+    import json
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import numba_marlin
+from numba_marlin import backends
+from numba_marlin.compiler import COMPILERS, CompiledKernel, Resources, builder
+from numba_marlin.heuristics import Problem
 
 PACKAGE = Path(numba_marlin.__file__).parent
 
@@ -58,6 +61,54 @@ def imported_rooms(room):
                 names = []
             found |= {name.split(".")[1] for name in names if name.startswith("numba_marlin.")}
     return found - {room}
+
+
+# What only compiling, assembling, writing, explaining or checking needs, and what of the standard library is slow to import.
+SELDOM_NEEDED = {
+    "json", "subprocess", "tempfile",
+    *(f"numba_marlin.{module}" for module in (
+        "bench", "cli", "compiler.assemble", "compiler.gates", "compiler.language", "compiler.module_text", "compiler.numba_cuda", "compiler.numba_cuda_mlir",
+        "emulator", "heuristics.explanation", "hostloops", "isa.instruction", "isa.library", "quantize", "reference", "testing",
+    )),
+}
+
+
+def loaded_beyond_numpy(statement):
+    """Modules that ``statement`` loads in a fresh interpreter that has NumPy."""
+    program = f"import sys\nsys.path[:] = {sys.path}\nimport numpy\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    # -S: what installed packages load whenever Python starts (numba-cuda does) would hide what is loaded here
+    result = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.split())
+
+
+def test_the_probe_sees_what_is_seldom_needed():
+    rooms = {name for name in SELDOM_NEEDED if name.startswith("numba_marlin.")} - {"numba_marlin.hostloops"}  # it imports Numba
+    assert rooms <= loaded_beyond_numpy(f"import {', '.join(rooms)}")
+
+
+def test_the_public_functions_load_nothing_that_is_seldom_needed():
+    assert not loaded_beyond_numpy("import numba_marlin as nm; nm.matmul") & SELDOM_NEEDED
+
+
+def test_a_kernel_out_of_the_disk_cache_loads_nothing_that_is_seldom_needed(tmp_path, monkeypatch):
+    """What a process does before its first product, but for CUDA: choose, find the kernel, read it."""
+    def compile_it(kernel, config, target, backend, key, versions):
+        return CompiledKernel(
+            kernel.name, config, target.name, COMPILERS[0], "no PTX", "entry", kernel.parameters, kernel.threads(config), kernel.shared_bytes(config), None,
+            Resources(), key, versions,
+        )
+
+    monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path))
+    monkeypatch.setattr(builder, "_compile", compile_it)
+    backends.compiled_kernel.cache_clear()
+    assert not backends.plan(Problem(16, 64, 128), "emulator").compile(COMPILERS[0]).from_cache
+    backends.compiled_kernel.cache_clear()
+    loaded = loaded_beyond_numpy(
+        "from numba_marlin import backends, heuristics\n"
+        f"assert backends.plan(heuristics.Problem(16, 64, 128), 'emulator').compile({COMPILERS[0]!r}).from_cache"
+    )
+    assert "numba_marlin.compiler.cache" in loaded and not loaded & SELDOM_NEEDED
 
 
 def test_the_probe_sees_imports():

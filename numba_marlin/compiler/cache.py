@@ -14,7 +14,6 @@ import hashlib
 import os
 import re
 import sys
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,14 +45,20 @@ def _candidates():
     if os.environ.get("NUMBA_MARLIN_CACHE"):
         yield Path(os.environ["NUMBA_MARLIN_CACHE"]).expanduser(), False
     elif os.name == "nt":
-        yield Path(os.environ.get("LOCALAPPDATA") or tempfile.gettempdir(), "numba_marlin", "cache"), False
+        yield Path(os.environ.get("LOCALAPPDATA") or _for_temporary_files(), "numba_marlin", "cache"), False
     elif os.environ.get("XDG_CACHE_HOME"):
         yield Path(os.environ["XDG_CACHE_HOME"], "numba_marlin"), False
     else:
         home = Path(os.path.expanduser("~"))
         yield home.joinpath("Library", "Caches", "numba_marlin") if sys.platform == "darwin" else home.joinpath(".cache", "numba_marlin"), False
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    yield Path(tempfile.gettempdir(), f"numba_marlin_{user}"), True
+    yield Path(_for_temporary_files(), f"numba_marlin_{user}"), True
+
+
+def _for_temporary_files():
+    import tempfile  # here and in ``store``: who finds a kernel in the cache does not need it, and it is slow to import
+
+    return tempfile.gettempdir()
 
 
 def cache_key(kernel, config, target: str, compiler: str, versions: dict[str, str]) -> str:
@@ -82,6 +87,8 @@ def store(compiled: CompiledKernel) -> None:
     directory = cache_directory()
     if directory is None:
         return
+    import tempfile
+
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".", suffix=".tmp", delete=False) as file:
@@ -118,12 +125,13 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 def package_digest():
     """SHA-256 in hex of the sources of the kernels, compiler, isa and ptx rooms."""
     package = Path(__file__).resolve().parent.parent
-    files = [path for room in ("kernels", "compiler", "isa") for path in sorted(package.joinpath(room).glob("*.py"))]
-    files += sorted(ptx_directory().glob("*.ptx"))
+    places = [(package / room, ".py") for room in ("kernels", "compiler", "isa")] + [(ptx_directory(), ".ptx")]
     digest = hashlib.sha256()
-    for path in files:
-        data = path.read_bytes()
-        digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    for directory, suffix in places:
+        for name in sorted(name for name in os.listdir(directory) if name.endswith(suffix)):
+            with open(os.path.join(directory, name), "rb") as file:
+                data = file.read()
+            digest.update(f"{name} {len(data)}\n".encode() + data)
     return digest.hexdigest()
 
 

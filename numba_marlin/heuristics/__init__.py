@@ -11,7 +11,15 @@ Every figure in ``Candidate.figures`` follows from the shapes and the device's n
 Impossible problems are ValueErrors that name the value and the rule. May import devices, formats, kernels, layout and tuned.
 """
 from numba_marlin.heuristics.candidates import LADDER, Candidate, candidate, check_config, check_takes, default_config, find_kernel, kernel_of, rank
-from numba_marlin.heuristics.explanation import Explanation, explain
 from numba_marlin.heuristics.problem import Problem
 
 __all__ = ["LADDER", "Candidate", "Explanation", "Problem", "candidate", "check_config", "check_takes", "default_config", "explain", "find_kernel", "kernel_of", "rank"]
+
+
+def __getattr__(name):
+    # A product needs the candidates, and not the words for them.
+    if name not in ("Explanation", "explain"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from numba_marlin.heuristics import explanation
+
+    return getattr(explanation, name)

@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
 
 import pytest
@@ -132,7 +133,7 @@ def test_a_directory_that_cannot_be_made_is_replaced_by_a_private_one(tmp_path, 
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(blocked / "cache"))
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     directory = cache.cache_directory()
     assert directory.parent == tmp_path and os.access(directory, os.W_OK)
     if hasattr(os, "getuid"):
