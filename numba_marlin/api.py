@@ -36,7 +36,8 @@ def quantize(
     if method not in _METHODS:
         raise ValueError(f"method={method!r} must be one of {list(_METHODS)}")
     host = w if isinstance(w, np.ndarray) or not _is_array(w) else arrays.to_host(arrays.view("w", w))
-    return importlib.import_module(f"numba_marlin.quantize.{method}").quantize(host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype)
+    room = importlib.import_module(f"numba_marlin.quantize.{method}")
+    return room.quantize(host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype)
 
 
 def _is_array(value: object) -> bool:
