@@ -20,7 +20,8 @@ OTHERS = (Problem(5, 8200, 8208, -1, "bfloat16", scale_dtype="bfloat16", bias=Tr
 
 def configurations(chooser, problem):
     # several waves of tiles and some left over: then every arrangement is worth a thought
-    return chooser.configurations(replace(problem, m=4000), H200)
+    problem = replace(problem, m=4000)
+    return list(dict.fromkeys(chooser.configurations(problem, H200) + chooser.invariant_configurations(problem, H200)))
 
 
 def arrangement(config):
