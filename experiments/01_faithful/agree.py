@@ -20,10 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from problems import HERE, KERNELS, OUTPUTS, Case, Launch, warm_cache
-from run import commit_name, versions
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from problems import OUTPUTS, Case, Launch, warm_cache  # noqa: E402
 
 from numba_marlin import compiler, driver, reference
+from numba_marlin.bench.environment import commit, versions
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.layout.fragments import MMA_M16N8K16_C
 from numba_marlin.layout.stripes import stripes
@@ -34,12 +37,13 @@ SHAPES = ((1, 64, 64, 32), (1, 256, 1024, 128), (5, 192, 192, 64), (16, 256, 256
 SPREAD = ((5, 192, 192, 64), (16, 256, 1024, 128), (64, 128, 1024, -1))
 EXACT = ((1, 64, 64, 32), (16, 256, 256, -1), (16, 256, 1024, 128), (17, 128, 832, 64), (64, 128, 1024, -1))
 WIDE, DEEP = (16, 4), (8, 8)
+LADDER = ("naive", "tiled", "ampere")
 
 
 def all_cases():
     for data, shapes in (("gaussian", SHAPES), ("spread", SPREAD), ("exact", EXACT)):
         for shape in shapes:
-            for name in KERNELS:
+            for name in LADDER:
                 if name != "ampere":
                     yield Case(name, *shape, data)
                     continue
@@ -165,7 +169,7 @@ def append(path, rows):
 
 def describe(what, case, compiled_by, digest):
     return {"what": what, "case": case.label, **asdict(case), "compiler": compiled_by, "operands_sha256": digest,
-            "date": datetime.date.today().isoformat(), "commit": commit_name(), "versions": versions()}
+            "date": datetime.date.today().isoformat(), "commit": commit(), "versions": versions()}
 
 
 def hardware(args):

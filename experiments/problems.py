@@ -1,4 +1,4 @@
-"""Small problems and all that a launch of them needs, the same bytes wherever they are made: for ``agree.py`` and ``sanitize.py``. Imports no CUDA.
+"""Small problems and all that a launch of them needs, the same bytes wherever they are made: for experiments that compare bits or look for races. Imports no CUDA.
 
 A ``Case`` names a kernel, a shape and the data; ``Launch`` is that as host arrays: operands, C and partial sums of NaN, locks of zero.
 """
@@ -12,23 +12,24 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from numba_marlin import compiler  # noqa: E402
 from numba_marlin.formats import marlin  # noqa: E402
-from numba_marlin.kernels import ampere, naive, tiled  # noqa: E402
+from numba_marlin.formats.floats import float_type  # noqa: E402
+from numba_marlin.kernels import ampere, decode, naive, tiled, wgmma  # noqa: E402
 from numba_marlin.quantize import quantize  # noqa: E402
 
-KERNELS = {module.KERNEL.name: module.KERNEL for module in (naive, tiled, ampere)}
+KERNELS = {module.KERNEL.name: module.KERNEL for module in (naive, tiled, ampere, decode, wgmma)}
 DATA = ("gaussian", "spread", "exact")
 OUTPUTS = ("c", "partials", "locks")
 
 
 @dataclass(frozen=True)
 class Case:
-    """tile: (thread_n_blocks, thread_k_blocks) of the faithful kernel, None for the others; sms: blocks of its grid at most. data: "gaussian"
-    (normal x, a rounded normal weight), "spread" (x times powers of two from 2**-8 to 2**8) or "exact" (integers, no rounding anywhere)."""
+    """tile: (thread_n_blocks, thread_k_blocks) of the faithful kernel, None for the others; sms: multiprocessors that the grid is made for. data: "gaussian"
+    (normal x, a rounded normal weight), "spread" (x times powers of two from 2**-8 to 2**8) or "exact" (integers, no rounding anywhere).
+    chosen: the configuration of a kernel that has more to choose than that; its types and bias are the problem's. padding: elements between the rows of x."""
     kernel: str
     m: int
     n: int
@@ -37,6 +38,8 @@ class Case:
     data: str = "gaussian"
     tile: tuple = None
     sms: int = 3
+    chosen: object = None
+    padding: int = 0
 
     @property
     def label(self):
@@ -44,7 +47,17 @@ class Case:
         return f"{self.kernel} m{self.m} n{self.n} k{self.k} g{self.group_size}{tile} {self.data}"
 
     @property
+    def definition(self):
+        return KERNELS[self.kernel]
+
+    @property
+    def dtype(self):
+        return getattr(self.config, "dtype", "float16")
+
+    @property
     def config(self):
+        if self.chosen is not None:
+            return self.chosen
         if self.kernel != "ampere":
             return KERNELS[self.kernel].config_type(self.group_size)
         n_blocks, k_blocks = self.tile
@@ -73,27 +86,45 @@ class Launch:
             return problem.x, problem.weight
         generator = np.random.default_rng((case.m, case.n, case.k))
         x = generator.standard_normal((case.m, case.k))
-        weight = quantize((0.05 * generator.standard_normal((case.k, case.n))).astype(np.float32), group_size=case.group_size)
+        weight = quantize((0.05 * generator.standard_normal((case.k, case.n))).astype(np.float32), group_size=case.group_size, scale_dtype=case.dtype)
         if case.data == "spread":
             x = np.ldexp(x, generator.integers(-8, 9, x.shape))
-        return x.astype(np.float16), weight
+        return x.astype(float_type(case.dtype)), weight
+
+    @cached_property
+    def bias(self):
+        """[n], or None where the configuration has none."""
+        case = self.case
+        return np.random.default_rng(case.n).standard_normal(case.n).astype(float_type(case.dtype)) if getattr(case.config, "bias", False) else None
 
     @cached_property
     def buffers(self):
-        """{name: array} in the order of the kernel's addresses; a run on the PTX machine writes into them."""
+        """{name: array} of all that the kernel may address; a run on the PTX machine writes into them."""
         case, (x, weight) = self.case, self.operands
-        kernel, packed = KERNELS[case.kernel], marlin.pack(weight)
-        found = {"a": x, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, np.float16), "scales": packed.scales}
+        kernel, packed = case.definition, marlin.pack(weight)
+        a = np.full((case.m, case.k + case.padding), np.nan, x.dtype)
+        a[:, :case.k] = x
+        found = {"a": a, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, x.dtype), "scales": packed.scales}
+        if self.bias is not None:
+            found["bias"] = self.bias
         sizes = kernel.workspace_bytes(case.config, case.m, case.n, case.k, case.sms)
-        if sizes:
+        if any(sizes):
             found["partials"], found["locks"] = np.full(sizes[0] // 4, np.nan, np.float32), np.zeros(sizes[1] // 4, np.int32)
-        addresses = tuple(name for name, kind in kernel.parameters if kind == "u64")
-        assert tuple(found) == addresses, f"kernel {case.kernel} takes {addresses}, not {tuple(found)}"
+        known = {name for name, kind in kernel.parameters if kind == "u64"} | {source for source, _ in self.tensor_maps.values()}
+        assert set(found) <= known, f"kernel {case.kernel} knows {known}, not {set(found) - known}"
         return found
+
+    @property
+    def tensor_maps(self):
+        return self.case.definition.tensor_maps(self.case.config, *self.sizes, self.case.k + self.case.padding)
 
     @property
     def sizes(self):
         return self.case.m, self.case.n, self.case.k
+
+    def arguments(self, addresses, encode):
+        """What a launch passes, in order, of {name: address}; encode(TensorMap, address) for parameters that are tensor maps."""
+        return self.case.definition.arguments(self.case.config, addresses, *self.sizes, self.case.k + self.case.padding, encode)
 
     @cached_property
     def digest(self):
