@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import re
@@ -41,6 +42,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPERANDS = ("a", "b", "scales", "bias")
 NAN_WORD = 0x7FFF7FFF  # two of float16 or of bfloat16
 CASES_SECONDS, PLANT_SECONDS = 180, 40
+FIRST_PORT, PORTS, PORTS_EACH = 49152, 800, 20  # a sanitizer talks to its program over one of ten ports: those that run side by side must not share them
+_turns = itertools.count()
 ASYNCHRONOUS = ("UBLKCP", "UTMALDG", "UTMASTG")  # machine instructions that copy while the thread goes on
 SASS_LINE = re.compile(r"(?m)^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 
@@ -170,7 +173,8 @@ def find_sanitizer():
 
 def under(suite, tool, sanitizer, args, what, seconds):
     """Run ``run`` with the options ``what`` under a tool -> (its whole output, seconds)."""
-    command = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--target-processes", "application-only", "--print-limit", "100", *suite.more.get(tool, ()),
+    command = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--target-processes", "application-only", "--print-limit", "100", "--port", str(FIRST_PORT + PORTS_EACH * (next(_turns) % PORTS)),
+               *suite.more.get(tool, ()),
                *(["--padding", "4096"] if tool == "memcheck" else []),  # else a neighbouring allocation hides an overrun
                sys.executable, str(suite.script), "run", "--compilers", ",".join(args.compilers), *what]
     start = time.perf_counter()

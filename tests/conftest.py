@@ -1,5 +1,10 @@
 """One switch for the kernel tests: the PTX machine (default) or a real GPU (``--run-on cuda``)."""
-import pytest
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: NumPy's own threads would fight each other, 50 times slower than one
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import pytest  # noqa: E402
 
 
 def pytest_addoption(parser):
