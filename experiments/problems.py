@@ -44,7 +44,8 @@ class Case:
     @property
     def label(self):
         tile = f" tile {16 * self.tile[0]}x{16 * self.tile[1]} blocks {self.sms}" if self.tile else ""
-        return f"{self.kernel} m{self.m} n{self.n} k{self.k} g{self.group_size}{tile} {self.data}"
+        types = "" if self.chosen is None else f" {self.dtype}{' bias' if getattr(self.chosen, 'bias', False) else ''}"
+        return f"{self.kernel} m{self.m} n{self.n} k{self.k} g{self.group_size}{tile}{types} {self.data}"
 
     @property
     def definition(self):

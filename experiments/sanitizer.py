@@ -278,7 +278,7 @@ def section(record):
     pairs = {name: count for row in tools.values() for name, count in row["races"].items()}
     if pairs:
         lines += ["Races reported, by the instructions at both ends: " + "; ".join(f"{name} ({count})" for name, count in sorted(pairs.items())) + ".", ""]
-    lines.append(f"Problems: {'; '.join(record['problems'])}.")
+    lines.append(f"Problems: {'; '.join(dict.fromkeys(record['problems']))}.")
     return "\n".join(lines)
 
 
