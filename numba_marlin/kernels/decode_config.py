@@ -5,8 +5,8 @@ from numba_marlin.kernels.definition import ceil_div
 from numba_marlin.kernels.pipeline import barrier_bytes
 
 COLUMNS = 64  # of C, to a consumer warp: the width of a Marlin block
-ROW_BYTES = 512  # of packed weights: 16 of k times 64 columns, 16 bytes a lane
 SCALE_BYTES = 128  # of a group's scales for 64 columns
+ZERO_BYTES = {None: 0, "integer": 8, "float16": 128}  # of its zero points; integers: for each bit of a code
 VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
 X_PADDING = 16  # bytes that shift each row of activations by four banks: ldmatrix then touches every bank once
 ALIGNMENT = 128  # of a stage
@@ -19,7 +19,8 @@ class DecodeConfig:
     """batch: rows of C in a tile; warps_n x warps_k consumer warps, each with 64 columns and its part of a stage's k; stage_k: k of a stage;
     stages: in the ring; group_blocks: k16 rows that share a scale, -1 for per-column scales; ragged: k may leave a stage and n a tile
     unfilled; blocks_per_sm: blocks of a launch on a multiprocessor; resident: blocks that it must have place for, more than that if those of the
-    next launch are to copy weights meanwhile; whole: blocks share no tile; dtype: of a, c and bias; scale_dtype: of scales; bias: added at the end."""
+    next launch are to copy weights meanwhile; whole: blocks share no tile; dtype: of a, c and bias; scale_dtype: of scales; bias: added at the end; bits: of
+    a code; zeros: None, "integer" (packed like codes) or "float16"."""
     batch: int = 8
     warps_n: int = 4
     warps_k: int = 2
@@ -33,6 +34,8 @@ class DecodeConfig:
     dtype: str = "float16"
     scale_dtype: str = "float16"
     bias: bool = False
+    bits: int = 4
+    zeros: str | None = None
 
     def __post_init__(self):
         if self.batch not in BATCHES:
@@ -56,6 +59,9 @@ class DecodeConfig:
         for name in ("dtype", "scale_dtype"):
             if getattr(self, name) not in ("float16", "bfloat16"):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be float16 or bfloat16")
+        for name, allowed in (("bits", (4, 8)), ("zeros", tuple(ZERO_BYTES))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
         if self.shared_bytes > self.shared_limit:
             raise ValueError(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {self.shared_limit}")
 
@@ -108,8 +114,13 @@ class DecodeConfig:
         return self.batch * self.x_pitch
 
     @property
+    def row_bytes(self):
+        """Of packed weights: 16 of k times 64 columns, 16 or 32 bytes a lane."""
+        return 128 * self.bits
+
+    @property
     def weight_row_bytes(self):
-        return self.warps_n * ROW_BYTES
+        return self.warps_n * self.row_bytes
 
     @property
     def weight_stage_bytes(self):
@@ -130,9 +141,33 @@ class DecodeConfig:
         return self.weight_stage_bytes
 
     @property
+    def zero_bytes(self):
+        """Of a group's zero points for 64 columns."""
+        return ZERO_BYTES[self.zeros] * (self.bits if self.zeros == "integer" else 1)
+
+    @property
+    def zero_rows(self):
+        """Groups whose zero points a stage has: those of columns too, as products cannot wait for them."""
+        return max(1, self.scale_rows) if self.zeros else 0
+
+    @property
+    def zero_row_bytes(self):
+        return self.warps_n * self.zero_bytes
+
+    @property
+    def zeros_at(self):
+        """Where the zero points begin in a stage."""
+        return self.scales_at + self.scale_rows * self.scale_row_bytes
+
+    @property
     def x_at(self):
         """Where the activations begin in a stage."""
-        return self.scales_at + self.scale_rows * self.scale_row_bytes
+        return self.zeros_at + self.zero_rows * self.zero_row_bytes
+
+    @property
+    def promoted(self):
+        """Whether sums of a few rows are worked on before they are added to the others: scaled, or rid of zero points."""
+        return self.grouped or self.zeros == "float16"
 
     @property
     def stage_bytes(self):

@@ -1,11 +1,11 @@
 """The producer of the decode kernel (``decode``): one elected lane that copies weights, scales and activations into the ring of stages.
 
-``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function. A stage holds its weights, k16 row by k16 row, then its groups' scales, then
-the rows of x, each a little apart. Of one elected lane the assembler keeps addresses in uniform registers, five instructions a copy; with lane i
+``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function. A stage holds its weights, k16 row by k16 row, then its groups' scales
+and zero points, then the rows of x, each a little apart. Of one elected lane the assembler keeps addresses in uniform registers, five instructions a copy; with lane i
 copying row i it made a loop over the lanes, a dozen instructions each, and 4096 x 4096 at m = 1 took 8.1 us instead of 6.1. Copies of x by 16-byte
 cp.async of all lanes, and by all warps for the first stages, measured the same.
 """
-from numba_marlin.kernels.decode_config import ROW_BYTES
+from numba_marlin.kernels.decode_config import COLUMNS
 
 
 def load_verbs(lang, config, ring, schedule):
@@ -16,19 +16,23 @@ def load_verbs(lang, config, ring, schedule):
     grouped, ragged, GROUP_BLOCKS = config.grouped, config.ragged, config.group_blocks
     WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = config.weight_row_bytes, config.scale_row_bytes, config.scale_rows, config.x_pitch
     SCALES_AT, X_AT, TILE_COLUMNS = config.scales_at, config.x_at, config.columns
-    COLUMN_BYTES = ROW_BYTES // 64  # of weights, a column of 16 of k
+    ZERO_ROW, ZERO_ROWS, ZEROS_AT, ZERO_BYTES = config.zero_row_bytes, config.zero_rows, config.zeros_at, config.zero_bytes
+    COLUMN_BYTES = config.row_bytes // COLUMNS  # of weights, a column of 16 of k
 
     @lang.device
-    def fetch_weights(b, scales, unit, shared, barriers, place, policy, problem):
-        """Weights and scales of one stage, after the word to the barrier how many bytes are to come, activations included."""
+    def fetch_weights(b, scales, zeros, unit, shared, barriers, place, policy, problem):
+        """Weights, scales and zero points of one stage, after the word to the barrier how many bytes are to come, activations included."""
         column, row_first, k_unit = unit
         m, n_packed, k = problem[0], problem[1], problem[2]
         rows, columns = rows_of(k_unit, k), columns_of(column, n_packed)
         groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS) if grouped else uint32(0)
         x_bytes = uint32(min(uint32(m - row_first), uint32(BATCH))) * rows * uint32(32)
+        if ZERO_ROWS > 0:
+            zero_groups, zero_row_bytes = groups if grouped else uint32(1), columns // uint32(COLUMNS) * uint32(ZERO_BYTES)
+            x_bytes += zero_groups * zero_row_bytes
         stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
         expect(barriers, place, columns * (rows * uint32(COLUMN_BYTES) + groups * uint32(2)) + x_bytes)
-        pitch = uint64(n_packed) * uint64(8)
+        pitch = uint64(n_packed) * uint64(COLUMN_BYTES)
         source = b + uint64(k_unit * uint32(STAGE_ROWS)) * pitch + uint64(column * uint32(WEIGHT_ROW))
         for row in range(STAGE_ROWS):
             if not ragged or uint32(row) < rows:
@@ -40,6 +44,15 @@ def load_verbs(lang, config, ring, schedule):
             for group in range(SCALE_ROWS):
                 if not ragged or uint32(group) < groups:
                     ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + group * SCALE_ROW), source, columns * uint32(2), barrier)
+                source += pitch
+        if ZERO_ROWS > 0:
+            pitch = uint64(n_packed // uint32(COLUMNS)) * uint64(ZERO_BYTES)
+            source = zeros + uint64(column * uint32(ZERO_ROW))
+            if grouped:
+                source += uint64(k_unit * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)) * pitch
+            for group in range(ZERO_ROWS):
+                if not ragged or uint32(group) < zero_groups:
+                    ptx.cp_async_bulk_g2s(stage + uint32(ZEROS_AT + group * ZERO_ROW), source, zero_row_bytes, barrier)
                 source += pitch
 
     @lang.device
@@ -57,7 +70,7 @@ def load_verbs(lang, config, ring, schedule):
             row = uint32(row + uint32(1))
 
     @lang.device
-    def produce(a, b, scales, shared, barriers, position, end, problem):
+    def produce(a, b, scales, zeros, shared, barriers, position, end, problem):
         """Weights do not depend on the kernel before this one, so a ring full of them is on its way before that one has ended; activations do."""
         policy = ptx.create_policy_evict_first()
         ahead = uint32(min(uint32(position + uint32(STAGES)), end))
@@ -65,7 +78,7 @@ def load_verbs(lang, config, ring, schedule):
         first = (tile[0], tile[1], tile[3])
         unit, at, place = first, position, producer_start()
         while at < ahead:
-            fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
+            fetch_weights(b, scales, zeros, unit, shared, barriers, place, policy, problem)
             unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
         ptx.griddepcontrol_wait()
         unit, at, place = first, position, producer_start()
@@ -74,7 +87,7 @@ def load_verbs(lang, config, ring, schedule):
             unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
         while at < end:
             wait_empty(barriers, place)
-            fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
+            fetch_weights(b, scales, zeros, unit, shared, barriers, place, policy, problem)
             fetch_x(a, unit, shared, barriers, place, problem)
             unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
 
