@@ -34,6 +34,41 @@ def map_each(lang, width, piece, verb, stride=0, number=None):
     return both
 
 
+def together(lang, width, verb):
+    """-> device function (left, right, where) -> tuple of verb(left[i], right[i], where), i from 0 to ``width`` - 1."""
+    if width == 1:
+        @lang.device
+        def one(left, right, where):
+            return (verb(left[0], right[0], where),)
+
+        return one
+    half = (width + 1) // 2
+    first, second = together(lang, half, verb), together(lang, width - half, verb)
+
+    @lang.device
+    def both(left, right, where):
+        return first(left[:half], right[:half], where) + second(left[half:], right[half:], where)
+
+    return both
+
+
+def repeat(lang, width, verb):
+    """-> device function () -> tuple of ``width`` results of verb()."""
+    @lang.device
+    def one():
+        return (verb(),)
+
+    if width == 1:
+        return one
+    rest = repeat(lang, width - 1, verb)
+
+    @lang.device
+    def more():
+        return one() + rest()
+
+    return more
+
+
 def _halve(lang, width, piece, stride, number):
     if width % piece:
         raise ValueError(f"width={width} must be a multiple of piece={piece}")

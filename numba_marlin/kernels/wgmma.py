@@ -1,7 +1,8 @@
 """The Hopper kernel for larger batches: ``wgmma`` on the transposed product, straight from Marlin's bytes.
 
 ``C[m, n] = A[m, k] @ W[k, n]``; parameters: tensor maps (``tensor_maps``) of a [m, k], its rows a_stride elements apart and 16-byte aligned, of c [m, n], and
-in Marlin's order of b int32 [k/16, 2 n_packed] and scales [groups, n_packed], n_packed = n completed to 64; c and scales once more as addresses; bias [n]; partials fp32 and locks int32
+in Marlin's order of b int32 [k/16, n_packed bits/2], scales [groups, n_packed], and zeros int32 [groups, n_packed bits/32] or float16 [groups, n_packed] (of
+the scales again, if there are none), n_packed = n completed to 64; c and scales once more as addresses; bias [n]; partials fp32 and locks int32
 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. m any, k a multiple of 16, n of 8.
 
 Why it works without a relayout: ``wgmma`` takes its first operand from registers, 16 rows a warp. Word j of a lane's 16-byte vector, dequantised and
@@ -95,7 +96,7 @@ def make(lang, config):
         drain(lane_place)
         close_exchange(shared, turn)
 
-    def kernel(a_map, b_map, s_map, c_map, c, scales, zeros, bias, partials, locks, m, n, k, a_stride):
+    def kernel(a_map, b_map, s_map, c_map, c, scales, zeros, bias, partials, locks, m, n, k, a_stride, z_map):
         sizes = (uint32(m), uint32(n), uint32(k))
         shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
         if ptx.tid_x() == uint32(0):
@@ -106,7 +107,7 @@ def make(lang, config):
             if MOVE_REGISTERS:
                 give_registers()
             if ptx.tid_x() == uint32(WARPGROUP * CONSUMERS):
-                produce(shared, (a_map, b_map, s_map), sizes)
+                produce(shared, (a_map, b_map, s_map, z_map), sizes)
         else:
             if MOVE_REGISTERS:
                 take_registers()
@@ -116,14 +117,23 @@ def make(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """x in boxes of a tile's rows by one swizzle row; weights, 8 bytes a column and k16 row, and scales in boxes of a stage by the tile's columns; c in
-    boxes of a tile's rows by one warp's columns."""
+    """x in boxes of a tile's rows by one swizzle row; weights, 8 bytes for 4 bits a column and k16 row, scales and zero points in boxes of a stage by the
+    tile's columns, or half of them; c in boxes of a tile's rows by one warp's columns."""
     columns, n_packed, groups = 16 * config.words, ceil_div(n, 64) * 64, ceil_div(k, 16 * config.group_blocks) if config.grouped else 1
+    numbers, rows = config.bits // 4, config.groups_per_stage
+    scales = TensorMap(config.dtype, (groups, n_packed), (2 * n_packed, 2), (rows, config.tile_n), 0, 128)
+    words = 32 // config.bits
+    zeros = {
+        None: ("scales", scales),  # a map must be passed, nobody reads it
+        "integer": ("zeros", TensorMap("int32", (groups, n_packed // words), (4 * n_packed // words, 4), (rows, config.tile_n // words), 0, 128)),
+        "float16": ("zeros", TensorMap("float16", (groups, n_packed), (2 * n_packed, 2), (rows, config.tile_n), 0, 128)),
+    }[config.zeros]
     return {
         "a_map": ("a", TensorMap(config.dtype, (m, k), (2 * a_stride, 2), (config.tile_m, STAGE_K), 128, 256)),
-        "b_map": ("b", TensorMap("uint64", (k // 16, n_packed), (8 * n_packed, 8), (STAGE_ROWS, config.tile_n), 0, 256)),
-        "s_map": ("scales", TensorMap(config.dtype, (groups, n_packed), (2 * n_packed, 2), (max(1, config.groups_per_stage), config.tile_n), 0, 128)),
+        "b_map": ("b", TensorMap("uint64", (k // 16, numbers * n_packed), (8 * numbers * n_packed, 8), (STAGE_ROWS, numbers * config.w_box_columns), 0, 256)),
+        "s_map": ("scales", scales),
         "c_map": ("c", TensorMap(config.dtype, (m, n), (2 * n, 2), (config.tile_m, columns), 2 * columns, 0)),
+        "z_map": zeros,
     }
 
 
@@ -132,14 +142,16 @@ KERNEL = KernelDefinition(
     summary="the Hopper kernel for larger batches: TMA, wgmma with weights from registers, tiles shared along k",
     config_type=WgmmaConfig,
     parameters=(("a_map", "tensormap"), ("b_map", "tensormap"), ("s_map", "tensormap"), ("c_map", "tensormap"), ("c", "u64"), ("scales", "u64"), ("zeros", "u64"), ("bias", "u64"), ("partials", "u64"),
-                ("locks", "u64"), ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32")),
+                ("locks", "u64"), ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32"), ("z_map", "tensormap")),
     make=make,
     threads=lambda config: config.threads,
     shared_bytes=lambda config: config.shared_bytes,
     grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
     workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
     tensor_maps=tensor_maps,
-    takes=Takes(dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")), bias=True, column_step=8, group_sizes=(-1, 32, 64, 128, 256)),
+    takes=Takes(dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")), bits=(4, 8), zeros=(None, "integer", "float16"), bias=True, column_step=8,
+                group_sizes=(-1, 32, 64, 128, 256)),
+    method=lambda config: "weights" if config.scales_weights else "sums",
     waits=False,
     cluster=lambda config: config.cluster,
     dependent=lambda config: True,

@@ -17,7 +17,7 @@ PIECE_BYTES = 512  # 16 x 16 halves
 @dataclass(frozen=True)
 class WgmmaConfig:
     """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers that
-    take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bias: added at the end. cluster: blocks that share each tile along k, and add up through each other's shared memory.
+    take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or "float16"; bias: added at the end. cluster: blocks that share each tile along k, and add up through each other's shared memory.
 
     stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
     do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
@@ -32,6 +32,8 @@ class WgmmaConfig:
     cluster: int = 1
     dtype: str = "float16"
     bias: bool = False
+    bits: int = 4
+    zeros: str | None = None
 
     def __post_init__(self):
         if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
@@ -46,6 +48,10 @@ class WgmmaConfig:
             raise ValueError(f"tile_m={self.tile_m} with {self.words} words a warp takes {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most")
         if self.dtype not in ("float16", "bfloat16"):
             raise ValueError(f"dtype={self.dtype!r} must be float16 or bfloat16")
+        if self.bits not in (4, 8):
+            raise ValueError(f"bits={self.bits} must be 4 or 8")
+        if self.zeros not in (None, "integer", "float16"):
+            raise ValueError(f"zeros={self.zeros!r} must be None, 'integer' or 'float16'")
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
         if self.k_groups not in (1, 2) or self.stages % self.k_groups:
@@ -64,9 +70,18 @@ class WgmmaConfig:
         return self.group_blocks != -1
 
     @property
+    def scales_weights(self):
+        """Whether weights are scaled, each of them, before they are multiplied: those of groups, and those that zero points off the grid have rounded already."""
+        return self.grouped or self.zeros == "float16"
+
+    @property
+    def scales_columns(self):
+        return not self.scales_weights
+
+    @property
     def column_factors(self):
         """Whether the sums of a column are scaled, or a bias added, before they leave."""
-        return self.bias or not self.grouped
+        return self.bias or self.scales_columns
 
     @property
     def order_of_sums(self):
@@ -103,20 +118,58 @@ class WgmmaConfig:
         return self.tile_m * STAGE_K * 2
 
     @property
+    def block_bytes(self):
+        """Of 16 x 64 packed weights."""
+        return 128 * self.bits
+
+    @property
+    def w_box_columns(self):
+        """Columns of a tensor copy of packed weights, which moves 256 numbers of 8 bytes in a row at most; a stage's boxes lie one behind the other."""
+        return min(self.tile_n, 1024 // self.bits)
+
+    @property
     def w_row_bytes(self):
-        return self.tile_n * 8
+        """From a k16 row of a box to the next."""
+        return self.w_box_columns // 64 * self.block_bytes
+
+    @property
+    def w_box_bytes(self):
+        return STAGE_ROWS * self.w_row_bytes
+
+    @property
+    def w_boxes(self):
+        return self.tile_n // self.w_box_columns
 
     @property
     def groups_per_stage(self):
-        return max(1, STAGE_ROWS // self.group_blocks) if self.grouped else 0
+        return max(1, STAGE_ROWS // self.group_blocks) if self.grouped else 1
 
     @property
     def s_row_bytes(self):
         return self.tile_n * 2
 
     @property
+    def s_rows(self):
+        """Rows of scales in a stage."""
+        return self.groups_per_stage if self.scales_weights else 0
+
+    @property
+    def z_row_bytes(self):
+        return {None: 0, "integer": self.tile_n * self.bits // 8, "float16": self.tile_n * 2}[self.zeros]
+
+    @property
+    def s_shared(self):
+        """Where the scales begin in a stage: behind x and the weights."""
+        return self.x_stage_bytes + self.w_boxes * self.w_box_bytes
+
+    @property
+    def z_shared(self):
+        """Where the zero points begin in a stage."""
+        return self.s_shared + self.s_rows * self.s_row_bytes
+
+    @property
     def copied_bytes(self):
-        return self.x_stage_bytes + STAGE_ROWS * self.w_row_bytes + self.groups_per_stage * self.s_row_bytes
+        return self.z_shared + self.groups_per_stage * self.z_row_bytes
 
     @property
     def stage_bytes(self):

@@ -33,9 +33,9 @@ ARRANGEMENTS = {
 
 
 def exact(m, n, k, group_size, config, run_on, **options):
-    problem = testing.exact_problem(m, n, k, group_size, seed=m + n + k)
+    problem = testing.exact_problem(m, n, k, group_size, seed=m + n + k, dtype=config.dtype, bits=config.bits, zeros_kind=config.zeros, scale_dtype=config.dtype, bias=config.bias)
     config = replace(config, group_blocks=-1 if group_size == -1 else group_size // 16)
-    actual = run_kernel(KERNEL, problem.x, problem.weight, config=config, run_on=run_on, **options).c
+    actual = run_kernel(KERNEL, problem.x, problem.weight, config=config, bias=problem.bias, run_on=run_on, **options).c
     assert (actual == problem.expected).all(), np.argwhere(actual != problem.expected)[:4]
 
 
@@ -80,6 +80,23 @@ def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
     exact(33, 192, 448, 64, SMALL, run_on, sms=1)
     exact(33, 192, 448, 64, replace(SMALL, k_groups=2, stages=4), run_on, sms=1)
     exact(33, 192, 448, 64, replace(SMALL, tile_m=32, cluster=2, split=False), run_on, sms=2)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("bits", (4, 8))
+@pytest.mark.parametrize("zeros", (None, "integer", "float16"))
+@pytest.mark.parametrize("name, group_size", (("two warpgroups, two words", 32), ("pairs, two rows of consumers", -1)))
+def test_every_type_is_exact_with_tails_of_n_and_k(name, group_size, zeros, bits, dtype, run_on):
+    exact(5, 200, 160, group_size, replace(ARRANGEMENTS[name], dtype=dtype, bits=bits, zeros=zeros), run_on, sms=2)
+
+
+@pytest.mark.parametrize("bits", (4, 8))
+@pytest.mark.parametrize("zeros", ("integer", "float16"))
+@pytest.mark.parametrize("name", ("one word, one warpgroup", "four words", "two rows of two"))
+@pytest.mark.parametrize("group_size", (-1, 128))
+def test_zero_points_and_bytes_of_every_number_of_words(group_size, name, zeros, bits, run_on):
+    """Where in a word of zero points a warp finds its own, and where its words stand."""
+    exact(3, 192, 256, group_size, replace(ARRANGEMENTS[name], bits=bits, zeros=zeros, bias=True), run_on, sms=2)
 
 
 @pytest.mark.parametrize("name", ("one word, one warpgroup", "two rows of two", "pairs, two rows of consumers"))
@@ -127,6 +144,20 @@ def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, r
     assert report.ok, report
 
 
+@pytest.mark.parametrize("group_size", (-1, 64))
+@pytest.mark.parametrize("dtype, bits, zeros", (("float16", 8, None), ("float16", 4, "integer"), ("float16", 4, "float16"), ("bfloat16", 8, "integer"), ("bfloat16", 4, "float16")))
+def test_other_types_stay_under_the_bound(dtype, bits, zeros, group_size, run_on):
+    """Zero points off the grid are rounded away from codes as the bound says, in either type."""
+    generator = np.random.default_rng(5)
+    x = generator.standard_normal((5, 128)).astype(float_type(dtype))
+    weight = testing.make_quantized("uniform", "ordinary", 128, 128, group_size, 3, bits=bits, zeros_kind=zeros, scale_dtype=dtype)
+    if zeros == "float16":
+        weight = replace(weight, zeros=generator.uniform(0, 2**bits, weight.zeros.shape).astype(np.float16))
+    config = replace(ARRANGEMENTS["two words"], group_blocks=-1 if group_size == -1 else 4, dtype=dtype, bits=bits, zeros=zeros)
+    report = reference.check(run_kernel(KERNEL, x, weight, config=config, sms=2, run_on=run_on).c, x, weight, method=KERNEL.method(config))
+    assert report.ok, report
+
+
 @pytest.mark.parametrize("name", ("one word, one warpgroup", "pairs, two rows of consumers"))
 def test_any_order_of_warps_gives_the_same_bits(name, run_on):
     """Whoever comes last adds up, and in the same order."""
@@ -148,7 +179,8 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
 @pytest.mark.parametrize("wrong, rule", (
     ({"tile_m": 24}, "multiple of 16"), ({"tile_n": 192}, "64, 128 or 256"), ({"warpgroups": 3}, "1 or 2"), ({"group_blocks": 3}, "group sizes"),
     ({"tile_m": 256}, "accumulators"), ({"stages": 1}, "at least 2"), ({"stages": 2, "k_groups": 2}, "at least 4"), ({"stages": 12}, "shared memory"), ({"k_groups": 2, "stages": 5}, "divide stages"),
-    ({"cluster": 3}, "1, 2, 4 or 8"), ({"cluster": 2}, "split must be False"), ({"group_m": 0}, "at least 1"), ({"dtype": "float32"}, "float16 or bfloat16")))
+    ({"cluster": 3}, "1, 2, 4 or 8"), ({"cluster": 2}, "split must be False"), ({"group_m": 0}, "at least 1"), ({"dtype": "float32"}, "float16 or bfloat16"),
+    ({"bits": 3}, "4 or 8"), ({"zeros": "float32"}, "None, 'integer' or 'float16'")))
 def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
     with pytest.raises(ValueError, match=rule):
         WgmmaConfig(**wrong)
@@ -158,13 +190,11 @@ PRODUCTION = (
     WgmmaConfig(32, 256, stages=8, k_groups=2), WgmmaConfig(32, 256, stages=8, k_groups=2, split=False), WgmmaConfig(64, 256, stages=8), WgmmaConfig(64, 256, stages=8, split=False),
     WgmmaConfig(128, 128, stages=7, cluster=2, split=False), WgmmaConfig(128, 128, stages=7, split=False), WgmmaConfig(128, 256, split=False),
     WgmmaConfig(256, 64, warpgroups=1, stages=4, split=False), WgmmaConfig(256, 128, stages=4, split=False))
+TYPES = (("float16", 8, None), ("float16", 4, "integer"), ("bfloat16", 8, "integer"), ("bfloat16", 4, "float16"))
+LARGEST, SMALLEST = WgmmaConfig(128, 256, split=False), WgmmaConfig(32, 256, k_groups=2, split=False)
 
 
-@pytest.mark.parametrize("group_blocks", (-1, 8))
-@pytest.mark.parametrize("config", PRODUCTION, ids=lambda c: f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}s{c.split}")
-def test_gates(config, group_blocks):
-    """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made to wait for another by the assembler."""
-    config = replace(config, group_blocks=group_blocks)
+def check_gates(config):
     compiled = compiler.build(KERNEL, config)
     assert not gates.broken_promises(compiled)
     assert gates.opcode_count(compiled, "wgmma.mma_async") == 4 * config.words
@@ -173,3 +203,16 @@ def test_gates(config, group_blocks):
         assert compiled.resources.count("HGMMA") == 4 * config.words
         assert compiled.resources.count("WARPGROUP.DEPBAR") == 5, "the assembler put waits of its own between the multiplies"
         assert compiled.resources.count("USETMAXREG") == (0 if config.consumer_registers is None else 2)
+
+
+@pytest.mark.parametrize("group_blocks", (-1, 8))
+@pytest.mark.parametrize("config", PRODUCTION, ids=lambda c: f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}s{c.split}")
+def test_gates(config, group_blocks):
+    """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made to wait for another by the assembler."""
+    check_gates(replace(config, group_blocks=group_blocks))
+
+
+@pytest.mark.parametrize("dtype, bits, zeros", TYPES)
+@pytest.mark.parametrize("config", (LARGEST, SMALLEST))
+def test_gates_of_other_types(config, dtype, bits, zeros):
+    check_gates(replace(config, dtype=dtype, bits=bits, zeros=zeros, stages=4))
