@@ -1,5 +1,6 @@
 """Contract under test: ``heuristics`` ranks what fits the problem and the device by a time that was near the truth where somebody looked, and says why. Pure."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from hypothesis import given, strategies as st
 from numba_marlin import devices, heuristics, testing, tuned
 from numba_marlin.devices import Device
 from numba_marlin.formats import marlin
-from numba_marlin.heuristics import LADDER, Problem, candidate, check_config, default_config, explain, rank
+from numba_marlin.heuristics import LADDER, Problem, candidate, check_config, decode, default_config, explain, rank
 
 H200 = devices.device("H200")
 
@@ -236,6 +237,22 @@ def test_small_groups_get_fewer_stages_rather_than_none(kernel):
     """Scales of groups of 32 take the place of a stage."""
     config = default_config(kernel, Problem(16, 8192, 8192, 32), H200)
     assert config.group_blocks == 2 and config.shared_bytes <= H200.shared_bytes_per_block
+
+
+@pytest.mark.parametrize("bits, zeros", list(itertools.product((4, 8), (None, "integer", "float16"))))
+def test_decode_has_an_arrangement_of_every_batch_for_every_type(bits, zeros):
+    """With two stages at least, in shared memory; and what has more bytes is thought to take longer."""
+    for group_size in (-1, 32, 64, 128, 256):
+        problem = Problem(8, 8192, 8192, group_size, bits=bits, zeros=zeros)
+        found = decode.configurations(problem, H200)
+        assert {config.batch for config in found} == {8, 16, 32} and {config.whole for config in found} == {False, True}
+        assert all(config.stages > 2 for config in found if config.batch == 8), "weights must be on their way while others are used"
+        for config in found:
+            assert config.shared_bytes <= H200.shared_bytes_per_block and (config.bits, config.zeros) == (bits, zeros)
+        plain = decode.configurations(replace(problem, bits=4, zeros=None), H200)
+        for config, other in zip(found, plain, strict=True):
+            us, plain_us = decode.predicted_us(problem, config, H200), decode.predicted_us(replace(problem, bits=4, zeros=None), other, H200)
+            assert us == plain_us if (bits, zeros) == (4, None) else plain_us < us < 2.5 * plain_us
 
 
 def test_problems_of_other_kinds_go_to_the_kernel_that_takes_them():

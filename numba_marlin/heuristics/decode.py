@@ -2,9 +2,8 @@
 
 The times are modelled: a fixed part, and the bytes that the busiest multiprocessor reads, at a rate. Both were fitted, an arrangement at a time, to runs
 on an H200 (132 multiprocessors, launches back to back, weights not in L2): m = 1 to 32, 4096 x 4096 to 33792 x 33792. Within 10% of those, except that
-4096 x 4096 is up to 20% faster. The rates
-for 32 rows are those of a form that spilled a few registers and, for the narrower tile, had stages of 256: as they stand they were not timed.
-Another device's memory scales the rate.
+4096 x 4096 is up to 20% faster. The rates for 32 rows are those of a form that spilled a few registers and, for the narrower tile, had stages of 256:
+as they stand they were not timed. Nor were 8 bits and zero points: there it is the bytes that say how long it takes. Another device's memory scales the rate.
 
 What was seen: a warp wants four k16 rows of a stage or more. A tile of 64 columns that is one block's alone costs no workspace (2.5 us), and wins
 where such tiles come out even, but each reads all of x: 6% as many bytes as weights at m = 1, as many at m = 16. From 9 rows on wide tiles win
@@ -13,7 +12,7 @@ where there are enough of them. Three blocks an SM of four warps, or two of eigh
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from numba_marlin.devices import Device
 from numba_marlin.heuristics.choice import FITTED_BANDWIDTH_PER_SM, Description, check_groups, check_types, group_blocks_of, types_of, with_stages_that_fit
@@ -38,7 +37,12 @@ class Arrangement:
 
     def like(self, config: DecodeConfig) -> bool:
         """Whether ``config`` is arranged so, be it with fewer stages."""
-        return all(getattr(config, name) == value for name, value in asdict(self).items() if name != "stages")
+        return all(getattr(config, name) == value for name, value in asdict(self.of_bits(config.bits)).items() if name != "stages")
+
+    def of_bits(self, bits: int) -> Arrangement:
+        """The same with as many bytes of weights in a stage, where that leaves every warp two k16 rows of it: these were timed with 4 bits."""
+        stage_k = self.stage_k * 4 // bits
+        return replace(self, stage_k=stage_k) if stage_k >= max(64, 32 * self.warps_k) else self
 
 
 FITTED = {  # us of a launch, bytes that a multiprocessor takes in a ns
@@ -69,9 +73,9 @@ def invariant_configurations(problem: Problem, device: Device) -> list[DecodeCon
 
 
 def _arranged(arrangements, problem: Problem) -> list[DecodeConfig]:
-    """With fewer stages where small groups' scales take their place."""
+    """With fewer stages where small groups' scales and zero points take their place."""
     found = []
-    for arrangement in arrangements:
+    for arrangement in (each.of_bits(problem.bits) for each in arrangements):
         settings = asdict(arrangement)
         ragged = bool(problem.k % arrangement.stage_k or problem.n % (COLUMNS * arrangement.warps_n))
         found.append(with_stages_that_fit(DecodeConfig, settings.pop("stages"), 2, **settings, group_blocks=group_blocks_of(problem), ragged=ragged,
@@ -106,7 +110,9 @@ def predicted_us(problem: Problem, config: DecodeConfig, device: Device) -> floa
         rate *= device.bandwidth_bytes / device.sms / FITTED_BANDWIDTH_PER_SM
     tiles, blocks = ceil_div(n, config.columns) * ceil_div(m, config.batch), config.grid(m, n, k, device.sms)[0]
     scale_rows = k / (16 * config.group_blocks) if config.grouped else 1
-    tile_bytes = k * config.columns / 2 + 2 * scale_rows * config.columns + X_SHARE * 2 * k * min(m, config.batch)
+    zero_rows = scale_rows if config.grouped else ceil_div(k, config.stage_k)  # those of columns come with every stage
+    group_bytes = 2 * scale_rows + config.zero_bytes / COLUMNS * zero_rows
+    tile_bytes = config.columns * (k * config.bits / 8 + group_bytes) + X_SHARE * 2 * k * min(m, config.batch)
     busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
     # blocks of the next launch run beside those of this one where they take no more than half of the device
     overlap = 0.5 if config.whole and 2 * blocks <= device.sms else 1.0
@@ -114,7 +120,7 @@ def predicted_us(problem: Problem, config: DecodeConfig, device: Device) -> floa
 
 
 def was_timed(config: DecodeConfig) -> bool:
-    return any(each.like(config) for each in FITTED)
+    return (config.bits, config.zeros) == (4, None) and any(each.like(config) for each in FITTED)
 
 
 def reasons(problem: Problem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
@@ -130,5 +136,5 @@ def reasons(problem: Problem, config: DecodeConfig, sms: int) -> tuple[str, ...]
     if tails:
         found.append(f"a tail is left by {' and '.join(tails)}: the kernel with bounds checks")
     if not was_timed(config):
-        found.append("nobody timed this arrangement: its time is a guess")
+        found.append("nobody timed this arrangement with these types: its time is a guess")
     return tuple(found)
