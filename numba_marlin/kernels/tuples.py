@@ -34,16 +34,12 @@ def map_each(lang, width, piece, verb, stride=0, number=None):
     return both
 
 
-def together(lang, width, verb):
-    """-> device function (left, right, where) -> tuple of verb(left[i], right[i], where), i from 0 to ``width`` - 1."""
-    if width == 1:
-        @lang.device
-        def one(left, right, where):
-            return (verb(left[0], right[0], where),)
-
-        return one
-    half = (width + 1) // 2
-    first, second = together(lang, half, verb), together(lang, width - half, verb)
+def together(lang, width, piece, verb):
+    """-> device function (left, right, where) that returns the tuples of verb(piece of left, piece of right, where), put together."""
+    if width == piece:
+        return verb
+    half = (width // piece + 1) // 2 * piece
+    first, second = together(lang, half, piece, verb), together(lang, width - half, piece, verb)
 
     @lang.device
     def both(left, right, where):

@@ -17,7 +17,8 @@ PIECE_BYTES = 512  # 16 x 16 halves
 @dataclass(frozen=True)
 class WgmmaConfig:
     """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers that
-    take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or "float16"; bias: added at the end. cluster: blocks that share each tile along k, and add up through each other's shared memory.
+    take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or "float16"; scaling: what scales of groups multiply, "weights" or
+    "sums" of their products, in fp32; bias: added at the end. cluster: blocks that share each tile along k, and add up through each other's shared memory.
 
     stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
     do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
@@ -34,6 +35,7 @@ class WgmmaConfig:
     bias: bool = False
     bits: int = 4
     zeros: str | None = None
+    scaling: str = "weights"
 
     def __post_init__(self):
         if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
@@ -52,6 +54,11 @@ class WgmmaConfig:
             raise ValueError(f"bits={self.bits} must be 4 or 8")
         if self.zeros not in (None, "integer", "float16"):
             raise ValueError(f"zeros={self.zeros!r} must be None, 'integer' or 'float16'")
+        if self.scaling not in ("weights", "sums"):
+            raise ValueError(f"scaling={self.scaling!r} must be 'weights' or 'sums'")
+        if self.scaling == "sums" and (self.group_blocks < STAGE_ROWS or self.zeros == "float16" or self.tile_m > 64):
+            raise ValueError(f"scaling='sums' with group_blocks={self.group_blocks}, zeros={self.zeros} and tile_m={self.tile_m} must have groups of 64 at least, zero points on the "
+                             "grid if any, and two sets of sums: tile_m 64 at most")
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
         if self.k_groups not in (1, 2) or self.stages % self.k_groups:
@@ -70,13 +77,24 @@ class WgmmaConfig:
         return self.group_blocks != -1
 
     @property
+    def scales_sums(self):
+        """Whether the sums of a group are scaled, before they are added to the others."""
+        return self.scaling == "sums"
+
+    @property
     def scales_weights(self):
         """Whether weights are scaled, each of them, before they are multiplied: those of groups, and those that zero points off the grid have rounded already."""
-        return self.grouped or self.zeros == "float16"
+        return self.grouped and not self.scales_sums or self.zeros == "float16"
 
     @property
     def scales_columns(self):
-        return not self.scales_weights
+        """Whether the sums of all k are scaled."""
+        return not self.scales_weights and not self.scales_sums
+
+    @property
+    def steps_per_scale(self):
+        """Steps of k that share a scale of sums."""
+        return self.group_blocks // STAGE_ROWS
 
     @property
     def column_factors(self):
@@ -87,7 +105,8 @@ class WgmmaConfig:
     def order_of_sums(self):
         """Whole tiles: which steps of k each row of consumers, and each block of a cluster, adds up. (Which row of two begins alternates with the tiles
         that a block has done before, but two sums are added in either order.) Tiles cut along k: where, depends on all tiles there are."""
-        return None if self.split else f"whole tiles, k_groups={self.k_groups}, cluster={self.cluster}"
+        groups = f", sums of {self.group_blocks} k16 rows" if self.scales_sums else ""
+        return None if self.split else f"whole tiles, k_groups={self.k_groups}, cluster={self.cluster}{groups}"
 
     @property
     def words(self):
@@ -151,7 +170,7 @@ class WgmmaConfig:
     @property
     def s_rows(self):
         """Rows of scales in a stage."""
-        return self.groups_per_stage if self.scales_weights else 0
+        return 0 if self.scales_columns else self.groups_per_stage
 
     @property
     def z_row_bytes(self):

@@ -23,7 +23,7 @@ def load_verbs(lang, config, pipeline, copy_weights=None):
     STAGES, STAGE, W_SHARED, S_SHARED, Z_SHARED = config.stages, config.stage_bytes, config.x_stage_bytes, config.s_shared, config.z_shared
     BYTES, TILE_M, grouped, GROUP_BLOCKS = config.copied_bytes, config.tile_m, config.grouped, config.group_blocks
     COLUMNS_PER_ZERO = 32 // config.bits if config.zeros == "integer" else 1  # columns of a number that zero points are copied in
-    scaled, zeroed = config.scales_weights, config.zeros is not None
+    scaled, zeroed = not config.scales_columns, config.zeros is not None
     BOXES, BOX_BYTES, BOX_COLUMNS, NUMBERS = config.w_boxes, config.w_box_bytes, config.w_box_columns, config.bits // 4  # of 8 bytes, a column
 
     @lang.device

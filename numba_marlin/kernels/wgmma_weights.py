@@ -15,7 +15,8 @@ from numba_marlin.kernels.tuples import for_each, repeat, together
 
 def weight_verbs(lang, config):
     """-> namespace of device functions: ``own_words(lane_place)``: where a lane's words begin in a row of a stage; ``load_words(address)``;
-    ``load_factors(stage, row, lane_place) -> factors`` of the group that a k16 row of the stage belongs to; ``spread(words, factors, 0) -> fragments``;
+    ``no_scales()`` and ``load_scales(stage, row, lane_place) -> scales``;
+    ``load_factors(stage, row, lane_place) -> factors`` of weights of the group that a k16 row of the stage belongs to; ``spread(words, factors, 0) -> fragments``;
     ``no_fragments()`` and ``keep_fragments(fragments, 0)``, which keeps them in their registers until there."""
     ptx, uint32 = lang.ptx, lang.uint32
     dtype, bits, zeros, WORDS = config.dtype, config.bits, config.zeros, config.words
@@ -76,7 +77,8 @@ def weight_verbs(lang, config):
                   4: lang.device(lambda address: two_of_columns(address) + two_of_columns(address + uint32(64)))}[WORDS]
 
     @lang.device
-    def load_scales(address, lane_place):
+    def load_scales(stage, row, lane_place):
+        address = stage + uint32(S_SHARED + row // GROUP_ROWS * S_ROW)
         if grouped:
             return numbers_of_group(address, lane_place)
         g = uint32(lane_place[4] // uint32(4))
@@ -106,12 +108,11 @@ def weight_verbs(lang, config):
     @lang.device
     def load_factors(stage, row, lane_place):
         """-> for each m64 block (scale, zero point), 0 where there is none"""
-        group = row // GROUP_ROWS
-        scales = load_scales(stage + uint32(S_SHARED + group * S_ROW), lane_place) if scaled else nothing()
-        points = load_zeros(stage + uint32(Z_SHARED + group * Z_ROW), lane_place) if zeroed else nothing()
+        scales = load_scales(stage, row, lane_place) if scaled else nothing()
+        points = load_zeros(stage + uint32(Z_SHARED + row // GROUP_ROWS * Z_ROW), lane_place) if zeroed else nothing()
         return both(scales, points, uint32(0))
 
-    both = together(lang, WORDS, lang.device(lambda scale, zero, where: (scale, zero)))
+    both = together(lang, WORDS, 1, lang.device(lambda scale, zero, where: ((scale[0], zero[0]),)))
 
     # ---- fragments -----------------------------------------------------------------------------------------------------------------
 
@@ -130,18 +131,18 @@ def weight_verbs(lang, config):
         return expand(words) if bits == 4 else expand(words[0]) + expand(words[1])
 
     @lang.device
-    def fragment(words, factor, where):
-        d0, d1, d2, d3 = expand_block(words)
+    def fragment(words, factors, where):
+        d0, d1, d2, d3 = expand_block(words[0])
         if zeroed:
-            low_point, high_point = low_zero(factor[1]), high_zero(factor[1])
+            low_point, high_point = low_zero(factors[0][1]), high_zero(factors[0][1])
             d0, d1, d2, d3 = less(d0, low_point), less(d1, low_point), less(d2, high_point), less(d3, high_point)
         if scaled:
-            low, high = ptx.both_low_f16x2(factor[0]), ptx.both_high_f16x2(factor[0])
-            return times(d0, low), times(d2, high), times(d1, low), times(d3, high)
-        return d0, d2, d1, d3
+            low, high = ptx.both_low_f16x2(factors[0][0]), ptx.both_high_f16x2(factors[0][0])
+            return ((times(d0, low), times(d2, high), times(d1, low), times(d3, high)),)
+        return ((d0, d2, d1, d3),)
 
     no_fragments = repeat(lang, WORDS, lang.device(lambda: (uint32(0), uint32(0), uint32(0), uint32(0))))
     keep_fragments = for_each(lang, WORDS, 1, lang.device(lambda one, where: keep_fragment(one[0])))
 
-    return SimpleNamespace(own_words=own_words, load_words=load_words, load_factors=load_factors, spread=together(lang, WORDS, fragment),
-                           no_fragments=no_fragments, keep_fragments=keep_fragments)
+    return SimpleNamespace(own_words=own_words, load_words=load_words, no_scales=nothing, load_scales=load_scales, load_factors=load_factors,
+                           spread=together(lang, WORDS, 1, fragment), no_fragments=no_fragments, keep_fragments=keep_fragments)

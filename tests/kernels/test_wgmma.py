@@ -99,6 +99,27 @@ def test_zero_points_and_bytes_of_every_number_of_words(group_size, name, zeros,
     exact(3, 192, 256, group_size, replace(ARRANGEMENTS[name], bits=bits, zeros=zeros, bias=True), run_on, sms=2)
 
 
+@pytest.mark.parametrize("group_size", (64, 128, 256))
+@pytest.mark.parametrize("name", ("one word, one warpgroup", "two warpgroups, two words", "two rows of consumers", "pairs, two rows of consumers"))
+def test_scaled_sums_are_exact(name, group_size, run_on):
+    """Groups of one stage and of several; stripes and clusters that begin inside a group; rows of consumers with no stage of a group, or half of them."""
+    exact(20, 192, 768, group_size, replace(ARRANGEMENTS[name], scaling="sums"), run_on, sms=5)
+
+
+@pytest.mark.parametrize("dtype, bits, zeros", (("float16", 8, "integer"), ("bfloat16", 4, "integer"), ("bfloat16", 8, None)))
+def test_scaled_sums_of_other_types_are_exact(dtype, bits, zeros, run_on):
+    exact(5, 72, 256, 128, replace(ARRANGEMENTS["two words"], scaling="sums", dtype=dtype, bits=bits, zeros=zeros, bias=True), run_on, sms=2)
+
+
+def test_scaled_sums_round_no_weight(run_on):
+    """Scales with all their bits: within the bound of a kernel that multiplies integers, which rounded weights are not."""
+    x = np.ones((3, 128), np.float16)
+    weight = testing.make_quantized("uniform", "ordinary", 128, 64, 64, 7)
+    weight = replace(weight, codes=np.full((128, 64), 11, np.uint8))
+    of = {scaling: run_kernel(KERNEL, x, weight, config=replace(SMALL, group_blocks=4, scaling=scaling), sms=1, run_on=run_on).c for scaling in ("sums", "weights")}
+    assert reference.check(of["sums"], x, weight, method="sums").ok and not reference.check(of["weights"], x, weight, method="sums").ok
+
+
 @pytest.mark.parametrize("name", ("one word, one warpgroup", "two rows of two", "pairs, two rows of consumers"))
 @pytest.mark.parametrize("who", ("lt", "ge"))
 def test_nothing_but_weights_is_touched_before_the_launch_before_is_complete(name, who):
@@ -180,7 +201,9 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
     ({"tile_m": 24}, "multiple of 16"), ({"tile_n": 192}, "64, 128 or 256"), ({"warpgroups": 3}, "1 or 2"), ({"group_blocks": 3}, "group sizes"),
     ({"tile_m": 256}, "accumulators"), ({"stages": 1}, "at least 2"), ({"stages": 2, "k_groups": 2}, "at least 4"), ({"stages": 12}, "shared memory"), ({"k_groups": 2, "stages": 5}, "divide stages"),
     ({"cluster": 3}, "1, 2, 4 or 8"), ({"cluster": 2}, "split must be False"), ({"group_m": 0}, "at least 1"), ({"dtype": "float32"}, "float16 or bfloat16"),
-    ({"bits": 3}, "4 or 8"), ({"zeros": "float32"}, "None, 'integer' or 'float16'")))
+    ({"bits": 3}, "4 or 8"), ({"zeros": "float32"}, "None, 'integer' or 'float16'"),
+    ({"scaling": "x"}, "'weights' or 'sums'"), ({"scaling": "sums"}, "tile_m 64 at most"), ({"scaling": "sums", "tile_m": 64, "group_blocks": 2}, "groups of 64"),
+    ({"scaling": "sums", "tile_m": 64, "group_blocks": -1}, "groups of 64"), ({"scaling": "sums", "tile_m": 64, "zeros": "float16"}, "on the grid")))
 def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
     with pytest.raises(ValueError, match=rule):
         WgmmaConfig(**wrong)
@@ -216,3 +239,9 @@ def test_gates(config, group_blocks):
 @pytest.mark.parametrize("config", (LARGEST, SMALLEST))
 def test_gates_of_other_types(config, dtype, bits, zeros):
     check_gates(replace(config, dtype=dtype, bits=bits, zeros=zeros, stages=4))
+
+
+@pytest.mark.parametrize("group_blocks", (4, 8))
+@pytest.mark.parametrize("config", (SMALLEST, WgmmaConfig(64, 256, stages=8)))
+def test_gates_of_scaled_sums(config, group_blocks):
+    check_gates(replace(config, scaling="sums", group_blocks=group_blocks))
