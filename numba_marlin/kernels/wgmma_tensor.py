@@ -2,6 +2,16 @@
 
 ``sums``: a tuple with, for each word that a warp takes, the accumulators of one m64 block of the instruction: 64 columns of W, 16 of them this warp's, by
 tile_m rows of x. A k16 row of a stage is one wgmma group; two groups are in flight at most, so there are two sets of weight registers.
+With ``scaling="sums"`` the integers are multiplied, and a group's sums are scaled and added up in fp32. No product may be in flight then: ptxas serialises
+accumulators that take turns over the back edge of a loop. Instructions of a warp for a step of k = 64, in the SASS (tile_n 256, two warpgroups; not timed):
+
+    scaling                             tile_m 16    32    64    32, k_groups 2
+    weights                                   168   168   168   178
+    sums, groups of 128                       162   172   187   220
+    sums, groups of 256                       150   155   162
+
+The 32 multiplies of a step's weights go, an FMA for each accumulator comes, once a group or, with two rows of consumers, once a step.
+
 ``lane_place``: (consumer warpgroup among those side by side, thread in it, its first word, its 64-column block, lane, its row of consumers).
 """
 from types import SimpleNamespace
@@ -62,7 +72,9 @@ def tensor_verbs(lang, config, pipeline):
         while remaining != uint32(0):
             wait_full(barriers, place)
             stage = shared + place[0] * uint32(STAGE)
-            descriptor = uint64(uint32(stage & uint32(0x3FFFF)) >> uint32(4)) | uint64(DESCRIPTOR_HIGH)
+            # The shuffle tells the assembler that all lanes agree. It then keeps descriptors in uniform registers, where it used to move them there for each
+            # wgmma: of 186 instructions a step (tile_n 256, two warpgroups) 18 go.
+            descriptor = uint64(uint32(ptx.shfl_sync_idx(stage, uint32(0)) & uint32(0x3FFFF)) >> uint32(4)) | uint64(DESCRIPTOR_HIGH)
             w0, w1 = load(stage + own), load(stage + own + uint32(W_ROW))
             w2, w3 = load(stage + own + uint32(2 * W_ROW)), load(stage + own + uint32(3 * W_ROW))
             if SCALES_SUMS:
