@@ -37,12 +37,19 @@ class Arrangement:
 
     def like(self, config: DecodeConfig) -> bool:
         """Whether ``config`` is arranged so, be it with fewer stages."""
-        return all(getattr(config, name) == value for name, value in asdict(self.of_bits(config.bits)).items() if name != "stages")
+        return all(getattr(config, name) == value for name, value in asdict(self.of_types(config.bits, config.zeros)).items() if name != "stages")
 
-    def of_bits(self, bits: int) -> Arrangement:
-        """The same with as many bytes of weights in a stage, where that leaves every warp two k16 rows of it: these were timed with 4 bits."""
+    def has_registers(self, problem: Problem) -> bool:
+        """Whether nothing spills: warps that walk through all of a stage do with 32 rows (8 to 176 bytes), and with 16 if zero points are float16 (40)."""
+        plain = (problem.bits, problem.zeros) == (4, None)
+        return self.warps_k > 1 or plain or (self.batch == 16 and problem.zeros != "float16")
+
+    def of_types(self, bits: int, zeros: str | None) -> Arrangement:
+        """What was timed with 4 bits, with as many bytes of weights in a stage, where that leaves every warp two k16 rows of it; and 24 rows where 32
+        would spill (4 to 40 bytes)."""
         stage_k = self.stage_k * 4 // bits
-        return replace(self, stage_k=stage_k) if stage_k >= max(64, 32 * self.warps_k) else self
+        return replace(self, stage_k=stage_k if stage_k >= max(64, 32 * self.warps_k) else self.stage_k,
+                       batch=24 if self.batch == 32 and (bits == 8 or zeros == "float16") else self.batch)
 
 
 FITTED = {  # us of a launch, bytes that a multiprocessor takes in a ns
@@ -75,7 +82,7 @@ def invariant_configurations(problem: Problem, device: Device) -> list[DecodeCon
 def _arranged(arrangements, problem: Problem) -> list[DecodeConfig]:
     """With fewer stages where small groups' scales and zero points take their place."""
     found = []
-    for arrangement in (each.of_bits(problem.bits) for each in arrangements):
+    for arrangement in (each.of_types(problem.bits, problem.zeros) for each in arrangements if each.has_registers(problem)):
         settings = asdict(arrangement)
         ragged = bool(problem.k % arrangement.stage_k or problem.n % (COLUMNS * arrangement.warps_n))
         found.append(with_stages_that_fit(DecodeConfig, settings.pop("stages"), 2, **settings, group_blocks=group_blocks_of(problem), ragged=ragged,

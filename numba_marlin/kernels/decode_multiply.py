@@ -171,12 +171,13 @@ def multiply_verbs(lang, config, ring):
         multiply_even = multiply_first if number % PAIRS_PER_SCALE == 0 else multiply_next
         group, group_begins, group_ends = number // PAIRS_PER_SCALE, number % PAIRS_PER_SCALE == 0, promoted and (number + 1) % PAIRS_PER_SCALE == 0
         half, last = number % 2, number + 1 == PAIRS
+        late = float_zeros and not TWO_PAIRS  # no registers to keep scales and zero points in while a row multiplies
 
         @lang.device
         def multiply_pairs(acc, registers, pointers, barriers, place, lane):
             if group_begins:
                 fetch_integer_zeros(registers, pointers, uint32(group))
-            if group_ends:
+            if group_ends and not late:
                 s, z = fetch_scales(pointers, uint32(group)), fetch_float_zeros(pointers, uint32(group))
             if TWO_PAIRS:
                 if not last:
@@ -189,9 +190,13 @@ def multiply_verbs(lang, config, ring):
                 fetch_row(registers, pointers, uint32(2 * number))
                 multiply_even(registers, 0, 0)
                 fetch_row(registers, pointers, uint32(2 * number + 1))
-                if last:
+                if last and not late:
                     done_with_stage(barriers, place, lane)
                 multiply_next(registers, 0, 0)
+                if group_ends and late:
+                    s, z = fetch_scales(pointers, uint32(group)), fetch_float_zeros(pointers, uint32(group))
+                if last and late:
+                    done_with_stage(barriers, place, lane)
             if group_ends:
                 promote(acc, registers, s, z)
             rest(acc, registers, pointers, barriers, place, lane)

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import reference, testing
+from numba_marlin import compiler, reference, testing
+from numba_marlin.compiler import gates
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.kernels.decode import KERNEL, DecodeConfig
 from numba_marlin.quantize import quantize
-from tests.kernels.harness import run_kernel
+from tests.kernels.harness import run_kernel, target_of
 
 pytest.importorskip("ml_dtypes")
 
@@ -69,7 +70,7 @@ def real(config, m, n, k, run_on, **options):
 
 @pytest.mark.parametrize("grouped", (True, False), ids=("groups", "columns"))
 @pytest.mark.parametrize("number", range(len(TYPES)), ids=("-".join(map(str, each)) for each in TYPES))
-def test_every_type_is_exact_with_tails_of_m_n_and_k(number, grouped, run_on):
+def test_every_type_is_exact_with_tails_of_m_n_and_k_and_compiles_cleanly(number, grouped, run_on):
     """The least there is; whole stages, and a tile that columns are missing in; two tiles of rows, and k that ends in a stage, if groups can."""
     config = configuration(number, grouped)
     step = group_size_of(config) if config.grouped else 16
@@ -77,6 +78,10 @@ def test_every_type_is_exact_with_tails_of_m_n_and_k(number, grouped, run_on):
     exact(config, config.batch - 1, 72, 2 * max(config.stage_k, step), run_on, sms=1)
     exact(config, config.batch + 1, config.columns + 72, (config.stage_k // step + 2) * step, run_on, sms=5)
     real(config, 3, 64, 2 * max(config.stage_k, step), run_on, sms=3)
+    compiled = compiler.build(KERNEL, config, target=target_of(run_on))
+    assert not gates.broken_promises(compiled)
+    rows, products = config.rows_per_warp + 1, 5 if config.zeros == "float16" else 4  # the last stage's rows one by one; the sum of x
+    assert gates.opcode_count(compiled, "mma.sync.aligned.m16n8k16") == rows * products * config.batch_blocks
 
 
 @pytest.mark.parametrize("sms", (1, 2, 3, 5, 7, 16))
