@@ -16,9 +16,10 @@ PIECE_BYTES = 512  # 16 x 16 halves
 
 @dataclass(frozen=True)
 class WgmmaConfig:
-    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers that
-    take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or "float16"; scaling: what scales of groups multiply, "weights" or
-    "sums" of their products, in fp32; bias: added at the end. cluster: blocks that share each tile along k, and add up through each other's shared memory.
+    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers
+    that take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or
+    "float16"; scaling: what scales of groups multiply, "weights" or "sums" of their products, in fp32; bias: added at the end. cluster: blocks that share
+    each tile along k, and add up through each other's shared memory.
 
     stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
     do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
@@ -57,8 +58,8 @@ class WgmmaConfig:
         if self.scaling not in ("weights", "sums"):
             raise ValueError(f"scaling={self.scaling!r} must be 'weights' or 'sums'")
         if self.scaling == "sums" and (self.group_blocks < STAGE_ROWS or self.zeros == "float16" or self.tile_m > 64):
-            raise ValueError(f"scaling='sums' with group_blocks={self.group_blocks}, zeros={self.zeros} and tile_m={self.tile_m} must have groups of 64 at least, zero points on the "
-                             "grid if any, and two sets of sums: tile_m 64 at most")
+            raise ValueError(f"scaling='sums' with group_blocks={self.group_blocks}, zeros={self.zeros} and tile_m={self.tile_m} must have groups of 64 at least, "
+                             "zero points on the grid if any, and two sets of sums: tile_m 64 at most")
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
         if self.k_groups not in (1, 2) or self.stages % self.k_groups:

@@ -1,10 +1,10 @@
 """The producer of the Hopper kernel (``wgmma``): one thread that keeps the stages of the ring full.
 
-A stage holds x (tile_m rows of 128 bytes, swizzled), then four k16 rows of packed weights, then the scales and the zero points of its groups: one tensor copy each. What
-lies outside a matrix arrives as zeros. (Measured: with a bulk copy for each k16 row, and its tails worked out by the same thread, that thread was the limit:
-about 1000 cycles a stage, 2.0 TB/s whatever the batch and the consumers.)
+A stage holds x (tile_m rows of 128 bytes, swizzled), then four k16 rows of packed weights, then the scales and the zero points of its groups: one tensor
+copy each. What lies outside a matrix arrives as zeros. (Measured: with a bulk copy for each k16 row, and its tails worked out by the same thread, that thread
+was the limit: about 1000 cycles a stage, 2.0 TB/s whatever the batch and the consumers.)
 
-Weights and scales do not depend on the kernel before this one on the stream, x does: a ring full of the former is on its way before that kernel has ended.
+All but x does not depend on the kernel before this one on the stream: a ring full of it is on its way before that kernel has ended.
 """
 from types import SimpleNamespace
 
@@ -13,9 +13,9 @@ from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
 
 def load_verbs(lang, config, pipeline, copy_weights=None):
-    """-> namespace of two device functions; maps: those of x, weights, scales and zero points; copy_weights: another way to copy a stage's weights, see there. ``fill_first(shared, barriers, place, item, work, maps, sizes) ->
-    (place, item)``: waits for the kernel before this one, and fills as many stages of the block's first item as the ring has; what comes back are the others.
-    ``fill_stages`` (the same) -> place: fills all stages of an item."""
+    """-> namespace of two device functions; maps: those of x, weights, scales and zero points; copy_weights: another way to copy a stage's weights than
+    ``copy_box``. ``fill_first(shared, barriers, place, item, work, maps, sizes) -> (place, item)``: waits for the kernel before this one, and fills as many
+    stages of the block's first item as the ring has; what comes back are the others. ``fill_stages`` (the same) -> place: fills all stages of an item."""
     ptx = lang.ptx
     uint32, int32 = lang.uint32, lang.int32
     corner = schedule_verbs(lang, config).corner
