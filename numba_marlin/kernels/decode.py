@@ -2,11 +2,11 @@
 
 Parameters: raw addresses a [m, k] of ``dtype`` (rows ``a_stride`` elements apart, each 16-byte aligned), b int32 [k/16, n_packed * bits/2], scales
 [groups, n_packed] of ``scale_dtype`` and zeros (int32 [groups, n_packed * bits/32] or fp16 [groups, n_packed]) in Marlin's order, 16-byte aligned, bias [n]
-and c [m, n] of ``dtype``, partials fp32 and locks int32 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. k is a multiple of 16, n of 8, n_packed is n completed to 64; with ``ragged=False`` k
-and n fill whole tiles.
+and c [m, n] of ``dtype``, partials fp32 and locks int32 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. k is a
+multiple of 16, n of 8, n_packed is n completed to 64; with ``ragged=False`` k and n fill whole tiles.
 
 The sizes are in ``decode_config``, the shares of the blocks in ``decode_schedule``, the ring of stages in ``pipeline``, the producer in ``decode_load``,
-what a warp does with a stage in ``decode_multiply`` and, with each type of weights, in ``decode_weights``, the way of the sums out of the registers in
+what a warp does with a stage in ``decode_multiply``, and with the types of weights in ``decode_weights``, the way of the sums out of the registers in
 ``decode_output``. The ideas:
 - *The transposed product.* A Marlin word, dequantised, is the A fragment of W^T: 16 columns of W become the rows of ``mma.m16n8k16`` and the
   batch its columns, so one row of x pays for 8, not 16, and no byte of the published layout has to move.

@@ -1,9 +1,9 @@
 """The producer of the decode kernel (``decode``): one elected lane that copies weights, scales and activations into the ring of stages.
 
 ``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function. A stage holds its weights, k16 row by k16 row, then its groups' scales
-and zero points, then the rows of x, each a little apart. Of one elected lane the assembler keeps addresses in uniform registers, five instructions a copy; with lane i
-copying row i it made a loop over the lanes, a dozen instructions each, and 4096 x 4096 at m = 1 took 8.1 us instead of 6.1. Copies of x by 16-byte
-cp.async of all lanes, and by all warps for the first stages, measured the same.
+and zero points, then the rows of x, each a little apart. Of one elected lane the assembler keeps addresses in uniform registers, five instructions a copy;
+with lane i copying row i it made a loop over the lanes, a dozen instructions each, and 4096 x 4096 at m = 1 took 8.1 us instead of 6.1. Copies of x by
+16-byte cp.async of all lanes, and by all warps for the first stages, measured the same.
 """
 from numba_marlin.kernels.decode_config import COLUMNS
 
