@@ -2,7 +2,6 @@
 
 Bit for bit on problems whose sums are exact, within the elementwise bound on real data. ``pytest --run-on cuda`` runs the same on a GPU.
 """
-import itertools
 from dataclasses import fields
 
 import numpy as np
@@ -97,7 +96,7 @@ def test_the_bias_is_added_before_the_only_rounding(run_on):
     assert (run(x, weight, np.full(8, -2047, np.float16), run_on) == 2).all()
 
 
-@pytest.mark.parametrize("bits, zeros", list(itertools.product(BITS, ZEROS)))
+@pytest.mark.parametrize("bits, zeros", ((4, None), (8, "integer"), (4, "float16")))
 def test_both_compilers_give_the_same_bits(bits, zeros, run_on):
     if len(compiler.available_compilers()) < 2:
         pytest.skip("only one compiler is installed here: the other is numba-cuda-mlir (extra mlir)")
