@@ -12,6 +12,15 @@ def pytest_addoption(parser):
                      help="where kernel tests execute: the PTX machine (default, no GPU needed) or the current CUDA device")
     parser.addoption("--every-target", action="store_true",
                      help="static gates: compile every configuration for every target (a quarter of an hour) instead of assembling Hopper's PTX for it")
+    parser.addoption("--thorough", action="store_true",
+                     help="also the cases that show a property once more, in yet another configuration; each compiles a kernel (always on a GPU)")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--thorough") and config.getoption("--run-on") == "machine":
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(pytest.mark.skip(reason="one more configuration of a property shown by others: --thorough"))
 
 
 @pytest.fixture(scope="session")

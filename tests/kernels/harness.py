@@ -4,6 +4,7 @@ zero before and after. The same call runs on the PTX machine and on a GPU; the p
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from numba_marlin import compiler, devices, driver
 from numba_marlin.formats import PackedWeight, marlin
@@ -122,3 +123,8 @@ def on_machine(prepared, seed=None, edit_ptx=None):
     blocks = prepared.kernel.cluster(prepared.config)
     return machine.run(compiled.entry, grid=prepared.grid, block=(compiled.threads, 1, 1), shared_bytes=compiled.shared_bytes, args=arguments, seed=seed,
                        **({"cluster": blocks} if blocks > 1 else {}))
+
+
+def cases(every, usual):
+    """Parameter sets ``every``, those for which ``usual(*set)`` is false marked thorough."""
+    return [pytest.param(*each, marks=() if usual(*each) else pytest.mark.thorough) for each in every]
