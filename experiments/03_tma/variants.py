@@ -74,8 +74,8 @@ def decode_loader(way):
     """``decode_load.load_verbs`` with another way."""
     def load_verbs(lang, config, ring, schedule):
         ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
-        if config.ragged or not config.grouped:
-            raise ValueError(f"{config}: variants of decode have no tails and take groups only")
+        if config.ragged or not config.grouped or config.zeros is not None or config.bits != 4:
+            raise ValueError(f"{config}: variants of decode have no tails, and take groups of symmetric 4-bit codes only")
         next_unit, tile_at = schedule.next_unit, schedule.tile_at
         producer_start, advance, wait_empty, expect, full = ring.producer_start, ring.advance, ring.wait_empty, ring.expect, ring.full
         copy_weights = way(lang, config.stage_rows, config.columns, True)
@@ -110,7 +110,7 @@ def decode_loader(way):
                 row = uint32(row + uint32(1))
 
         @lang.device
-        def produce(a, b, scales, shared, barriers, position, end, problem):
+        def produce(a, b, scales, zeros, shared, barriers, position, end, problem):
             policy = ptx.create_policy_evict_first()
             ahead = uint32(min(uint32(position + uint32(STAGES)), end))
             tile = tile_at(position, end, problem)
