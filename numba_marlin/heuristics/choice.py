@@ -53,9 +53,9 @@ def check_groups(config: object, problem: Problem) -> None:
         raise ValueError(f"config.group_blocks={config.group_blocks} must be {group_blocks_of(problem)} for group_size={problem.group_size}")
 
 
-def with_stages_that_fit(config_type: type, stages: int, least: int, **settings):
-    """The configuration with as many stages as shared memory has place for, ``stages`` at most; None if not even ``least`` fit."""
-    for count in range(stages, least - 1, -1):
+def with_stages_that_fit(config_type: type, stages: int, least: int, step: int = 1, **settings):
+    """The configuration with as many stages as shared memory has place for, ``stages`` at most, or ``step`` fewer, and so on; None if not even ``least`` fit."""
+    for count in range(stages, least - 1, -step):
         try:
             return config_type(stages=count, **settings)
         except ValueError as error:

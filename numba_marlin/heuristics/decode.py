@@ -121,8 +121,8 @@ def predicted_us(problem: Problem, config: DecodeConfig, device: Device) -> floa
     group_bytes = 2 * scale_rows + config.zero_bytes / COLUMNS * zero_rows
     tile_bytes = config.columns * (k * config.bits / 8 + group_bytes) + X_SHARE * 2 * k * min(m, config.batch)
     busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
-    # blocks of the next launch run beside those of this one where they take no more than half of the device
-    overlap = 0.5 if config.whole and 2 * blocks <= device.sms else 1.0
+    # blocks of the next launch run beside those of this one where they take no more than half of the device, the better the less they read of x
+    overlap = 1.0 if not config.whole or 2 * blocks > device.sms else 0.5 if config.batch == 8 else 0.7
     return fixed_us + overlap * busiest / (1000 * rate)
 
 

@@ -14,8 +14,8 @@ The ideas, in the order in which the kernel reads:
   in L2; the tiles left over are cut along k into equal stripes, one a block, so that all finish together.
 - *Roles.* One thread of the last warpgroup keeps ``stages`` steps of x, weights and scales on their way; the other warpgroups multiply, each its own columns.
 - *Dequantise behind the multiply.* While the tensor cores run one k16 row, the integer units spread the next one into other registers.
-- *Fix-up without waiting.* Blocks that share a tile leave fp32 partial tiles in the workspace; the last one to arrive adds them all, in the order
-  of the blocks: no block waits for another, and the same input gives the same bits.
+- *Fix-up without waiting.* Blocks that share a tile, as stripes cut it or as equal parts of it, leave fp32 partial tiles in the workspace; the last one to
+  arrive adds them all, in the order of the blocks: no block waits for another, and the same input gives the same bits.
 - *Launches that overlap.* Weights are on their way while the kernel before this one on the stream ends (``griddepcontrol``), and blocks begin on multiprocessors
   that its blocks have left. Nothing but weights is touched before that kernel is complete.
 - *Output.* ``stmatrix`` transposes the accumulators into shared memory, each warp its own columns, and a tensor store carries them off while the next tile begins.

@@ -12,6 +12,7 @@ SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
 REGISTER_FILE = 65536
 PRODUCER_REGISTERS = 24
 PIECE_BYTES = 512  # 16 x 16 halves
+PARTS = (2, 3, 4, 6, 8)  # that a tile may have
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class WgmmaConfig:
     """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers
     that take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or
     "float16"; scaling: what scales of groups multiply, "weights" or "sums" of their products, in fp32; bias: added at the end. cluster: blocks that share
-    each tile along k, and add up through each other's shared memory.
+    each tile along k, and add up through each other's shared memory. parts: blocks that share each tile along k, and add up through the workspace.
 
     stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
     do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
@@ -32,6 +33,7 @@ class WgmmaConfig:
     group_m: int = 8
     k_groups: int = 1
     cluster: int = 1
+    parts: int = 1
     dtype: str = "float16"
     bias: bool = False
     bits: int = 4
@@ -68,8 +70,10 @@ class WgmmaConfig:
             raise ValueError(f"stages={self.stages} must be at least {2 * self.k_groups}, two for each of k_groups={self.k_groups}: a stage is given back when the next one has begun")
         if self.cluster not in (1, 2, 4, 8) or self.pieces % self.cluster:
             raise ValueError(f"cluster={self.cluster} must be 1, 2, 4 or 8, and divide the {self.pieces} pieces of 16 x 16 sums that a warp has of a tile")
-        if self.cluster > 1 and self.split:
-            raise ValueError(f"cluster={self.cluster} shares every tile along k already, split must be False")
+        if self.parts != 1 and self.parts not in PARTS:
+            raise ValueError(f"parts={self.parts} must be 1 or one of {PARTS}")
+        if (self.cluster > 1) + (self.parts > 1) + self.split > 1:
+            raise ValueError(f"cluster={self.cluster}, parts={self.parts} and split={self.split} each share tiles along k: choose one of them")
         if self.shared_bytes > SHARED_LIMIT:
             raise ValueError(f"{self.stages} stages of a {self.tile_m} x {self.tile_n} tile take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
 
@@ -104,10 +108,10 @@ class WgmmaConfig:
 
     @property
     def order_of_sums(self):
-        """Whole tiles: which steps of k each row of consumers, and each block of a cluster, adds up. (Which row of two begins alternates with the tiles
+        """Whole tiles: which steps of k each row of consumers, and each block of those that share a tile, adds up. (Which row of two begins alternates with the tiles
         that a block has done before, but two sums are added in either order.) Tiles cut along k: where, depends on all tiles there are."""
         groups = f", sums of {self.group_blocks} k16 rows" if self.scales_sums else ""
-        return None if self.split else f"whole tiles, k_groups={self.k_groups}, cluster={self.cluster}{groups}"
+        return None if self.split else f"whole tiles, k_groups={self.k_groups}, cluster={self.cluster}, parts={self.parts}{groups}"
 
     @property
     def words(self):
@@ -127,6 +131,11 @@ class WgmmaConfig:
         """Registers a consumer's thread may have when the producer has given up all but PRODUCER_REGISTERS; None where none need to move."""
         launched = min(255, REGISTER_FILE // self.threads) // 8 * 8
         return None if launched >= 248 else launched + (launched - PRODUCER_REGISTERS) // self.consumers // 8 * 8
+
+    @property
+    def team(self):
+        """Blocks that take a tile together, each its part of k."""
+        return self.cluster * self.parts
 
     @property
     def pieces(self):
@@ -246,12 +255,16 @@ class WgmmaConfig:
         units = tiles * ceil_div(k, STAGE_K)
         if units >= 2**31:
             raise ValueError(f"m={m}, n={n}, k={k} are {units} steps of a tile, must be below 2**31: the kernel counts in 32 bits")
-        if self.cluster > 1:
-            return (min(sms // self.cluster, tiles) * self.cluster, 1, 1)
+        if self.team > 1:
+            return (max(1, min(sms // self.team, tiles)) * self.team, 1, 1)
         return (min(sms, units if self.split else tiles), 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
-        """A block holds two partial tiles at most: the end of one that another block began, and the beginning of one that another ends."""
+        """A block holds two partial tiles at most: the end of one that another block began, and the beginning of one that another ends. Parts of tiles that
+        are shared alike have a place each."""
+        if self.parts > 1:
+            tiles = self.tiles(m, n)
+            return tiles * self.parts * self.partial_bytes, 4 * tiles * self.warpgroups
         blocks = self.grid(m, n, k, sms)[0]
         shared = self.tiles(m, n) % blocks if self.split else 0
         return (2 * blocks * self.partial_bytes, 4 * shared * self.warpgroups) if shared else (0, 0)

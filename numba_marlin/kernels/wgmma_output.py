@@ -20,9 +20,9 @@ def output_verbs(lang, config):
     cuda, ptx = lang.cuda, lang.ptx
     uint32, uint64, int32 = lang.uint32, lang.uint64, lang.int32
     schedule = schedule_verbs(lang, config)
-    corner, sharers = schedule.corner, schedule.sharers
+    corner, sharers, rank_in_team = schedule.corner, schedule.sharers, schedule.rank_in_team
     ACCUMULATORS, WORDS, CONSUMERS = config.tile_m // 2, config.words, config.warpgroups
-    PARTIAL, COLUMN_FACTORS, SPLIT = config.partial_bytes, config.column_factors, config.split
+    PARTIAL, COLUMN_FACTORS, SPLIT, PARTS = config.partial_bytes, config.column_factors, config.split, config.parts
     columns = column_verbs(lang, config)
     factors, pair_of, finish = columns.factors, columns.pair_of, columns.finish_quads(ACCUMULATORS)
     QUAD = WARPGROUP * 16  # bytes of one accumulator quad of all threads of a warpgroup
@@ -101,37 +101,60 @@ def output_verbs(lang, config):
     store_words = store_from(WORDS)
 
     @lang.device
-    def combine(sums, flags, partials, locks, item, work, lane_place):
-        """-> (whether this block has a tile's whole sums, sums). A part of a tile goes to the workspace; the last block to come takes all parts of the
-        tile out again and adds them in the order of the blocks."""
-        tile, first, steps = item[0], item[1], item[2]
-        if not SPLIT or steps == work[0]:
-            return True, sums
-        warpgroup, own = lane_place[0], lane_place[1]
-        stripe, block = work[4], uint32(cuda.blockIdx.x)
-        first_block, last_block, start = sharers(work, tile)
-        own_part = partials + uint64(warpgroup) * uint64(WORDS * WORD) + uint64(own) * uint64(16)
-        # a block's first slot holds the end of a tile that others began, its second the beginning of a tile
-        put(sums, own_part + uint64(uint32(2) * block + (uint32(0) if start < block * stripe else uint32(1))) * uint64(PARTIAL))
+    def last_of(lock, flags, warpgroup, own, others):
+        """Whether this block is the last of those that share a tile: ``others`` of them have come before. The lock is zero again then."""
         ptx.bar_sync(warpgroup + uint32(FIRST_BARRIER), uint32(WARPGROUP))
         if own == uint32(0):
-            lock = locks + uint64((tile - work[3] * uint32(cuda.gridDim.x)) * uint32(CONSUMERS) + warpgroup) * uint64(4)
-            came_last = ptx.atom_add_acq_rel_gpu(lock, uint32(1)) == uint32(last_block - first_block)
+            came_last = ptx.atom_add_acq_rel_gpu(lock, uint32(1)) == others
             ptx.st_shared_b32(flags + warpgroup * uint32(4), uint32(1) if came_last else uint32(0))
             if came_last:
                 ptx.st_global_b32(lock, uint32(0))
         ptx.bar_sync(warpgroup + uint32(FIRST_BARRIER), uint32(WARPGROUP))
-        if ptx.ld_shared_b32(flags + warpgroup * uint32(4)) == uint32(0):
+        return ptx.ld_shared_b32(flags + warpgroup * uint32(4)) != uint32(0)
+
+    @lang.device
+    def combine_parts(sums, flags, partials, locks, item, work, lane_place):
+        """Of a tile that a team shares: a place for each part of each tile."""
+        tile, warpgroup, own = item[0], lane_place[0], lane_place[1]
+        first_part = partials + uint64(warpgroup) * uint64(WORDS * WORD) + uint64(own) * uint64(16) + uint64(tile) * uint64(PARTS * PARTIAL)
+        put(sums, first_part + uint64(rank_in_team()) * uint64(PARTIAL))
+        if not last_of(locks + uint64(tile * uint32(CONSUMERS) + warpgroup) * uint64(4), flags, warpgroup, own, uint32(PARTS - 1)):
             return False, sums
-        # With 128 sums a thread and group scales ptxas spills one register here, once a tile. Loads in smaller batches, with a barrier between them, made
-        # that 300 bytes; deriving lane_place anew after the multiply freed the register, and made ptxas serialise wgmma (C7515).
         sums = clear(sums, uint32(0))
-        other = first_block
-        while other <= last_block:
-            slot = uint32(2) * other + (uint32(0) if start < other * stripe else uint32(1))
-            sums = add(sums, own_part + uint64(slot) * uint64(PARTIAL))
-            other = uint32(other + uint32(1))
+        for part in range(PARTS):
+            sums = add(sums, first_part + uint64(part * PARTIAL))
         return True, sums
+
+    @lang.device
+    def combine_stripes(sums, flags, partials, locks, item, work, lane_place):
+        """Of a tile that stripes cut: a block has a place for the end of one that others began, and one for the beginning of one."""
+        tile, first, steps = item[0], item[1], item[2]
+        if steps == work[0]:
+            return True, sums
+        warpgroup, own = lane_place[0], lane_place[1]
+        block = uint32(cuda.blockIdx.x)
+        first_block, last_block = sharers(work, tile)
+        own_part = partials + uint64(warpgroup) * uint64(WORDS * WORD) + uint64(own) * uint64(16)
+        put(sums, own_part + uint64(uint32(2) * block + (uint32(1) if block == first_block else uint32(0))) * uint64(PARTIAL))
+        lock = locks + uint64((tile - work[3] * uint32(cuda.gridDim.x)) * uint32(CONSUMERS) + warpgroup) * uint64(4)
+        if not last_of(lock, flags, warpgroup, own, uint32(last_block - first_block)):
+            return False, sums
+        address, others = own_part + uint64(uint32(2) * first_block + uint32(1)) * uint64(PARTIAL), uint32(last_block - first_block)
+        sums = add(clear(sums, uint32(0)), address)
+        address += uint64(PARTIAL)
+        while others != uint32(0):
+            sums = add(sums, address)
+            address += uint64(2 * PARTIAL)
+            others = uint32(others - uint32(1))
+        return True, sums
+
+    @lang.device
+    def combine_nothing(sums, flags, partials, locks, item, work, lane_place):
+        return True, sums
+
+    # -> (whether this block has a tile's whole sums, sums). A part of a tile goes to the workspace; the last block to come takes all parts of the tile out
+    # again and adds them in the order of the blocks.
+    combine = combine_parts if PARTS > 1 else combine_stripes if SPLIT else combine_nothing
 
     @lang.device
     def finish_columns(sums, scales, bias, item, work, lane_place, sizes):

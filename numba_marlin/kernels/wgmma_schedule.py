@@ -6,7 +6,7 @@ of k, tile after tile, are cut into equal stripes, one a block. A block multipli
 
 ``schedule_verbs(lang, config)`` -> namespace of device functions. ``work`` = plan(sizes): (steps of k in a tile, row tiles, column tiles, waves,
 steps in a stripe, this block's end in the stripes). An ``item`` is (tile, first step, steps, next step of the stripe, next wave), its tile NO_TILE after the last.
-A cluster takes whole tiles as a block does, and each of its blocks an equal part of the steps.
+A team, the blocks of a cluster or ``parts`` lone ones, takes whole tiles as a block does, and each of its blocks an equal part of the steps.
 """
 from types import SimpleNamespace
 
@@ -18,12 +18,16 @@ NO_TILE = 0xFFFFFFFF
 
 def schedule_verbs(lang, config):
     cuda, uint32 = lang.cuda, lang.uint32
-    TILE_M, TILE_N, GROUP_M, SPLIT, CLUSTER = config.tile_m, config.tile_n, config.group_m, config.split, config.cluster
+    TILE_M, TILE_N, GROUP_M, SPLIT, TEAM = config.tile_m, config.tile_n, config.group_m, config.split, config.team
 
     @lang.device
     def team():
-        """(this block's cluster, clusters), a lone block being its own"""
-        return uint32(uint32(cuda.blockIdx.x) // uint32(CLUSTER)), uint32(uint32(cuda.gridDim.x) // uint32(CLUSTER))
+        """(this block's team, teams), a lone block being its own"""
+        return uint32(uint32(cuda.blockIdx.x) // uint32(TEAM)), uint32(uint32(cuda.gridDim.x) // uint32(TEAM))
+
+    @lang.device
+    def rank_in_team():
+        return uint32(uint32(cuda.blockIdx.x) % uint32(TEAM))
 
     @lang.device
     def plan(sizes):
@@ -56,9 +60,9 @@ def schedule_verbs(lang, config):
             count = uint32(min(uint32(steps - first), uint32(end - position)))
             return uint32(waves * blocks + position // steps), first, count, uint32(position + count), wave
         if wave < waves:
-            rank = uint32(uint32(cuda.blockIdx.x) % uint32(CLUSTER))
-            first = uint32(steps * rank // uint32(CLUSTER))
-            return uint32(wave * blocks + block), first, uint32(steps * uint32(rank + uint32(1)) // uint32(CLUSTER) - first), position, uint32(wave + uint32(1))
+            rank = rank_in_team()
+            first = uint32(steps * rank // uint32(TEAM))
+            return uint32(wave * blocks + block), first, uint32(steps * uint32(rank + uint32(1)) // uint32(TEAM) - first), position, uint32(wave + uint32(1))
         return uint32(NO_TILE), uint32(0), uint32(0), position, wave
 
     @lang.device
@@ -73,9 +77,9 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def sharers(work, tile):
-        """-> (first, last) block of those that share a tile, and the tile's first step in the stripes"""
+        """-> (first, last) block of those that share a tile"""
         steps, m_tiles, n_tiles, waves, stripe, end = work
         start = uint32((tile - waves * uint32(cuda.gridDim.x)) * steps)
-        return uint32(start // stripe), uint32(uint32(start + steps - uint32(1)) // stripe), start
+        return uint32(start // stripe), uint32(uint32(start + steps - uint32(1)) // stripe)
 
-    return SimpleNamespace(plan=plan, first_item=first_item, next_item=next_item, corner=corner, sharers=sharers)
+    return SimpleNamespace(plan=plan, first_item=first_item, next_item=next_item, corner=corner, sharers=sharers, rank_in_team=rank_in_team)

@@ -17,7 +17,7 @@ TABLE = {  # k, n of the table of goals: batches
 RAGGED = ((10944, 7392, 64), (10944, 576, -1), (7168, 7392, 256), (7168, 576, 128), (7168, 7368, 32))  # k, n, group size
 TAILS = (1, 2, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49, 63, 64, 65, 79, 95, 96, 97, 127, 128, 129, 160, 191, 192, 193, 255, 256, 257)  # rows, about every multiple of 8 and 16 that ends a tile
 GROUP_SIZES = (-1, 32, 64, 128, 256)
-NAMED = ("batch", "warps_n", "warps_k", "tile_m", "tile_n", "k_groups", "cluster", "split", "whole")
+NAMED = ("batch", "warps_n", "warps_k", "tile_m", "tile_n", "k_groups", "cluster", "parts", "split", "whole")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from numba_marlin.heuristics import Problem, decode, wgmma
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma_config import STAGE_ROWS
+from tests.kernels.harness import cases
 
 H200 = devices.device("H200")
 USUAL = Problem(16, 8192, 8192, 128)
@@ -51,7 +52,12 @@ def test_decode_is_clean(config, every_target):
             check_decode(replace(hopper, target=target, cubin=cubin, resources=resources), config)
 
 
-@pytest.mark.parametrize("config", configurations(wgmma, USUAL), ids=arrangement)
+def whole_or_large(config):
+    """One of each arrangement; and those that add up parts of tiles with the most registers in use."""
+    return config.parts == 1 and not config.split or (config.tile_m, config.tile_n, config.parts) == (256, 128, 1)
+
+
+@pytest.mark.parametrize("config", cases(((config,) for config in configurations(wgmma, USUAL)), whole_or_large), ids=arrangement)
 def test_wgmma_is_clean(config):
     check_wgmma(compiler.build(WGMMA, config, target="sm_90a"), config)
 

@@ -30,6 +30,8 @@ ARRANGEMENTS = {
     "pairs, two rows of consumers": replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
     "four blocks, two words": replace(SMALL, tile_m=32, tile_n=128, cluster=4, split=False),
     "whole tiles": replace(SMALL, split=False),
+    "two parts": replace(SMALL, tile_m=32, parts=2, split=False),
+    "four parts, two rows of consumers": replace(SMALL, tile_n=128, k_groups=2, stages=4, parts=4, split=False),
 }
 
 
@@ -202,7 +204,8 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
 @pytest.mark.parametrize("wrong, rule", (
     ({"tile_m": 24}, "multiple of 16"), ({"tile_n": 192}, "64, 128 or 256"), ({"warpgroups": 3}, "1 or 2"), ({"group_blocks": 3}, "group sizes"),
     ({"tile_m": 256}, "accumulators"), ({"stages": 1}, "at least 2"), ({"stages": 2, "k_groups": 2}, "at least 4"), ({"stages": 12}, "shared memory"), ({"k_groups": 2, "stages": 5}, "divide stages"),
-    ({"cluster": 3}, "1, 2, 4 or 8"), ({"cluster": 2}, "split must be False"), ({"group_m": 0}, "at least 1"), ({"dtype": "float32"}, "float16 or bfloat16"),
+    ({"cluster": 3}, "1, 2, 4 or 8"), ({"parts": 5}, "1 or one of"),
+    ({"cluster": 2}, "choose one of them"), ({"parts": 2}, "choose one of them"), ({"cluster": 2, "parts": 2, "split": False}, "choose one of them"), ({"group_m": 0}, "at least 1"), ({"dtype": "float32"}, "float16 or bfloat16"),
     ({"bits": 3}, "4 or 8"), ({"zeros": "float32"}, "None, 'integer' or 'float16'"),
     ({"scaling": "x"}, "'weights' or 'sums'"), ({"scaling": "sums"}, "tile_m 64 at most"), ({"scaling": "sums", "tile_m": 64, "group_blocks": 2}, "groups of 64"),
     ({"scaling": "sums", "tile_m": 64, "group_blocks": -1}, "groups of 64"), ({"scaling": "sums", "tile_m": 64, "zeros": "float16"}, "on the grid")))
@@ -211,10 +214,10 @@ def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
         WgmmaConfig(**wrong)
 
 
-PRODUCTION = (
-    WgmmaConfig(32, 256, stages=8, k_groups=2), WgmmaConfig(32, 256, stages=8, k_groups=2, split=False), WgmmaConfig(64, 256, stages=8), WgmmaConfig(64, 256, stages=8, split=False),
-    WgmmaConfig(128, 128, stages=7, cluster=2, split=False), WgmmaConfig(128, 128, stages=7, split=False), WgmmaConfig(128, 256, split=False),
-    WgmmaConfig(256, 64, warpgroups=1, stages=4, split=False), WgmmaConfig(256, 128, stages=4, split=False))
+SHARED_BY_NOBODY = [replace(config, split=False) for config in (
+    WgmmaConfig(16, 128, 1, 12, k_groups=2), WgmmaConfig(32, 256, stages=12), WgmmaConfig(64, 128, 1, 12, k_groups=2), WgmmaConfig(64, 256, stages=8),
+    WgmmaConfig(128, 64, 1, 8, k_groups=2), WgmmaConfig(128, 128, 1, 6, k_groups=2), WgmmaConfig(128, 256), WgmmaConfig(256, 128, stages=4))]
+PRODUCTION = (*SHARED_BY_NOBODY, WgmmaConfig(128, 256), WgmmaConfig(128, 256, parts=4, split=False), WgmmaConfig(128, 128, stages=7, cluster=2, split=False))
 TYPES = (("float16", 8, None), ("float16", 4, "integer"), ("bfloat16", 8, "integer"), ("bfloat16", 4, "float16"))
 LARGEST, SMALLEST = WgmmaConfig(128, 256, split=False), WgmmaConfig(32, 256, k_groups=2, split=False)
 
@@ -230,8 +233,8 @@ def check_gates(config):
         assert compiled.resources.count("USETMAXREG") == (0 if config.consumer_registers is None else 2)
 
 
-@pytest.mark.parametrize("config, group_blocks", cases(product(PRODUCTION, (-1, 8)), lambda config, group_blocks: group_blocks == 8 or config.tile_m == 128),
-                         ids=lambda c: f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}s{c.split}" if isinstance(c, WgmmaConfig) else str(c))
+@pytest.mark.parametrize("config, group_blocks", cases(product(PRODUCTION, (-1, 8)), lambda config, group_blocks: group_blocks == 8 or config == PRODUCTION[-1]),
+                         ids=lambda c: f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}p{c.parts}s{c.split}" if isinstance(c, WgmmaConfig) else str(c))
 def test_gates(config, group_blocks):
     """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made to wait for another by the assembler."""
     check_gates(replace(config, group_blocks=group_blocks))
