@@ -18,6 +18,7 @@ from numba_marlin.heuristics import Problem, decode, wgmma  # noqa: E402
 
 H200 = devices.device("H200")
 CHOICES = {"decode": decode, "wgmma": wgmma}
+TILES_AND_WARPS = ("batch", "warps_n", "warps_k", "whole", "tile_m", "tile_n", "warpgroups", "k_groups")
 SMS = 3  # of the grid: a few blocks share every tile that may be shared
 WHOLE = Problem(600, 512, 1024, 128)  # fills tiles and stages of every arrangement; of its rows only the arrangements depend
 RAGGED = (Problem(600, 200, 784, -1), Problem(600, 136, 800, 32), Problem(600, 72, 832, 64), Problem(600, 328, 896, 128))  # one for each arrangement, in turns
@@ -29,12 +30,22 @@ def rows_of(config):
 
 
 def cases_of(kernel):
-    """For each arrangement two configurations, in float16 and, with bias, tails and rows of x that lie apart, in bfloat16; each on a tile of rows that is not full and on two."""
-    for number, config in enumerate(CHOICES[kernel].configurations(WHOLE, H200)):
-        rows, ragged = rows_of(config), RAGGED[number % len(RAGGED)]
-        yield from (Case(kernel, m, WHOLE.n, WHOLE.k, WHOLE.group_size, sms=SMS, chosen=config) for m in (rows - 3, rows + 2))
-        other = CHOICES[kernel].configurations(replace(ragged, dtype="bfloat16", scale_dtype="bfloat16", bias=True), H200)[number]
-        yield from (Case(kernel, m, ragged.n, ragged.k, ragged.group_size, sms=SMS, chosen=other, padding=24) for m in (1, rows + 5))
+    """For each arrangement of tiles and warps two configurations, in float16 and, with bias, tails and rows of x that lie apart, in bfloat16, who shares a tile in turns; each on a
+    tile of rows that is not full and on two."""
+    for number, plain in enumerate(by_arrangement(kernel, WHOLE)):
+        ragged = RAGGED[number % len(RAGGED)]
+        others = by_arrangement(kernel, replace(ragged, dtype="bfloat16", scale_dtype="bfloat16", bias=True))[number]
+        config, other = plain[number % len(plain)], others[(number + 1) % len(others)]
+        yield from (Case(kernel, m, WHOLE.n, WHOLE.k, WHOLE.group_size, sms=SMS, chosen=config) for m in (rows_of(config) - 3, rows_of(config) + 2))
+        yield from (Case(kernel, m, ragged.n, ragged.k, ragged.group_size, sms=SMS, chosen=other, padding=24) for m in (1, rows_of(config) + 5))
+
+
+def by_arrangement(kernel, problem):
+    """Lists of the configurations that differ in nothing but who shares a tile."""
+    found = {}
+    for config in CHOICES[kernel].configurations(problem, H200):
+        found.setdefault(tuple(getattr(config, name) for name in TILES_AND_WARPS if hasattr(config, name)), []).append(config)
+    return list(found.values())
 
 
 CASES = (*cases_of("decode"), *cases_of("wgmma"))

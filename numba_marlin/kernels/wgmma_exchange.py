@@ -79,15 +79,14 @@ def exchange_verbs(lang, config):
 
     @lang.device
     def add_groups(sums, shared, turn, lane_place):
-        """The first row of consumers gets the sums of both."""
+        """The first row of consumers gets the sums of both. (Both come to the same barriers: compute-sanitizer takes two places in the code for two barriers.)"""
         if K_GROUPS == 2:
             own, barrier = own_sums(shared, lane_place), uint32(lane_place[0] + uint32(GROUPS_BARRIER))
             if lane_place[5] == uint32(1):
                 wait_for_buffer(shared, turn)
                 put(sums, own)
-                ptx.bar_sync(barrier, uint32(2 * WARPGROUP))
-            else:
-                ptx.bar_sync(barrier, uint32(2 * WARPGROUP))
+            ptx.bar_sync(barrier, uint32(2 * WARPGROUP))
+            if lane_place[5] == uint32(0):
                 sums = add(sums, own)
             ptx.bar_sync(barrier, uint32(2 * WARPGROUP))
         return sums
