@@ -174,8 +174,11 @@ def make(lang, config):
             x, o = (step * M_BLOCKS + i) * 4, (i * 8 + n8) * 4
             d = ptx.mma_m16n8k16_f32_f16((frag_a[x], frag_a[x + 1], frag_a[x + 2], frag_a[x + 3]), b,
                                          (frag_c[o], frag_c[o + 1], frag_c[o + 2], frag_c[o + 3]))
-            for r in range(4):
-                frag_c[o + r] = d[r]
+            if M_BLOCKS == 3:  # written out: with a loop, CUDA 13.0 keeps the words' loop rolled for sm_120, and frag_c in local memory
+                frag_c[o], frag_c[o + 1], frag_c[o + 2], frag_c[o + 3] = d
+            else:
+                for r in range(4):
+                    frag_c[o + r] = d[r]
 
     @lang.device
     def matmul(registers, step):

@@ -12,7 +12,8 @@
 
 A body may use closure constants: loops over them are unrolled, branches on them disappear, small ``lang.cuda.local.array`` whose size is a
 plain closure int become registers. A ``break`` keeps such a loop from being unrolled, and the arrays it indexes in memory: guard the rest
-of the body with an ``if`` instead.
+of the body with an ``if`` instead. A loop around another may stay rolled too where their product is large: libnvvm of CUDA 13.0 does so for sm_120 (and
+newer ones do not, nor it for sm_90a); write the inner one out.
 
 Wide accumulators (``wgmma``, 4 to 128 floats) are tuples that an instruction takes and returns: ``acc = multiply(acc, a, b_desc, uint32(1))``. They may
 pass through device functions and loops. Index them with literals or constant slices only (``kernels.tuples`` halves them): indexed by a loop
