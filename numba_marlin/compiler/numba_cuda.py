@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
 from numba_marlin.compiler.language import OPAQUE_WORD, SHARED_ALIGNMENT, SHARED_SYMBOL, Language, check_operands, operand_signature, ptx_module
+from numba_marlin.compiler.swift import remembered_calls, without_collection
 from numba_marlin.compiler.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -39,9 +40,10 @@ def _numba():
             from numba import cuda, types
             from numba.cuda import dispatcher
             from numba.cuda.extending import intrinsic
+            from numba.cuda.typing.context import BaseContext
     except ImportError as error:
         raise MissingCompiler(f"numba-cuda cannot be imported ({error}); install it with {INSTALL}") from error
-    return SimpleNamespace(ir=ir, cuda=cuda, types=types, dispatcher=dispatcher, intrinsic=intrinsic)
+    return SimpleNamespace(ir=ir, cuda=cuda, types=types, dispatcher=dispatcher, intrinsic=intrinsic, typing_context=BaseContext)
 
 
 @lru_cache(maxsize=None)
@@ -62,7 +64,7 @@ def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: in
     kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
-    with _lock, _pretended_device(capability):
+    with _lock, _pretended_device(capability), without_collection(), remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass):
         return numba.cuda.compile(function, signature, device=False, abi="numba", cc=capability, launch_bounds=(threads, blocks_per_sm))[0]
 
 
