@@ -46,7 +46,7 @@ def collect() -> list[dict]:
         *_packages(),
         *compilers,
         assembler,
-        _tool("nvdisasm", "opcode counts come from the PTX instead: install numba-marlin[cu13]"),
+        _tool("nvdisasm", "machine code cannot be looked at, only PTX: install numba-marlin[cu13]"),
         *gpu,
         _cache(),
     ]

@@ -2,7 +2,7 @@
 
 ``assemble(ptx, target) -> (cubin | None, Resources)``. Assemblers are tried in this order: the ptxas of the pip wheels (libnvvm of the same
 wheels may emit PTX newer than another ptxas takes), the ptxas of CUDA_HOME and of PATH, nvJitLink through cuda.core. One that is too old for the PTX,
-or does not know the target, is passed over. Without any, cubin is None and the opcode counts come from the PTX; if all refuse the PTX: AssemblyError.
+or does not know the target, is passed over. Without any, cubin is None; if all refuse the PTX: AssemblyError.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from numba_marlin.compiler.errors import AssemblyError
-from numba_marlin.compiler.resources import Resources, count_ptx, count_sass, parse_log
+from numba_marlin.compiler.resources import Resources, parse_log
 from numba_marlin.compiler.targets import Target
 from numba_marlin.compiler.tools import find_tools
 
@@ -28,15 +28,14 @@ def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
     for assembler in [*(_ptxas(path) for path in find_tools("ptxas")), _nvjitlink]:
         name, cubin, log = assembler(ptx, target)
         if cubin is not None:
-            opcodes, source = _opcodes(cubin, ptx)
-            return cubin, Resources(assembler=name, opcodes=opcodes, opcodes_from=source, **parse_log(log))
+            return cubin, Resources(assembler=name, **parse_log(log))
         if log is not None:
             logs.append(f"{name}: {log.strip()}")
             if not _TOO_OLD.search(log):
                 break
     if logs:
         raise AssemblyError(f"no assembler takes this PTX for {target.name}:\n" + "\n".join(logs))
-    return None, Resources(opcodes=count_ptx(ptx))
+    return None, Resources()
 
 
 def _ptxas(path):
@@ -89,9 +88,3 @@ def disassemble(cubin: bytes) -> str | None:
         if done.returncode == 0:
             return done.stdout
     return None
-
-
-def _opcodes(cubin, ptx):
-    """-> (counts, "sass") where an nvdisasm understands the cubin, else (counts, "ptx")."""
-    listing = disassemble(cubin)
-    return (count_ptx(ptx), "ptx") if listing is None else (count_sass(listing), "sass")

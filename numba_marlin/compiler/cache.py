@@ -21,7 +21,7 @@ from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to
 from numba_marlin.compiler.tools import find_tools
 from numba_marlin.isa.directory import ptx_directory
 
-_TOOLKIT = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvdisasm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12",
+_TOOLKIT = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12",
             "cuda-core", "numpy")
 _DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info$")
 
@@ -151,7 +151,7 @@ def _source_digest(make):
 def _tool_identity():
     """Which ptxas would be used, without running it."""
     identities = []
-    for path in find_tools("ptxas")[:1] + find_tools("nvdisasm")[:1]:
+    for path in find_tools("ptxas")[:1]:
         status = os.stat(path)
         identities.append((path, status.st_size, status.st_mtime_ns))
     return repr(identities)

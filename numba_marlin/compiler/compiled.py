@@ -11,7 +11,7 @@ from typing import Any
 
 from numba_marlin.compiler.resources import Resources
 
-MAGIC = b"numba_marlin kernel 1\n"
+MAGIC = b"numba_marlin kernel 2\n"
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class CompiledKernel:
 
 def to_bytes(compiled: CompiledKernel) -> bytes:
     resources = compiled.resources
-    scalars = {f.name: getattr(resources, f.name) for f in fields(resources) if f.name != "opcodes"}
+    scalars = {f.name: getattr(resources, f.name) for f in fields(resources)}
     sections = {
         "kernel": compiled.kernel, "target": compiled.target, "compiler": compiled.compiler, "entry": compiled.entry, "key": compiled.key,
         "parameters": _lines(dict(compiled.parameters)), "threads": compiled.threads, "shared_bytes": compiled.shared_bytes,
         "versions": _lines(compiled.versions), "resources": _lines({k: v for k, v in scalars.items() if v is not None}),
-        "opcodes": _lines(resources.opcodes), "ptx": compiled.ptx,
+        "ptx": compiled.ptx,
     }
     parts = []
     for name, value in sections.items():
@@ -74,8 +74,8 @@ def from_bytes(data: bytes, config) -> CompiledKernel:
     cubin = sections.pop("cubin", None)
     try:
         text = {name: value.decode() for name, value in sections.items()}
-        scalars = {name: value if name in ("assembler", "serialized", "opcodes_from") else int(value) for name, value in _pairs(text["resources"])}
-        resources = Resources(opcodes={name: int(value) for name, value in _pairs(text["opcodes"])}, **scalars)
+        scalars = {name: value if name in ("assembler", "serialized") else int(value) for name, value in _pairs(text["resources"])}
+        resources = Resources(**scalars)
         return CompiledKernel(
             kernel=text["kernel"], config=config, target=text["target"], compiler=text["compiler"], ptx=text["ptx"], entry=text["entry"],
             parameters=tuple(_pairs(text["parameters"])), threads=int(text["threads"]), shared_bytes=int(text["shared_bytes"]),

@@ -1,7 +1,7 @@
 """Static promises that every kernel keeps, checked on its PTX and its resources without running it.
 
-``broken_promises(compiled) -> list[str]`` is empty for a good kernel. ``opcode_count(compiled, "mma.sync")`` counts in the PTX, whatever
-``resources.opcodes`` was counted from.
+``broken_promises(compiled) -> list[str]`` is empty for a good kernel. ``opcode_count(compiled, "mma.sync")`` counts in the PTX,
+``machine_count(compiled, "HMMA")`` in the machine code, which takes an nvdisasm and as long as assembling it.
 """
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from functools import lru_cache
 
 from numba_marlin.compiler.assemble import disassemble
 from numba_marlin.compiler.compiled import CompiledKernel
-from numba_marlin.compiler.resources import count_ptx
+from numba_marlin.compiler.resources import count_ptx, count_sass
+from numba_marlin.compiler.targets import target_named
 
 _count = lru_cache(maxsize=64)(count_ptx)
+_listing = lru_cache(maxsize=4)(disassemble)
 
 # ptxas (seen with 13.0 and 13.4) may fold a uniform shared-memory offset and an L2 cache policy into one uniform register pair: the
 # descriptor then has an odd number. An H200 refuses such a copy as an illegal instruction. Keep the address out of uniform registers.
@@ -21,7 +23,17 @@ _FOLDED_POLICY = re.compile(r"LDGSTS\S*\s+\[R\d+\+UR\d+[^\]]*\], desc\[UR\d*[135
 
 def opcode_count(compiled: CompiledKernel, prefix: str) -> int:
     """PTX instructions in the kernel whose opcode is ``prefix`` or goes on from it with a dot."""
-    return sum(n for opcode, n in _count(compiled.ptx).items() if opcode == prefix or opcode.startswith(prefix + "."))
+    return _matching(_count(compiled.ptx), prefix)
+
+
+def machine_count(compiled: CompiledKernel, prefix: str) -> int | None:
+    """Instructions of the machine code whose opcode is ``prefix`` or goes on from it with a dot; None without a cubin or an nvdisasm that reads it."""
+    listing = _listing(compiled.cubin) if compiled.cubin else None
+    return None if listing is None else _matching(count_sass(listing), prefix)
+
+
+def _matching(counts, prefix):
+    return sum(n for opcode, n in counts.items() if opcode == prefix or opcode.startswith(prefix + "."))
 
 
 def broken_promises(compiled: CompiledKernel) -> list[str]:
@@ -45,7 +57,8 @@ def broken_promises(compiled: CompiledKernel) -> list[str]:
             found.append(f"{getattr(resources, name)} bytes of {name.replace('_', ' ')}")
     if resources.serialized:
         found.append(f"the assembler serialised wgmma: {resources.serialized}")
-    listing = disassemble(compiled.cubin) if compiled.cubin and "cache_hint" in compiled.ptx else None
+    hopper_or_later = target_named(compiled.target).supports("sm_90")
+    listing = _listing(compiled.cubin) if compiled.cubin and "cache_hint" in compiled.ptx and hopper_or_later else None
     found += [f"an asynchronous copy is an illegal instruction on Hopper: {copy}" for copy in refused_copies(listing or "")[:1]]
     return found
 

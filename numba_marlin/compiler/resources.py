@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Resources:
     """registers a thread; spill_stores, spill_loads, stack: bytes a thread; static_shared: bytes a block; each None where unknown.
     assembler: who made the cubin, None if there is none; serialized: its remarks on wgmma instructions that must wait for each other, None
-    if there are none. opcodes: how often each occurs in the code, by full name;
-    opcodes_from: "sass" or "ptx"."""
+    if there are none. (How often an instruction occurs is counted where somebody asks: ``compiler.gates``.)"""
     registers: int | None = None
     spill_stores: int | None = None
     spill_loads: int | None = None
@@ -22,17 +21,11 @@ class Resources:
     static_shared: int | None = None
     assembler: str | None = None
     serialized: str | None = None
-    opcodes: dict[str, int] = field(default_factory=dict)
-    opcodes_from: str = "ptx"
 
     @property
     def spills(self) -> bool:
         """True if registers are known to be spilled."""
         return bool(self.spill_stores or self.spill_loads)
-
-    def count(self, prefix: str) -> int:
-        """Instructions whose opcode is ``prefix`` or begins with it and a dot: count("HMMA"), count("mma.sync")."""
-        return sum(n for opcode, n in self.opcodes.items() if opcode == prefix or opcode.startswith(prefix + "."))
 
 
 # Patterns, not compiled here: ``Resources`` is needed for every kernel, these only for one that is assembled.
