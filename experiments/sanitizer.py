@@ -31,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from problems import Case, Launch, warm_cache  # noqa: E402
 
-from numba_marlin import compiler, driver, reference  # noqa: E402
+from numba_marlin import driver, reference  # noqa: E402
 from numba_marlin.bench.environment import commit, versions  # noqa: E402
 from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
 from numba_marlin.compiler.assemble import assemble, disassemble  # noqa: E402

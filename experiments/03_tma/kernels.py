@@ -157,7 +157,7 @@ def make_threads(lang, config):
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
     shared_base = lang.shared_base
     stripe_of, next_unit, read_stage, x_chunk = common_verbs(lang, config)
-    STAGES, PITCH, COLUMNS, STAGE_ROWS, STAGE_K, RELAID = config.stages, config.pitch, config.columns, config.stage_rows, config.stage_k, config.relaid
+    STAGES, PITCH, STAGE_ROWS, STAGE_K, RELAID = config.stages, config.pitch, config.stage_rows, config.stage_k, config.relaid
     COPIES, ROW_CHUNKS = STAGE_BYTES // (CHUNK * THREADS), config.row_bytes // CHUNK
     ROWS_PER_COPY, X_CHUNKS = THREADS // ROW_CHUNKS, config.batch * config.stage_k // 8
     X_COPIES, X_ROW_CHUNKS = -(-X_CHUNKS // THREADS), config.stage_k // 8

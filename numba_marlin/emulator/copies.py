@@ -158,7 +158,6 @@ class AsyncCopies:
 
     def explain(self, lanes: Lanes, position: int) -> str:
         """Which copy is in flight to byte ``position`` of the shared array, for a message."""
-        own = self.memory.shared
         for back in range(1, len(self.target) + 1):
             number = self.tail - back
             slot = number % len(self.target)

@@ -12,9 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 NAN32 = np.uint32(0x7FFFFFFF).view(np.float32)
-NAN64 = np.uint64(0x7FF8000000000000).view(np.float64)
 NAN16 = np.uint16(0x7FFF)
-ROUNDINGS = ("rn", "rz", "rm", "rp", "rna")
 _HALF_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 SMALLEST_NORMAL32 = np.float32(2.0**-126)
 

@@ -32,8 +32,7 @@ from numba_marlin.layout.tensor_map import TensorMap
 
 
 def make(lang, config):
-    cuda, ptx = lang.cuda, lang.ptx
-    uint32 = lang.uint32
+    ptx, uint32 = lang.ptx, lang.uint32
     shared_base = lang.shared_base
     WARPGROUPS, CONSUMERS, CLUSTER, WORDS, N_BLOCKS = config.warpgroups, config.consumers, config.cluster, config.words, config.tile_n // 64
     BARRIERS, C_SHARED, FLAGS = config.barriers_shared, config.c_shared, config.flags_shared

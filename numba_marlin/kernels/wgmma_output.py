@@ -128,7 +128,7 @@ def output_verbs(lang, config):
     @lang.device
     def combine_stripes(sums, flags, partials, locks, item, work, lane_place):
         """Of a tile that stripes cut: a block has a place for the end of one that others began, and one for the beginning of one."""
-        tile, first, steps = item[0], item[1], item[2]
+        tile, steps = item[0], item[2]
         if steps == work[0]:
             return True, sums
         warpgroup, own = lane_place[0], lane_place[1]

@@ -17,7 +17,6 @@ The 32 multiplies of a step's weights go, an FMA for each accumulator comes, onc
 from types import SimpleNamespace
 
 from numba_marlin.kernels.tuples import map_each, repeat, together
-from numba_marlin.kernels.wgmma_config import STAGE_ROWS
 from numba_marlin.kernels.wgmma_weights import weight_verbs
 
 DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)  # 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)

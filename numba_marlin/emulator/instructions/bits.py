@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, operands, type_of
 from numba_marlin.emulator.program import TYPE_BITS
 from numba_marlin.emulator.registers import DTYPES, UNSIGNED, Constant
 
