@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from numba_marlin.heuristics.problem import Problem
+from numba_marlin.kernels.definition import TooMuchSharedMemory
 
 FITTED_BANDWIDTH_PER_SM = 4.8e12 / 132  # bytes/s: of the H200 on which times were fitted
 TYPE_FIELDS = ("group_size", "dtype", "bits", "zeros", "scale_dtype", "bias")  # of a Problem
@@ -58,7 +59,6 @@ def with_stages_that_fit(config_type: type, stages: int, least: int, step: int =
     for count in range(stages, least - 1, -step):
         try:
             return config_type(stages=count, **settings)
-        except ValueError as error:
-            if "shared memory" not in str(error):
-                raise
+        except TooMuchSharedMemory:
+            continue
     return None

@@ -1,7 +1,7 @@
 """The sizes of the decode kernel (``decode``): what can be chosen, and what follows from it. Pure."""
 from dataclasses import dataclass
 
-from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.pipeline import barrier_bytes
 
 COLUMNS = 64  # of C, to a consumer warp: the width of a Marlin block
@@ -63,7 +63,7 @@ class DecodeConfig:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
         if self.shared_bytes > self.shared_limit:
-            raise ValueError(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {self.shared_limit}")
+            raise TooMuchSharedMemory(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {self.shared_limit}")
 
     @property
     def consumers(self):

@@ -120,6 +120,10 @@ class KernelDefinition:
             raise TypeError(f"kernel {self.name} takes a {self.config_type.__name__}, not {type(config).__name__}: {config!r}")
 
 
+class TooMuchSharedMemory(ValueError):
+    """A configuration that is right but for the shared memory of a block: fewer stages may fit."""
+
+
 def ceil_div(value: int, divisor: int) -> int:
     """value / divisor, rounded up; for ints >= 0."""
     return -(-value // divisor)

@@ -1,7 +1,7 @@
 """The sizes of the Hopper kernel (``wgmma``): what can be chosen, and what follows from it. Pure."""
 from dataclasses import dataclass
 
-from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.pipeline import barrier_bytes
 
 STAGE_K = 64  # one row of the 128-byte swizzle
@@ -75,7 +75,7 @@ class WgmmaConfig:
         if (self.cluster > 1) + (self.parts > 1) + self.split > 1:
             raise ValueError(f"cluster={self.cluster}, parts={self.parts} and split={self.split} each share tiles along k: choose one of them")
         if self.shared_bytes > SHARED_LIMIT:
-            raise ValueError(f"{self.stages} stages of a {self.tile_m} x {self.tile_n} tile take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
+            raise TooMuchSharedMemory(f"{self.stages} stages of a {self.tile_m} x {self.tile_n} tile take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
 
     @property
     def grouped(self):
