@@ -4,7 +4,11 @@ import os
 if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: NumPy's own threads would fight each other, 50 times slower than one
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine, or the first call's imports, are no failure
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser):
