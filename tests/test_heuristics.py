@@ -11,6 +11,7 @@ from numba_marlin import devices, heuristics, testing, tuned
 from numba_marlin.devices import Device
 from numba_marlin.formats import marlin
 from numba_marlin.heuristics import LADDER, Problem, candidate, check_config, decode, default_config, explain, rank
+from numba_marlin.kernels.definition import ceil_div
 
 H200 = devices.device("H200")
 
@@ -95,6 +96,17 @@ def test_impossible_problems_are_refused_by_value_and_rule(arguments, message):
 def test_a_size_that_is_no_int_is_a_type_error():
     with pytest.raises(TypeError, match="m=1.0 must be an int"):
         explain(1.0, 256, 1024)
+
+
+def test_the_faithful_kernel_leaves_multiprocessors_idle_only_where_no_slice_is_shared_then():
+    """k in tiles, slices, multiprocessors: all small ones, and the one that the rule is there for."""
+    config, idle = default_config("ampere", Problem(64, 64, 128), H200), 0
+    for k_tiles, slices, sms in (*itertools.product(range(1, 70, 3), range(1, 150, 3), (1, 7, 40, 132)), (128, 128, 132)):
+        blocks = config.grid(16 * config.thread_m_blocks, 16 * config.thread_n_blocks * slices, 16 * config.thread_k_blocks * k_tiles, sms)[0]
+        if blocks < min(sms, k_tiles * slices):
+            idle += 1
+            assert ceil_div(k_tiles * slices, blocks) % k_tiles == 0, (k_tiles, slices, sms, blocks)
+    assert blocks == 128 and idle > 1
 
 
 def test_more_tiles_than_the_faithful_kernel_can_count_are_refused():

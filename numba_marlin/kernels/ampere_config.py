@@ -107,8 +107,10 @@ class AmpereConfig:
             return (min(sms * self.blocks_per_sm, tiles // k_tiles), 1, 1)
         share = ceil_div(tiles, blocks)
         whole = ceil_div(share, k_tiles) * k_tiles
-        if share < whole <= share + SHARING_TILES and whole * 31 <= share * 32:  # stripes of whole slices, on a few blocks less
-            blocks = ceil_div(tiles, whole)
+        fewer = ceil_div(tiles, whole)
+        # Stripes of whole slices, on a few blocks less; unless those, of equal shares again, would cut slices after all.
+        if share < whole <= share + SHARING_TILES and whole * 31 <= share * 32 and ceil_div(tiles, fewer) == whole:
+            blocks = fewer
         return (blocks, 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
