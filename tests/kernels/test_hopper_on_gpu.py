@@ -266,9 +266,11 @@ def without_waits(compiled):
 
 @pytest.mark.parametrize("cells", [LAYERS["decode-decode-m1"]], ids=["decode"])
 def test_a_launch_that_does_not_wait_is_noticed(cells, run_on):
-    """The test above can fail: with the wait taken out of the second layer some launches read the other x's h."""
+    """The test above can fail: with the wait taken out of the second layer some launches read the other x's h. On a GPU that others use too it may happen
+    that no two launches overlap, so it has ten rounds for it."""
     need_gpu(run_on, "on the machine a launch ends before the next begins")
     from tests.kernels.on_gpu import Streams
     with Streams(1) as (stream,):
         chain = Chain(cells, stream, without_waits)
-        assert count_different(chain.row(LAUNCHES, in_graph=True), chain.lone()) > 0
+        expected = chain.lone()
+        assert any(count_different(chain.row(LAUNCHES, in_graph=True), expected) for _ in range(10))
