@@ -8,6 +8,7 @@ never what the host waits for. Variants take turns in every round. The first cal
 Needs a GPU, torch and CuPy. Appends one object a variant to results.jsonl and rewrites the table in README.md.
 """
 import argparse
+import os
 import datetime
 import importlib.metadata as metadata
 import json
@@ -142,10 +143,10 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--commit", help="default: what git says")
+    parser.add_argument("--commit", help="default: COMMIT in the environment, else what git says")
     parser.add_argument("--no-record", action="store_true", help="print only")
     args = parser.parse_args()
-    commit = args.commit or subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+    commit = args.commit or os.environ.get("COMMIT") or subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
     weight = nm.quantize(np.random.default_rng(0).standard_normal((K, N)).astype(np.float32))
     packed = nm.pack(weight)
     times = time_variants(variants(weight, packed), args.rounds) | time_first_calls(packed)

@@ -14,7 +14,7 @@ from numba_marlin.kernels.wgmma_columns import column_verbs
 from numba_marlin.kernels.wgmma_config import PIECE_BYTES, WARPGROUP
 from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
-GROUPS_BARRIER = 3  # named barriers 3 and 4: the warpgroups of one column of consumers
+PUT_BARRIER, READ_BARRIER = 3, 5  # named barriers 3 to 6: the warpgroups of one column of consumers
 ALL_LANES = 0xFFFFFFFF
 
 
@@ -79,16 +79,17 @@ def exchange_verbs(lang, config):
 
     @lang.device
     def add_groups(sums, shared, turn, lane_place):
-        """The first row of consumers gets the sums of both. (Both come to the same barriers: compute-sanitizer takes two places in the code for two barriers.)"""
+        """The first row of consumers gets the sums of both. (Both come to the same barriers, and there are two: compute-sanitizer takes two
+        places in the code for two barriers, and a warp that is early at the next tile's for one that has not left this one's.)"""
         if K_GROUPS == 2:
-            own, barrier = own_sums(shared, lane_place), uint32(lane_place[0] + uint32(GROUPS_BARRIER))
+            own = own_sums(shared, lane_place)
             if lane_place[5] == uint32(1):
                 wait_for_buffer(shared, turn)
                 put(sums, own)
-            ptx.bar_sync(barrier, uint32(2 * WARPGROUP))
+            ptx.bar_sync(lane_place[0] + uint32(PUT_BARRIER), uint32(2 * WARPGROUP))
             if lane_place[5] == uint32(0):
                 sums = add(sums, own)
-            ptx.bar_sync(barrier, uint32(2 * WARPGROUP))
+            ptx.bar_sync(lane_place[0] + uint32(READ_BARRIER), uint32(2 * WARPGROUP))
         return sums
 
     @lang.device

@@ -11,7 +11,7 @@ from numba_marlin.kernels.wgmma_columns import column_verbs
 from numba_marlin.kernels.wgmma_config import WARPGROUP
 from numba_marlin.kernels.wgmma_schedule import schedule_verbs
 
-FIRST_BARRIER = 1  # the named barriers of one warpgroup each; 0 is syncthreads, 3 and 4 are those of wgmma_exchange
+FIRST_BARRIER = 1  # the named barriers of one warpgroup each; 0 is syncthreads, 3 to 6 are those of wgmma_exchange
 ALL_LANES = 0xFFFFFFFF
 
 
