@@ -2,7 +2,7 @@
 
 ``machine.Machine`` is the way in. ``parser`` and ``cfg`` decode the text; ``instructions/`` says what each opcode does;
 ``registers``, ``memory`` and ``copies`` hold the state; ``mbarriers``, ``bulk``, ``warpgroups`` and ``clusters`` what Hopper adds, ``proxies`` what
-it does not see yet; ``scheduler`` interleaves warps and blocks; ``errors`` names what can go wrong. The room imports ``layout`` and NumPy, nothing else of the package and never numba.
+it does not see yet; ``scheduler`` interleaves warps and blocks; ``races`` says which accesses nothing orders; ``errors`` names what can go wrong. The room imports ``layout`` and NumPy, nothing else of the package and never numba.
 """
 
 from numba_marlin.emulator.errors import (
@@ -15,6 +15,7 @@ from numba_marlin.emulator.errors import (
     PendingCopyRead,
     ProxyHazard,
     PtxSyntaxError,
+    Race,
     ReadOnlyWrite,
     RegisterHazard,
     Trap,
@@ -34,6 +35,7 @@ __all__ = [
     "PendingCopyRead",
     "ProxyHazard",
     "PtxSyntaxError",
+    "Race",
     "ReadOnlyWrite",
     "RegisterHazard",
     "RunResult",

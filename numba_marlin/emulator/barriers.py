@@ -23,15 +23,15 @@ COUNT = 16
 class State:
     """One barrier of one block: threads arrived, their expected number, and who waits (path, next pc, instruction)."""
 
-    __slots__ = ("arrived", "expected", "waiting", "votes")
+    __slots__ = ("arrived", "expected", "waiting", "votes", "known")
 
     def __init__(self) -> None:
-        self.arrived, self.expected, self.waiting, self.votes = 0, None, [], []
+        self.arrived, self.expected, self.waiting, self.votes, self.known = 0, None, [], [], None
 
 
 class Barriers:
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
+    def __init__(self, placement: Placement, races=None) -> None:
+        self.placement, self.races = placement, races
         self.states: dict[tuple[int, int], State] = {}
 
     def arrive(self, paths: Iterable[Path], end: Barrier, pc: int) -> tuple[list[Path], list[tuple[int, Path]]]:
@@ -59,8 +59,10 @@ class Barriers:
                 if end.value is not None:
                     votes = np.broadcast_to(end.value[slice(path.warp, path.warp + 1)], (1, WARP))
                     state.votes.append(votes[0][unpack_masks([path.mask])[0]])
-            touched[slot, number] = None
-        for key in touched:
+            touched.setdefault((slot, number), []).append(path)
+        for key, coming in touched.items():
+            if self.races is not None:
+                self.states[key].known = self.races.arrive(self.states[key].known, coming)
             released += self._complete(key)
         return going_on, released
 
@@ -81,6 +83,8 @@ class Barriers:
         if state.arrived < expected or not state.arrived:
             return []
         del self.states[key]
+        if self.races is not None:
+            self.races.leave(state.known, (path for path, _, _ in state.waiting))
         for path, _, end in state.waiting:
             if end.value is not None:
                 votes = np.concatenate(state.votes)

@@ -59,6 +59,7 @@ class BulkCopies:
         self.stores: dict[tuple[int, int], list[Copy]] = {}  # by (warp, lane)
         self.groups = np.zeros((placement.warps, WARP), np.int64)  # committed so far
         self.random: random.Random | None = None
+        self.races = None  # set by Execution
         barriers.deliver = self.deliver
         self.explain_others, memory.explain_pending = memory.explain_pending, self.explain
 
@@ -71,7 +72,10 @@ class BulkCopies:
         own = self.memory.shared
         own.state[start : start + nbytes] = IN_FLIGHT
         own.guarded += nbytes
-        self.loads.setdefault(word, []).append(Copy(ins, lanes, start, start + nbytes, fetch=fetch, word=word))
+        copy = Copy(ins, lanes, start, start + nbytes, fetch=fetch, word=word)
+        if self.races is not None:
+            self.races.load_issued(copy)
+        self.loads.setdefault(word, []).append(copy)
         self._tell("bulk-issue", ins, lanes, start, nbytes)
         self.memory.progress += 1
 
@@ -79,6 +83,8 @@ class BulkCopies:
         """The one lane of ``lanes`` starts a copy of ``nbytes`` from position ``start``, in its current bulk group."""
         self.proxy.require(ins, lanes, start, start + nbytes)
         copy = Copy(ins, lanes, start, start + nbytes, put=put, group=int(self.groups[lanes.sel][0]))
+        if self.races is not None:
+            self.races.store_issued(copy)
         self.stores.setdefault(copy.thread, []).append(copy)
         self._lend(copy)
         self._tell("bulk-issue", ins, lanes, start, nbytes)
@@ -94,6 +100,8 @@ class BulkCopies:
         masks = lanes.masks_by_warp()
         for thread in [thread for thread in self.stores if masks.get(thread[0], 0) >> thread[1] & 1]:
             limit, left = self.groups[thread] - latest, []
+            if self.races is not None:
+                self.races.store_waited(*thread, int(limit))
             for copy in self.stores[thread]:
                 if copy.group >= limit:
                     left.append(copy)
@@ -173,6 +181,8 @@ class BulkCopies:
         own.state[copy.start : copy.stop] = VALID
         own.guarded -= nbytes
         self.proxy.clean(copy.start, copy.stop)
+        if self.races is not None:
+            self.races.load_landed(copy, int(self.barriers.phase[copy.word]))
         self._tell("bulk-land", copy.ins, copy.lanes, copy.start, nbytes)
         self.barriers.complete_tx(copy.word, nbytes, copy.ins, copy.lanes)
 

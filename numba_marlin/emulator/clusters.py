@@ -58,8 +58,9 @@ class Cluster:
 class ClusterBarriers:
     """barrier.cluster: ``phase`` of each cluster, and of each warp the phase at which it arrived and has not waited for yet."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.placement = cluster, cluster.placement
+    def __init__(self, cluster: Cluster, races=None) -> None:
+        self.cluster, self.placement, self.races = cluster, cluster.placement, races
+        self.known: dict[int, np.ndarray] = {}  # what arrivals of each cluster released
         self.warps = cluster.size * cluster.placement.warps_per_block  # of a cluster
         self.phase: dict[int, int] = {}
         self.arrived: dict[int, int] = {}
@@ -75,12 +76,16 @@ class ClusterBarriers:
                 if path.warp in self.arrived:
                     raise self._fault("arrives at the cluster's barrier again without having waited for it", end, path)
                 self.arrived[path.warp] = phase
+                if self.races is not None and "relaxed" not in end.ins.modifiers:
+                    self.known[number] = self.races.arrive(self.known.get(number), [path])
                 touched[number] = None
                 going_on.append(path)
             elif path.warp not in self.arrived:
                 raise self._fault("waits at the cluster's barrier without having arrived", end, path)
             elif self.arrived[path.warp] < phase:
                 del self.arrived[path.warp]
+                if self.races is not None:
+                    self.races.leave(self.known.get(number), [path])
                 going_on.append(path)
             else:
                 self.parked[path.warp] = pc, path, end
@@ -111,6 +116,8 @@ class ClusterBarriers:
             pc, path, _ = self.parked.pop(warp)
             del self.arrived[warp]
             released.append((pc, path))
+        if self.races is not None:
+            self.races.leave(self.known.get(number), (path for _, path in released))
         return released
 
     def _fault(self, detail: str, end: Barrier, path: Path) -> BarrierMisuse:

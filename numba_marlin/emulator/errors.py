@@ -6,11 +6,18 @@ All are subclasses of MachineError, with the same facts as attributes (``None`` 
 
 from __future__ import annotations
 
+import re
 from typing import Sequence
 
 
 class MachineError(Exception):
-    """Base of everything the machine raises about a program."""
+    """Base of everything the machine raises about a program. ``kind``: a name for reports that does not change, "pending-copy-read"."""
+
+    kind = ""
+
+    def __init_subclass__(cls, **options) -> None:
+        super().__init_subclass__(**options)
+        cls.kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
     def __init__(
         self,
@@ -70,6 +77,17 @@ class RegisterHazard(MachineError):
 
 class ProxyHazard(MachineError):
     """An asynchronous operation on what ordinary instructions wrote, with no proxy fence in between."""
+
+
+class Race(MachineError):
+    """Two accesses that nothing orders. ``kind`` is what is missing (``race_report.MISSING``); ``first``, ``first_thread``: the earlier instruction, and
+
+    its (block, warp, lane); the line, block, warp and lane of the error are those of the later one.
+    """
+
+    def __init__(self, detail: str, *, kind: str, first, first_thread: tuple, **where) -> None:
+        super().__init__(detail, **where)
+        self.kind, self.first, self.first_thread = kind, first, first_thread
 
 
 class DivergentCollective(MachineError):

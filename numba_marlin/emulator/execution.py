@@ -21,6 +21,7 @@ from numba_marlin.emulator.mbarriers import MBarriers
 from numba_marlin.emulator.memory import LOCAL_BASE, SHARED_BASE, Memory
 from numba_marlin.emulator.program import Address, Immediate, Instruction, Kernel, Register, Symbol, Variable
 from numba_marlin.emulator.proxies import AsyncProxy
+from numba_marlin.emulator.races import HappensBefore
 from numba_marlin.emulator.register_pool import RegisterPool
 from numba_marlin.emulator.registers import DTYPES, Binder, Constant, Negated, RegisterFile
 from numba_marlin.emulator.warpgroups import Warpgroups
@@ -83,7 +84,13 @@ class Execution(Binder):
         self.warpgroups = Warpgroups(self.memory, self.registers, self.placement, WgmmaRegisters(warps, kernel.instructions))
         self.parameters = self._pack(args)
         self.clock = lambda: 0
+        self.races: HappensBefore | None = None
         self._special = self._special_registers(by_slot)
+
+    def look_for_races(self, blocks: int) -> None:
+        """Before the first block of a grid of so many is placed."""
+        races = self.races = self.mbarriers.races = self.bulk.races = self.warpgroups.races = HappensBefore(self, blocks)
+        self.memory.watch = races.watch
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
         """Blocks ``numbers`` (x fastest) move into ``slots``: fresh registers and memory."""
@@ -109,6 +116,8 @@ class Execution(Binder):
             self.bulk.forget(rows)
             self.copies.forget(rows)
             self.warpgroups.forget(rows)
+        if self.races is not None:
+            self.races.place(slots, numbers)
 
     def block_ended(self, slot: int) -> None:
         """All threads of the block in ``slot`` have exited: raise if they left something behind."""

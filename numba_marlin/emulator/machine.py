@@ -45,9 +45,13 @@ class RunResult:
 
 
 class Machine:
-    """A PTX module with its memory. ``memory`` maps NumPy arrays to addresses; ``entries`` are the kernels."""
+    """A PTX module with its memory. ``memory`` maps NumPy arrays to addresses; ``entries`` are the kernels. ``races``: check that every access is
 
-    def __init__(self, ptx: str) -> None:
+    ordered after those it conflicts with (``races``), and raise Race if not; runs take about three times as long.
+    """
+
+    def __init__(self, ptx: str, races: bool = False) -> None:
+        self.races = races
         self.module = parse(ptx, root_of)
         self.memory = GlobalMemory()
         self.globals: dict[str, Buffer] = {}
@@ -119,7 +123,9 @@ class Machine:
             execution = Execution(
                 kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident, cluster
             )
-            execution.memory.watch = watch
+            if self.races:
+                execution.look_for_races(blocks)
+            execution.memory.watch = both(execution.memory.watch, watch)
             scheduler = Scheduler(execution, seed, observer, max_instructions)
             scheduler.run()
         opcodes: Counter = Counter()
@@ -130,6 +136,18 @@ class Machine:
         return RunResult(
             scheduler.instructions, dict(opcodes), scheduler.steps, blocks, resident, execution.memory.shared.size
         )
+
+
+def both(first: Callable | None, second: Callable | None) -> Callable | None:
+    """One function that calls both, of which either may be missing."""
+    if first is None or second is None:
+        return first or second
+
+    def call(what) -> None:
+        first(what)
+        second(what)
+
+    return call
 
 
 def dimensions(name: str, value: Sequence[int] | int) -> tuple[int, int, int]:

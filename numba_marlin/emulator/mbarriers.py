@@ -36,6 +36,7 @@ class MBarriers:
         # What each warp asked for last and did not get: word (or -1), parity, pc.
         self.waits = np.full((3, placement.warps), -1, np.int64)
         self.deliver: Callable[[np.ndarray], None] = lambda words: None
+        self.races = None  # set by Execution
 
     def forget(self, slots: slice) -> None:
         """New blocks move in."""
@@ -63,6 +64,8 @@ class MBarriers:
         self.count[words] = self.pending[words] = counts
         self.tx[words] = self.phase[words] = 0
         self.memory.progress += 1
+        if self.races is not None:
+            self.races.mbarrier_made(words)
 
     def invalidate(self, ins: Instruction, lanes: Lanes, words: np.ndarray, busy: Callable[[int], bool]) -> None:
         """``busy(word)``: are copies on their way that will signal it?"""
@@ -111,6 +114,8 @@ class MBarriers:
             if expected is not None:
                 self._expect(ins, lanes, words, expected)
             self.pending[each] -= total.astype(np.int32)
+            if self.races is not None:
+                self.races.mbarrier_arrived(ins, lanes, words)
             self._complete(each)
             return before
         before = np.empty(words.shape, np.int32)  # some phase completes in between: one arrival after the other
@@ -126,6 +131,9 @@ class MBarriers:
                 lacking = f"lacks {self.pending[one[0]]} arrivals and {self.tx[one[0]]} bytes"
                 raise self._fault(ins, lanes, words, here, f"{counts[index]} arrive at {{}}, whose phase {before[index]} {lacking}")
             self.pending[one] -= counts[index]
+            if self.races is not None:
+                part = lanes.narrow(here)
+                self.races.mbarrier_arrived(ins, part, np.full(part.shape, one[0]))
             self._complete(one)
         return before
 
@@ -167,6 +175,8 @@ class MBarriers:
             stuck = np.unique(words[~done])
             self.deliver(stuck[self.pending[stuck] == 0])
             done = again()
+        if self.races is not None and done.any():
+            self.races.mbarrier_seen(ins, lanes, words, done)
         warps = lanes.warps
         self.waits[0, warps] = -1
         if not done.all():
@@ -186,6 +196,9 @@ class MBarriers:
         done = words[(self.pending[words] == 0) & (self.tx[words] == 0)]
         self.phase[done] += 1
         self.pending[done] = self.count[done]
+        if self.races is not None:
+            for word in done.tolist():
+                self.races.mbarrier_completed(word, int(self.phase[word]))
 
     def waiting(self) -> list[tuple[int, list[int], str]]:
         """(slot, warps of its block, sentence part) of live warps that wait for one phase of one barrier at one place."""

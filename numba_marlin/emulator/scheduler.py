@@ -34,8 +34,8 @@ class Scheduler:
     def __init__(self, execution: Execution, seed: int | None, observer: Callable | None, budget: int) -> None:
         self.execution, self.placement = execution, execution.placement
         self.coarse, self.fine = compile_blocks(execution, observer)
-        self.barriers, self.gathering = Barriers(self.placement), Gathering(self.placement)
-        self.cluster_barriers = ClusterBarriers(execution.cluster)
+        self.barriers, self.gathering = Barriers(self.placement, execution.races), Gathering(self.placement)
+        self.cluster_barriers = ClusterBarriers(execution.cluster, execution.races)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
         self.random = None if seed is None else random.Random(seed)
         groups = execution.cluster.groups()

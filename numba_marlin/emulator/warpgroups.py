@@ -65,6 +65,7 @@ class Warpgroups:
     def __init__(self, memory: Memory, registers: RegisterFile, placement: Placement, checks: WgmmaRegisters) -> None:
         self.memory, self.registers, self.placement, self.checks = memory, registers, placement, checks
         checks.user = self._user
+        self.races = None  # set by Execution
         self.open: list[list[Product]] = [[] for _ in range(placement.warps)]
         self.groups: list[list[list[Product]]] = [[] for _ in range(placement.warps)]
         self.parked: dict[tuple[int, int], list[tuple[int, Path, object]]] = {}
@@ -91,6 +92,9 @@ class Warpgroups:
             place = warp // self.placement.warps_per_block, *names
             if place not in found:
                 found[place] = [self._bytes(shape, warp, name, rows) for name, rows in ((names[1], shape.columns), (names[0], wgmma.ROWS)) if name is not None]
+            if self.races is not None:
+                parts = [self._chunks(shape, warp, name, rows).reshape(-1) for name, rows in ((names[1], shape.columns), (names[0], wgmma.ROWS)) if name is not None]
+                self.races.product_issued(ins, warp, np.concatenate(parts) * CHUNK)
             self.open[warp].append(Product(shape, *names, bool(adds[row, 0]), found[place]))
         self.memory.progress += 1
 
@@ -141,6 +145,8 @@ class Warpgroups:
             count = max(0, len(self.groups[warp]) - end.latest)
             taken.append([product for group in self.groups[warp][:count] for product in group])
             del self.groups[warp][:count]
+            if self.races is not None:
+                self.races.products_taken(warp, len(taken[-1]))
         for warp, mine in zip(warps, taken):
             if [p.shape.ins.pc for p in mine] != [p.shape.ins.pc for p in taken[0]]:
                 raise self._fault("warps of a warpgroup wait for different wgmma instructions", end.ins, warp)

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from numba_marlin.emulator.errors import Trap
 from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
+from numba_marlin.emulator.messages import GPU, SCOPES
 from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import Constant
 
@@ -133,14 +134,27 @@ def setmaxnreg(ins, m):
 
 
 FENCE = "sc acq_rel acquire release cta cluster gpu gl sys".split()
-NOTHING = {"membar": FENCE, "fence": FENCE, "nanosleep": (), "griddepcontrol": ("launch_dependents", "wait"), "pmevent": ("mask",)}
+NOTHING = {"nanosleep": (), "griddepcontrol": ("launch_dependents", "wait"), "pmevent": ("mask",)}
 
 
 @instruction(*NOTHING)
 def nothing(ins, m):
-    """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially consistent here."""
+    """#miscellaneous-instructions: nothing to do."""
     allow(ins, *NOTHING[ins.root])
     return lambda lanes: None
+
+
+@instruction("membar", "fence")
+def fence(ins, m):
+    """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially consistent here, so this matters to ``races`` only."""
+    allow(ins, *FENCE)
+    scope = next((SCOPES[mod] for mod in ins.modifiers if mod in SCOPES), GPU)
+
+    def step(lanes):
+        if m.races is not None:
+            m.races.messages.fence(lanes, scope)
+
+    return step
 
 
 @instruction("trap", "brkpt")

@@ -211,4 +211,10 @@ def warp_barrier(ins, m):
     """#parallel-synchronization-and-communication-instructions-bar-warp-sync"""
     allow(ins)
     mask = m.source(ins, operands(ins, 1)[0], "u32")
-    return lambda lanes: members(ins, lanes, mask[lanes.sel])
+
+    def step(lanes):
+        members(ins, lanes, mask[lanes.sel])
+        if m.races is not None:
+            m.races.warp_barrier(lanes)
+
+    return step
