@@ -76,6 +76,7 @@ class Body:
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
         self.p, self.kernel = parser, kernel
         self.scope = Scope()
+        self.source: tuple[str, int] | None = None
         self.free: dict[tuple[int, int], list[int]] = {}  # (depth, width) -> places that closed scopes have left
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
 
@@ -105,7 +106,11 @@ class Body:
             elif word == ".pragma":
                 p.skip_until(";")
             elif word in (".loc", ".file"):
-                p.skip_line()
+                words = p.skip_line()
+                if word == ".loc":
+                    self.source = words[1], int(words[2])
+                else:
+                    self.kernel.files[words[1]] = words[2].strip('"')
             elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
                 token = p.next()
                 p.next()
@@ -187,7 +192,7 @@ class Body:
         fields = dict(
             line=first.line, text=" ".join(p.text[first.start : end.end].split()), opcode=opcode, root=root,
             modifiers=tuple(m for m in opcode[len(root) :].split(".") if m), operands=tuple(operands), guard=guard,
-            guard_negated=negated,
+            guard_negated=negated, source=self.source,
         )  # fmt: skip
         self.pending.append((fields, self.scope, label, token))
 

@@ -122,6 +122,8 @@ class Execution(Binder):
     def block_ended(self, slot: int) -> None:
         """All threads of the block in ``slot`` have exited: raise if they left something behind."""
         self.bulk.block_ended(slot)
+        if self.races is not None:
+            self.races.block_ended(slot)
         self.register_pool.block_ended(slot)
 
     def _pack(self, args: Sequence) -> np.ndarray:

@@ -91,6 +91,8 @@ class Parser:
                 words = self.skip_line()
                 if word in (".version", ".target"):
                     setattr(self.result, word[1:], words[1])
+                elif word == ".file":
+                    self.result.files[words[1]] = words[2].strip('"')
             elif word == ".pragma":
                 self.skip_until(";")
             elif word == ".section":
@@ -162,7 +164,7 @@ class Parser:
 
     def kernel(self) -> Kernel:
         token = self.next()
-        kernel = Kernel(token.text, line=token.line)
+        kernel = Kernel(token.text, line=token.line, files=self.result.files)
         offset = 0
         if self.take("("):
             while not self.take(")"):

@@ -92,7 +92,8 @@ Operand = Union[Register, Immediate, Symbol, Special, Vector, Address, Pair, Not
 class Instruction:
     """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers`` the dotted rest.
 
-    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p).
+    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p). ``source``: (number of a file, line)
+    of the last .loc before it.
     """
 
     pc: int
@@ -105,6 +106,7 @@ class Instruction:
     guard: Register | None = None
     guard_negated: bool = False
     target: int | None = None
+    source: tuple[str, int] | None = None
 
     @property
     def type(self) -> str:
@@ -163,6 +165,11 @@ class Kernel:
     cluster: tuple[int, int, int] | None = None  # blocks of a cluster, if the text says so
     min_blocks: int = 1
     line: int = 0
+    files: dict[str, str] = field(default_factory=dict)  # of the module, by number
+
+    def source_of(self, ins: Instruction) -> str:
+        """"file:line" that ``ins`` was compiled from, if the text says so."""
+        return f"{self.files.get(ins.source[0], 'file ' + ins.source[0])}:{ins.source[1]}" if ins.source else ""
 
 
 @dataclass(eq=False)
@@ -171,3 +178,4 @@ class Module:
     target: str = ""
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, Kernel] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)

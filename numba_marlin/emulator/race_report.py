@@ -27,6 +27,7 @@ MISSING = {
     "missing-release": "a release by the first (red.release.gpu, or a fence and then a strong write; before it a bar.sync if another thread of its block does it)",
     "missing-acquire": "an acquire by the second (ld.acquire.gpu, or a strong read and then a fence; behind it a bar.sync if another thread of its block does it)",
     "narrow-scope": "a scope that includes both blocks: .gpu, or .cluster within a cluster",
+    "missing-wait-for-others": "a wait by a thread of the block that ends, until all blocks that use its shared memory have released what they did there",
     "missing-copy-wait": "mbarrier.try_wait for the phase that counts the copy's bytes, by the second or by a thread that it synchronises with afterwards",
     "missing-read-wait": "cp.async.bulk.wait_group.read by the thread that issued the store, and then a barrier",
     "missing-wgmma-wait": "wgmma.wait_group by the warp that issued the product, and then a release that the second acquires",
@@ -57,13 +58,24 @@ class Reporter:
         where = self.place(shadow, int(units[index[:-1]]))
         detail = (
             f"{missing}: this {names[writing]} of {where} is not ordered after a {names[was_write]} of it\n"
-            f"    by {self.thread(first)}, {_at(earlier)}\n"
-            f"    the first {self._since(record, who, first)}; needed: {MISSING[missing]}\n  the second:{_source(ins)}"
+            f"    by {self.thread(first)}, {self._at(earlier)}\n"
+            f"    the first {self._since(record, who, first)}; needed: {MISSING[missing]}{self._second(ins)}"
         )
         block, warp, lane = self.parts(second)
         return Race(
             detail, kind=missing, first=earlier, first_thread=self.parts(first), line=ins.line, text=ins.text, block=block, warp=warp, lanes=(lane,)
         )
+
+    def ended(self, slot: int, record: int, unit: int) -> Race:
+        """The block in ``slot`` has ended; nobody of it knows of the access ``record`` by another block."""
+        first, earlier = int(marks.who_of(record)), self.instructions[marks.pc_of(record)]
+        missing = "missing-wait-for-others"
+        detail = (
+            f"{missing}: the block of {self.place(self.order.shared, unit)} ended, and nothing orders that after the use of it\n"
+            f"    by {self.thread(first)}, {self._at(earlier)}\n    needed: {MISSING[missing]}\n  the block that ended:"
+        )
+        where = {"block": self.placement.block_of[slot], "warp": 0, "lanes": ()}
+        return Race(detail, kind=missing, first=earlier, first_thread=self.parts(first), **where)
 
     def _farthest(self, before: np.ndarray, late: np.ndarray, threads: np.ndarray) -> tuple[int, ...]:
         """The first of the ``late`` records of another block, else of another warp, else of all: what orders those orders the nearer ones too."""
@@ -143,10 +155,10 @@ class Reporter:
             return None
         return self.order.number.index(number) * self.placement.warps_per_block + within // WARP
 
+    def _at(self, ins: Instruction) -> str:
+        source = self.execution.kernel.source_of(ins)
+        return f"PTX line {ins.line}: {ins.text}" + (f" ({source})" if source else "")
 
-def _source(ins: Instruction) -> str:
-    return f" {ins.source}" if getattr(ins, "source", None) else ""
-
-
-def _at(ins: Instruction) -> str:
-    return f"PTX line {ins.line}: {ins.text}{_source(ins)}"
+    def _second(self, ins: Instruction) -> str:
+        source = self.execution.kernel.source_of(ins)
+        return f"\n  the second, of {source}:" if source else "\n  the second:"

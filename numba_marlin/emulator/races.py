@@ -62,9 +62,9 @@ class HappensBefore:
         self.clocks = Clocks(placement, blocks)
         clusters = {number: index for index, group in enumerate(execution.cluster.groups()) for number in group}
         self.messages = Messages(self.clocks, clusters.__getitem__)
-        remote = any("shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions)
+        self.remote = any("shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions)
         own = self.memory.shared
-        readers = placement.warps_per_block * (execution.cluster.size if remote else 1)
+        readers = placement.warps_per_block * (execution.cluster.size if self.remote else 1)
         self.shared = Shadow(own.data.size, smallest(kernel.instructions, "shared"), readers)
         self.unit = smallest(kernel.instructions, "global")
         self.buffers: dict[int, Shadow] = {}
@@ -89,6 +89,21 @@ class HappensBefore:
             self.shared.forget(slot * stride, (slot + 1) * stride)
             for warp in range(slot * per_block, (slot + 1) * per_block):
                 self.products.pop(warp, None)
+
+    def block_ended(self, slot: int) -> None:
+        """Race unless some thread of the block in ``slot`` knows of all that other blocks did to its shared memory."""
+        stride, shadow, clocks = self.memory.shared.stride, self.shared, self.clocks
+        units = slice(slot * stride // shadow.unit, (slot + 1) * stride // shadow.unit)
+        if not self.remote or not stride:
+            return
+        warps = slice(slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block)
+        known = clocks.known[np.unique(clocks.row_of[warps])].max(axis=0)
+        records = np.concatenate([shadow.writes[units][:, None], shadow.reads[units]], axis=1)
+        who = marks.who_of(records)
+        late = (known[who] < marks.clock_of(records)) & (who // clocks.per_block != self.number[slot]) & (who < clocks.threads)
+        if late.any():
+            unit, column = (int(i) for i in np.argwhere(late)[0])
+            raise self.report.ended(slot, int(records[unit, column]), units.start + unit)
 
     # -- ordinary accesses -----------------------------------------------------------------------------------------------------------
 
