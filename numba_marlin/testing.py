@@ -14,6 +14,11 @@ Example: any packer that claims to be Marlin's can be held against the specifica
     def test_my_kernel_is_exact_on_small_integers(problem):
         assert (my_matmul(problem.x, problem.weight) == problem.expected).all()
 
+    @given(testing.schedules())
+    def test_my_kernel_needs_no_luck(schedule):
+        machine = Machine(my_ptx, races=True)
+        machine.run("my_kernel", seed=schedule, ...)
+
 Shapes are kept small, because every bug in an index shows on small ones: that is what makes the failing example
 readable. Arrays come from a drawn seed, not element by element: drawing a million elements is slow and shrinks to
 nothing useful. What is worth shrinking (shape, group size, kind of content, seed) is drawn. ``exact_problem`` is a
@@ -32,6 +37,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from numba_marlin import reference
+from numba_marlin.emulator.schedules import COPIES, ORDERS, Schedule
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import HALF_TYPES, float_type, largest, round_to
 from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, COLUMN_STEP, GROUP_SIZES
@@ -188,6 +194,12 @@ def exact_problem(
 
 def seeds() -> st.SearchStrategy[int]:
     return st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def schedules(draw, places: tuple[int, ...] = ()) -> Schedule:
+    """Orders in which a run on the PTX machine makes progress. ``places``: numbers of resident blocks to choose from besides all."""
+    return Schedule(draw(seeds()), draw(st.sampled_from(ORDERS)), draw(st.sampled_from(COPIES)), draw(st.sampled_from((None, *places))))
 
 
 @st.composite

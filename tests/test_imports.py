@@ -22,7 +22,7 @@ ALLOWED = {
     "quantize": {"formats"},
     "reference": {"formats", "quantize"},
     "hostloops": {"formats"},
-    "testing": {"formats", "quantize", "reference"},
+    "testing": {"emulator", "formats", "quantize", "reference"},
     "emulator": {"layout"},
     "isa": set(),
     "kernels": {"layout"},

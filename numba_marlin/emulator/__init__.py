@@ -23,6 +23,7 @@ from numba_marlin.emulator.errors import (
     UnknownInstruction,
 )
 from numba_marlin.emulator.machine import Machine, RunResult
+from numba_marlin.emulator.schedules import Schedule
 
 __all__ = [
     "BarrierMisuse",
@@ -39,6 +40,7 @@ __all__ = [
     "ReadOnlyWrite",
     "RegisterHazard",
     "RunResult",
+    "Schedule",
     "Trap",
     "UninitializedRead",
     "UnknownInstruction",

@@ -59,6 +59,7 @@ class BulkCopies:
         self.stores: dict[tuple[int, int], list[Copy]] = {}  # by (warp, lane)
         self.groups = np.zeros((placement.warps, WARP), np.int64)  # committed so far
         self.random: random.Random | None = None
+        self.early = False  # loads land as soon as they are issued
         self.races = None  # set by Execution
         barriers.deliver = self.deliver
         self.explain_others, memory.explain_pending = memory.explain_pending, self.explain
@@ -78,6 +79,8 @@ class BulkCopies:
         self.loads.setdefault(word, []).append(copy)
         self._tell("bulk-issue", ins, lanes, start, nbytes)
         self.memory.progress += 1
+        if self.early:
+            self._land(copy)
 
     def store(self, ins: Instruction, lanes: Lanes, start: int, nbytes: int, put: Callable[[np.ndarray], None]) -> None:
         """The one lane of ``lanes`` starts a copy of ``nbytes`` from position ``start``, in its current bulk group."""

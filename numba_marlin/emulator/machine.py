@@ -23,6 +23,7 @@ from numba_marlin.emulator.instructions import root_of
 from numba_marlin.emulator.parser import parse
 from numba_marlin.emulator.program import Kernel
 from numba_marlin.emulator.scheduler import Scheduler
+from numba_marlin.emulator.schedules import Schedule, schedule_of
 
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_BYTES = 227 * 1024  # a block on sm_90
@@ -83,7 +84,7 @@ class Machine:
         shared_bytes: int = 0,
         args: Sequence[Any] = (),
         resident_blocks: int | None = None,
-        seed: int | None = None,
+        seed: int | Schedule | None = None,
         observer: Callable | None = None,
         watch: Callable | None = None,
         max_instructions: int = DEFAULT_BUDGET,
@@ -93,7 +94,7 @@ class Machine:
 
         ``shared_bytes``: dynamic shared memory. ``args``: ints (floats for float parameters, bytes for structs), one a
         parameter. ``resident_blocks``: how many blocks are on the machine at once (default all; the others follow as places
-        get free). ``seed``: None for the deterministic order, an int for a random legal one. ``observer(ins, lanes)``
+        get free). ``seed``: None for the deterministic order, an int for a random legal one, a Schedule for one of its kind. ``observer(ins, lanes)``
         sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
         of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple; None
         for what the kernel declares, else 1.
@@ -115,6 +116,9 @@ class Machine:
         of_cluster = cluster[0] * cluster[1] * cluster[2]
         if of_cluster > MAX_BLOCKS or any(count % size for count, size in zip(grid, cluster)):
             raise ValueError(f"cluster={cluster} must divide grid={grid} and have at most {MAX_BLOCKS} blocks")
+        schedule = schedule_of(seed)
+        if schedule is not None and resident_blocks is None:
+            resident_blocks = schedule.resident_blocks
         resident = min(blocks, resident_blocks or blocks) // of_cluster * of_cluster
         if not resident:
             raise ValueError(f"resident_blocks={resident_blocks} has no place for a cluster of {of_cluster} blocks")
@@ -126,7 +130,7 @@ class Machine:
             if self.races:
                 execution.look_for_races(blocks)
             execution.memory.watch = both(execution.memory.watch, watch)
-            scheduler = Scheduler(execution, seed, observer, max_instructions)
+            scheduler = Scheduler(execution, schedule, observer, max_instructions)
             scheduler.run()
         opcodes: Counter = Counter()
         for code in (*scheduler.coarse.values(), *scheduler.fine.values()):

@@ -59,7 +59,7 @@ class Reporter:
         detail = (
             f"{missing}: this {names[writing]} of {where} is not ordered after a {names[was_write]} of it\n"
             f"    by {self.thread(first)}, {self._at(earlier)}\n"
-            f"    the first {self._since(record, who, first)}; needed: {MISSING[missing]}{self._second(ins)}"
+            f"    the first {self._since(record, who, first)}; needed: {MISSING[missing]}{self._or(first_way, way)}{self._second(ins)}"
         )
         block, warp, lane = self.parts(second)
         return Race(
@@ -154,6 +154,11 @@ class Reporter:
         if number not in self.order.number:
             return None
         return self.order.number.index(number) * self.placement.warps_per_block + within // WARP
+
+    @staticmethod
+    def _or(first: int, second: int) -> str:
+        one = (first in marks.SCOPES) != (second in marks.SCOPES)
+        return "; or, if they may come in any order, that both are strong (.relaxed): one of them is" if one else ""
 
     def _at(self, ins: Instruction) -> str:
         source = self.execution.kernel.source_of(ins)

@@ -1,8 +1,8 @@
 """Who runs next. Warps of all resident blocks that stand at one pc run together, a basic block at a time.
 
 The bundle with the lowest (round, pc) goes on; a backward branch begins a bundle's next round, so loops turn in step and
-whoever spins on a lock gives way to those it waits for. With a ``seed`` the choice is random and bundles are torn apart
-at random: other interleavings, equally legal.
+whoever spins on a lock gives way to those it waits for. With a ``schedule`` the choice is its own and bundles are torn apart:
+other interleavings, equally legal.
 
 Raises Deadlock when nobody can go on, when everybody only repeats (same pcs, registers and memory), or when the
 instruction budget is spent.
@@ -10,7 +10,6 @@ instruction budget is spent.
 
 from __future__ import annotations
 
-import random
 from typing import Callable, Optional, Sequence
 
 from numba_marlin.emulator.barriers import Barriers
@@ -24,6 +23,7 @@ from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
 from numba_marlin.emulator.instructions.wgmma import WarpgroupWait
 from numba_marlin.emulator.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.paths import Bundle, Path, arrive, merge, split
+from numba_marlin.emulator.schedules import PATIENCE, Schedule
 from numba_marlin.emulator.spinning import SpinDetector
 from numba_marlin.emulator.standstill import at, deadlock, stray
 
@@ -31,22 +31,25 @@ SPLIT_CHANCE = 0.25
 
 
 class Scheduler:
-    def __init__(self, execution: Execution, seed: int | None, observer: Callable | None, budget: int) -> None:
+    def __init__(self, execution: Execution, schedule: Schedule | None, observer: Callable | None, budget: int) -> None:
         self.execution, self.placement = execution, execution.placement
         self.coarse, self.fine = compile_blocks(execution, observer)
         self.barriers, self.gathering = Barriers(self.placement, execution.races), Gathering(self.placement)
         self.cluster_barriers = ClusterBarriers(execution.cluster, execution.races)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
-        self.random = None if seed is None else random.Random(seed)
+        self.random = None if schedule is None else schedule.random()
         groups = execution.cluster.groups()
-        if self.random is not None:
-            self.random.shuffle(groups)
+        self.ranks: list[int] | None = None
+        if schedule is not None:
+            groups.reverse() if schedule.order == "reverse" else self.random.shuffle(groups)
+            self.ranks = schedule.ranks(self.random, self.placement.slots, self.placement.warps_per_block)
+            execution.bulk.random, execution.bulk.early = self.random if schedule.copies == "any" else None, schedule.copies == "early"
+        self.stamp, self.unchanged = -1, 0
         self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
         self.spinning = SpinDetector(execution)
         self.warps_left = [0] * self.placement.slots
         execution.clock = lambda: self.instructions
-        execution.bulk.random = self.random
 
     def run(self) -> None:
         self._launch(list(range(self.placement.slots)))
@@ -107,6 +110,8 @@ class Scheduler:
         if self.random is None:
             key = min(self.ready, key=lambda k: (self.ready[k].round, k))
             return self.ready.pop(key)
+        if self.ranks is not None and not self._stalled():
+            return self._pick_preferred()
         bundle = self.ready.pop(self.random.choice(sorted(self.ready)))
         if len(bundle.paths) > 1 and self.random.random() < SPLIT_CHANCE:
             self.random.shuffle(bundle.paths)
@@ -116,6 +121,25 @@ class Scheduler:
                 self.ready[rest.key] = rest
                 bundle = Bundle(bundle.pc, bundle.paths[:cut], bundle.round, bundle.full)
         return bundle
+
+    def _pick_preferred(self) -> Bundle:
+        """Those of the lowest rank, at one of the places where they stand."""
+        ranks = self.ranks
+        best = min(ranks[path.warp] for bundle in self.ready.values() for path in bundle.paths)
+        keys = [key for key, bundle in sorted(self.ready.items(), key=lambda item: item[0]) if any(ranks[path.warp] == best for path in bundle.paths)]
+        bundle = self.ready.pop(self.random.choice(keys))
+        rest = [path for path in bundle.paths if ranks[path.warp] != best]
+        if rest and not bundle.gathered:
+            self.ready[bundle.key] = Bundle(bundle.pc, rest, bundle.round, bundle.full)
+            bundle = Bundle(bundle.pc, [path for path in bundle.paths if ranks[path.warp] == best], bundle.round, bundle.full)
+        return bundle
+
+    def _stalled(self) -> bool:
+        """Has nothing changed for so long that the preferred ones may be waiting for the others?"""
+        stamp = self.execution.memory.progress + self.events
+        self.unchanged = self.unchanged + 1 if stamp == self.stamp else 0
+        self.stamp = stamp
+        return self.unchanged > PATIENCE
 
     def _turn(self, bundle: Bundle) -> None:
         """Run ``bundle`` until it splits, blocks, ends, or another bundle's turn comes."""
