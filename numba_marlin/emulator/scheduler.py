@@ -37,7 +37,7 @@ class Scheduler:
         self.barriers, self.gathering = Barriers(self.placement, execution.races), Gathering(self.placement)
         self.cluster_barriers = ClusterBarriers(execution.cluster, execution.races)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
-        self.random = None if schedule is None else schedule.random()
+        self.schedule, self.random = schedule, None if schedule is None else schedule.random()
         groups = execution.cluster.groups()
         self.ranks: list[int] | None = None
         if schedule is not None:
@@ -69,7 +69,10 @@ class Scheduler:
     def _launch(self, free: Sequence[int]) -> None:
         """The next blocks in order move into ``free`` slots."""
         slots = free[: len(self.order)]
-        self.execution.place(slots, [self.order.pop() for _ in slots])
+        numbers = [self.order.pop() for _ in slots]
+        self.execution.place(slots, numbers)
+        for slot, number in zip(slots, numbers) if self.schedule is not None else ():
+            self.schedule.placed(self.ranks, slot, number, self.placement.warps_per_block)
         self.cluster_barriers.forget(slots)
         paths, per_block = [], self.placement.warps_per_block
         for slot in slots:

@@ -48,7 +48,12 @@ class Schedule:
         if self.order == "one block ahead":
             ahead = chosen.randrange(slots)
             return [int(warp // warps_per_block != ahead) for warp in warps]
-        return [slots - warp // warps_per_block for warp in warps] if self.order == "reverse" else None
+        return [0 for _ in warps] if self.order == "reverse" else None
+
+    def placed(self, ranks: list[int] | None, slot: int, number: int, warps_per_block: int) -> None:
+        """Block ``number`` has moved into ``slot``."""
+        if self.order == "reverse":
+            ranks[slot * warps_per_block : (slot + 1) * warps_per_block] = [-number] * warps_per_block
 
 
 def schedule_of(seed: "int | Schedule | None") -> Schedule | None:
