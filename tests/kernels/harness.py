@@ -73,12 +73,12 @@ def buffers_for(kernel, config, x, packed, sms, a_stride, bias=None):
     return buffers
 
 
-def run_kernel(name, x, weight, *, run_on="machine", seed=None, edit_ptx=None, **options):
-    """-> Run. name, weight and options: see ``prepare``. ``edit_ptx``: break the compiled kernel before the machine runs it."""
+def run_kernel(name, x, weight, *, run_on="machine", seed=None, edit_ptx=None, races=False, **options):
+    """-> Run. name, weight and options: see ``prepare``. ``edit_ptx``: break the compiled kernel before the machine runs it. ``seed``, ``races``: see Machine."""
     assert edit_ptx is None or run_on == "machine", "broken kernels belong on the machine, not on a GPU"
     prepared = prepare(name, x, weight, run_on=run_on, **options)
     if run_on == "machine":
-        result = on_machine(prepared, seed, edit_ptx)
+        result = on_machine(prepared, seed, edit_ptx, races)
         if "locks" in prepared.buffers:
             assert not prepared.buffers["locks"].any(), f"locks {prepared.buffers['locks']} are not zero after the launch"
         return Run(prepared.buffers["c"], result)
@@ -113,11 +113,11 @@ def sms_of(run_on):
     return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
 
 
-def on_machine(prepared, seed=None, edit_ptx=None):
+def on_machine(prepared, seed=None, edit_ptx=None, races=False):
     """Launch on the PTX machine -> its RunResult; what it wrote is in the buffers."""
     from numba_marlin.emulator import Machine
     compiled = prepared.compiled
-    machine = Machine(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx)
+    machine = Machine(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx, races=races)
     addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN).address for name, array in prepared.buffers.items()}
     arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
     blocks = prepared.kernel.cluster(prepared.config)

@@ -1,0 +1,41 @@
+"""Contract under test: no kernel has a race, and every kernel gives the same bits, whatever order warps, blocks and copies make progress in.
+
+A failure says which Schedule it was, and that replays it. Fifty schedules in all; with --thorough a thousand a kernel.
+"""
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from numba_marlin import testing
+from numba_marlin.emulator import Deadlock, Schedule
+from tests.kernels.small_problems import SMALLS
+
+USUAL = {"naive": 8, "tiled": 10, "ampere": 8, "ampere, whole slices": 4, "decode": 8, "wgmma": 8, "wgmma, pairs of blocks": 4}
+assert sum(USUAL.values()) == 50 and USUAL.keys() == SMALLS.keys()
+THOROUGH = 1000
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SMALLS)
+def test_no_schedule_finds_a_race_or_changes_a_bit(name, request):
+    small = SMALLS[name]
+    assert small.wrong(races=True) == 0  # the deterministic order
+    count = THOROUGH if request.config.getoption("--thorough") else USUAL[name]
+
+    @settings(max_examples=count, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate), suppress_health_check=list(HealthCheck))
+    @given(testing.schedules(small.places))
+    def holds(schedule):
+        assert small.wrong(seed=schedule, races=True) == 0
+
+    holds()
+
+
+def test_blocks_that_wait_for_each_other_must_all_be_resident():
+    """The faithful kernel's blocks wait for those below them in a slice; from the last block on, one place is enough, from the first it is not."""
+    small = SMALLS["ampere"]
+    assert small.kernel.waits and small.wrong(seed=Schedule(0, "reverse", resident_blocks=1)) == 0
+    with pytest.raises(Deadlock, match="blocks have not started: all 1 places are taken"):
+        small.wrong(seed=Schedule(1, "any", resident_blocks=1))
+
+
+def test_only_that_kernel_waits():
+    assert [name for name, small in SMALLS.items() if small.kernel.waits and small.kernel.workspace_bytes(small.config, *small.shape[:3], small.sms)] == ["ampere", "ampere, whole slices"]
