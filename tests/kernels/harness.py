@@ -1,6 +1,7 @@
 """Run one kernel on one problem, with every trap set: NaN in the output and the partial sums, guard bands around every buffer, locks
 zero before and after. The same call runs on the PTX machine and on a GPU; the problem is host arrays either way.
 """
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,11 +114,19 @@ def sms_of(run_on):
     return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
 
 
+@functools.lru_cache(maxsize=4)
+def machine_of(ptx, races):
+    """Reading a kernel takes longer than many a run of it. (The kernels have no variables in global memory.)"""
+    from numba_marlin.emulator import Machine
+    return Machine(ptx, races=races)
+
+
 def on_machine(prepared, seed=None, edit_ptx=None, races=False):
     """Launch on the PTX machine -> its RunResult; what it wrote is in the buffers."""
-    from numba_marlin.emulator import Machine
     compiled = prepared.compiled
-    machine = Machine(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx, races=races)
+    machine = machine_of(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx, races)
+    for buffer in machine.memory.buffers:  # of the run before
+        machine.memory.release(buffer)
     addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN).address for name, array in prepared.buffers.items()}
     arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
     blocks = prepared.kernel.cluster(prepared.config)

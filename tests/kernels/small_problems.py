@@ -2,6 +2,7 @@
 
 Each is large enough that everything a kernel does for order's sake matters: rings go round, blocks share tiles, and a block has more than one.
 """
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,9 @@ from tests.kernels.test_decode import PLAIN
 from tests.kernels.test_wgmma import ARRANGEMENTS, SMALL
 
 
+exact_problem = functools.cache(testing.exact_problem)
+
+
 @dataclass(frozen=True)
 class Small:
     """``places``: numbers of resident blocks, below all there are, with which the kernel must work too."""
@@ -30,7 +34,7 @@ class Small:
         """-> (c, expected). options: of harness.run_kernel."""
         config = self.config
         types = {"dtype": config.dtype, "bits": config.bits, "zeros_kind": config.zeros, "bias": config.bias} if hasattr(config, "dtype") else {}
-        problem = testing.exact_problem(*self.shape, seed=1, **types)
+        problem = exact_problem(*self.shape, seed=1, **types)
         run = run_kernel(self.kernel, problem.x, problem.weight, config=config, sms=self.sms, bias=problem.bias, **options)
         return run.c, problem.expected
 
