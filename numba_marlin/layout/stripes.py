@@ -15,6 +15,23 @@ tile of the column has index 0 and begins, the one with the first k tile has ind
 result. A stripe begins with a bottom part of a column (or all of it) and ends with a top part: a block hands on its
 sum for the bottom part early, while others compute, and the turn to write comes to it when it has finished.
 
+Why it is right, whatever the sizes and the schedule. Let there be C columns of K tiles, T = C K, B blocks, and stripes of s = ceil(T / B) tiles.
+
+1. *Every tile once.* Block b has the tiles of [b s, (b + 1) s) below T. These intervals do not overlap and B s >= T, so tile t is block t // s's
+   and nobody else's.
+2. *Turns.* The blocks that meet column c are top = c K // s to bottom = (c K + K - 1) // s, all of those between, for their stripes lie wholly in the column. So
+   the turns bottom - b run from 0 to slice_count - 1, each once.
+3. *A lock a block is enough.* If top < bottom, block top's stripe ends inside column c: c is the last column that it meets. So no two shared columns
+   have the same top, and lock and partial sums number top belong to one column in a launch.
+4. *Order.* The lock begins at 0. A block adds when it is bottom - b, and then sets it to bottom - b + 1: only the one whose turn it is changes it, so
+   sums are added from the bottom to the top, one at a time. The top block sets it back to 0, after which nobody waits for it.
+5. *No deadlock.* In column c a block waits for blocks of higher numbers only. Each of these, b > top, begins its stripe in column c, so it waits nowhere
+   before it comes there. The bottom block waits for nobody; by induction upwards every turn comes, if all blocks run at once, or begin from the last to
+   the first. From the first to the last, in fewer places than there are blocks, they may wait for one that cannot begin.
+
+Kernels that count instead of waiting (decode, wgmma) share tiles by the same argument (1 to 3); the last to come adds all parts in the order of the blocks, so the order
+is fixed there too. ``tests/layout/test_stripes.py`` and ``tests/kernels/test_partitions.py`` go through all sizes up to a bound.
+
 Pure integers. ``tile_multiple`` makes every slice begin at a multiple of that many k tiles: with group scales a slice
 must not begin inside a group that spans several tiles.
 """

@@ -55,6 +55,47 @@ def test_no_block_waits_for_one_that_waits_for_it():
                 locks[done.parallel, done.n_tile] += 1
 
 
+def take_turns(partition, prefer):
+    """The protocol of the locks, one a block: -> (lock -> blocks in the order in which they added, locks at the end). prefer: whom of those that can go on."""
+    queues = {stripe.block: list(stripe.slices) for stripe in partition if stripe.slices}
+    locks, added = [0] * len(partition), defaultdict(list)
+    while queues:
+        able = []
+        for block, queue in queues.items():
+            top = block - (queue[0].slice_count - 1 - queue[0].slice_index)
+            if queue[0].slice_count == 1 or locks[top] == queue[0].slice_index:
+                able.append((block, top))
+        block, top = prefer(able)
+        done = queues[block].pop(0)
+        if done.slice_count > 1:
+            added[top].append((done.parallel, done.n_tile, block))
+            locks[top] = 0 if done.is_last else locks[top] + 1
+        if not queues[block]:
+            del queues[block]
+    return added, locks
+
+
+def test_locks_serve_one_column_each_come_back_to_zero_and_fix_the_order_of_sums():
+    for problem in itertools.product(range(1, 7), range(1, 5), range(1, 3), range(1, 14)):
+        partition = stripes(*problem)
+        runs = [take_turns(partition, prefer) for prefer in (min, max, lambda able: able[sum(block for block, _ in able) % len(able)])]
+        for added, locks in runs:
+            assert not any(locks) and added == runs[0][0], problem
+        for top, found in runs[0][0].items():
+            assert len({each[:2] for each in found}) == 1, problem
+            blocks = [each[2] for each in found]
+            assert blocks == list(range(top + len(blocks) - 1, top - 1, -1)), problem
+
+
+def test_blocks_wait_for_later_ones_only_and_begin_where_they_are_waited_for():
+    """Why any number of places is enough from the last block to the first."""
+    for problem in SMALL:
+        for stripe in stripes(*problem):
+            for number, each in enumerate(stripe.slices):
+                assert number == 0 or each.is_first or each.is_last, problem
+                assert each.is_last or number == 0, problem  # waited for by blocks above: in its first column
+
+
 def test_work_is_even():
     for k_tiles, n_tiles, parallel, blocks in SMALL:
         partition = stripes(k_tiles, n_tiles, parallel, blocks)
