@@ -67,8 +67,9 @@ class BulkCopies:
     def forget(self, warps: slice) -> None:
         self.groups[warps] = 0
 
-    def load(self, ins: Instruction, lanes: Lanes, start: int, nbytes: int, word: int, fetch: Callable[[], np.ndarray]) -> None:
-        """The one lane of ``lanes`` starts a copy of ``nbytes`` to position ``start``, to be counted by mbarrier ``word``."""
+    def load(self, ins: Instruction, lanes: Lanes, start: int, nbytes: int, word: int, fetch: Callable[[], np.ndarray], there: tuple) -> None:
+        """The one lane of ``lanes`` starts a copy of ``nbytes`` to position ``start``, to be counted by mbarrier ``word``. ``there``: (global
+        addresses, bytes at each) that it reads."""
         self.memory.require_span_free(ins, lanes, start, start + nbytes)
         own = self.memory.shared
         own.state[start : start + nbytes] = IN_FLIGHT
@@ -76,18 +77,20 @@ class BulkCopies:
         copy = Copy(ins, lanes, start, start + nbytes, fetch=fetch, word=word)
         if self.races is not None:
             self.races.load_issued(copy)
+            self.races.far_side(copy, *there)
         self.loads.setdefault(word, []).append(copy)
         self._tell("bulk-issue", ins, lanes, start, nbytes)
         self.memory.progress += 1
         if self.early:
             self._land(copy)
 
-    def store(self, ins: Instruction, lanes: Lanes, start: int, nbytes: int, put: Callable[[np.ndarray], None]) -> None:
+    def store(self, ins: Instruction, lanes: Lanes, start: int, nbytes: int, put: Callable[[np.ndarray], None], there: tuple) -> None:
         """The one lane of ``lanes`` starts a copy of ``nbytes`` from position ``start``, in its current bulk group."""
         self.proxy.require(ins, lanes, start, start + nbytes)
         copy = Copy(ins, lanes, start, start + nbytes, put=put, group=int(self.groups[lanes.sel][0]))
         if self.races is not None:
             self.races.store_issued(copy)
+            self.races.far_side(copy, *there)
         self.stores.setdefault(copy.thread, []).append(copy)
         self._lend(copy)
         self._tell("bulk-issue", ins, lanes, start, nbytes)
@@ -104,7 +107,7 @@ class BulkCopies:
         for thread in [thread for thread in self.stores if masks.get(thread[0], 0) >> thread[1] & 1]:
             limit, left = self.groups[thread] - latest, []
             if self.races is not None:
-                self.races.store_waited(*thread, int(limit))
+                self.races.store_waited(*thread, int(limit), read)
             for copy in self.stores[thread]:
                 if copy.group >= limit:
                     left.append(copy)

@@ -82,7 +82,7 @@ class ProxyHazard(MachineError):
 class Race(MachineError):
     """Two accesses that nothing orders. ``kind`` is what is missing (``race_report.MISSING``); ``first``, ``first_thread``: the earlier instruction, and
 
-    its (block, warp, lane); the line, block, warp and lane of the error are those of the later one.
+    its (block, warp, lane), None where it is of another kernel; the line, block, warp and lane of the error are those of the later one.
     """
 
     def __init__(self, detail: str, *, kind: str, first, first_thread: tuple, **where) -> None:

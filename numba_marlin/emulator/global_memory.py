@@ -18,13 +18,14 @@ GUARD_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class Buffer:
-    """``array`` at ``address``; ``data`` are its bytes (a view)."""
+    """``array`` at ``address``; ``data`` are its bytes (a view). ``earlier``: until griddepcontrol.wait the kernel before may be using it."""
 
     name: str
     address: int
     array: np.ndarray
     data: np.ndarray
     readonly: bool
+    earlier: bool = False
     rows: dict = field(default_factory=dict, repr=False)
 
     @property
@@ -65,11 +66,12 @@ class GlobalMemory:
     def buffers(self) -> tuple[Buffer, ...]:
         return tuple(self._buffers)
 
-    def buffer(self, array: np.ndarray, name: str | None = None, readonly: bool = False) -> Buffer:
+    def buffer(self, array: np.ndarray, name: str | None = None, readonly: bool = False, earlier: bool = False) -> Buffer:
         """Map a C-contiguous ``array``; a kernel reads and writes it in place.
 
         ValueError for an array that is not C-contiguous (its elements would not be where addresses say). An array
-        that NumPy marks as not writeable is read-only for the kernel too.
+        that NumPy marks as not writeable is read-only for the kernel too. ``earlier``: the kernel before on the stream uses it as well, which
+        is a race (``races``) unless griddepcontrol.wait comes first.
         """
         if not isinstance(array, np.ndarray):
             raise TypeError(f"a buffer must be a numpy.ndarray, not {type(array).__name__}")
@@ -77,7 +79,7 @@ class GlobalMemory:
             raise ValueError(f"array of strides {array.strides} must be C-contiguous to become a buffer")
         data = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
         name = name if name is not None else f"buffer{len(self._buffers)}"
-        buffer = Buffer(name, self._next, array, data, readonly or not array.flags.writeable)
+        buffer = Buffer(name, self._next, array, data, readonly or not array.flags.writeable, earlier)
         self._next += -(-max(data.size, 1) // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT + GUARD_BYTES
         self._buffers.append(buffer)
         self._starts.append(buffer.address)

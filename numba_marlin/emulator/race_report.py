@@ -28,6 +28,7 @@ MISSING = {
     "missing-acquire": "an acquire by the second (ld.acquire.gpu, or a strong read and then a fence; behind it a bar.sync if another thread of its block does it)",
     "narrow-scope": "a scope that includes both blocks: .gpu, or .cluster within a cluster",
     "missing-wait-for-others": "a wait by a thread of the block that ends, until all blocks that use its shared memory have released what they did there",
+    "missing-grid-wait": "griddepcontrol.wait by this thread, or by one that it synchronises with afterwards",
     "missing-copy-wait": "mbarrier.try_wait for the phase that counts the copy's bytes, by the second or by a thread that it synchronises with afterwards",
     "missing-read-wait": "cp.async.bulk.wait_group.read by the thread that issued the store, and then a barrier",
     "missing-wgmma-wait": "wgmma.wait_group by the warp that issued the product, and then a release that the second acquires",
@@ -50,6 +51,8 @@ class Reporter:
         at, record = index[: len(lanes.shape)], int(before[index])
         second = int(self.order.clocks.thread_of[lanes.sel][at])
         who, first_way = int(marks.who_of(record)), int(marks.way_of(record))
+        if who == self.order.before:
+            return self._before(ins, second, shadow, int(units[index[:-1]]), writing)
         first = who if who < self.order.clocks.threads else self.owners[who]
         was_write = index[-1] == 0
         missing = self._missing(record, first, second, first_way, way, shadow)
@@ -65,6 +68,15 @@ class Reporter:
         return Race(
             detail, kind=missing, first=earlier, first_thread=self.parts(first), line=ins.line, text=ins.text, block=block, warp=warp, lanes=(lane,)
         )
+
+    def _before(self, ins: Instruction, second: int, shadow: Shadow, unit: int, writing: bool) -> Race:
+        missing, what = "missing-grid-wait", "write" if writing else "read"
+        detail = (
+            f"{missing}: this {what} of {self.place(shadow, unit)} is not ordered after the kernel before this one on the stream, which may be using it\n"
+            f"    needed: {MISSING[missing]}{self._second(ins)}"
+        )
+        block, warp, lane = self.parts(second)
+        return Race(detail, kind=missing, first=None, first_thread=None, line=ins.line, text=ins.text, block=block, warp=warp, lanes=(lane,))
 
     def ended(self, slot: int, record: int, unit: int) -> Race:
         """The block in ``slot`` has ended; nobody of it knows of the access ``record`` by another block."""

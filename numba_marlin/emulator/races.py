@@ -2,7 +2,7 @@
 
 Two accesses to a byte conflict if one of them writes and they are not both strong with scopes that include each other. They race if the causality
 order of the PTX memory model does not order them, whatever order this run took: a schedule that does no harm shows the race as well as one that does.
-``clocks`` holds what every thread knows, ``messages`` how it learns, ``shadow`` who was there before, ``race_report`` says what is missing.
+``clocks`` holds what every thread knows, ``messages`` how it learns, ``shadow`` who was there before, ``conflicts`` compares them, ``race_report`` says what is missing.
 
 Order comes from: program order of a thread; bar.sync, bar.red, bar.arrive, barrier.cluster; bar.warp.sync, and nothing else among lanes of a warp;
 release and acquire, also by fences, with their scopes; mbarrier phases. Asynchronous operations are nobody's program order: what a cp.async writes belongs to
@@ -11,7 +11,9 @@ reads is free for those who know of its wait_group. A wgmma takes registers of a
 the wait for it orders that too. (What touches bytes of copies in flight is found by their state, ``block_memory``, before it gets here; what the asynchronous proxy
 does not see yet, by ``proxies``.)
 
-Not looked at: global memory on the far side of bulk copies; lanes of one warp that write to one place in one instruction.
+Where a buffer is ``earlier``, the kernel before this one on the stream may be using it until griddepcontrol.wait.
+
+Not looked at: when within its flight a bulk copy reads global memory; lanes of one warp that write to one place in one instruction.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model, #causality-order, #async-operations
 """
 
@@ -23,24 +25,15 @@ from typing import TYPE_CHECKING, Iterable
 import numpy as np
 
 from numba_marlin.emulator import shadow as marks
-from numba_marlin.emulator.clocks import Clocks
+from numba_marlin.emulator.conflicts import BEFORE, CHUNK, Conflicts
 from numba_marlin.emulator.lanes import FULL, WARP, Lanes
-from numba_marlin.emulator.memory import Access
-from numba_marlin.emulator.messages import CTA, Left, Messages, Order, leave, order_of
+from numba_marlin.emulator.messages import CTA, Left, leave
 from numba_marlin.emulator.paths import Path
-from numba_marlin.emulator.program import TYPE_BITS, Instruction, Vector
-from numba_marlin.emulator.race_report import Reporter
-from numba_marlin.emulator.shadow import Shadow
+from numba_marlin.emulator.program import Instruction
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.bulk import Copy
     from numba_marlin.emulator.execution import Execution
-
-GLOBAL_READERS = 16
-WRITES = {"store", "stmatrix", "copy-issue", "copy-land", "atomic"}
-ELSEWHERE = {"wgmma", "bulk-issue", "bulk-land"}  # announced by their own methods
-MBARRIER_WRITES = ("mbarrier.init", "mbarrier.inval")
-CHUNK = 16  # bytes that asynchronous operations come in
 
 
 @dataclass
@@ -53,30 +46,15 @@ class Products:
     flying: list[np.ndarray] = field(default_factory=list)
 
 
-class HappensBefore:
+class HappensBefore(Conflicts):
     def __init__(self, execution: "Execution", blocks: int) -> None:
-        kernel, placement = execution.kernel, execution.placement
-        if len(kernel.instructions) >= 1 << marks.PC_BITS or blocks * placement.warps_per_block * WARP >= 1 << marks.WHO_BITS - 1:
-            raise ValueError(f"races=True takes {1 << marks.PC_BITS} instructions and {1 << marks.WHO_BITS - 1} threads at most")
-        self.memory, self.placement = execution.memory, placement
-        self.clocks = Clocks(placement, blocks)
-        clusters = {number: index for index, group in enumerate(execution.cluster.groups()) for number in group}
-        self.messages = Messages(self.clocks, clusters.__getitem__)
-        self.remote = any("shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions)
-        own = self.memory.shared
-        readers = placement.warps_per_block * (execution.cluster.size if self.remote else 1)
-        self.shared = Shadow(own.data.size, smallest(kernel.instructions, "shared"), readers)
-        self.unit = smallest(kernel.instructions, "global")
-        self.buffers: dict[int, Shadow] = {}
-        self.orders = [order_of(ins) for ins in kernel.instructions]
-        self.number = [0] * placement.slots  # of the block in each slot
+        super().__init__(execution, blocks)
         # mbarriers, by word: the column of its copies, what arrivals of its phase left, what completed phases did
         self.columns: dict[int, int] = {}
         self.arriving: dict[int, Left] = {}
         self.complete: dict[int, Left] = {}
-        self.stores: dict[int, int] = {}  # thread -> column of its bulk stores' reads
+        self.stores: dict[int, tuple[int, int]] = {}  # thread -> columns of what its bulk stores read, and of what they write
         self.products: dict[int, Products] = {}  # by warp
-        self.report = Reporter(execution, self)
 
     def place(self, slots: Iterable[int], numbers: Iterable[int]) -> None:
         """Blocks ``numbers`` move into ``slots``."""
@@ -105,110 +83,7 @@ class HappensBefore:
             unit, column = (int(i) for i in np.argwhere(late)[0])
             raise self.report.ended(slot, int(records[unit, column]), units.start + unit)
 
-    # -- ordinary accesses -----------------------------------------------------------------------------------------------------------
-
-    def watch(self, access: Access) -> None:
-        kind, space, ins, lanes, address, nbytes = access
-        if kind in ELSEWHERE or space == "local":
-            return
-        writing = kind in WRITES or kind == "mbarrier" and ins.root in MBARRIER_WRITES
-        order = self.orders[ins.pc]
-        if kind == "mbarrier":
-            way = marks.WEAK if writing else marks.OBJECT
-        elif kind.startswith("copy"):
-            way = marks.COPY
-        else:
-            way = order.scope if order.strong else marks.WEAK
-        for shadow, part, offsets in self._places(ins, lanes, space, address, nbytes):
-            units = shadow.units(offsets, nbytes)
-            if kind != "copy-land":
-                self._check(ins, part, shadow, units, writing, way)
-            if kind == "copy-issue":
-                continue
-            threads = self.clocks.thread_of[part.sel]
-            records = np.broadcast_to(marks.record(threads, self.clocks.clock[threads], way, ins.pc)[..., None], units.shape)
-            if writing:
-                shadow.wrote(units, records)
-                if way in (marks.WEAK, marks.COPY):
-                    self._collisions(ins, part, shadow, units, records)
-            else:
-                shadow.read(units, (threads // WARP)[..., None], records)
-            if way in marks.SCOPES:
-                self._synchronise(part, shadow, units, order, kind)
-            elif writing and shadow.objects[units].any():
-                for unit in units[shadow.objects[units]].tolist():
-                    self.messages.places.pop((id(shadow), unit), None)
-
-    def _places(self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int):
-        """(shadow, lanes, offsets in it) of addresses; what lies outside of all memory is left to others to complain about."""
-        if space != "global":
-            own = self.memory.shared
-            origin, within = self.memory.peers(ins, lanes, address) if space == "shared::cluster" else (own.origin[lanes.sel], address)
-            offset = within - own.base
-            if offset.size and offset.min() >= 0 and offset.max() + nbytes <= own.size:
-                yield self.shared, lanes, origin + offset
-            return
-        left = np.ones(address.shape, bool)
-        while left.any():
-            first = int(address[left][0])
-            buffer = self.memory.globals.find(first)
-            if buffer is None:
-                return
-            mine = left & (address >= buffer.address) & (address + nbytes <= buffer.end)
-            if not mine.any():
-                return
-            left &= ~mine
-            if not buffer.readonly:
-                shadow = self.buffers.get(buffer.address)
-                if shadow is None:
-                    shadow = self.buffers[buffer.address] = Shadow(buffer.nbytes, self.unit, GLOBAL_READERS)
-                part = lanes if mine.all() else lanes.narrow(mine)
-                yield shadow, part, (address[mine] - buffer.address).reshape(part.shape)
-
-    def _check(self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, writing: bool, way: int) -> None:
-        """Race unless all that was there before is known to the accessing lanes. ``units`` [*lanes.shape, count]."""
-        before = shadow.before(units, writing)
-        if not before.size:
-            return
-        who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
-        threads = self.clocks.thread_of[lanes.sel][..., None, None]
-        late = (self.clocks.known[rows, who] < marks.clock_of(before)) & (who != threads)
-        if late.any():
-            late &= ~self._strong(before, threads, way)
-            if late.any():
-                raise self.report.race(ins, lanes, shadow, units, before, late, writing, way)
-
-    def _strong(self, before: np.ndarray, threads: np.ndarray, way: int) -> np.ndarray:
-        """Which of the records ``before`` do not conflict with an access of ``way``, for they are both strong and see each other."""
-        ways = marks.way_of(before)
-        if way == marks.OBJECT:
-            return ways == marks.OBJECT
-        if way not in marks.SCOPES:
-            return np.zeros(before.shape, bool)
-        blocks, mine = np.broadcast_arrays(marks.who_of(before) // self.clocks.per_block, threads // self.clocks.per_block)
-        both = np.minimum(ways, way)
-        found = np.isin(ways, list(marks.SCOPES)) & ((both == marks.STRONG_GPU) | (blocks == mine))
-        for index in np.argwhere(~found & (both == marks.STRONG_CLUSTER) & np.isin(ways, list(marks.SCOPES))):
-            at = tuple(index)
-            found[at] = self.messages.cluster_of(int(blocks[at])) == self.messages.cluster_of(int(mine[at]))
-        return found
-
-    def _collisions(self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, records: np.ndarray) -> None:
-        """Race if another warp wrote the same units in this very step."""
-        after = shadow.writes[units]
-        late = marks.who_of(after) // WARP != marks.who_of(records) // WARP
-        if late.any():
-            raise self.report.race(ins, lanes, shadow, units, after[..., None], late[..., None], True, marks.way_of(int(records.flat[0])))
-
     # -- what orders -------------------------------------------------------------------------------------------------------------------
-
-    def _synchronise(self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str) -> None:
-        first, blocks = units[..., 0], self.clocks.thread_of[lanes.sel] // self.clocks.per_block
-        for unit in np.unique(first).tolist():
-            shadow.objects[unit] = True
-            for block in np.unique(blocks[first == unit]).tolist():
-                mine = (first == unit) & (blocks == block)
-                self.messages.at((id(shadow), unit), lanes if mine.all() else lanes.narrow(mine), order, kind != "store", kind != "load")
 
     def lanes_of(self, paths: Iterable[Path]) -> Lanes:
         paths = sorted(paths, key=lambda path: path.warp)
@@ -278,20 +153,44 @@ class HappensBefore:
         self.report.owners[column] = int(self.clocks.thread_of[copy.lanes.sel][0])
         self.shared.wrote(self._span(copy), np.int64(marks.record(column, phase + 1, marks.BULK, copy.ins.pc)))
 
+    def far_side(self, copy: "Copy", starts: np.ndarray, nbytes: int) -> None:
+        """``copy``, just issued, moves ``nbytes`` of global memory at each of ``starts``, all in one buffer."""
+        buffer = self.memory.globals.find(int(starts[0]))
+        shadow = None if buffer is None or not nbytes else self.of_buffer(buffer)
+        if shadow is None:
+            return
+        units = shadow.units(starts - buffer.address, nbytes).reshape(copy.lanes.shape + (-1,))
+        loads = copy.fetch is not None
+        self._check(copy.ins, copy.lanes, shadow, units, not loads, marks.BULK)
+        if loads:
+            return
+        _, column = self._columns_of_stores(copy)
+        shadow.wrote(units, np.int64(marks.record(column, copy.group + 1, marks.BULK, copy.ins.pc)))
+
+    def _columns_of_stores(self, copy: "Copy") -> tuple[int, int]:
+        thread = int(self.clocks.thread_of[copy.lanes.sel][0])
+        if thread not in self.stores:
+            self.stores[thread] = self.clocks.column(), self.clocks.column()
+            for column in self.stores[thread]:
+                self.report.owners[column] = thread
+        return self.stores[thread]
+
     def store_issued(self, copy: "Copy") -> None:
         units, thread = self._span(copy), int(self.clocks.thread_of[copy.lanes.sel][0])
         self._check(copy.ins, copy.lanes, self.shared, units, False, marks.BULK)
-        if thread not in self.stores:
-            self.stores[thread] = self.clocks.column()
-            self.report.owners[self.stores[thread]] = thread
-        records = np.int64(marks.record(self.stores[thread], copy.group + 1, marks.BULK, copy.ins.pc))
+        records = np.int64(marks.record(self._columns_of_stores(copy)[0], copy.group + 1, marks.BULK, copy.ins.pc))
         self.shared.read(units, np.int64(thread // WARP), records)
 
-    def store_waited(self, warp: int, lane: int, groups: int) -> None:
-        """The first ``groups`` groups of the thread have been read."""
+    def store_waited(self, warp: int, lane: int, groups: int, read: bool) -> None:
+        """The first ``groups`` groups of the thread have been read; they are complete, unless ``read`` is all that was waited for."""
         thread = int(self.clocks.thread_of[warp, lane])
         if thread in self.stores and groups > 0:
-            self.clocks.learn(Lanes.of(self.placement, [warp], [1 << lane]), self.stores[thread], groups)
+            for column in self.stores[thread][: 1 if read else 2]:
+                self.clocks.learn(Lanes.of(self.placement, [warp], [1 << lane]), column, groups)
+
+    def kernel_before(self, lanes: Lanes) -> None:
+        """griddepcontrol.wait: the kernel before this one on the stream is complete."""
+        self.clocks.learn(lanes, self.before, BEFORE)
 
     def product_issued(self, ins: Instruction, warp: int, starts: np.ndarray) -> None:
         """A wgmma of ``warp`` will read the 16-byte chunks at ``starts`` of the shared array, and registers of all lanes."""
@@ -316,19 +215,3 @@ class HappensBefore:
             self.clocks.acquire(lanes, held.flying[count - 1])
             self.clocks.learn(lanes, held.column, held.taken)
             del held.flying[:count]
-
-
-def smallest(instructions: list[Instruction], space: str) -> int:
-    """Bytes of the smallest access to ``space``: the unit in which accesses are told apart."""
-    found = CHUNK
-    for ins in instructions:
-        words = set(ins.modifiers)
-        other = {"shared": "global", "global": "shared"}[space]
-        if ins.root in ("ld", "ldu", "st", "atom", "red") and not words & {"param", "local", "const", other, f"{other}::cta", f"{other}::cluster"}:
-            count = next((len(operand.items) for operand in ins.operands if isinstance(operand, Vector)), 1)
-            found = min(found, TYPE_BITS[ins.types[-1]] // 8 * count)
-        elif ins.root == "cp.async":
-            found = min(found, int(ins.operands[2].value))
-        elif ins.root.startswith("mbarrier") and space == "shared":
-            found = min(found, 8)
-    return found

@@ -55,7 +55,7 @@ def map_at(ins, m, lane, address: int) -> tuple[maps.TensorMap, int]:
 
 
 def box_of(ins, m, lane, map_address: int, coordinates: tuple, start: int, writes: bool):
-    """(bytes in shared memory, fetch, put) of the box at ``coordinates``, in NumPy's order, that lies at ``start`` of the shared array."""
+    """(bytes in shared memory, fetch, put, (global addresses of its rows, bytes of each)) of the box at ``coordinates``, in NumPy's order, that lies at ``start`` of the shared array."""
     tensor_map, tensor = map_at(ins, m, lane, map_address)
     if len(coordinates) != len(tensor_map.shape):
         raise lane.fault(MachineError, f"{len(coordinates)} coordinates do not fit a tensor of shape {tensor_map.shape}", ins)
@@ -65,7 +65,7 @@ def box_of(ins, m, lane, map_address: int, coordinates: tuple, start: int, write
         raise lane.fault(Misaligned, f"shared address {shared:#x} of a box must be a multiple of {maps.SHARED_ALIGNMENT}", ins)
     part, nbytes = maps.clip(tensor_map, coordinates), tensor_map.box_bytes
     if part.empty:
-        return nbytes, lambda: np.zeros(nbytes, np.uint8), lambda data: None
+        return nbytes, lambda: np.zeros(nbytes, np.uint8), lambda data: None, (np.zeros(1, np.int64), 0)
     window(ins, m.memory.globals, lane, tensor + part.start, part.stop - part.start, writes)
     view = m.memory.globals.find(tensor + part.start)
     if tensor < view.address:
@@ -74,4 +74,13 @@ def box_of(ins, m, lane, map_address: int, coordinates: tuple, start: int, write
     return (
         nbytes, lambda: maps.load_box(tensor_map, data, coordinates, shared),
         lambda values: maps.store_box(tensor_map, data, coordinates, shared, values),
+        (tensor + part.start + rows_of(part), part.counts[-1]),
     )  # fmt: skip
+
+
+def rows_of(part: maps.Clip) -> np.ndarray:
+    """Where its rows begin, in bytes from its first."""
+    found = np.zeros(1, np.int64)
+    for count, stride in zip(part.counts[:-1], part.strides[:-1]):
+        found = (found[:, None] + stride * np.arange(count)).reshape(-1)
+    return found

@@ -94,6 +94,9 @@ EVERY = (
     Broken("a result stored before all lanes have written it", wgmma, change(WARP_BAR, "", -1), "missing-warp-sync"),
     Broken("sums announced to the cluster before all lanes have written them", pairs, change(WARP_BAR), "missing-cluster-barrier"),
     Broken("no wait for the cluster at the start", pairs, change(r"barrier\.cluster\.wait[^;]*;"), "missing-cluster-barrier", "mbarrier.init"),
+    Broken("x copied before the kernel before is complete", decode, change(r"griddepcontrol\.wait;", "", 0), "missing-grid-wait", "griddepcontrol.wait"),
+    Broken("results stored before the kernel before is complete", decode, change(r"griddepcontrol\.wait;", "", 1), "missing-grid-wait", "griddepcontrol.wait"),
+    Broken("a tile of x copied before the kernel before is complete", wgmma, change(r"griddepcontrol\.wait;", "", 1), "missing-grid-wait", "cp.async.bulk.tensor"),
     # fences
     Broken("no fence between a result's stores and its bulk store", wgmma, change(r"fence\.proxy\.async[^;]*;"), "proxy-hazard", "fence.proxy.async"),
     Broken("no fence behind the initialisation of the mbarriers", decode, change(r"fence\.mbarrier_init[^;]*;"), "proxy-hazard", "fence.mbarrier_init"),

@@ -19,6 +19,7 @@ from numba_marlin.kernels.tiled import TiledConfig
 KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
 TILES = ((8, 8), (16, 4))
 WRITTEN = ("c", "partials", "locks")
+WEIGHTS = ("b", "scales", "zeros")  # all that a dependent launch may touch before the kernel before it is complete
 
 
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
@@ -127,7 +128,8 @@ def on_machine(prepared, seed=None, edit_ptx=None, races=False):
     machine = machine_of(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx, races)
     for buffer in machine.memory.buffers:  # of the run before
         machine.memory.release(buffer)
-    addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN).address for name, array in prepared.buffers.items()}
+    early = WEIGHTS if prepared.kernel.dependent(prepared.config) else prepared.buffers
+    addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN, earlier=name not in early).address for name, array in prepared.buffers.items()}
     arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
     blocks = prepared.kernel.cluster(prepared.config)
     return machine.run(compiled.entry, grid=prepared.grid, block=(compiled.threads, 1, 1), shared_bytes=compiled.shared_bytes, args=arguments, seed=seed,

@@ -77,22 +77,22 @@ def require_span(ins, m, lane, start: int, nbytes: int) -> None:
         raise lane.fault(OutOfBounds, f"{nbytes} bytes at {own.describe(start % own.stride)}: the shared memory has {own.size} bytes", ins)
 
 
-def load(ins, m, lane, start: int, nbytes: int, word: int, mask: int, fetch) -> None:
+def load(ins, m, lane, start: int, nbytes: int, word: int, mask: int, fetch, there: tuple) -> None:
     require_span(ins, m, lane, start, nbytes)
     stride = m.memory.shared.stride
     slot, size = start // stride, m.cluster.size
     if slot != word * BYTES // stride:
         raise lane.fault(BarrierMisuse, "the mbarrier must be in the shared memory of the block that the bytes go to", ins)
     for target in [slot // size * size + rank for rank in range(size) if mask >> rank & 1] or [slot]:
-        there = word + (target - slot) * (stride // BYTES)
-        m.mbarriers.require_fenced(ins, lane, np.array([there]))
-        m.bulk.load(ins, lane, start + (target - slot) * stride, nbytes, there, fetch)
+        barrier = word + (target - slot) * (stride // BYTES)
+        m.mbarriers.require_fenced(ins, lane, np.array([barrier]))
+        m.bulk.load(ins, lane, start + (target - slot) * stride, nbytes, barrier, fetch, there)
 
 
-def store(ins, m, lane, start: int, nbytes: int, put) -> None:
+def store(ins, m, lane, start: int, nbytes: int, put, there: tuple) -> None:
     require_span(ins, m, lane, start, nbytes)
     m.memory.require_span_valid(ins, lane, start, start + nbytes)
-    m.bulk.store(ins, lane, start, nbytes, put)
+    m.bulk.store(ins, lane, start, nbytes, put, there)
 
 
 def sizes_of(ins, lanes, sizes, where) -> np.ndarray:
@@ -122,10 +122,11 @@ def bulk(ins, m):
             words, mask = barriers(lanes), masks(lanes)
         for index, lane in one_by_one(lanes):
             fetch, put = plain(ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=not loads)
+            far = where[index].reshape(1), int(size[index])
             if loads:
-                load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), int(mask[index]), fetch)
+                load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), int(mask[index]), fetch, far)
             else:
-                store(ins, m, lane, int(starts[index]), int(size[index]), put)
+                store(ins, m, lane, int(starts[index]), int(size[index]), put, far)
 
     return step
 
@@ -173,11 +174,11 @@ def tensor(ins, m):
         for index, lane in one_by_one(lanes):
             at = tuple(int(values[index]) for values in reversed(first))  # x, the innermost, comes first in PTX and last in NumPy
             start = int(starts[index])
-            nbytes, fetch, put = box_of(ins, m, lane, int(maps[index]), at, start, writes=not loads)
+            nbytes, fetch, put, far = box_of(ins, m, lane, int(maps[index]), at, start, writes=not loads)
             if loads:
-                load(ins, m, lane, start, nbytes, int(words[index]), int(mask[index]), fetch)
+                load(ins, m, lane, start, nbytes, int(words[index]), int(mask[index]), fetch, far)
             else:
-                store(ins, m, lane, start, nbytes, put)
+                store(ins, m, lane, start, nbytes, put, far)
 
     return step
 

@@ -134,7 +134,7 @@ def setmaxnreg(ins, m):
 
 
 FENCE = "sc acq_rel acquire release cta cluster gpu gl sys".split()
-NOTHING = {"nanosleep": (), "griddepcontrol": ("launch_dependents", "wait"), "pmevent": ("mask",)}
+NOTHING = {"nanosleep": (), "pmevent": ("mask",)}
 
 
 @instruction(*NOTHING)
@@ -142,6 +142,18 @@ def nothing(ins, m):
     """#miscellaneous-instructions: nothing to do."""
     allow(ins, *NOTHING[ins.root])
     return lambda lanes: None
+
+
+@instruction("griddepcontrol")
+def griddepcontrol(ins, m):
+    """#parallel-synchronization-and-communication-instructions-griddepcontrol: one kernel at a time runs here, so this matters to ``races`` only."""
+    allow(ins, "launch_dependents", "wait")
+
+    def step(lanes):
+        if m.races is not None and "wait" in ins.modifiers:
+            m.races.kernel_before(lanes)
+
+    return step
 
 
 @instruction("membar", "fence")
