@@ -23,11 +23,9 @@ from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
 from numba_marlin.emulator.instructions.wgmma import WarpgroupWait
 from numba_marlin.emulator.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
 from numba_marlin.emulator.paths import Bundle, Path, arrive, merge, split
-from numba_marlin.emulator.schedules import PATIENCE, Schedule
+from numba_marlin.emulator.schedules import Chooser, Schedule
 from numba_marlin.emulator.spinning import SpinDetector
 from numba_marlin.emulator.standstill import at, deadlock, stray
-
-SPLIT_CHANCE = 0.25
 
 
 class Scheduler:
@@ -37,14 +35,12 @@ class Scheduler:
         self.barriers, self.gathering = Barriers(self.placement, execution.races), Gathering(self.placement)
         self.cluster_barriers = ClusterBarriers(execution.cluster, execution.races)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
-        self.schedule, self.random = schedule, None if schedule is None else schedule.random()
+        self.random = None if schedule is None else schedule.random()
         groups = execution.cluster.groups()
-        self.ranks: list[int] | None = None
         if schedule is not None:
             groups.reverse() if schedule.order == "reverse" else self.random.shuffle(groups)
-            self.ranks = schedule.ranks(self.random, self.placement.slots, self.placement.warps_per_block)
             execution.bulk.random, execution.bulk.early = self.random if schedule.copies == "any" else None, schedule.copies == "early"
-        self.stamp, self.unchanged = -1, 0
+        self.chooser = None if schedule is None else Chooser(schedule, self.random, self.placement)
         self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
         self.spinning = SpinDetector(execution)
@@ -54,8 +50,7 @@ class Scheduler:
     def run(self) -> None:
         self._launch(list(range(self.placement.slots)))
         while self.ready:
-            bundle = self._pick()
-            self._turn(bundle)
+            self._turn(self._pick())
         if self.gathering.parked:
             raise stray(self)
         waiting = self.barriers.waiting() + self.cluster_barriers.waiting() + self.execution.warpgroups.waiting()
@@ -71,8 +66,8 @@ class Scheduler:
         slots = free[: len(self.order)]
         numbers = [self.order.pop() for _ in slots]
         self.execution.place(slots, numbers)
-        for slot, number in zip(slots, numbers) if self.schedule is not None else ():
-            self.schedule.placed(self.ranks, slot, number, self.placement.warps_per_block)
+        if self.chooser is not None:
+            self.chooser.place(slots, numbers)
         self.cluster_barriers.forget(slots)
         paths, per_block = [], self.placement.warps_per_block
         for slot in slots:
@@ -110,39 +105,9 @@ class Scheduler:
                     self.ready[bundle.key] = Bundle(bundle.pc, rest, other.round, False)
 
     def _pick(self) -> Bundle:
-        if self.random is None:
-            key = min(self.ready, key=lambda k: (self.ready[k].round, k))
-            return self.ready.pop(key)
-        if self.ranks is not None and not self._stalled():
-            return self._pick_preferred()
-        bundle = self.ready.pop(self.random.choice(sorted(self.ready)))
-        if len(bundle.paths) > 1 and self.random.random() < SPLIT_CHANCE:
-            self.random.shuffle(bundle.paths)
-            cut = self.random.randrange(1, len(bundle.paths))
-            if not bundle.gathered:  # who has been waited for stays together
-                rest = Bundle(bundle.pc, bundle.paths[cut:], bundle.round, bundle.full)
-                self.ready[rest.key] = rest
-                bundle = Bundle(bundle.pc, bundle.paths[:cut], bundle.round, bundle.full)
-        return bundle
-
-    def _pick_preferred(self) -> Bundle:
-        """Those of the lowest rank, at one of the places where they stand."""
-        ranks = self.ranks
-        best = min(ranks[path.warp] for bundle in self.ready.values() for path in bundle.paths)
-        keys = [key for key, bundle in sorted(self.ready.items(), key=lambda item: item[0]) if any(ranks[path.warp] == best for path in bundle.paths)]
-        bundle = self.ready.pop(self.random.choice(keys))
-        rest = [path for path in bundle.paths if ranks[path.warp] != best]
-        if rest and not bundle.gathered:
-            self.ready[bundle.key] = Bundle(bundle.pc, rest, bundle.round, bundle.full)
-            bundle = Bundle(bundle.pc, [path for path in bundle.paths if ranks[path.warp] == best], bundle.round, bundle.full)
-        return bundle
-
-    def _stalled(self) -> bool:
-        """Has nothing changed for so long that the preferred ones may be waiting for the others?"""
-        stamp = self.execution.memory.progress + self.events
-        self.unchanged = self.unchanged + 1 if stamp == self.stamp else 0
-        self.stamp = stamp
-        return self.unchanged > PATIENCE
+        if self.chooser is None:
+            return self.ready.pop(min(self.ready, key=lambda k: (self.ready[k].round, k)))
+        return self.chooser.pick(self.ready, self.execution.memory.progress + self.events)
 
     def _turn(self, bundle: Bundle) -> None:
         """Run ``bundle`` until it splits, blocks, ends, or another bundle's turn comes."""

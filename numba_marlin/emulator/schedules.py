@@ -12,9 +12,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Sequence
+
+from numba_marlin.emulator.lanes import Placement
+from numba_marlin.emulator.paths import Bundle, Path
 
 ORDERS = ("any", "slowest warp", "one block ahead", "reverse")
 COPIES = ("any", "late", "early")
+SPLIT_CHANCE = 0.25
 PATIENCE = 32  # turns without a change of memory after which others than the preferred come to theirs
 
 
@@ -39,21 +44,60 @@ class Schedule:
     def random(self) -> random.Random:
         return random.Random(self.seed)
 
-    def ranks(self, chosen: random.Random, slots: int, warps_per_block: int) -> list[int] | None:
-        """For each resident warp who comes before whom, the lowest first; None if nobody does."""
-        warps = range(slots * warps_per_block)
+
+class Chooser:
+    """Takes the bundle whose turn it is out of those that are ready, and tears it apart. ``ranks``: for each resident warp who comes before whom, the lowest
+    first; None if nobody does."""
+
+    def __init__(self, schedule: Schedule, chosen: random.Random, placement: Placement) -> None:
+        self.order, self.random, self.per_block = schedule.order, chosen, placement.warps_per_block
+        self.ranks = self._ranks(placement.slots)
+        self.stamp, self.unchanged = -1, 0
+
+    def _ranks(self, slots: int) -> list[int] | None:
+        warps = range(slots * self.per_block)
         if self.order == "slowest warp":
-            slow = chosen.randrange(warps_per_block)
-            return [int(warp % warps_per_block == slow) for warp in warps]
+            slow = self.random.randrange(self.per_block)
+            return [int(warp % self.per_block == slow) for warp in warps]
         if self.order == "one block ahead":
-            ahead = chosen.randrange(slots)
-            return [int(warp // warps_per_block != ahead) for warp in warps]
+            ahead = self.random.randrange(slots)
+            return [int(warp // self.per_block != ahead) for warp in warps]
         return [0 for _ in warps] if self.order == "reverse" else None
 
-    def placed(self, ranks: list[int] | None, slot: int, number: int, warps_per_block: int) -> None:
-        """Block ``number`` has moved into ``slot``."""
-        if self.order == "reverse":
-            ranks[slot * warps_per_block : (slot + 1) * warps_per_block] = [-number] * warps_per_block
+    def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
+        """Blocks ``numbers`` have moved into ``slots``."""
+        for slot, number in zip(slots, numbers) if self.order == "reverse" else ():
+            self.ranks[slot * self.per_block : (slot + 1) * self.per_block] = [-number] * self.per_block
+
+    def pick(self, ready: dict, stamp: int) -> Bundle:
+        """One of the bundles ``ready`` (by key), or a part of it, the rest of which stays; ``stamp`` grows when anything changes."""
+        self.unchanged = self.unchanged + 1 if stamp == self.stamp else 0
+        self.stamp = stamp
+        if self.ranks is not None and self.unchanged <= PATIENCE:
+            return self._preferred(ready)
+        bundle = ready.pop(self.random.choice(sorted(ready)))
+        if len(bundle.paths) > 1 and self.random.random() < SPLIT_CHANCE:
+            self.random.shuffle(bundle.paths)
+            cut = self.random.randrange(1, len(bundle.paths))
+            return self._part(ready, bundle, bundle.paths[:cut], bundle.paths[cut:])
+        return bundle
+
+    def _preferred(self, ready: dict) -> Bundle:
+        """Those of the lowest rank, at one of the places where they stand."""
+        best = min(self.ranks[path.warp] for bundle in ready.values() for path in bundle.paths)
+        keys = [key for key in sorted(ready) if any(self.ranks[path.warp] == best for path in ready[key].paths)]
+        bundle = ready.pop(self.random.choice(keys))
+        mine = [path for path in bundle.paths if self.ranks[path.warp] == best]
+        return self._part(ready, bundle, mine, [path for path in bundle.paths if self.ranks[path.warp] != best])
+
+    @staticmethod
+    def _part(ready: dict, bundle: Bundle, mine: list[Path], rest: list[Path]) -> Bundle:
+        """``mine`` of the bundle; the ``rest`` stays. But who has been waited for stays together."""
+        if not rest or bundle.gathered:
+            return bundle
+        left = Bundle(bundle.pc, rest, bundle.round, bundle.full)
+        ready[left.key] = left
+        return Bundle(bundle.pc, mine, bundle.round, bundle.full)
 
 
 def schedule_of(seed: "int | Schedule | None") -> Schedule | None:
