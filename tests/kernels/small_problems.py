@@ -55,5 +55,6 @@ SMALLS = {
     "ampere, whole slices": Small(AMPERE, of("ampere", 4, 256, 768, 128), (4, 512, 256, 128), 2, (1,)),
     "decode": Small(DECODE, PLAIN, (2, 256, 640, 64), 3, (1, 2)),
     "wgmma": Small(WGMMA, replace(SMALL, group_blocks=4), (20, 128, 192, 64), 3, (1, 2)),
+    "wgmma, two parts": Small(WGMMA, replace(ARRANGEMENTS["two parts"], group_blocks=-1), (40, 128, 192, -1), 4, (1, 3)),
     "wgmma, pairs of blocks": Small(WGMMA, replace(ARRANGEMENTS["pairs, two rows of consumers"], group_blocks=-1), (40, 128, 256, -1), 2),
 }

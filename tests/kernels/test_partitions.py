@@ -93,7 +93,7 @@ def check_meetings(case, blocks, pieces):
 # ---- wgmma -------------------------------------------------------------------------------------------------------------------------------
 
 def wgmma_items(sizes, blocks, config):
-    """Block -> its items (tile, first step, steps), with the corner of the tile and, of a shared one, (first, last block, start in the stripes)."""
+    """Block -> its items (tile, first step, steps), with the corner of the tile and, of one that stripes share, its (first, last block)."""
     steps, n_tiles, m_tiles = sizes
     found = {}
     for block in range(blocks):
@@ -107,14 +107,14 @@ def wgmma_items(sizes, blocks, config):
     return found
 
 
-@pytest.mark.parametrize("split, cluster, group_m", ((True, 1, 8), (True, 1, 2), (False, 1, 2), (False, 2, 2), (False, 4, 8)))
-def test_wgmma_shares_its_tiles_out_without_gap_or_overlap(split, cluster, group_m):
-    config = WgmmaConfig(tile_m=64, tile_n=64, warpgroups=1, stages=2, split=split, cluster=cluster, group_m=group_m)
+@pytest.mark.parametrize("what", ({"split": True}, {"split": True, "group_m": 2}, {"group_m": 2}, {"cluster": 2}, {"cluster": 4}, {"parts": 2}, {"parts": 3, "group_m": 2}))
+def test_wgmma_shares_its_tiles_out_without_gap_or_overlap(what):
+    config = WgmmaConfig(tile_m=64, tile_n=64, warpgroups=1, stages=2, **{"split": False, **what})
     for sizes, teams in product(SIZES, BLOCKS):
         steps, n_tiles, m_tiles = sizes
-        if teams > n_tiles * m_tiles * (steps if split else 1) or cluster > 1 and teams * cluster > 16:  # WgmmaConfig.grid
+        if teams > n_tiles * m_tiles * (steps if config.split else 1) or config.team > 1 and teams * config.team > 16:  # WgmmaConfig.grid
             continue
-        blocks = teams * cluster
+        blocks = teams * config.team
         items = wgmma_items(sizes, blocks, config)
         corners = Counter((corner, first + step) for mine in items.values() for (_, first, count), corner, _, _ in mine for step in range(count))
         every = product(product(range(0, 64 * m_tiles, 64), range(0, 64 * n_tiles, 64)), range(steps))
@@ -124,17 +124,22 @@ def test_wgmma_shares_its_tiles_out_without_gap_or_overlap(split, cluster, group
             pieces[block] = []
             for (tile, first, count), _, shared, work in mine:
                 if shared is not None:
-                    top, bottom, start = shared
-                    pieces[block].append((tile, top, bottom, 2 * block + (start >= block * work[4]), tile - work[3] * blocks))
+                    top, bottom = shared
+                    pieces[block].append((tile, top, bottom, 2 * block + (block == top), tile - work[3] * blocks))
                     assert 0 <= tile - work[3] * blocks < (n_tiles * m_tiles) % blocks  # a counter that there is
         check_meetings(sizes, blocks, pieces)
 
 
-def test_blocks_of_a_cluster_take_the_steps_of_a_tile_in_the_order_of_their_ranks():
-    config = WgmmaConfig(tile_m=64, tile_n=64, warpgroups=1, stages=2, split=False, cluster=4)
-    for steps in range(1, 12):
-        items = wgmma_items((steps, 1, 1), 4, config)
-        assert [step for block in range(4) for (_, first, count), *_ in items[block] for step in range(first, first + count)] == list(range(steps))
+@pytest.mark.parametrize("team", ({"cluster": 4}, {"parts": 3}))
+def test_a_team_takes_the_steps_of_a_tile_in_the_order_of_its_ranks_and_each_block_comes(team):
+    """All of them are counted, those without a step too."""
+    config = WgmmaConfig(tile_m=64, tile_n=64, warpgroups=1, stages=2, split=False, **team)
+    for steps, tiles in product(range(1, 12), range(1, 4)):
+        items = wgmma_items((steps, tiles, 1), config.team, config)
+        for tile in range(tiles):
+            ranked = [[item for item, *_ in items[block] if item[0] == tile] for block in range(config.team)]
+            assert all(len(each) == 1 for each in ranked)
+            assert [step for ((_, first, count),) in ranked for step in range(first, first + count)] == list(range(steps))
 
 
 # ---- compiled ----------------------------------------------------------------------------------------------------------------------------
@@ -187,7 +192,7 @@ def make_wgmma_probe(lang, config):
                 ptx.st_global_v4_b32(at, (item[0], item[1], item[2], place[0]))
                 if item[2] < work[0]:
                     shared = sharers(work, item[0])
-                    ptx.st_global_v4_b32(at + uint64(16), (place[1], shared[0], shared[1], shared[2]))
+                    ptx.st_global_v4_b32(at + uint64(16), (place[1], shared[0], shared[1], uint32(0)))
                 else:
                     ptx.st_global_v4_b32(at + uint64(16), (place[1], uint32(0), uint32(0), uint32(0)))
                 at += uint64(4 * PIECE)
@@ -220,7 +225,7 @@ def test_what_the_compiler_makes_of_decodes_schedule_counts_the_same():
 def test_what_the_compiler_makes_of_wgmmas_schedule_counts_the_same():
     kernel, config = probe("wgmma_probe", WgmmaConfig, make_wgmma_probe), WgmmaConfig(tile_m=64, tile_n=64, warpgroups=1, stages=2, group_m=2)
     for *sizes, blocks in SAMPLE:
-        expected = {block: [(*item, *corner, *(shared or (0, 0, 0))) for item, corner, shared, _ in mine] for block, mine in wgmma_items(sizes, blocks, config).items()}
+        expected = {block: [(*item, *corner, *(shared or (0, 0)), 0) for item, corner, shared, _ in mine] for block, mine in wgmma_items(sizes, blocks, config).items()}
         steps, n_tiles, m_tiles = sizes
         assert run_probe(kernel, config, blocks, 64 * m_tiles, 64 * n_tiles, STAGE_K * steps) == expected
 

@@ -9,7 +9,7 @@ from numba_marlin import testing
 from numba_marlin.emulator import Deadlock, Schedule
 from tests.kernels.small_problems import SMALLS
 
-USUAL = {"naive": 8, "tiled": 10, "ampere": 8, "ampere, whole slices": 4, "decode": 8, "wgmma": 8, "wgmma, pairs of blocks": 4}
+USUAL = {"naive": 6, "tiled": 8, "ampere": 8, "ampere, whole slices": 4, "decode": 8, "wgmma": 8, "wgmma, two parts": 4, "wgmma, pairs of blocks": 4}
 assert sum(USUAL.values()) == 50 and USUAL.keys() == SMALLS.keys()
 THOROUGH = 1000
 
