@@ -48,7 +48,7 @@ class RunResult:
 class Machine:
     """A PTX module with its memory. ``memory`` maps NumPy arrays to addresses; ``entries`` are the kernels. ``races``: check that every access is
 
-    ordered after those it conflicts with (``races``), and raise Race if not; runs take about three times as long.
+    ordered after those it conflicts with (``races``), and raise Race if not; runs take up to twice as long.
     """
 
     def __init__(self, ptx: str, races: bool = False) -> None:
