@@ -89,7 +89,7 @@ EVERY = (
     Broken("no barrier between the uses of a tile", ampere, change(BAR, "", 2), "missing-barrier"),
     Broken("no barrier before a result's shared memory is copied over", slices, change(BAR, "", -1), "missing-barrier", "cp.async"),
     Broken("no barrier after the mbarriers were made", decode, change(BAR), "missing-barrier", "mbarrier.init"),
-    Broken("no barrier between rows of consumers", pairs, change(BAR, "", 2), "uninitialized-read"),
+    Broken("no barrier between rows of consumers", pairs, change(BAR, "", 1), "uninitialized-read", "which nothing has written"),
     Broken("one lane gives a stage back before the others have read it", decode, change(WARP_BAR), "missing-barrier", "lane 1, PTX"),
     Broken("a result stored before all lanes have written it", wgmma, change(WARP_BAR, "", -1), "missing-warp-sync"),
     Broken("sums announced to the cluster before all lanes have written them", pairs, change(WARP_BAR), "missing-cluster-barrier"),
