@@ -2,7 +2,8 @@
 
 ``machine.Machine`` is the way in. ``parser`` and ``cfg`` decode the text; ``instructions/`` says what each opcode does;
 ``registers``, ``memory`` and ``copies`` hold the state; ``mbarriers``, ``bulk``, ``warpgroups`` and ``clusters`` what Hopper adds, ``proxies`` what
-it does not see yet; ``scheduler`` interleaves warps and blocks; ``races`` says which accesses nothing orders; ``errors`` names what can go wrong. The room imports ``layout`` and NumPy, nothing else of the package and never numba.
+it does not see yet; ``scheduler`` interleaves warps and blocks; ``schedules`` says in which order; ``races`` says which accesses
+nothing orders; ``errors`` names what can go wrong. The room imports ``layout`` and NumPy, nothing else of the package and never numba.
 """
 
 from numba_marlin.emulator.errors import (
