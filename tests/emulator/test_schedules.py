@@ -85,9 +85,9 @@ def test_blocks_that_wait_for_later_ones_need_places_for_both():
 
 def test_early_copies_are_there_at_once_and_late_ones_only_when_waited_for():
     """A flag is set behind the copy; whoever asks the barrier without waiting sees which it was."""
-    body = start(1) + ".shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %t, 0; @%q1 bra END;" 
-    body += snippet("mbarrier_expect_tx", "%r40", "512") + snippet(
-        "cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40") + "mov.u32 %r1, s; ld.shared.u32 %r2, [%r1]; st.global.u32 [%p1], %r2;" + snippet("mbarrier_arrive", "%r40") + spin("W", "%r40", "0") + "END:"
+    body = start(1) + ".shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %t, 0; @%q1 bra END;"
+    body += snippet("mbarrier_expect_tx", "%r40", "512") + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
+    body += "mov.u32 %r1, s; ld.shared.u32 %r2, [%r1]; st.global.u32 [%p1], %r2;" + snippet("mbarrier_arrive", "%r40") + spin("W", "%r40", "0") + "END:"
     for copies in COPIES[1:]:
         out, machine = np.zeros(1, np.uint32), Machine(frame(body, 2))
         args = [machine.memory.buffer(array).address for array in (np.full(128, 9, np.uint32), out)]
