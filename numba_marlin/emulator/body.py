@@ -18,6 +18,7 @@ from numba_marlin.emulator.program import (
     Immediate,
     Instruction,
     Kernel,
+    Location,
     Not,
     Pair,
     Register,
@@ -78,6 +79,7 @@ class Body:
         self.scope = Scope()
         self.free: dict[tuple[int, int], list[int]] = {}  # (depth, width) -> places that closed scopes have left
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
+        self.location: Location | None = None
 
     def parse(self) -> None:
         p, outer = self.p, []
@@ -104,8 +106,10 @@ class Body:
                 self.kernel.variables += p.variables()
             elif word == ".pragma":
                 p.skip_until(";")
-            elif word in (".loc", ".file"):
-                p.skip_line()
+            elif word == ".loc":
+                self.location = p.location()
+            elif word == ".file":
+                p.file()
             elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
                 token = p.next()
                 p.next()
@@ -187,7 +191,7 @@ class Body:
         fields = dict(
             line=first.line, text=" ".join(p.text[first.start : end.end].split()), opcode=opcode, root=root,
             modifiers=tuple(m for m in opcode[len(root) :].split(".") if m), operands=tuple(operands), guard=guard,
-            guard_negated=negated,
+            guard_negated=negated, location=self.location,
         )  # fmt: skip
         self.pending.append((fields, self.scope, label, token))
 

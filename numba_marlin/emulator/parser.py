@@ -1,6 +1,6 @@
 """PTX text -> Module: directives, variables, kernels with decoded instructions.
 
-Reads what NVVM emits (PTX ISA 8.x and 9.x) and inline asm; ``body`` reads the statements. Debug directives are skipped; an
+Reads what NVVM emits (PTX ISA 8.x and 9.x) and inline asm; ``body`` reads the statements. Of debug directives the line numbers are kept; an
 opcode that the registry does not know raises UnknownInstruction here, anything else unreadable PtxSyntaxError, both with
 their line.
 
@@ -16,9 +16,9 @@ from numba_marlin.emulator.body import Body
 from numba_marlin.emulator.cfg import find_blocks
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.lexer import SPACES, Token, literal, tokenize
-from numba_marlin.emulator.program import TYPE_BITS, Kernel, Module, Parameter, Variable
+from numba_marlin.emulator.program import TYPE_BITS, Kernel, Location, Module, Parameter, Variable
 
-LINE_DIRECTIVES = {".version", ".target", ".address_size", ".file", ".loc"}
+LINE_DIRECTIVES = {".version", ".target", ".address_size"}
 LINKAGE = {".visible", ".extern", ".weak", ".common"}
 INITIALISER_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
@@ -93,9 +93,10 @@ class Parser:
                     setattr(self.result, word[1:], words[1])
             elif word == ".pragma":
                 self.skip_until(";")
+            elif word == ".file":
+                self.file()
             elif word == ".section":
-                self.skip_until("{")
-                self.skip_braces()
+                self.section()
             elif word in LINKAGE:
                 self.next()
             elif word == ".entry":
@@ -110,6 +111,33 @@ class Parser:
             else:
                 self.fail(f"unknown directive {word!r}")
         return self.result
+
+    def file(self) -> None:
+        """.file number "name", ..."""
+        words = self.skip_line()
+        self.result.files[int(words[1])] = words[2].strip('"')
+
+    def location(self) -> Location:
+        """.loc file line column{, function_name label{+offset}, inlined_at file line column}"""
+        words = self.skip_line()
+        function = words[words.index("function_name") + 1] if "function_name" in words else None
+        at = words.index("inlined_at") + 1 if "inlined_at" in words else None
+        return Location(int(words[1]), int(words[2]), function, None if at is None else (int(words[at]), int(words[at + 1])))
+
+    def section(self) -> None:
+        """.section name { ... }: kept are the labelled strings of .debug_str, to which ``function_name`` refers."""
+        self.next()
+        name, label, strings = self.next().text, None, {}
+        self.skip_until("{")
+        while not self.take("}"):
+            token = self.next()
+            if self.take(":"):
+                label = token.text
+                strings[label] = bytearray()
+            elif label is not None and name == ".debug_str" and token.kind == "number":
+                strings[label].append(int(literal(token.text).value))
+        if name == ".debug_str":
+            self.result.strings |= {label: bytes(text).rstrip(b"\0").decode("utf-8", "replace") for label, text in strings.items()}
 
     def variables(self) -> list[Variable]:
         """.space [.align n] .type name[sizes] [= initialiser], ... ;"""

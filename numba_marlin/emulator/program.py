@@ -88,11 +88,24 @@ class Sink:
 Operand = Union[Register, Immediate, Symbol, Special, Vector, Address, Pair, Not, Sink]
 
 
+@dataclass(frozen=True)
+class Location:
+    """What a .loc says: a line of the program's source. ``file`` is a key of Module.files; ``function`` the key in Module.strings of the
+
+    inlined function that the line belongs to, None for the kernel itself; ``inlined_at`` (file, line) where it was inlined.
+    """
+
+    file: int
+    line: int
+    function: str | None = None
+    inlined_at: tuple[int, int] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Instruction:
     """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers`` the dotted rest.
 
-    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p).
+    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p), ``location`` the .loc before it.
     """
 
     pc: int
@@ -105,6 +118,7 @@ class Instruction:
     guard: Register | None = None
     guard_negated: bool = False
     target: int | None = None
+    location: Location | None = None
 
     @property
     def type(self) -> str:
@@ -171,3 +185,5 @@ class Module:
     target: str = ""
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, Kernel] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)  # of .file
+    strings: dict[str, str] = field(default_factory=dict)  # labels of .debug_str: mangled names of inlined functions
