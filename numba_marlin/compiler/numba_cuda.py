@@ -90,7 +90,9 @@ def _lines_only():
     for name in quiet:
         setattr(builder, name, lambda *args, **kwargs: None)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Could not find source for function")  # of a lambda: its lines are known all the same
+            yield
     finally:
         for name, method in quiet.items():
             setattr(builder, name, method)

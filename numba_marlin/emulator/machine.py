@@ -31,7 +31,7 @@ DEFAULT_BUDGET = 1_000_000_000
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run did: ``instructions`` counts warp instructions, ``opcodes`` splits them by opcode ("cp.async", "mma").
+    """What a run did: ``instructions`` counts warp instructions, ``opcodes`` splits them by opcode ("cp.async", "mma"), ``executed`` by pc.
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level executions it took.
     """
@@ -42,6 +42,7 @@ class RunResult:
     blocks: int
     resident_blocks: int
     shared_bytes: int
+    executed: tuple[int, ...] = ()
 
 
 class Machine:
@@ -123,12 +124,14 @@ class Machine:
             scheduler = Scheduler(execution, seed, observer, max_instructions)
             scheduler.run()
         opcodes: Counter = Counter()
+        executed = [0] * len(kernel.instructions)
         for code in (*scheduler.coarse.values(), *scheduler.fine.values()):
             if code.executed:
                 for ins in kernel.instructions[code.start : code.start + code.length]:
                     opcodes[ins.root] += code.executed
+                    executed[ins.pc] += code.executed
         return RunResult(
-            scheduler.instructions, dict(opcodes), scheduler.steps, blocks, resident, execution.memory.shared.size
+            scheduler.instructions, dict(opcodes), scheduler.steps, blocks, resident, execution.memory.shared.size, tuple(executed)
         )
 
 

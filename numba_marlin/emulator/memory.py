@@ -52,7 +52,10 @@ FORBIDDEN = {
 class Access(NamedTuple):
     """One instruction's access: ``address`` int64 of ``lanes.shape`` within ``space``, ``nbytes`` a lane.
 
-    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix, mbarrier, bulk-issue, bulk-land.
+    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix, stmatrix, mbarrier, bulk-issue, bulk-land.
+
+    What an instruction asks of the memory system as a whole is announced once, besides those: atomic-request (``space`` may be generic),
+    copy-request (cp.async's global side), bulk-read and bulk-write (a bulk copy's: one lane, ``address`` [rows] of ``nbytes`` each).
     """
 
     kind: str
@@ -171,6 +174,11 @@ class Memory:
             values = load(ins, part, space, address[mask].reshape(part.shape), size, count, kind)
             out[mask] = values.reshape(-1, count)
         return out
+
+    def announce(self, kind: str, space: str, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int) -> None:
+        """Tell who watches of a request that nothing else shows whole; it is checked elsewhere."""
+        if self.watch is not None:
+            self.watch(Access(kind, space, ins, lanes, address, nbytes))
 
     def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
         if self.watch is not None and kind:
