@@ -20,13 +20,13 @@ _BY_ROOT = {
                      "prefetch", "prefetchu", "applypriority", "createpolicy"), COPY),
     **dict.fromkeys(("atom", "red"), ATOMIC),
     **dict.fromkeys(("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"), SPECIAL),
-    **dict.fromkeys(("and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "bfe", "bfi", "bfind", "brev", "prmt", "popc", "clz", "copysign", "fns"), LOGIC),
-    **dict.fromkeys(("mul24", "mad24", "sad", "rem", "dp4a", "dp2a"), INTEGER),
+    **dict.fromkeys(("and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "bfe", "bfi", "bfind", "brev", "prmt", "popc", "clz", "copysign"), LOGIC),
+    **dict.fromkeys(("mul24", "mad24", "sad", "rem", "dp4a", "dp2a", "add.cc", "addc", "sub.cc", "subc", "mad.lo.cc", "mad.hi.cc", "madc"), INTEGER),
     **dict.fromkeys(("cvt",), CONVERT),
     **dict.fromkeys(("setp", "set", "selp", "slct", "testp", "isspacep"), COMPARE),
-    **dict.fromkeys(("mov", "cvta", "mapa", "alloca"), MOVE),
+    **dict.fromkeys(("mov", "cvta", "mapa"), MOVE),
     **dict.fromkeys(("shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "activemask"), WARP),
-    **dict.fromkeys(("bra", "brx.idx", "call", "ret", "exit", "trap", "brkpt", "nanosleep", "pmevent"), CONTROL),
+    **dict.fromkeys(("bra", "ret", "exit", "trap", "brkpt", "nanosleep", "pmevent"), CONTROL),
 }  # fmt: skip
 _SYNC = ("bar", "barrier", "membar", "fence", "mbarrier", "wgmma", "griddepcontrol", "setmaxnreg", "cp.async")  # and what begins with them, if nothing above says more
 _SPACES = {"global": GLOBAL, "const": CONSTANT, "shared": SHARED, "shared::cta": SHARED, "shared::cluster": SHARED, "local": LOCAL}

@@ -12,7 +12,7 @@ from numba_marlin.emulator.cfg import EXIT, successors
 from numba_marlin.emulator.program import PREDICATE, Address, Instruction, Kernel, Not, Pair, Register, Vector
 
 # First operands that are read, although registers, and those that are read as well as written.
-READS_FIRST = {"bar", "barrier", "nanosleep", "brx.idx", "call", "st", "red", "wgmma.mma_async"}
+READS_FIRST = {"bar", "barrier", "nanosleep", "wgmma.mma_async"}
 WRITES_TOO = {"wgmma.mma_async"}
 
 

@@ -17,6 +17,7 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from numba_marlin.emulator.clusters import MAX_BLOCKS
+from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.instructions import root_of
@@ -57,6 +58,11 @@ class Machine:
                 data = np.zeros(variable.size, np.uint8)
                 data[: len(variable.data)] = np.frombuffer(variable.data[: variable.size], np.uint8)
                 self.globals[variable.name] = self.memory.buffer(data, variable.name, readonly=variable.space == "const")
+        for variable in self.module.variables:
+            for at, name, offset in variable.relocations:
+                if name not in self.globals:
+                    raise PtxSyntaxError(f"initialiser of {variable.name}: {name} is no variable in global or constant memory", line=variable.line, text=variable.name)
+                self.globals[variable.name].data[at : at + 8] = np.array([self.globals[name].address + offset], np.uint64).view(np.uint8)
 
     @property
     def entries(self) -> tuple[str, ...]:

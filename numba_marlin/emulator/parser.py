@@ -13,6 +13,7 @@ import struct
 from typing import Callable, Optional
 
 from numba_marlin.emulator.body import Body
+from numba_marlin.emulator.calls import find_functions
 from numba_marlin.emulator.cfg import find_blocks
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.lexer import SPACES, Token, literal, tokenize
@@ -33,6 +34,7 @@ class Parser:
         self.text, self.root_of = text, root_of
         self.tokens, self.at = tokenize(text), 0
         self.result = Module()
+        self.functions = find_functions(self)
 
     def fail(self, detail: str, token: Token | None = None, kind: type = PtxSyntaxError) -> None:
         token = token or (self.tokens[min(self.at, len(self.tokens) - 1)] if self.tokens else Token("", "", 1, 0, 0))
@@ -103,7 +105,7 @@ class Parser:
                 self.next()
                 kernel = self.kernel()
                 self.result.kernels[kernel.name] = kernel
-            elif word == ".func":  # device functions are inlined before they get here; a call names itself
+            elif word == ".func":  # read where it is called
                 if self.skip_until("{", ";") == "{":
                     self.skip_braces()
             elif word in SPACES:
@@ -159,34 +161,53 @@ class Parser:
             while self.take("["):
                 count *= 0 if self.peek() == "]" else self.integer()
                 self.expect("]")
+            self.relocations = []
             data = self.initialiser(bits) if self.take("=") else b""
             # numba-cuda-mlir's dynamic shared memory arrives "demoted": one byte without brackets, standing for [].
             if space == "shared" and count == 1 and bits == 8 and name.startswith("__dynamic_shmem__"):
                 count = 0
-            found.append(Variable(name, space, align or bits // 8, count * bits // 8, data, line))
+            found.append(Variable(name, space, align or bits // 8, count * bits // 8, data, line, tuple(self.relocations)))
             if not self.take(","):
                 break
         self.expect(";")
         return found
 
-    def initialiser(self, bits: int) -> bytes:
+    def initialiser(self, bits: int, at: int = 0) -> bytes:
+        """The bytes from ``at`` on; addresses among them are zeros, and in ``self.relocations``."""
         token = self.peek()
         if token.startswith('"'):
             return self.next().text[1:-1].encode() + b"\0"
         if self.take("{"):
             data = b""
             while not self.take("}"):
-                data += self.initialiser(bits)
+                data += self.initialiser(bits, at + len(data))
                 self.take(",")
             return data
         sign = -1 if self.take("-") else 1
         token = self.next()
+        if token.kind == "name":
+            return self.address(token, bits, at)
         if token.kind != "number":
-            self.fail(f"initialiser {token.text!r} must be a number", token)
+            self.fail(f"initialiser {token.text!r} must be a number or a name", token)
         value = literal(token.text)
         if value.kind == "decimal":
             return struct.pack("<d" if bits == 64 else "<f", sign * value.value)
         return struct.pack("<" + INITIALISER_FORMATS[bits], sign * int(value.value) & (1 << bits) - 1)
+
+    def address(self, token: Token, bits: int, at: int) -> bytes:
+        """name, generic(name), either + offset"""
+        name = token.text
+        if name == "generic":  # the same number, for what has an initialiser
+            self.expect("(")
+            name = self.next().text
+            self.expect(")")
+        offset = self.integer() if self.take("+") else 0
+        if name in self.functions:
+            return struct.pack("<" + INITIALISER_FORMATS[bits], self.functions[name].address + offset)
+        if bits != 64:
+            self.fail(f"the address of {name} needs 64 bits, not {bits}", token)
+        self.relocations.append((at, name, offset))
+        return bytes(8)
 
     def kernel(self) -> Kernel:
         token = self.next()

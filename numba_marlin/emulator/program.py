@@ -135,7 +135,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text); ``data``: initial bytes."""
+    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text); ``data``: initial bytes; ``relocations``: (byte,
+
+    variable, offset) of the addresses that belong into them.
+    """
 
     name: str
     space: str
@@ -143,6 +146,7 @@ class Variable:
     size: int
     data: bytes = b""
     line: int = 0
+    relocations: tuple[tuple[int, str, int], ...] = ()
 
 
 @dataclass(frozen=True)

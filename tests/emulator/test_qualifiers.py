@@ -11,6 +11,15 @@ from tests.emulator.ptx_cases import compute, frame, launch
 LINES = """
 add{}.u32 %r0, %r1, %r2;
 sub{}.f32 %f0, %f1, %f2;
+add.cc{}.u32 %r0, %r1, %r2;
+addc{}.u32 %r0, %r1, %r2;
+sub.cc{}.u32 %r0, %r1, %r2;
+subc{}.u32 %r0, %r1, %r2;
+mad.lo.cc{}.u32 %r0, %r1, %r2, %r3;
+mad.hi.cc{}.u32 %r0, %r1, %r2, %r3;
+madc{}.lo.u32 %r0, %r1, %r2, %r3;
+dp4a{}.u32.u32 %r0, %r1, %r2, %r3;
+dp2a.lo{}.u32.u32 %r0, %r1, %r2, %r3;
 mul{}.lo.u32 %r0, %r1, %r2;
 mad{}.lo.u32 %r0, %r1, %r2, %r3;
 fma{}.rn.f16x2 %r0, %r1, %r2, %r3;
@@ -103,6 +112,9 @@ redux.sync.add{}.u32 %r0, %r1, 0xffffffff;
 elect.sync{} %r0|%q0, 0xffffffff;
 bar.warp.sync{} 0xffffffff;
 mma{}.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3};
+wmma.load.a.sync{}.aligned.row.m16n16k16.global.f16 {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%rd0], %r8;
+wmma.store.d.sync{}.aligned.row.m16n16k16.global.f32 [%rd0], {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, %r8;
+wmma.mma.sync{}.aligned.row.col.m16n16k16.f32.f32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7};
 stmatrix{}.sync.aligned.m8n8.x1.shared.b16 [%r1], {%r0};
 wgmma.mma_async{}.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd0, %rd1, 1, 1, 1, 0, 0;
 wgmma.fence{}.sync.aligned;

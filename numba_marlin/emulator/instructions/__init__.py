@@ -85,6 +85,8 @@ from numba_marlin.emulator.instructions import (  # noqa: E402  (each module reg
     comparison,
     control,
     convert,
+    dot,
+    extended,
     floating,
     half,
     integer,
@@ -94,4 +96,5 @@ from numba_marlin.emulator.instructions import (  # noqa: E402  (each module reg
     tensor,
     warp,
     wgmma,
+    wmma,
 )
