@@ -9,7 +9,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#instructions
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from numba_marlin.emulator.calls import END, Calls
 from numba_marlin.emulator.errors import UnknownInstruction
@@ -29,6 +29,7 @@ from numba_marlin.emulator.program import (
     Symbol,
     Vector,
 )
+from numba_marlin.emulator.scopes import Scope
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.parser import Parser
@@ -46,41 +47,6 @@ SPECIAL_NAMES = {
     f"%{name}.{axis}" for axis in "xyz"
     for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 }  # fmt: skip
-
-
-class Scope:
-    """Names of one ``{ }`` level. ``declared`` maps names to register widths, ``ranges`` prefixes (%r of %r<9>) to
-
-    (width, count); a register gets its place when it is first used, because compilers declare many more than they use.
-    """
-
-    def __init__(self, outer: Optional["Scope"] = None) -> None:
-        self.outer, self.depth = outer, 0 if outer is None else outer.depth + 1
-        self.declared, self.ranges, self.registers, self.labels = {}, {}, {}, {}
-        self.parameters: dict[str, str] = {}  # .param variables of calls: name here -> name in local memory
-
-    def width_of(self, name: str) -> int | None:
-        """Width of a register declared at this very level."""
-        if name in self.declared:
-            return self.declared[name]
-        prefix = name.rstrip("0123456789")
-        width, count = self.ranges.get(prefix, (None, 0))
-        digits = name[len(prefix) :]
-        return width if digits and int(digits) < count and (digits == "0" or digits[0] != "0") else None
-
-    def label(self, name: str) -> int | None:
-        return self._found("labels", name)
-
-    def parameter(self, name: str) -> str | None:
-        return self._found("parameters", name)
-
-    def _found(self, table: str, name: str):
-        scope = self
-        while scope is not None:
-            if name in getattr(scope, table):
-                return getattr(scope, table)[name]
-            scope = scope.outer
-        return None
 
 
 class Body:
@@ -153,12 +119,6 @@ class Body:
             if token.text in self.scope.labels:
                 p.fail(f"label {token.text} is declared twice", token)
             self.scope.labels[token.text] = len(self.pending)
-
-    @staticmethod
-    def new_scope(outer: Optional[Scope], depth: int) -> Scope:
-        scope = Scope(outer)
-        scope.depth = depth
-        return scope
 
     def leave_scope(self, scope: Scope) -> None:
         # A scope of the same depth may reuse the places: it cannot be alive at the same time. An outer one could.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from numba_marlin.emulator.errors import UnknownInstruction
 from numba_marlin.emulator.lexer import Token
 from numba_marlin.emulator.program import TYPE_BITS, Immediate, Register, Symbol, Variable
+from numba_marlin.emulator.scopes import Scope
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.body import Body
@@ -161,7 +162,7 @@ class Calls:
             p.fail(f"{function.name} takes {len(function.parameters)} parameters and gives {len(function.results)} results", token)
         back, outer, location = p.at, body.scope, body.location
         self.stack.append(function.name)
-        body.scope = body.new_scope(None, outer.depth + 1)
+        body.scope = Scope(depth=outer.depth + 1)
         body.scope.parameters.update({name: own for (name, _), own in zip((*function.results, *function.parameters), (*results, *given))})
         p.at = function.body
         inner = body.scope

@@ -152,7 +152,7 @@ def test_a_qualifier_nobody_knows_is_refused_by_name(line):
     "add.sat.bf16 %h0, %h1, %h2;", "mul.sat.bf16x2 %r0, %r1, %r2;", "sub.ftz.bf16 %h0, %h1, %h2;", "fma.rn.sat.bf16x2 %r0, %r1, %r2, %r3;",
     "min.ftz.bf16 %h0, %h1, %h2;", "abs.ftz.bf16x2 %r0, %r1;", "setp.lt.ftz.bf16 %q0, %h0, %h1;", "setp.lt.ftz.f64 %q0, %fd0, %fd1;",
     "setp.lt.ftz.s32 %q0, %r0, %r1;", "fma.rn.ftz.f64 %fd0, %fd1, %fd2, %fd3;", "fma.rn.sat.f64 %fd0, %fd1, %fd2, %fd3;",
-    "min.ftz.f64 %fd0, %fd1, %fd2;", "abs.ftz.f64 %fd0, %fd1;", "rcp.approx.ftz.f64 %fd0, %fd1;", "add.approx.f32 %f0, %f1, %f2;",
+    "min.ftz.f64 %fd0, %fd1, %fd2;", "abs.ftz.f64 %fd0, %fd1;", "rcp.approx.f64 %fd0, %fd1;", "sqrt.approx.ftz.f64 %fd0, %fd1;", "add.approx.f32 %f0, %f1, %f2;",
     "cvt.rn.ftz.f16.f64 %h0, %fd0;", "cvt.rn.sat.f16x2.f32 %r0, %f0, %f1;", "slct.ftz.b32.s32 %r0, %r1, %r2, %r3;",
     "red.global.ftz.add.f32 [%rd0], %f0;", "red.global.min.f32 [%rd0], %f0;", "atom.global.exch.f16 %h0, [%rd0], %h1;",
     "mma.sync.aligned.m16n8k8.row.col.f16.bf16.bf16.f16 {%r0, %r1}, {%r2, %r3}, {%r4}, {%r0, %r1};",
