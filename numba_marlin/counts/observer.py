@@ -1,6 +1,6 @@
 """Counting while the machine runs: a listener on its memory accesses, and what is known without listening.
 
-``Observer.access`` is the machine's ``watch``; how often each instruction ran comes from the run's result. Requests of one instruction are those
+``Observer.access`` is the machine's ``watch`` and its ``requests``; how often each instruction ran comes from the run's result. Requests of one instruction are those
 of its warps, whatever order the machine ran them in, so the counts do not depend on the schedule (but for loops that wait).
 """
 
@@ -27,15 +27,10 @@ KINDS = {"cp.async": "cp.async", "cp.async.bulk": "bulk", "cp.async.bulk.tensor"
 GENERIC = "generic"
 
 
-def count(machine: Machine, entry: str | None = None, watch=None, **launch) -> tuple[RunResult, Counts]:
-    """Run a kernel and count. ``launch``: what Machine.run takes; ``watch``: another listener, called first."""
+def count(machine: Machine, entry: str | None = None, **launch) -> tuple[RunResult, Counts]:
+    """Run a kernel and count. ``launch``: what Machine.run takes, but for its listeners."""
     observer = Observer(machine, entry)
-
-    def both(access: Access) -> None:
-        watch(access)
-        observer.access(access)
-
-    result = machine.run(entry, watch=observer.access if watch is None else both, **launch)
+    result = machine.run(entry, watch=observer.access, requests=observer.access, **launch)
     return result, observer.counts(result)
 
 
@@ -53,7 +48,7 @@ class Observer:
         self.local: Counter = Counter()
 
     def access(self, access: Access) -> None:
-        """One access of the machine (its ``watch``)."""
+        """One access, or one request."""
         kind, space, pc = access.kind, access.space, access.ins.pc
         if kind in ("bulk-read", "bulk-write"):
             self._bulk(access, WRITES if kind == "bulk-write" else READS)
@@ -123,7 +118,7 @@ class Observer:
 
     def counts(self, result: RunResult) -> Counts:
         """What was counted in the run that returned ``result``."""
-        live, names, lines = live_words(self.kernel), phases(self.machine.module, self.kernel), sources(self.machine.module, self.kernel)
+        live, names, lines = live_words(self.kernel), phases(self.machine.module, self.kernel), sources(self.kernel)
         instructions = []
         for ins, executed in zip(self.kernel.instructions, result.executed):
             tally = Tally(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from numba_marlin.emulator.program import Kernel, Location, Module
+from numba_marlin.emulator.program import Kernel, Module
 
 _ENTRY = "marlin_"  # what entries of this package begin with
 LAMBDA = "_3clambda_3e"  # Numba's escape of <lambda>
@@ -25,26 +25,18 @@ def plain_name(mangled: str) -> str:
     return name or mangled
 
 
-def sources(module: Module, kernel: Kernel) -> list[str | None]:
+def sources(kernel: Kernel) -> list[str | None]:
     """For every pc "file:line", or None."""
-    return [
-        None if ins.location is None or not ins.location.line else f"{module.files.get(ins.location.file, ins.location.file)}:{ins.location.line}"
-        for ins in kernel.instructions
-    ]
+    return [kernel.source_of(ins) if ins.source is not None and ins.source[1] else None for ins in kernel.instructions]
 
 
 def phases(module: Module, kernel: Kernel) -> list[str]:
     """For every pc the name of its phase."""
     own = kernel.name[len(_ENTRY) :] if kernel.name.startswith(_ENTRY) else plain_name(kernel.name)
-    located = [ins.location for ins in kernel.instructions]
-    if not any(location is not None and location.function for location in located):
-        return [own if source is None else source for source in sources(module, kernel)]
-    named = {label: plain_name(module.strings.get(label, label)) for label in {location.function for location in located if location is not None} - {None}}
-    owner = {(each.file, each.line): named.get(each.function, own) for each in located if each is not None}
-    return [own if each is None else _verb(each, named, owner, own) for each in located]
-
-
-def _verb(location: Location, named: dict, owner: dict, own: str) -> str:
-    """The function's name; of a lambda, which has none, the caller's, if a line of it was seen."""
-    name = named.get(location.function, own)
-    return owner.get(location.inlined_at, "<lambda>") if name == LAMBDA else name
+    names = {label: plain_name(module.strings.get(label, label)) for label in {ins.inlined[0] for ins in kernel.instructions if ins.inlined}}
+    if not names:
+        return [own if source is None else source for source in sources(kernel)]
+    verbs = [names[ins.inlined[0]] if ins.inlined else own for ins in kernel.instructions]
+    owner = {ins.source: verb for ins, verb in zip(kernel.instructions, verbs)}
+    # a lambda has no name: it belongs to its caller, if a line of it was seen
+    return [owner.get(ins.inlined[1], "<lambda>") if verb == LAMBDA else verb for ins, verb in zip(kernel.instructions, verbs)]

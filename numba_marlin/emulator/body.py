@@ -20,7 +20,6 @@ from numba_marlin.emulator.program import (
     Immediate,
     Instruction,
     Kernel,
-    Location,
     Not,
     Pair,
     Register,
@@ -57,7 +56,7 @@ class Body:
         self.scope = Scope()
         self.free: dict[tuple[int, int], list[int]] = {}  # (depth, width) -> places that closed scopes have left
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
-        self.location: Location | None = None
+        self.source, self.inlined = None, None
         self.calls = Calls(self)
         self.tables: dict[str, list[str]] = {}  # .branchtargets
 
@@ -94,7 +93,7 @@ class Body:
             elif word == ".pragma":
                 p.skip_until(";")
             elif word == ".loc":
-                self.location = p.location()
+                self.source, self.inlined = p.location()
             elif word == ".file":
                 p.file()
             elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
@@ -212,7 +211,7 @@ class Body:
         fields = dict(
             line=first.line, text=" ".join(p.text[first.start : max(end.end, first.end)].split()), opcode=opcode, root=root,
             modifiers=tuple(m for m in opcode[len(root) :].split(".") if m), operands=operands, guard=guard,
-            guard_negated=negated, location=self.location,
+            guard_negated=negated, source=self.source, inlined=self.inlined,
         )  # fmt: skip
         self.pending.append((fields, self.scope, label, first))
 

@@ -160,7 +160,7 @@ class Calls:
             p.fail(f"{function.name} calls itself: recursion is not implemented, rewrite it as a loop", token, UnknownInstruction)
         if (len(results), len(given)) != (len(function.results), len(function.parameters)):
             p.fail(f"{function.name} takes {len(function.parameters)} parameters and gives {len(function.results)} results", token)
-        back, outer, location = p.at, body.scope, body.location
+        back, outer, source = p.at, body.scope, (body.source, body.inlined)
         self.stack.append(function.name)
         body.scope = Scope(depth=outer.depth + 1)
         body.scope.parameters.update({name: own for (name, _), own in zip((*function.results, *function.parameters), (*results, *given))})
@@ -170,7 +170,7 @@ class Calls:
         inner.labels[END] = len(body.pending)
         body.leave_scope(inner)
         self.stack.pop()
-        p.at, body.scope, body.location = back, outer, location
+        p.at, body.scope, (body.source, body.inlined) = back, outer, source
 
     def _indirect(self, token: Token, prototype: str | None, results: tuple, given: tuple) -> None:
         body, p = self.body, self.p

@@ -91,6 +91,7 @@ class Machine:
         watch: Callable | None = None,
         max_instructions: int = DEFAULT_BUDGET,
         cluster: Sequence[int] | int | None = None,
+        requests: Callable | None = None,
     ) -> RunResult:
         """Run a whole grid.
 
@@ -99,7 +100,7 @@ class Machine:
         get free). ``seed``: None for the deterministic order, an int for a random legal one. ``observer(ins, lanes)``
         sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
         of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple; None
-        for what the kernel declares, else 1.
+        for what the kernel declares, else 1. ``requests(access)`` sees what atomics and asynchronous copies ask for, as a whole.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
@@ -127,6 +128,7 @@ class Machine:
                 kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident, cluster
             )
             execution.memory.watch = watch
+            execution.memory.requests = requests
             scheduler = Scheduler(execution, seed, observer, max_instructions)
             scheduler.run()
         opcodes: Counter = Counter()

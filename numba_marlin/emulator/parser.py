@@ -17,7 +17,7 @@ from numba_marlin.emulator.calls import find_functions
 from numba_marlin.emulator.cfg import find_blocks
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.lexer import SPACES, Token, literal, tokenize
-from numba_marlin.emulator.program import TYPE_BITS, Kernel, Location, Module, Parameter, Variable
+from numba_marlin.emulator.program import TYPE_BITS, Kernel, Module, Parameter, Variable
 
 LINE_DIRECTIVES = {".version", ".target", ".address_size"}
 LINKAGE = {".visible", ".extern", ".weak", ".common"}
@@ -117,14 +117,15 @@ class Parser:
     def file(self) -> None:
         """.file number "name", ..."""
         words = self.skip_line()
-        self.result.files[int(words[1])] = words[2].strip('"')
+        self.result.files[words[1]] = words[2].strip('"')
 
-    def location(self) -> Location:
-        """.loc file line column{, function_name label{+offset}, inlined_at file line column}"""
+    def location(self) -> tuple:
+        """.loc file line column{, function_name label{+offset}, inlined_at file line column}: (source, inlined) of an Instruction."""
         words = self.skip_line()
-        function = words[words.index("function_name") + 1] if "function_name" in words else None
-        at = words.index("inlined_at") + 1 if "inlined_at" in words else None
-        return Location(int(words[1]), int(words[2]), function, None if at is None else (int(words[at]), int(words[at + 1])))
+        if "function_name" not in words or "inlined_at" not in words:
+            return (words[1], int(words[2])), None
+        at = words.index("inlined_at") + 1
+        return (words[1], int(words[2])), (words[words.index("function_name") + 1], (words[at], int(words[at + 1])))
 
     def section(self) -> None:
         """.section name { ... }: kept are the labelled strings of .debug_str, to which ``function_name`` refers."""
@@ -211,7 +212,7 @@ class Parser:
 
     def kernel(self) -> Kernel:
         token = self.next()
-        kernel = Kernel(token.text, line=token.line)
+        kernel = Kernel(token.text, line=token.line, files=self.result.files)
         offset = 0
         if self.take("("):
             while not self.take(")"):

@@ -88,24 +88,13 @@ class Sink:
 Operand = Union[Register, Immediate, Symbol, Special, Vector, Address, Pair, Not, Sink]
 
 
-@dataclass(frozen=True)
-class Location:
-    """What a .loc says: a line of the program's source. ``file`` is a key of Module.files; ``function`` the key in Module.strings of the
-
-    inlined function that the line belongs to, None for the kernel itself; ``inlined_at`` (file, line) where it was inlined.
-    """
-
-    file: int
-    line: int
-    function: str | None = None
-    inlined_at: tuple[int, int] | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Instruction:
     """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers`` the dotted rest.
 
-    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p), ``location`` the .loc before it.
+    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p). ``source``: (number of a file, line)
+    of the last .loc before it; ``inlined``: (label in Module.strings, (number of a file, line)) if that .loc says which inlined function the line is
+    of, and where it was inlined.
     """
 
     pc: int
@@ -118,7 +107,8 @@ class Instruction:
     guard: Register | None = None
     guard_negated: bool = False
     target: int | None = None
-    location: Location | None = None
+    source: tuple[str, int] | None = None
+    inlined: tuple[str, tuple[str, int]] | None = None
 
     @property
     def type(self) -> str:
@@ -181,6 +171,11 @@ class Kernel:
     cluster: tuple[int, int, int] | None = None  # blocks of a cluster, if the text says so
     min_blocks: int = 1
     line: int = 0
+    files: dict[str, str] = field(default_factory=dict)  # of the module, by number
+
+    def source_of(self, ins: Instruction) -> str:
+        """"file:line" that ``ins`` was compiled from, if the text says so."""
+        return f"{self.files.get(ins.source[0], 'file ' + ins.source[0])}:{ins.source[1]}" if ins.source else ""
 
 
 @dataclass(eq=False)
@@ -189,5 +184,5 @@ class Module:
     target: str = ""
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, Kernel] = field(default_factory=dict)
-    files: dict[int, str] = field(default_factory=dict)  # of .file
+    files: dict[str, str] = field(default_factory=dict)
     strings: dict[str, str] = field(default_factory=dict)  # labels of .debug_str: mangled names of inlined functions

@@ -180,9 +180,7 @@ st.global.u32 [%rd1], %r1;
 def test_who_is_not_asked_pays_nothing(monkeypatch):
     machine = Machine(frame("st.global.u32 [%p0], %t;\nred.global.add.u32 [%p0], 1;", 1))
     address = machine.memory.buffer(np.zeros(1, np.uint32), "x").address
-    heard = []
-    counts.count(machine, "k", watch=heard.append, args=[address])
-    assert [access.kind for access in heard][:2] == ["store", "atomic-request"]
+    counts.count(machine, "k", args=[address])
     monkeypatch.setattr(memory, "Access", None)  # whoever makes one now fails
     machine.run("k", args=[address])
     with pytest.raises(TypeError):
