@@ -250,7 +250,11 @@ class Parser:
         align, kind = None, None
         while self.peek().startswith("."):
             word = self.next().text
-            if word == ".align":
+            if word == ".ptr":  # what comes is about what it points to
+                while self.peek() in (".global", ".shared", ".local", ".const", ".align"):
+                    if self.next().text == ".align":
+                        self.integer()
+            elif word == ".align":
                 align = self.integer()
             elif word[1:] in TYPE_BITS:
                 kind = word[1:]

@@ -92,8 +92,9 @@ def test_the_decode_kernel_wastes_nothing_but_half_a_sector_of_an_output_row():
 
 @pytest.mark.parametrize("name, words", [("one word, one warpgroup", 1), ("two words", 2), ("four words", 4)])
 def test_the_hopper_kernel_reads_weights_once_a_row_of_tiles(name, words):
-    """Every lane reads ``words`` of its 16 bytes of weights from shared memory: with fewer than four, lanes lie four words apart and banks are
-    wasted. The configurations that are chosen for large problems read all four."""
+    """Every lane reads ``words`` of its 16 bytes of weights from shared memory: with fewer than four, lanes lie four words apart and share banks,
+    4 / words of them each. (The more rows a tile has, the fewer words there are registers for: 256 rows leave one. There a k16 step of a
+    warpgroup takes 16 wavefronts for weights instead of 4, beside 64 by which wgmma reads the activations.)"""
     m, n, k = 32, 256, 256
     config = test_wgmma.replace(test_wgmma.ARRANGEMENTS[name], group_blocks=4)
     found = counted(test_wgmma.KERNEL, m, n, k, 64, config=config)
