@@ -83,7 +83,7 @@ class Body:
                 self.scope = outer.pop()
             elif word == ";":
                 p.next()
-            elif word == ".reg":
+            elif word == ".reg" or word.startswith(".reg."):  # fp16 headers leave out the space
                 self.registers()
             elif word == ".param":
                 self.calls.declare()
@@ -126,8 +126,8 @@ class Body:
 
     def registers(self) -> None:
         p = self.p
-        p.next()
-        kind = p.next().text[1:]
+        fused = p.next().text[len(".reg.") :]
+        kind = fused or p.next().text[1:]
         if kind not in TYPE_BITS:
             p.fail(f"registers of type {kind!r} are not supported")
         width = max(16, TYPE_BITS[kind]) if kind != "pred" else TYPE_BITS[kind]

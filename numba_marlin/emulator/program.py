@@ -13,7 +13,7 @@ PREDICATE = 1
 TYPE_BITS = {
     "pred": PREDICATE,
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
-    "f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64,
+    "f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "f32": 32, "f64": 64,
 }  # fmt: skip
 
 

@@ -382,3 +382,28 @@ def test_tiled_ptx_with_guarded_inline_assembly_and_debug_tables():
     assert (out == x.sum(axis=1)).all()
     assert {phase.name for phase in counted.phases} == {"row_sums", "sum"} and counted.buffer("x").reads.coalescing == 100
     assert counted.instructions[-2].source == "/home/somebody/sums.py:10"
+
+
+def test_maths_of_halves_and_integers_side_by_side():
+    h = fixed((RANDOM.standard_normal((33, 2)) * 2 + 0.01).astype(np.float16))
+    x = fixed(RANDOM.integers(0, 2**32, 33, dtype=np.uint32))
+    out, u = np.zeros((32, 8), np.float32), np.zeros((32, 8), np.uint32)
+    run("halves", "halves", [h, out, x, u], arch="sm_90")
+    a, b = h[:32, 0].astype(np.float64), h[:32, 1].astype(np.float64)
+    expected = [np.exp2(a), np.exp(a), np.log(np.abs(a)), np.sin(a), np.sqrt(np.abs(b)), 1 / b, np.tanh(a), np.exp2(b)]
+    for i, each in enumerate(expected):
+        assert np.allclose(out[:, i], each, rtol=2**-10, atol=2**-12), i
+    p, q = x[:32], x[1:]
+    assert (u[:, 0] == np.where(h[:-1] > h[1:], [0xFFFF, 0xFFFF0000], 0).sum(axis=1)).all()
+    for i in range(32):
+        bytes_p, bytes_q = ([int(word) >> 8 * n & 255 for n in range(4)] for word in (p[i], q[i]))
+        signed_p, signed_q = ([wrapped(byte, 8) for byte in each] for each in (bytes_p, bytes_q))
+        halves_p, halves_q = ([wrapped(int(word) >> 16 * n, 16) for n in range(2)] for word in (p[i], q[i]))
+        bits = [n for n in range(32) if int(p[i]) >> n & 1]
+        assert list(map(int, u[i, 1:])) == [
+            sum(abs(s - t) << 8 * n for n, (s, t) in enumerate(zip(bytes_p, bytes_q))), sum(abs(s - t) for s, t in zip(signed_p, signed_q)),
+            sum((max(s, t) & 0xFFFF) << 16 * n for n, (s, t) in enumerate(zip(halves_p, halves_q))),
+            sum((max(wrapped(s + t, 16), 7) & 0xFFFF) << 16 * n for n, (s, t) in enumerate(zip(halves_p, halves_q))),
+            bits[2] if len(bits) > 2 else 0xFFFFFFFF, bits[-2] if len(bits) > 1 else 0xFFFFFFFF,
+            sum((min(127, max(-128, s + t)) & 255) << 8 * n for n, (s, t) in enumerate(zip(signed_p, signed_q))),
+        ]  # fmt: skip

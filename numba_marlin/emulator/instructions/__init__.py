@@ -94,6 +94,7 @@ from numba_marlin.emulator.instructions import (  # noqa: E402  (each module reg
     mbarrier,
     move,
     tensor,
+    video,
     warp,
     wgmma,
     wmma,

@@ -11,7 +11,7 @@ import numpy as np
 
 from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, refuse, type_of, unsupported
-from numba_marlin.emulator.instructions.integer import arithmetic_for
+from numba_marlin.emulator.instructions.integer import ARITHMETIC, arithmetic_for
 
 MODES = ("rn", "rz", "rm", "rp")
 
@@ -214,9 +214,12 @@ for _root in ("rcp", "sqrt", "rsqrt"):
 @instruction("ex2", "lg2", "sin", "cos", "tanh")
 def transcendental(ins, m):
     """As ``unary``, for opcodes that only exist for floats."""
-    if ins.types != ["f32"]:
-        raise unsupported(ins, "only f32 is implemented")
-    return unary(ins, m, "f32")
+    if ins.types == ["f32"]:
+        return unary(ins, m, "f32")
+    handler = ARITHMETIC.get((ins.root, ins.types[-1] if len(ins.types) == 1 else ""))
+    if handler is None:
+        raise unsupported(ins, f"type {'.'.join(ins.types) or '(none)'} is not implemented")
+    return handler(ins, m, ins.types[-1])
 
 
 @instruction("copysign")
