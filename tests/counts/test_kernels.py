@@ -67,6 +67,8 @@ def test_line_numbers_change_nothing_but_lines():
         return [line for line in without_tables.splitlines() if line.strip() and not re.match(r"\s*(\.loc|\.file|//|\$L__tmp\d+:)", line)]
 
     plain, with_lines = (compiler.build(test_decode.KERNEL, test_decode.PLAIN, line_info=line_info).ptx for line_info in (False, True))
+    with pytest.raises(ValueError, match="line_info is what compiler='numba-cuda' can do"):
+        compiler.build(test_decode.KERNEL, test_decode.PLAIN, compiler="numba-cuda-mlir", line_info=True)
     assert ".loc" not in plain and "inlined_at" in with_lines and code(plain) == code(with_lines)
 
 
