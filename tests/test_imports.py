@@ -15,7 +15,7 @@ from numba_marlin.heuristics import Problem
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "kernels", "devices", "heuristics", "tuned", "bench"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "counts", "kernels", "devices", "heuristics", "tuned", "bench"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
@@ -24,6 +24,7 @@ ALLOWED = {
     "hostloops": {"formats"},
     "testing": {"emulator", "formats", "quantize", "reference"},
     "emulator": {"layout"},
+    "counts": {"emulator"},
     "isa": set(),
     "kernels": {"layout"},
     "compiler": {"errors", "isa", "kernels"},

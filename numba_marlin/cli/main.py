@@ -23,6 +23,7 @@ VERBS = {
     "explain": "numba_marlin.cli.explain",
     "bench": "numba_marlin.cli.bench",
     "compare": "numba_marlin.cli.compare",
+    "machine": "numba_marlin.cli.machine",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
@@ -33,6 +34,7 @@ examples:
   numba-marlin info
   numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin bench --shapes llama-3-8b --m 1,16,64
+  numba-marlin machine run kernel.ptx --block 128 --args out:f32[128]
 """
 
 
@@ -91,10 +93,12 @@ def main(argv: list[str] | None = None) -> int:
 def _exit_code(error: Exception) -> int | None:
     """The exit code of an error that is no bug of this package; None for one that deserves its traceback."""
     from numba_marlin.compiler.errors import MissingCompiler
-    from numba_marlin.emulator.errors import MachineError
+    from numba_marlin.emulator.errors import MachineError, PtxSyntaxError, UnknownInstruction
 
-    if isinstance(error, (CapabilityMissing, MissingCompiler)):
+    if isinstance(error, (CapabilityMissing, MissingCompiler, UnknownInstruction)):
         return MISSING
+    if isinstance(error, PtxSyntaxError):
+        return USAGE
     if isinstance(error, MachineError):  # the PTX machine caught the kernel at something
         return CHECK_FAILED
     return USAGE if isinstance(error, (ValueError, TypeError, OSError, MemoryError)) else None

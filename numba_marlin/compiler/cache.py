@@ -61,12 +61,12 @@ def _for_temporary_files():
     return tempfile.gettempdir()
 
 
-def cache_key(kernel, config, target: str, compiler: str, versions: dict[str, str]) -> str:
+def cache_key(kernel, config, target: str, compiler: str, versions: dict[str, str], line_info: bool = False) -> str:
     """SHA-256 in hex of all that the compiled kernel depends on."""
     settings = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_") and not name.startswith("NUMBA_MARLIN_")}
     material = [MAGIC.decode(), package_digest(), _source_digest(kernel.make), kernel.name, repr(config), repr(tuple(kernel.parameters)),
                 repr(kernel.threads(config)), repr(kernel.shared_bytes(config)), target, compiler, repr(sorted(versions.items())),
-                _tool_identity(), repr(sorted(settings.items()))]
+                _tool_identity(), repr(sorted(settings.items())), repr(line_info)]
     return hashlib.sha256("\0".join(material).encode()).hexdigest()
 
 

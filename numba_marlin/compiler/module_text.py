@@ -38,6 +38,11 @@ def pass_by_value(ptx: str, entry: str, indices) -> str:
     return ptx
 
 
+def files_of_package(ptx: str) -> str:
+    """PTX whose .file directives name files of this package from the package on, wherever it is installed."""
+    return re.sub(r'^(\s*\.file\s+\d+ ")[^"\n]*[/\\](numba_marlin[/\\][^"\n]*")', r"\1\2", ptx, flags=re.MULTILINE)
+
+
 def cluster_of(ptx: str, blocks: int) -> str:
     """PTX whose kernel is launched in clusters of ``blocks`` blocks along x."""
     return re.sub(r"^(\.maxntid [^\n]*)$", rf"\1\n.reqnctapercluster {blocks}, 1, 1", ptx, count=1, flags=re.MULTILINE) if blocks > 1 else ptx

@@ -1,6 +1,7 @@
 """Kernels to PTX with numba-cuda: everything that depends on its internals. No GPU and no driver are needed.
 
-``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the sister module ``numba_cuda_mlir``.
+``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the sister module ``numba_cuda_mlir``; only here
+with line numbers, too.
 numba is imported when the first of the two is called.
 """
 from __future__ import annotations
@@ -38,34 +39,63 @@ def _numba():
             import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
             from llvmlite import ir
             from numba import cuda, types
-            from numba.cuda import dispatcher
+            from numba.cuda import debuginfo, dispatcher
             from numba.cuda.extending import intrinsic
             from numba.cuda.typing.context import BaseContext
     except ImportError as error:
         raise MissingCompiler(f"numba-cuda cannot be imported ({error}); install it with {INSTALL}") from error
-    return SimpleNamespace(ir=ir, cuda=cuda, types=types, dispatcher=dispatcher, intrinsic=intrinsic, typing_context=BaseContext)
+    return SimpleNamespace(ir=ir, cuda=cuda, types=types, dispatcher=dispatcher, debuginfo=debuginfo, intrinsic=intrinsic, typing_context=BaseContext)
 
 
 @lru_cache(maxsize=None)
-def language() -> Language:
+def language(line_info: bool = False) -> Language:
     with _lock:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
-        ptx = ptx_module(_make_intrinsic)
+        ptx = ptx_module(_make_intrinsic) if not line_info else language().ptx
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven times faster (ampere: 4.4 s instead of 29 s)
-        device = cuda.jit(device=True, forceinline=True)
+        jit = cuda.jit(device=True, forceinline=True, **({"lineinfo": True} if line_info else {}))
+        device = (lambda function: jit(_plainly_named(function))) if line_info else jit
         return Language(NAME, cuda, ptx, device, _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64,
                         types.float32)
 
 
-def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm)."""
+def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1, line_info: bool = False) -> str:
+    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm). With ``line_info``, which its device
+    functions (of ``language(True)``) must share, .loc directives say which line and which inlined function an instruction comes from."""
     numba = _numba()
     kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
+    options = {"device": False, "abi": "numba", "cc": capability, "launch_bounds": (threads, blocks_per_sm)}
     with _lock, _pretended_device(capability), without_collection(), remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass):
-        return numba.cuda.compile(function, signature, device=False, abi="numba", cc=capability, launch_bounds=(threads, blocks_per_sm))[0]
+        if not line_info:
+            return numba.cuda.compile(function, signature, **options)[0]
+        with _lines_only():
+            return numba.cuda.compile(_plainly_named(function), signature, lineinfo=True, **options)[0]
+
+
+def _plainly_named(function):
+    """The function, without the "<locals>" of closures in its name: libnvvm refuses debug information with such names."""
+    function.__qualname__ = function.__name__
+    return function
+
+
+@contextmanager
+def _lines_only():
+    """While a kernel is compiled with line numbers, numba-cuda keeps quiet about variables: libnvvm fails on what it says about arrays, and
+    nothing of it may change the code. ("Symbol name with unsupported characters", numba-cuda 0.30.4.)"""
+    builder = _numba().debuginfo.CUDADIBuilder
+    quiet = {name: getattr(builder, name) for name in ("mark_variable", "update_variable")}
+    for name in quiet:
+        setattr(builder, name, lambda *args, **kwargs: None)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Could not find source for function")  # of a lambda: its lines are known all the same
+            yield
+    finally:
+        for name, method in quiet.items():
+            setattr(builder, name, method)
 
 
 @contextmanager

@@ -8,8 +8,10 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#instructions
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+import re
+from typing import TYPE_CHECKING
 
+from numba_marlin.emulator.calls import END, Calls
 from numba_marlin.emulator.errors import UnknownInstruction
 from numba_marlin.emulator.lexer import SPACES, Token, literal
 from numba_marlin.emulator.program import (
@@ -26,10 +28,14 @@ from numba_marlin.emulator.program import (
     Symbol,
     Vector,
 )
+from numba_marlin.emulator.scopes import Scope
 
 if TYPE_CHECKING:
     from numba_marlin.emulator.parser import Parser
 
+LOCAL_PARAMETER = re.compile(r"\.param(::func)?")  # of a call: it lies in local memory
+# What is rewritten as other instructions here.
+CALLS, INDEXED_BRANCHES = {"call", "call.uni"}, {"brx.idx", "brx.idx.uni"}
 # Opcodes whose last operand is a label of the program.
 BRANCHES = {"bra"}
 SPECIAL_NAMES = {
@@ -42,45 +48,25 @@ SPECIAL_NAMES = {
 }  # fmt: skip
 
 
-class Scope:
-    """Names of one ``{ }`` level. ``declared`` maps names to register widths, ``ranges`` prefixes (%r of %r<9>) to
-
-    (width, count); a register gets its place when it is first used, because compilers declare many more than they use.
-    """
-
-    def __init__(self, outer: Optional["Scope"] = None) -> None:
-        self.outer, self.depth = outer, 0 if outer is None else outer.depth + 1
-        self.declared, self.ranges, self.registers, self.labels = {}, {}, {}, {}
-
-    def width_of(self, name: str) -> int | None:
-        """Width of a register declared at this very level."""
-        if name in self.declared:
-            return self.declared[name]
-        prefix = name.rstrip("0123456789")
-        width, count = self.ranges.get(prefix, (None, 0))
-        digits = name[len(prefix) :]
-        return width if digits and int(digits) < count and (digits == "0" or digits[0] != "0") else None
-
-    def label(self, name: str) -> int | None:
-        scope = self
-        while scope is not None:
-            if name in scope.labels:
-                return scope.labels[name]
-            scope = scope.outer
-        return None
-
-
 class Body:
     """The statements of one kernel."""
 
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
         self.p, self.kernel = parser, kernel
         self.scope = Scope()
-        self.source: tuple[str, int] | None = None
         self.free: dict[tuple[int, int], list[int]] = {}  # (depth, width) -> places that closed scopes have left
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
+        self.source, self.inlined = None, None
+        self.calls = Calls(self)
+        self.tables: dict[str, list[str]] = {}  # .branchtargets
 
     def parse(self) -> None:
+        self.statements()
+        self.kernel.variables += self.calls.variables.values()
+        self.resolve()
+
+    def statements(self) -> None:
+        """Up to and with the closing brace of this level."""
         p, outer = self.p, []
         while True:
             word = p.peek()
@@ -93,40 +79,55 @@ class Body:
                 self.scope = Scope(self.scope)
             elif word == "}":
                 p.next()
-                # A scope of the same depth may reuse the places: it cannot be alive at the same time. An outer one could.
-                for register in self.scope.registers.values():
-                    self.free.setdefault((self.scope.depth, register.width), []).append(register.index)
+                self.leave_scope(self.scope)
                 self.scope = outer.pop()
             elif word == ";":
                 p.next()
-            elif word == ".reg":
+            elif word == ".reg" or word.startswith(".reg."):  # fp16 headers leave out the space
                 self.registers()
+            elif word == ".param":
+                self.calls.declare()
             elif word in SPACES:
-                self.kernel.variables += p.variables()
+                known = {variable.name for variable in self.kernel.variables}  # a function that is called twice declares its own twice
+                self.kernel.variables += [variable for variable in p.variables() if variable.name not in known]
             elif word == ".pragma":
                 p.skip_until(";")
-            elif word in (".loc", ".file"):
-                words = p.skip_line()
-                if word == ".loc":
-                    self.source = words[1], int(words[2])
-                else:
-                    self.kernel.files[words[1]] = words[2].strip('"')
+            elif word == ".loc":
+                self.source, self.inlined = p.location()
+            elif word == ".file":
+                p.file()
             elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
-                token = p.next()
-                p.next()
-                if token.text in self.scope.labels:
-                    p.fail(f"label {token.text} is declared twice", token)
-                self.scope.labels[token.text] = len(self.pending)
+                self.label()
             elif word.startswith("."):
                 p.fail(f"unknown directive {word!r} in {self.kernel.name}")
             else:
                 self.instruction()
-        self.resolve()
+
+    def label(self) -> None:
+        p = self.p
+        token = p.next()
+        p.next()
+        if p.peek() == ".callprototype":
+            self.calls.prototype(token.text)
+        elif p.take(".branchtargets"):
+            self.tables[token.text] = [p.next().text]
+            while p.take(","):
+                self.tables[token.text].append(p.next().text)
+            p.expect(";")
+        else:
+            if token.text in self.scope.labels:
+                p.fail(f"label {token.text} is declared twice", token)
+            self.scope.labels[token.text] = len(self.pending)
+
+    def leave_scope(self, scope: Scope) -> None:
+        # A scope of the same depth may reuse the places: it cannot be alive at the same time. An outer one could.
+        for register in scope.registers.values():
+            self.free.setdefault((scope.depth, register.width), []).append(register.index)
 
     def registers(self) -> None:
         p = self.p
-        p.next()
-        kind = p.next().text[1:]
+        fused = p.next().text[len(".reg.") :]
+        kind = fused or p.next().text[1:]
         if kind not in TYPE_BITS:
             p.fail(f"registers of type {kind!r} are not supported")
         width = max(16, TYPE_BITS[kind]) if kind != "pred" else TYPE_BITS[kind]
@@ -179,8 +180,18 @@ class Body:
         token = p.next()
         opcode = token.text
         root = p.root_of(opcode) if token.kind == "name" else None
+        if opcode in CALLS:
+            self.calls.call(first, guard, negated)
+            return
+        if opcode in INDEXED_BRANCHES:
+            self.indexed_branch(first, guard)
+            return
         if root is None:
             p.fail(f"unknown instruction {opcode!r}", token, UnknownInstruction)
+        if root == "ret" and self.calls.stack:
+            p.expect(";")
+            self.emit(first, "bra", (), guard, negated, END)
+            return
         label, operands = None, []
         if root in BRANCHES:
             label = p.next().text
@@ -188,13 +199,42 @@ class Body:
             operands.append(self.operand())
             while p.take(","):
                 operands.append(self.operand())
-        end = p.expect(";")
+        p.expect(";")
+        if "param" in opcode and any(self.calls.is_parameter(operand) for operand in operands):
+            opcode = LOCAL_PARAMETER.sub(".local", opcode)
+        self.emit(first, opcode, tuple(operands), guard, negated, label)
+
+    def emit(self, first: Token, opcode: str, operands: tuple, guard: Register | None = None, negated: bool = False, label: str | None = None) -> None:
+        """One instruction; its text is what was read from ``first`` to here."""
+        p = self.p
+        root, end = p.root_of(opcode), p.tokens[p.at - 1]
         fields = dict(
-            line=first.line, text=" ".join(p.text[first.start : end.end].split()), opcode=opcode, root=root,
-            modifiers=tuple(m for m in opcode[len(root) :].split(".") if m), operands=tuple(operands), guard=guard,
-            guard_negated=negated, source=self.source,
+            line=first.line, text=" ".join(p.text[first.start : max(end.end, first.end)].split()), opcode=opcode, root=root,
+            modifiers=tuple(m for m in opcode[len(root) :].split(".") if m), operands=operands, guard=guard,
+            guard_negated=negated, source=self.source, inlined=self.inlined,
         )  # fmt: skip
-        self.pending.append((fields, self.scope, label, token))
+        self.pending.append((fields, self.scope, label, first))
+
+    def scratch_predicate(self) -> Register:
+        """One that the program cannot name."""
+        self.scope.declared["%scratch"] = TYPE_BITS["pred"]
+        return self.register("%scratch")
+
+    def indexed_branch(self, first: Token, guard: Register | None) -> None:
+        """brx.idx index, targets: one comparison and branch a target, the last one without asking."""
+        p = self.p
+        index = self.operand()
+        p.expect(",")
+        token = p.next()
+        p.expect(";")
+        if guard is not None or token.text not in self.tables:
+            p.fail(f"brx.idx must have no guard and name a .branchtargets list before it, not {token.text}", token, UnknownInstruction)
+        predicate = self.scratch_predicate()
+        targets = self.tables[token.text]
+        for number, target in enumerate(targets[:-1]):
+            self.emit(first, "setp.eq.u32", (predicate, index, Immediate(number)))
+            self.emit(first, "bra", (), predicate, False, target)
+        self.emit(first, "bra", (), label=targets[-1])
 
     def resolve(self) -> None:
         for pc, (fields, scope, label, token) in enumerate(self.pending):
@@ -251,6 +291,11 @@ class Body:
             return Special(token.text)
         if token.text == "WARP_SZ":
             return Immediate(32)
+        parameter = self.scope.parameter(token.text)
+        if parameter is not None:
+            return Symbol(parameter)
+        if token.text in self.p.functions:
+            return Immediate(self.p.functions[token.text].address)
         known = any(v.name == token.text for v in self.kernel.variables + self.p.result.variables)
         if known or any(parameter.name == token.text for parameter in self.kernel.parameters):
             return Symbol(token.text)

@@ -57,6 +57,9 @@ class AsyncCopies:
         memory, own = self.memory, self.memory.shared
         index = memory.locate_own(ins, lanes, "shared", shared, nbytes, "copy-issue")
         whole = valid == nbytes
+        if memory.requests is not None and valid.any():
+            reading = lanes.narrow(valid > 0)
+            memory.announce("copy-request", "global", ins, reading, source[valid > 0].reshape(reading.shape), nbytes)
         if whole.all():
             memory.require_global(ins, lanes, source, nbytes)
         elif whole.any():

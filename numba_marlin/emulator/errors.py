@@ -46,6 +46,12 @@ class PtxSyntaxError(MachineError):
 class UnknownInstruction(MachineError):
     """An opcode, or a modifier of one, that the machine does not implement."""
 
+    ADVICE = "compile for another target or without what needs it, or teach the machine: one handler in numba_marlin/emulator/instructions"
+
+    def __init__(self, detail: str, **where) -> None:
+        super().__init__(f"{detail}\n  what to do: {self.ADVICE}", **where)
+        self.detail = detail
+
 
 class OutOfBounds(MachineError):
     """An access that does not lie wholly within one buffer, or within the block's shared or the thread's local memory."""

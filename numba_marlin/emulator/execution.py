@@ -60,6 +60,7 @@ class Execution(Binder):
         self.kernel, self.grid, self.block = kernel, grid, block
         self.placement = Placement(slots, -(-threads // WARP), threads)
         warps = self.placement.warps
+        self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
         super().__init__(RegisterFile(kernel.registers, warps))
         self.addresses = dict(global_addresses)
         shared, shared_size, self.shared_static = lay_out("shared", SHARED_BASE, variables, kernel, shared_bytes)

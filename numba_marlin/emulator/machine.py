@@ -17,6 +17,7 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from numba_marlin.emulator.clusters import MAX_BLOCKS
+from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.execution import Execution
 from numba_marlin.emulator.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.instructions import root_of
@@ -32,7 +33,7 @@ DEFAULT_BUDGET = 1_000_000_000
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run did: ``instructions`` counts warp instructions, ``opcodes`` splits them by opcode ("cp.async", "mma").
+    """What a run did: ``instructions`` counts warp instructions, ``opcodes`` splits them by opcode ("cp.async", "mma"), ``executed`` by pc.
 
     An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level executions it took.
     """
@@ -43,6 +44,7 @@ class RunResult:
     blocks: int
     resident_blocks: int
     shared_bytes: int
+    executed: tuple[int, ...] = ()
 
 
 class Machine:
@@ -61,6 +63,11 @@ class Machine:
                 data = np.zeros(variable.size, np.uint8)
                 data[: len(variable.data)] = np.frombuffer(variable.data[: variable.size], np.uint8)
                 self.globals[variable.name] = self.memory.buffer(data, variable.name, readonly=variable.space == "const")
+        for variable in self.module.variables:
+            for at, name, offset in variable.relocations:
+                if name not in self.globals:
+                    raise PtxSyntaxError(f"initialiser of {variable.name}: {name} is no variable in global or constant memory", line=variable.line, text=variable.name)
+                self.globals[variable.name].data[at : at + 8] = np.array([self.globals[name].address + offset], np.uint64).view(np.uint8)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -89,6 +96,7 @@ class Machine:
         watch: Callable | None = None,
         max_instructions: int = DEFAULT_BUDGET,
         cluster: Sequence[int] | int | None = None,
+        requests: Callable | None = None,
     ) -> RunResult:
         """Run a whole grid.
 
@@ -97,7 +105,7 @@ class Machine:
         get free). ``seed``: None for the deterministic order, an int for a random legal one, a Schedule for one of its kind. ``observer(ins, lanes)``
         sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
         of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple; None
-        for what the kernel declares, else 1.
+        for what the kernel declares, else 1. ``requests(access)`` sees what atomics and asynchronous copies ask for, as a whole.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
@@ -130,15 +138,18 @@ class Machine:
             if self.races:
                 execution.look_for_races(blocks)
             execution.memory.watch = both(execution.memory.watch, watch)
+            execution.memory.requests = requests
             scheduler = Scheduler(execution, schedule, observer, max_instructions)
             scheduler.run()
         opcodes: Counter = Counter()
+        executed = [0] * len(kernel.instructions)
         for code in (*scheduler.coarse.values(), *scheduler.fine.values()):
             if code.executed:
                 for ins in kernel.instructions[code.start : code.start + code.length]:
                     opcodes[ins.root] += code.executed
+                    executed[ins.pc] += code.executed
         return RunResult(
-            scheduler.instructions, dict(opcodes), scheduler.steps, blocks, resident, execution.memory.shared.size
+            scheduler.instructions, dict(opcodes), scheduler.steps, blocks, resident, execution.memory.shared.size, tuple(executed)
         )
 
 

@@ -52,7 +52,11 @@ FORBIDDEN = {
 class Access(NamedTuple):
     """One instruction's access: ``address`` int64 of ``lanes.shape`` within ``space``, ``nbytes`` a lane.
 
-    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix, mbarrier, bulk-issue, bulk-land.
+    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix, stmatrix, mbarrier, bulk-issue, bulk-land.
+
+    What accesses do not show whole is told to ``Memory.requests`` instead, if somebody listens there, when the instruction is executed:
+    atomic-request (``space`` may be generic), copy-request (the global side of cp.async), bulk-read and bulk-write (that of a bulk copy: one
+    lane, ``address`` [rows] of ``nbytes`` each).
     """
 
     kind: str
@@ -70,6 +74,7 @@ class Memory:
         self.proxy: AsyncProxy  # set by Execution, with what follows
         self.peers: Callable[[Instruction, Lanes, np.ndarray], tuple[np.ndarray, np.ndarray]]
         self.watch: Optional[Callable[[Access], None]] = None
+        self.requests: Optional[Callable[[Access], None]] = None
         self.progress = 0  # counts changes of memory, for deadlock detection
         self.explain_pending: Callable[[Lanes, np.ndarray], str] = lambda lanes, index: ""
 
@@ -171,6 +176,11 @@ class Memory:
             values = load(ins, part, space, address[mask].reshape(part.shape), size, count, kind)
             out[mask] = values.reshape(-1, count)
         return out
+
+    def announce(self, kind: str, space: str, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int) -> None:
+        """Tell who listens of a request that no access shows whole; it is checked elsewhere."""
+        if self.requests is not None:
+            self.requests(Access(kind, space, ins, lanes, address, nbytes))
 
     def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
         if self.watch is not None and kind:

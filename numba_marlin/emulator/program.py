@@ -13,7 +13,7 @@ PREDICATE = 1
 TYPE_BITS = {
     "pred": PREDICATE,
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
-    "f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64,
+    "f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "f32": 32, "f64": 64,
 }  # fmt: skip
 
 
@@ -93,7 +93,8 @@ class Instruction:
     """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers`` the dotted rest.
 
     ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p). ``source``: (number of a file, line)
-    of the last .loc before it.
+    of the last .loc before it; ``inlined``: (label in Module.strings, (number of a file, line)) if that .loc says which inlined function the line is
+    of, and where it was inlined.
     """
 
     pc: int
@@ -107,6 +108,7 @@ class Instruction:
     guard_negated: bool = False
     target: int | None = None
     source: tuple[str, int] | None = None
+    inlined: tuple[str, tuple[str, int]] | None = None
 
     @property
     def type(self) -> str:
@@ -123,7 +125,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text); ``data``: initial bytes."""
+    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text); ``data``: initial bytes; ``relocations``: (byte,
+
+    variable, offset) of the addresses that belong into them.
+    """
 
     name: str
     space: str
@@ -131,6 +136,7 @@ class Variable:
     size: int
     data: bytes = b""
     line: int = 0
+    relocations: tuple[tuple[int, str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,3 +185,4 @@ class Module:
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    strings: dict[str, str] = field(default_factory=dict)  # labels of .debug_str: mangled names of inlined functions

@@ -32,7 +32,7 @@ from numba_marlin.emulator.program import (
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 DTYPES = {
-    "pred": np.bool_, "f16": np.uint16, "bf16": np.uint16, "f16x2": np.uint16, "bf16x2": np.uint16,
+    "pred": np.bool_, "f16": np.uint16, "bf16": np.uint16, "f16x2": np.uint16, "bf16x2": np.uint16, "u16x2": np.uint16, "s16x2": np.int16,
     "f32": np.float32, "f64": np.float64,
     **{f"{kind}{bits}": UNSIGNED[bits] for kind in "bu" for bits in UNSIGNED},
     **{f"s{bits}": SIGNED[bits] for bits in SIGNED},

@@ -67,6 +67,8 @@ def box_of(ins, m, lane, map_address: int, coordinates: tuple, start: int, write
     if part.empty:
         return nbytes, lambda: np.zeros(nbytes, np.uint8), lambda data: None, (np.zeros(1, np.int64), 0)
     window(ins, m.memory.globals, lane, tensor + part.start, part.stop - part.start, writes)
+    if m.memory.requests is not None:
+        m.memory.announce("bulk-write" if writes else "bulk-read", "global", ins, lane, tensor + maps.rows_of(part), part.counts[-1])
     view = m.memory.globals.find(tensor + part.start)
     if tensor < view.address:
         raise lane.fault(OutOfBounds, f"the tensor map's address {tensor:#x} lies in no buffer", ins)

@@ -111,7 +111,7 @@ class WgmmaConfig:
         """Whole tiles: which steps of k each row of consumers, and each block of those that share a tile, adds up. (Which row of two begins alternates with the tiles
         that a block has done before, but two sums are added in either order.) Tiles cut along k: where, depends on all tiles there are."""
         groups = f", sums of {self.group_blocks} k16 rows" if self.scales_sums else ""
-        return None if self.split else f"whole tiles, k_groups={self.k_groups}, cluster={self.cluster}, parts={self.parts}{groups}"
+        return None if self.split else f"whole tiles, k_groups={self.k_groups}, blocks={self.team}{groups}"
 
     @property
     def words(self):

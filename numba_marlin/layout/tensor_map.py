@@ -148,6 +148,14 @@ class Clip:
         return self.start + sum((count - 1) * stride for count, stride in zip(self.counts, self.strides)) + 1
 
 
+def rows_of(part: Clip) -> np.ndarray:
+    """Where in the tensor, in bytes, each row of ``part.counts[-1]`` contiguous bytes begins: int64 [rows]."""
+    starts = np.full(1, part.start, np.int64)
+    for count, stride in zip(part.counts[:-1], part.strides[:-1]):
+        starts = (starts[:, None] + stride * np.arange(count)).reshape(-1)
+    return starts
+
+
 def clip(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Clip:
     """What of the box whose first element has these ``coordinates`` (they may be negative) lies inside the tensor."""
     if len(coordinates) != len(tensor_map.shape):

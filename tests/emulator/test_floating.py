@@ -201,3 +201,16 @@ def test_approximations_are_within_an_ulp_of_the_function():
                            ("rsqrt", lambda x: 1 / np.sqrt(x)), ("rcp", lambda x: 1 / x), ("sqrt", np.sqrt)):  # fmt: skip
         got = compute(f"{name}.approx.ftz.f32 %d, %a;" if name != "tanh" else "tanh.approx.f32 %d, %a;", a, out=np.float32)
         np.testing.assert_allclose(got, function(a.astype(np.float64)), rtol=1.2e-7)
+
+
+def test_the_gross_approximations_of_fp64_use_and_give_upper_halves():
+    x = np.array([3.0, 1 / 3, -7.25, 1e308, np.inf, 0.0, -0.0, 5e-310, np.nextafter(1.0, 2)])
+    high = np.uint64(0xFFFFFFFF00000000)
+    with np.errstate(all="ignore"):
+        for root, exact in (("rcp", lambda v: 1 / v), ("rsqrt", lambda v: 1 / np.sqrt(np.abs(v)))):
+            given = np.abs(x) if root == "rsqrt" else x
+            found = compute(f"{root}.approx.ftz.f64 %d, %a;", given, out=np.float64)
+            normal = np.where(np.abs(given) < np.finfo(np.float64).tiny, np.copysign(0.0, given), given)
+            assert not (found.view(np.uint64) & ~high).any()
+            assert np.allclose(found, np.where(np.abs(exact(normal)) < np.finfo(np.float64).tiny, 0, exact(normal)), rtol=2**-19)
+    assert compute("rcp.approx.ftz.f64 %d, %a;", x[-1:], out=np.float64)[0] == 1  # the lower half of the operand is not looked at

@@ -140,3 +140,8 @@ def test_literals():
     st.global.f32 [%p0+12], %f1; st.global.f32 [%p0+0x10], %f2; st.global.u32 [%p0+20], %r2;"""
     launch(body, {"out": out})
     assert out.tolist() == [5, 15, 0xBF800000, 0x3FC00000, 0x3FC00000, 0x7FC12345]
+
+
+def test_what_is_said_about_a_pointers_target_does_not_move_the_parameter():
+    text = HEADER + ".visible .entry k(.param .u32 n, .param .u64 .ptr .global .align 1 p, .param .u64 .ptr .align 16 q)\n{\nret;\n}\n"
+    assert [(each.type, each.offset) for each in Machine(text).kernel("k").parameters] == [("u32", 0), ("u64", 8), ("u64", 16)]

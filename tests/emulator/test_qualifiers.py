@@ -11,6 +11,15 @@ from tests.emulator.ptx_cases import compute, frame, launch
 LINES = """
 add{}.u32 %r0, %r1, %r2;
 sub{}.f32 %f0, %f1, %f2;
+add.cc{}.u32 %r0, %r1, %r2;
+addc{}.u32 %r0, %r1, %r2;
+sub.cc{}.u32 %r0, %r1, %r2;
+subc{}.u32 %r0, %r1, %r2;
+mad.lo.cc{}.u32 %r0, %r1, %r2, %r3;
+mad.hi.cc{}.u32 %r0, %r1, %r2, %r3;
+madc{}.lo.u32 %r0, %r1, %r2, %r3;
+dp4a{}.u32.u32 %r0, %r1, %r2, %r3;
+dp2a.lo{}.u32.u32 %r0, %r1, %r2, %r3;
 mul{}.lo.u32 %r0, %r1, %r2;
 mad{}.lo.u32 %r0, %r1, %r2, %r3;
 fma{}.rn.f16x2 %r0, %r1, %r2, %r3;
@@ -33,6 +42,17 @@ rem{}.u32 %r0, %r1, %r2;
 mul24{}.lo.u32 %r0, %r1, %r2;
 mad24{}.lo.u32 %r0, %r1, %r2, %r3;
 sad{}.u32 %r0, %r1, %r2, %r3;
+fns{}.b32 %r0, %r1, %r2, %r3;
+vadd2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vadd4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vsub2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vsub4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vabsdiff2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vabsdiff4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vmin2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vmin4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vmax2{}.u32.u32.u32 %r0, %r1, %r2, %r3;
+vmax4{}.u32.u32.u32 %r0, %r1, %r2, %r3;
 and{}.b32 %r0, %r1, %r2;
 or{}.b32 %r0, %r1, %r2;
 xor{}.b32 %r0, %r1, %r2;
@@ -103,6 +123,9 @@ redux.sync.add{}.u32 %r0, %r1, 0xffffffff;
 elect.sync{} %r0|%q0, 0xffffffff;
 bar.warp.sync{} 0xffffffff;
 mma{}.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3};
+wmma.load.a.sync{}.aligned.row.m16n16k16.global.f16 {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%rd0], %r8;
+wmma.store.d.sync{}.aligned.row.m16n16k16.global.f32 [%rd0], {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, %r8;
+wmma.mma.sync{}.aligned.row.col.m16n16k16.f32.f32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7};
 stmatrix{}.sync.aligned.m8n8.x1.shared.b16 [%r1], {%r0};
 wgmma.mma_async{}.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd0, %rd1, 1, 1, 1, 0, 0;
 wgmma.fence{}.sync.aligned;
@@ -140,7 +163,7 @@ def test_a_qualifier_nobody_knows_is_refused_by_name(line):
     "add.sat.bf16 %h0, %h1, %h2;", "mul.sat.bf16x2 %r0, %r1, %r2;", "sub.ftz.bf16 %h0, %h1, %h2;", "fma.rn.sat.bf16x2 %r0, %r1, %r2, %r3;",
     "min.ftz.bf16 %h0, %h1, %h2;", "abs.ftz.bf16x2 %r0, %r1;", "setp.lt.ftz.bf16 %q0, %h0, %h1;", "setp.lt.ftz.f64 %q0, %fd0, %fd1;",
     "setp.lt.ftz.s32 %q0, %r0, %r1;", "fma.rn.ftz.f64 %fd0, %fd1, %fd2, %fd3;", "fma.rn.sat.f64 %fd0, %fd1, %fd2, %fd3;",
-    "min.ftz.f64 %fd0, %fd1, %fd2;", "abs.ftz.f64 %fd0, %fd1;", "rcp.approx.ftz.f64 %fd0, %fd1;", "add.approx.f32 %f0, %f1, %f2;",
+    "min.ftz.f64 %fd0, %fd1, %fd2;", "abs.ftz.f64 %fd0, %fd1;", "rcp.approx.f64 %fd0, %fd1;", "sqrt.approx.ftz.f64 %fd0, %fd1;", "add.approx.f32 %f0, %f1, %f2;",
     "cvt.rn.ftz.f16.f64 %h0, %fd0;", "cvt.rn.sat.f16x2.f32 %r0, %f0, %f1;", "slct.ftz.b32.s32 %r0, %r1, %r2, %r3;",
     "red.global.ftz.add.f32 [%rd0], %f0;", "red.global.min.f32 [%rd0], %f0;", "atom.global.exch.f16 %h0, [%rd0], %h1;",
     "mma.sync.aligned.m16n8k8.row.col.f16.bf16.bf16.f16 {%r0, %r1}, {%r2, %r3}, {%r4}, {%r0, %r1};",

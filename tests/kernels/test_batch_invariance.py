@@ -31,8 +31,7 @@ ALIKE = {  # configurations that differ in all that must not matter
     "decode, a tail": [replace(DECODE, stage_k=128, ragged=True), replace(DECODE, stage_k=128, batch=16, ragged=True)],
     "wgmma": [WGMMA, replace(WGMMA, tile_m=32, tile_n=128, warpgroups=2, stages=3, group_m=1)],
     "wgmma, two rows of consumers": [replace(WGMMA, k_groups=2, stages=4), replace(WGMMA, tile_m=32, k_groups=2, stages=4)],
-    "wgmma, two parts": [replace(WGMMA, parts=2), replace(WGMMA, tile_m=32, tile_n=128, warpgroups=2, stages=3, group_m=1, parts=2)],
-    "wgmma, pairs of blocks": [replace(WGMMA, tile_m=32, cluster=2), replace(WGMMA, tile_m=48, tile_n=128, cluster=2)],
+    "wgmma, pairs of blocks": [replace(WGMMA, tile_m=32, cluster=2), replace(WGMMA, parts=2), replace(WGMMA, tile_m=48, tile_n=128, cluster=2)],
 }
 SHARING = {"ampere": replace(AMPERE, whole=False), "decode": replace(DECODE, whole=False), "wgmma": replace(WGMMA, split=True)}
 

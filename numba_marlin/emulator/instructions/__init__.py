@@ -85,6 +85,8 @@ from numba_marlin.emulator.instructions import (  # noqa: E402  (each module reg
     comparison,
     control,
     convert,
+    dot,
+    extended,
     floating,
     half,
     integer,
@@ -92,6 +94,8 @@ from numba_marlin.emulator.instructions import (  # noqa: E402  (each module reg
     mbarrier,
     move,
     tensor,
+    video,
     warp,
     wgmma,
+    wmma,
 )

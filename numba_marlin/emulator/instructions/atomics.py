@@ -60,6 +60,7 @@ def atomic(ins, m):
     def step(lanes):
         s = lanes.sel
         where = at(lanes)
+        memory.announce("atomic-request", space, ins, lanes, where, size)
         given = [np.broadcast_to(source[s], lanes.shape + ((2,) if kind.endswith("x2") else ())) for source in sources]
         if len(np.unique(where)) == where.size:
             d[s] = exchange(memory, ins, lanes, space, where, size, dtype, kind, function, given)

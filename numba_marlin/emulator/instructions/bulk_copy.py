@@ -123,6 +123,7 @@ def bulk(ins, m):
         for index, lane in one_by_one(lanes):
             fetch, put = plain(ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=not loads)
             far = where[index].reshape(1), int(size[index])
+            m.memory.announce("bulk-read" if loads else "bulk-write", "global", ins, lane, where[index].reshape(1), int(size[index]))
             if loads:
                 load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), int(mask[index]), fetch, far)
             else:

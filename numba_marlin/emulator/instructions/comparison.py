@@ -93,9 +93,14 @@ def setp(ins, m):
     return step
 
 
+# True as each result type has it; of packed halves, in each half.
+YES = {"u32": 0xFFFFFFFF, "s32": -1, "f32": 1, "u16": 0xFFFF, "s16": -1, "f16": 0x3C00, "bf16": 0x3F80}
+PACKED_YES = {"u32": 0xFFFF, "s32": 0xFFFF, "f16x2": 0x3C00, "bf16x2": 0x3F80}
+
+
 @instruction("set")
 def set_(ins, m):
-    """#comparison-and-selection-instructions-set: all ones or zero for integers, 1.0 or 0.0 for f32."""
+    """#comparison-and-selection-instructions-set: all ones or zero for integers, 1.0 or 0.0 for floats; packed halves one by one."""
     allow(ins, *INTEGER, *UNORDERED, "num", "nan", "ftz", *COMBINE)
     if len(ins.types) != 2:
         raise unsupported(ins, "needs two types")
@@ -103,12 +108,13 @@ def set_(ins, m):
     d, a, b, *rest = operands(ins, 3, 4)
     function = comparison(ins, kind)
     combine = next((COMBINE[mod] for mod in ins.modifiers[1:] if mod in COMBINE), None)
-    d, a, b = m.destination(ins, d, to), m.source(ins, a, kind), m.source(ins, b, kind)
     c = m.source(ins, rest[0], "pred") if rest else None
-    if to not in ("u32", "s32", "f32"):
-        raise unsupported(ins, f"result type {to} is not implemented")
-    dtype = m.dtype(to)
-    yes = dtype(1) if to == "f32" else ~dtype(0)
+    packed = kind.endswith("x2")
+    if to not in (PACKED_YES if packed else YES) or packed and c is not None:
+        raise unsupported(ins, f"result type {to} of {kind} is not implemented")
+    d, a, b = m.destination(ins, d, "f16x2" if packed else to), m.source(ins, a, kind), m.source(ins, b, kind)
+    dtype = np.uint16 if packed else m.dtype(to)
+    yes = dtype((PACKED_YES if packed else YES)[to])
 
     def step(lanes):
         s = lanes.sel

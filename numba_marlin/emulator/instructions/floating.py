@@ -11,7 +11,7 @@ import numpy as np
 
 from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, refuse, type_of, unsupported
-from numba_marlin.emulator.instructions.integer import arithmetic_for
+from numba_marlin.emulator.instructions.integer import ARITHMETIC, arithmetic_for
 
 MODES = ("rn", "rz", "rm", "rp")
 
@@ -174,13 +174,27 @@ UNARY = {
 }
 
 
+def upper_half(exact):
+    """#floating-point-instructions-rcp-approx-ftz-f64, -rsqrt-approx-ftz-f64: from the upper 32 bits of the operand, and of the result only those."""
+
+    def rough(x):
+        words = np.atleast_1d(np.asarray(x, np.float64)).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
+        words = np.where(words & np.uint64(0x7FF0000000000000), words, words & np.uint64(1 << 63))
+        result = exact(words.view(np.float64))
+        words = np.where(np.abs(result) < np.finfo(np.float64).tiny, np.copysign(0.0, result), result).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
+        return words.view(np.float64).reshape(np.shape(x))
+
+    return rough
+
+
 def unary(ins, m, kind):
     """#floating-point-instructions-rcp, -sqrt, -rsqrt, -ex2, -lg2, -sin, -cos, -tanh"""
     allow(ins, "rn", "approx", "ftz")
-    if kind == "f64" and "rn" not in ins.modifiers:
-        raise unsupported(ins, "only .rn is implemented for f64")
+    gross = kind == "f64" and ins.modifiers[:-1] == ("approx", "ftz") and ins.root in ("rcp", "rsqrt")
+    if kind == "f64" and "rn" not in ins.modifiers and not gross:
+        raise unsupported(ins, "only .rn, and .approx.ftz of rcp and rsqrt, are implemented for f64")
     d, a = m.bind(ins, kind, kind)
-    exact = UNARY[ins.root]
+    exact = upper_half(UNARY[ins.root]) if gross else UNARY[ins.root]
     if kind == "f32":  # one rounding from float64: 1/x and sqrt of 24 bits are clear of ties in 53
         function = with_options(ins, lambda x: numerics.narrow32(exact(np.asarray(x, np.float64))))
     else:
@@ -200,9 +214,12 @@ for _root in ("rcp", "sqrt", "rsqrt"):
 @instruction("ex2", "lg2", "sin", "cos", "tanh")
 def transcendental(ins, m):
     """As ``unary``, for opcodes that only exist for floats."""
-    if ins.types != ["f32"]:
-        raise unsupported(ins, "only f32 is implemented")
-    return unary(ins, m, "f32")
+    if ins.types == ["f32"]:
+        return unary(ins, m, "f32")
+    handler = ARITHMETIC.get((ins.root, ins.types[-1] if len(ins.types) == 1 else ""))
+    if handler is None:
+        raise unsupported(ins, f"type {'.'.join(ins.types) or '(none)'} is not implemented")
+    return handler(ins, m, ins.types[-1])
 
 
 @instruction("copysign")

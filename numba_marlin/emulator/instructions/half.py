@@ -122,7 +122,26 @@ def sign(ins, m, kind):
     return step
 
 
+def transcendental(ins, m, kind):
+    """#half-precision-floating-point-instructions-ex2, -tanh: .approx; here the exact value, rounded once. ex2 of bf16 takes .ftz."""
+    allow(ins, "approx", *(("ftz",) if ins.root == "ex2" else ()))
+    flushes = "ftz" in ins.modifiers
+    decode, encode = (brain_values, brain_bits) if kind.startswith("bf16") else (half_values, half_bits)
+    flush = (lambda bits: np.where(bits & np.uint16(0x7F80) == 0, bits & SIGN, bits)) if kind.startswith("bf16") else flush16
+    function = np.exp2 if ins.root == "ex2" else np.tanh
+    d, a = m.bind(ins, kind, kind)
+
+    def step(lanes):
+        s = lanes.sel
+        bits = np.asarray(a[s])
+        result = encode(function(decode(flush(bits) if flushes else bits).astype(np.float64)))
+        d[s] = flush(result) if flushes else result
+
+    return step
+
+
 for _roots, _handler in (
+    (("ex2", "tanh"), transcendental),
     (("add", "sub", "mul"), binary),
     (("fma",), fused),
     (("min", "max"), minmax),

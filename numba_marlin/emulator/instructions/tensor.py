@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions import allow, instruction, mma_kinds, unsupported
 from numba_marlin.emulator.lanes import WARP
 from numba_marlin.emulator.program import Vector
 from numba_marlin.layout import fragments
@@ -45,7 +45,9 @@ C_INDEX, C_BACK = inverse(_C.row_of, _C.col_of, 8), (_C.row_of * 8 + _C.col_of).
 
 @instruction("mma")
 def mma(ins, m):
-    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out."""
+    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out. More in ``mma_kinds``."""
+    if mma_kinds.find(ins) is not None:
+        return mma_kinds.multiply(ins, m, as_warps)
     allow(ins, "sync", "aligned", *SHAPES, "row", "col")
     shape = next((mod for mod in ins.modifiers if mod in SHAPES), None)
     types = ins.types

@@ -1,0 +1,161 @@
+"""``numba-marlin machine``: the PTX machine on PTX from anywhere: nvcc, NVRTC, Triton, by hand. ``entries`` lists its kernels, ``run`` runs one.
+
+A hazard (a race with a copy, a read of nothing, an address out of bounds ...) makes the exit code 1, text that is no PTX 2, an instruction that
+the machine lacks 3.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SYNTAX = """  i32:5  u64:0x10  f32:1.5  f16:2     a number of that type (i, u: 8 to 64 bits)
+  null                                 a null pointer
+  hex:00ff10...                        bytes, for a structure by value
+  out:f32[1024]  out:f32[64x32]        pointer to an array of zeros, printed afterwards
+  in:x.npy                             pointer to the file's array, read-only
+  inout:x.npy                          pointer to a copy of it, printed afterwards
+  in:i32[100]  inout:f16[8x8]          the same, random (--seed): floats normal,
+                                       integers below 100
+  out:f32[64]:y.npy  inout:x.npy:y.npy save the result in y.npy
+  tensormap:in:f16[128x64],64x64,128   a tensor map of an array: box, swizzle in bytes
+  name=...                             before any of them: what messages call it"""
+HELP = "run any PTX on the CPU, on the PTX machine; no GPU needed"
+EXAMPLES = f"""  nvcc -ptx -arch=sm_80 sum.cu
+  numba-marlin machine entries sum.ptx
+  numba-marlin machine run sum.ptx --entry sum --grid 4 --block 128 \\
+      --args in:f32[1000] out:f32[1] i32:1000
+  numba-marlin machine run gemm.ptx --grid 2,2 --block 128 --shared 16384 \\
+      --args a=in:a.npy b=in:b.npy c=out:f32[64x64]:c.npy i32:64 --counts
+
+arguments:
+{SYNTAX}"""
+SHOWN = 8  # values of an output that are printed
+LISTED = 4096  # values of an output that JSON holds
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("action", choices=("run", "entries"), help="run a kernel, or list those there are")
+    parser.add_argument("file", metavar="FILE.ptx", help="PTX text")
+    parser.add_argument("--entry", metavar="NAME", help="the kernel (default: the only one)")
+    parser.add_argument("--grid", default="1", metavar="X[,Y,Z]", help="blocks (default 1)")
+    parser.add_argument("--block", default="32", metavar="X[,Y,Z]", help="threads of a block (default 32)")
+    parser.add_argument("--cluster", metavar="X[,Y,Z]", help="blocks of a cluster (default: what the kernel says)")
+    parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory (default 0)")
+    parser.add_argument("--args", nargs="*", default=[], metavar="ARG", help="one a parameter, see below")
+    parser.add_argument("--resident", type=int, metavar="N", help="blocks on the machine at once (default all)")
+    parser.add_argument("--schedule", type=int, metavar="S", help="a random order of warps and copies, drawn from this seed (default: a fixed one)")
+    parser.add_argument("--counts", action="store_true", help="count sectors, bank conflicts, copies, operations, registers")
+    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
+
+
+def execute(args, report) -> bool:
+    from numba_marlin.cli.report import check_output, to_json, write_atomically
+    from numba_marlin.emulator import Machine
+
+    target = check_output(args.out, (".json",))
+    machine = Machine(Path(args.file).read_text(encoding="utf-8"))
+    if args.action == "entries":
+        entries(machine, report)
+    else:
+        run(machine, args, report)
+    if target is not None:
+        write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
+    return True
+
+
+def entries(machine, report) -> None:
+    found = []
+    for name in machine.entries:
+        kernel = machine.kernel(name)
+        parameters = [{"name": each.name, "type": each.type, "bytes": each.size} for each in kernel.parameters]
+        shared = sum(variable.size for variable in kernel.variables if variable.space == "shared")
+        found.append({"entry": name, "parameters": parameters, "max_threads": kernel.max_threads, "shared_bytes": shared, "instructions": len(kernel.instructions)})
+        report.row(name, f"{len(kernel.instructions)} instructions; parameters {', '.join(f'.{each.type} of {each.size} bytes' for each in kernel.parameters) or 'none'}")
+    report.data = {"entries": found}
+
+
+def run(machine, args, report) -> None:
+    import numpy as np
+
+    from numba_marlin.cli import machine_arguments
+    from numba_marlin.cli.report import check_output, write_atomically
+
+    random = np.random.default_rng(args.seed)
+    kernel = machine.kernel(args.entry)
+    arguments = [machine_arguments.parse(text, number, random) for number, text in enumerate(args.args)]
+    for each in arguments:
+        check_output(None if each.save is None else str(each.save), (".npy",))
+    values = [given(machine, parameter, each) for parameter, each in fitting(kernel, arguments)]
+    launch = dict(
+        grid=three("grid", args.grid), block=three("block", args.block), shared_bytes=args.shared, args=values, resident_blocks=args.resident, seed=args.schedule,
+        cluster=None if args.cluster is None else three("cluster", args.cluster),
+    )  # fmt: skip
+    counted = None
+    with report.step(f"running {kernel.name} on the PTX machine"):
+        if args.counts:
+            from numba_marlin.counts import count
+
+            result, counted = count(machine, kernel.name, **launch)
+        else:
+            result = machine.run(kernel.name, **launch)
+    report.row("ran", f"{kernel.name}: {result.blocks} block(s), {result.instructions} warp instructions, {result.shared_bytes} bytes of shared memory a block; no hazard")
+    report.data = {
+        "entry": kernel.name, "grid": launch["grid"], "block": launch["block"], "blocks": result.blocks, "instructions": result.instructions,
+        "opcodes": dict(result.opcodes), "shared_bytes": result.shared_bytes, "outputs": [],
+    }  # fmt: skip
+    for each in arguments:
+        if each.written:
+            report.data["outputs"].append(output(each, report))
+            if each.save is not None:
+                write_atomically(each.save, lambda file, array=each.array: np.save(file, array))
+                report.row("wrote", str(each.save))
+    if counted is not None:
+        report.data["counts"] = counted.as_dict()
+        if not args.json:
+            print(f"\n{counted}")
+
+
+def three(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise ValueError(f"--{name} {text} must be one to three numbers with commas between them") from None
+
+
+def fitting(kernel, arguments):
+    """(parameter, argument) pairs; ValueError unless their numbers and sizes agree."""
+    wanted = ", ".join(f".{each.type} of {each.size} bytes" for each in kernel.parameters) or "none"
+    if len(arguments) != len(kernel.parameters):
+        raise ValueError(f"--args has {len(arguments)} arguments, {kernel.name} takes {len(kernel.parameters)}: {wanted}")
+    for number, (parameter, argument) in enumerate(zip(kernel.parameters, arguments)):
+        size = len(argument.data) if argument.data is not None else 8 if argument.box is None else 128
+        if size != parameter.size:
+            raise ValueError(f"argument {number} is {size} bytes, parameter {parameter.name} takes {parameter.size}; the parameters are {wanted}")
+        yield parameter, argument
+
+
+def given(machine, parameter, argument) -> bytes:
+    """What the kernel gets for ``parameter``; arrays are mapped."""
+    if argument.data is not None:
+        return argument.data
+    address = machine.memory.buffer(argument.array, argument.name, readonly=not argument.written).address
+    if argument.box is None:
+        return address.to_bytes(parameter.size, "little")
+    from numba_marlin.layout.tensor_map import TensorMap
+
+    array = argument.array
+    return TensorMap(str(array.dtype), array.shape, array.strides, argument.box, argument.swizzle).encode(address)
+
+
+def output(argument, report) -> dict:
+    """One output as plain data; a row for people."""
+    array = argument.array
+    flat = array.reshape(-1)
+    shape = "x".join(map(str, array.shape))
+    first = ", ".join(f"{value:.6g}" for value in flat[:SHOWN].tolist()) + (", ..." if flat.size > SHOWN else "")
+    summary = f"; from {flat.min():.6g} to {flat.max():.6g}, mean {flat.mean():.6g}" if flat.size > SHOWN else ""
+    report.row(argument.name, f"{array.dtype} {shape}: {first}{summary}")
+    data = {"name": argument.name, "dtype": str(array.dtype), "shape": list(array.shape)}
+    if flat.size <= LISTED:
+        data["values"] = array.tolist()
+    return data | ({"min": float(flat.min()), "max": float(flat.max())} if flat.size else {})

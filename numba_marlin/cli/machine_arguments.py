@@ -1,0 +1,97 @@
+"""Arguments of a kernel as they are spelled on a command line. ``cli.machine.SYNTAX`` says how; ValueError says what is wrong with one.
+
+An ``Argument`` is what the kernel is given, as bytes: a scalar's, a structure's, a tensor map's, or the address of ``array``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+TYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64, **{f"{sign}{bits}": np.dtype(f"{sign}{bits // 8}") for sign in "iu" for bits in (8, 16, 32, 64)}}
+_ARRAY = re.compile(r"(\w+)\[(\d+(?:x\d+)*)\]$")
+_NAME = re.compile(r"([A-Za-z_]\w*)=(.*)$", re.DOTALL)
+LARGEST = 100  # of random integers, exclusive
+
+
+@dataclass(frozen=True)
+class Argument:
+    """``data``: the bytes the kernel is given, None where ``array`` is to be mapped and its address given. ``box`` and ``swizzle``: of a tensor map."""
+
+    name: str
+    data: bytes | None = None
+    array: np.ndarray | None = None
+    written: bool = False
+    save: Path | None = None
+    box: tuple[int, ...] | None = None
+    swizzle: int = 0
+
+
+def parse(text: str, number: int, random: np.random.Generator) -> Argument:
+    """Argument ``number`` of a kernel, from 0."""
+    found = _NAME.match(text)
+    name, text = (found[1], found[2]) if found else (f"argument{number}", text)
+    kind, colon, rest = text.partition(":")
+    if text == "null":
+        return Argument(name, bytes(8))
+    if kind == "hex" and colon:
+        try:
+            return Argument(name, bytes.fromhex(rest))
+        except ValueError:
+            raise ValueError(f"argument {number}: {rest!r} must be hexadecimal digits, two a byte") from None
+    if kind in TYPES and colon:
+        return Argument(name, _number(kind, rest, number))
+    if kind == "tensormap" and colon:
+        spec, box, *swizzle = rest.split(",")
+        held = parse(spec, number, random)
+        try:
+            return Argument(name, None, held.array, held.written, held.save, tuple(int(size) for size in box.split("x")), int(swizzle[0]) if swizzle else 0)
+        except ValueError:
+            raise ValueError(f"argument {number}: {text!r} must be tensormap:ARRAY,BOX,SWIZZLE such as tensormap:in:f16[128x64],64x64,128") from None
+    if kind in ("in", "out", "inout") and colon:
+        return _array(name, kind, rest, number, random)
+    raise ValueError(f"argument {number}: {text!r} must be a number such as i32:5, an array such as in:x.npy or out:f32[64], null, hex: or tensormap: (see numba-marlin machine --help)")
+
+
+def _number(kind: str, text: str, number: int) -> bytes:
+    dtype = np.dtype(TYPES[kind])
+    try:
+        if kind[0] == "f":
+            return np.array(float(text)).astype(dtype).tobytes()
+        value = int(text, 0)
+    except ValueError:
+        raise ValueError(f"argument {number}: {text!r} is no number") from None
+    limits = np.iinfo(dtype)
+    if not limits.min <= value <= limits.max:
+        raise ValueError(f"argument {number}: {value} must be between {limits.min} and {limits.max} to be of type {kind}")
+    return np.array(value, dtype).tobytes()
+
+
+def _array(name: str, kind: str, text: str, number: int, random: np.random.Generator) -> Argument:
+    source, colon, target = text.partition(":")
+    save = Path(target) if colon else None
+    if save is not None and (kind == "in" or save.suffix != ".npy"):
+        raise ValueError(f"argument {number}: only out and inout are saved, and in .npy files, not {target!r}")
+    shaped = _ARRAY.match(source)
+    if shaped:
+        if shaped[1] not in TYPES:
+            raise ValueError(f"argument {number}: type {shaped[1]!r} must be one of {', '.join(TYPES)}")
+        shape, dtype = tuple(int(size) for size in shaped[2].split("x")), np.dtype(TYPES[shaped[1]])
+        if kind == "out":
+            array = np.zeros(shape, dtype)
+        elif dtype.kind == "f":
+            array = random.standard_normal(shape).astype(dtype)
+        else:
+            array = random.integers(0 if dtype.kind == "u" else -LARGEST + 1, LARGEST, shape).astype(dtype)
+    elif source.endswith(".npy") and kind != "out":
+        array = np.ascontiguousarray(np.load(source))
+        if save is not None and save.resolve() == Path(source).resolve():
+            raise ValueError(f"argument {number}: the result would take the place of {source}")
+    else:
+        raise ValueError(f"argument {number}: {source!r} must be an array such as f32[1024] or f16[64x32]" + (" or a .npy file" if kind != "out" else ""))
+    if kind == "in":
+        array.flags.writeable = False
+    return Argument(name, None, array, kind != "in", save)

@@ -1,0 +1,74 @@
+"""Opcodes in classes, and the floating point operations that tensor-core instructions stand for.
+
+A class is a kind of work, by PTX opcode and type: what ptxas makes of it (a mov may vanish, a div is a routine) is not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+
+from numba_marlin.emulator.program import Instruction, Vector
+
+TENSOR, GLOBAL, SHARED, COPY, ATOMIC, LOCAL, CONSTANT = "tensor", "global", "shared", "copy", "atomic", "local", "parameter"
+FLOAT, DOUBLE, HALF, SPECIAL, INTEGER, LOGIC, CONVERT, COMPARE, MOVE = "fp32", "fp64", "fp16", "special", "integer", "logic", "convert", "compare", "move"
+WARP, SYNC, CONTROL = "warp", "sync", "control"
+
+_BY_ROOT = {
+    **dict.fromkeys(("mma", "wmma.mma", "wgmma.mma_async"), TENSOR),
+    **dict.fromkeys(("ldmatrix", "stmatrix"), SHARED),
+    **dict.fromkeys(("cp.async", "cp.async.bulk", "cp.async.bulk.tensor", "cp.async.bulk.prefetch", "cp.async.bulk.prefetch.tensor", "cp.reduce",
+                     "prefetch", "prefetchu", "applypriority", "createpolicy"), COPY),
+    **dict.fromkeys(("atom", "red"), ATOMIC),
+    **dict.fromkeys(("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"), SPECIAL),
+    **dict.fromkeys(("and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "bfe", "bfi", "bfind", "brev", "prmt", "popc", "clz", "copysign"), LOGIC),
+    **dict.fromkeys(("mul24", "mad24", "sad", "rem", "dp4a", "dp2a", "add.cc", "addc", "sub.cc", "subc", "mad.lo.cc", "mad.hi.cc", "madc", "fns",
+                     *(f"{name}{count}" for name in ("vadd", "vsub", "vabsdiff", "vmin", "vmax") for count in (2, 4))), INTEGER),
+    **dict.fromkeys(("cvt",), CONVERT),
+    **dict.fromkeys(("setp", "set", "selp", "slct", "testp", "isspacep"), COMPARE),
+    **dict.fromkeys(("mov", "cvta", "mapa"), MOVE),
+    **dict.fromkeys(("shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "activemask"), WARP),
+    **dict.fromkeys(("bra", "ret", "exit", "trap", "brkpt", "nanosleep", "pmevent"), CONTROL),
+}  # fmt: skip
+_SYNC = ("bar", "barrier", "membar", "fence", "mbarrier", "wgmma", "griddepcontrol", "setmaxnreg", "cp.async")  # and what begins with them, if nothing above says more
+_SPACES = {"global": GLOBAL, "const": CONSTANT, "shared": SHARED, "shared::cta": SHARED, "shared::cluster": SHARED, "local": LOCAL}
+
+
+def class_of(ins: Instruction) -> str:
+    """The class of an instruction; every opcode of the machine has one."""
+    if ins.root in ("ld", "ldu", "st"):
+        if any(modifier.startswith("param") for modifier in ins.modifiers):
+            return CONSTANT
+        return next((_SPACES[modifier] for modifier in ins.modifiers if modifier in _SPACES), GLOBAL)  # a generic address is most often global
+    if ins.root in ("wmma.load", "wmma.store"):
+        return next((_SPACES[modifier] for modifier in ins.modifiers if modifier in _SPACES), GLOBAL)
+    if ins.root in _BY_ROOT and not (ins.root == "div" and ins.types[-1][0] in "usb"):
+        return _BY_ROOT[ins.root]
+    if any(ins.root == name or ins.root.startswith(name + ".") for name in _SYNC):
+        return SYNC
+    kind = ins.types[-1] if ins.types else "b32"
+    if kind == "f64":
+        return DOUBLE
+    if kind == "f32":
+        return FLOAT
+    return HALF if kind.startswith(("f16", "bf16")) else INTEGER
+
+
+def flops_of(ins: Instruction) -> int:
+    """Multiplications and additions that one warp's execution of a tensor-core instruction stands for; 0 for others."""
+    if class_of(ins) != TENSOR:
+        return 0
+    m, n, k = shape_of(ins)
+    return 2 * m * n * k // (4 if ins.root.startswith("wgmma") else 1)  # a wgmma is of four warps
+
+
+def operand_bytes_of(ins: Instruction) -> float:
+    """Shared bytes that a warp's part of a wgmma reads by descriptor: B, which its four warps share, and A unless it is in registers."""
+    if ins.root != "wgmma.mma_async":
+        return 0
+    m, n, k = shape_of(ins)
+    return (n * k + (0 if isinstance(ins.operands[1], Vector) else m * k)) * 2 / 4
+
+
+def shape_of(ins: Instruction) -> tuple[int, int, int]:
+    """(m, n, k) from the modifier that says so."""
+    return next(tuple(map(int, found.groups())) for modifier in ins.modifiers if (found := re.fullmatch(r"m(\d+)n(\d+)k(\d+)", modifier)))

@@ -1,0 +1,99 @@
+"""How many registers are live at each instruction of a kernel, from its control flow: what the program needs at least, before any assembler.
+
+A register is live where some path still reads what is in it. 64-bit registers count two words, 16-bit ones one, predicates none. ptxas orders
+instructions anew, packs and rematerialises, so its number differs; the shape of the curve is the program's.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from numba_marlin.emulator.cfg import EXIT, successors
+from numba_marlin.emulator.program import PREDICATE, Address, Instruction, Kernel, Not, Pair, Register, Vector
+
+# First operands that are read, although registers, and those that are read as well as written.
+READS_FIRST = {"bar", "barrier", "nanosleep", "wgmma.mma_async"}
+WRITES_TOO = {"wgmma.mma_async"}
+
+
+def registers_of(operand) -> Iterator[Register]:
+    """All registers that an operand names."""
+    if isinstance(operand, Register):
+        yield operand
+    elif isinstance(operand, Vector):
+        for item in operand.items:
+            yield from registers_of(item)
+    elif isinstance(operand, Pair):
+        yield from registers_of(operand.first)
+        yield from registers_of(operand.second)
+    elif isinstance(operand, Not):
+        yield operand.register
+    elif isinstance(operand, Address):
+        yield from registers_of(operand.base)
+        yield from registers_of(operand.index)
+
+
+def reads_and_writes(ins: Instruction) -> tuple[list[Register], list[Register]]:
+    """(registers read, registers written), guard included. What a guarded instruction writes it reads too: the old value may stay."""
+    operands = list(ins.operands)
+    written: list[Register] = []
+    if operands and not isinstance(operands[0], Address):
+        first = list(registers_of(operands[0]))
+        reduces = ins.root in ("bar", "barrier") and "red" in ins.modifiers
+        if ins.root not in READS_FIRST or ins.root in WRITES_TOO or reduces:
+            written = first
+        if ins.root not in READS_FIRST or reduces:
+            operands = operands[1:]
+    read = [register for operand in operands for register in registers_of(operand)]
+    if ins.guard is not None:
+        read += [ins.guard, *written]
+    return read, written
+
+
+def live_words(kernel: Kernel) -> list[int]:
+    """For every pc the words of 32 bits that are live at it, before or behind, whichever is more."""
+    numbers: dict[tuple[int, int], int] = {}
+    effects = []
+    for ins in kernel.instructions:
+        sets = []
+        for registers in reads_and_writes(ins):
+            mask = 0
+            for register in registers:
+                mask |= 1 << numbers.setdefault((register.width, register.index), len(numbers))
+            sets.append(mask)
+        effects.append(tuple(sets))
+    words = {width: 0 for width in (16, 32, 64, PREDICATE)}
+    for (width, _), number in numbers.items():
+        words[width] |= 1 << number
+
+    def weight(live: int) -> int:
+        return (live & (words[32] | words[16])).bit_count() + 2 * (live & words[64]).bit_count()
+
+    count, entering = len(kernel.instructions), {EXIT: 0, **dict.fromkeys(kernel.blocks, 0)}
+    leaving = {start: successors(kernel.instructions[block.stop - 1], block.stop, count) for start, block in kernel.blocks.items()}
+
+    def backwards(start: int):
+        """(pc, live before, live behind) of a block, from its end."""
+        live = 0
+        for target in leaving[start]:
+            live |= entering[target]
+        for pc in range(kernel.blocks[start].stop - 1, start - 1, -1):
+            behind = live
+            read, written = effects[pc]
+            live = live & ~written | read
+            yield pc, live, behind
+
+    changed = True
+    while changed:
+        changed = False
+        for start in sorted(kernel.blocks, reverse=True):
+            before = 0
+            for _, before, _ in backwards(start):
+                pass
+            if before != entering[start]:
+                entering[start], changed = before, True
+    result = [0] * count
+    for start in kernel.blocks:
+        for pc, before, behind in backwards(start):
+            result[pc] = max(weight(before), weight(behind))
+    return result

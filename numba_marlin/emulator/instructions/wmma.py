@@ -1,0 +1,167 @@
+"""wmma: matrices of a warp whose elements are held by lanes as the machine likes (the ISA leaves it open).
+
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load, -wmma-store, -wmma-mma
+fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does. Here element pair p of a matrix (row-major, or column-major where the
+load says so) is register p // 32 of lane p % 32; where the ISA has more registers than that takes, the rest are copies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.emulator import numerics
+from numba_marlin.emulator.instructions import allow, instruction, unsupported
+from numba_marlin.emulator.instructions.load_store import SPACES, space_of
+from numba_marlin.emulator.instructions.tensor import DECODE, as_warps
+from numba_marlin.emulator.lanes import WARP
+from numba_marlin.emulator.program import Immediate
+
+SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
+LAYOUTS = ("row", "col")
+
+
+def shape_of(ins) -> tuple[int, int, int]:
+    shape = next((SHAPES[mod] for mod in ins.modifiers if mod in SHAPES), None)
+    if shape is None:
+        raise unsupported(ins, f"only the shapes {', '.join(SHAPES)} are implemented")
+    return shape
+
+
+def size_of(ins, which: str) -> tuple[int, int]:
+    m, n, k = shape_of(ins)
+    return {"a": (m, k), "b": (k, n), "c": (m, n), "d": (m, n)}[which]
+
+
+def fragment(ins, m, operand, kind: str, elements: int, bind):
+    """The registers of a fragment, ``bind`` (m.source or m.destination) each; kind f16, bf16 (two elements each) or f32."""
+    wide = 1 if kind == "f32" else 2
+    needed = elements // WARP // wide
+    if not needed or len(operand.items) % needed:
+        raise unsupported(ins, f"{len(operand.items)} registers do not fit {elements} elements of {kind}")
+    return [bind(ins, item, "f32" if kind == "f32" else f"{kind}x2") for item in operand.items], needed
+
+
+def gathered(sources, needed: int, sel, count: int, kind: str) -> np.ndarray:
+    """[warps, elements] in the order they lie in memory: bit patterns, or float32."""
+    wide = 1 if kind == "f32" else 2
+    held = np.empty((count, needed, WARP, wide), np.float32 if kind == "f32" else np.uint16)
+    for i, source in enumerate(sources[:needed]):
+        held[:, i] = np.reshape(source[sel], held[:, i].shape)
+    return held.reshape(count, -1)
+
+
+def scattered(targets, needed: int, sel, values: np.ndarray) -> None:
+    """The inverse of ``gathered``; more registers than needed get copies."""
+    count = len(values)
+    parts = values.reshape(count, needed, WARP, -1)
+    for i, target in enumerate(targets):
+        target[sel] = parts[:, i % needed, :, 0] if parts.shape[-1] == 1 else parts[:, i % needed]
+
+
+def addresses(ins, m, operands, rows: int, cols: int, nbytes: int):
+    """Function: lanes -> int64 [warps, lane, elements of a lane]; consecutive elements of a row (column) of a lane's register are pairs."""
+    layout = [mod for mod in ins.modifiers if mod in LAYOUTS]
+    if len(layout) != 1:
+        raise unsupported(ins, "needs .row or .col")
+    minor = cols if layout == ["row"] else rows
+    at = m.address(ins, operands[0])
+    stride = m.source(ins, operands[1] if len(operands) > 1 else Immediate(minor), "u32")
+    wide = 1 if nbytes == 4 else 2
+    flat = (np.arange(rows * cols // WARP // wide)[:, None, None] * WARP + np.arange(WARP)[:, None]) * wide + np.arange(wide)
+    major, within = np.divmod(flat, minor)
+
+    def where(lanes):
+        base = at(lanes)[:, None, :, None]
+        step = np.broadcast_to(stride[lanes.sel], lanes.shape).astype(np.int64)[:, None, :, None]
+        return base + (major * step + within) * nbytes
+
+    return where, layout[0]
+
+
+@instruction("wmma.load")
+def load(ins, m):
+    """wmma.load.{a,b,c}.sync.aligned.layout.shape{.space}.type r, [p]{, stride}"""
+    allow(ins, "a", "b", "c", "sync", "aligned", *LAYOUTS, *SHAPES, *SPACES)
+    which, kind = ins.modifiers[0], ins.types[-1]
+    if kind not in (("f32", "f16") if which == "c" else ("f16", "bf16")):
+        raise unsupported(ins, f"type .{kind} is not implemented for matrix {which}")
+    rows, cols = size_of(ins, which)
+    targets, needed = fragment(ins, m, ins.operands[0], kind, rows * cols, m.destination)
+    size = 4 if kind == "f32" else 2
+    where, layout = addresses(ins, m, ins.operands[1:], rows, cols, size)
+    space, memory = space_of(ins), m.memory
+
+    def step(lanes):
+        lanes.require_whole_warps(ins, "wmma.load")
+        lanes = as_warps(lanes)
+        at = where(lanes)
+        values = np.empty(at.shape, f"u{size}")
+        for i in range(at.shape[1]):
+            for j in range(at.shape[3]):
+                values[:, i, :, j] = memory.load(ins, lanes, space, at[:, i, :, j].copy(), size)[..., 0]
+        flat = stored_rows(values.reshape(len(values), -1), layout, rows, cols)
+        scattered(targets, needed, lanes.sel, flat.view(np.float32) if kind == "f32" else flat)
+
+    return step
+
+
+def stored_rows(flat: np.ndarray, layout: str, rows: int, cols: int) -> np.ndarray:
+    """Elements in the order of memory, row-major."""
+    return flat if layout == "row" else np.ascontiguousarray(flat.reshape(-1, cols, rows).transpose(0, 2, 1)).reshape(len(flat), -1)
+
+
+@instruction("wmma.store")
+def store(ins, m):
+    """wmma.store.d.sync.aligned.layout.shape{.space}.type [p], r{, stride}"""
+    allow(ins, "d", "sync", "aligned", *LAYOUTS, *SHAPES, *SPACES)
+    kind = ins.types[-1]
+    if kind not in ("f32", "f16"):
+        raise unsupported(ins, f"type .{kind} is not implemented")
+    rows, cols = size_of(ins, "d")
+    sources, needed = fragment(ins, m, ins.operands[1], kind, rows * cols, m.source)
+    size = 4 if kind == "f32" else 2
+    where, layout = addresses(ins, m, (ins.operands[0], *ins.operands[2:]), rows, cols, size)
+    space, memory = space_of(ins), m.memory
+
+    def step(lanes):
+        lanes.require_whole_warps(ins, "wmma.store")
+        lanes = as_warps(lanes)
+        flat = gathered(sources, needed, lanes.sel, lanes.shape[0], kind)
+        if layout == "col":
+            flat = np.ascontiguousarray(flat.reshape(-1, rows, cols).transpose(0, 2, 1)).reshape(len(flat), -1)
+        at = where(lanes)
+        values = flat.view(f"u{size}").reshape(at.shape)
+        for i in range(at.shape[1]):
+            for j in range(at.shape[3]):
+                memory.store(ins, lanes, space, at[:, i, :, j].copy(), np.ascontiguousarray(values[:, i, :, j])[..., None])
+
+    return step
+
+
+@instruction("wmma.mma")
+def multiply(ins, m):
+    """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c: without types of a and b they are fp16."""
+    allow(ins, "sync", "aligned", *LAYOUTS, *SHAPES)
+    rows, cols, depth = shape_of(ins)
+    types = ins.types
+    out, accumulator, kinds = types[0], types[-1], types[1:-1] or ["f16", "f16"]
+    if len(types) not in (2, 4) or kinds not in (["f16", "f16"], ["bf16", "bf16"]) or {out, accumulator} - {"f32", "f16"} or kinds[0] == "bf16" and {out, accumulator} != {"f32"}:
+        raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
+    kind = kinds[0]
+    d, d_needed = fragment(ins, m, ins.operands[0], out, rows * cols, m.destination)
+    a, a_needed = fragment(ins, m, ins.operands[1], kind, rows * depth, m.source)
+    b, b_needed = fragment(ins, m, ins.operands[2], kind, depth * cols, m.source)
+    c, c_needed = fragment(ins, m, ins.operands[3], accumulator, rows * cols, m.source)
+
+    def step(lanes):
+        lanes.require_whole_warps(ins, "wmma.mma")
+        lanes = as_warps(lanes)
+        s, count = lanes.sel, lanes.shape[0]
+        left = DECODE[kind](gathered(a, a_needed, s, count, kind)).reshape(count, rows, depth)
+        right = DECODE[kind](gathered(b, b_needed, s, count, kind)).reshape(count, depth, cols)
+        before = gathered(c, c_needed, s, count, accumulator)
+        total = (before.astype(np.float64) if accumulator == "f32" else DECODE["f16"](before)).reshape(count, rows, cols) + left @ right
+        result = numerics.canonical32(total.astype(np.float32)) if out == "f32" else numerics.half_bits(total)
+        scattered(d, d_needed, s, np.ascontiguousarray(result).reshape(count, -1))
+
+    return step
