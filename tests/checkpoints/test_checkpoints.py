@@ -1,5 +1,6 @@
 """Contract under test: what is saved is what is loaded, in every format; a target that exists is finished; memory is a layer's, not the model's."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 from safetensors import safe_open
 
 import numba_marlin as nm
+from numba_marlin import testing
 from numba_marlin.checkpoints import convert, save
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter
 from numba_marlin.formats.files import STORED
@@ -81,6 +83,19 @@ def test_a_loaded_layer_multiplies(tmp_path):
     from numba_marlin import reference
 
     assert np.array_equal(reference.matmul(x, packed), expected)
+
+
+def test_a_kernel_multiplies_permuted_activations():
+    """The kernel knows nothing of a permutation: x is permuted for it. (Configuration of tests/cli: nothing is compiled for this test alone.)"""
+    problem = testing.exact_problem(4, 128, 256, 128, seed=1)
+    order = np.random.default_rng(0).permutation(256).astype(np.int32)
+    packed = nm.pack(dataclasses.replace(problem.weight, permutation=order))
+    x = np.empty_like(problem.x)
+    x[:, order] = problem.x
+    for _ in range(2):  # the second time, from what the first one left
+        y, info = nm.matmul(x, packed, "emulator", kernel="ampere", return_info=True)
+        assert np.array_equal(y, problem.expected) and info.backend == "emulator"
+    assert not np.array_equal(nm.matmul(problem.x, packed, "reference"), problem.expected)
 
 
 def test_the_configuration_says_which_version_of_gptq_it_is(tmp_path):
