@@ -133,7 +133,7 @@ def matmul(
 
     backend: "cuda"; "emulator" executes the same compiled kernel on the CPU; "reference" is the float64 product, rounded;
     "auto" takes CUDA if there is a usable device, else the emulator. ``last_run()``, ``return_info=True`` (-> result, RunInfo)
-    and the log ("numba_marlin", INFO) say which it was.
+    and the log ("numba_marlin", INFO) say which it was. A weight with a ``permutation`` costs a permuted copy of x.
     x: NumPy, CuPy, torch or Numba; what a kernel cannot read where it lies is copied. out: [m, n] to write to, apart from x and bias. bias and out
     are of x's type and where x is.
     kernel, config: a rung of the ladder and its configuration; default: ``explain``'s choice.
@@ -151,6 +151,11 @@ def matmul(
     _check_packed(p)
     _check_choice("compiler", compiler, COMPILERS)
     x_view = _check_x(x, p)
+    if p.permutation is not None:
+        return matmul(
+            arrays.take_columns("x", x_view, p.permutation), p.sorted_rows, backend, out, bias=bias, kernel=kernel, config=config, stream=stream,
+            compiler=compiler, workspace=workspace, batch_invariant=batch_invariant, return_info=return_info,
+        )
     problem = Problem.of(x_view.shape[0], p, x_view.type_name, bias is not None, batch_invariant)
     shape = (problem.m, problem.n)
     bias_view = None if bias is None else _check_beside("bias", bias, x_view, (problem.n,), "(n,)")

@@ -56,11 +56,11 @@ _CHUNK_ELEMENTS = 1 << 22
 
 
 def _activations(x: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
-    """x [m, k] as float64; ValueError unless it fits the weight."""
+    """x [m, k] as float64, its columns in the order of the weight's stored rows; ValueError unless it fits the weight."""
     x = np.asarray(x)
     if x.ndim != 2 or x.shape[1] != weight.k or x.shape[0] == 0:
         raise ValueError(f"x.shape={x.shape} must be (m, k) with m > 0 and k={weight.k}")
-    return x.astype(np.float64)
+    return (x if weight.permutation is None else x[:, weight.permutation]).astype(np.float64)
 
 
 def _bias(bias: np.ndarray | None, weight: QuantizedWeight) -> np.ndarray:

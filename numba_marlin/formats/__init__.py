@@ -2,9 +2,11 @@
 
 - ``types``: ``QuantizedWeight`` (plain codes and scales) and ``PackedWeight`` (the bytes a kernel reads), both checked
   when they are made.
-- ``FORMATS``: name -> the object that packs and unpacks that layout; ``find_format(name)`` looks it up or says what
+- ``FORMATS``: name -> the object that packs and unpacks a layout that kernels read; ``find_format(name)`` looks it up or says what
   there is. A module that defines a layout registers it; adding a layout adds a module and an import here.
 - ``marlin``: the published Marlin layout and its relatives; ``marlin_order`` derives their order from the fragment maps in ``layout``.
+- ``files``: the formats of files (``STORED``, ``find_stored``), loaded when they are needed; ``stored`` says what one is, an executable
+  specification, ``streams`` where the bits of packed codes are, ``changes`` what it costs to make a weight fit a format.
 - ``floats``: float16 and bfloat16 by name, and rounding to them.
 
 The NumPy code here is the specification. The fast loops of ``hostloops`` must give the same bytes. This room imports

@@ -17,7 +17,7 @@ import numpy as np
 
 from numba_marlin.formats.marlin_order import BLOCK_K, BLOCK_N, COLUMN_SCALE_PERM, GROUP_SCALE_PERM, code_order, locate
 from numba_marlin.formats.registry import register
-from numba_marlin.formats.types import PackedWeight, QuantizedWeight
+from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWeight
 
 COLUMN_STEP = 8
 GROUP_SIZES = (-1, 32, 64, 128)
@@ -46,6 +46,8 @@ def check_packable(weight: QuantizedWeight) -> None:
     """Raise TypeError or ValueError unless ``pack`` can pack ``weight``."""
     if not isinstance(weight, QuantizedWeight):
         raise TypeError(f"weight is a {type(weight).__name__}, must be a QuantizedWeight")
+    if weight.bits not in SUPPORTED_BITS:
+        raise ValueError(f"bits={weight.bits} must be one of {SUPPORTED_BITS} for layout 'marlin': formats.widen(weight, 4) is the same weight")
     check_problem(weight.k, weight.n, weight.group_size)
 
 
@@ -150,6 +152,7 @@ class MarlinFormat:
             k=weight.k,
             n=weight.n,
             zeros=None if weight.zeros is None else pack_zeros(weight.zeros, weight.bits),
+            permutation=weight.permutation,
         )
 
     def unpack(self, packed: PackedWeight) -> QuantizedWeight:
@@ -163,6 +166,7 @@ class MarlinFormat:
             zeros=None if packed.zeros is None else unpack_zeros(packed.zeros, packed.bits, packed.n),
             bits=packed.bits,
             group_size=packed.group_size,
+            permutation=packed.permutation,
         )
 
     def check(self, packed: PackedWeight) -> None:

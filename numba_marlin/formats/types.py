@@ -8,7 +8,11 @@ A weight ``W[k, n]`` multiplies activations from the right: ``C[m, n] = A[m, k] 
 groups of ``group_size`` along k; each group of each column has one scale, float16 or bfloat16 (an ml_dtypes array):
 ``W[i, j] = (codes[i, j] - zero) * scales[i // group_size, j]``, with codes of 4 or 8 bits. The zero point is the middle
 of the grid, 8 or 128 (symmetric), or ``zeros[group, j]``: on the grid, as integers, or anywhere, as float16. The kinds
-are called ``ZEROS_KINDS``: None, "integer", "float16".
+are called ``ZEROS_KINDS``: None, "integer", "float16". A QuantizedWeight may also have codes of 2 or 3 bits: such weights are read
+and dequantised, and ``widen`` puts them, exactly, on a grid of 4 or 8 bits, which is what kernels multiply.
+
+``permutation``, int32 [k], belongs to weights whose groups are not made of neighbouring rows (GPTQ's activation order, ``g_idx``): their
+rows are stored sorted by group, row i being row ``permutation[i]`` of the weight, so ``C = A[:, permutation] @ stored``. None: as they come.
 
 One group over all of k ("a scale per column") is spelled ``group_size=-1``. A group size of k or more is accepted and
 becomes -1, so that there is one spelling: the Marlin layout orders per-column scales differently from group scales, and
@@ -17,7 +21,8 @@ decides by the number of groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,13 +30,28 @@ from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.registry import find_format
 
 SUPPORTED_BITS = (4, 8)
+READABLE_BITS = (2, 3, 4, 8)
 ZEROS_KINDS = (None, "integer", "float16")
 
 
-def check_bits(bits: int) -> int:
-    if isinstance(bits, bool) or bits not in SUPPORTED_BITS:
-        raise ValueError(f"bits={bits} must be one of {SUPPORTED_BITS}")
+def check_bits(bits: int, allowed: tuple[int, ...] = SUPPORTED_BITS) -> int:
+    if isinstance(bits, bool) or bits not in allowed:
+        raise ValueError(f"bits={bits} must be one of {allowed}")
     return int(bits)
+
+
+def check_permutation(permutation: object, k: int) -> np.ndarray | None:
+    """None, or int32 [k] with every row once. TypeError or ValueError for anything else."""
+    if permutation is None:
+        return None
+    if not isinstance(permutation, np.ndarray) or permutation.dtype.name != "int32":
+        kind = permutation.dtype if isinstance(permutation, np.ndarray) else type(permutation).__name__
+        raise TypeError(f"permutation is {kind}, must be a numpy.ndarray of int32")
+    if permutation.shape != (k,):
+        raise ValueError(f"permutation.shape={permutation.shape} must be (k,)=({k},)")
+    if not np.array_equal(np.sort(permutation), np.arange(k)):
+        raise ValueError(f"permutation must hold every row number from 0 to {k - 1} once")
+    return np.require(permutation, dtype=np.int32, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
 
 def check_group_size(group_size: int, k: int) -> int:
@@ -91,8 +111,8 @@ class QuantizedWeight:
     """A weight on its grid, nothing packed.
 
     codes: uint8 [k, n], 0..2**bits - 1.  scales: float16 or bfloat16 [groups, n], finite.  zeros: None (symmetric, zero
-    point ``2**(bits - 1)``), or [groups, n] in uint8, 0..2**bits - 1, or float16, finite.  group_size: rows of k to a
-    group, -1 = one group.
+    point ``2**(bits - 1)``), or [groups, n] in uint8, 0..2**bits - 1, or float16, finite.  bits: 2, 3, 4 or 8.  group_size: rows of
+    k to a group, -1 = one group.  permutation: None, or int32 [k], the row of the weight that each stored row is.
     """
 
     codes: np.ndarray
@@ -100,14 +120,16 @@ class QuantizedWeight:
     zeros: np.ndarray | None = None
     bits: int = 4
     group_size: int = -1
+    permutation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        bits = check_bits(self.bits)
+        bits = check_bits(self.bits, READABLE_BITS)
         codes = _array("codes", self.codes, "uint8")
         scales = _array("scales", self.scales, *HALF_TYPES)
         zeros = None if self.zeros is None else _array("zeros", self.zeros, "uint8", "float16")
         k, n = codes.shape
         _set(self, codes=codes, scales=scales, zeros=zeros, bits=bits, group_size=check_group_size(self.group_size, k))
+        _set(self, permutation=check_permutation(self.permutation, k))
         _check_scales(scales, self.groups, n)
         if zeros is not None and zeros.shape != scales.shape:
             raise ValueError(f"zeros.shape={zeros.shape} must be scales.shape={scales.shape}")
@@ -164,7 +186,7 @@ class PackedWeight:
     For layout "marlin", with n completed to a multiple of 64 in ``n_packed`` columns: qweight int32 [k/16, n_packed * bits/2],
     scales float16 or bfloat16 [groups, n_packed] in permuted order, zeros None, packed codes (int32 [groups,
     n_packed * bits/32]) or float16 [groups, n_packed]. What shapes and group sizes a layout allows is checked by the
-    layout itself (``formats.find_format(layout).check``).
+    layout itself (``formats.find_format(layout).check``). permutation: as in QuantizedWeight.
     """
 
     layout: str
@@ -175,6 +197,7 @@ class PackedWeight:
     k: int
     n: int
     zeros: np.ndarray | None = None
+    permutation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         bits = check_bits(self.bits)
@@ -186,6 +209,7 @@ class PackedWeight:
         zeros = None if self.zeros is None else _array("zeros", self.zeros, "int32", "float16")
         group_size = check_group_size(self.group_size, int(self.k))
         _set(self, qweight=qweight, scales=scales, zeros=zeros, bits=bits, group_size=group_size, k=int(self.k), n=int(self.n))
+        _set(self, permutation=check_permutation(self.permutation, int(self.k)))
         find_format(self.layout).check(self)
         _check_finite("scales", scales)
         if self.zeros_kind == "float16":
@@ -214,6 +238,11 @@ class PackedWeight:
     def scale_dtype(self) -> str:
         """One of HALF_TYPES."""
         return self.scales.dtype.name
+
+    @functools.cached_property
+    def sorted_rows(self) -> PackedWeight:
+        """The same bytes as a weight of their own, to be multiplied by activations whose columns were permuted already."""
+        return self if self.permutation is None else replace(self, permutation=None)
 
     @property
     def nbytes(self) -> int:

@@ -5,5 +5,6 @@ import pack_marlin`` where the loop is wanted, not at the top of a module. It im
 """
 
 from numba_marlin.hostloops.marlin import pack_marlin, pack_marlin_codes, unpack_marlin, unpack_marlin_codes
+from numba_marlin.hostloops.streams import Compiled
 
-__all__ = ["pack_marlin", "pack_marlin_codes", "unpack_marlin", "unpack_marlin_codes"]
+__all__ = ["Compiled", "pack_marlin", "pack_marlin_codes", "unpack_marlin", "unpack_marlin_codes"]

@@ -206,6 +206,20 @@ def rows(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
     return contiguous(name, array, alignment)
 
 
+def take_columns(name: str, array: ArrayView, columns: np.ndarray) -> object:
+    """A new matrix of the same library, type and place: column i is column ``columns[i]`` of ``array``."""
+    if array.kind == "torch":
+        torch = sys.modules["torch"]
+        return array.owner.detach().index_select(1, torch.from_numpy(columns.astype(np.int64)).to(array.owner.device))
+    if array.kind == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(array.device):
+            return array.owner.take(cupy.asarray(columns), axis=1)
+    if array.on_host:
+        return array.host[:, columns]
+    raise ValueError(f"{name} is a {type(array.owner).__name__}, whose columns cannot be permuted here as this weight needs it: pass a torch or CuPy array")
+
+
 def row_distance(array: ArrayView) -> int:
     """Elements from a row of a matrix to the next."""
     return array.shape[1] if array.shape[0] == 1 else array.strides[0] // array.itemsize

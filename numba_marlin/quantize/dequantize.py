@@ -44,7 +44,7 @@ def scale_rows(weight: QuantizedWeight, start: int, stop: int, dtype: type) -> n
 
 
 def dequantize_rows(weight: QuantizedWeight, start: int, stop: int, dtype: np.dtype | type | str = np.float16) -> np.ndarray:
-    """Rows ``start:stop`` of ``dequantize(weight, dtype)``, without making the others."""
+    """Rows ``start:stop`` of ``dequantize(weight, dtype)``, without making the others; of a permuted weight, the rows as they are stored."""
     dtype = float_type(dtype)
     wide = np.float64 if dtype == np.float64 or weight.zeros_kind == "float16" else np.float32
     values, zeros = codes_and_zeros(weight, start, stop, wide)
@@ -68,5 +68,6 @@ def dequantize(weight: QuantizedWeight | PackedWeight, dtype: np.dtype | type | 
     rows = max(1, (1 << 22) // weight.n)  # Temporaries of 16 or 32 MB, whatever the size of the weight.
     for start in range(0, weight.k, rows):
         stop = min(start + rows, weight.k)
-        result[start:stop] = dequantize_rows(weight, start, stop, dtype)
+        rows_of_weight = slice(start, stop) if weight.permutation is None else weight.permutation[start:stop]
+        result[rows_of_weight] = dequantize_rows(weight, start, stop, dtype)
     return result

@@ -1,0 +1,14 @@
+"""All formats of files: ``STORED``, name -> ``StoredFormat``, and ``find_stored(name)``. A module that defines formats is imported here."""
+
+from numba_marlin.formats import gptq, marlin_files  # noqa: F401  (they register themselves)
+from numba_marlin.formats.stored import STORED, StoredFormat
+
+__all__ = ["STORED", "find_stored"]
+
+
+def find_stored(name: str) -> StoredFormat:
+    """The format called ``name``; ValueError lists the known ones."""
+    try:
+        return STORED[name]
+    except (KeyError, TypeError):
+        raise ValueError(f"format={name!r} must be one of {', '.join(sorted(STORED))}") from None

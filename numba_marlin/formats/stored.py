@@ -1,0 +1,196 @@
+"""Formats of files: what the tensors of one quantised layer are called, which shapes and types they have, and where every bit of the weight is.
+
+A ``StoredFormat`` is an executable specification. ``geometry(tensors)`` works out the layer's parameters from shapes and types alone, so that the
+header of a file is enough; ``specs(geometry)`` says for each tensor its type, its shape and, for packed codes, its packing, whose closed form
+``place`` locates a bit. Reading, writing, checking and the table in the README follow from those. ``check(tensors)`` raises FormatError, naming
+tensor and rule, for a layer that is not what the format says; data are looked at when they are read.
+
+    form = files.find_stored("gptq")
+    weight = form.read({"qweight": ..., "qzeros": ..., "scales": ..., "g_idx": ...})    # -> QuantizedWeight, PackedWeight or BlockWeight
+    tensors = form.write(weight)                                                        # LossError where that would lose something
+
+``formats.files`` has them all. Registering a format gives it the test suite of tests/formats/test_stored.py and its line in the conformance table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from numba_marlin.formats import marlin
+from numba_marlin.formats.changes import LossError
+from numba_marlin.formats.streams import MarlinCodes, Plain
+from numba_marlin.formats.types import PackedWeight
+
+PLAIN = Plain()
+
+
+class FormatError(ValueError):
+    """A layer is not what its format says."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A layer of ``k`` inputs and ``n`` outputs, as far as shapes and types tell. What a format has no use for stays at its default.
+
+    group: rows that share a scale (-1: all). columns: columns that do (-1: all). scale_dtype: of the tensor of scales.
+    extras: names of the optional tensors that are there.
+    """
+
+    k: int
+    n: int
+    bits: int
+    group: int = -1
+    columns: int = 1
+    scale_dtype: str = "float16"
+    extras: frozenset[str] = frozenset()
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.group == -1 else self.k // self.group
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor: types it may have, the first of them the usual one; its shape; the packing of the codes in it, and which matrix they are."""
+
+    dtypes: tuple[str, ...]
+    shape: tuple[int, ...]
+    packing: Any = None
+    matrix: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class StoredFormat:
+    """Base of the formats; each overrides ``geometry``, ``specs``, ``prepare``, ``encode`` and ``decode``.
+
+    title: for people. source: where the layout is documented or defined. keys: tensors that a layer must have. optional: that it may have.
+    ignored: that other programs leave in the file and that say nothing. bits: sizes of codes it can hold. holds: the kind of weight.
+    """
+
+    name: str
+    title: str
+    source: str
+    keys: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    bits: tuple[int, ...] = (4,)
+    holds: str = "QuantizedWeight"
+    runs: str = ""
+    test_geometries: tuple[Geometry, ...] = field(default=(), repr=False)
+
+    # What a format says
+    def geometry(self, tensors) -> Geometry:
+        """Parameters of a layer, from ``tensors``: name -> anything with ``shape`` and ``dtype.name``."""
+        raise NotImplementedError
+
+    def specs(self, geometry: Geometry) -> dict[str, TensorSpec]:
+        """Every tensor of a layer of this geometry. ValueError if the format cannot hold one."""
+        raise NotImplementedError
+
+    def prepare(self, weight) -> tuple[Any, tuple[str, ...]]:
+        """(the weight as this format can hold it, what that loses); ValueError if it cannot."""
+        raise NotImplementedError
+
+    def encode(self, weight, codec) -> dict[str, np.ndarray]:
+        """Tensors of a prepared weight."""
+        raise NotImplementedError
+
+    def decode(self, tensors: dict[str, np.ndarray], geometry: Geometry, codec):
+        """The weight of checked tensors."""
+        raise NotImplementedError
+
+    # What follows
+    def check(self, tensors) -> Geometry:
+        """The geometry of a layer; FormatError unless every tensor has the type and shape that go with it and none is missing or unknown."""
+        missing = [key for key in self.keys if key not in tensors]
+        unknown = sorted(set(tensors) - {*self.keys, *self.optional, *self.ignored})
+        if missing or unknown:
+            said = [f"{what} {', '.join(names)}" for what, names in (("has no", missing), ("has unknown", unknown)) if names]
+            raise FormatError(f"a layer of format {self.name!r} {' and '.join(said)}")
+        known = {name: tensor for name, tensor in tensors.items() if name not in self.ignored}
+        try:
+            for name, tensor in known.items():
+                if 0 in tensor.shape:
+                    raise FormatError(f"{name}: shape {tuple(tensor.shape)} must not be empty")
+            geometry = self.geometry(known)
+            specs = self.specs(geometry)
+        except FormatError:
+            raise
+        except (ValueError, IndexError, ZeroDivisionError, TypeError) as error:
+            shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in sorted(known.items()))
+            raise FormatError(f"shapes {shapes} do not go together in format {self.name!r}: {error}") from error
+        for name, tensor in known.items():
+            spec = specs[name]
+            if tensor.dtype.name not in spec.dtypes:
+                raise FormatError(f"{name}: dtype {tensor.dtype.name} must be {' or '.join(spec.dtypes)}")
+            if tuple(tensor.shape) != spec.shape:
+                raise FormatError(f"{name}: shape {tuple(tensor.shape)} must be {spec.shape}")
+        return geometry
+
+    def read(self, tensors: dict[str, np.ndarray], codec=PLAIN):
+        """Tensors of one layer, by their names without the layer's -> its weight. FormatError, or ValueError for values that cannot be."""
+        geometry = self.check(tensors)
+        return self.decode({name: each for name, each in tensors.items() if name not in self.ignored}, geometry, codec)
+
+    def takes_packed(self, weight: PackedWeight) -> bool:
+        """Whether ``prepare`` wants this packed weight as it is; else it is unpacked first."""
+        return False
+
+    def losses(self, weight, codec=PLAIN) -> tuple[str, ...]:
+        """What writing ``weight`` would lose, a sentence each; () if the conversion is exact. ValueError if it is impossible."""
+        return self.prepare(self._accepted(weight, codec))[1]
+
+    def write(self, weight, codec=PLAIN, allow_loss: bool = False) -> dict[str, np.ndarray]:
+        """The tensors of one layer. LossError if that loses something and ``allow_loss`` is not set; ValueError if it is impossible."""
+        prepared, losses = self.prepare(self._accepted(weight, codec))
+        if losses and not allow_loss:
+            raise LossError(self.name, losses)
+        return self.encode(prepared, codec)
+
+    def _accepted(self, weight, codec):
+        """``weight`` as the kind that ``prepare`` takes."""
+        if isinstance(weight, PackedWeight) and not self.takes_packed(weight):
+            weight = marlin.MARLIN.unwrap(codec.unpack(MarlinCodes(), weight.qweight, weight.bits)[:, : weight.n], weight)
+        if (type(weight).__name__ == "BlockWeight") != (self.holds == "BlockWeight"):
+            raise ValueError(f"a {type(weight).__name__} cannot be converted to format {self.name!r}, which holds another kind of number: quantise anew")
+        return weight
+
+
+def count(name: str, value: int, divisor: int, rule: str) -> int:
+    """value / divisor; FormatError unless it is a positive integer."""
+    quotient, rest = divmod(value, divisor) if divisor > 0 else (0, 1)
+    if rest or quotient <= 0:
+        raise FormatError(f"{name}: {value} must be a multiple of {divisor}: {rule}")
+    return quotient
+
+
+def matrix(name: str, tensor) -> tuple[int, int]:
+    """The shape of a tensor of two dimensions."""
+    if len(tensor.shape) != 2:
+        raise FormatError(f"{name}: shape {tuple(tensor.shape)} must have 2 dimensions")
+    return tuple(int(size) for size in tensor.shape)
+
+
+def one_of(name: str, value: int, allowed: tuple[int, ...], what: str) -> int:
+    if value not in allowed:
+        raise FormatError(f"{name}: {what} {value}, must be one of {allowed}")
+    return value
+
+
+def group_rows(k: int, groups: int) -> int:
+    """The one spelling of a group size: -1 for a single group."""
+    return -1 if groups == 1 else count("scales", k, groups, "rows of the weight over groups of scales")
+
+
+STORED: dict[str, StoredFormat] = {}
+
+
+def register_stored(form: StoredFormat) -> StoredFormat:
+    """Add a format under its name; a name can be taken once."""
+    if form.name in STORED:
+        raise ValueError(f"format {form.name!r} is registered already")
+    STORED[form.name] = form
+    return form

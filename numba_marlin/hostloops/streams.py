@@ -1,0 +1,217 @@
+"""Streams of codes packed and unpacked by compiled loops on all cores; bytes equal to ``formats.streams``.
+
+Three loops each way, by where neighbours of a word are: ``rows`` (GPTQ: a word holds codes of one column, columns are contiguous in both; inner loops
+run along them and LLVM vectorises them), ``columns`` (AWQ: a word holds neighbours of a row), ``crossed`` (compressed-tensors: the tensor is
+the transposed matrix; words of 64 columns are gathered, a cache line of each serving 16 steps, and their codes written side by side). All of them
+read the tables of ``formats.streams.periods``, so there is nothing about a format here.
+
+A stream of bytes is the stream of 32-bit words over the same memory (both start at the lowest bit, and the machine is little-endian): there are no
+loops for bytes. What is left over (zero points along n of a transposed tensor, rows that are not whole words) goes to the specification.
+
+Loops run without the GIL on threads of Python's, one part of the tensor each; compiling one takes half a second, once where Numba finds a place for
+its cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+
+from numba_marlin.formats.streams import MarlinCodes, Stream, periods
+from numba_marlin.hostloops.marlin import pack_marlin_codes, unpack_marlin_codes
+
+_GATHERED = 64
+# Columns of a table of pieces: code, word, shift, skip, mask, and whether the piece holds the code's lowest bits.
+
+
+def _unpack_rows(words, codes, table, codes_in_period, words_in_period, start, stop):
+    for period in range(start, stop):
+        for piece in range(table.shape[0]):
+            source = words[period * words_in_period + table[piece, 1]]
+            target = codes[period * codes_in_period + table[piece, 0]]
+            shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+            if table[piece, 5]:
+                for column in range(source.shape[0]):
+                    target[column] = np.uint8(source[column] >> shift & mask)
+            else:
+                for column in range(source.shape[0]):
+                    target[column] |= np.uint8((source[column] >> shift & mask) << skip)
+
+
+def _pack_rows(words, codes, table, codes_in_period, words_in_period, start, stop):
+    for period in range(start, stop):
+        for word in range(words_in_period):
+            words[period * words_in_period + word, :] = 0
+        for piece in range(table.shape[0]):
+            target = words[period * words_in_period + table[piece, 1]]
+            source = codes[period * codes_in_period + table[piece, 0]]
+            shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+            for column in range(target.shape[0]):
+                target[column] |= (np.uint32(source[column]) >> skip & mask) << shift
+
+
+def _unpack_columns(words, codes, table, codes_in_period, words_in_period, start, stop):
+    for row in range(start, stop):
+        for period in range(words.shape[1] // words_in_period):
+            for piece in range(table.shape[0]):
+                bits = words[row, period * words_in_period + table[piece, 1]] >> np.uint32(table[piece, 2]) & np.uint32(table[piece, 4])
+                code = period * codes_in_period + table[piece, 0]
+                if table[piece, 5]:
+                    codes[row, code] = np.uint8(bits)
+                else:
+                    codes[row, code] |= np.uint8(bits << np.uint32(table[piece, 3]))
+
+
+def _pack_columns(words, codes, table, codes_in_period, words_in_period, start, stop):
+    for row in range(start, stop):
+        words[row, :] = 0
+        for period in range(words.shape[1] // words_in_period):
+            for piece in range(table.shape[0]):
+                bits = np.uint32(codes[row, period * codes_in_period + table[piece, 0]]) >> np.uint32(table[piece, 3]) & np.uint32(table[piece, 4])
+                words[row, period * words_in_period + table[piece, 1]] |= bits << np.uint32(table[piece, 2])
+
+
+def _unpack_crossed(words, codes, table, codes_in_period, words_in_period, start, stop):
+    gathered = np.empty(64, dtype=np.uint32)
+    for block in range(start, stop):
+        first = block * 64
+        width = min(64, words.shape[0] - first)
+        for period in range(words.shape[1] // words_in_period):
+            before = np.int64(-1)
+            for piece in range(table.shape[0]):
+                word = period * words_in_period + table[piece, 1]
+                if word != before:
+                    for i in range(width):
+                        gathered[i] = words[first + i, word]
+                    before = word
+                target = codes[period * codes_in_period + table[piece, 0], first : first + width]
+                shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+                if table[piece, 5]:
+                    for i in range(width):
+                        target[i] = np.uint8(gathered[i] >> shift & mask)
+                else:
+                    for i in range(width):
+                        target[i] |= np.uint8((gathered[i] >> shift & mask) << skip)
+
+
+def _pack_crossed(words, codes, table, codes_in_period, words_in_period, start, stop):
+    gathered = np.empty(64, dtype=np.uint32)
+    for block in range(start, stop):
+        first = block * 64
+        width = min(64, words.shape[0] - first)
+        for period in range(words.shape[1] // words_in_period):
+            for word in range(words_in_period):
+                gathered[:] = 0
+                for piece in range(table.shape[0]):
+                    if table[piece, 1] == word:
+                        source = codes[period * codes_in_period + table[piece, 0], first : first + width]
+                        shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+                        for i in range(width):
+                            gathered[i] |= (np.uint32(source[i]) >> skip & mask) << shift
+                for i in range(width):
+                    words[first + i, period * words_in_period + word] = gathered[i]
+
+
+@functools.cache
+def _compiled(loop):
+    unpacks = loop.__name__.startswith("_unpack")
+    words = numba.types.Array(numba.uint32, 2, "C", readonly=unpacks)
+    codes = numba.types.Array(numba.uint8, 2, "C", readonly=not unpacks)
+    table = numba.types.Array(numba.int64, 2, "C", readonly=True)
+    signature = numba.void(words, codes, table, *[numba.int64] * 4)
+    try:
+        return numba.njit(signature, nogil=True, cache=True)(loop)
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        return numba.njit(signature, nogil=True)(loop)
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_threads(), thread_name_prefix="numba-marlin-streams")
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def _spread(loop, words, codes, table, codes_in_period, words_in_period, parts: int) -> None:
+    """``loop`` over 0..parts, cut for the threads; a small job stays on this one."""
+    compiled = _compiled(loop)
+    pieces = min(parts, 4 * _threads()) if codes.size >= 1 << 18 else 1
+    cuts = [parts * each // pieces for each in range(pieces + 1)]
+    jobs = [(words, codes, table, codes_in_period, words_in_period, low, high) for low, high in zip(cuts, cuts[1:])]
+    if pieces == 1:
+        compiled(*jobs[0])
+    else:
+        list(_pool().map(lambda job: compiled(*job), jobs))
+
+
+@functools.cache
+def _table(stream: Stream, bits: int) -> tuple[np.ndarray, int, int]:
+    codes, words, pieces = periods(stream, bits)
+    pieces = sorted(pieces, key=lambda each: (each.skip > 0, each.word))  # a code's lowest bits are assigned before others are added
+    rows = [(each.code, each.word, each.shift, each.skip, (1 << each.width) - 1, each.skip == 0) for each in pieces]
+    table = np.array(rows, np.int64)
+    table.setflags(write=False)
+    return table, codes, words
+
+
+def _as_words(stream: Stream, shape: tuple[int, int]) -> Stream | None:
+    """The stream of 32-bit words over the same memory, for which there are loops; None: there are none."""
+    if stream.word == "uint8" and (stream.first == stream.along or shape[1] % 4 or sys.byteorder != "little"):
+        return None
+    if stream.along == "n" and stream.first == "n":
+        return None
+    return Stream(stream.along, stream.first, "int32", stream.order)
+
+
+def _loops(stream: Stream, words: np.ndarray, words_in_period: int):
+    """(packing loop, unpacking loop, how many parts there are to share out)"""
+    if stream.first == stream.along:
+        return _pack_rows, _unpack_rows, words.shape[0] // words_in_period
+    if stream.along == "n":
+        return _pack_columns, _unpack_columns, words.shape[0]
+    return _pack_crossed, _unpack_crossed, -(-words.shape[0] // _GATHERED)
+
+
+class Compiled:
+    """``formats.streams.Plain``, compiled."""
+
+    def pack(self, packing, codes: np.ndarray, bits: int) -> np.ndarray:
+        shape = packing.shape(*codes.shape, bits)
+        if isinstance(packing, MarlinCodes):
+            return pack_marlin_codes(codes, bits)
+        stream = _as_words(packing, shape) if isinstance(packing, Stream) else None
+        if stream is None:
+            return packing.pack(codes, bits)
+        tensor = np.empty(shape, packing.word)
+        words = tensor.view(np.uint32)
+        table, codes_in_period, words_in_period = _table(stream, bits)
+        loop, _, parts = _loops(stream, words, words_in_period)
+        _spread(loop, words, np.ascontiguousarray(codes), table, codes_in_period, words_in_period, parts)
+        return tensor
+
+    def unpack(self, packing, tensor: np.ndarray, bits: int) -> np.ndarray:
+        if isinstance(packing, MarlinCodes):
+            return unpack_marlin_codes(tensor, bits)
+        stream = _as_words(packing, tensor.shape) if isinstance(packing, Stream) else None
+        if stream is None:
+            return packing.unpack(tensor, bits)
+        words = np.require(tensor, requirements=["C_CONTIGUOUS", "ALIGNED"]).view(np.uint32)
+        table, codes_in_period, words_in_period = _table(stream, bits)
+        _, loop, parts = _loops(stream, words, words_in_period)
+        length = (words.shape[0] if stream.first == stream.along else words.shape[1]) * 32 // bits
+        other = words.shape[1] if stream.first == stream.along else words.shape[0]
+        codes = np.empty((length, other) if stream.along == "k" else (other, length), np.uint8)
+        _spread(loop, words, codes, table, codes_in_period, words_in_period, parts)
+        return codes
