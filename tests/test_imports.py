@@ -15,13 +15,14 @@ from numba_marlin.heuristics import Problem
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "kernels", "devices", "heuristics", "tuned", "bench"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
     "quantize": {"formats"},
     "reference": {"formats", "quantize"},
     "hostloops": {"formats"},
+    "checkpoints": {"errors", "formats", "hostloops"},
     "testing": {"formats", "quantize", "reference"},
     "emulator": {"layout"},
     "isa": set(),
@@ -67,8 +68,8 @@ def imported_rooms(room):
 SELDOM_NEEDED = {
     "json", "subprocess", "tempfile",
     *(f"numba_marlin.{module}" for module in (
-        "bench", "cli", "compiler.assemble", "compiler.gates", "compiler.language", "compiler.module_text", "compiler.numba_cuda", "compiler.numba_cuda_mlir",
-        "emulator", "heuristics.explanation", "hostloops", "isa.instruction", "isa.library", "quantize", "reference", "testing",
+        "bench", "checkpoints", "cli", "compiler.assemble", "compiler.gates", "compiler.language", "compiler.module_text", "compiler.numba_cuda", "compiler.numba_cuda_mlir",
+        "emulator", "formats.files", "heuristics.explanation", "hostloops", "isa.instruction", "isa.library", "quantize", "reference", "testing",
     )),
 }
 

@@ -21,6 +21,8 @@ VERBS = {
     "run": "numba_marlin.cli.run",
     "info": "numba_marlin.cli.info",
     "explain": "numba_marlin.cli.explain",
+    "inspect": "numba_marlin.cli.inspect",
+    "convert": "numba_marlin.cli.convert",
     "bench": "numba_marlin.cli.bench",
     "compare": "numba_marlin.cli.compare",
 }
@@ -32,6 +34,8 @@ examples:
   numba-marlin run --input w.npy     your own
   numba-marlin info
   numba-marlin explain --m 16 --n 8192 --k 8192
+  numba-marlin inspect llama-gptq/
+  numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin bench --shapes llama-3-8b --m 1,16,64
 """
 

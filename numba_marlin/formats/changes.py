@@ -17,9 +17,13 @@ from numba_marlin.formats.types import QuantizedWeight
 class LossError(ValueError):
     """A conversion would lose information. ``losses``: what, a sentence each. Asking for it with ``allow_loss=True`` goes on."""
 
-    def __init__(self, form: str, losses: tuple[str, ...]):
-        super().__init__(f"format {form!r} cannot hold this weight as it is: {'; '.join(losses)} (allow_loss=True, or --allow-loss, goes on)")
-        self.losses = losses
+    def __init__(self, form: str, losses: tuple[str, ...], what: str = "this weight"):
+        super().__init__(f"format {form!r} cannot hold {what} as it is: {'; '.join(losses)} (allow_loss=True, or --allow-loss, goes on)")
+        self.form, self.losses = form, losses
+
+    def about(self, what: str) -> LossError:
+        """The same error, naming the weight."""
+        return LossError(self.form, self.losses, what)
 
 
 def widen(weight: QuantizedWeight, bits: int) -> QuantizedWeight:

@@ -14,6 +14,7 @@ tensor and rule, for a layer that is not what the format says; data are looked a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +68,8 @@ class StoredFormat:
     """Base of the formats; each overrides ``geometry``, ``specs``, ``prepare``, ``encode`` and ``decode``.
 
     title: for people. source: where the layout is documented or defined. keys: tensors that a layer must have. optional: that it may have.
-    ignored: that other programs leave in the file and that say nothing. bits: sizes of codes it can hold. holds: the kind of weight.
+    ignored: that other programs leave in the file and that say nothing. bits: sizes of codes it can hold. holds: the kind of weight. runs: what
+    kernels multiply of it. codes_of: tensors of bytes that are 8-bit floats -> their type in a safetensors header.
     """
 
     name: str
@@ -79,6 +81,7 @@ class StoredFormat:
     bits: tuple[int, ...] = (4,)
     holds: str = "QuantizedWeight"
     runs: str = ""
+    codes_of: Mapping[str, str] = field(default_factory=dict)
     test_geometries: tuple[Geometry, ...] = field(default=(), repr=False)
 
     # What a format says
@@ -101,6 +104,10 @@ class StoredFormat:
     def decode(self, tensors: dict[str, np.ndarray], geometry: Geometry, codec):
         """The weight of checked tensors."""
         raise NotImplementedError
+
+    def claims(self, tensors) -> bool:
+        """Whether tensors with the names of ``keys`` are meant to be of this format, so that what is wrong with them is an error."""
+        return True
 
     # What follows
     def check(self, tensors) -> Geometry:

@@ -1,0 +1,118 @@
+"""A file or a directory as Hugging Face lays them out, opened and checked: which tensors there are, in which files, and what the configuration says.
+
+A directory holds ``*.safetensors`` and, if there are several, one ``*.safetensors.index.json`` whose weight_map says which tensor is in which. Names in it
+must be those of files in the directory itself: a path of any kind is a CheckpointError and is not opened. (A file there may be a link, as in a
+download cache.) Index and files must name the same tensors, each once. ``config.json`` with quantization_config, or ``quantize_config.json``, say
+how the weights were quantised; beside a single file they are read too. A single file of ours says it in its metadata.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from numba_marlin.checkpoints.errors import CheckpointError
+from numba_marlin.checkpoints.safetensors_file import Entry, SafetensorsFile, parse_json
+
+JSON_LIMIT = 64_000_000
+INDEX = ".safetensors.index.json"
+
+
+class Source:
+    """path; files: name -> SafetensorsFile; entries: tensor -> Entry; config, quantization: dicts, empty where there are none."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        if not self.path.exists():
+            raise CheckpointError(f"{self.path}: no such file or directory")
+        self.directory = self.path if self.path.is_dir() else self.path.parent
+        if self.path.is_dir():
+            names, weight_map = _shards(self.path)
+        else:
+            if not self.path.is_file():
+                raise CheckpointError(f"{self.path}: must be a regular file or a directory")
+            names, weight_map = [self.path.name], None
+        self.files = {name: SafetensorsFile(self.directory / name) for name in names}
+        self._home: dict[str, SafetensorsFile] = {}
+        for name, file in self.files.items():
+            for tensor in file.entries:
+                if tensor in self._home:
+                    raise CheckpointError(f"{file.path}: tensor {tensor!r} is in {self._home[tensor].path.name} too, must be in one file")
+                self._home[tensor] = file
+        if weight_map is not None:
+            _check_map(self.path, weight_map, self._home)
+        self.config = _json_of(self.directory / "config.json")
+        self.quantization = self._quantization()
+
+    def _quantization(self) -> dict:
+        """What config.json says, or quantize_config.json, or the metadata of the first file; {} if nothing does."""
+        text = self.config.get("text_config")
+        for where in (self.config, text if isinstance(text, dict) else {}):
+            if isinstance(where.get("quantization_config"), dict):
+                return where["quantization_config"]
+        said = _json_of(self.directory / "quantize_config.json")
+        file = next(iter(self.files.values()))
+        if not said and "quantization_config" in file.metadata:
+            value = parse_json(file.metadata["quantization_config"].encode(), f"{file.path}: quantization_config")
+            said = value if isinstance(value, dict) else {}
+        return said
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        return {name: file.entries[name] for name, file in self._home.items()}
+
+    def array(self, name: str) -> np.ndarray:
+        return self._home[name].array(name)
+
+    def file_of(self, name: str) -> SafetensorsFile:
+        return self._home[name]
+
+
+def _json_of(path: Path) -> dict:
+    """The object in a JSON file; {} if there is no such file."""
+    if not path.is_file():
+        return {}
+    if path.stat().st_size > JSON_LIMIT:
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes, must be at most {JSON_LIMIT}")
+    value = parse_json(path.read_bytes(), str(path))
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold an object")
+    return value
+
+
+def _shards(directory: Path) -> tuple[list[str], dict | None]:
+    """(names of the files, weight_map of the index or None)"""
+    indexes = sorted(path.name for path in directory.glob("*" + INDEX))
+    if len(indexes) > 1:
+        raise CheckpointError(f"{directory}: holds {len(indexes)} indexes ({', '.join(indexes[:4])}), must hold one")
+    if not indexes:
+        names = sorted(path.name for path in directory.glob("*.safetensors"))
+        if not names:
+            others = sorted(path.name for path in directory.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".gguf"))
+            hint = f" ({', '.join(others[:3])} are not loaded: a pickle can run code)" if others else ""
+            raise CheckpointError(f"{directory}: holds no .safetensors file{hint}")
+        return names, None
+    where = directory / indexes[0]
+    weight_map = _json_of(where).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{where}: weight_map must be an object, tensor -> file")
+    names = []
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or name != Path(name).name or "\\" in name or "\0" in name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{where}: tensor {tensor!r} is said to be in {name!r}, must be the name of a .safetensors file in the directory")
+        if name not in names:
+            names.append(name)
+    for name in names:
+        if not (directory / name).is_file():
+            raise CheckpointError(f"{where}: file {name!r} is missing from the directory")
+    return sorted(names), weight_map
+
+
+def _check_map(directory: Path, weight_map: dict, home: dict[str, SafetensorsFile]) -> None:
+    for tensor, name in weight_map.items():
+        if tensor not in home or home[tensor].path.name != name:
+            raise CheckpointError(f"{directory}: the index says that tensor {tensor!r} is in {name!r}, where it is not")
+    for tensor, file in home.items():
+        if tensor not in weight_map:
+            raise CheckpointError(f"{file.path}: tensor {tensor!r} is not in the index")

@@ -1,0 +1,88 @@
+"""``numba-marlin inspect``: what a checkpoint holds, by its headers alone; with ``--data`` every layer is read and its values checked too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+HELP = "say what a quantised checkpoint holds, and whether it is what it says"
+EXAMPLES = """  numba-marlin inspect llama-gptq/
+  numba-marlin inspect model.safetensors --layers --data --json"""
+_FILES_SHOWN = 8
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("source", metavar="SRC", help="a .safetensors file, or a directory of them")
+    parser.add_argument("--layers", action="store_true", help="list every layer")
+    parser.add_argument("--data", action="store_true", help="read all layers, not only the headers")
+    parser.add_argument("--to", metavar="FORMAT", help="also say whether each layer would convert to this format without loss (reads all layers)")
+    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
+
+
+def execute(args, report) -> bool:
+    from numba_marlin.cli.report import check_output, to_json, write_atomically
+
+    out = check_output(args.out, (".json",))
+    ok = _execute(args, report)
+    if out is not None:
+        write_atomically(out, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n"))
+    return ok
+
+
+def _execute(args, report) -> bool:
+    from numba_marlin.checkpoints import load_checkpoint
+    from numba_marlin.cli.convert import progress_bar
+    from numba_marlin.formats.files import find_stored
+
+    target = None if args.to is None else find_stored(args.to)
+    checkpoint = load_checkpoint(args.source)
+    source = checkpoint.source
+    nbytes = sum(file.size for file in source.files.values())
+    report.row("files", f"{args.source}: {len(source.files)} file(s), {len(source.entries)} tensors, {nbytes:,} bytes")
+    rows = [described(layer, source) for layer in checkpoint.layers.values()]
+    for (form, bits, group), number in Counter((row["format"], row["bits"], row["group_size"]) for row in rows).items():
+        weights = sum(row["k"] * row["n"] for row in rows if (row["format"], row["bits"], row["group_size"]) == (form, bits, group))
+        groups = "one scale a column" if group == -1 else f"groups of {group}"
+        report.row("layers", f"{number} of format {form}, {bits} bits, {groups}: {weights:,} weights")
+    others = sum(source.entries[name].nbytes for name in checkpoint.others)
+    report.row("others", f"{len(checkpoint.others)} tensors, {others:,} bytes" if rows else f"{len(checkpoint.others)} tensors, {others:,} bytes; no quantised layer of a known format")
+    said = source.quantization.get("quant_method")
+    report.row("says", f"quant_method {said}" if said else "nothing about how it was quantised")
+    bad: list[str] = []
+    if args.data or target is not None:
+        bad = _read(checkpoint, rows, target, progress_bar)
+        report.row("data", "every layer was read" if not bad else "\n".join(f"- {each}" for each in bad))
+    if args.layers:
+        for row in rows:
+            report.row("layer", f"{row['name']}: {row['format']}, {row['k']} x {row['n']}, {row['bits']} bits, groups of {row['group_size']}")
+    report.data = {
+        "path": str(args.source), "files": list(source.files), "bytes": nbytes, "layers": rows, "other_tensors": len(checkpoint.others), "other_bytes": others,
+        "quant_method": said, "problems": bad,
+    }
+    return not bad
+
+
+def described(layer, source) -> dict:
+    geometry = layer.geometry
+    nbytes = sum(source.entries[name].nbytes for name in layer.tensors.values())
+    return {
+        "name": layer.name, "format": layer.form.name, "k": geometry.k, "n": geometry.n, "bits": geometry.bits, "group_size": geometry.group,
+        "scale_dtype": geometry.scale_dtype, "tensors": sorted(layer.tensors), "bytes": nbytes, "bits_per_weight": 8 * nbytes / (geometry.k * geometry.n),
+    }
+
+
+def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[str]:
+    """What is wrong with values, or would be lost in format ``target``."""
+    problems, done, total = [], 0, sum(row["bytes"] for row in rows)
+    with progress_bar("reading") as progress:
+        for row in rows:
+            try:
+                weight = checkpoint[row["name"]]
+                if target is not None:
+                    row["losses"] = list(target.losses(weight))
+                    problems += [f"{row['name']}: {loss}" for loss in row["losses"]]
+            except ValueError as error:
+                problems.append(f"{row['name']}: {error}")
+            done += row["bytes"]
+            if progress is not None:
+                progress(done, total, row["name"])
+    return problems
