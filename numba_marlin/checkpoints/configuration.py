@@ -30,10 +30,18 @@ def quantization_of(facts: list[dict], form: str) -> dict:
         return {"quant_method": "awq", "version": "gemm", "zero_point": True} | common
     if form == "vllm-marlin":
         return {"quant_method": "awq", "version": "marlin", "zero_point": not symmetric} | common
+    if form == "modelopt-nvfp4":
+        return {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": group} | said
+    if form == "fp8-block":
+        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [group, group]} | said
     ignored = sorted(name.removesuffix(".weight") for file in facts for name in file["others"] if name.endswith("head.weight"))
-    weights: dict = {"num_bits": bits, "type": "int", "symmetric": symmetric, "dynamic": False, "strategy": "channel" if group == -1 else "group"}
-    if group != -1:
-        weights["group_size"] = group
+    weights: dict = {"num_bits": bits, "type": "int" if form == "pack-quantized" else "float", "symmetric": symmetric, "dynamic": False}
+    if form == "fp8":
+        form, strategy = "float-quantized", {(-1, -1): "tensor", (-1, 1): "channel"}.get((group, layers[0]["columns"]), "block")
+        weights |= {"strategy": strategy} | ({"block_structure": [group, group]} if strategy == "block" else {})
+    else:
+        weights["strategy"] = "channel" if group == -1 else "tensor_group" if form == "nvfp4-pack-quantized" else "group"
+        weights |= {} if group == -1 else {"group_size": group}
     if permuted:
         weights["actorder"] = "group"
     return {

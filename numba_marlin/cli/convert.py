@@ -11,7 +11,8 @@ EXAMPLES = """  numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin convert model.safetensors out.safetensors --to pack-quantized
   numba-marlin convert llama-gptq/ llama-awq/ --to awq --allow-loss"""
 
-FORMATS = ("gptq", "gptq_v2", "awq", "marlin", "vllm-marlin", "pack-quantized")  # here because help loads no NumPy; a test holds it against the registry
+FORMATS = ("gptq", "gptq_v2", "awq", "marlin", "vllm-marlin", "pack-quantized", "modelopt-nvfp4", "nvfp4-pack-quantized",
+           "mxfp4-pack-quantized", "fp8", "fp8-block")  # here because help loads no NumPy; a test holds it against the registry
 
 
 def add_arguments(parser) -> None:

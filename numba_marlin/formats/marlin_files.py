@@ -184,8 +184,10 @@ MARLIN_FILE = register_stored(MarlinFile(
 VLLM_MARLIN = register_stored(MarlinFile(
     "vllm-marlin", "vLLM's Marlin, AutoAWQ's", "https://github.com/vllm-project/vllm, quantization/utils/marlin_utils.py", ("qweight", "scales"),
     ("qzeros", "g_idx", PERMUTATION), ("workspace",), SUPPORTED_BITS, "PackedWeight", "4, 8 bits",
-    (Geometry(32, 64, 4, 16), Geometry(32, 64, 8), Geometry(32, 64, 4, extras=frozenset({"qzeros"})),
-     Geometry(32, 64, 8, 16, scale_dtype="bfloat16", extras=frozenset({"qzeros", "g_idx", PERMUTATION}))),
+    test_geometries=(
+        Geometry(32, 64, 4, 16), Geometry(32, 64, 8), Geometry(32, 64, 4, extras=frozenset({"qzeros"})),
+        Geometry(32, 64, 8, 16, scale_dtype="bfloat16", extras=frozenset({"qzeros", "g_idx", PERMUTATION})),
+    ),
     codes="qweight", scales="scales",
 ))
 PACK_QUANTIZED = register_stored(PackQuantized(

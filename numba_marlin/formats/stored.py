@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from numba_marlin.formats import marlin
+from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.streams import MarlinCodes, Plain
 from numba_marlin.formats.types import PackedWeight
@@ -55,12 +56,16 @@ class Geometry:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor: types it may have, the first of them the usual one; its shape; the packing of the codes in it, and which matrix they are."""
+    """One tensor: types it may have, the first of them the usual one; its shape; the packing of the codes in it, and which matrix they are.
+
+    also: other shapes that mean the same, as a number may stand alone or in a vector of one.
+    """
 
     dtypes: tuple[str, ...]
     shape: tuple[int, ...]
     packing: Any = None
     matrix: tuple[int, int] | None = None
+    also: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ class StoredFormat:
             spec = specs[name]
             if tensor.dtype.name not in spec.dtypes:
                 raise FormatError(f"{name}: dtype {tensor.dtype.name} must be {' or '.join(spec.dtypes)}")
-            if tuple(tensor.shape) != spec.shape:
+            if tuple(tensor.shape) not in (spec.shape, *spec.also):
                 raise FormatError(f"{name}: shape {tuple(tensor.shape)} must be {spec.shape}")
         return geometry
 
@@ -161,7 +166,7 @@ class StoredFormat:
         """``weight`` as the kind that ``prepare`` takes."""
         if isinstance(weight, PackedWeight) and not self.takes_packed(weight):
             weight = marlin.MARLIN.unwrap(codec.unpack(MarlinCodes(), weight.qweight, weight.bits)[:, : weight.n], weight)
-        if (type(weight).__name__ == "BlockWeight") != (self.holds == "BlockWeight"):
+        if isinstance(weight, BlockWeight) != (self.holds == "BlockWeight"):
             raise ValueError(f"a {type(weight).__name__} cannot be converted to format {self.name!r}, which holds another kind of number: quantise anew")
         return weight
 

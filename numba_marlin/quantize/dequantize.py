@@ -3,6 +3,9 @@
 ``W[i, j] = (codes[i, j] - zero) * scales[group, j]``. With zero points on the grid, the product of a 9-bit integer and an 11-bit
 significand is exact in float32; with float16 zero points it needs up to 43 bits, so it is computed in float64. Results are
 rounded once, to nearest even, where they do not fit: float16 and bfloat16 always may, float32 only with float16 zero points.
+
+Of a ``BlockWeight``, code and scale are multiplied in float64, which holds the product exactly, then multiplied or divided by the global scale: one
+rounding to float64, one to the type asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.floats import float_type, round_to
+from numba_marlin.formats.small_floats import decode
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -54,16 +59,35 @@ def dequantize_rows(weight: QuantizedWeight, start: int, stop: int, dtype: np.dt
     return round_to(values, dtype)
 
 
-def dequantize(weight: QuantizedWeight | PackedWeight, dtype: np.dtype | type | str | None = None) -> np.ndarray:
-    """Weight in either form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or float64; None: the type of its scales.
+def dequantize_blocks(weight: BlockWeight, dtype: np.dtype) -> np.ndarray:
+    """A block-scaled weight -> [k, n] of ``dtype``."""
+    rows, columns = weight.block
+    scales = weight.scale_values().astype(np.float64)
+    result = np.empty(weight.codes.shape, dtype)
+    for block in range(scales.shape[0]):
+        span = slice(block * rows, (block + 1) * rows)
+        values = decode(weight.codes[span], weight.grid).astype(np.float64)
+        values *= np.repeat(scales[block], columns)[: weight.n]
+        if weight.global_scale is not None:
+            values = values / weight.global_scale if weight.divides else values * weight.global_scale
+        result[span] = round_to(values, dtype)
+    return result
+
+
+def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight, dtype: np.dtype | type | str | None = None) -> np.ndarray:
+    """Weight in any form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or float64; None: the type of its scales (float32 for
+    a BlockWeight).
 
     16-bit types: (code - zero) * scale, one rounding to nearest even. float64: the exact product; float32: the same, rounded once
     if it must be.
     """
-    weight = as_quantized(weight)
-    dtype = float_type(weight.scale_dtype if dtype is None else dtype)
+    block_scaled = isinstance(weight, BlockWeight)
+    weight = weight if block_scaled else as_quantized(weight)
+    dtype = float_type(("float32" if block_scaled else weight.scale_dtype) if dtype is None else dtype)
     if dtype.name not in _DTYPES:
         raise TypeError(f"dtype={dtype} must be one of {_DTYPES}")
+    if block_scaled:
+        return dequantize_blocks(weight, dtype)
     result = np.empty((weight.k, weight.n), dtype=dtype)
     rows = max(1, (1 << 22) // weight.n)  # Temporaries of 16 or 32 MB, whatever the size of the weight.
     for start in range(0, weight.k, rows):

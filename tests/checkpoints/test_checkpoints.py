@@ -1,11 +1,9 @@
 """Contract under test: what is saved is what is loaded, in every format; a target that exists is finished; memory is a layer's, not the model's."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -14,11 +12,11 @@ import pytest
 from safetensors import safe_open
 
 import numba_marlin as nm
-from numba_marlin import testing
 from numba_marlin.checkpoints import convert, save
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter
-from numba_marlin.formats.files import STORED, find_stored
+from numba_marlin.formats.files import STORED
 from tests.checkpoints.models import OTHERS, same_weight, small_model
+from tests.formats import layers
 
 ROOT = Path(__file__).resolve().parents[2]
 INTEGER = [form for form in STORED.values() if form.holds != "BlockWeight"]
@@ -46,6 +44,21 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, form, target):
             for name in opened.keys():
                 assert np.array_equal(opened.get_tensor(name), loaded.source.array(name))
                 assert loaded.source.file_of(name).entries[name].begin % loaded.source.array(name).itemsize == 0
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, id=form.name) for form in STORED.values() if form.holds == "BlockWeight"])
+def test_block_scaled_layers_are_saved_and_loaded(tmp_path, form):
+    model = {f"layers.{number}.up": form.read(layers.random_layer(form, geometry, number)) for number, geometry in enumerate(form.test_geometries)}
+    plain = {"layers.0.norm.weight": np.ones(4, np.float16), "head.weight": np.ones((4, 4), np.float16)}
+    for target in ("model.safetensors", "directory"):
+        loaded = nm.load_checkpoint(nm.save_checkpoint(tmp_path / target, model, form.name, others=plain))
+        assert {layer.form.name for layer in loaded.layers.values()} == {form.name} and set(loaded.others) == set(plain)
+        for name, weight in model.items():
+            assert np.array_equal(loaded[name].codes, weight.codes) and loaded[name].scales.tobytes() == weight.scales.tobytes()
+            assert np.array_equal(nm.dequantize(loaded[name], np.float64), nm.dequantize(weight, np.float64))
+    types = {entry.dtype.name for entry in loaded.source.entries.values()}
+    assert ("float8_e4m3fn" in types) == (form.name != "mxfp4-pack-quantized"), "8-bit floats are called so in the header"
+    assert json.loads((tmp_path / "directory" / "config.json").read_text())["quantization_config"]["quant_method"] in ("modelopt", "compressed-tensors", "fp8")
 
 
 def test_a_loaded_layer_multiplies(tmp_path):

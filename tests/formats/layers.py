@@ -11,23 +11,26 @@ def random_layer(form, geometry, seed):
     rng = np.random.default_rng(seed)
     specs = form.specs(geometry)
     order = rng.permutation(geometry.k).astype(np.int32)
-    rows = geometry.k // geometry.groups
     tensors = {}
     for name, spec in specs.items():
         if spec.packing is not None:
             words = rng.integers(0, 256, (*spec.shape, np.dtype(spec.packing.word).itemsize), dtype=np.uint8)
+            if geometry.bits == 8 and spec.packing.word == "uint8":
+                words[words & 127 == 127] = 0  # codes of e4m3 that are no number
             tensors[name] = words.view(spec.packing.word)[..., 0]
         elif name == PERMUTATION:
             tensors[name] = order
         elif name.endswith("g_idx"):
-            ascending = (np.arange(geometry.k) // rows).astype(np.int32)
+            ascending = (np.arange(geometry.k) // (geometry.k // geometry.groups)).astype(np.int32)
             tensors[name] = ascending if PERMUTATION in specs else ascending[np.argsort(order)]
         elif name == "weight_shape":
             tensors[name] = np.array([geometry.n, geometry.k], np.int64)
+        elif geometry.scale_dtype in ("e4m3", "e8m0") and "uint8" in spec.dtypes:
+            tensors[name] = rng.integers(0, 127, spec.shape, dtype=np.uint8)  # no NaN
         elif geometry.scale_dtype in spec.dtypes:
             tensors[name] = rng.uniform(-1, 1, spec.shape).astype(float_type(geometry.scale_dtype))
         else:  # a number beside the scales
-            tensors[name] = rng.uniform(0.5, 2, spec.shape).astype(spec.dtypes[0])
+            tensors[name] = np.asarray(rng.uniform(0.5, 2, spec.shape), spec.dtypes[0])
     return tensors
 
 
