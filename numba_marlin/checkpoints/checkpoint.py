@@ -22,6 +22,7 @@ from numba_marlin.formats.files import STORED, find_stored
 from numba_marlin.formats.stored import PLAIN, FormatError, Geometry, StoredFormat
 
 _MANY_WEIGHTS = 1 << 22  # from here on compiled loops pay for loading Numba
+_TELLTALE = ("qweight", "qzeros", "weight_packed", "weight_scale_2", "weight_scale_inv", "weight_global_scale")  # only quantised layers have one
 _VALUES = ("weight_shape",)  # tensors whose contents a format needs to know the layer's size
 
 
@@ -72,6 +73,10 @@ class Checkpoint(Mapping):
                 self.layers[prefix] = found
         taken = {name for layer in self.layers.values() for name in layer.tensors.values()}
         self.others = [name for name in source.entries if name not in taken]
+        stray = None if form is not None else next((name for name in self.others if name.rpartition(".")[2] in _TELLTALE), None)
+        if stray is not None:
+            beside = ", ".join(sorted(by_prefix[stray.rpartition(".")[0]]))
+            raise CheckpointError(f"{source.file_of(stray).path}: tensor {stray!r} is one of a quantised layer, but others of it are missing: there is {beside}")
         if form is not None and not self.layers:
             raise CheckpointError(f"{source.path}: holds no layer of format {form!r}")
 

@@ -81,6 +81,8 @@ class SafetensorsFile:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
+        if self.path.exists() and not self.path.is_file():
+            raise CheckpointError(f"{self.path}: must be a regular file")
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, 2)

@@ -53,7 +53,8 @@ def _execute(args, report) -> bool:
         report.row("data", "every layer was read" if not bad else "\n".join(f"- {each}" for each in bad))
     if args.layers:
         for row in rows:
-            report.row("layer", f"{row['name']}: {row['format']}, {row['k']} x {row['n']}, {row['bits']} bits, groups of {row['group_size']}")
+            name = row["name"] if row["name"].isprintable() else repr(row["name"])
+            report.row("layer", f"{name}: {row['format']}, {row['k']} x {row['n']}, {row['bits']} bits, groups of {row['group_size']}")
     report.data = {
         "path": str(args.source), "files": list(source.files), "bytes": nbytes, "layers": rows, "other_tensors": len(checkpoint.others), "other_bytes": others,
         "quant_method": said, "problems": bad,

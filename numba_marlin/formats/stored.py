@@ -131,7 +131,7 @@ class StoredFormat:
             specs = self.specs(geometry)
         except FormatError:
             raise
-        except (ValueError, IndexError, ZeroDivisionError, TypeError) as error:
+        except (ValueError, IndexError, ArithmeticError, TypeError) as error:
             shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in sorted(known.items()))
             raise FormatError(f"shapes {shapes} do not go together in format {self.name!r}: {error}") from error
         for name, tensor in known.items():

@@ -221,6 +221,19 @@ def test_any_shapes_are_accepted_or_refused_in_words(data):
         pass
 
 
+@pytest.mark.parametrize("said", [[float("inf")] * 2, [float("nan")] * 2, [16, 32.5], [[16], [32]], [], [2**63, 32], [16, 0], [-16, -32]])
+def test_a_shape_that_is_said_and_cannot_be(said):
+    form = find_stored("pack-quantized")
+    tensors = layers.random_layer(form, form.test_geometries[0], 0)
+    tensors["weight_shape"] = Described((2,), "int64")
+    tensors["weight_shape"].value = said
+    if said == [[16], [32]]:
+        assert form.check(tensors) == form.test_geometries[0]
+    else:
+        with pytest.raises(FormatError, match="weight_shape|do not go together|weight_packed"):
+            form.check(tensors)
+
+
 @pytest.mark.parametrize(("g_idx", "message"), [
     (lambda g: g * 0 + 7, "g_idx must be in 0..1"), (lambda g: np.minimum(g, 0), None), (lambda g: g - 1, "g_idx must be in"),
     (lambda g: np.where(np.arange(64) < 10, 0, 1).astype(np.int32), "gives 10 rows to group 0, must give 32"),
