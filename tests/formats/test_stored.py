@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from numba_marlin import hostloops, testing
 from numba_marlin.formats import PackedWeight, QuantizedWeight, changes
 from numba_marlin.formats.files import STORED, find_stored
+from numba_marlin.formats.gptq import AWQ_ORDER
 from numba_marlin.formats.stored import PLAIN, FormatError, register_stored
+from numba_marlin.formats.streams import Stream
 from numba_marlin.quantize import dequantize
 from tests.formats import layers
 
@@ -47,6 +49,22 @@ def test_the_closed_form_is_a_bijection_and_what_is_packed(form, geometry):
         for codec in CODECS:
             assert np.array_equal(codec.pack(spec.packing, codes, geometry.bits), expected), name
             assert np.array_equal(codec.unpack(spec.packing, expected, geometry.bits), codes), name
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_compiled_streams_are_the_specification(data):
+    """Any stream, also those that no format has, of sizes that do and do not fill the loops' tiles and threads."""
+    bits = data.draw(st.sampled_from([2, 3, 4, 8]), "bits")
+    stream = Stream(data.draw(st.sampled_from("kn")), data.draw(st.sampled_from("kn")), data.draw(st.sampled_from(["int32", "uint8"])),
+                    data.draw(st.sampled_from([(0,), AWQ_ORDER, (3, 1, 0, 2)])))
+    k, n = (32 * data.draw(st.integers(1, 3)) if stream.along == axis else data.draw(st.sampled_from([1, 7, 64, 255, 256, 300])) for axis in "kn")
+    if data.draw(st.integers(0, 9)) == 0:
+        k, n = (1024 if stream.along == axis else 515 for axis in "kn")
+    codes = np.random.default_rng(k + n).integers(0, 1 << bits, (k, n), dtype=np.uint8)
+    expected = PLAIN.pack(stream, codes, bits)
+    assert np.array_equal(CODECS[1].pack(stream, codes, bits), expected)
+    assert np.array_equal(CODECS[1].unpack(stream, expected, bits), codes) and np.array_equal(PLAIN.unpack(stream, expected, bits), codes)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=["plain", "compiled"])
