@@ -4,6 +4,7 @@
     python .ci/update_readme.py test        # its second command: the last line
     python .ci/update_readme.py example     # its example of the PTX machine, in this Python
     python .ci/update_readme.py code        # the functions and files it quotes, and the lengths of the ladder's rungs
+    python .ci/update_readme.py formats     # the table of formats of files, found out by converting weights
 
 Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual environment, no cached kernels. A failing command changes
 nothing. ``tests/test_readme.py`` holds the rest against the sources.
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 LINES_SHOWN = {"run": None, "test": 1}
 QUOTE = re.compile(r"<!-- code:(?P<path>[\w/.]+)(?::(?P<name>\w+))? -->\n```(?P<language>\w*)\n(?P<code>.*?)```\n", re.DOTALL)
+FORMATS = re.compile(r"(<!-- formats -->\n)(.*?)(<!-- end:formats -->)", re.DOTALL)
 RUNG = re.compile(r"^(\| \[`\w+`\]\((?P<path>[\w/.]+)\) \|.*\| )\d+ \|$", re.MULTILINE)
 
 
@@ -59,8 +61,19 @@ def with_output(text: str, name: str, output: str) -> str:
     return replaced
 
 
+def with_formats(text: str) -> str:
+    """``text`` with the conformance table as it comes out now."""
+    sys.path.insert(0, str(ROOT))
+    from numba_marlin.formats import conformance
+
+    return FORMATS.sub(lambda found: f"{found[1]}{conformance.markdown()}{found[3]}", text)
+
+
 def main(name: str) -> None:
     text = README.read_text(encoding="utf-8")
+    if name == "formats":
+        README.write_text(with_formats(text), encoding="utf-8")
+        return
     if name == "code":
         README.write_text(with_code(text), encoding="utf-8")
         return
@@ -75,6 +88,6 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in (*LINES_SHOWN, "example", "code"):
+    if len(sys.argv) != 2 or sys.argv[1] not in (*LINES_SHOWN, "example", "code", "formats"):
         sys.exit(__doc__)
     main(sys.argv[1])

@@ -58,6 +58,12 @@ def _shape(message):
     return [re.sub(r"(line \d+: ).*|[\[(]?\d.*", "", line) for line in message.splitlines()]
 
 
+def test_the_table_of_formats_is_what_they_can_do(update_readme):
+    pytest.importorskip("ml_dtypes")
+    assert "| `gptq`" in TEXT or "[`gptq`]" in TEXT
+    assert update_readme.with_formats(TEXT) == TEXT, "run python .ci/update_readme.py formats"
+
+
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]*)[^)]*\)", TEXT):
         assert target.startswith("https://") or not target or (ROOT / target).exists(), target

@@ -134,11 +134,11 @@ _GEOMETRIES = (
 _KEYS = ("qweight", "qzeros", "scales")
 GPTQ = register_stored(GptqFormat(
     "gptq", "GPTQ v1", "https://github.com/AutoGPTQ/AutoGPTQ, nn_modules/qlinear/qlinear_cuda.py", _KEYS, ("g_idx",), bits=READABLE_BITS,
-    runs="2, 3, 4, 8 bits (2 and 3 on the grid of 4)", test_geometries=_GEOMETRIES, stored_offset=1,
+    runs="4, 8 bits; 2, 3 as 4", test_geometries=_GEOMETRIES, stored_offset=1,
 ))
 GPTQ_V2 = register_stored(GptqFormat(
     "gptq_v2", "GPTQ v2", "https://github.com/ModelCloud/GPTQModel, utils/model.py", _KEYS, ("g_idx",), bits=READABLE_BITS,
-    runs="2, 3, 4, 8 bits (2 and 3 on the grid of 4)", test_geometries=_GEOMETRIES,
+    runs="4, 8 bits; 2, 3 as 4", test_geometries=_GEOMETRIES,
 ))
 AWQ = register_stored(AwqFormat(
     "awq", "AWQ (gemm)", "https://github.com/casper-hansen/AutoAWQ, awq/modules/linear/gemm.py", _KEYS, (PERMUTATION,), runs="4 bits",

@@ -1,0 +1,108 @@
+"""What each stored format can do, found out by doing it: ``rows()`` for people and tests, ``markdown()`` for the README.
+
+The probes are weights of every kind that tells formats apart: sizes of codes, zero points, activation order, types of scales; block-scaled ones from the
+formats' own test cases. A conversion is exact for a probe if the target's ``losses`` are none and what it writes is read as the same numbers again.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from numba_marlin.formats.block_weight import BlockWeight
+from numba_marlin.formats.files import STORED
+from numba_marlin.formats.floats import float_type
+from numba_marlin.formats.marlin import unpack
+from numba_marlin.formats.small_floats import decode
+from numba_marlin.formats.stored import StoredFormat
+from numba_marlin.formats.types import READABLE_BITS, PackedWeight, QuantizedWeight
+
+K, N, GROUP = 128, 64, 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """exact: targets that hold every probe this format holds; sometimes: those that hold some of them."""
+
+    form: StoredFormat
+    exact: tuple[str, ...]
+    sometimes: tuple[str, ...]
+
+
+@functools.cache
+def probes() -> tuple:
+    rng = np.random.default_rng(0)
+    order = np.sort(rng.permutation(K).reshape(-1, GROUP), axis=1).ravel().astype(np.int32)
+    found: list = []
+    for bits in READABLE_BITS:
+        codes, zeros = rng.integers(0, 1 << bits, (K, N), dtype=np.uint8), rng.integers(0, 1 << bits, (K // GROUP, N), dtype=np.uint8)
+        for dtype in ("float16", "bfloat16"):
+            scales = rng.uniform(2.0**-20, 2.0**-18, (K // GROUP, N)).astype(float_type(dtype))
+            weight = QuantizedWeight(codes, scales, None, bits, GROUP)
+            found += [weight, replace(weight, zeros=zeros), replace(weight, permutation=order), replace(weight, zeros=zeros, permutation=order)]
+    e4m3, e2m1 = rng.integers(0, 127, (256, 128), dtype=np.uint8), rng.integers(0, 16, (64, N), dtype=np.uint8)
+    block = rng.integers(8, 127, (4, N), dtype=np.uint8)
+    for factor in (0.25, float(np.float32(0.3))):
+        found += [BlockWeight(e2m1, "e2m1", block, "e4m3", (16, 1), factor, divides, inputs, divides) for divides in (False, True) for inputs in (None, 0.5)]
+    found.append(BlockWeight(e2m1, "e2m1", block[:2], "e8m0", (32, 1)))
+    for shape in ((256, 128), (256, 1), (128, 128)):
+        scales = rng.uniform(0.5, 2, (-(-256 // shape[0]), -(-128 // shape[1]))).astype(np.float32)
+        found.append(BlockWeight(e4m3, "e4m3", scales, None, shape))
+    return tuple(found)
+
+
+def holds(form: StoredFormat, weight) -> bool:
+    """Whether ``form`` holds ``weight`` exactly; what it says and what it does must agree (AssertionError)."""
+    try:
+        if form.losses(weight):
+            return False
+    except ValueError:
+        return False
+    back = form.read(form.write(weight))
+    if not same_numbers(back, weight):
+        raise AssertionError(f"format {form.name!r} said it would lose nothing of a {weight}")
+    return True
+
+
+def same_numbers(left, right) -> bool:
+    """Whether two weights are the same numbers, however they are written down."""
+    return np.array_equal(_numbers(left), _numbers(right))
+
+
+def _numbers(weight) -> np.ndarray:
+    """float64 [k, n]. (``quantize.dequantize`` is above this room.)"""
+    if isinstance(weight, BlockWeight):
+        scales = np.repeat(np.repeat(weight.scale_values().astype(np.float64), weight.block[0], 0), weight.block[1], 1)[: weight.k, : weight.n]
+        factor = 1.0 if weight.global_scale is None else 1 / weight.global_scale if weight.divides else weight.global_scale
+        return decode(weight.codes, weight.grid).astype(np.float64) * scales * factor
+    weight = unpack(weight) if isinstance(weight, PackedWeight) else weight
+    zeros = 1 << (weight.bits - 1) if weight.zeros is None else np.repeat(weight.zeros.astype(np.float64), weight.rows_per_group, 0)
+    stored = (weight.codes - zeros) * np.repeat(weight.scales.astype(np.float64), weight.rows_per_group, 0)
+    if weight.permutation is None:
+        return stored
+    result = np.empty_like(stored)
+    result[weight.permutation] = stored
+    return result
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    held = {name: {number for number, weight in enumerate(probes()) if holds(form, weight)} for name, form in STORED.items()}
+    result = []
+    for name, form in STORED.items():
+        others = [other for other in STORED if other != name and held[name] & held[other]]
+        exact = tuple(other for other in others if held[name] <= held[other])
+        result.append(Row(form, exact, tuple(other for other in others if other not in exact)))
+    return tuple(result)
+
+
+def markdown() -> str:
+    lines = ["| format | tensors of a layer | bits | read | write | run | converts exactly to | where the weight allows it |", "|---|---|---|---|---|---|---|---|"]
+    for row in rows():
+        form = row.form
+        tensors = ", ".join([f"`{name}`" for name in form.keys] + [f"(`{name}`)" for name in form.optional])
+        names = [", ".join(f"`{name}`" for name in each) or "-" for each in (row.exact, row.sometimes)]
+        lines.append(f"| [`{form.name}`]({form.source.partition(', ')[0]}): {form.title} | {tensors} | {', '.join(map(str, form.bits))} | yes | yes | {form.runs or 'not yet'} | {names[0]} | {names[1]} |")
+    return "\n".join(lines) + "\n"
