@@ -30,6 +30,7 @@ from numba_marlin.checkpoints.safetensors_writer import ShardWriter  # noqa: E40
 
 SHAPES = [(8192, 8192), (8192, 1024), (8192, 28672), (28672, 8192)]  # k x n
 GROUP = 128
+MEMORY = "/dev/shm"  # a file system in memory, where there is one: what is left of the time without the disk
 CONVERSIONS = [("gptq", "marlin"), ("gptq", "vllm-marlin"), ("gptq", "awq"), ("gptq", "pack-quantized"), ("pack-quantized", "marlin"), ("awq", "vllm-marlin"), ("marlin", "gptq")]
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
@@ -123,9 +124,9 @@ def measure(source, target, form, repeats):
 
 
 def table(rows, facts):
-    lines = ["| from | to | MB/s (best) | MB per CPU second | a copy of the files, MB/s | peak memory |", "|---|---|--:|--:|--:|--:|"]
+    lines = ["| files in | from | to | MB/s (best) | MB per CPU second | a copy of the files, MB/s | peak memory |", "|---|---|---|--:|--:|--:|--:|"]
     lines += [
-        f"| {row['source']} | {row['target']} | {row['mb_per_s']:.0f} ({row['best_mb_per_s']:.0f}) | {row['mb_per_cpu_s']:.0f} | {row['copy_mb_per_s']:.0f} | {row['peak_mb']:.0f} MB |" for row in rows
+        f"| {row['place']} | {row['source']} | {row['target']} | {row['mb_per_s']:.0f} ({row['best_mb_per_s']:.0f}) | {row['mb_per_cpu_s']:.0f} | {row['copy_mb_per_s']:.0f} | {row['peak_mb']:.0f} MB |" for row in rows
     ]
     head = (
         f"Measured {facts['date']} at {facts['commit']}: {facts['cpu']}, {facts['threads']} threads, load {facts['load']:.1f} before, python {facts['python']}, numba {facts['numba']}, "
@@ -148,22 +149,9 @@ def main():
         "numba": numba.__version__, "numpy": np.__version__, "load": os.getloadavg()[0], "repeats": args.repeats,
     }
     rows = []
-    with tempfile.TemporaryDirectory(dir=args.where) as name:
-        directory = Path(name)
-        make(directory / "gptq", args.gigabytes)
-        for source, target in CONVERSIONS:
-            for missing in {source} - {each.name for each in directory.iterdir()}:
-                measure(directory / "gptq", directory / missing, missing, 1)
-            nbytes = sum(path.stat().st_size for path in (directory / source).glob("*.safetensors"))
-            seconds, best, cpu, peak = measure(directory / source, directory / "out", target, args.repeats)
-            copy = statistics.median(copied(directory / source, directory / f"copy{number}") for number in range(2))
-            for number in range(2):
-                shutil.rmtree(directory / f"copy{number}")
-            rows.append({
-                "source": source, "target": target, "gigabytes": nbytes / 1e9, "seconds": round(seconds, 3), "mb_per_s": round(nbytes / seconds / 1e6, 1),
-                "best_mb_per_s": round(nbytes / best / 1e6, 1), "mb_per_cpu_s": round(nbytes / cpu / 1e6, 1), "copy_mb_per_s": round(nbytes / copy / 1e6, 1), "peak_mb": round(peak / 1e6, 1), **facts,
-            })
-            print(json.dumps(rows[-1]), flush=True)
+    for place, where, conversions in (("memory", MEMORY, CONVERSIONS), ("disk", args.where, CONVERSIONS[:1])):
+        if where is None or Path(where).is_dir():
+            rows += compared(place, where, conversions, args, facts)
     if args.no_record:
         return
     with (HERE / "results.jsonl").open("a", encoding="utf-8") as file:
@@ -172,6 +160,28 @@ def main():
     text = readme.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     readme.write_text(before + table(rows, facts) + rest.split(END)[1], encoding="utf-8")
+
+
+def compared(place, where, conversions, args, facts):
+    """One result a conversion, all in a file system of their own, "memory" or "disk"."""
+    rows = []
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        directory = Path(name)
+        make(directory / "gptq", args.gigabytes)
+        for source, target in conversions:
+            for missing in {source} - {each.name for each in directory.iterdir()}:
+                measure(directory / "gptq", directory / missing, missing, 1)
+            nbytes = sum(path.stat().st_size for path in (directory / source).glob("*.safetensors"))
+            seconds, best, cpu, peak = measure(directory / source, directory / "out", target, args.repeats)
+            copy = statistics.median(copied(directory / source, directory / f"copy{number}") for number in range(2))
+            for number in range(2):
+                shutil.rmtree(directory / f"copy{number}")
+            rows.append({
+                "place": place, "source": source, "target": target, "gigabytes": nbytes / 1e9, "seconds": round(seconds, 3), "mb_per_s": round(nbytes / seconds / 1e6, 1),
+                "best_mb_per_s": round(nbytes / best / 1e6, 1), "mb_per_cpu_s": round(nbytes / cpu / 1e6, 1), "copy_mb_per_s": round(nbytes / copy / 1e6, 1), "peak_mb": round(peak / 1e6, 1), **facts,
+            })
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
 
 
 if __name__ == "__main__":

@@ -83,8 +83,6 @@ class ShardWriter:
             raise ValueError(f"{self.target}: the header of {len(text)} bytes must fit in {self.begin - 8}")
         self.file.seek(8)
         self.file.write(text.ljust(self.begin - 8))
-        self.file.flush()
-        os.fsync(self.file.fileno())
         self.file.seek(0)
         self.file.write((self.begin - 8).to_bytes(8, "little"))
         self.file.flush()

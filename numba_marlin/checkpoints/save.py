@@ -40,16 +40,18 @@ def save_checkpoint(path: Path | str, weights: Mapping, format: str = "marlin", 
                     allow_loss: bool = False, shard_bytes: int = SHARD_BYTES, progress: Progress | None = None) -> Path:
     """Write ``weights``, layer name -> weight of any kind, as a checkpoint of one format; -> its path.
 
-    others: more tensors, name -> array. config: what goes to config.json beside quantization_config. A weight that the format cannot hold without
-    loss is a LossError (``allow_loss=True`` goes on), any other mistake a ValueError; nothing is left then.
+    Weights are asked for one by one, each once, and not kept: the mapping may make or read them then (``Checkpoint`` does). others: more tensors,
+    name -> array. config: what goes to config.json beside quantization_config. progress(done, total, name) counts layers and tensors. A weight that the
+    format cannot hold without loss is a LossError (``allow_loss=True`` goes on), any other mistake a ValueError; nothing is left then.
     """
-    form, target = find_stored(format), Path(path)
     others = {} if others is None else others
-    sizes = {("layer", name): 0 for name in weights} | {("tensor", name): int(others[name].nbytes) for name in others}
-    if not isinstance(weights, Checkpoint):
-        sizes |= {("layer", name): sum(each.nbytes for each in (weight.qweight if hasattr(weight, "qweight") else weight.codes, weight.scales)) for name, weight in weights.items()}
-    job = _Job(target, form, allow_loss, weights, config or {}, progress, sizes, lambda writer, name, report: writer.add(name, others[name]), None)
-    return job.run(shard_bytes)
+    items = {("layer", name): 1 for name in weights} | {("tensor", name): 1 for name in others}
+
+    def add(writer: ShardWriter, name: str, report) -> None:
+        writer.add(name, others[name])
+        report(1)
+
+    return _Job(Path(path), find_stored(format), allow_loss, weights, config or {}, progress, items, add, None).run(shard_bytes)
 
 
 def convert(source: Path | str, target: Path | str, format: str, *, source_format: str | None = None, allow_loss: bool = False,
@@ -72,12 +74,17 @@ def convert(source: Path | str, target: Path | str, format: str, *, source_forma
 
 
 class _Job:
-    """One checkpoint being written. ``sizes``: ("layer" | "tensor", name) -> about how many bytes it is, in the order to be written."""
+    """One checkpoint being written. ``sizes``: ("layer" | "tensor", name) -> its part of the progress, in the order to be written.
+
+    plan: what an interrupted run must have in common with this one; then sizes are bytes and say beforehand which item goes to which shard. None: shards
+    are filled until they are full.
+    """
 
     def __init__(self, target: Path, form: StoredFormat, allow_loss: bool, layers: Mapping, config: dict, progress, sizes: dict, copy, plan: str | None):
         self.target, self.form, self.allow_loss, self.layers, self.config = target, form, allow_loss, layers, config
         self.sizes, self.copy, self.plan = sizes, copy, plan
         self.partial = target.with_name(target.name + PARTIAL)
+        self.held: tuple[str, dict, dict] | None = None  # a converted layer that the shard before had no room for
         self.done, self.total, self.progress = 0, sum(sizes.values()), progress
         if target.exists():
             raise CheckpointError(f"{target} exists: a checkpoint is never written over; remove it or choose another name")
@@ -93,7 +100,7 @@ class _Job:
             self.partial.unlink()
         try:
             self._file() if single else self._directory(shard_bytes, companions)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OSError):  # a full disk is an interruption too
             raise
         except BaseException:
             shutil.rmtree(self.partial) if self.partial.is_dir() else self.partial.unlink(missing_ok=True)
@@ -112,13 +119,7 @@ class _Job:
         plan.write_text(self.plan or "", encoding="utf-8")
         for left in self.partial.glob("*" + WRITING):
             left.unlink()
-        shards = _shards(self.sizes, shard_bytes)
-        names = ["model.safetensors"] if len(shards) == 1 else [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
-        for name, items in zip(names, shards):
-            if (self.partial / name).exists():
-                self._advance(sum(self.sizes[item] for item in items), name)
-            else:
-                self._shard(self.partial / name, items)
+        names = self._filled(shard_bytes) if self.plan is None else self._planned(shard_bytes)
         files = {name: SafetensorsFile(self.partial / name) for name in names}
         if len(names) > 1:
             weight_map = {tensor: name for name, file in files.items() for tensor in file.entries}
@@ -134,50 +135,94 @@ class _Job:
         plan.unlink()
         os.replace(self.partial, self.target)
 
-    def _shard(self, path: Path, items: list) -> None:
-        """One file, complete, under its name."""
-        names = [f"{name}.{last}" if name else last for kind, name in items if kind == "layer" for last in (*self.form.keys, *self.form.optional)]
+    def _planned(self, shard_bytes: int) -> list[str]:
+        """Write the shards that are not there yet -> the names of all."""
+        shards = _shards(self.sizes, shard_bytes)
+        names = _names(len(shards))
+        for name, items in zip(names, shards):
+            if (self.partial / name).exists():
+                self._advance(sum(self.sizes[item] for item in items), name)
+            else:
+                self._shard(self.partial / name, items)
+        return names
+
+    def _filled(self, shard_bytes: int) -> list[str]:
+        """Write shard after shard, each until it is full, and name them when it is known how many there are."""
+        items, parts = list(self.sizes), []
+        while items or self.held or not parts:
+            parts.append(self.partial / f"part-{len(parts):05d}.safetensors")
+            items = items[self._shard(parts[-1], items, shard_bytes) :]
+        names = _names(len(parts))
+        for part, name in zip(parts, names):
+            os.replace(part, self.partial / name)
+        return names
+
+    def _shard(self, path: Path, items: list, limit: int | None = None) -> int:
+        """One file, complete, under its name -> how many of the items were taken: all, or those that fit in ``limit`` bytes and one that is held back."""
+        layers = [name for kind, name in items if kind == "layer"] + ([] if self.held is None else [self.held[0]])
+        names = [f"{name}.{last}" for name in layers for last in (*self.form.keys, *self.form.optional)]
         writer = ShardWriter(path, names + [name for kind, name in items if kind == "tensor"])
         facts: dict = {"layers": [], "others": []}
+        taken = 0
         try:
+            if self.held is not None:
+                facts["layers"].append(self._add(writer, *self.held))
+                self.held = None
             for kind, name in items:
+                if limit is not None and writer.position >= limit:
+                    break
+                taken += 1
                 if kind == "tensor":
                     self.copy(writer, name, lambda nbytes, name=name: self._advance(nbytes, name))
                     facts["others"].append(name)
-                else:
-                    facts["layers"].append(self._layer(writer, name))
-                    self._advance(self.sizes[kind, name], name)
+                    continue
+                layer = self._converted(name)
+                if limit is not None and writer.position and writer.position + sum(each.nbytes for each in layer[1].values()) > limit:
+                    self.held = layer
+                    break
+                facts["layers"].append(self._add(writer, *layer))
             facts["others"].sort()
             metadata = {"format": "pt", "producer": f"numba_marlin {numba_marlin.__version__}", FACTS: json.dumps(facts)}
             if facts["layers"]:
                 metadata["quantization_config"] = json.dumps(quantization_of([facts], self.form.name))
             writer.finish(metadata)
+            return taken
         except BaseException:
             writer.abandon()
             raise
 
-    def _layer(self, writer: ShardWriter, name: str) -> dict:
-        """Convert and write one layer; -> what the configuration will say about it."""
+    def _converted(self, name: str) -> tuple[str, dict, dict]:
+        """A layer: its name, its tensors, and what the configuration will say about it."""
         weight = self.layers[name]
-        codec = codec_for(weight.k * weight.n)
         try:
-            tensors = self.form.write(weight, codec, self.allow_loss)
+            tensors = self.form.write(weight, codec_for(weight.k * weight.n), self.allow_loss)
         except LossError as error:
             raise error.about(f"layer {name!r}") from error
         except ValueError as error:
             raise ValueError(f"layer {name!r}: {error}") from error
         geometry = self.form.check(tensors)
-        for last, array in tensors.items():
-            writer.add(f"{name}.{last}" if name else last, array, self.form.codes_of.get(last) if array.dtype == "uint8" else None)
-        return {
+        facts = {
             "bits": geometry.bits, "group": geometry.group, "columns": geometry.columns, "symmetric": getattr(weight, "zeros", None) is None,
             "permuted": getattr(weight, "permutation", None) is not None,
         }
+        return name, tensors, facts
+
+    def _add(self, writer: ShardWriter, name: str, tensors: dict, facts: dict) -> dict:
+        """Write a converted layer -> its facts."""
+        for last, array in tensors.items():
+            writer.add(f"{name}.{last}" if name else last, array, self.form.codes_of.get(last) if array.dtype == "uint8" else None)
+        self._advance(self.sizes["layer", name], name)
+        return facts
 
     def _advance(self, nbytes: int, what: str) -> None:
         self.done = min(self.total, self.done + nbytes)
         if self.progress is not None:
             self.progress(self.done, self.total, what)
+
+
+def _names(number: int) -> list[str]:
+    """What Hugging Face calls so many shards."""
+    return ["model.safetensors"] if number == 1 else [f"model-{each:05d}-of-{number:05d}.safetensors" for each in range(1, number + 1)]
 
 
 def _shards(sizes: dict, shard_bytes: int) -> list[list]:

@@ -88,7 +88,11 @@ def with_known_order(weight: QuantizedWeight, name: str) -> tuple[QuantizedWeigh
     weight = rows_as_they_come(weight)
     if weight.permutation is None:
         return weight, ()
-    return weight, (f"the format has no activation order (g_idx): rows would be stored sorted by group and columns of activations must be permuted by the extra tensor {name}, which other programs do not read",)
+    loss = (
+        f"the format has no activation order (g_idx): rows would be stored sorted by group, and columns of activations must be permuted by the extra tensor {name}, "
+        "which other programs do not read"
+    )
+    return weight, (loss,)
 
 
 def group_index(weight: QuantizedWeight) -> np.ndarray:

@@ -104,5 +104,6 @@ def markdown() -> str:
         form = row.form
         tensors = ", ".join([f"`{name}`" for name in form.keys] + [f"(`{name}`)" for name in form.optional])
         names = [", ".join(f"`{name}`" for name in each) or "-" for each in (row.exact, row.sometimes)]
-        lines.append(f"| [`{form.name}`]({form.source.partition(', ')[0]}): {form.title} | {tensors} | {', '.join(map(str, form.bits))} | yes | yes | {form.runs or 'not yet'} | {names[0]} | {names[1]} |")
+        name, bits = f"[`{form.name}`]({form.source.partition(', ')[0]}): {form.title}", ", ".join(map(str, form.bits))
+        lines.append(f"| {name} | {tensors} | {bits} | yes | yes | {form.runs or 'not yet'} | {names[0]} | {names[1]} |")
     return "\n".join(lines) + "\n"

@@ -1,6 +1,7 @@
 """Contract under test: what is saved is what is loaded, in every format; a target that exists is finished; memory is a layer's, not the model's."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -162,6 +163,33 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
     assert {each.name: each.read_bytes() for each in whole.iterdir()} == {each.name: each.read_bytes() for each in (tmp_path / "target").iterdir()}
 
 
+def test_weights_may_be_made_when_they_are_asked_for(tmp_path):
+    """Each once, in order, none before the one before it is written."""
+    from collections.abc import Mapping
+
+    made = small_model(3)
+
+    class Lazy(Mapping):
+        asked = []
+
+        def __iter__(self):
+            return iter(made)
+
+        def __len__(self):
+            return len(made)
+
+        def __getitem__(self, name):
+            self.asked.append(name)
+            return made[name]
+
+    steps = []
+    nm.save_checkpoint(tmp_path / "lazy", Lazy(), "awq", others=OTHERS, shard_bytes=5_000, progress=lambda done, total, name: steps.append((done, total)))
+    assert Lazy.asked == list(made) and steps == [(number, 3 + len(OTHERS)) for number in range(1, 4 + len(OTHERS))]
+    nm.save_checkpoint(tmp_path / "again", nm.load_checkpoint(tmp_path / "lazy"), "awq", others=OTHERS, shard_bytes=5_000)
+    assert len(list((tmp_path / "lazy").glob("model-*-of-*.safetensors"))) >= 3
+    assert {each.name: each.read_bytes() for each in (tmp_path / "lazy").iterdir()} == {each.name: each.read_bytes() for each in (tmp_path / "again").iterdir()}
+
+
 def test_another_plan_starts_anew(tmp_path, monkeypatch):
     source = nm.save_checkpoint(tmp_path / "source", small_model(3), "gptq")
     shard = save._Job._shard
@@ -254,6 +282,16 @@ def test_a_checkpoint_is_lazy(tmp_path):
     assert [layer.geometry.k for layer in loaded.layers.values()] == [28672, 28672]
     assert tracemalloc.get_traced_memory()[1] < 2 << 20
     tracemalloc.stop()
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    happened = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: happened.append("to disk"))
+    monkeypatch.setattr(os, "replace", lambda source, target: (happened.append(Path(target).name), replace(source, target)))
+    nm.save_checkpoint(tmp_path / "m", small_model(2), "awq", shard_bytes=5_000)
+    shards = ["part-00000.safetensors", "part-00001.safetensors"]
+    assert happened == ["to disk", shards[0], "to disk", shards[1], "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "to disk", "to disk", "m"]
 
 
 def test_a_writer_refuses_a_name_twice_and_cleans_up(tmp_path):

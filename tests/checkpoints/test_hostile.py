@@ -182,9 +182,11 @@ def gptq_file(path, **changed):
 
 @pytest.mark.parametrize(("changed", "message"), [
     ({"qweight": np.zeros((16, 64), np.int64)}, "qweight: dtype int64 must be int32"), ({"qweight": np.zeros((16, 64, 1), np.int32)}, r"qweight: shape \(16, 64, 1\)"),
-    ({"qweight": np.zeros((16, 65), np.int32)}, "qweight: shape"), ({"qweight": np.zeros((0, 64), np.int32)}, "must not be empty"), ({"scales": np.zeros((4, 64), np.float32)}, "scales: dtype float32 must be"),
+    ({"qweight": np.zeros((16, 65), np.int32)}, "qweight: shape"),
+    ({"qweight": np.zeros((0, 64), np.int32)}, "must not be empty"), ({"scales": np.zeros((4, 64), np.float32)}, "scales: dtype float32 must be"),
     ({"scales": np.zeros((4, 63), np.float16)}, "qzeros: .* must be a multiple of 63"), ({"scales": np.full((4, 64), np.nan, np.float16)}, r"scales\[0, 0\]=nan must be finite"),
-    ({"g_idx": np.zeros(127, np.int32)}, "g_idx: shape"), ({"g_idx": np.full(128, 99, np.int32)}, r"g_idx must be in 0\.\.3"), ({"qzeros": np.zeros((4, 5), np.int32)}, "qzeros: 160 must be a multiple of 64"),
+    ({"g_idx": np.zeros(127, np.int32)}, "g_idx: shape"), ({"g_idx": np.full(128, 99, np.int32)}, r"g_idx must be in 0\.\.3"),
+    ({"qzeros": np.zeros((4, 5), np.int32)}, "qzeros: 160 must be a multiple of 64"),
     ({"g_idx": np.arange(128, dtype=np.int32)[::-1] % 2}, "gives 64 rows to group 0"),
 ])
 def test_layers_that_are_broken_are_named(tmp_path, changed, message):
@@ -273,7 +275,10 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["a.qweight", "a.scales", "a.qzeros", "a.g_idx", "a.weight_shape", "a.weight_packed", "a.weight_scale", "__metadata__"]), JSON, max_size=4), st.binary(max_size=64))
+NAMES = ["a.qweight", "a.scales", "a.qzeros", "a.g_idx", "a.weight_shape", "a.weight_packed", "a.weight_scale", "__metadata__"]
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), st.binary(max_size=64))
 @settings(max_examples=40, deadline=None)
 def test_headers_may_be_any_json(good, fields, data):
     survives(good[0], file_bytes(fields, data))

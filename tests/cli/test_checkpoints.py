@@ -1,6 +1,7 @@
 """Contract under test: ``convert`` and ``inspect`` do what they say, with exit codes and JSON like every verb's."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ def run(capsys, *argv):
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nobody waits for the disk
     return nm.save_checkpoint(tmp_path / "source", small_model(3, "integer"), "gptq", others=OTHERS)
 
 
