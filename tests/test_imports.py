@@ -23,7 +23,7 @@ ALLOWED = {
     "reference": {"formats", "quantize"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops"},
-    "testing": {"formats", "quantize", "reference"},
+    "testing": {"devices", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
     "isa": set(),
     "kernels": {"layout"},
