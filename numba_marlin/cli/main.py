@@ -25,6 +25,7 @@ VERBS = {
     "convert": "numba_marlin.cli.convert",
     "bench": "numba_marlin.cli.bench",
     "compare": "numba_marlin.cli.compare",
+    "quantize": "numba_marlin.cli.quantize",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
