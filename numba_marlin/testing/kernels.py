@@ -21,6 +21,7 @@ from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.quantize import dequantize
 from numba_marlin.testing.exact import ExactProblem, exact_problem
+from numba_marlin.testing.packing import USUAL_SETTINGS
 from numba_marlin.testing.weights import Problem, problems, quantized_weights, seeds
 
 ORDINARY_SCALES = ("power_of_two", "ordinary", "signed")
@@ -53,10 +54,10 @@ def check_places(matmul: Callable, weight: QuantizedWeight, seed: int = 0) -> No
         )
 
 
-def check_near(matmul: Callable, problem: Problem, weight: QuantizedWeight, seed: int = 0) -> None:
-    """AssertionError unless every output of normal activations is within its own error bound (``reference.check``)."""
+def check_near(matmul: Callable, problem: Problem, weight: QuantizedWeight, seed: int = 0, method: str | None = "weights") -> None:
+    """AssertionError unless every output of normal activations is within its own error bound (``reference.check``). method: as in ``kernel_test``."""
     x = round_to(np.random.default_rng(seed).standard_normal((problem.m, problem.k)), weight.scale_dtype)
-    verdict = reference.check(np.asarray(matmul(x, weight)), x, weight, order="random")
+    verdict = reference.check(np.asarray(matmul(x, weight)), x, weight, order="random", method=method)
     assert verdict.ok, (
         f"{verdict.failures} of {verdict.size} outputs are out of their error bounds; worst: {verdict.worst}, {verdict.actual_at_worst:.6g} "
         f"for {verdict.expected_at_worst:.6g} +- {verdict.bound_at_worst:.3g}"
@@ -64,16 +65,18 @@ def check_near(matmul: Callable, problem: Problem, weight: QuantizedWeight, seed
 
 
 def kernel_test(
-    matmul: Callable, shapes: st.SearchStrategy[Problem] | None = None, *, bits=(4,), zeros_kinds=(None,), scale_dtypes=("float16",), max_examples: int = 100
+    matmul: Callable, shapes: st.SearchStrategy[Problem] | None = None, *, bits=(4,), zeros_kinds=(None,), scale_dtypes=("float16",), method: str | None = "weights", **others
 ) -> Callable[[], None]:
     """A Hypothesis test of the three checks on ``matmul(x, weight)``, x and the result of the type of the scales. Each example is one product.
 
-    shapes: those that the kernel takes; default: ``problems()``. The others: types that it takes, as in ``quantized_weights``.
+    shapes: those that the kernel takes; default: ``problems()``. bits, zeros_kinds, scale_dtypes: types that it takes, as in ``quantized_weights``.
+    method: how it may round, one of ``reference.METHODS``, None for what the package's own kernels do; the default lets every weight be rounded once to
+    16 bits and the sums be those of fp32. others: than the USUAL_SETTINGS of ``packing``.
     """
     shapes = problems() if shapes is None else shapes
     kinds = {"bits": bits, "zeros_kinds": zeros_kinds, "scale_dtypes": scale_dtypes}
 
-    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
+    @settings(**USUAL_SETTINGS | others)
     @given(st.data(), shapes, st.sampled_from(("exact", "places", "near")), seeds())
     def test(data, shape, what, seed):
         if what == "exact":
@@ -87,7 +90,7 @@ def kernel_test(
         if what == "places":
             check_places(matmul, weight, seed)
         else:
-            check_near(matmul, shape, weight, seed)
+            check_near(matmul, shape, weight, seed, method)
 
     return test
 

@@ -87,10 +87,14 @@ def _check_one_code(packing: Packing, packed: np.ndarray, codes: np.ndarray, ran
     assert flipped == bin(change).count("1"), f"flipping {bin(change).count('1')} bits of code [{row}, {column}] flips {flipped} bits of the packed weight"
 
 
-def packing_test(packing: Packing, max_examples: int = 100) -> Callable[[], None]:
-    """A Hypothesis test of ``check_packing``: give it a name that begins with ``test_``, or call it."""
+USUAL_SETTINGS = {"max_examples": 100, "deadline": None, "report_multiple_bugs": False}
+"""Of the tests that the kit makes; each takes others, as Hypothesis's ``settings`` does."""
 
-    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
+
+def packing_test(packing: Packing, **others) -> Callable[[], None]:
+    """A Hypothesis test of ``check_packing``: give it a name that begins with ``test_``, or call it. others: than the USUAL_SETTINGS."""
+
+    @settings(**USUAL_SETTINGS | others)
     @given(packing.shapes(), st.sampled_from(CODE_KINDS), seeds())
     def test(shape, kind, seed):
         check_packing(packing, make_codes(kind, *shape, seed, packing.bits), seed)
@@ -118,10 +122,10 @@ def check_layout(layout, weight: QuantizedWeight) -> None:
             assert not len(wrong), f"{name}: element {np.unravel_index(int(wrong[0, 0]), expected.shape)} of {expected.shape} comes back as another"
 
 
-def layout_test(layout, weights: st.SearchStrategy[QuantizedWeight] | None = None, max_examples: int = 100) -> Callable[[], None]:
-    """A Hypothesis test of ``check_layout``. weights: those that the layout takes; default: what the published Marlin takes."""
+def layout_test(layout, weights: st.SearchStrategy[QuantizedWeight] | None = None, **others) -> Callable[[], None]:
+    """A Hypothesis test of ``check_layout``. weights: those that the layout takes; default: what the published Marlin takes. others: settings."""
 
-    @settings(max_examples=max_examples, deadline=None, report_multiple_bugs=False)
+    @settings(**USUAL_SETTINGS | others)
     @given(quantized_weights() if weights is None else weights)
     def test(weight):
         check_layout(layout, weight)
