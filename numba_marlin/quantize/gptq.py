@@ -17,7 +17,7 @@ Grids. When a group's first row comes up, the rows before it are fixed and its o
 undo all of the error so far, were it not rounded): the grid spans those. With ``clip``, grids that span 1, 0.96, ... 0.48 times as much are tried
 too, by rounding the group on each, and the one whose own terms of the loss are least is taken, column by column, so clipping never makes a group's
 terms larger. The Marlin paper's tool (IST-DASLab/marlin, gptq/) clips by the same loss of the group but rounds to nearest for the comparison,
-without feedback: cheaper, and the final loss is 6% higher on the synthetic layers of experiments/07_quantisers.
+without feedback: cheaper, and the final loss is 6 to 7% higher on the synthetic layers of experiments/07_quantisers.
 
 act_order: rows in order of falling diag H, the most important first, while later rows can still make up for their errors. Groups are then made of
 rows in that order, and the result has a ``permutation``. static_groups: groups of neighbouring rows whatever the order, their grids

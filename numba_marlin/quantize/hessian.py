@@ -9,9 +9,9 @@ For ``y = x @ W`` and a changed weight ``W + D``, the mean square of the change 
     nm.quantize(w, method="gptq", calibration=hessian)
 
 Memory: 8 k^2 bytes (128 MiB for k = 4096, 1.5 GiB for k = 14336), and 36 MiB and a float32 copy of 4096 rows while a batch is added.
-Products are made in float32, at most 4096 rows at a time, and their sums in float64: that costs nothing over sums in float32 (the time is all in the
-products), keeps the error of an element near 2^-24 whatever the number of rows, and is what Cholesky wants; products in float64 take twice the time
-and change no code (experiments/07_quantisers has the measurement). Only the upper triangle is computed.
+Products are made in float32, at most 4096 rows at a time, and their sums in float64. Measured (experiments/07_quantisers, 65536 rows, k = 1024): the largest
+error of an element is 9e-8 of its row's and column's norms and changes no code; sums in float32 take as long, err 2e-7 and change a code in a thousand of one
+layer in three; products in float64 take over four times the CPU time and change nothing. Only the upper triangle is computed, by blocks of columns.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import numba_marlin as nm
 from numba_marlin import testing
-from numba_marlin.quantize import dequantize, gptq, mse, rtn
+from numba_marlin.quantize import dequantize, gptq, hessian, mse, rtn
 from numba_marlin.quantize.grid import GridRule
 from numba_marlin.quantize.hessian import Hessian
 
@@ -67,10 +67,9 @@ def plain_gptq(w, x, group_size, bits, symmetric, damping, order):
 
 
 @pytest.mark.parametrize("act_order", [False, True])
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize(("bits", "group_size", "k"), [(4, -1, 160), (4, 32, 160), (4, 128, 256), (8, 64, 192)])
+@pytest.mark.parametrize(("bits", "group_size", "k", "symmetric"), [(4, -1, 160, True), (4, -1, 160, False), (4, 32, 96, True), (4, 32, 96, False), (4, 128, 256, True), (8, 64, 128, False)])
 def test_gptq_is_the_algorithm_of_the_paper(bits, group_size, k, symmetric, act_order):
-    w, x = normal(k, 40, k), correlated(3 * k, k, bits + group_size)
+    w, x = normal(k, 24, k), correlated(3 * k, k, bits + group_size)
     order = np.argsort(-np.diagonal(damped_hessian(x, 0.01)), kind="stable") if act_order else np.arange(k)
     codes, scales, zeros = plain_gptq(w, x, group_size, bits, symmetric, 0.01, order)
     weight = gptq.quantize(w, bits, group_size, symmetric, calibration=x, clip=False, act_order=act_order)
@@ -87,14 +86,14 @@ def test_gptq_is_the_algorithm_of_the_paper(bits, group_size, k, symmetric, act_
 
 def test_blocks_and_tiles_leave_no_seam(monkeypatch):
     monkeypatch.setattr(gptq, "CLIPS", (1, 0.8))
-    w, hessian = normal(128, 40, 0), Hessian(128).add(correlated(300, 128, 1))
+    w, calibration = normal(128, 40, 0), Hessian(128).add(correlated(300, 128, 1))
     options = [dict(group_size=-1), dict(group_size=64, act_order=True), dict(group_size=64, symmetric=False, static_groups=True, act_order=True)]
-    whole = [gptq.quantize(w, calibration=hessian, **each) for each in options]
+    whole = [gptq.quantize(w, calibration=calibration, **each) for each in options]
     for block, columns in ((32, 2048), (1, 24), (50, 7)):
         monkeypatch.setattr(gptq, "BLOCK", block)
         monkeypatch.setattr(gptq, "_COLUMNS", columns)
         for expected, each in zip(whole, options):
-            weight = gptq.quantize(w, calibration=hessian, **each)
+            weight = gptq.quantize(w, calibration=calibration, **each)
             assert np.array_equal(weight.codes, expected.codes) and np.array_equal(weight.scales, expected.scales), (block, columns, each)
 
 
@@ -103,7 +102,7 @@ def test_blocks_and_tiles_leave_no_seam(monkeypatch):
 def test_gptq_beats_rounding_to_nearest_by_far(options, margin):
     """Also on inputs that it has not seen."""
     x = correlated(1500, 256, 3)
-    w = normal(256, 96, 4).astype(np.float32)
+    w = normal(256, 48, 4).astype(np.float32)
     seen, unseen = x[:1000], x[1000:]
     grid = {name: value for name, value in options.items() if name in ("bits", "group_size", "symmetric")}
     nearest = rtn.quantize(w, **grid)
@@ -122,7 +121,7 @@ def test_uncorrelated_inputs_leave_nothing_to_gain():
 
 
 @given(testing.problems(max_n=16, max_k=160, **testing.EVERY_SHAPE), testing.seeds(), st.sampled_from([4, 8]), st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_clipping_never_enlarges_a_groups_loss(problem, seed, bits, symmetric):
     rows = problem.k if problem.group_size == -1 else problem.group_size
     x, w = correlated(problem.k, problem.k, seed), testing.make_weights("heavy_tailed", problem.k, problem.n, seed, np.float64)[:rows]
@@ -139,7 +138,7 @@ def test_clipping_never_enlarges_a_groups_loss(problem, seed, bits, symmetric):
 
 
 def test_clipping_pays_on_heavy_tails():
-    x, w = correlated(800, 256, 6), np.random.default_rng(7).standard_t(3, (256, 64))
+    x, w = correlated(400, 128, 6), np.random.default_rng(7).standard_t(3, (128, 64))
     plain, clipped = (gptq.quantize(w, calibration=x, clip=clip) for clip in (False, True))
     assert output_error(clipped, w, x) < 0.75 * output_error(plain, w, x)
 
@@ -187,29 +186,32 @@ def test_calibration_may_come_in_any_pieces(calibration):
 
 
 @given(st.integers(1, 40), st.lists(st.integers(0, 9), min_size=1, max_size=5), testing.seeds())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_hessian_is_the_mean_of_all_rows(k, sizes, seed):
     random = np.random.default_rng(seed)
     batches = [random.standard_normal((size, k)).astype(np.float32) for size in sizes]
-    hessian = Hessian(k)
+    total = Hessian(k)
     for batch in batches:
-        hessian.add(batch)
+        total.add(batch)
     x = np.concatenate(batches).astype(np.float64)
-    assert hessian.rows == len(x)
+    assert total.rows == len(x)
     if len(x):
-        assert np.allclose(hessian.mean(), x.T @ x / len(x), rtol=1e-5, atol=1e-6)
-        assert np.array_equal(hessian.mean(), hessian.mean().T)
+        assert np.allclose(total.mean(), x.T @ x / len(x), rtol=1e-5, atol=1e-6)
+        assert np.array_equal(total.mean(), total.mean().T)
 
 
-def test_hessians_wider_than_a_block_are_symmetric_too():
-    x = testing.make_weights("normal", 40, 2100, 15)
-    mean = Hessian(2100).add(x).mean()
+def test_a_hessian_has_no_seams(monkeypatch):
+    """Blocks of columns, and runs of rows."""
+    x = correlated(50, 40, 15)
+    monkeypatch.setattr(hessian, "_BLOCK", 16)
+    monkeypatch.setattr(hessian, "_ROWS", 7)
+    mean = Hessian(40).add(x).mean()
     assert np.array_equal(mean, mean.T)
-    assert np.allclose(mean, x.T @ x / 40, rtol=1e-3, atol=1e-5 * np.abs(mean).max())
+    assert np.allclose(mean, x.astype(np.float64).T @ x / 50, rtol=1e-14)
 
 
-@given(data=st.data(), problem=testing.problems(max_n=16, max_k=96, **testing.EVERY_SHAPE))
-@settings(max_examples=20, deadline=None)
+@given(data=st.data(), problem=testing.problems(max_n=16, max_k=64, **testing.EVERY_SHAPE))
+@settings(max_examples=12, deadline=None)
 def test_every_shape_and_option_gives_a_weight_near_its_own(data, problem):
     w = data.draw(testing.weights(problem.k, problem.n, ("normal", "heavy_tailed", "tiny", "sparse", "zero")))
     x = correlated(data.draw(st.integers(1, 200)), problem.k, data.draw(testing.seeds()))
@@ -244,14 +246,14 @@ def test_unusable_calibration_is_refused(calibration, error, message):
 def test_nonfinite_numbers_are_named_and_nothing_is_added(value):
     x = np.ones((9, 64), np.float16)
     x[7, 3] = value
-    hessian = Hessian(64).add(np.ones((2, 64), np.float16))
+    total = Hessian(64).add(np.ones((2, 64), np.float16))
     with pytest.raises(ValueError, match=r"calibration: x\[7, 3\]=.* must be finite"):
-        hessian.add(x)
-    assert hessian.rows == 2 and (hessian.mean() == 1).all()
+        total.add(x)
+    assert total.rows == 2 and (total.mean() == 1).all()
     w = np.ones((64, 8))
     w[40, 5] = value
     with pytest.raises(ValueError, match=r"w\[40, 5\]=.* must be finite"):
-        nm.quantize(w, method="gptq", calibration=hessian)
+        nm.quantize(w, method="gptq", calibration=total)
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
