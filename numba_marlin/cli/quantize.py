@@ -2,14 +2,15 @@
 
 SRC is a .npy file (one matrix), a .safetensors file or a directory of those. Which matrices: ``--tensor`` patterns, or the only one there is. A tensor
 "a.b.weight" becomes the layer "a.b" of DST; a .npy file the layer "weight". Calibration is a .npy file for a single layer, [..., k]; for several a
-.safetensors file that holds, under each layer's name, its inputs. config.json of a directory comes along, other files (tokenizers) do not. Quantised
-layers wait in memory, a byte a weight, until all are done; then DST is written beside its name and renamed.
+.safetensors file that holds, under each layer's name, its inputs. config.json of a directory comes along, other files (tokenizers) do not. Layers
+are quantised one by one while DST is written, beside its name, which it gets when it is complete; a float matrix, its codes and a Hessian are in memory.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 HELP = "quantise float weights: round to nearest, search scales, or GPTQ with calibration data"
@@ -66,16 +67,32 @@ def _execute(args, report) -> None:
         _check_holds(args, name, *w.shape)
     inputs = None if args.calib is None else _calibration(args, list(layers))
     report.data |= {"source": str(args.source), "method": args.method, "format": args.format, "layers": {}}
-    start, quantised = time.perf_counter(), {}
-    for number, (name, w) in enumerate(layers.items(), 1):
-        with report.step(f"[{number}/{len(layers)}] {name}: quantising {w.shape[0]} x {w.shape[1]} weights"):
-            quantised[name] = _quantise(args, report, name, w, inputs)
-    with report.step(f"writing {args.target}"):
-        written = checkpoints.save_checkpoint(args.target, quantised, args.format, others=others, config=config, allow_loss=args.allow_loss)
+    start = time.perf_counter()
+    quantised = _Quantised(args, report, layers, inputs)
+    written = checkpoints.save_checkpoint(args.target, quantised, args.format, others=others, config=config, allow_loss=args.allow_loss)
     nbytes = sum(file.stat().st_size for file in ([written] if written.is_file() else written.glob("*.safetensors")))
     copied = f", {len(others)} other tensors copied" if others else ""
     report.row("wrote", f"{written}: {len(quantised)} layers, {nbytes:,} bytes, format {args.format}{copied}, {time.perf_counter() - start:.1f} s")
     report.data |= {"target": str(written), "bytes": nbytes, "copied": sorted(others), "seconds": round(time.perf_counter() - start, 3)}
+
+
+class _Quantised(Mapping):
+    """layer -> QuantizedWeight, made when it is asked for and not kept."""
+
+    def __init__(self, args, report, layers, inputs):
+        self.args, self.report, self.layers, self.inputs = args, report, layers, inputs
+        self.asked = 0
+
+    def __iter__(self):
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, name: str):
+        w, self.asked = self.layers[name], self.asked + 1
+        with self.report.step(f"[{self.asked}/{len(self)}] {name}: quantising {w.shape[0]} x {w.shape[1]} weights"):
+            return _quantise(self.args, self.report, name, w, self.inputs)
 
 
 def _source(args):

@@ -10,8 +10,8 @@ For ``y = x @ W`` and a changed weight ``W + D``, the mean square of the change 
 
 Memory: 8 k^2 bytes (128 MiB for k = 4096, 1.5 GiB for k = 14336), and 36 MiB and a float32 copy of 4096 rows while a batch is added.
 Products are made in float32, at most 4096 rows at a time, and their sums in float64. Measured (experiments/07_quantisers, 65536 rows, k = 1024): the largest
-error of an element is 9e-8 of its row's and column's norms and changes no code; sums in float32 take as long, err 2e-7 and change a code in a thousand of one
-layer in three; products in float64 take over four times the CPU time and change nothing. Only the upper triangle is computed, by blocks of columns.
+error of an element is 9e-8 of its row's and column's norms; sums in float32 take as long and err 2e-7; products in float64 take two to three times the
+CPU time, and none of the three gave another code. Only the upper triangle is computed, by blocks of columns.
 """
 
 from __future__ import annotations
