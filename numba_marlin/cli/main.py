@@ -35,6 +35,7 @@ examples:
   numba-marlin run --input w.npy     your own
   numba-marlin info
   numba-marlin explain --m 16 --n 8192 --k 8192
+  numba-marlin quantize w.npy q.safetensors --method gptq --calib x.npy
   numba-marlin inspect llama-gptq/
   numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin bench --shapes llama-3-8b --m 1,16,64
