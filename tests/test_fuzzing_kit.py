@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from numba_marlin import heuristics, reference, testing
 from numba_marlin.devices import device
 from numba_marlin.formats import FORMATS, QuantizedWeight, marlin
+from numba_marlin.formats.files import find_stored
 from numba_marlin.kernels.pipeline import pipeline_verbs
 
 FIND = {"max_examples": 400, "phases": [Phase.generate], "database": None}  # a bug need not be made small here
@@ -114,6 +115,31 @@ def test_planted_layout_bugs_are_found(lose, message):
     weights = testing.quantized_weights(testing.problems(max_n=64, max_k=128), zeros_kinds=(None, "integer"), permuted=(False, True))
     with pytest.raises(AssertionError, match=message):
         testing.layout_test(layout, weights, **FIND)()
+
+
+SMALL = testing.problems(max_n=64, max_k=64)
+
+
+@pytest.mark.parametrize("name", ["gptq", "pack-quantized"])
+def test_formats_of_files_keep_the_numbers(name):
+    weights = testing.quantized_weights(SMALL, bits=(4, 8), zeros_kinds=(None, "integer"), permuted=(False, True))
+    testing.stored_test(find_stored(name), weights, max_examples=20)()
+
+
+def test_a_planted_bug_in_a_format_of_files_is_found():
+    class Forgetful:
+        """Zero points of files of version 1 read as those of version 2."""
+        write = staticmethod(find_stored("gptq").write)
+        read = staticmethod(find_stored("gptq_v2").read)
+
+    with pytest.raises(AssertionError, match=r"W\[\d+, \d+\] was .* and comes back as"):
+        testing.stored_test(Forgetful, testing.quantized_weights(SMALL, zeros_kinds=("integer",)), **FIND)()
+
+
+@given(testing.stored_formats(), testing.formats())
+@settings(max_examples=30)
+def test_formats_are_the_registered_ones(stored, layout):
+    assert find_stored(stored.name) is stored and FORMATS[layout.name] is layout
 
 
 # Kernels

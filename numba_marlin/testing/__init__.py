@@ -6,6 +6,7 @@ Somebody with a new packing, a new kernel or a new pipeline points the kit at it
 
     test_packing = testing.packing_test(testing.Packing(my_pack, my_unpack, bits=4, k_step=8, n_step=16))      # packing: every bit in its place
     test_layout = testing.layout_test(my_format, testing.quantized_weights(**testing.EVERY_TYPE))              # a formats.Format
+    test_file_format = testing.stored_test(my_stored_format)                                                   # a formats.stored.StoredFormat
     test_kernel = testing.kernel_test(my_matmul, testing.problems(max_m=16))                                   # kernels: exact, in place, within bounds
     TestRing = testing.ring_machine(my_pipeline_verbs, stages=3, consumers=2).TestCase                         # pipelines: any order of events
 
@@ -41,13 +42,13 @@ from numba_marlin.testing.contents import (
 )
 from numba_marlin.testing.exact import ExactProblem, exact_problem, exact_problems
 from numba_marlin.testing.kernels import candidates, check_exact, check_near, check_places, configurations, kernel_test
-from numba_marlin.testing.packing import Packing, check_layout, check_packing, formats, layout_test, packing_test
+from numba_marlin.testing.packing import Packing, check_layout, check_packing, check_stored, formats, layout_test, packing_test, stored_formats, stored_test
 from numba_marlin.testing.pipelines import PythonLanguage, RingMachine, ring_machine
 from numba_marlin.testing.weights import EVERY_SHAPE, Problem, codes, permutations, problems, quantized_weights, scales, seeds, weights
 
 __all__ = [
     "CODE_KINDS", "EVERY_SHAPE", "EVERY_TYPE", "ExactProblem", "Packing", "Problem", "PythonLanguage", "RingMachine", "SCALE_KINDS", "WEIGHT_KINDS",
-    "candidates", "check_exact", "check_layout", "check_near", "check_packing", "check_places", "codes", "configurations", "exact_problem", "exact_problems",
+    "candidates", "check_exact", "check_layout", "check_near", "check_packing", "check_places", "check_stored", "codes", "configurations", "exact_problem", "exact_problems",
     "formats", "kernel_test", "layout_test", "make_codes", "make_quantized", "make_scales", "make_weights", "make_zeros", "packing_test", "permutations",
-    "problems", "quantized_weights", "ring_machine", "scales", "seeds", "weights",
+    "problems", "quantized_weights", "ring_machine", "scales", "seeds", "stored_formats", "stored_test", "weights",
 ]

@@ -4,7 +4,7 @@
     test_my_packing = testing.packing_test(MINE)
 
 An assertion says which code or which bit is wrong. ``layout_test`` does the same for an object with ``pack`` and ``unpack`` of whole weights
-(``formats.Format``): codes, scales and zero points come back bit for bit.
+(``formats.Format``): codes, scales and zero points come back bit for bit; ``stored_test`` to a format of files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_marlin.formats import FORMATS, QuantizedWeight
+from numba_marlin.formats.files import STORED
+from numba_marlin.quantize import dequantize
 from numba_marlin.testing.contents import CODE_KINDS, make_codes
 from numba_marlin.testing.weights import quantized_weights, seeds
 
@@ -129,5 +131,32 @@ def layout_test(layout, weights: st.SearchStrategy[QuantizedWeight] | None = Non
     @given(quantized_weights() if weights is None else weights)
     def test(weight):
         check_layout(layout, weight)
+
+    return test
+
+
+def stored_formats() -> st.SearchStrategy:
+    """The registered formats of files (``formats.files``)."""
+    return st.sampled_from([STORED[name] for name in sorted(STORED)])
+
+
+def check_stored(form, weight: QuantizedWeight) -> None:
+    """AssertionError unless what ``form`` (a ``formats.stored.StoredFormat``) writes without loss is, read again, the same numbers."""
+    back = dequantize(form.read(form.write(weight)), np.float64)
+    expected = dequantize(weight, np.float64)
+    assert back.shape == expected.shape, f"a [{weight.k}, {weight.n}] weight comes back with shape {back.shape}"
+    wrong = np.argwhere(back != expected)
+    if len(wrong):
+        row, column = wrong[0]
+        raise AssertionError(f"W[{row}, {column}] was {expected[row, column]} and comes back as {back[row, column]} ({len(wrong)} of {back.size} differ)")
+
+
+def stored_test(form, weights: st.SearchStrategy[QuantizedWeight] | None = None, **others) -> Callable[[], None]:
+    """A Hypothesis test of ``check_stored``. weights: those that the format holds without loss; default: what the published Marlin takes. others: settings."""
+
+    @settings(**USUAL_SETTINGS | others)
+    @given(quantized_weights() if weights is None else weights)
+    def test(weight):
+        check_stored(form, weight)
 
     return test
