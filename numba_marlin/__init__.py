@@ -18,6 +18,7 @@ _EXPORTS = {
     "pack": "api",
     "unpack": "api",
     "dequantize": "quantize.dequantize",
+    "Hessian": "quantize.hessian",
     "matmul": "api",
     "load_checkpoint": "checkpoints",
     "save_checkpoint": "checkpoints",

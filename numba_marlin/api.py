@@ -21,23 +21,29 @@ from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
 
-_METHODS = ("rtn",)  # each a module of the quantize room, imported when something is quantised
+_METHODS = ("rtn", "mse", "gptq")  # each a module of the quantize room, imported when something is quantised
 _thread = threading.local()
 
 
 def quantize(
-    w, bits: int = 4, group_size: int = 128, symmetric: bool = True, method: str = "rtn", scale_dtype: str = "float16"
+    w, bits: int = 4, group_size: int = 128, symmetric: bool = True, method: str = "rtn", scale_dtype: str = "float16", **options
 ) -> QuantizedWeight:
     """w [k, n], float, finite -> codes and scales on a grid. ``group_size`` rows of a column share a scale (-1: all of them).
 
     bits: 4 or 8. symmetric: zero in the middle of the grid; else every group has a zero point. scale_dtype: "float16" or "bfloat16".
-    method "rtn": round to nearest (``numba_marlin.quantize.rtn`` has the rule and its edge cases).
+    method: "rtn" rounds to nearest; "mse" does, on the grid of least square error; "gptq" rounds so that the layer's outputs change least, for which it needs
+    ``calibration``: inputs [m, k] of the layer, an iterable of such batches, or a ``Hessian`` that was fed with them. Its other options are damping=0.01,
+    clip=True, act_order=False (the result then has a permutation) and static_groups=False. The modules of these names in
+    ``numba_marlin.quantize`` have the rules and their edge cases.
     """
     if method not in _METHODS:
         raise ValueError(f"method={method!r} must be one of {list(_METHODS)}")
     host = w if isinstance(w, np.ndarray) or not _is_array(w) else arrays.to_host(arrays.view("w", w))
     room = importlib.import_module(f"numba_marlin.quantize.{method}")
-    return room.quantize(host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype)
+    known = room.quantize.__kwdefaults__ or {}
+    for name in options.keys() - known.keys():
+        raise TypeError(f"method {method!r} takes no {name}" + (f"; it takes {', '.join(known)}" if known else ""))
+    return room.quantize(host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype, **options)
 
 
 def _is_array(value: object) -> bool:

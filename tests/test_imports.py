@@ -23,7 +23,7 @@ ALLOWED = {
     "reference": {"formats", "quantize"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops"},
-    "testing": {"emulator", "formats", "quantize", "reference"},
+    "testing": {"devices", "emulator", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
     "counts": {"emulator"},
     "isa": set(),

@@ -26,6 +26,7 @@ VERBS = {
     "bench": "numba_marlin.cli.bench",
     "compare": "numba_marlin.cli.compare",
     "machine": "numba_marlin.cli.machine",
+    "quantize": "numba_marlin.cli.quantize",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
@@ -35,6 +36,7 @@ examples:
   numba-marlin run --input w.npy     your own
   numba-marlin info
   numba-marlin explain --m 16 --n 8192 --k 8192
+  numba-marlin quantize w.npy q.safetensors --method gptq --calib x.npy
   numba-marlin inspect llama-gptq/
   numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin bench --shapes llama-3-8b --m 1,16,64

@@ -1,6 +1,11 @@
-"""How weights get on a grid, and back: round-to-nearest quantisation and the one meaning of dequantisation.
+"""How weights get on a grid, and back.
 
-Imports ``formats`` and NumPy only.
+- ``grid``: which scale and zero point a span of weights needs; ``rtn``: round to nearest; ``mse``: the same, on the grid of least square error;
+- ``gptq``: rounding that looks at the layer's inputs, which ``hessian`` sums up. It is the only module here that needs SciPy, and is imported
+  when it is asked for;
+- ``dequantize``: the one meaning of codes, scales and zero points.
+
+Imports ``formats``, NumPy and SciPy only.
 """
 
 from numba_marlin.quantize.dequantize import dequantize
