@@ -82,9 +82,7 @@ class Launch:
         """x fp16 [m, k], QuantizedWeight"""
         case = self.case
         if case.data == "exact":
-            from numba_marlin import testing  # needs hypothesis
-            problem = testing.exact_problem(case.m, case.n, case.k, case.group_size, seed=case.k)
-            return problem.x, problem.weight
+            return self.exact.x, self.exact.weight
         generator = np.random.default_rng((case.m, case.n, case.k))
         x = generator.standard_normal((case.m, case.k))
         weight = quantize((0.05 * generator.standard_normal((case.k, case.n))).astype(np.float32), group_size=case.group_size, scale_dtype=case.dtype)
@@ -93,9 +91,19 @@ class Launch:
         return x.astype(float_type(case.dtype)), weight
 
     @cached_property
+    def exact(self):
+        """-> testing.ExactProblem of the configuration's types; of "exact" data only."""
+        from numba_marlin import testing  # needs hypothesis
+        case, config = self.case, self.case.config
+        return testing.exact_problem(case.m, case.n, case.k, case.group_size, seed=case.k, dtype=case.dtype, bits=getattr(config, "bits", 4), zeros_kind=getattr(config, "zeros", None),
+                                     scale_dtype=getattr(config, "scale_dtype", case.dtype), bias=getattr(config, "bias", False))
+
+    @cached_property
     def bias(self):
         """[n], or None where the configuration has none."""
         case = self.case
+        if case.data == "exact":
+            return self.exact.bias
         return np.random.default_rng(case.n).standard_normal(case.n).astype(float_type(case.dtype)) if getattr(case.config, "bias", False) else None
 
     @cached_property
@@ -106,8 +114,8 @@ class Launch:
         a = np.full((case.m, case.k + case.padding), np.nan, x.dtype)
         a[:, :case.k] = x
         found = {"a": a, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, x.dtype), "scales": packed.scales}
-        if self.bias is not None:
-            found["bias"] = self.bias
+        optional = {"bias": self.bias, "zeros": getattr(packed, "zeros", None)}
+        found |= {name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None}
         sizes = kernel.workspace_bytes(case.config, case.m, case.n, case.k, case.sms)
         if any(sizes):
             found["partials"], found["locks"] = np.full(sizes[0] // 4, np.nan, np.float32), np.zeros(sizes[1] // 4, np.int32)

@@ -15,7 +15,7 @@ from numba_marlin.heuristics import Problem
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "counts", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
@@ -26,6 +26,7 @@ ALLOWED = {
     "testing": {"devices", "emulator", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
     "counts": {"emulator"},
+    "mutation": {"emulator"},
     "isa": set(),
     "kernels": {"layout"},
     "compiler": {"errors", "isa", "kernels"},

@@ -1,0 +1,92 @@
+"""The kernels whose mutants are judged, each in one configuration, and the problems that they are judged on.
+
+A problem is small, but takes every way through its kernel: several blocks to a tile and several tiles to a block, more stages of k than the ring has, tails of
+m, n and k. Numbers are small integers, so that every correct result is exact; x has NaN between its rows, C and the workspace are NaN before.
+"""
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+
+from problems import Case, Launch as Prepared  # noqa: E402
+
+from numba_marlin.emulator.schedules import Schedule  # noqa: E402
+from numba_marlin.kernels.ampere_config import AmpereConfig  # noqa: E402
+from numba_marlin.kernels.decode_config import DecodeConfig  # noqa: E402
+from numba_marlin.kernels.naive import NaiveConfig  # noqa: E402
+from numba_marlin.kernels.tiled import TiledConfig  # noqa: E402
+from numba_marlin.kernels.wgmma_config import WgmmaConfig  # noqa: E402
+from numba_marlin.mutation.judge import Launch  # noqa: E402
+
+TARGET, COMPILER = "sm_90a", "numba-cuda"
+# The machine looks for races: it need not meet the one schedule that does harm, only take the ways that a slow warp, or a block ahead of the others, takes.
+SCHEDULES = (None, Schedule(1, "slowest warp", "early"), *(Schedule(seed, "one block ahead", "late") for seed in (2, 3)))
+SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=-1)
+PLAIN = DecodeConfig(batch=8, warps_n=2, warps_k=2, stage_k=128, stages=2, resident=1, group_blocks=4)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kernel in one configuration. problems: (m, n, k, multiprocessors that the grid is made for)."""
+    name: str
+    kernel: str
+    config: object
+    problems: tuple
+
+    @property
+    def group_size(self):
+        blocks = getattr(self.config, "group_blocks", None)
+        return self.config.group_size if blocks is None else -1 if blocks == -1 else 16 * blocks
+
+    @cached_property
+    def compiled(self):
+        return self.cases[0].build(COMPILER, TARGET)
+
+    @cached_property
+    def cases(self):
+        padding = 0 if self.kernel in ("tiled", "ampere") else 8  # these two take rows of x that lie side by side
+        return tuple(Case(self.kernel, m, n, k, self.group_size, "exact", sms=sms, chosen=self.config, padding=padding) for m, n, k, sms in self.problems)
+
+    @cached_property
+    def launches(self):
+        return tuple(launch_of(case, self.compiled) for case in self.cases)
+
+
+def compiler_of(cell):
+    """What made the PTX: another version of it may put a kernel's instructions in another order."""
+    return ", ".join(f"{name} {cell.compiled.versions[name]}" for name in ("numba-cuda", "nvidia-nvvm") if name in cell.compiled.versions)
+
+
+def launch_of(case, compiled):
+    """-> numba_marlin.mutation.judge.Launch"""
+    prepared, kernel = Prepared(case), case.definition
+    expected = {"c": prepared.exact.expected}
+    if "locks" in prepared.buffers:
+        expected["locks"] = np.zeros_like(prepared.buffers["locks"])
+    scratch = tuple(name for name in ("partials",) if name in prepared.buffers)
+    weights = ("b", "scales", "zeros", "bias")
+    earlier = tuple(name for name in prepared.buffers if name not in weights) if kernel.dependent(case.config) else ()
+    return Launch(
+        f"m={case.m} n={case.n} k={case.k}, {case.grid[0] * case.grid[1]} blocks", compiled.entry, case.grid, compiled.threads, compiled.shared_bytes, kernel.cluster(case.config),
+        prepared.buffers, expected, scratch, earlier, lambda addresses: prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address)))
+
+
+CELLS = {cell.name: cell for cell in (
+    Cell("naive, a scale a column", "naive", NaiveConfig(-1), ((3, 72, 48, 1),)),
+    Cell("naive, groups, zero points", "naive", NaiveConfig(16, zeros="integer", bias=True), ((3, 72, 48, 1),)),
+    Cell("tiled, groups", "tiled", TiledConfig(16), ((20, 128, 208, 1), (3, 64, 48, 1))),
+    Cell("tiled, a scale a column", "tiled", TiledConfig(-1), ((20, 128, 208, 1), (3, 64, 16, 1))),
+    # a block without work, a stripe of many tiles, tiles that are all there is of k
+    Cell("ampere, one row of tiles", "ampere", AmpereConfig(), ((4, 256, 1408, 3), (4, 128, 640, 4), (16, 128, 384, 2), (4, 384, 768, 2))),
+    Cell("ampere, ragged, a scale a column, two rows", "ampere", AmpereConfig(2, 16, 4, -1, 4, True), ((20, 320, 624, 5), (40, 192, 912, 1), (20, 256, 320, 4), (20, 576, 384, 2), (5, 192, 16, 2))),
+    Cell("ampere, ragged, groups of 32", "ampere", AmpereConfig(1, 8, 8, 2, 4, True), ((5, 192, 672, 3), (20, 64, 1376, 1), (5, 128, 640, 4), (5, 320, 768, 2), (5, 192, 64, 2))),
+    # a tile that more blocks share than fit in a round of loads, each with a single stage of it
+    Cell("decode, groups of 64", "decode", PLAIN, ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8))),
+    Cell("wgmma, one word, tiles shared", "wgmma", SMALL, ((20, 200, 336, 4), (33, 128, 320, 1), (5, 64, 320, 4), (5, 64, 576, 9), (5, 64, 128, 2))),
+    Cell("wgmma, pairs of blocks, two rows of consumers", "wgmma", replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
+         ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2))),
+)}

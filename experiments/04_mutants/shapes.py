@@ -1,0 +1,144 @@
+"""What a proof may ask of a kernel's PTX: what the two sides of a branch do, what a condition compares, where a value goes."""
+from collections import Counter
+
+from numba_marlin.emulator.cfg import EXIT
+from numba_marlin.emulator.program import Vector
+from numba_marlin.mutation.flow import reachable, touches
+from numba_marlin.mutation.program import operand_texts, registers
+
+RESULT_FIRST = ("ld", "ldu", "atom", "ldmatrix", "mbarrier.try_wait", "mbarrier.test_wait")  # of what touches memory
+HINT = ".L2::cache_hint"
+
+
+def sides(program, branch):
+    """(instructions that only a taken branch reaches, those that only an untaken one does), up to where the sides meet."""
+    join = next(block.join for block in program.kernel.blocks.values() if block.stop == branch.pc + 1)
+    target = branch.target if branch.target < len(program.instructions) else EXIT
+    taken, through = (reachable(program, start, join) for start in (target, branch.pc + 1))
+    return tuple([program.instructions[pc] for pc in sorted(pcs)] for pcs in (taken - through, through - taken))
+
+
+def join_of(program, branch):
+    """The instruction where the sides of a branch meet, None at the end of the kernel."""
+    join = next(block.join for block in program.kernel.blocks.values() if block.stop == branch.pc + 1)
+    return None if join == EXIT else program.instructions[join]
+
+
+def opcodes(instructions):
+    """What touches memory or synchronises among them: {opcode: how often}."""
+    return Counter(ins.opcode for ins in instructions if touches(ins))
+
+
+def skips_only(*allowed):
+    """-> condition: all that a taken branch leaves out, or does instead, begins with one of ``allowed``."""
+    def holds(cell, program, branch):
+        taken, through = sides(program, branch)
+        found = opcodes([*taken, *through])
+        return bool(found) and all(opcode.startswith(allowed) for opcode in found)
+    return holds
+
+
+def guards_a_loop(cell, program, branch):
+    """A branch past a loop: what it leaves out ends in a branch back, and a taken one does nothing instead."""
+    taken, through = sides(program, branch)
+    return not opcodes(taken) and any(ins.root == "bra" and ins.target is not None and branch.pc < ins.target <= ins.pc for ins in through)
+
+
+def differ_in_hints(cell, program, branch):
+    """Both sides have the same accesses, one with a cache policy."""
+    def plain(instructions):
+        return Counter((ins.opcode.replace(HINT, ""), tuple(operand_texts(ins)[:-1] if HINT in ins.opcode else operand_texts(ins))) for ins in instructions if touches(ins))
+    one, other = sides(program, branch)
+    return plain(one) == plain(other) and opcodes(one) != opcodes(other)
+
+
+def condition(program, branch):
+    """The setp that a branch asks, None if it is another instruction."""
+    found = program.writers.get(branch.guard, [])
+    return found[0] if len(found) == 1 and found[0].root == "setp" else None
+
+
+def waits_again(cell, program, branch):
+    """What a taken branch leaves out asks the same barrier, or lock, for the same thing as the question before it, and nothing else."""
+    taken, through = sides(program, branch)
+    again = [ins for ins in through if touches(ins)]
+    before = next((ins for ins in reversed(program.instructions[:branch.pc]) if touches(ins)), None)
+    return not opcodes(taken) and len(again) == 1 and before is not None and before.opcode == again[0].opcode and before.operands[1:] == again[0].operands[1:]
+
+
+def dead(cell, program, ins):
+    """The result goes nowhere but into itself: no access, no branch and no comparison takes what comes of it."""
+    wanted, seen = set(registers(ins.operands[:1])), set()
+    while wanted:
+        register = wanted.pop()
+        seen.add(register)
+        for reader in program.instructions:
+            reads = reader.operands[1:] if reader.root in RESULT_FIRST or not touches(reader) else reader.operands
+            if register in registers(reads) or reader.guard == register:
+                if touches(reader) or reader.root in ("setp", "bra") or reader.guard is not None:
+                    return False
+                wanted |= set(registers(reader.operands[:1])) - seen
+    return True
+
+
+def until_next(program, pc, root):
+    """Instructions on every way from behind ``pc`` to the next ones of ``root``, these left out; and those next ones."""
+    wanted, seen, found = [pc + 1], set(), []
+    while wanted:
+        at = wanted.pop()
+        if at in seen or at >= len(program.instructions):
+            continue
+        seen.add(at)
+        ins = program.instructions[at]
+        if ins.root == root:
+            found.append(ins)
+        elif ins.root in ("ret", "exit") and ins.guard is None:
+            pass
+        elif ins.root == "bra":
+            wanted += [ins.target] if ins.guard is None else [ins.target, at + 1]
+        else:
+            wanted.append(at + 1)
+    return [program.instructions[at] for at in sorted(seen) if program.instructions[at].root != root], found
+
+
+def waits_for_registers_that_nobody_wants_yet(cell, program, ins):
+    """A product stays in flight until the next wait instead of this one, or, without its commit, until the one after: on no way there are its registers
+    touched, but by products, nor is a stage given back."""
+    products = [each for each in program.instructions if each.root == "wgmma.mma_async"]
+    groups, last = [], None
+    for each in program.instructions:  # products between two commits
+        if each.root == "wgmma.mma_async":
+            groups.append([each]) if last != "product" else groups[-1].append(each)
+            last = "product"
+        elif each.root == "wgmma.commit_group":
+            last = "commit"
+    if not products:
+        return False
+    committed = [group for group in groups if group[-1].pc < ins.pc]
+
+    def untouched(group, region):
+        inputs = {register for product in group for operand in product.operands[1:2] if isinstance(operand, Vector) for register in registers([operand])}
+        return bool(inputs) and not any(
+            each.root.startswith("mbarrier.arrive") or inputs & set(registers([*each.operands, each.guard])) for each in region if each.root != "wgmma.mma_async")
+
+    before = committed[-2] if len(committed) > 1 else None
+    if before is None:
+        return False
+    if ins.root == "wgmma.wait_group":
+        region, _ = until_next(program, ins.pc, "wgmma.wait_group")
+        return untouched(before, region)
+    _, waits = until_next(program, ins.pc, "wgmma.wait_group")
+    if len(waits) != 1:
+        return False
+    first, following = until_next(program, waits[0].pc, "wgmma.wait_group")
+    return untouched(before, first) and all(untouched(committed[-1], until_next(program, wait.pc, "wgmma.wait_group")[0]) for wait in following)
+
+
+def previous(program, ins):
+    """What touches memory or synchronises directly before ``ins`` in the text, None if nothing does."""
+    return next((each for each in reversed(program.instructions[:ins.pc]) if touches(each)), None)
+
+
+def following(program, ins):
+    """What does directly behind."""
+    return next((each for each in program.instructions[ins.pc + 1:] if touches(each)), None)
