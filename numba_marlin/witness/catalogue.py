@@ -5,7 +5,7 @@ import importlib
 
 from numba_marlin.witness.probe import Probe, instructions
 
-GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication")
+GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "refusals")
 
 
 def group(name: str) -> list[Probe]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.layout.tensor_map import TensorMap
+from numba_marlin.layout.tensor_map import CHUNK_BYTES, TensorMap
 from numba_marlin.witness import draws
 from numba_marlin.witness.probe import Probe, Result, Snippets, frame
 from numba_marlin.witness.waits import DATA, barriers, dump, fill, status, wait
@@ -77,10 +77,11 @@ def tensor_map(dtype: str, swizzle: int) -> TensorMap:
 
 
 def boxes(seed: str, named: TensorMap) -> np.ndarray:
-    """int32 [GRID, 2]: x, y of every block's box; beyond every edge too."""
-    drawn = draws.raw(seed, 2 * GRID).reshape(GRID, 2)
-    low, span = np.array([-named.box[1], -named.box[0]]) - 2, np.array([named.shape[1] + named.box[1], named.shape[0] + named.box[0]]) + 4
-    return (low + (drawn % span.astype(np.uint64)).astype(np.int64)).astype(np.int32)
+    """int32 [GRID, 2]: x, y of every block's box; beyond every edge too, x in steps of 16 bytes."""
+    drawn, step = draws.raw(seed, 2 * GRID).reshape(GRID, 2), CHUNK_BYTES // named.element_bytes
+    low = np.array([-(named.box[1] // step) - 1, -named.box[0] - 2])
+    span = np.array([(named.shape[1] + named.box[1]) // step + 3, named.shape[0] + named.box[0] + 4])
+    return ((low + (drawn % span.astype(np.uint64)).astype(np.int64)) * (step, 1)).astype(np.int32)
 
 
 BOX = "mad.wide.u32 %rd0, %c, 8, %p0; ld.global.v2.b32 {%r0, %r1}, [%rd0]; " + f"add.u32 %r2, %s, {DATA};\n"
@@ -110,7 +111,7 @@ def load_line(hint: str) -> Probe:
     body += put(name, "%r2", "%map0", "%r0", "%r40", *(("%rd2",) if hint else ())) + "ISSUED:\n" + wait(put, "W", "%r40", "0") + dump(BYTES, 2, BLOCK) + status(4)
 
     def buffers():
-        at = (draws.raw(name, 2 * GRID) % np.uint64(1200)).astype(np.int32).reshape(GRID, 2) - 140
+        at = 4 * ((draws.raw(name, 2 * GRID) % np.uint64(300)).astype(np.int32).reshape(GRID, 2) - 35)
         return {"at": at, "tensor": draws.words32(name + "/x", 1024), "out": np.zeros((GRID, BYTES // 4), np.uint32),
                 "shared": draws.words32(name + "/shared", GRID * BYTES // 4).reshape(GRID, -1), "gave_up": np.zeros(GRID * BLOCK, np.uint32)}
 

@@ -82,6 +82,8 @@ ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%rd2]; st.shared.v4.b32 [%r0], {{%r1, 
                 body += f"add.u64 {register}, %rd3, %p2;\n"
             elif operand.name in ("smem", "address"):
                 body += f"cvt.u32.u64 %r5, %rd3; add.u32 {register}, %r5, %s;\n"
+                if "evict" in name or "hint" in name:  # else the machine code may be one that Hopper refuses: compiler/gates.py
+                    body += f"mov.u32 %r6, %laneid; shfl.sync.idx.b32 {register}, {register}, %r6, 0x1f, 0xffffffff;\n"
             else:
                 body += {"u16": f"cvt.u16.u64 {register}, %rd3;\n", "u64": f"mov.b64 {register}, %rd3;\n"}.get(operand.type, f"cvt.u32.u64 %r5, %rd3; mov.b32 {register}, %r5;\n")
     body += snippets.put(name, *(given[o.name] for o in instruction.outputs + instruction.inputs))

@@ -33,7 +33,8 @@ class Result:
 @dataclass(frozen=True)
 class Probe:
     """covers: names of instructions of which this probe compares the results; uses: those it only executes. buffers: () -> {name: array}, made anew for every run, a few of them
-    results: {name: Result}. maps: ((name of the buffer, TensorMap), ...). note: what the ISA leaves open, for the record. lanes: executions of the instruction by a lane."""
+    results: {name: Result}. maps: ((name of the buffer, TensorMap), ...). note: what the ISA leaves open, for the record. lanes: executions of the instruction by a lane.
+    refused: name of the MachineError with which the machine ends it; a GPU ends it with an error too."""
     name: str
     covers: tuple[str, ...]
     text: str
@@ -47,6 +48,7 @@ class Probe:
     maps: tuple = ()
     uses: tuple[str, ...] = ()
     note: str = ""
+    refused: str = ""
 
 
 @dataclass
@@ -125,11 +127,15 @@ def run_on_hardware(probe: Probe, buffers: dict[str, np.ndarray], ordinal: int =
 
 @lru_cache(maxsize=None)
 def machine_code(text: str):
-    """-> (cubin, Resources)"""
-    from numba_marlin.compiler.assemble import assemble
+    """-> (cubin, Resources). ValueError for an asynchronous copy that the assembler makes an illegal instruction of (compiler.gates)."""
+    from numba_marlin.compiler.assemble import assemble, disassemble
+    from numba_marlin.compiler.gates import refused_copies
     from numba_marlin.compiler.targets import target_named
 
-    return assemble(text, target_named(TARGET))
+    cubin, resources = assemble(text, target_named(TARGET))
+    if "cp.async.cg" in text and "cache_hint" in text and refused_copies(disassemble(cubin) or ""):
+        raise ValueError("an asynchronous copy keeps a shared-memory address in a uniform register beside its policy, which Hopper refuses: keep it per thread")
+    return cubin, resources
 
 
 def assembled(probe: Probe, names: tuple[str, ...]):

@@ -1,6 +1,6 @@
 """What a probe left, small enough to carry: in full, or as digests of blocks and a beginning; and how it compares with another run.
 
-``keep(probe, results)`` -> arrays under ``full/<probe>/<result>`` where the group is kept whole, else ``digest/...`` (uint64, a row a block of 4096 elements: of
+``keep(probe, results)`` -> arrays under ``full/<probe>/<result>`` where it has up to ``whole`` elements, else ``digest/...`` (uint64, a row a block of 4096 elements: of
 its bits, and of its bits with every NaN the same) and ``head/...`` (the first block). ``compare`` needs the results of this side and the arrays of the other.
 """
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numba_marlin.witness.probe import Probe
 
 BLOCK = 4096  # elements
-WHOLE = 1 << 17  # elements that are kept in full
+WHOLE = 1 << 14  # elements that are kept in full
 NAN = {"float16": (np.uint16, 0x7FFF, 0x7C00), "bfloat16": (np.uint16, 0x7FFF, 0x7F80), "float32": (np.uint32, 0x7FFFFFFF, 0x7F800000)}
 """unsigned type, mask of all but the sign, infinity"""
 
@@ -51,11 +51,11 @@ def digests(bits: np.ndarray, floats: str | None) -> np.ndarray:
     return np.array([of(bits.reshape(-1)), of(one_nan(bits, floats).reshape(-1))], np.uint64).T
 
 
-def keep(probe: Probe, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def keep(probe: Probe, results: dict[str, np.ndarray], whole: int = WHOLE) -> dict[str, np.ndarray]:
     found = {}
     for name, bits in results.items():
         place = f"{probe.name}/{name}"
-        if bits.size <= WHOLE:
+        if bits.size <= whole:
             found[f"full/{place}"] = bits
         else:
             found[f"digest/{place}"], found[f"head/{place}"] = digests(bits, probe.results[name].floats), bits.reshape(-1)[:BLOCK]

@@ -1,9 +1,9 @@
 """A visit to a GPU: every group of probes in a process of its own with a time limit, so that an error of one cannot reach the others.
 
 ``visit(groups) -> arrays`` as ``record.keep`` makes them, with ``meta``: JSON about the GPU and about every probe (its sources' SHA-256, seconds, or the error).
-A probe that fails takes its process with it (a CUDA context does not survive); the group is then taken up behind it.
+A probe that fails takes its process with it (a CUDA context does not survive); the group is then taken up behind it, as long as it has time.
 
-    python -m numba_marlin.witness.visit GROUP FILE.npz [--behind PROBE]     what each process executes
+    python -m numba_marlin.witness.visit GROUP DIRECTORY WHOLE [--behind PROBE]     what each process executes
 """
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from numba_marlin.witness import record
 from numba_marlin.witness.catalogue import GROUPS, group
 from numba_marlin.witness.probe import machine_code, run_on_hardware
 
-LIMIT_SECONDS, RESTARTS, ASSEMBLERS = 90, 3, 8
+LIMIT_SECONDS, ASSEMBLERS = 90, 8
 PROBE_SECONDS = 15  # a probe that takes longer hangs
 
 
-def visit(groups=GROUPS, limit: float = LIMIT_SECONDS, say=lambda line: None) -> dict[str, np.ndarray]:
-    """Run the groups on device 0, all at once, each in its processes. CapabilityMissing without a usable GPU."""
+def visit(groups=GROUPS, limit: float = LIMIT_SECONDS, whole: int = record.WHOLE, say=lambda line: None) -> dict[str, np.ndarray]:
+    """Run the groups on device 0, all at once, each in its processes and for ``limit`` seconds; results of up to ``whole`` elements are kept in full.
+    CapabilityMissing without a usable GPU."""
     from numba_marlin import driver
     from numba_marlin.errors import CapabilityMissing
 
@@ -38,7 +39,7 @@ def visit(groups=GROUPS, limit: float = LIMIT_SECONDS, say=lambda line: None) ->
         raise CapabilityMissing(f"no usable GPU: {probe.reason}")
     device = probe.devices[0]
     with tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory, ThreadPoolExecutor(len(groups)) as pool:
-        parts = list(pool.map(lambda name: _group(name, Path(directory), limit, say), groups))
+        parts = list(pool.map(lambda name: _group(name, Path(directory), limit, whole, say), groups))
     arrays, probes = {}, {}
     for found, told in parts:
         arrays.update(found)
@@ -51,15 +52,15 @@ def meta(arrays) -> dict:
     return json.loads(arrays["meta"].tobytes().decode())
 
 
-def _group(name, directory, limit, say):
+def _group(name, directory, limit, whole, say):
     """-> (arrays, {probe: what is told of it}) of a group, whatever happens to it, within ``limit`` seconds."""
     end = time.perf_counter() + limit
     arrays, told, names = {}, {}, [probe.name for probe in group(name)]
-    for attempt in range(RESTARTS + 1):
+    for attempt in range(len(names) + 1):
         begun, file = time.perf_counter(), directory / f"{name}{attempt}"
         file.mkdir()
         behind = [each for each in names if each in told][-1:]
-        command = [sys.executable, "-m", "numba_marlin.witness.visit", name, str(file), *(["--behind", *behind] if behind else [])]
+        command = [sys.executable, "-m", "numba_marlin.witness.visit", name, str(file), str(whole), *(["--behind", *behind] if behind else [])]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=max(1.0, end - begun), env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
             problem = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1] if done.returncode else ""
@@ -84,6 +85,7 @@ def main(argv=None) -> int:
     parser = argparse.ArgumentParser(description="one group of probes on device 0")
     parser.add_argument("group", choices=GROUPS)
     parser.add_argument("directory", type=Path)
+    parser.add_argument("whole", type=int)
     parser.add_argument("--behind", help="begin behind this probe")
     args = parser.parse_args(argv)
     probes = group(args.group)
@@ -95,7 +97,7 @@ def main(argv=None) -> int:
         buffers, begun = probe.buffers(), time.perf_counter()
         results = run_on_hardware(probe, buffers)
         told = {probe.name: {"sha256": record.sources(probe, buffers), "seconds": round(time.perf_counter() - begun, 3)}}
-        kept = record.keep(probe, results)
+        kept = record.keep(probe, results, args.whole)
         scratch = args.directory / f"{number:04}.part"
         with open(scratch, "wb") as file:
             np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **kept)
