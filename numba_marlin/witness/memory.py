@@ -13,8 +13,7 @@ import numpy as np
 from numba_marlin.witness import draws
 from numba_marlin.witness.probe import Probe, Result, Snippets, frame, instructions
 
-BLOCK, GRID, WINDOW, WORDS = 256, 256, 16, 4
-LANES = BLOCK * GRID
+BLOCK, GRID, WINDOW, WORDS = 256, 4096, 16, 4
 REGISTER = {"u16": "b16", "u32": "b32", "i32": "b32", "u64": "b64", "f32": "f32"}
 POLICY = "create_policy_evict_first"
 COUNTERS = 4096  # words that red adds to, so that lanes meet
@@ -24,6 +23,11 @@ NAMES = (*KINDS, "ld_acquire_gpu", "st_release_gpu", "atom_add_acq_rel_gpu", "re
          "ldmatrix_x1", "ldmatrix_x2", "ldmatrix_x4", "ldmatrix_x4_trans", "stmatrix_x4", "stmatrix_x4_trans", "shfl_sync_idx", "elect_sync", "bar_warp_sync", "bar_sync")
 NOTES = {"elect_sync": "which lane is elected is left open by the ISA", "atom_add_acq_rel_gpu": "a word a lane: the order of lanes is left open by the ISA",
          "red_relaxed_gpu_add": "sums alone are compared", "red_release_gpu_add": "sums alone are compared"}
+
+
+def blocks(name: str) -> int:
+    """Of a grid: a million lanes; fewer where they meet at the same words."""
+    return GRID // 16 if name.startswith("red_") else GRID
 
 
 def access_bytes(name: str) -> int:
@@ -36,26 +40,26 @@ def access_bytes(name: str) -> int:
 
 def offsets(name: str, operand: str) -> np.ndarray:
     """Byte offsets of every lane's address: within the block's windows in shared memory, within all of them in global memory."""
-    size, seed = access_bytes(name), f"{name}/{operand}"
+    size, seed, grid, lanes = access_bytes(name), f"{name}/{operand}", blocks(name), blocks(name) * BLOCK
     if name.startswith("red_"):
-        return (draws.raw(seed, LANES) % np.uint64(COUNTERS)).astype(np.uint64) * np.uint64(WINDOW)
-    inside = (draws.raw(seed + "/inside", LANES) % np.uint64(WINDOW // size)) * np.uint64(size)
+        return (draws.raw(seed, lanes) % np.uint64(COUNTERS)).astype(np.uint64) * np.uint64(WINDOW)
+    inside = (draws.raw(seed + "/inside", lanes) % np.uint64(WINDOW // size)) * np.uint64(size)
     if operand == "gmem" or instructions()[name].inputs[0].type == "u64":
-        return draws.permutation(seed, LANES).astype(np.uint64) * np.uint64(WINDOW) + inside
-    windows = np.stack([draws.permutation(f"{seed}/{block}", BLOCK) for block in range(GRID)]).reshape(-1)
+        return draws.permutation(seed, lanes).astype(np.uint64) * np.uint64(WINDOW) + inside
+    windows = np.argsort(draws.raw(seed, lanes).reshape(grid, BLOCK), axis=1, kind="stable").reshape(-1)
     return windows.astype(np.uint64) * np.uint64(WINDOW) + inside
 
 
 def operand_bits(name: str, operand) -> np.ndarray:
-    """uint64 [LANES, width] of an operand."""
-    shape, seed = (LANES, operand.width), f"{name}/{operand.name}"
+    """uint64 [lanes, width] of an operand."""
+    shape, seed = (blocks(name) * BLOCK, operand.width), f"{name}/{operand.name}"
     if operand.name in ("smem", "address", "gmem"):
         return offsets(name, operand.name)[:, None]
     fixed = {"mask": 0xFFFFFFFF, "id": 3, "threads": BLOCK, "policy": 0}
     if operand.name in fixed:
         return np.full(shape, fixed[operand.name], np.uint64)
     limits = {"pred": 2, "bytes": WINDOW + 1, "lane": 32}
-    drawn = draws.raw(seed, LANES * operand.width).reshape(shape)
+    drawn = draws.raw(seed, shape[0] * operand.width).reshape(shape)
     if operand.name in limits:
         return drawn % np.uint64(limits[operand.name])
     if operand.type == "f32":
@@ -99,17 +103,17 @@ ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%rd2]; st.shared.v4.b32 [%r0], {{%r1, 
 
 
 def probe(name: str) -> Probe:
-    instruction, snippets = instructions()[name], Snippets()
+    instruction, snippets, lanes = instructions()[name], Snippets(), blocks(name) * BLOCK
     written = text(name, snippets)
 
     def buffers():
         records = [operand_bits(name, o) for o in instruction.inputs]
         width = max(1, sum(o.width for o in instruction.outputs))
-        return {"records": np.concatenate(records, axis=1) if records else np.zeros((LANES, 1), np.uint64), "outputs": np.zeros((LANES, width), np.uint64),
-                "memory": draws.words32(f"{name}/memory", LANES * WORDS).reshape(LANES, WORDS), "shared": draws.words32(f"{name}/shared", LANES * WORDS).reshape(LANES, WORDS)}
+        return {"records": np.concatenate(records, axis=1) if records else np.zeros((lanes, 1), np.uint64), "outputs": np.zeros((lanes, width), np.uint64),
+                "memory": draws.words32(f"{name}/memory", lanes * WORDS).reshape(lanes, WORDS), "shared": draws.words32(f"{name}/shared", lanes * WORDS).reshape(lanes, WORDS)}
 
     results = {"memory": Result(), "shared": Result(), **({"outputs": Result()} if instruction.outputs else {})}
-    return Probe(name, (name,), written, buffers, results, GRID, BLOCK, LANES, shared_bytes=BLOCK * WINDOW, uses=tuple(n for n in snippets.names if n != name),
+    return Probe(name, (name,), written, buffers, results, blocks(name), BLOCK, lanes, shared_bytes=BLOCK * WINDOW, uses=tuple(n for n in snippets.names if n != name),
                  note=NOTES.get(name, ""))
 
 

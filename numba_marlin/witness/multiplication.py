@@ -13,7 +13,7 @@ from numba_marlin.witness.probe import Probe, Result, Snippets, frame
 MMA = {"mma_m16n8k16_f32_f16": ("f16", 16), "mma_m16n8k16_f32_bf16": ("bf16", 16), "mma_m16n8k8_f32_f16": ("f16", 8)}
 WGMMA = {("f16", True): "wgmma_m64k16_f32_f16_rs", ("f16", False): "wgmma_m64k16_f32_f16_ss",
          ("bf16", True): "wgmma_m64k16_f32_bf16_rs", ("bf16", False): "wgmma_m64k16_f32_bf16_ss"}  # fmt: skip
-PRODUCTS, MANY = 512, 1 << 15
+PRODUCTS, MANY, MANY_WIDE = 512, 1 << 15, 1 << 13
 BLOCK = 128
 WIDE, COLUMNS = 64, 32
 FRAGMENTS = {16: (fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B), 8: (fragments.MMA_M16N8K8_A, fragments.MMA_M16N8K8_B)}
@@ -105,5 +105,6 @@ def shapes():
 def probes() -> list[Probe]:
     found = [mma(name, which, PRODUCTS) for name in MMA for which in matrices.SETS]
     found += [mma(name, "spread", MANY) for name in MMA]
+    found += [wide("spread", kind, in_registers, 8, 32, MANY_WIDE) for kind, in_registers in WGMMA]
     found += [wide(which, kind, in_registers, COLUMNS, 32, WIDE) for kind, in_registers in WGMMA for which in matrices.SETS if in_registers or which in ("normal", "cancel")]
     return found + list(shapes())

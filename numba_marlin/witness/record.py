@@ -1,7 +1,7 @@
 """What a probe left, small enough to carry: in full, or as digests of blocks and a beginning; and how it compares with another run.
 
 ``keep(probe, results)`` -> arrays under ``full/<probe>/<result>`` where it has up to ``whole`` elements, else ``digest/...`` (uint64, a row a block of 4096 elements: of
-its bits, and of its bits with every NaN the same) and ``head/...`` (the first block). ``compare`` needs the results of this side and the arrays of the other.
+its bits, and of its bits with every NaN the same) and ``head/...`` (the first ``HEAD`` elements). ``compare`` needs the results of this side and the arrays of the other.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from numba_marlin.witness.probe import Probe
 
 BLOCK = 4096  # elements
+HEAD = 256
 WHOLE = 1 << 14  # elements that are kept in full
 NAN = {"float16": (np.uint16, 0x7FFF, 0x7C00), "bfloat16": (np.uint16, 0x7FFF, 0x7F80), "float32": (np.uint32, 0x7FFFFFFF, 0x7F800000)}
 """unsigned type, mask of all but the sign, infinity"""
@@ -58,7 +59,7 @@ def keep(probe: Probe, results: dict[str, np.ndarray], whole: int = WHOLE) -> di
         if bits.size <= whole:
             found[f"full/{place}"] = bits
         else:
-            found[f"digest/{place}"], found[f"head/{place}"] = digests(bits, probe.results[name].floats), bits.reshape(-1)[:BLOCK]
+            found[f"digest/{place}"], found[f"head/{place}"] = digests(bits, probe.results[name].floats), bits.reshape(-1)[:HEAD]
     return found
 
 
@@ -85,6 +86,6 @@ def compare(probe: Probe, name: str, here: np.ndarray, kept) -> Comparison:
     wrong = np.flatnonzero(~alike)
     detail = (None, None, None)
     if wrong.size:
-        within = np.flatnonzero(one_nan(flat[:BLOCK], floats) != one_nan(head, floats))
+        within = np.flatnonzero(one_nan(flat[:head.size], floats) != one_nan(head, floats))
         detail = (int(within[0]), int(flat[within[0]]), int(head[within[0]])) if within.size else (int(wrong[0]) * BLOCK, None, None)
     return Comparison(flat.size, int(sizes[same].sum()), int(sizes[alike & ~same].sum()), False, *detail)

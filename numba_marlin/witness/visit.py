@@ -8,6 +8,7 @@ A probe that fails takes its process with it (a CUDA context does not survive); 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import signal
@@ -44,7 +45,7 @@ def visit(groups=GROUPS, limit: float = LIMIT_SECONDS, whole: int = record.WHOLE
     for found, told in parts:
         arrays.update(found)
         probes.update(told)
-    about = {"device": device.name, "arch": device.arch, "driver": probe.driver_version, "probes": probes}
+    about = {"device": device.name, "arch": device.arch, "driver": probe.driver_version, "date": datetime.date.today().isoformat(), "probes": probes}
     return {**arrays, "meta": np.frombuffer(json.dumps(about).encode(), np.uint8)}
 
 
