@@ -10,6 +10,7 @@ Every set is one question about the sum of the products of a row and a column an
 - ``tiny``       products and accumulators in the range of subnormal float32
 - ``huge``       accumulators near the largest float32: overflow, and whether the sum is wider than its result
 - ``bits``       random bits in everything: NaN, infinities, subnormal factors
+- ``zeros``      zeros of both signs, few others: the sign of a sum that is zero, and whether a zero's exponent counts
 - ``integers``   small integers: exact in any order, so that a wrong place shows
 """
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from numba_marlin.witness import draws
 
-SETS = ("normal", "spread", "cancel", "sparse", "tiny", "huge", "bits", "integers")
+SETS = ("normal", "spread", "cancel", "sparse", "tiny", "huge", "bits", "zeros", "integers")
 DEPTH = 16
 
 
@@ -62,7 +63,12 @@ def draw(name: str, kind: str, count: int, m: int, n: int, seed: str = "") -> tu
             calm = (bits & special == special) & ~_chosen(f"{seed}/calm{x}", bits.shape, 0.04)
             bits[calm] &= np.uint16(0x0FFF) | np.uint16(0x8000)
         return a, b, draws.mixed(f"{seed}/c", int(np.prod(of_c)), draws.FLOATS, np.uint32).reshape(of_c)
-    if name == "integers":
+    if name == "zeros":
+        a, b, c = (_signs(f"{seed}/s{x}", s) * _chosen(f"{seed}/keep{x}", s, share) for x, s, share in (("a", of_a, 0.03), ("b", of_b, 0.5), ("c", of_c, 0.3)))
+        one_sign = np.broadcast_to(_chosen(f"{seed}/row", (count, m, 1), 0.5), of_a)
+        a, b = np.where(one_sign, np.copysign(a, -1.0), a), np.where(_chosen(f"{seed}/column", (count, 1, n), 0.7), np.abs(b), b)
+        b, c = b * _power(f"{seed}/eb", of_b, -3, 4), c * np.where(_chosen(f"{seed}/low", of_c, 0.5), _power(f"{seed}/ec", of_c, -126, -20), 1.0)
+    elif name == "integers":
         a, b, c = (np.floor(draws.uniform(f"{seed}/{x}", int(np.prod(s)), -8, 9)).reshape(s) for x, s in (("a", of_a), ("b", of_b), ("c", of_c)))
     elif name == "cancel":
         a, b, c = _cancelling(seed, of_a, of_b, of_c)
