@@ -118,18 +118,23 @@ def load_line(hint: str) -> Probe:
     return _probe(name, snippets.names, frame(body, BLOCK, 5, maps=1), buffers, ("out", "gave_up"), (name,), maps=(("tensor", named),))
 
 
-def store_box(dtype: str, swizzle: int) -> Probe:
-    """Boxes that tile the tensor and hang over all its edges."""
+STORES = {"inside": (0, 0, False), "over the far edges": (0, 0, True), "before the first column": (1, 0, True), "before the first row": (0, 5, True)}
+"""half a box to the left, rows up, whether they hang over the far edges"""
+
+
+def store_box(dtype: str, swizzle: int, where: str) -> Probe:
+    """Boxes that tile the tensor."""
     snippets, named = Snippets(), tensor_map(dtype, swizzle)
     put, name, (high, wide) = snippets.put, "cp_async_bulk_tensor_2d_s2g", named.box
-    across, down = -(-named.shape[1] // wide) + 1, -(-named.shape[0] // high) + 1
+    left, up, over = STORES[where]
+    across, down = (size // box + over for size, box in zip(named.shape[::-1], (wide, high)))
     body = "setp.ne.u32 %q0, %t, 0;\n" + fill(BYTES, 1, BLOCK) + put("fence_proxy_async_shared") + "bar.sync 0;\n" + BOX + "@%q0 bra END;\n"
     body += put(name, "%map0", "%r0", "%r1", "%r2") + put("cp_async_bulk_commit_group") + put("cp_async_bulk_wait_group", n=0) + "END: bar.sync 0;\n"
-    label = f"{name} {dtype} swizzle {swizzle}"
+    label = f"{name} {dtype} swizzle {swizzle} {where}"
 
     def buffers():
         y, x = np.divmod(np.arange(across * down), across)
-        at = np.stack([x * wide - wide // 2, y * high - 5], axis=1).astype(np.int32)
+        at = np.stack([x * wide - left * (wide // 2), y * high - up], axis=1).astype(np.int32)
         return {"at": at, "shared": draws.words32(label + "/shared", at.shape[0] * BYTES // 4).reshape(at.shape[0], -1), "tensor": draws.words32(label, ROWS * WIDE // 4)}
 
     return _probe(label, snippets.names, frame(body, BLOCK, 3, maps=1), buffers, ("tensor",), (name,), maps=(("tensor", named),), grid=across * down, lanes=across * down)
@@ -138,4 +143,4 @@ def store_box(dtype: str, swizzle: int) -> Probe:
 def probes() -> list[Probe]:
     found = [load("", False), load("_hint", False), load("", True), store(False), store(True), load_line(""), load_line("_hint")]
     kinds = [(dtype, swizzle) for swizzle in (0, 32, 64, 128) for dtype in ("float16", "float32")] + [("uint8", 128), ("bfloat16", 64)]
-    return found + [load_box("", *kind) for kind in kinds] + [load_box("_hint", "float16", 128)] + [store_box(*kind) for kind in kinds]
+    return found + [load_box("", *kind) for kind in kinds] + [load_box("_hint", "float16", 128)] + [store_box(*kind, where) for kind in kinds for where in STORES]
