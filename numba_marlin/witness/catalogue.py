@@ -2,17 +2,19 @@
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 
 from numba_marlin.witness.probe import Probe, instructions
 
 GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "refusals")
 
 
-def group(name: str) -> list[Probe]:
+@lru_cache(maxsize=None)
+def group(name: str) -> tuple[Probe, ...]:
     """The probes of a group. ValueError for an unknown one."""
     if name not in GROUPS:
         raise ValueError(f"group={name!r} must be one of {', '.join(GROUPS)}")
-    return importlib.import_module(f"numba_marlin.witness.{name}").probes()
+    return tuple(importlib.import_module(f"numba_marlin.witness.{name}").probes())
 
 
 def every_probe() -> list[Probe]:

@@ -20,7 +20,7 @@ from numba_marlin.emulator.memory import SHARED_BASE
 from numba_marlin.emulator.tensor_sums import ADDERS
 from numba_marlin.layout import wgmma
 from tests.emulator.ptx_cases import frame, launch, snippet
-from tests.emulator.test_tensor_sums import product
+from tests.emulator.test_tensor_sums import product as hopper_product
 
 FILL = """
 .shared .align 1024 .b8 s[{size}];
@@ -129,7 +129,7 @@ def test_16_products_and_the_accumulator_are_added_at_a_time_as_hopper_does():
     want = c
     for k in (0, 16):
         left, right = (x.view(np.uint16)[None, :, k : k + 16] for x in (a, b))
-        want = product("f16", left, right.swapaxes(1, 2), want.view(np.uint32)[None], ADDERS[9])[0].view(np.float32)
+        want = hopper_product("f16", left, right.swapaxes(1, 2), want.view(np.uint32)[None], ADDERS[9])[0].view(np.float32)
     assert np.array_equal(multiply(a, b, c, 64, True), want)
 
 
