@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from numba_marlin.compiler.tools import find_tools
 from numba_marlin.emulator import Misaligned
 from numba_marlin.witness import catalogue, probe, record, verdict
 from numba_marlin.witness.probe import Probe, Result, run_on_machine
@@ -75,6 +76,7 @@ def test_bits_of_nan_are_told_apart_from_other_differences(whole):
     assert not found.ok and (found.first, found.here, found.there) == (9, 0x3F800000, 0)
 
 
+@pytest.mark.skipif(not find_tools("nvdisasm"), reason="there is no nvdisasm for CUDA 12 as a wheel")
 def test_a_policy_beside_a_uniform_address_is_not_assembled():
     """The machine code that Hopper refuses (compiler.gates): the same probe without its shuffle."""
     text = PROBES["cp_async_16_hint"].text
