@@ -37,6 +37,7 @@ ALLOWED = {
     "launch": {"devices", "driver", "errors"},
     "calls": {"backends", "driver", "interop", "launch"},
     "tuned": {"compiler", "devices", "driver"},  # the place of the kernel cache and the sources' digest; whether a driver is there
+    "witness": {"compiler", "driver", "emulator", "errors", "isa", "launch", "layout"},
     "bench": {"compiler", "devices", "driver", "errors", "formats", "heuristics", "kernels", "launch", "tuned"},
 }
 

@@ -49,6 +49,7 @@ def collect() -> list[dict]:
         _tool("nvdisasm", "machine code cannot be looked at, only PTX: install numba-marlin[cu13]"),
         *gpu,
         _cache(),
+        _witness(),
     ]
 
 
@@ -94,6 +95,23 @@ def _gpus() -> list[dict]:
         detail = f"{each.name}, {each.sms} SMs, {each.arch}, {each.shared_bytes_per_block // 1024} KiB shared memory a block"
         rows.append(row(f"gpu {ordinal}", probe.usable, detail if probe.usable else f"{detail}: {probe.reason}"))
     return rows if probe.devices else [*rows, row("gpu", False, probe.reason if probe.driver_version else "none without a driver")]
+
+
+def _witness() -> dict:
+    """What experiment 05 recorded, in a checkout of the repository."""
+    import json
+    from pathlib import Path
+
+    import numba_marlin
+
+    name, path = "hardware as witness", Path(numba_marlin.__file__).parents[1] / "experiments" / "05_hardware" / "results.jsonl"
+    if not path.exists():
+        return row(name, False, "recorded in a checkout of the repository, experiments/05_hardware")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    outcomes = [each["outcome"] for each in rows]
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+    instructions = len({covered for each in rows for covered in each["covers"]})
+    return row(name, True, f"{rows[0]['device']}, CUDA {rows[0]['driver']}, {rows[0]['measured']}: {instructions} instructions in {len(rows)} probes, {counts}")
 
 
 def _cache() -> dict:

@@ -24,6 +24,7 @@ from numba_marlin.emulator.proxies import AsyncProxy
 from numba_marlin.emulator.races import HappensBefore
 from numba_marlin.emulator.register_pool import RegisterPool
 from numba_marlin.emulator.registers import DTYPES, Binder, Constant, Negated, RegisterFile
+from numba_marlin.emulator.tensor_sums import adder_of
 from numba_marlin.emulator.warpgroups import Warpgroups
 from numba_marlin.emulator.wgmma_registers import WgmmaRegisters
 
@@ -54,10 +55,11 @@ class Clock:
 class Execution(Binder):
     def __init__(
         self, kernel: Kernel, variables: Sequence[Variable], global_memory: GlobalMemory, global_addresses: dict,
-        grid: tuple, block: tuple, shared_bytes: int, args: Sequence, slots: int, cluster: tuple = (1, 1, 1),
+        grid: tuple, block: tuple, shared_bytes: int, args: Sequence, slots: int, cluster: tuple = (1, 1, 1), target: str = "",
     ) -> None:  # fmt: skip
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
+        self.adder = adder_of(target)
         self.placement = Placement(slots, -(-threads // WARP), threads)
         warps = self.placement.warps
         self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
@@ -82,7 +84,7 @@ class Execution(Binder):
         self.mbarriers = MBarriers(self.memory, self.placement, kernel.instructions)
         self.register_pool = RegisterPool(self.placement, kernel)
         self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement)
-        self.warpgroups = Warpgroups(self.memory, self.registers, self.placement, WgmmaRegisters(warps, kernel.instructions))
+        self.warpgroups = Warpgroups(self.memory, self.registers, self.placement, WgmmaRegisters(warps, kernel.instructions), self.adder)
         self.parameters = self._pack(args)
         self.clock = lambda: 0
         self.races: HappensBefore | None = None

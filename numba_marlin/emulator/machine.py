@@ -133,7 +133,7 @@ class Machine:
         addresses = {name: buffer.address for name, buffer in self.globals.items()}
         with np.errstate(all="ignore"):
             execution = Execution(
-                kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident, cluster
+                kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident, cluster, self.module.target
             )
             if self.races:
                 execution.look_for_races(blocks)

@@ -4,7 +4,7 @@ A product does nothing when it is issued. It is taken when its warpgroup waits f
 memory must be readable, visible to the asynchronous proxy, and the same at both moments. The four warps of a warpgroup wait for each other at
 wgmma.wait_group and must have issued the same products.
 
-Products of fp16 (or bf16) are exact; 16 of them and the accumulator are added in float64 and rounded once to float32, as for mma.
+Products and accumulators are added as for mma: ``tensor_sums``.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 """
 
@@ -15,13 +15,13 @@ from typing import Iterable
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.errors import DivergentCollective, MachineError, OutOfBounds, PendingCopyRead
 from numba_marlin.emulator.lanes import FULL, WARP, Lanes, Placement, error_at, mask_lanes
 from numba_marlin.emulator.memory import Access, Memory
 from numba_marlin.emulator.paths import Path
 from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import RegisterFile
+from numba_marlin.emulator.tensor_sums import Adder, add_products
 from numba_marlin.emulator.wgmma_registers import WIDTH, WgmmaRegisters
 from numba_marlin.layout import wgmma
 
@@ -31,7 +31,7 @@ CHUNK = 16  # bytes
 @dataclass(eq=False)
 class Shape:
     """What a wgmma instruction says: register numbers of D [columns / 2] and A [4, or none: it is in shared memory], and their rows in
-    WgmmaRegisters; where elements of the matrices are in them; ``decode`` bits to numbers; ``sign`` of the product."""
+    WgmmaRegisters; where elements of the matrices are in them; ``kind`` of the factors; ``sign`` of the product."""
 
     ins: Instruction
     columns: int
@@ -41,8 +41,8 @@ class Shape:
     a_rows: np.ndarray
     d_places: np.ndarray
     d_back: np.ndarray
-    decode: object
-    sign: float
+    kind: str
+    sign: int
 
     @property
     def accumulators(self) -> tuple:
@@ -62,8 +62,8 @@ class Product:
 
 
 class Warpgroups:
-    def __init__(self, memory: Memory, registers: RegisterFile, placement: Placement, checks: WgmmaRegisters) -> None:
-        self.memory, self.registers, self.placement, self.checks = memory, registers, placement, checks
+    def __init__(self, memory: Memory, registers: RegisterFile, placement: Placement, checks: WgmmaRegisters, adder: Adder) -> None:
+        self.memory, self.registers, self.placement, self.checks, self.adder = memory, registers, placement, checks, adder
         checks.user = self._user
         self.races = None  # set by Execution
         self.open: list[list[Product]] = [[] for _ in range(placement.warps)]
@@ -167,7 +167,9 @@ class Warpgroups:
             before = [list(each) for each in zip(*{id(mine[number].found): mine[number].found for mine in taken}.values())]
             b = self._matrix(shape, first, product.b, shape.columns, before[0])
             a = self._matrix(shape, first, product.a, wgmma.ROWS, before[1]) if product.a is not None else self._registers_of_a(shape, first)
-            matrix = numerics.canonical32((matrix.astype(np.float64) + shape.sign * (a @ b.T)).astype(np.float32))
+            if shape.sign < 0:
+                a = a ^ np.uint16(0x8000)
+            matrix = add_products(shape.kind, np.concatenate([a, b]).T[:, :, None].copy(), wgmma.ROWS, matrix[:, :, None], self.adder)[:, :, 0]
             self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.a_rows)
         if shape is not None:
             self._write(first, shape, matrix)
@@ -183,10 +185,10 @@ class Warpgroups:
 
     def _registers_of_a(self, shape: Shape, first: int) -> np.ndarray:
         held = self._read(first, shape.a).view(np.uint16).reshape(len(shape.a), -1, 2)  # register, lane, half
-        return shape.decode(np.ascontiguousarray(held.swapaxes(1, 2)).reshape(-1)[self.a_places])
+        return np.ascontiguousarray(held.swapaxes(1, 2)).reshape(-1)[self.a_places]
 
     def _matrix(self, shape: Shape, warp: int, descriptor: int, rows: int, before: list[np.ndarray]) -> np.ndarray:
-        """A matrix in shared memory as numbers [rows, 16]; it must be what it was ``before``."""
+        """A matrix in shared memory, uint16 [rows, 16]; it must be what it was ``before``."""
         found = self._bytes(shape, warp, descriptor, rows)
         for each in before:
             if not np.array_equal(found, each):
@@ -194,7 +196,7 @@ class Warpgroups:
                 named = wgmma.decode(descriptor)
                 where = self.memory.shared.describe(int(wgmma.chunk_addresses(named, rows)[row, 0]) - self.memory.shared.base)
                 raise self._fault(f"row {row} of {named}, at {where}, changed between issue and wait", shape.ins, warp, PendingCopyRead)
-        return shape.decode(found.view(np.uint16).reshape(rows, wgmma.DEPTH))
+        return found.view(np.uint16).reshape(rows, wgmma.DEPTH)
 
     def _bytes(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
         """What a descriptor names: uint64 [rows, 2 chunks, 2]."""

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import UninitializedRead
+from numba_marlin.emulator.tensor_sums import adder_of
+from tests.emulator import ptx_cases
 from tests.emulator.ptx_cases import launch
 from tests.emulator.test_memory import fails
+from tests.emulator.test_tensor_sums import product
 
 LANE = np.arange(32)[:, None]
 GROUP, THREAD = LANE // 4, LANE % 4
@@ -56,13 +59,15 @@ def test_mma_of_small_integers_is_exact(depth):
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64) + c)
 
 
-def test_mma_rounds_the_whole_sum_once():
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_mma_adds_as_the_targets_tensor_core_does(target, monkeypatch):
+    """Products of warps lie where fragment maps say, and are added by the target's adder: test_tensor_sums."""
+    monkeypatch.setattr(ptx_cases, "HEADER", ptx_cases.HEADER.replace("sm_90a", target))
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((4, 16, 16), (4, 16, 8)))
     c = rng.standard_normal((4, 16, 8)).astype(np.float32)
     got = run_mma("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", a, b, c, np.float32)
-    exact = (a.astype(np.float64)[..., None] * b.astype(np.float64)[:, None]).sum(axis=2) + c
-    assert np.array_equal(got, exact.astype(np.float32))
+    assert np.array_equal(got, product("f16", a.view(np.uint16), b.view(np.uint16), c.view(np.uint32), adder_of(target)).view(np.float32))
 
 
 def test_mma_with_identity_shows_each_element_of_b():

@@ -17,8 +17,10 @@ from numba_marlin.emulator import (
     UnknownInstruction,
 )
 from numba_marlin.emulator.memory import SHARED_BASE
+from numba_marlin.emulator.tensor_sums import ADDERS
 from numba_marlin.layout import wgmma
 from tests.emulator.ptx_cases import frame, launch, snippet
+from tests.emulator.test_tensor_sums import product as hopper_product
 
 FILL = """
 .shared .align 1024 .b8 s[{size}];
@@ -120,14 +122,14 @@ def test_warpgroups_work_side_by_side_in_any_order(seed):
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64).T + c)
 
 
-def test_the_sum_of_16_products_and_the_accumulator_is_rounded_once():
+def test_16_products_and_the_accumulator_are_added_at_a_time_as_hopper_does():
     rng = np.random.default_rng(9)
     a, b = rng.standard_normal((64, 32)).astype(np.float16), rng.standard_normal((16, 32)).astype(np.float16)
     c = rng.standard_normal((64, 16)).astype(np.float32)
     want = c
     for k in (0, 16):
-        exact = (a[:, None, k : k + 16].astype(np.float64) * b[None, :, k : k + 16].astype(np.float64)).sum(axis=2)
-        want = (exact + want).astype(np.float32)
+        left, right = (x.view(np.uint16)[None, :, k : k + 16] for x in (a, b))
+        want = hopper_product("f16", left, right.swapaxes(1, 2), want.view(np.uint32)[None], ADDERS[9])[0].view(np.float32)
     assert np.array_equal(multiply(a, b, c, 64, True), want)
 
 

@@ -79,15 +79,17 @@ def test_the_section_says_what_was_found_and_what_was_not(load):
     assert "seen | 3 found |" in text and "unseen | not seen |" in text and "lost | **not found** |" in text
 
 
-def test_hopper_cases_cover_every_arrangement_in_both_types(load):
+def test_hopper_cases_cover_every_arrangement_in_both_types_and_every_way_to_share_tiles(load):
     suite = load("02_hopper/sanitize.py")
-    for kernel, chooser in suite.CHOICES.items():
+    for kernel in suite.CHOICES:
         cases = [case for case in suite.CASES if case.kernel == kernel]
-        for number, config in enumerate(chooser.configurations(suite.WHOLE, suite.H200)):
+        for number, sharings in enumerate(suite.by_arrangement(kernel, suite.WHOLE)):
             mine = cases[4 * number:4 * number + 4]
-            assert {case.config.dtype for case in mine} == {"float16", "bfloat16"} and mine[0].config == config
-            assert {case.m > suite.rows_of(config) for case in mine} == {True, False} and {case.config.bias for case in mine} == {True, False}
+            assert {case.config.dtype for case in mine} == {"float16", "bfloat16"} and mine[0].config in sharings
+            assert all(getattr(case.config, name, None) == getattr(sharings[0], name, None) for case in mine for name in suite.TILES_AND_WARPS)
+            assert {case.m > suite.rows_of(case.config) for case in mine} == {True, False} and {case.config.bias for case in mine} == {True, False}
         assert len(cases) == 4 * (number + 1)
+    assert {(case.config.split, case.config.parts > 1) for case in cases} == {(False, False), (True, False), (False, True)}
     indexes = [index for batch in suite.SUITE.batches for index in batch]
     assert sorted(indexes) == list(range(len(suite.CASES)))
     assert {(plant.tool, plant.case.kernel) for plant in suite.PLANTS if plant.must} == {(tool, kernel) for tool in suite.sanitizer.TOOLS for kernel in suite.CHOICES}

@@ -1,8 +1,8 @@
 """mma.sync, ldmatrix and stmatrix: whole warps at once.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions
-Products of fp16 (or bf16) are exact; the products of one instruction and its accumulator are added in float64 and rounded
-once to float32. Hardware adds in an order and with truncations of its own, so its last bits differ; NaN is canonical.
+Products of fp16 (or bf16) are exact; they and a float32 accumulator are added as a tensor core of the program's target adds them:
+``emulator.tensor_sums``. With an fp16 accumulator, which nobody here has measured, the sum is made in float64 and rounded once. NaN is canonical.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, mma_kinds, unsupported
 from numba_marlin.emulator.lanes import WARP
 from numba_marlin.emulator.program import Vector
+from numba_marlin.emulator.tensor_sums import add_products
 from numba_marlin.layout import fragments
 
 # Bit patterns to float64; NumPy's own conversion of fp16 is the fastest way.
@@ -27,17 +28,18 @@ def inverse(rows: np.ndarray, cols: np.ndarray, width: int) -> np.ndarray:
     return np.argsort((rows * width + cols).ravel())
 
 
-def gather_maps(depth: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """(k, index of A, index of B) of m16n8k{depth}; k8 uses the first half of the registers of k16."""
+def gather_maps(depth: int) -> tuple[int, np.ndarray]:
+    """(k, index [k, 16 + 8] of the rows of A and the columns of B in [lane, element]) of m16n8k{depth}; k8 uses the first half of the registers of k16.
+    A lane's elements are those of A, then those of B."""
     a, b = fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B
     keep_a, keep_b = depth // 2, depth // 4
-    return (
-        depth,
-        inverse(a.row_of[:, :keep_a], a.col_of[:, :keep_a], depth),
-        inverse(b.row_of[:, :keep_b], b.col_of[:, :keep_b], 8),
-    )
+    k = np.concatenate([a.col_of[:, :keep_a], b.row_of[:, :keep_b]], axis=1)
+    line = np.concatenate([a.row_of[:, :keep_a], MMA_ROWS + b.col_of[:, :keep_b]], axis=1)
+    return depth, inverse(k, line, MMA_ROWS + MMA_COLUMNS).reshape(depth, -1)
 
 
+MMA_ROWS, MMA_COLUMNS = 16, 8
+HALVES = {np.uint16: (2,), np.float32: ()}  # values of a register
 SHAPES = {"m16n8k16": gather_maps(16), "m16n8k8": gather_maps(8)}
 _C = fragments.MMA_M16N8K16_C
 C_INDEX, C_BACK = inverse(_C.row_of, _C.col_of, 8), (_C.row_of * 8 + _C.col_of).ravel()
@@ -56,43 +58,35 @@ def mma(ins, m):
     out, kind, b_kind, accumulator = types
     if kind not in DECODE or b_kind != kind or out != accumulator or out not in ("f32", "f16") or (kind == "bf16" and out == "f16"):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
-    depth, a_index, b_index = SHAPES[shape]
-    decode = DECODE[kind]
+    (depth, index), adder = SHAPES[shape], m.adder
     packed = "f16x2" if out == "f16" else "f32"
     d = [m.destination(ins, item, packed) for item in ins.operands[0].items]
-    a, b = ([m.source(ins, item, "f16x2") for item in operand.items] for operand in ins.operands[1:3])
+    factors = [m.source(ins, item, "f16x2") for operand in ins.operands[1:3] for item in operand.items]
     c = [m.source(ins, item, packed) for item in ins.operands[3].items]
-    if (len(a), len(b), len(c), len(d)) != (depth // 4, depth // 8, len(d), 4 if out == "f32" else 2):
+    if ([len(operand.items) for operand in ins.operands[1:3]], len(c), len(d)) != ([depth // 4, depth // 8], len(d), 4 if out == "f32" else 2):
         raise unsupported(ins, "the number of registers does not fit the shape")
 
-    def matrices(sources, sel, count, index, rows, cols, values):
-        held = np.empty((count, WARP, len(sources), 2), np.uint16)
+    def held_by(sources, sel, count, dtype):
+        held = np.empty((count, WARP, len(sources), *HALVES[dtype]), dtype)
         for i, source in enumerate(sources):
             held[:, :, i] = source[sel]
-        return values(held.reshape(count, -1).take(index, axis=1)).reshape(count, rows, cols)
+        return np.ascontiguousarray(held.reshape(count, -1).T)
 
     def step(lanes):
         lanes.require_whole_warps(ins, "mma")
         lanes = as_warps(lanes)
         s, count = lanes.sel, lanes.shape[0]
-        left = matrices(a, s, count, a_index, 16, depth, decode)
-        right = matrices(b, s, count, b_index, depth, 8, decode)
+        bits = held_by(factors, s, count, np.uint16)[index]
         if out == "f16":
-            total = matrices(c, s, count, C_INDEX, 16, 8, DECODE["f16"])
+            left, right = (DECODE[kind](np.ascontiguousarray(x)) for x in (bits[:, :MMA_ROWS], bits[:, MMA_ROWS:]))
+            total = DECODE["f16"](held_by(c, s, count, np.uint16)[C_INDEX]).reshape(MMA_ROWS, MMA_COLUMNS, count) + np.einsum("kmw,knw->mnw", left, right)
+            result, pair = numerics.half_bits(total), (2,)
         else:
-            held = np.empty((count, WARP, 4), np.float32)
-            for i, source in enumerate(c):
-                held[:, :, i] = source[s]
-            total = held.reshape(count, -1).take(C_INDEX, axis=1).astype(np.float64).reshape(count, 16, 8)
-        total += left @ right
-        if out == "f16":
-            result = numerics.half_bits(total).reshape(count, -1).take(C_BACK, axis=1).reshape(count, WARP, 2, 2)
-            for i, target in enumerate(d):
-                target[s] = result[:, :, i]
-        else:
-            result = numerics.canonical32(total.astype(np.float32)).reshape(count, -1).take(C_BACK, axis=1).reshape(count, WARP, 4)
-            for i, target in enumerate(d):
-                target[s] = result[:, :, i]
+            total = held_by(c, s, count, np.float32)[C_INDEX].reshape(MMA_ROWS, MMA_COLUMNS, count)
+            result, pair = add_products(kind, bits, MMA_ROWS, total, adder), ()
+        back = np.ascontiguousarray(result.reshape(-1, count).T).take(C_BACK, axis=1).reshape(count, WARP, len(d), *pair)
+        for i, target in enumerate(d):
+            target[s] = back[:, :, i]
 
     return step
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
-from numba_marlin.emulator.instructions.tensor import DECODE
 from numba_marlin.emulator.program import Instruction, Register, Vector
 from numba_marlin.emulator.warpgroups import Shape, places
 from numba_marlin.layout import wgmma as layout
@@ -49,7 +48,7 @@ def mma_async(ins, m):
     what = Shape(
         ins, columns, np.array([r.index for r in d], np.intp), np.array([r.index for r in a], np.intp), checks.rows_of(given[0]),
         checks.rows_of(given[1]) if in_registers else np.array([], np.intp), places(fragment.row_of, fragment.col_of, columns), back,
-        DECODE[ins.modifiers[-1]], float(signs[0] * signs[1]),
+        ins.modifiers[-1], signs[0] * signs[1],
     )  # fmt: skip
     a_desc = None if in_registers else m.source(ins, given[1], "u64")
     b_desc, adds = m.source(ins, given[2], "u64"), m.source(ins, given[3], "pred")
