@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numba_marlin
-from numba_marlin.checkpoints.checkpoint import Checkpoint, codec_for, load_checkpoint
+from numba_marlin.checkpoints.checkpoint import codec_for, load_checkpoint
 from numba_marlin.checkpoints.configuration import FACTS, quantization_of
 from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.safetensors_file import SafetensorsFile

@@ -98,7 +98,7 @@ ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%rd2]; st.shared.v4.b32 [%r0], {{%r1, 
         kind = instruction.outputs[0].type
         wide = {"u16": f"cvt.u64.u16 %rd4, {register};", "u64": f"mov.b64 %rd4, {register};"}.get(kind, f"mov.b32 %r5, {register}; cvt.u64.u32 %rd4, %r5;")
         body += f"{wide} st.global.b64 [%rd1 + {8 * place}], %rd4;\n"
-    body += f"ld.shared.v4.b32 {{%r1, %r2, %r3, %r4}}, [%r0]; st.global.v4.b32 [%rd2], {{%r1, %r2, %r3, %r4}};\n"
+    body += "ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r0]; st.global.v4.b32 [%rd2], {%r1, %r2, %r3, %r4};\n"
     return frame(body, BLOCK, 4, registers=registers)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.layout import fragments, wgmma
-from numba_marlin.witness import draws, matrices
+from numba_marlin.witness import matrices
 from numba_marlin.witness.probe import Probe, Result, Snippets, frame
 
 MMA = {"mma_m16n8k16_f32_f16": ("f16", 16), "mma_m16n8k16_f32_bf16": ("bf16", 16), "mma_m16n8k8_f32_f16": ("f16", 8)}

@@ -4,7 +4,6 @@ One thread executes one access that is not aligned as it must be; everything els
 """
 from __future__ import annotations
 
-import numpy as np
 
 from numba_marlin.layout.tensor_map import TensorMap
 from numba_marlin.witness import draws
