@@ -52,12 +52,13 @@ def test_decode_is_clean(config, every_target):
             check_decode(replace(hopper, target=target, cubin=cubin, resources=resources), config)
 
 
-def whole_or_large(config):
-    """One of each arrangement; and those that add up parts of tiles with the most registers in use."""
-    return config.parts == 1 and not config.split or (config.tile_m, config.tile_n, config.parts) == (256, 128, 1)
+def telling(config):
+    """Few and many rows, one and two rows of consumers, one to four words a warp; and stripes where most registers are in use."""
+    tile = config.tile_m, config.tile_n
+    return config.parts == 1 and (config.split and tile == (256, 128) or not config.split and tile in ((16, 128), (64, 256), (128, 128), (256, 128)))
 
 
-@pytest.mark.parametrize("config", cases(((config,) for config in configurations(wgmma, USUAL)), whole_or_large), ids=arrangement)
+@pytest.mark.parametrize("config", cases(((config,) for config in configurations(wgmma, USUAL)), telling), ids=arrangement)
 def test_wgmma_is_clean(config):
     check_wgmma(compiler.build(WGMMA, config, target="sm_90a"), config)
 

@@ -103,13 +103,13 @@ def test_zero_points_and_bytes_of_every_number_of_words(group_size, name, zeros,
 
 @pytest.mark.parametrize("name, group_size", cases(
     product(("one word, one warpgroup", "two warpgroups, two words", "two rows of consumers", "pairs, two rows of consumers"), (64, 128, 256)),
-    lambda name, group_size: group_size == 128 or name == "two rows of consumers"))
+    lambda name, group_size: group_size == 128 and name != "one word, one warpgroup"))
 def test_scaled_sums_are_exact(name, group_size, run_on):
     """Groups of one stage and of several; stripes and clusters that begin inside a group; rows of consumers with no stage of a group, or half of them."""
     exact(20, 192, 768, group_size, replace(ARRANGEMENTS[name], scaling="sums"), run_on, sms=5)
 
 
-@pytest.mark.parametrize("dtype, bits, zeros", (("float16", 8, "integer"), ("bfloat16", 4, "integer"), ("bfloat16", 8, None)))
+@pytest.mark.parametrize("dtype, bits, zeros", cases((("float16", 8, "integer"), ("bfloat16", 4, "integer"), ("bfloat16", 8, None)), lambda dtype, bits, zeros: bits == 4))
 def test_scaled_sums_of_other_types_are_exact(dtype, bits, zeros, run_on):
     exact(5, 72, 256, 128, replace(ARRANGEMENTS["two words"], scaling="sums", dtype=dtype, bits=bits, zeros=zeros, bias=True), run_on, sms=2)
 
@@ -215,9 +215,8 @@ def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
 
 
 SHARED_BY_NOBODY = [replace(config, split=False) for config in (
-    WgmmaConfig(16, 128, 1, 12, k_groups=2), WgmmaConfig(32, 256, stages=12), WgmmaConfig(64, 128, 1, 12, k_groups=2), WgmmaConfig(64, 256, stages=8),
-    WgmmaConfig(128, 64, 1, 8, k_groups=2), WgmmaConfig(128, 128, 1, 6, k_groups=2), WgmmaConfig(128, 256), WgmmaConfig(256, 128, stages=4))]
-PRODUCTION = (*SHARED_BY_NOBODY, WgmmaConfig(128, 256), WgmmaConfig(128, 256, parts=4, split=False), WgmmaConfig(128, 128, stages=7, cluster=2, split=False))
+    WgmmaConfig(16, 128, 1, 12, k_groups=2), WgmmaConfig(64, 256, stages=8), WgmmaConfig(128, 128, 1, 6, k_groups=2), WgmmaConfig(256, 128, stages=4))]
+PRODUCTION = (*SHARED_BY_NOBODY, WgmmaConfig(256, 128, stages=4), WgmmaConfig(128, 256, parts=4, split=False), WgmmaConfig(128, 128, stages=7, cluster=2, split=False))
 TYPES = (("float16", 8, None), ("float16", 4, "integer"), ("bfloat16", 8, "integer"), ("bfloat16", 4, "float16"))
 LARGEST, SMALLEST = WgmmaConfig(128, 256, split=False), WgmmaConfig(32, 256, k_groups=2, split=False)
 
@@ -241,11 +240,11 @@ def test_gates(config, group_blocks):
 
 
 @pytest.mark.parametrize("config, dtype, bits, zeros", cases(
-    ((config, *types) for config in (LARGEST, SMALLEST) for types in TYPES), lambda config, dtype, bits, zeros: config == LARGEST))
+    ((config, *types) for config in (LARGEST, SMALLEST) for types in TYPES), lambda config, dtype, bits, zeros: config == LARGEST and dtype == "bfloat16"))
 def test_gates_of_other_types(config, dtype, bits, zeros):
     check_gates(replace(config, dtype=dtype, bits=bits, zeros=zeros, stages=4))
 
 
-@pytest.mark.parametrize("config, group_blocks", cases(product((SMALLEST, WgmmaConfig(64, 256, stages=8)), (4, 8)), lambda config, group_blocks: group_blocks == 8))
+@pytest.mark.parametrize("config, group_blocks", cases(product((SMALLEST, WgmmaConfig(64, 256, stages=8)), (4, 8)), lambda config, group_blocks: group_blocks == 8 and config != SMALLEST))
 def test_gates_of_scaled_sums(config, group_blocks):
     check_gates(replace(config, scaling="sums", group_blocks=group_blocks))
