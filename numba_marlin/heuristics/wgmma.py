@@ -14,7 +14,7 @@ time, and weights come from memory once for each: 28672 x 8192, m = 1024: 782 us
 (``cluster``) were level with two parts, or up to 5% behind; a device of 132 multiprocessors holds 66 clusters of two, but only 30 of four.
 
 Dead ends: four k16 rows in flight instead of two (5% at m = 16, 1% from 32 on, and ptxas serialises more); two blocks a multiprocessor, so that those of the next
-launch copy weights meanwhile (10 to 30% slower: it doubles up blocks of one launch too); descriptors in uniform registers are worth 1%, and stay.
+launch copy weights meanwhile (16% faster to 65% slower, and never the fastest of a problem); descriptors in uniform registers are worth 1%, and stay.
 """
 
 from __future__ import annotations
