@@ -26,6 +26,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 
 import numpy as np  # noqa: E402
 
+from numba_marlin.bench.environment import commit, cpu_model  # noqa: E402
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter  # noqa: E402
 
 SHAPES = [(8192, 8192), (8192, 1024), (8192, 28672), (28672, 8192)]  # k x n
@@ -89,23 +90,6 @@ def copied(source, target):
             writing.flush()
             os.fsync(writing.fileno())
     return time.perf_counter() - start
-
-
-def commit():
-    """The commit measured, or None outside a git checkout. "+" marks a working tree that differs from it."""
-    try:
-        git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def cpu_model():
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def measure(source, target, form, repeats):

@@ -12,7 +12,6 @@ import datetime
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,29 +23,13 @@ import numba  # noqa: E402
 import numpy as np  # noqa: E402
 
 from numba_marlin import hostloops  # noqa: E402
+from numba_marlin.bench.environment import commit, cpu_model  # noqa: E402
 from numba_marlin.formats import marlin  # noqa: E402
 
 SHAPES = "1024x1024,4096x4096,8192x8192,28672x8192,8192x57344"
 LARGEST_FOR_NUMPY = 1 << 26
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 TARGET_GB_PER_S = 1.0
-
-
-def cpu_model():
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def commit():
-    """The commit measured, or None outside a git checkout. "+" marks a working tree that differs from it."""
-    try:
-        git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def seconds(function, argument, repeats):

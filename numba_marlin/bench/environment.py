@@ -45,3 +45,11 @@ def describe(device: str) -> dict:
         "device": device, "driver": driver_version() or "unknown", "versions": versions(), "date": datetime.date.today().isoformat(),
         "commit": commit(), "sources": sources_digest()[:16],
     }
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -26,13 +26,9 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import check_output, to_json, write_atomically
+    from numba_marlin.cli.report import also_in_file
 
-    out = check_output(args.out, (".json",))
-    ok = _execute(args, report)
-    if out is not None:
-        write_atomically(out, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n"))
-    return ok
+    return also_in_file(args.out, report, lambda: _execute(args, report))
 
 
 def _execute(args, report) -> bool:

@@ -42,16 +42,12 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.cli.report import check_output, to_json, write_atomically
+    from numba_marlin.cli.report import also_in_file
 
-    out = check_output(args.out, (".json",))
-    _execute(args, report)
-    if out is not None:
-        write_atomically(out, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
-    return True
+    return also_in_file(args.out, report, lambda: _execute(args, report))
 
 
-def _execute(args, report) -> None:
+def _execute(args, report) -> bool:
     from numba_marlin import checkpoints
 
     if args.method != "gptq":
@@ -74,6 +70,7 @@ def _execute(args, report) -> None:
     copied = f", {len(others)} other tensors copied" if others else ""
     report.row("wrote", f"{written}: {len(quantised)} layers, {nbytes:,} bytes, format {args.format}{copied}, {time.perf_counter() - start:.1f} s")
     report.data |= {"target": str(written), "bytes": nbytes, "copied": sorted(others), "seconds": round(time.perf_counter() - start, 3)}
+    return True
 
 
 class _Quantised(Mapping):

@@ -127,3 +127,12 @@ def write_atomically(target: Path, write) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def also_in_file(path: str | None, report, run) -> bool:
+    """What ``run()`` says, whether all is well; the report's JSON object is then written to ``path`` too, which was looked at before."""
+    out = check_output(path, (".json",))
+    ok = run()
+    if out is not None:
+        write_atomically(out, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n"))
+    return ok
