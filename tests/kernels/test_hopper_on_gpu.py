@@ -199,14 +199,15 @@ def test_a_graph_may_be_replayed(cells, run_on):
 
 class Chain:
     """x -> h -> y by two layers, on two x in turns, one launch behind the other and nothing between: the second layer's launch may begin
-    before h is there, and the next one's first layer while h is still read. ``edit``: what becomes of the second kernel once it is compiled."""
+    before h is there, and the next one's first layer while h is still read. ``edit``: what becomes of the second kernel once it is compiled;
+    ``sms``: multiprocessors that each launch is for, all if None."""
 
-    def __init__(self, cells, stream, edit=lambda compiled: compiled):
+    def __init__(self, cells, stream, edit=lambda compiled: compiled, sms=None):
         from tests.kernels.on_gpu import DeviceProblem, GuardedArray
         packed = [random_packed(cell.problem) for cell in cells]
-        self.stream, self.first = stream, at_home(cells[0], packed[0], stream=stream)[1]
+        self.stream, self.first = stream, at_home(cells[0], packed[0], stream=stream, sms=sms)[1]
         hidden = np.full((cells[1].problem.m, cells[1].problem.k), np.nan, np.float16)
-        second = prepare(cells[1].definition, hidden, packed[1], config=cells[1].config, sms=sms_of("cuda"), run_on="cuda")
+        second = prepare(cells[1].definition, hidden, packed[1], config=cells[1].config, sms=sms or sms_of("cuda"), run_on="cuda")
         self.second = DeviceProblem(replace(second, compiled=edit(second.compiled)), stream, held={"a": self.first.arrays["c"]})
         self.inputs = [GuardedArray(random_x(cells[0].problem.m, cells[0].problem.k, seed)) for seed in (1, 2)]
         driver.synchronize(0)
