@@ -118,23 +118,22 @@ def load_line(hint: str) -> Probe:
     return _probe(name, snippets.names, frame(body, BLOCK, 5, maps=1), buffers, ("out", "gave_up"), (name,), maps=(("tensor", named),))
 
 
-STORES = {"inside": (0, 0, False), "over the far edges": (0, 0, True), "before the first column": (1, 0, True), "before the first row": (0, 5, True)}
-"""half a box to the left, rows up, whether they hang over the far edges"""
+STORES = {"inside": False, "over the far edges": True}
+"""Whether the boxes hang over the far edges; over the near ones none can be stored (``refusals``)."""
 
 
 def store_box(dtype: str, swizzle: int, where: str) -> Probe:
     """Boxes that tile the tensor."""
     snippets, named = Snippets(), tensor_map(dtype, swizzle)
     put, name, (high, wide) = snippets.put, "cp_async_bulk_tensor_2d_s2g", named.box
-    left, up, over = STORES[where]
-    across, down = (size // box + over for size, box in zip(named.shape[::-1], (wide, high)))
+    across, down = (size // box + STORES[where] for size, box in zip(named.shape[::-1], (wide, high)))
     body = "setp.ne.u32 %q0, %t, 0;\n" + fill(BYTES, 1, BLOCK) + put("fence_proxy_async_shared") + "bar.sync 0;\n" + BOX + "@%q0 bra END;\n"
     body += put(name, "%map0", "%r0", "%r1", "%r2") + put("cp_async_bulk_commit_group") + put("cp_async_bulk_wait_group", n=0) + "END: bar.sync 0;\n"
     label = f"{name} {dtype} swizzle {swizzle} {where}"
 
     def buffers():
         y, x = np.divmod(np.arange(across * down), across)
-        at = np.stack([x * wide - left * (wide // 2), y * high - up], axis=1).astype(np.int32)
+        at = np.stack([x * wide, y * high], axis=1).astype(np.int32)
         return {"at": at, "shared": draws.words32(label + "/shared", at.shape[0] * BYTES // 4).reshape(at.shape[0], -1), "tensor": draws.words32(label, ROWS * WIDE // 4)}
 
     return _probe(label, snippets.names, frame(body, BLOCK, 3, maps=1), buffers, ("tensor",), (name,), maps=(("tensor", named),), grid=across * down, lanes=across * down)
