@@ -67,7 +67,7 @@ def box_of(ins, m, lane, map_address: int, coordinates: tuple, start: int, write
         raise lane.fault(Misaligned, f"element {coordinates[-1]} of a row must begin at a multiple of {maps.CHUNK_BYTES} bytes: else an illegal instruction on a GPU", ins)
     if writes and min(coordinates) < 0:  # neither says the ISA this, nor that loads may and stores may not
         raise lane.fault(OutOfBounds, f"a box at {tuple(coordinates)} cannot be stored, it begins before its tensor: an illegal instruction on a GPU", ins)
-    part, nbytes = maps.clip(tensor_map, coordinates), tensor_map.box_bytes
+    part, nbytes = maps.clip(tensor_map, coordinates, stored=writes), tensor_map.box_bytes
     if part.empty:
         return nbytes, lambda: np.zeros(nbytes, np.uint8), lambda data: None, (np.zeros(1, np.int64), 0)
     window(ins, m.memory.globals, lane, tensor + part.start, part.stop - part.start, writes)

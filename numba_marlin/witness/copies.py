@@ -71,9 +71,10 @@ def store(read: bool) -> Probe:
 ROWS, WIDE = 96, 320  # bytes of a row of the tensor; it has fewer elements than that, so that both ends clip
 
 
-def tensor_map(dtype: str, swizzle: int) -> TensorMap:
+def tensor_map(dtype: str, swizzle: int, margin: int = 16) -> TensorMap:
+    """margin: bytes of a row, a multiple of 8, that with one element more are not the tensor's."""
     size = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "uint32": 4}[dtype]
-    return TensorMap(dtype, (ROWS - 3, (WIDE - 16) // size - 1), (WIDE, size), (16, (swizzle or 64) // size), swizzle)
+    return TensorMap(dtype, (ROWS - 3, (WIDE - margin) // size - 1), (WIDE, size), (16, (swizzle or 64) // size), swizzle)
 
 
 def boxes(seed: str, named: TensorMap) -> np.ndarray:
@@ -118,15 +119,16 @@ def load_line(hint: str) -> Probe:
     return _probe(name, snippets.names, frame(body, BLOCK, 5, maps=1), buffers, ("out", "gave_up"), (name,), maps=(("tensor", named),))
 
 
-STORES = {"inside": False, "over the far edges": True}
-"""Whether the boxes hang over the far edges; over the near ones none can be stored (``refusals``)."""
+STORES = {"inside": (False, 16), "over the far edges": (True, 16), "over the far edges, rows that end in the first half of 16 bytes": (True, 24)}
+"""Whether the boxes hang over the far edges, and how much shorter the tensor's rows are; over the near edges none can be stored (``refusals``)."""
 
 
 def store_box(dtype: str, swizzle: int, where: str) -> Probe:
     """Boxes that tile the tensor."""
-    snippets, named = Snippets(), tensor_map(dtype, swizzle)
+    over, margin = STORES[where]
+    snippets, named = Snippets(), tensor_map(dtype, swizzle, margin)
     put, name, (high, wide) = snippets.put, "cp_async_bulk_tensor_2d_s2g", named.box
-    across, down = (size // box + STORES[where] for size, box in zip(named.shape[::-1], (wide, high)))
+    across, down = (size // box + over for size, box in zip(named.shape[::-1], (wide, high)))
     body = "setp.ne.u32 %q0, %t, 0;\n" + fill(BYTES, 1, BLOCK) + put("fence_proxy_async_shared") + "bar.sync 0;\n" + BOX + "@%q0 bra END;\n"
     body += put(name, "%map0", "%r0", "%r1", "%r2") + put("cp_async_bulk_commit_group") + put("cp_async_bulk_wait_group", n=0) + "END: bar.sync 0;\n"
     label = f"{name} {dtype} swizzle {swizzle} {where}"
