@@ -7,6 +7,7 @@ the same bytes under other names.
 import numpy as np
 import pytest
 
+import numba_marlin as nm
 from tests.formats import public_layers
 
 torch = pytest.importorskip("torch")
@@ -23,13 +24,18 @@ def random_weight():
     return weight
 
 
-def test_nvfp4(tmp_path):
-    packed, scale, factor = qtensor.NVFP4QTensor.quantize(random_weight(), 16)
+@pytest.mark.parametrize("factor", [None, 2.0**-8], ids=["its own factor", "a power of two"])
+def test_nvfp4(tmp_path, factor):
+    """The library rounds scale * factor to float32 and then the product, so that its numbers may be one rounding away; by a power of two nothing rounds."""
+    packed, scale, factor = qtensor.NVFP4QTensor.quantize(random_weight(), 16, weights_scaling_factor_2=factor and torch.tensor(factor))
     numbers = packed.dequantize(torch.float32, scale=scale, double_scale=factor, block_sizes={-1: 16}).T
     tensors = {"weight": packed._quantized_data, "weight_scale": scale, "weight_scale_2": factor, "input_scale": torch.tensor(0.25)}
     weight = public_layers.as_checkpoint(tmp_path / "theirs", tensors, quant_method="modelopt", quant_algo="NVFP4", group_size=16)
     assert weight.global_scale == float(factor) and weight.input_scale == 0.25 and len(np.unique(weight.codes)) == 16
-    public_layers.assert_same_numbers(weight, numbers, np.float32)
+    if float(factor) == 2.0**-8:
+        public_layers.assert_same_numbers(weight, numbers, np.float32)
+    else:
+        np.testing.assert_allclose(nm.dequantize(weight, np.float64), numbers.numpy(), rtol=2.0**-23, atol=0)
     public_layers.assert_written_alike(tmp_path / "theirs", weight, "modelopt-nvfp4")
 
 
