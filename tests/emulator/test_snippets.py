@@ -398,6 +398,10 @@ ELSEWHERE = {
                     "cp_async_bulk_g2s_multicast cp_async_bulk_tensor_2d_g2s_multicast",
     "test_wgmma": "wgmma_fence wgmma_commit_group wgmma_wait_group wgmma_wait_group_f32 wgmma_m64k16_f32_f16_rs wgmma_m64k16_f32_f16_ss "
                   "wgmma_m64k16_f32_bf16_rs wgmma_m64k16_f32_bf16_ss",
+    "test_tcgen05": "tcgen05_alloc tcgen05_dealloc tcgen05_relinquish_alloc_permit tcgen05_mma_mxf4nvf4_4x tcgen05_mma_mxf4_2x tcgen05_mma_mxf8f6f4_1x tcgen05_commit "
+                    "tcgen05_cp_32x128b_warpx4 tcgen05_ld_32x32b_f32 tcgen05_st_32x32b_f32 tcgen05_wait_ld tcgen05_wait_st tcgen05_fence_before_thread_sync "
+                    "tcgen05_fence_after_thread_sync",
+    "test_block_scale": "mma_m16n8k64_f32_mxf4nvf4_4x mma_m16n8k64_f32_mxf4_2x",
     "test_machine_registers": "clock64 globaltimer smid setmaxnreg_inc setmaxnreg_dec",
 }  # fmt: skip
 TESTED_ELSEWHERE = {name: module for module, names in ELSEWHERE.items() for name in names.split()}
