@@ -130,7 +130,7 @@ class Reporter:
 
     def _missing(self, record: int, first: int, second: int, first_way: int, way: int, shadow: Shadow) -> str:
         clocks, who, clock = self.order.clocks, int(marks.who_of(record)), int(marks.clock_of(record))
-        if first_way == marks.PRODUCT and who in (column for column, _ in self.order.tensor.values()):
+        if first_way == marks.PRODUCT and who in (column for column, *_ in self.order.tensor.values()):
             return "missing-commit-wait"
         if first_way == marks.PRODUCT:
             held = self.order.products.get(self._warp(first))

@@ -55,7 +55,7 @@ class HappensBefore(Conflicts):
         self.complete: dict[int, Left] = {}
         self.stores: dict[int, tuple[int, int]] = {}  # thread -> columns of what its bulk stores read, and of what they write
         self.products: dict[int, Products] = {}  # by warp
-        self.tensor: dict[int, tuple[int, int]] = {}  # thread -> the column of its tcgen05 operations, and how many it has issued
+        self.tensor: dict[int, tuple[int, int, np.ndarray]] = {}  # thread -> the column of its tcgen05 operations, how many it has issued, what it knew then
 
     def place(self, slots: Iterable[int], numbers: Iterable[int]) -> None:
         """Blocks ``numbers`` move into ``slots``."""
@@ -197,21 +197,27 @@ class HappensBefore(Conflicts):
         """A tcgen05 operation of one lane will read the 16-byte chunks at ``starts`` of the shared array."""
         thread = int(self.clocks.thread_of[lane.sel].flat[0])
         if thread not in self.tensor:
-            self.tensor[thread] = self.clocks.column(), 0
+            self.tensor[thread] = self.clocks.column(), 0, np.zeros(0, np.int32)
             self.report.owners[self.tensor[thread][0]] = thread
-        column, issued = self.tensor[thread]
-        self.tensor[thread] = column, issued + 1
+        column, issued, _ = self.tensor[thread]
+        self.tensor[thread] = column, issued + 1, self.clocks.release(lane)
         units = self.shared.units(starts, CHUNK).reshape(1, -1)
         self._check(ins, lane, self.shared, units, False, marks.PRODUCT)
         self.shared.read(units, np.int64(thread // WARP), np.int64(marks.record(column, issued + 1, marks.PRODUCT, ins.pc)))
 
-    def tensor_committed(self, word: int, lane: Lanes, count: int) -> None:
-        """The first ``count`` operations of the lane are done, as the arrival at mbarrier ``word`` that follows says to the cluster."""
-        thread = int(self.clocks.thread_of[lane.sel].flat[0])
-        if count:
-            news = np.zeros(self.clocks.known.shape[1], np.int32)
-            news[self.tensor[thread][0]] = count
-            leave(self.arriving[word], (CLUSTER, self.messages.block_of(lane)), news)
+    def tensor_news(self, lane: Lanes) -> np.ndarray | None:
+        """What a commit by the lane has to tell: its operations so far are done, and with them what they came after."""
+        found = self.tensor.get(int(self.clocks.thread_of[lane.sel].flat[0]))
+        if found is None:
+            return None
+        column, issued, before = found
+        news = np.zeros(self.clocks.known.shape[1], np.int32)
+        news[: len(before)], news[column] = before, issued
+        return news
+
+    def tensor_committed(self, word: int, lane: Lanes, news: np.ndarray) -> None:
+        """The arrival at mbarrier ``word`` that follows tells it to the cluster."""
+        leave(self.arriving[word], (CLUSTER, self.messages.block_of(lane)), news)
 
     def product_issued(self, ins: Instruction, warp: int, starts: np.ndarray) -> None:
         """A wgmma of ``warp`` will read the 16-byte chunks at ``starts`` of the shared array, and registers of all lanes."""

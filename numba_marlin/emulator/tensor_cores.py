@@ -9,7 +9,6 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#tensorcore-5th-generatio
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Callable, Optional
 
@@ -49,14 +48,14 @@ class Operation(Use):
 
 @dataclass(eq=False)
 class Commit:
-    """Arrives at mbarrier ``word`` when operations of its thread with numbers below ``number`` are done; ``count``: how many the thread has issued by then."""
+    """Arrives at mbarrier ``word`` when operations of its thread with numbers below ``number`` are done; ``news``: what it then tells ``races``."""
 
     ins: Instruction
     lanes: Lanes
     issuer: tuple[int, int]
     word: int
     number: int
-    count: int
+    news: np.ndarray | None = None
 
 
 class TensorCores:
@@ -67,7 +66,6 @@ class TensorCores:
         self.flying: list[list[Operation]] = [[] for _ in range(placement.slots)]
         self.commits: list[list[Commit]] = [[] for _ in range(placement.slots)]
         self.issued = 0
-        self.by_thread: Counter = Counter()  # operations issued, by (warp, lane), of the block that is there
         self.random: random.Random | None = None
         self.early = False
         self.races = None  # set by Execution
@@ -79,8 +77,6 @@ class TensorCores:
         per_block = self.placement.warps_per_block
         self.tensor.forget(slice(warps.start // per_block, warps.stop // per_block))
         self.hazards.forget(warps)
-        for issuer in [issuer for issuer in self.by_thread if warps.start <= issuer[0] < warps.stop]:
-            del self.by_thread[issuer]
 
     def of_block(self, warp: int) -> list[Operation]:
         return self.flying[warp // self.placement.warps_per_block]
@@ -124,8 +120,8 @@ class TensorCores:
 
     def commit(self, ins: Instruction, lane: Lanes, word: int) -> None:
         self.barriers.require_fenced(ins, lane, np.array([word]))
-        issuer = int(lane.warps[0]), int(lane.columns[0])
-        done = Commit(ins, lane, issuer, word, self.issued, self.by_thread[issuer])
+        news = None if self.races is None else self.races.tensor_news(lane)
+        done = Commit(ins, lane, (int(lane.warps[0]), int(lane.columns[0])), word, self.issued, news)
         self.commits[int(lane.warps[0]) // self.placement.warps_per_block].append(done)
         self.memory.progress += 1
         if self.early:
@@ -179,7 +175,6 @@ class TensorCores:
         self.hazards.check(use, use.lanes, self.of_block(use.warp))
         use.found, use.number = [bytes_at(self.memory, each) for each in use.chunks], self.issued
         self.issued += 1
-        self.by_thread[use.issuer] += 1
         self.of_block(use.warp).append(use)
         if self.races is not None:
             self.races.tensor_issued(use.ins, use.lanes, np.concatenate([each.reshape(-1) for each in use.chunks]) * CHUNK)
@@ -202,8 +197,8 @@ class TensorCores:
         for each in waiting:
             self._finish_in_order(each)
         self.commits[done.issuer[0] // self.placement.warps_per_block].remove(done)
-        if self.races is not None:
-            self.races.tensor_committed(done.word, done.lanes, done.count)
+        if done.news is not None:
+            self.races.tensor_committed(done.word, done.lanes, done.news)
         self.barriers.arrive(done.ins, done.lanes, np.array([done.word]), np.ones(1, np.int64))
 
     def _finish_in_order(self, use: Operation) -> None:

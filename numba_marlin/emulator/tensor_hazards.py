@@ -95,7 +95,8 @@ class TensorHazards:
         fenced = int(self.fenced[lanes.sel].min())
         for other in reversed(flying):  # the latest is the one to name
             self._check_flying(use, other, lanes, fenced)
-        self._check_done(use, slot, lanes, fenced)
+        if use.what != "dealloc":  # it is synchronous: what has finished is before it
+            self._check_done(use, slot, lanes, fenced)
         for other in self.moves[slot]:
             self._check_move(use, other, lanes, fenced)
 

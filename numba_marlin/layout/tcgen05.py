@@ -4,8 +4,7 @@ A product is D [128, n] = (A scale_A) (B scale_B), A [128, k] and B [n, k] in sh
 Tensor memory has 128 lanes (rows) of 512 columns of 32 bits; an address is lane << 16 | column. Row r of D is in lane r, its column c in column d + c.
 
 Scales: a byte each, ``vectors`` of them for every row of A or B. Row r's are in the 32-bit word of lane r % 32 and column base + r // 32, from byte ``scale_id`` on,
-and the same again in lanes 32, 64 and 96 further on, so that each quarter of the memory has them all. In shared memory a block of 128 rows is 512 bytes, 16 for every lane,
-which tcgen05.cp.32x128b.warpx4 brings there: ``scale_offset`` says where in the block a scale is. That is the "128x4" layout that cuBLAS takes, too.
+and the same again in lanes 32, 64 and 96 further on, so that each quarter of the memory has them all. tcgen05.cp.32x128b.warpx4 brings there a tile of ``block_scales``, 512 bytes of shared memory, 16 for every lane.
 
 Matrix descriptors name what those of wgmma name (``wgmma.Descriptor``), in other bits. Nobody here has measured any of this: it follows
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-matrix-descriptors, #tcgen05-instruction-descriptor, #tcgen05-block-scaling, #tensor-memory
@@ -26,7 +25,7 @@ WARP_LANES = 32
 ROWS, N_STEP, N_MOST = 128, 8, 256
 K_BYTES = 32
 LEAST_COLUMNS = 32  # of an allocation, a power of two
-SCALE_ROWS, SCALE_BYTES, SCALE_COLUMNS = 128, 512, 4  # of a block of scales: its rows, its bytes in shared memory, its columns in tensor memory
+SCALE_COLUMNS = 4  # that a tile of scales takes
 
 _MODES = {0: 0, 128: 2, 64: 4, 32: 6}  # swizzle -> the three upper bits; 1, for 32-byte atoms, is for matrices that are not contiguous along k
 _CONSTANT = 1 << 46
@@ -138,13 +137,8 @@ def decode(bits: int) -> Descriptor:
 
 
 def scale_descriptor(address: int) -> int:
-    """Of a block of scales, 512 contiguous bytes at shared ``address`` (a multiple of 16), as tcgen05.cp.32x128b reads it."""
+    """Of a tile of scales (``block_scales``), 512 bytes at shared ``address`` (a multiple of 16), as tcgen05.cp.32x128b reads it."""
     return encode(Descriptor(address, stride_bytes=8 * CHUNK_BYTES, leading_bytes=CHUNK_BYTES, swizzle=0))
-
-
-def scale_offset(row, number):
-    """Byte of a block of scales (512 bytes) that holds the ``number``-th (0..3) scale of ``row`` (0..127); ints or int arrays."""
-    return row % WARP_LANES * CHUNK_BYTES + row // WARP_LANES * 4 + number
 
 
 def scale_cells(rows: int) -> tuple[np.ndarray, np.ndarray]:

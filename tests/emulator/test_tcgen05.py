@@ -8,6 +8,7 @@ from numba_marlin.emulator import (
     BarrierMisuse,
     Deadlock,
     DivergentCollective,
+    Machine,
     OutOfBounds,
     PendingCopyRead,
     ProxyHazard,
@@ -17,14 +18,13 @@ from numba_marlin.emulator import (
     TensorMemoryMisuse,
     UninitializedRead,
     UnknownInstruction,
+    block_scaled,
 )
-from numba_marlin.emulator import block_scaled
 from numba_marlin.emulator.memory import SHARED_BASE
 from numba_marlin.formats import small_floats
-from numba_marlin.layout import tcgen05, wgmma
+from numba_marlin.layout import block_scales, tcgen05, wgmma
 from numba_marlin.layout.tcgen05 import KINDS, InstructionDescriptor
 from tests.emulator.ptx_cases import HEADER, frame, snippet
-from numba_marlin.emulator import Machine
 
 START = SHARED_BASE + -SHARED_BASE % 1024
 MULTIPLY = {"mxf4nvf4": "tcgen05_mma_mxf4nvf4_4x", "mxf4": "tcgen05_mma_mxf4_2x", "mxf8f6f4": "tcgen05_mma_mxf8f6f4_1x"}
@@ -35,14 +35,7 @@ SCALES = {NVFP4: "e4m3", MXFP4: "e8m0", MXFP8: "e8m0"}
 
 def scale_blocks(scales):
     """[rows, count] bytes -> blocks of 512 bytes: [blocks of 128 rows, blocks of 4 scales, 512]."""
-    rows, count = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
-    padded = np.zeros((rows, count), np.uint8)
-    padded[: scales.shape[0], : scales.shape[1]] = scales
-    blocks = np.zeros((rows // 128, count // 4, 512), np.uint8)
-    for row in range(rows):
-        for number in range(count):
-            blocks[row // 128, number // 4, tcgen05.scale_offset(row % 128, number % 4)] = padded[row, number]
-    return blocks
+    return block_scales.to_tiles(scales).reshape(*block_scales.tiles(*scales.shape), block_scales.TILE_BYTES)
 
 
 def packed(codes, bits):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numba_marlin.layout import tcgen05
+from numba_marlin.layout import block_scales, tcgen05
 from numba_marlin.layout.tcgen05 import KINDS, InstructionDescriptor
 from numba_marlin.layout.wgmma import Descriptor
 
@@ -66,21 +66,13 @@ def test_bits_that_mean_nothing_are_refused(bit):
         tcgen05.decode(tcgen05.encode(Descriptor(0, 1024)) | 3 << 61)
 
 
-def test_a_block_of_scales_is_a_bijection():
-    rows, numbers = np.meshgrid(np.arange(128), np.arange(4), indexing="ij")
-    offsets = tcgen05.scale_offset(rows, numbers)
-    assert sorted(offsets.reshape(-1)) == list(range(512))
-    assert tcgen05.scale_offset(0, 3) == 3 and tcgen05.scale_offset(1, 0) == 16 and tcgen05.scale_offset(32, 0) == 4 and tcgen05.scale_offset(127, 3) == 511
-
-
-def test_a_copied_block_puts_every_scale_where_a_product_looks_for_it():
+def test_a_copied_tile_puts_every_scale_where_a_product_looks_for_it():
     """tcgen05.cp brings 16 bytes to a lane, four to a column; the product finds row r in lane r % 32, column r // 32."""
-    block = np.arange(512, dtype=np.uint16)
-    cells = block.reshape(32, 4, 4)  # lane, column, byte
+    cells = np.arange(512).reshape(32, 4, 4)  # lane, column, byte
     lanes, columns = tcgen05.scale_cells(128)
     assert len(set(zip(lanes.tolist(), columns.tolist()))) == 128 and columns.max() == 3
     for number in range(4):
-        assert np.array_equal(cells[lanes, columns, number], tcgen05.scale_offset(np.arange(128), number))
+        assert np.array_equal(cells[lanes, columns, number], block_scales.place(np.arange(128), number, 4))
     assert tcgen05.columns_of_scales(256) == 8 and tcgen05.columns_of_scales(8) == 1
 
 
