@@ -84,7 +84,7 @@ BROKEN = {
     "nobody waits for loads": (change(r"tcgen05\.wait::ld[^;]*;", which=None), TensorMemoryHazard, "no tcgen05.wait::ld"),
     "a commit for the stage is gone": (change(r"tcgen05\.commit[^;]*;", which=0), Deadlock, "lacks 1 of 1 arrivals"),
     "a commit for the sums is gone": (change(r"tcgen05\.commit[^;]*;", which=1), Deadlock, "lacks 1 of 1 arrivals"),
-    "the stage is given back by an arrival": (change(r"tcgen05\.commit\S+ (\[%\w+\]);", r"mbarrier.arrive.shared::cta.b64 _, \1;", 0), PendingCopyRead, "overwrites .* may still be reading"),
+    "the stage is given back by an arrival": (change(r"tcgen05\.commit\S+ (\[%\w+\]);", r"mbarrier.arrive.shared::cta.b64 _, \1;", 0), (PendingCopyRead, Race), "missing-commit-wait|overwrites .* may still be reading"),
     "tensor memory stays taken": (change(r"tcgen05\.dealloc[^;]*;"), TensorMemoryMisuse, "no tcgen05.dealloc"),
     "fewer columns than are used": (change(r"(tcgen05\.(?:de)?alloc\S+ \S+, )512;", r"\g<1>256;", None), TensorMemoryMisuse, "columns 256 to 259 .* not allocated"),
     "all stages share their scales": (change(r"shl\.b32\s+(%\w+), %\w+, 5;(?=\s+add\.s32[^;]*;\s+shr\.u64)", r"mov.b32 \1, 0;"), TensorMemoryHazard, "tcgen05.mma .* may still be reading"),
