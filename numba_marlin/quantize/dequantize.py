@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats.block_scaled import BlockScaled, to_weight
 from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.formats.small_floats import decode
@@ -74,13 +75,15 @@ def dequantize_blocks(weight: BlockWeight, dtype: np.dtype) -> np.ndarray:
     return result
 
 
-def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight, dtype: np.dtype | type | str | None = None) -> np.ndarray:
+def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight | BlockScaled, dtype: np.dtype | type | str | None = None) -> np.ndarray:
     """Weight in any form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or float64; None: the type of its scales (float32 for
-    a BlockWeight).
+    a BlockWeight). A BlockScaled matrix -> its rows and columns as they are, float32 by default.
 
     16-bit types: (code - zero) * scale, one rounding to nearest even. float64: the exact product; float32: the same, rounded once
     if it must be.
     """
+    if isinstance(weight, BlockScaled):
+        return np.ascontiguousarray(dequantize(to_weight(weight), dtype).T)
     block_scaled = isinstance(weight, BlockWeight)
     weight = weight if block_scaled else as_quantized(weight)
     dtype = float_type(("float32" if block_scaled else weight.scale_dtype) if dtype is None else dtype)
