@@ -7,7 +7,8 @@ Out: PackedBlocks. Columns are completed to n_packed, the next multiple of 64, w
     scales  int32 [ceil(k/32), n_packed/64 * 8 s]   for every 32 rows and 64 columns 8 s words, s = 4 for blocks of 16 and 2 for blocks of 32: word s g + i belongs
                                                     to lanes 4 g to 4 g + 3. Blocks of 16: the pair of columns 16 i + g and 16 i + g + 8 for the first 16 rows, and the
                                                     one for the others. Blocks of 32: the pair of columns 32 i + g (and 8 on), and the one of 16 columns on
-    factors float32 [n_packed]                      what the fp32 sum of a column is multiplied by: the global scale, and what makes the powers of two come out even
+    factors float32 [n_packed]                      what the fp32 sum of a column is multiplied by: the global scale, and what makes the powers of two come out even;
+                                                    number 2 g + h of every 16 belongs to column g + 8 h
 
 A weight is code * 2**-14 * scale in 16 bits, exactly, where the scale that is stored is the block's, times 2**7 (e4m3, every code of which then is a
 normal float16), or in units of 2**-15 of the largest scale of its column (e8m0); and factor is 2**7 or 2**(e - 128) times the global scale, e being the code
@@ -137,7 +138,7 @@ def _factor_of(weight: BlockWeight | PackedBlocks) -> float:
 
 
 def _factors(weight: BlockWeight, powers: np.ndarray) -> np.ndarray:
-    """The global scale times these powers of two, float32 [n_packed]."""
+    """The global scale times these powers of two, float32 [n_packed], in their order."""
     exact, factors = np.ldexp(_factor_of(weight), powers), np.zeros(packed_columns(weight.n), np.float32)
     with np.errstate(over="ignore", under="ignore"):
         factors[: weight.n] = exact
@@ -145,7 +146,11 @@ def _factors(weight: BlockWeight, powers: np.ndarray) -> np.ndarray:
     if not good.all():
         raise ValueError(f"global_scale={weight.global_scale!r}{' (divides)' if weight.divides else ''} times 2**{powers[~good][0]} must be in the range of float32: "
                          "quantise nm.dequantize(weight) anew")
-    return factors
+    return np.ascontiguousarray(factors.reshape(-1, 2, 8).swapaxes(1, 2)).reshape(-1)
+
+
+def _factors_of_columns(packed: PackedBlocks) -> np.ndarray:
+    return packed.factors.reshape(-1, 8, 2).swapaxes(1, 2).reshape(-1)[: packed.n].astype(np.float64)
 
 
 def _lanes(stored: np.ndarray, group_size: int) -> np.ndarray:
@@ -201,7 +206,7 @@ class Fp4MarlinFormat:
             known[_stored_e4m3(np.arange(0x7F, dtype=np.uint8))] = np.arange(0x7F)
             scales = known[stored]
         else:
-            powers = np.rint(np.log2(packed.factors[: packed.n].astype(np.float64) / _factor_of(packed))).astype(np.int64)
+            powers = np.rint(np.log2(_factors_of_columns(packed) / _factor_of(packed))).astype(np.int64)
             largest = powers + 127 - CODE_UNIT + (_LARGEST - 15)
             scales = np.where(stored > 0, largest - _LARGEST + (stored >> 3), 0).astype(np.uint8)
         return BlockWeight(codes, "e2m1", scales, packed.scale_grid, (packed.group_size, 1), packed.global_scale, packed.divides, packed.input_scale, packed.input_divides)

@@ -89,7 +89,11 @@ def numbers_in(packed):
                 word, which = (j, row // 16 % 2) if each == 2 else (j // 2, j % 2)
                 for h in range(2):
                     scales[row, 16 * j + 8 * h + g :: 64] = pairs[row // SCALE_ROWS, :, g, word, which, h]
-    return plain * scales[:k] * 2.0**-14 * packed.factors.astype(np.float64)
+    factors = np.empty(columns)
+    for g in range(8):
+        for h in range(2):
+            factors[8 * h + g :: 16] = packed.factors[2 * g + h :: 16]
+    return plain * scales[:k] * 2.0**-14 * factors
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_BLOCKS)
