@@ -153,8 +153,8 @@ def _factors_of_columns(packed: PackedBlocks) -> np.ndarray:
     return packed.factors.reshape(-1, 8, 2).swapaxes(1, 2).reshape(-1)[: packed.n].astype(np.float64)
 
 
-def _lanes(stored: np.ndarray, group_size: int) -> np.ndarray:
-    """uint8 [groups, n] -> uint32 words [ceil(k/32), n_packed/64 * 8 s]: see the module's docstring."""
+def pack_scales(stored: np.ndarray, group_size: int) -> np.ndarray:
+    """uint8 [groups, n], scales as they are stored -> uint32 words [ceil(k/32), n_packed/64 * 8 s]: see the module's docstring."""
     groups, n = stored.shape
     each = SCALE_ROWS // group_size
     padded = np.zeros((-(-groups // each) * each, packed_columns(n)), np.uint8)
@@ -165,8 +165,8 @@ def _lanes(stored: np.ndarray, group_size: int) -> np.ndarray:
     return scale_words(pairs[..., 0, :], pairs[..., 1, :]).reshape(padded.shape[0] // each, -1)
 
 
-def _plain(words: np.ndarray, group_size: int, groups: int, n: int) -> np.ndarray:
-    """The inverse of ``_lanes``."""
+def unpack_scales(words: np.ndarray, group_size: int, groups: int, n: int) -> np.ndarray:
+    """The inverse of ``pack_scales``."""
     each = SCALE_ROWS // group_size
     blocks = words.shape[1] // (8 * 2 * each)
     pairs = np.stack(unscale_words(words), axis=-2)
@@ -193,14 +193,14 @@ class Fp4MarlinFormat:
             powers = largest - 127 + CODE_UNIT - (_LARGEST - 15)
         words = pack_codes(codes).view(np.uint32)
         return PackedBlocks(
-            self.name, turn_codes(words).view(np.int32), _lanes(stored, rows).view(np.int32), _factors(weight, powers), rows, k, n,
+            self.name, turn_codes(words).view(np.int32), pack_scales(stored, rows).view(np.int32), _factors(weight, powers), rows, k, n,
             weight.scale_grid, weight.global_scale, weight.divides, weight.input_scale, weight.input_divides,
         )
 
     def unpack(self, packed: PackedBlocks, unpack_codes=marlin.unpack_codes) -> BlockWeight:
         """The weight in its canonical form."""
         codes = unpack_codes(unturn_codes(packed.qweight.view(np.uint32)).view(np.int32), 4, packed.n)
-        stored = _plain(packed.scales.view(np.uint32), packed.group_size, -(-packed.k // packed.group_size), packed.n)
+        stored = unpack_scales(packed.scales.view(np.uint32), packed.group_size, -(-packed.k // packed.group_size), packed.n)
         if packed.scale_grid == "e4m3":
             known = np.zeros(256, np.uint8)
             known[_stored_e4m3(np.arange(0x7F, dtype=np.uint8))] = np.arange(0x7F)

@@ -33,7 +33,7 @@ WIDE_SCALE_PAIR, WIDE_EXPONENT = 0x0FF00FF0, 0x70007000
 CODE_UNIT = 14  # a float16 register is code * 2**-14; a bfloat16 one, multiplied by its scale, is too
 
 _HALVES = 0x00010001
-_PLACES = ((12, 9), (4, 1), (5, 12), (-3, 4))  # of a register's sign and lower bits: to the left from bits 3 and 2 to 0 of a half
+PLACES = ((12, 9), (4, 1), (5, 12), (-3, 4))  # of a register's sign and lower bits: to the left from bits 3 and 2 to 0 of a half
 
 
 def _moved(words: np.ndarray, left: int) -> np.ndarray:
@@ -48,7 +48,7 @@ def _taken(words: np.ndarray) -> np.ndarray:
 def turn_codes(words: np.ndarray) -> np.ndarray:
     """uint32, any shape, eight codes as Marlin packs nibbles -> uint32, the same codes as they are stored."""
     plain = np.zeros_like(words)
-    for register, (sign, digits) in enumerate(_PLACES):
+    for register, (sign, digits) in enumerate(PLACES):
         pair = words >> np.uint32(4 * register)
         plain |= _moved(pair & np.uint32(8 * _HALVES), sign) | _moved(pair & np.uint32(7 * _HALVES), digits)
     stored = plain
@@ -61,7 +61,7 @@ def unturn_codes(words: np.ndarray) -> np.ndarray:
     """The inverse of ``turn_codes``."""
     plain = words ^ _taken(words)
     result = np.zeros_like(words)
-    for register, (sign, digits) in enumerate(_PLACES):
+    for register, (sign, digits) in enumerate(PLACES):
         pair = _moved(plain, -sign) & np.uint32(8 * _HALVES) | _moved(plain, -digits) & np.uint32(7 * _HALVES)
         result |= pair << np.uint32(4 * register)
     return result
