@@ -18,6 +18,8 @@ _EXPORTS = {
     "pack": "api",
     "unpack": "api",
     "dequantize": "quantize.dequantize",
+    "quantize_blocks": "quantize.block_scaled",
+    "BlockScaled": "formats.block_scaled",
     "Hessian": "quantize.hessian",
     "matmul": "api",
     "load_checkpoint": "checkpoints",

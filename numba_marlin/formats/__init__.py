@@ -8,6 +8,8 @@
 - ``block_weight``: ``BlockWeight``, small floats with scales for blocks; ``fp4_marlin``: those of 4 bits in Marlin's order (``PackedBlocks``), ``fp4_words`` the bits of a word.
 - ``files``: the formats of files (``STORED``, ``find_stored``), loaded when they are needed; ``stored`` says what one is, an executable
   specification, ``streams`` where the bits of packed codes are, ``changes`` what it costs to make a weight fit a format.
+- ``block_scaled``: matrices of small floats whose blocks share a scale (NVFP4, MXFP4, MXFP8), operands and results of block-scaled products;
+  ``block_weight`` what files hold of such weights; ``small_floats`` the numbers themselves.
 - ``floats``: float16 and bfloat16 by name, and rounding to them.
 
 The NumPy code here is the specification. The fast loops of ``hostloops`` must give the same bytes. This room imports

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats.block_scaled import BlockScaled, to_weight
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.formats.small_floats import decode
 
@@ -77,13 +78,15 @@ def _scales_of_block(weight: BlockWeight, block: int) -> np.ndarray:
     return (decode(scales, weight.scale_grid) if weight.scale_grid else scales).astype(np.float64)
 
 
-def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks, dtype: np.dtype | type | str | None = None) -> np.ndarray:
+def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks | BlockScaled, dtype: np.dtype | type | str | None = None) -> np.ndarray:
     """Weight in any form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or float64; None: the type of its scales (float32 for
-    a BlockWeight).
+    a BlockWeight). A BlockScaled matrix -> its rows and columns as they are, float32 by default.
 
     16-bit types: (code - zero) * scale, one rounding to nearest even. float64: the exact product; float32: the same, rounded once
     if it must be.
     """
+    if isinstance(weight, BlockScaled):
+        return np.ascontiguousarray(dequantize(to_weight(weight), dtype).T)
     weight = as_quantized(weight)
     block_scaled = isinstance(weight, BlockWeight)
     dtype = float_type(("float32" if block_scaled else weight.scale_dtype) if dtype is None else dtype)
