@@ -5,8 +5,8 @@
     python experiments/06_nvfp4/run.py report                                                            # tables and plots into README.md
 
 measure: NVFP4, MXFP4 and INT4 with groups of 128 and of 32, each as the heuristics run it, and cuBLAS fp16, all of a cell in the same interleaved rounds, cold L2, CUDA graphs
-(``numba_marlin.bench``). ``--every`` times all configurations that are ranked, not the first alone. accuracy: ``accuracy.py``. Rows are appended to results.jsonl; cells of ``measure``
-that are there already, from these kernel sources on this device, are skipped (``--again``: measured once more).
+(``numba_marlin.bench``). ``--every`` times all configurations that are ranked, not the first alone. Rows are appended to results.jsonl; cells that are there
+already, from these kernel sources on this device, are skipped (``--again``: measured once more). accuracy: ``accuracy.py``, to accuracy.jsonl, written anew.
 """
 import argparse
 import concurrent.futures
@@ -121,9 +121,9 @@ def measure(args):
 
 def accuracy(args):
     import accuracy as module
-    with Path(args.out).open("a", encoding="utf-8") as file:
+    with Path(args.out).open("w", encoding="utf-8") as file:
         for row in module.rows(args.k, args.n, args.seed):
-            print(f"{row['data']:>16} {row['weights']:>10} {row['bits_per_weight']:.3f} bits, rms error {row['relative_rms']:.2%}, of outputs {row['relative_output']:.2%}", flush=True)
+            print(f"{row['data']:>16} {row['weights']:>14} {row['bits_per_weight']:.3f} bits, rms error {row['relative_rms']:.2%}, of outputs {row['relative_output']:.2%}", flush=True)
             file.write(json.dumps(row) + "\n")
 
 
@@ -142,14 +142,14 @@ def main(argv=None):
     check = commands.add_parser("accuracy", help="errors of the formats, on a CPU")
     check.add_argument("--k", type=int, default=4096)
     check.add_argument("--n", type=int, default=1024)
-    for each in (run, check):
+    for each, name in ((run, "results.jsonl"), (check, "accuracy.jsonl")):
         each.add_argument("--seed", type=int, default=0)
-        each.add_argument("--out", default=str(HERE / "results.jsonl"))
+        each.add_argument("--out", default=str(HERE / name))
     commands.add_parser("report", help="write tables and plots from results.jsonl into README.md")
     args = parser.parse_args(argv)
     if args.command == "report":
         import report
-        report.write(HERE / "results.jsonl", HERE / "README.md", HERE / "speed.png", HERE / "accuracy.png")
+        report.write(HERE / "results.jsonl", HERE / "accuracy.jsonl", HERE / "README.md", HERE / "speed.png", HERE / "accuracy.png")
     else:
         {"measure": measure, "accuracy": accuracy}[args.command](args)
 
