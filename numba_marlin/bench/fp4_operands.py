@@ -30,7 +30,7 @@ def random_scales(problem: Problem, columns: int):
     words = pack_scales(stored, problem.group_size).view(np.int32)
     times = -(-problem.k // rows)
     wanted = -(-problem.k // SCALE_ROWS)
-    packed = torch.from_numpy(np.tile(words, (times, 1))[:wanted].copy()).cuda()
+    packed = torch.from_numpy(np.tile(words, (1, times))[:, : wanted * words.shape[1] // (rows // SCALE_ROWS)].copy()).cuda()
     values = torch.from_numpy((stored.astype(np.uint16) << 7).view(np.float16).astype(np.float32)).cuda()
     factor = 2.0**14 * 2.0**-11  # so that weights are about 0.01
     return packed, torch.full((columns,), factor, dtype=torch.float32, device="cuda"), values, factor * 2.0**-14

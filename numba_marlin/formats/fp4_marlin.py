@@ -4,8 +4,8 @@ In:  BlockWeight: codes e2m1, blocks of 16 or 32 rows of one column, scales e4m3
 Out: PackedBlocks. Columns are completed to n_packed, the next multiple of 64, with zeros.
 
     qweight int32 [k/16, 2 n_packed]                Marlin's words with the bits of each word turned (``fp4_words``)
-    scales  int32 [ceil(k/32), n_packed/64 * 8 s]   for every 32 rows and 64 columns 8 s words, s = 4 for blocks of 16 and 2 for blocks of 32: word s g + i belongs
-                                                    to lanes 4 g to 4 g + 3. Blocks of 16: the pair of columns 16 i + g and 16 i + g + 8 for the first 16 rows, and the
+    scales  int32 [n_packed/64, ceil(k/32) * 8 s]   for every 64 columns and 32 rows 8 s words, s = 4 for blocks of 16 and 2 for blocks of 32: word s g + i belongs
+                                                    to lanes 4 g to 4 g + 3. All that a warp needs of a stage is contiguous: one copy. Blocks of 16: the pair of columns 16 i + g and 16 i + g + 8 for the first 16 rows, and the
                                                     one for the others. Blocks of 32: the pair of columns 32 i + g (and 8 on), and the one of 16 columns on
     factors float32 [n_packed]                      what the fp32 sum of a column is multiplied by: the global scale, and what makes the powers of two come out even;
                                                     number 2 g + h of every 16 belongs to column g + 8 h
@@ -154,24 +154,23 @@ def _factors_of_columns(packed: PackedBlocks) -> np.ndarray:
 
 
 def pack_scales(stored: np.ndarray, group_size: int) -> np.ndarray:
-    """uint8 [groups, n], scales as they are stored -> uint32 words [ceil(k/32), n_packed/64 * 8 s]: see the module's docstring."""
+    """uint8 [groups, n], scales as they are stored -> uint32 words [n_packed/64, ceil(k/32) * 8 s]: see the module's docstring."""
     groups, n = stored.shape
     each = SCALE_ROWS // group_size
     padded = np.zeros((-(-groups // each) * each, packed_columns(n)), np.uint8)
     padded[:groups, :n] = stored
-    # rows of scales, group, 64 columns, 16 columns, +8, g -> ..., g, 16 columns, group, +8
-    places = padded.reshape(-1, each, padded.shape[1] // BLOCK_N, 4, 2, 8).transpose(0, 2, 5, 3, 1, 4)
+    # 32 rows, group, 64 columns, 16 columns, +8, g -> 64 columns, 32 rows, g, 16 columns, group, +8
+    places = padded.reshape(-1, each, padded.shape[1] // BLOCK_N, 4, 2, 8).transpose(2, 0, 5, 3, 1, 4)
     pairs = places.reshape(*places.shape[:3], -1, 2, 2)  # two neighbours make a word
-    return scale_words(pairs[..., 0, :], pairs[..., 1, :]).reshape(padded.shape[0] // each, -1)
+    return scale_words(pairs[..., 0, :], pairs[..., 1, :]).reshape(padded.shape[1] // BLOCK_N, -1)
 
 
 def unpack_scales(words: np.ndarray, group_size: int, groups: int, n: int) -> np.ndarray:
     """The inverse of ``pack_scales``."""
     each = SCALE_ROWS // group_size
-    blocks = words.shape[1] // (8 * 2 * each)
     pairs = np.stack(unscale_words(words), axis=-2)
-    places = pairs.reshape(words.shape[0], blocks, 8, 4, each, 2).transpose(0, 4, 1, 3, 5, 2)
-    return np.ascontiguousarray(places.reshape(words.shape[0] * each, blocks * BLOCK_N)[:groups, :n])
+    places = pairs.reshape(words.shape[0], -1, 8, 4, each, 2).transpose(1, 4, 0, 3, 5, 2)
+    return np.ascontiguousarray(places.reshape(-1, words.shape[0] * BLOCK_N)[:groups, :n])
 
 
 class Fp4MarlinFormat:
@@ -219,7 +218,7 @@ class Fp4MarlinFormat:
         columns, scale_words_of = packed_columns(packed.n), scale_row_bytes(packed.group_size) // 4
         for name, dtype, rule, expected in (
             ("qweight", "int32", "(k/16, 2 n_packed)", (packed.k // BLOCK_K, 2 * columns)),
-            ("scales", "int32", f"(ceil(k/32), n_packed/64 * {scale_words_of})", (-(-packed.k // SCALE_ROWS), columns // BLOCK_N * scale_words_of)),
+            ("scales", "int32", f"(n_packed/64, ceil(k/32) * {scale_words_of})", (columns // BLOCK_N, -(-packed.k // SCALE_ROWS) * scale_words_of)),
             ("factors", "float32", "(n_packed,)", (columns,)),
         ):
             array = getattr(packed, name)

@@ -152,7 +152,13 @@ class DecodeConfig:
 
     @property
     def scale_row_bytes(self):
-        return self.warps_n * self.scale_bytes
+        """From a row of scales to the next: FP4's of 64 columns lie one behind the other."""
+        return self.scale_bytes if self.block_scaled else self.warps_n * self.scale_bytes
+
+    @property
+    def scale_warp_bytes(self):
+        """From the scales of 64 columns to those of the next."""
+        return self.scale_rows * self.scale_bytes if self.block_scaled else self.scale_bytes
 
     @property
     def scales_at(self):
@@ -176,7 +182,7 @@ class DecodeConfig:
     @property
     def zeros_at(self):
         """Where the zero points begin in a stage."""
-        return self.scales_at + self.scale_rows * self.scale_row_bytes
+        return self.scales_at + self.scale_rows * self.warps_n * self.scale_bytes
 
     @property
     def x_at(self):

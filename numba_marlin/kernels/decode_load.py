@@ -17,6 +17,7 @@ def load_verbs(lang, config, ring, schedule):
     WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = config.weight_row_bytes, config.scale_row_bytes, config.scale_rows, config.x_pitch
     SCALES_AT, X_AT, TILE_COLUMNS = config.scales_at, config.x_at, config.columns
     ZERO_ROW, ZERO_ROWS, ZEROS_AT, ZERO_BYTES = config.zero_row_bytes, config.zero_rows, config.zeros_at, config.zero_bytes
+    block_scaled, WARPS_N, SCALE_BYTES, WARP_SCALES = config.block_scaled, config.warps_n, config.scale_bytes, config.scale_warp_bytes
     COLUMN_BYTES = config.row_bytes // COLUMNS  # of weights, a column of 16 of k
 
     @lang.device
@@ -38,7 +39,14 @@ def load_verbs(lang, config, ring, schedule):
             if not ragged or uint32(row) < rows:
                 ptx.cp_async_bulk_g2s_hint(stage + uint32(row * WEIGHT_ROW), source, columns * uint32(COLUMN_BYTES), barrier, policy)
             source += pitch
-        if grouped:
+        if block_scaled:
+            pitch = uint64((k + uint32(31)) // uint32(32)) * uint64(SCALE_BYTES)
+            source = scales + uint64(column * uint32(WARPS_N)) * pitch + uint64(k_unit * uint32(STAGE_ROWS // SCALE_BLOCKS * SCALE_BYTES))
+            for block in range(WARPS_N):
+                if not ragged or uint32(block * COLUMNS) < columns:
+                    ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + block * WARP_SCALES), source, groups * uint32(SCALE_BYTES), barrier)
+                source += pitch
+        elif grouped:
             pitch = uint64(n_packed) * uint64(SCALE_COLUMN)
             source = scales + uint64(k_unit * uint32(STAGE_ROWS) // uint32(SCALE_BLOCKS)) * pitch + uint64(column * uint32(SCALE_COLUMN * TILE_COLUMNS))
             for group in range(SCALE_ROWS):

@@ -25,7 +25,8 @@ def multiply_verbs(lang, config, ring):
     low_zero, high_zero = ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high
 
     BATCH_BLOCKS, STAGE_ROWS, ROWS_PER_WARP, ROWS_PER_SCALE = config.batch_blocks, config.stage_rows, config.rows_per_warp, config.rows_per_scale
-    grouped, promoted, ragged, SCALE_BLOCKS, SCALE_BYTES = config.grouped, config.promoted, config.ragged, config.scale_blocks, config.scale_bytes
+    grouped, promoted, ragged, SCALE_BLOCKS = config.grouped, config.promoted, config.ragged, config.scale_blocks
+    SCALE_BYTES, WARP_SCALES = config.scale_bytes, config.scale_warp_bytes
     integer_zeros, float_zeros = config.zeros == "integer", config.zeros == "float16"
     WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = config.weight_row_bytes, config.scale_row_bytes, config.scale_rows, config.x_pitch
     SCALES_AT, ZEROS_AT, X_AT, ROW_BYTES, ZERO_ROW, ZERO_BYTES = (config.scales_at, config.zeros_at, config.x_at, config.row_bytes, config.zero_row_bytes,
@@ -53,7 +54,7 @@ def multiply_verbs(lang, config, ring):
             half = uint32(16) if upper_first(lane) else uint32(0)
             offsets[SECOND_HALF] = offsets[WEIGHTS] + (uint32(16) - half)
             offsets[WEIGHTS] += half
-        offsets[SCALES] = uint32(SCALES_AT) + group * uint32(SCALE_ROW) + warp_n * uint32(SCALE_BYTES) + lane // uint32(4) * uint32(SCALE_BYTES // 8)
+        offsets[SCALES] = uint32(SCALES_AT) + group * uint32(SCALE_ROW) + warp_n * uint32(WARP_SCALES) + lane // uint32(4) * uint32(SCALE_BYTES // 8)
         if ZERO_BYTES > 0:
             offsets[ZEROS] = uint32(ZEROS_AT) + group * uint32(ZERO_ROW) + warp_n * uint32(ZERO_BYTES) + lane // uint32(4) * uint32(ZERO_BYTES // 8)
         for b in range(BATCH_BLOCKS):

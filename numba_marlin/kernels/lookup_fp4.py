@@ -29,12 +29,12 @@ def weight_verbs(lang, config):
         return float16_of(uint32(sign << uint32(15)) | uint32(digits << uint32(9)))
 
     @lang.device
-    def load_scale(scales, group, col, n_packed):
-        """In its unit."""
+    def load_scale(scales, group, col, k):
+        """In its unit. group: of the weight's rows, of which there are k."""
         inside = col % uint32(64)
         g, j, h = inside % uint32(8), inside // uint32(16), inside % uint32(16) // uint32(8)
         row, word, second = (group // uint32(2), j, group % uint32(2)) if ROW_BLOCKS else (group, j // uint32(2), j % uint32(2))
-        place = (row * (n_packed // uint32(64)) + col // uint32(64)) * uint32(8 * LANE_WORDS) + g * uint32(LANE_WORDS) + word
+        place = (col // uint32(64) * ((k + uint32(31)) // uint32(32)) + row) * uint32(8 * LANE_WORDS) + g * uint32(LANE_WORDS) + word
         pairs = ptx.ld_global_b32(scales + uint64(place) * uint64(4))
         turned = uint32(pairs << uint32(8)) | uint32(pairs >> uint32(24))
         pair = turned if second == uint32(1) else pairs

@@ -65,11 +65,12 @@ def make(lang, config):
         if row < uint32(m):
             n_packed = (uint32(n) + uint32(63)) // uint32(64) * uint32(64)
             total = float32(0)
-            scale = load_scale(scales, uint32(0), col, n_packed)
+            columns_or_rows = uint32(k) if fp4 else n_packed  # what the distance between scales hangs on
+            scale = load_scale(scales, uint32(0), col, columns_or_rows)
             zero = load_zero(zeros, uint32(0), col, n_packed)
             for k_row in range(uint32(k) // uint32(16)):
                 if not per_column:
-                    scale = load_scale(scales, uint32(k_row) // uint32(group_rows), col, n_packed)
+                    scale = load_scale(scales, uint32(k_row) // uint32(group_rows), col, columns_or_rows)
                     zero = load_zero(zeros, uint32(k_row) // uint32(group_rows), col, n_packed)
                 for inside in range(16):
                     x = load(a, uint64(row) * uint64(a_stride) + uint64(k_row) * uint64(16) + uint64(inside))

@@ -122,8 +122,8 @@ def tensor_maps(config, m, n, k, a_stride):
     numbers, rows = config.bits // 4, config.groups_per_stage
     scales = TensorMap(config.dtype, (groups, n_packed), (2 * n_packed, 2), (rows, config.tile_n), 0, 128)
     if config.block_scaled:
-        words_of_scales = n_packed // config.scale_columns
-        scales = TensorMap("int32", (groups, words_of_scales), (4 * words_of_scales, 4), (rows, config.tile_n // config.scale_columns), 0, 128)
+        words_of_scales = groups * config.scale_words
+        scales = TensorMap("int32", (n_packed // 64, words_of_scales), (4 * words_of_scales, 4), (config.tile_n // 64, rows * config.scale_words), 0, 128)
     words = 32 // config.bits
     zeros = {
         None: ("scales", scales),  # a map must be passed, nobody reads it

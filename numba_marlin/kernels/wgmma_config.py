@@ -184,13 +184,13 @@ class WgmmaConfig:
         return max(1, STAGE_ROWS // self.scale_blocks) if self.grouped else 1
 
     @property
-    def scale_columns(self):
-        """Columns of a number that scales are copied in: two bytes, or four of FP4's."""
-        return 2 * self.group_blocks if self.block_scaled else 1
+    def scale_words(self):
+        """Of FP4, for 32 rows and 64 columns."""
+        return 32 // self.group_blocks if self.block_scaled else 0
 
     @property
     def s_row_bytes(self):
-        return self.tile_n * 4 // self.scale_columns if self.block_scaled else self.tile_n * 2
+        return self.tile_n // 64 * 4 * self.scale_words if self.block_scaled else self.tile_n * 2
 
     @property
     def s_rows(self):

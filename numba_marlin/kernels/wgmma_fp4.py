@@ -1,7 +1,7 @@
 """Block-scaled FP4 in the Hopper kernel (``wgmma``): the scales of its m64 blocks, from a stage in shared memory.
 
 ``block_verbs(lang, config)`` -> namespace of device functions: ``expand``: see ``expand_fp4``; ``load_scales(address, lane_place) -> scales`` of the 32 rows of the weight whose
-scales begin at ``address``, one for each m64 block; ``pair_of_row(scale, row)``: the scales of columns g and g + 8 for the k16 row 0 or 1 of them, to multiply registers by.
+scales begin at ``address`` (those of 64 columns and the two times 32 rows of a stage lie together), one for each m64 block; ``pair_of_row(scale, row)``: the scales of columns g and g + 8 for the k16 row 0 or 1 of them, to multiply registers by.
 """
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ def block_verbs(lang, config):
 
     @lang.device
     def own_scales(address, lane_place):
-        return address + (lane_place[3] * uint32(8 * LANE) + lane_place[4] // uint32(4) * uint32(LANE))
+        return address + (lane_place[3] * uint32(16 * LANE) + lane_place[4] // uint32(4) * uint32(LANE))
 
     # Blocks of 16: a word for each column block, with a pair for each of two k16 rows, picked when it is needed.
 

@@ -30,7 +30,8 @@ def weight_verbs(lang, config):
     scaled, zeroed, grouped, floating = config.scales_weights, zeros is not None, config.grouped, zeros == "float16"
     GROUP_ROWS = config.scale_blocks if grouped else 4
     BLOCK, BOX, BLOCKS_PER_BOX, BOXES = config.block_bytes, config.w_box_bytes, config.w_box_columns // 64, config.w_boxes
-    W_SHARED, S_SHARED, S_ROW, Z_SHARED, Z_ROW = config.x_stage_bytes, config.s_shared, config.s_row_bytes, config.z_shared, config.z_row_bytes
+    W_SHARED, S_SHARED, Z_SHARED, Z_ROW = config.x_stage_bytes, config.s_shared, config.z_shared, config.z_row_bytes
+    S_ROW = 4 * config.scale_words if block_scaled else config.s_row_bytes
     keep_fragment = ptx.keep_u32(width=4)
     load_one, load_two, load_four = ptx.ld_shared_b32, ptx.ld_shared_v2_b32, ptx.ld_shared_v4_b32
 

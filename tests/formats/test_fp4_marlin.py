@@ -80,7 +80,7 @@ def numbers_in(packed):
     plain[:, :, order.row, order.column] = codes
     plain = plain.transpose(0, 2, 1, 3).reshape(k, columns)
     each = SCALE_ROWS // packed.group_size
-    lanes = packed.scales.view(U).reshape(-1, columns // 64, 8, 2 * each)
+    lanes = packed.scales.view(U).reshape(columns // 64, -1, 8, 2 * each).swapaxes(0, 1)
     pairs = np.stack([float16s(lanes & U(SCALE_PAIR)), float16s((lanes << U(8) | lanes >> U(24)) & U(SCALE_PAIR))], axis=-2)
     scales = np.empty((k + SCALE_ROWS, columns))
     for row in range(k):
