@@ -3,6 +3,7 @@
     python experiments/06_nvfp4/run.py measure [--shapes 8192x8192,28672x8192] [--m 1,16,64] [--every]    # needs a GPU and torch
     python experiments/06_nvfp4/run.py accuracy                                                          # a CPU
     python experiments/06_nvfp4/run.py report                                                            # tables and plots into README.md
+    python experiments/06_nvfp4/sanitize.py all                                                          # compute-sanitizer: a GPU
 
 measure: NVFP4, MXFP4 and INT4 with groups of 128 and of 32, each as the heuristics run it, and cuBLAS fp16, all of a cell in the same interleaved rounds, cold L2, CUDA graphs
 (``numba_marlin.bench``). ``--every`` times all configurations that are ranked, not the first alone. Rows are appended to results.jsonl; cells that are there
@@ -24,6 +25,7 @@ BATCHES = (1, 16, 32, 64, 128, 256, 1024, 4096)
 LARGEST = {(135168, 33792): 64}  # beyond that it takes long, and says nothing that 28672 x 8192 does not
 KINDS = {"nvfp4": {"group_size": 16, "codes": "e2m1"}, "mxfp4": {"group_size": 32, "codes": "e2m1"}, "int4-g128": {"group_size": 128}, "int4-g32": {"group_size": 32}}
 KERNELS = ("decode", "wgmma")
+HOPELESS = 1.6  # times the fastest prediction: not worth a measurement
 
 
 def problems(m, n, k, kinds, dtype):
@@ -34,7 +36,8 @@ def problems(m, n, k, kinds, dtype):
 def candidates(problem, device, every):
     from numba_marlin import heuristics
     ranked = [each for each in heuristics.rank(problem, device) if each.kernel in KERNELS]
-    return ranked if every else ranked[:1]
+    worth = [each for each in ranked if each.figures["predicted_us"] < HOPELESS * ranked[0].figures["predicted_us"]]
+    return worth if every else ranked[:1]
 
 
 def compile_one(kernel, config, target, compiler):
