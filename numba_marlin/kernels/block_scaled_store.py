@@ -8,9 +8,9 @@ A warp goes its own way: nowhere here does it wait for another.
 """
 from types import SimpleNamespace
 
-from numba_marlin.kernels.block_scaled_config import MULTIPLIERS
 from numba_marlin.kernels.block_scaled_epilogue import finish_verbs
 from numba_marlin.kernels.block_scaled_load import BOX_COLUMNS
+from numba_marlin.kernels.block_scaled_quantize import ELEMENTS, quantize_verbs
 from numba_marlin.kernels.block_scaled_schedule import ALL_LANES
 from numba_marlin.kernels.tuples import numbered_each
 
@@ -25,6 +25,8 @@ def store_verbs(lang, config, schedule, source):
     finish = finish_verbs(lang, config).finish
     wait_source, release_source, advance_source = source.wait_full, source.release, source.advance
     pair_of = {"bfloat16": ptx.cvt_rn_bf16x2_f32}.get(config.result, ptx.cvt_rn_f16x2_f32)
+    BLOCK, CODES_A_BYTE = 16 if config.result == "nvfp4" else 32, 2 if ELEMENTS.get(config.result) == "e2m1" else 1
+    put_quantized = quantize_verbs(lang, config).put_blocks
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
     # ---- one block of 16 rows -----------------------------------------------------------------------------------------------------
@@ -59,7 +61,13 @@ def store_verbs(lang, config, schedule, source):
     put_floats = numbered_each(lang, D_TILE_N // 2, 4, store_floats)
 
     @lang.device
-    def put_block(shared, values, outputs, place, lane):
+    def row_of_scales(sfd, row, n):
+        """Address of the first four scales of a row, in 128x4 order."""
+        across = uint32((n // uint32(BLOCK) + uint32(3)) // uint32(4))
+        return sfd + (uint64(row // uint32(128) * across) * uint64(512) + uint64(row % uint32(32) * uint32(16) + row % uint32(128) // uint32(32) * uint32(4)))
+
+    @lang.device
+    def put_block(shared, values, outputs, numbers, place, lane):
         """place: (the warp's first row in the tile, its first row in D, its first column, rows of D, columns of D)"""
         inside, row, column, m, n = place
         g, t = uint32(lane // uint32(4)), uint32(lane % uint32(4))
@@ -72,7 +80,13 @@ def store_verbs(lang, config, schedule, source):
                 for box in range((D_TILE_N + BOX_COLUMNS - 1) // BOX_COLUMNS):
                     ptx.cp_async_bulk_tensor_2d_s2g(outputs[0], int32(column + uint32(box * BOX_COLUMNS)), int32(row), uint32(shared + uint32(OUTPUT + box * BOX) + inside * uint32(128)))
                 ptx.cp_async_bulk_commit_group()
-        elif FLOATS:
+        elif not FLOATS:
+            row_bytes = uint64(n // uint32(CODES_A_BYTE))
+            above = outputs[1] + (uint64(row + g) * row_bytes + uint64(column // uint32(CODES_A_BYTE)))
+            put_quantized(values, (above if uint32(row + g) < m else uint64(0), above + row_bytes * uint64(8) if uint32(row + g + uint32(8)) < m else uint64(0),
+                                   row_of_scales(outputs[2], uint32(row + g), n), row_of_scales(outputs[2], uint32(row + g + uint32(8)), n), uint32(column // uint32(BLOCK)),
+                                   uint32(n - column) if column < n else uint32(0), numbers[2], numbers[3], t))
+        else:
             first = uint32(column + uint32(2) * t)
             left = uint32(n - first) if first < n else uint32(0)
             above = outputs[1] + (uint64(row + g) * uint64(n) + uint64(first)) * uint64(4)
@@ -98,7 +112,7 @@ def store_verbs(lang, config, schedule, source):
             left = uint32(n - first) if first < n else uint32(0)
             values = finish(sums[block], (numbers, outputs[3] + uint64(first) * uint64(4), left, uint32(shared + uint32(OUTPUT) + own * uint32(128)), flip_of(lane)))
             d_column, d_n = (uint32(column // uint32(2)), uint32(n // uint32(2))) if GATED else (column, n)
-            put_block(shared, values, outputs, (inside, uint32(tile_row + inside), d_column, m, d_n), lane)
+            put_block(shared, values, outputs, numbers, (inside, uint32(tile_row + inside), d_column, m, d_n), lane)
 
         if block == WORDS - 1:
             return put
