@@ -22,7 +22,7 @@ While the mma warps are in the epilogue of a tile, the others fill all stages of
 from numba_marlin.kernels.block_scaled_config import (
     ALIGNMENT, EXPANDER_REGISTERS, HELPER_REGISTERS, MULTIPLIERS, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP, BlockScaledConfig,
 )
-from numba_marlin.kernels.block_scaled_expand import expand_verbs
+from numba_marlin.kernels.block_scaled_expand import E2M1_POWER, expand_verbs
 from numba_marlin.kernels.block_scaled_load import BOX_COLUMNS, load_verbs
 from numba_marlin.kernels.block_scaled_multiply import multiply_verbs
 from numba_marlin.kernels.block_scaled_schedule import NO_TILE, schedule_verbs
@@ -33,6 +33,7 @@ from numba_marlin.layout.block_scales import TILE_BYTES
 from numba_marlin.layout.tensor_map import TensorMap
 
 WARPS = WARPGROUP // 32  # of a warpgroup
+OPERAND_POWER = 2 * E2M1_POWER  # the kernel multiplies numbers times 2**-14: alpha in ``factors`` has this power of two in it
 LOADER, SCHEDULER, SOURCE_LOADER = 0, 1, 2  # warps of the last warpgroup
 
 
