@@ -59,14 +59,15 @@ class Operands:
         numbers = (numbers * scale_values[scales.int()][:, :, None]).reshape(rows, k)
         return data, tiled(torch, scales), numbers
 
-    def launch(self, config, factors):
+    def launch(self, config, factors, kernel=None):
         """-> (launch(index), the results that it writes by name)"""
         from numba_marlin import compiler, driver
         from numba_marlin.formats.block_scaled import BLOCK_FORMATS
         from numba_marlin.kernels.block_scaled import KERNEL
         from numba_marlin.launch import launcher
         torch, m, n, k = self.torch, self.m, self.n, self.k
-        enqueue = launcher(compiler.build(KERNEL, config, target=TARGET), 0)
+        kernel = kernel or KERNEL
+        enqueue = launcher(compiler.build(kernel, config, target=TARGET), 0)
         columns = n // 2 if config.gated else n
         results = {}
         if config.result in BLOCK_FORMATS:

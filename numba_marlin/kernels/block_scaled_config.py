@@ -15,7 +15,7 @@ SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
 REGISTER_FILE = 65536
 HELPER_REGISTERS = 24  # of the warps that load and schedule
 EXPANDER_REGISTERS = 72
-TILE_STAGES = 4  # tile numbers on their way from the scheduler to the other roles
+TILE_STAGES = 1  # tile numbers on their way to the other roles: more, and the first blocks to come take all there are
 
 RESULTS = {"float16": "halves", "bfloat16": "halves", "float32": "floats", "nvfp4": "blocks", "mxfp4": "blocks", "mxfp8-e4m3": "blocks", "mxfp8-e5m2": "blocks"}
 ACTIVATIONS = (None, "relu", "gelu", "silu", "gated_silu")
