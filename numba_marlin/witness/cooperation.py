@@ -20,6 +20,7 @@ QUIET = {
     "wgmma_fence": "orders", "wgmma_commit_group": "closes a group", "wgmma_wait_group": "waits", "wgmma_wait_group_f32": "waits", "cp_async_commit_group": "closes a group",
     "cp_async_wait_group": "waits", "cp_async_wait_all": "waits", "setmaxnreg_inc": "registers change hands", "setmaxnreg_dec": "registers change hands",
     "bar_warp_sync": "waits", "bar_sync": "waits", "bar_arrive": "does not wait", "cluster_arrive": "does not wait", "cluster_wait": "waits", "mbarrier_inval": "ends an mbarrier",
+    "ex2_approx_f32": "approximate: the ISA bounds its error only", "rcp_approx_f32": "approximate: the ISA bounds its error only",
 }  # fmt: skip
 
 
