@@ -27,7 +27,7 @@ class Made:
 class History:
     def __init__(self, trace: Trace, warp: int) -> None:
         self.trace, self.warp = trace, warp
-        self.steps = trace.steps_of(warp)
+        self.steps, self.lanes = trace.steps_and_lanes(warp)
         rows = np.flatnonzero(trace.write_warp == warp)
         order = rows[np.lexsort((trace.write_step[rows], trace.write_register[rows]))]
         registers = trace.write_register[order]
@@ -66,16 +66,18 @@ class History:
         """The operands of a step's instruction, as the text has them, vectors whole: ["{%r1, %r2}", "%r3", "15"]."""
         return operands_of(self.trace.instructions[int(self.trace.step_pc[step])]["text"])
 
-    def followed(self, start: int, register: str, limit: int = 96) -> tuple[list[Made], list[int]]:
-        """What was made of a register that ``start`` wrote, up to tensor cores, stores and sums: (links in order, steps that consumed it there)."""
+    def followed(self, start: int, register: str, lane: int, limit: int = 96, through_sums: bool = False) -> tuple[list[Made], list[int]]:
+        """What a lane made of a register that ``start`` wrote, up to tensor cores and stores, and up to fp32 sums unless ``through_sums``: (links in order,
+        steps that consumed it there)."""
         trace, tainted, links, ends = self.trace, {register}, [], []
-        for step in self.steps[np.searchsorted(self.steps, start, side="right") :].tolist():
+        first = np.searchsorted(self.steps, start, side="right")
+        for step in self.steps[first:][self.lanes[first:] >> lane & 1 == 1].tolist():
             pc = int(trace.step_pc[step])
             ins = trace.instructions[pc]
             if not tainted or len(links) >= limit:
                 break
             fed = tainted & set(ins["reads"])
-            if fed and (ins["root"] in TENSOR or ins["root"] in ("st", "stmatrix") or sums(ins)):
+            if fed and (ins["root"] in TENSOR or ins["root"] in ("st", "stmatrix") or not through_sums and sums(ins)):
                 ends.append(step)
             elif fed:
                 links += [Made(step, pc, name, position) for position, name in enumerate(ins["writes"])]

@@ -78,6 +78,13 @@ class Trace:
 
     def steps_of(self, warp: int) -> np.ndarray:
         """The numbers of the steps in which a warp took part, int64, rising."""
+        return self.steps_and_lanes(warp)[0]
+
+    def steps_and_lanes(self, warp: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same, and the mask of its lanes at each, uint32."""
+        masks = np.zeros(len(self.set_start) - 1, np.uint32)
         members = np.flatnonzero(self.set_warp == warp)
-        sets = np.searchsorted(self.set_start, members, side="right") - 1
-        return np.flatnonzero(np.isin(self.step_set, sets))
+        masks[np.searchsorted(self.set_start, members, side="right") - 1] = self.set_mask[members]
+        of_step = masks[self.step_set]
+        steps = np.flatnonzero(of_step)
+        return steps, of_step[steps]

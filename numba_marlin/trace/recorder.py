@@ -197,7 +197,7 @@ class Recorder:
         if kind in PIECES:
             self._piece(access)
             return
-        if self.lock_buffer is not None and access.space == "global" and access.nbytes == 4 and kind != "copy-source":
+        if self.lock_buffer is not None and access.space == "global" and access.nbytes == 4 and kind in ("load", "store", "atomic"):
             self._lock(access)
         rows = lanes.warps if lanes.full else np.unique(lanes.warps)
         mine = [self.kept(row) for row in rows.tolist()]
@@ -222,7 +222,9 @@ class Recorder:
         for at in np.argwhere(inside):
             address = int(access.address[tuple(at)])
             value = int(buffer.view(4, 1)[(address - buffer.address) // 4, 0])
-            self.locks.append((self.now, access.ins.pc, self.warp(int(access.lanes.warps[at[0]])), address, value))
+            row = self.now, access.ins.pc, self.warp(int(access.lanes.warps[at[0]])), address
+            if not self.locks or self.locks[-1][:4] != row:  # an atomic loads and stores
+                self.locks.append((*row, value))
 
     def _chunks(self, access: Access) -> None:
         shared, row = self.execution.memory.shared, int(access.lanes.warps[0])

@@ -166,8 +166,8 @@ def levels(part: Levels, out):
                 text.append(words + "\n")
         if position + 1 < len(part.levels):
             for mark, words in ((down, level.down), (up, level.up)):
-                if words:
-                    text.append(f"      {mark} {words}\n", "bold")
+                for line_of in folded(words, out.width - 8, f"      {mark} ") if words else ():
+                    text.append(line_of + "\n", "bold")
     text.right_crop(1)
     return text
 
