@@ -86,6 +86,19 @@ class History:
             tainted -= set(ins["writes"])
         return links, ends
 
+    def wait_of(self, product: int) -> int | None:
+        """The wait behind which a wgmma that ``product`` issued has been taken: the first with no more than its number of groups behind that of the product."""
+        trace, committed, group = self.trace, 0, None
+        for step in self.steps_with("wgmma.mma_async", "wgmma.commit_group", "wgmma.wait_group").tolist():
+            root = trace.instructions[int(trace.step_pc[step])]["root"]
+            if step == product:
+                group = committed
+            elif root == "wgmma.commit_group":
+                committed += 1
+            elif root == "wgmma.wait_group" and group is not None and group < committed - int(self.operands(step)[0]):
+                return step
+        return None
+
     def source(self, register: str, before: int, limit: int = 400) -> tuple[int, str] | None:
         """(step, register) of a load that a register's value came from, by way of arithmetic and moves: the first found, going back along first operands."""
         queue, seen = [(register, before)], set()

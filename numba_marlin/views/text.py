@@ -13,7 +13,7 @@ from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import numeric, short
 from numba_marlin.views.text_figures import bars, bits, curves, grid, levels, roofline, timeline
 
-STYLES = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow", "bright_green", "bright_magenta")
+STYLES = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow", "bright_green", "bright_magenta", "bright_cyan", "bright_red", "white", "bright_black")
 TONES = {"good": "green", "bad": "bold red", "hot": "bold reverse", "dim": "dim"}
 RULE = {True: "\u2500", False: "-"}
 

@@ -68,11 +68,11 @@ def size(nbytes: float) -> str:
     return f"{int(nbytes):,} B"
 
 
-def element(trace: Trace, address: int) -> tuple[str, int, int] | None:
-    """(buffer, row, column) of the element at a global address; vectors are one row."""
+def element(trace: Trace, address: int) -> tuple[str, int, int]:
+    """(buffer, row, column) of the element at a global address; vectors are one row. ("?", 0, the address) outside of all buffers."""
     buffer = trace.buffer_at(address)
     if buffer is None:
-        return None
+        return "?", 0, address
     shape = buffer["shape"]
     width = shape[-1] if shape else 1
     itemsize = buffer["nbytes"] // max(_count(shape), 1)

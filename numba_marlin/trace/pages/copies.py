@@ -161,7 +161,7 @@ def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
         fills[-1].append(copy)
     by_buffer: dict[str, list[Copy]] = {}
     for copy in fills[0]:
-        by_buffer.setdefault((element(trace, copy.source) or ("?",))[0], []).append(copy)
+        by_buffer.setdefault(element(trace, copy.source)[0], []).append(copy)
     steps = []
     for name, pieces in by_buffer.items():
         rows = []
@@ -195,7 +195,7 @@ def load_step(trace: Trace, each: Request) -> Step:
     for lane in range(32):
         place = element(trace, int(each.address[lane])) if each.active[lane] else None
         cells.append(Cell(f"{place[1]},{place[2]}", f"row {place[1]}", key=f"lane {lane}") if place else Cell("-", tone="dim"))
-    name = (element(trace, int(each.address[each.active][0])) or ("?",))[0]
+    name = element(trace, int(each.address[each.active][0]))[0]
     note = f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would do: {100 * needed / asked:.0f}% coalesced ({COUNTED})."
     return Step(f"{name}: {each.nbytes} bytes a lane, in {ins['phase']}", (
         lane_grid(cells, f"Warp {each.warp % trace.warps}: first element of {name} that each lane loads, as row,column", note), instruction(ins, each.step, "into a register"),

@@ -72,7 +72,7 @@ def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int,
         cells = tuple(tuple(Cell(short(values[n, k])) for n in range(columns)) for k in range(16))
         found.append(Grid(cells, tuple(f"k {k}" for k in range(16)), tuple(map(str, range(columns))), title="B, out of shared memory by descriptor", source=RECORDED))
     d = vector(operands[0])
-    wait = next((int(at) for at in history.steps_with("wgmma.wait_group") if at > step), None)
+    wait = history.wait_of(step)
     if wait is not None and history.value(d[0], wait + 1) is not None:
         values, held, own = floats_of(history, d, wait + 1), wgmma.accumulator(columns), choice.warp % wgmma.WARPS
         cells = [[Cell("") for _ in range(columns)] for _ in range(16)]
@@ -150,8 +150,10 @@ def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers:
 
 
 def short(value: float) -> str:
-    """At most six letters."""
+    """At most seven letters."""
     if np.isnan(value):
         return "?"
     text = f"{value:.3g}"
-    return text if len(text) <= 7 else f"{value:.0e}"
+    if len(text) > 7:
+        text = f"{value:.4f}"
+    return text if len(text) <= 7 and (float(text) or not value) else f"{value:.0e}"

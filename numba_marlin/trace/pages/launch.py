@@ -8,18 +8,16 @@ import numpy as np
 
 from numba_marlin.trace.pages.choice import Choice, ranges, size
 from numba_marlin.trace.record import KINDS, Trace
-from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Table, Text
+from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Table
 
 MOST_ROWS, MOST_COLUMNS = 16, 16
 READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
+STRIPES = " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so blocks need not hold a rectangle."
 BULK = KINDS.index("bulk-read")
 
 
 def section(trace: Trace, choice: Choice) -> Section:
     parts = [facts(trace)]
-    reasons = trace.about.get("reasons") or []
-    if reasons:
-        parts.append(Text("\n".join(f"- {reason}" for reason in reasons), "code"))
     parts += [each for each in (tiles(trace), roles(trace, choice)) if each is not None]
     return Section("launch", "Launch configuration", (), tuple(parts))
 
@@ -43,6 +41,7 @@ def facts(trace: Trace) -> Facts:
     if about.get("config"):
         rows.append(("configuration", ", ".join(f"{name}={value}" for name, value in about["config"].items())))
     rows.append(("ran", f"{result['instructions']:,} warp instructions in {trace.steps:,} steps of the PTX machine", RECORDED))
+    rows += [("why" if position == 0 else "", reason) for position, reason in enumerate(about.get("reasons") or [])]
     if about.get("check"):
         check = about["check"]
         rows.append(("checked", f"{check['outputs']:,} outputs against the float64 product: {check['failures']} out of their error bounds"))
@@ -90,7 +89,7 @@ def tiles(trace: Trace) -> Grid | None:
     return Grid(
         tuple(cells), tuple(f"k {16 * top}" for top in range(0, k16, tall)), tuple(f"n {64 * left}" for left in range(0, n64, wide)),
         title="Which blocks read which weights", source=RECORDED,
-        note=f"Each cell is {16 * tall} of k by {64 * wide} columns. Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so blocks need not hold a rectangle.",
+        note=f"Each cell is {16 * tall} of k by {64 * wide} columns." + STRIPES * (trace.about.get("kernel") == "ampere"),
     )  # fmt: skip
 
 

@@ -8,12 +8,13 @@ from numba_marlin.trace.pages.choice import Choice, size
 from numba_marlin.trace.record import Trace
 from numba_marlin.views import COUNTED, RECORDED, Bar, Bars, Cell, Section, Table, Text
 
-SHOWN = 80  # visits
+SHOWN, BARS = 60, 20  # visits, verbs
 
 
 def section(trace: Trace, choice: Choice) -> Section:
     phases = trace.counts["phases"]
-    bars = Bars(tuple(Bar(each["name"], each["tally"]["executed"], kind=each["name"]) for each in phases), title="Warp instructions of each verb, all blocks", source=COUNTED)
+    most = sorted(phases, key=lambda each: -each["tally"]["executed"])
+    bars = Bars(tuple(Bar(each["name"], each["tally"]["executed"], kind=each["name"]) for each in most[:BARS]), title="Warp instructions of each verb, all blocks", source=COUNTED)
     rows = tuple(row(each) for each in (*phases, trace.counts["total"]))
     heads = ("verb", "instr.", "read", "coal.", "written", "shared", "confl.", "tensor op")
     keep = [i for i, _ in enumerate(heads) if i == 0 or any(getattr(each[i], "text", each[i]) for each in rows)]

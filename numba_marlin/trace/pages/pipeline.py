@@ -20,14 +20,15 @@ def section(trace: Trace, choice: Choice) -> Section:
     count = len(trace.about["stages"])
     states = [[state(found, stage, use.read) for stage in range(count)] for use in uses[:MOST]]
     grid = Grid(
-        tuple(tuple(Cell(text, kind, "hot" if kind == IN_USE else "", tip) for text, kind, tip in row) for row in states),
+        tuple(tuple(state_cell(*each) for each in row) for row in states),
         tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use",
         source=RECORDED, note="k: where the weights in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
     )  # fmt: skip
     steps = tuple(one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states)))
+    zeros = sum(fill.zeros for fill in found)
     notes = (
-        f"{count} stages; block {choice.block} filled them {sum(not fill.zeros for fill in found)} times with data and {sum(fill.zeros for fill in found)} times with zeros (copies issued past the end of "
-        "its share, so that every round is the same straight line of code).",
+        f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
+        + (f" and {zeros} times with zeros (copies issued past the end of its share, so that every round is the same straight line of code)." if zeros else "."),
     )
     return Section(KEY, TITLE, notes, (grid, timeline(found, count)), steps)
 
@@ -50,8 +51,12 @@ def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
     return f"{name} used", EMPTY, f"read for the last time at step {fill.read_last}"
 
 
+def state_cell(text: str, kind: str, tip: str) -> Cell:
+    return Cell(text, "" if kind == EMPTY else kind, {IN_USE: "hot", EMPTY: "dim"}.get(kind, ""), tip)
+
+
 def one_use(number: int, use: Fill, row: list) -> Step:
-    cells = tuple((f"stage {stage}", Cell(text, kind, "hot" if kind == IN_USE else ""), tip) for stage, (text, kind, tip) in enumerate(row))
+    cells = tuple((f"stage {stage}", state_cell(text, kind, ""), tip) for stage, (text, kind, tip) in enumerate(row))
     return Step(f"use {number}: stage {use.stage}, k from {use.tile}, {size(use.nbytes)}", (Table(("stage", "state", "since when"), cells, title=f"At step {use.read}", source=RECORDED),))
 
 

@@ -57,7 +57,7 @@ def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None
     chosen = found[min(choice.step, len(found) - 1)]
     ins = trace.instructions[int(trace.step_pc[chosen])]
     if ins["root"] == "wgmma.mma_async":
-        return waits(trace, history, choice, vector(history.operands(chosen)[0]))
+        return waits(trace, history, choice, found, vector(history.operands(chosen)[0]))
     line = chain(trace, history, found, chosen)
     rows = []
     for step in line[:ROWS]:
@@ -70,14 +70,14 @@ def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None
     )  # fmt: skip
 
 
-def waits(trace: Trace, history: History, choice: Choice, registers: list[str]) -> Table:
-    """Accumulators of wgmma, whenever they had been waited for."""
+def waits(trace: Trace, history: History, choice: Choice, found: list[int], registers: list[str]) -> Table:
+    """Accumulators of wgmma, whenever products on them had been waited for."""
     rows = []
-    for step in history.steps_with("wgmma.wait_group").tolist():
-        values = [history.result(name, step) for name in registers[:4]]
-        if values[0] is not None and history.writer(registers[0], step + 1) == step:
-            rows.append((str(step), *(f"{float(value.view(np.float32)[choice.lane]):.5g}" for value in values)))
-    return Table(("step", *registers[:4]), tuple(rows[:ROWS]), title=f"The first accumulators of {choice.words}, lane {choice.lane}, at each wait", source=RECORDED)
+    taken = [(step, history.wait_of(step)) for step in found if vector(history.operands(step)[0])[0] == registers[0]]
+    for wait in dict.fromkeys(wait for _, wait in taken if wait is not None):
+        values = [history.result(name, wait) for name in registers[:4]]
+        rows.append((f"{found.index(max(step for step, at in taken if at == wait))}", str(wait), *(f"{float(value.view(np.float32)[choice.lane]):.5g}" for value in values)))
+    return Table(("up to product", "step", *(f"c{i}" for i in range(len(registers[:4])))), tuple(rows[:ROWS]), title=f"The first accumulators of {choice.words}, lane {choice.lane}, at each wait", source=RECORDED)
 
 
 def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
@@ -88,7 +88,7 @@ def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
     line = chain(trace, history, found, found[min(choice.step, len(found) - 1)])
     start, register = line[-1], vector(history.operands(line[-1])[0])[0]
     if trace.instructions[int(trace.step_pc[start])]["root"] == "wgmma.mma_async":
-        start = int(max(history.steps_with("wgmma.wait_group"), default=start))
+        start = max((wait for step in found if (wait := history.wait_of(step)) is not None), default=start)
     links, ends = history.followed(start, register, choice.lane, through_sums=True)
     rows = []
     for link in links:
@@ -122,7 +122,7 @@ def exchanged(trace: Trace, choice: Choice) -> Table | None:
     found: dict[tuple, list[Request]] = {}
     for each in requests(trace, choice.block, ("load", "store", "stmatrix", "ldmatrix")):
         if each.step > behind:
-            name = (element(trace, int(each.address[each.active][0])) or ("shared",))[0] if each.space == "global" else "shared"
+            name = element(trace, int(each.address[each.active][0]))[0] if each.space == "global" else "shared"
             found.setdefault((trace.instructions[each.pc]["phase"], trace.instructions[each.pc]["text"].split()[0], name), []).append(each)
     rows = tuple(
         (Cell(phase, phase), opcode, place, ranges(sorted({each.warp % trace.warps for each in group})), f"{sum(int(each.active.sum()) * each.nbytes for each in group):,}",
