@@ -65,6 +65,11 @@ def _execute(args, report) -> bool:
     keys = tuple(key for key in (args.phase or "").split(",") if key)
     pages.check_keys(keys)
     device = devices.device(args.device)
+    if args.compare is not None and keys:
+        raise ValueError("--compare shows sections of its own; leave out --phase")
+    for name, limit in (("lane", 32), ("step", None), ("warp", None), ("block", None)):  # before any work
+        if getattr(args, name) < 0 or limit is not None and getattr(args, name) >= limit:
+            raise ValueError(f"--{name} {getattr(args, name)} must be 0 to {limit - 1}" if limit else f"--{name} {getattr(args, name)} must not be negative")
     other = None if args.compare is None else room.open_trace(args.compare)
     trace, ok = (room.open_trace(args.open), True) if args.open is not None and not _describes(args) else _recorded(args, report)
     choice = pages.Choice(args.block, args.warp, args.lane, args.step, device)
@@ -121,14 +126,15 @@ def _recorded(args, report):
     device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
     config = None if args.config is None else _config(args.config, candidate(problem, device, args.kernel).config)
     plan = backends.Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
+    blocks, warps = int(np.prod(plan.candidate.grid)), plan.candidate.threads // 32
+    if args.block >= blocks or args.warp >= warps:
+        name, value, count = ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
+        raise ValueError(f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, plan.candidate.grid))} blocks of {warps} warps")
     with report.step(f"quantising and packing {k} x {n} weights"):
         packed = api.pack(api.quantize(weight.values, bits=problem.bits, group_size=args.group_size))
     with report.step(f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"):
         compiled = compiler.build(plan.definition, plan.candidate.config, target=device.target, line_info=True)
     x = random.standard_normal((args.m, k)).astype(np.float16)
-    blocks = int(np.prod(plan.candidate.grid))
-    if not 0 <= args.block < blocks:
-        raise ValueError(f"--block {args.block} must be 0 to {blocks - 1}: the grid is {' x '.join(map(str, plan.candidate.grid))}")
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
         prepared = backends.prepare_emulator(x, packed, problem, plan, compiled)
         trace = room.record(prepared.machine, blocks=None if blocks <= ALL_BLOCKS else (args.block,), **prepared.launch)

@@ -37,6 +37,7 @@ def prmt(a: int, b: int, selector: int) -> int:
 BITWISE = {
     "shr": lambda a, b: a >> b if b < 32 else 0, "shl": lambda a, b: a << b & WORD if b < 32 else 0, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b, "not": lambda a: ~a & WORD, "mov": lambda a: a, "lop3": lop3, "prmt": prmt,
+    "selp": lambda a, b, first: a if first else b,
 }  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def halves(value: int, text: str) -> str | None:
 def follow(trace: Trace, history: History, choice: Choice, step: int, register: str, bits: int) -> tuple[list[Step], dict, dict]:
     """A step for each instruction that handles the word: its operands and its result, bit by bit."""
     sources = {register: [1 << bit // bits for bit in range(32)]}
-    results: dict[str, tuple[int, str]] = {}
+    results: dict[str, tuple[int, str, int | None]] = {}
     links, _ = history.followed(step, register, choice.lane)
     steps = []
     for link in links:
@@ -135,10 +135,14 @@ def follow(trace: Trace, history: History, choice: Choice, step: int, register: 
             continue
         found = int(result[choice.lane])
         sources[link.register] = passed_on(ins, values, [sources.get(name) for name in names], found)
-        results[link.register] = (found, ins["text"])
+        if not any(sources[link.register]):  # nothing of the word is left in it: the other one was selected
+            del sources[link.register]
+            continue
+        factor = next((value for name, value in zip(names, values) if name not in sources), None) if ins["root"] == "mul" else None
+        results[link.register] = found, ins["text"], factor
         rows = []
         for name, value in zip(names, values):
-            if value is None or (name not in sources and immediate(name) is not None and value < 256 and ins["root"] in ("lop3", "shr", "shl")):
+            if value is None or name.startswith("%p") or (name not in sources and immediate(name) is not None and value < 256 and ins["root"] in ("lop3", "shr", "shl")):
                 continue
             rows.append(BitRow(name, value, 32, tuple(kind_of(sources[name][bit]) for bit in range(31, -1, -1)) if name in sources else (), halves(value, ins["text"]) or ""))
         rows.append(BitRow(f"= {link.register}", found, 32, tuple(kind_of(sources[link.register][bit]) for bit in range(31, -1, -1)), halves(found, ins["text"]) or ""))
@@ -174,26 +178,25 @@ def meaning(ins: dict, names: list[str], values: list) -> str:
 
 def finals(trace: Trace, history: History, choice: Choice, sources: dict, results: dict, places: list, value: int, bits: int) -> Table | Text | None:
     """For every code the halves that hold it alone after 16-bit arithmetic: the number before and after a scale."""
-    found: dict[int, list[tuple[str, str, float, str]]] = {}
-    for register, (held, text) in results.items():
+    found: dict[int, list[tuple[str, str, str, str, str]]] = {}
+    for register, (held, text, factor) in results.items():
         if halves(held, text) is None:
             continue
         for half in range(2):
             codes = sources[register][16 * half]
             if codes and not codes & codes - 1:
-                number = halves(held, text).strip("()").split(", ")[half]
-                found.setdefault(codes.bit_length() - 1, []).append((register, "low" if half == 0 else "high", float(number), text.split(".")[0]))
+                number, scale = (halves(each, text).strip("()").split(", ")[half] if each is not None else "" for each in (held, factor))
+                found.setdefault(codes.bit_length() - 1, []).append((register, "low" if half == 0 else "high", number, text.split(".")[0], scale))
     if not found:
         return None
     rows = []
     for code, first, k, n in places:
-        number = value >> first & (1 << bits) - 1
         chain = found.get(code, [])
         exact = next((each for each in chain if each[3] in ("sub", "fma")), None)
         last = chain[-1] if chain else None
-        scale = f"{last[2] / exact[2]:.6g}" if exact and last and exact is not last and exact[2] else ("" if exact is last else "-")
+        scaled = last is not None and last is not exact
         rows.append((
-            Cell(str(code), f"code {code}"), str(k), str(n), str(number), f"{exact[2]:g}" if exact else "-", scale, f"{last[2]:.6g}" if last and last is not exact else "",
+            Cell(str(code), f"code {code}"), str(k), str(n), str(value >> first & (1 << bits) - 1), exact[2] if exact else "-", last[4] if scaled else "", last[2] if scaled else "",
             f"{last[0]} {last[1]}" if last else "-",
         ))  # fmt: skip
     heads = ("code", "k", "n", "code's value", "dequantised", "times", "scaled", "in register, half")
