@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,6 +116,12 @@ class History:
                 continue
             queue += [(each, step) for each in ins["reads"] if not each.startswith("%p")]
         return None
+
+
+@functools.lru_cache(maxsize=64)
+def history_of(trace: Trace, warp: int) -> History:
+    """Made once."""
+    return History(trace, warp)
 
 
 def sums(ins: dict) -> bool:

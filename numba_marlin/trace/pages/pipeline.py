@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from numba_marlin.trace.pages.choice import Choice, size
+from numba_marlin.trace.pages.choice import Choice, element, size
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.stages import Fill, fills
+from numba_marlin.trace.traffic import copies
 from numba_marlin.views import RECORDED, Cell, Grid, Lane, Section, Span, Step, Table, Timeline
 
 KEY, TITLE = "pipeline", "The pipeline, stage by stage"
@@ -30,7 +31,18 @@ def section(trace: Trace, choice: Choice) -> Section:
         f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
         + (f" and {zeros} times with zeros (copies issued past the end of its share, so that every round is the same straight line of code)." if zeros else "."),
     )
-    return Section(KEY, TITLE, notes, (grid, timeline(found, count)), steps)
+    return Section(KEY, TITLE, notes, (grid, timeline(found, count), places(trace, choice)), steps)
+
+
+def places(trace: Trace, choice: Choice) -> Table:
+    """Where the parts of each stage lie in shared memory, and what was copied there."""
+    base, rows = trace.header["launch"]["shared_base"], []
+    for stage, parts in enumerate(trace.about["stages"]):
+        for start, stop in parts:
+            mine = [copy for copy in copies(trace, choice.block) if start <= copy.target < stop and copy.source >= 0]
+            names = ", ".join(sorted({element(trace, copy.source)[0] for copy in mine})) or "-"
+            rows.append((Cell(f"stage {stage}"), f"{start - base:,}", f"{stop - base:,}", size(stop - start), names))
+    return Table(("stage", "from byte", "to byte", "size", "holds"), tuple(rows), title="Where the stages lie in shared memory", source=RECORDED)
 
 
 def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
