@@ -76,7 +76,7 @@ def modelled(trace: Trace, choice: Choice) -> list:
     for title, uses in (("Without the pipeline: load, then multiply", without), ("With it: copies run ahead", with_it)):
         load = Lane("load", tuple(Span(*interval, f"k{use.tile}", "load") for use, interval in zip(uses, apart(uses))))
         work = Lane("multiply", tuple(Span(use.begun, use.done, f"k{use.tile}", "multiply") for use in uses))
-        figures.append(Timeline((load, work), "cycles", title=title, source=MODELLED, note=note if uses is with_it else ""))
+        figures.append(Timeline((load, work), "cycles", end_without, title=title, source=MODELLED, note=note if uses is with_it else ""))
     bars = Bars((
         Bar("without", end_without, f"{end_without:,.0f} cycles", "load"), Bar("with", end_with, f"{end_with:,.0f} cycles, {end_without / end_with:.2f} times as fast", "multiply"),
     ), title=f"Block {choice.block}, {len(works)} uses of a stage", source=MODELLED)  # fmt: skip
