@@ -4,7 +4,7 @@ The walk-through analyses D = A B^T of 2048 x 2048 x 2048 in tiles of 128 x 128 
 same tiles, and by ``block_mma``, on the PTX machine, and every byte is counted; the product is compared with the float64 one first. Nothing is timed, for nobody here has such a GPU.
 Rewrites results.jsonl, an object a kernel, and the tables in README.md.
 
-    python experiments/12_blackwell/run.py [--size 2048] [--no-record]      # 2 minutes
+    python experiments/12_blackwell/run.py [--size 2048] [--no-record]      # a minute and a half
     python experiments/12_blackwell/run.py report                           # the tables again, from results.jsonl
 """
 import argparse
