@@ -150,7 +150,9 @@ def test_every_format_and_result_of_block_mma(config):
 
 @by_name
 @pytest.mark.thorough
+@pytest.mark.timeout(1800)
 def test_both_compilers_give_the_same_bits(kernel):
+    """numba-cuda-mlir takes long over block_mma, whose many small verbs it inlines one by one."""
     pytest.importorskip("numba_cuda_mlir")
     a, b = random_operand(150, 544, "nvfp4", 11), random_operand(136, 544, "nvfp4", 12)
     assert np.array_equal(multiply(kernel, a, b), multiply(kernel, a, b, compiled_by="numba-cuda-mlir"))
