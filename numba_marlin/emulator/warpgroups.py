@@ -168,7 +168,7 @@ class Warpgroups:
             a = self._matrix(shape, first, product.a, wgmma.ROWS, before[1]) if product.a is not None else self._registers_of_a(shape, first)
             if shape.sign < 0:
                 a = a ^ np.uint16(0x8000)
-            matrix = add_products(shape.kind, np.concatenate([a, b]).T[:, :, None].copy(), wgmma.ROWS, matrix[:, :, None], self.adder)[:, :, 0]
+            matrix = add_products(shape.kind, np.concatenate([a, b])[None], wgmma.ROWS, matrix[None], self.adder)[0]
             self.checks.land(slice(first, first + wgmma.WARPS), shape.d_rows, shape.a_rows)
         if shape is not None:
             self._write(first, shape, matrix)
