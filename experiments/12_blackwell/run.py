@@ -22,6 +22,7 @@ import numpy as np  # noqa: E402
 import numba_marlin as nm  # noqa: E402
 from numba_marlin import compiler, counts  # noqa: E402
 from numba_marlin.bench.environment import commit  # noqa: E402
+from numba_marlin.block_reference import block_scaled_bounds  # noqa: E402
 from numba_marlin.emulator import Machine  # noqa: E402
 from numba_marlin.kernels import block_mma, tcgen05  # noqa: E402
 from numba_marlin.kernels.block_mma_config import BlockMmaConfig  # noqa: E402
@@ -50,10 +51,9 @@ def count_case(kernel, config, target, size):
     result, found = counts.count(machine, compiled.entry, grid=kernel.grid(config, size, size, size, BLOCKS), block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments,
                                  resident_blocks=RESIDENT)
     seconds = time.perf_counter() - start
-    left, right = (nm.dequantize(each).astype(np.float64) for each in (a, b))
-    exact, sizes = left @ right.T, np.abs(left) @ np.abs(right).T
+    exact, bound = block_scaled_bounds(a, b)
     error = np.abs(buffers["d"] - exact)
-    if not (error <= (2 * size) * 2.0**-23 * sizes + 2.0**-11 * np.abs(exact) + 2.0**-24).all():
+    if not ((exact - bound).astype(np.float16) <= buffers["d"]).all() or not (buffers["d"] <= (exact + bound).astype(np.float16)).all():
         raise SystemExit(f"{kernel.name}: wrong product, by up to {error.max()}")
     tally = found.total.tally
     return {
