@@ -10,7 +10,7 @@ from numba_marlin.emulator import BarrierMisuse, Deadlock, Machine, PendingCopyR
 from numba_marlin.kernels.block_mma_config import BlockMmaConfig
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 from numba_marlin.kernels.tcgen05_config import FORMATS, Tcgen05Config
-from tests.kernels.blackwell import BLOCK_MMA, TARGETS, TCGEN05, USUAL, bound, check_exact, exact_operand, multiply, prepare, random_operand, values
+from tests.kernels.blackwell import BLOCK_MMA, TARGETS, TCGEN05, USUAL, check_exact, check_near, exact_operand, multiply, prepare, random_operand, values
 from tests.kernels.broken import change
 
 KERNELS = [TCGEN05, BLOCK_MMA]
@@ -31,11 +31,7 @@ def test_a_block_takes_any_number_of_tiles(sms):
 
 @by_name
 def test_ordinary_data_is_within_its_bound(kernel):
-    a, b = random_operand(70, 800, "nvfp4", 1), random_operand(72, 800, "nvfp4", 2)
-    alpha = float(np.float32(a.global_scale * b.global_scale))
-    got = multiply(kernel, a, b, alpha)
-    exact = alpha * (values(a) @ values(b).T)
-    assert (np.abs(got - exact) <= bound(a, b, alpha, exact, USUAL[kernel].result)).all() and (got != exact).any()
+    check_near(kernel, random_operand(70, 800, "nvfp4", 1), random_operand(72, 800, "nvfp4", 2), alpha=0.75)
 
 
 @by_name
@@ -150,7 +146,9 @@ def test_every_format_and_result_of_block_mma(config):
 
 @by_name
 @pytest.mark.thorough
+@pytest.mark.timeout(1800)
 def test_both_compilers_give_the_same_bits(kernel):
+    """numba-cuda-mlir takes long over block_mma, whose many small verbs it inlines one by one."""
     pytest.importorskip("numba_cuda_mlir")
     a, b = random_operand(150, 544, "nvfp4", 11), random_operand(136, 544, "nvfp4", 12)
     assert np.array_equal(multiply(kernel, a, b), multiply(kernel, a, b, compiled_by="numba-cuda-mlir"))
