@@ -14,7 +14,9 @@ from variants import VARIANTS  # noqa: E402
 
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: E402
 
-CONFIGS = (BlockScaledConfig(stages=3, expanded_stages=4), BlockScaledConfig(tile_m=128, stages=4, expanded_stages=4))
+CONFIGS = (BlockScaledConfig(stages=3, expanded_stages=4, group_m=16),
+           *(BlockScaledConfig(stages=3, expanded_stages=4, group_m=16, expander_registers=each) for each in (80, 88)),
+           BlockScaledConfig(stages=4, expanded_stages=3, group_m=16, expander_registers=88))
 
 
 def compile_one(name, config):
@@ -24,7 +26,7 @@ def compile_one(name, config):
 
 def main():
     m, n, k = (int(each) for each in sys.argv[1:4]) if len(sys.argv) > 3 else (8192, 8192, 8192)
-    cells = [(name, config) for config in CONFIGS for name in VARIANTS]
+    cells = [(name, CONFIGS[0]) for name in VARIANTS] + [("whole", config) for config in CONFIGS[1:]]
     with ProcessPoolExecutor(len(cells), mp_context=get_context("fork")) as pool:
         list(pool.map(compile_one, *zip(*cells)))
     import run
@@ -36,7 +38,7 @@ def main():
     for (name, config), times in interleave(timers, 7).items():
         us = sorted(times)[len(times) // 2]
         steps = -(-config.tiles(m, n) // 132) * (k // 128)
-        print(f"{config.tile_m} x {config.tile_n}  {name:10} {us:9.1f} us  {2 * m * n * k / us / 1e6:7.1f} TFLOP/s  {us * 1e3 / steps:7.0f} ns for 128 of k")
+        print(f"{config.tile_m} x {config.tile_n}  {config.expander_registers:3} {name:10} {us:9.1f} us  {2 * m * n * k / us / 1e6:7.1f} TFLOP/s  {us * 1e3 / steps:7.0f} ns for 128 of k")
 
 
 if __name__ == "__main__":

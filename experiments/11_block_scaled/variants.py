@@ -4,14 +4,14 @@
     expand      B is expanded too
     multiply    A is expanded and multiplied by whatever the expanded stages hold
     products    the same without A's shifts and masks
-    cheap_a     everything, but A's shifts and masks are left out
+    cheap_a     everything, but A's shifts and masks are left out; cheap_b: B's; cheap_ab: both
 """
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
-from numba_marlin.kernels import block_scaled, block_scaled_multiply
+from numba_marlin.kernels import block_scaled, block_scaled_expand, block_scaled_multiply
 from numba_marlin.kernels.block_scaled import KERNEL
 from numba_marlin.kernels.tuples import repeat
 
@@ -85,11 +85,12 @@ def idle_multiply_verbs(lang, config, packed, expanded):
 
 
 def plain_numbers(lang):
-    same = lang.device(lambda word: word)
-    return SimpleNamespace(pair0=same, pair1=same, pair2=same, pair3=same)
+    same = lang.device(lambda word: (word, word))
+    return SimpleNamespace(odd_nibbles=same, even_nibbles=same)
 
 
 IDLE_EXPAND, IDLE_MULTIPLY = (block_scaled, "expand_verbs", idle_expand_verbs), (block_scaled, "multiply_verbs", idle_multiply_verbs)
+PLAIN_B = (block_scaled_expand, "number_verbs", plain_numbers)
 PLAIN = (block_scaled_multiply, "number_verbs", plain_numbers)
 
 
@@ -110,4 +111,6 @@ VARIANTS = {
     "multiply": variant("multiply", IDLE_EXPAND),
     "products": variant("products", IDLE_EXPAND, PLAIN),
     "cheap_a": variant("cheap_a", PLAIN),
+    "cheap_b": variant("cheap_b", PLAIN_B),
+    "cheap_ab": variant("cheap_ab", PLAIN, PLAIN_B),
 }

@@ -20,7 +20,7 @@ Roles, as CUTLASS's kernel for Blackwell has them, a warp or a thread each, that
 While the mma warps are in the epilogue of a tile, the others fill all stages of the next.
 """
 from numba_marlin.kernels.block_scaled_config import (
-    ALIGNMENT, EXPANDER_REGISTERS, HELPER_REGISTERS, MULTIPLIERS, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP, BlockScaledConfig,
+    ALIGNMENT, HELPER_REGISTERS, MULTIPLIERS, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP, BlockScaledConfig,
 )
 from numba_marlin.kernels.block_scaled_expand import E2M1_POWER, expand_verbs
 from numba_marlin.kernels.block_scaled_load import BOX_COLUMNS, load_verbs
@@ -55,7 +55,7 @@ def make(lang, config):
     epilogue, drain = store.epilogue, store.drain
     initialise_packed, initialise_expanded, initialise_source, initialise_tiles = packed.initialise, expanded.initialise, source.initialise, schedule.initialise
     consumer_start = packed.consumer_start
-    give_most, give_some, take_registers = ptx.setmaxnreg_dec(n=HELPER_REGISTERS), ptx.setmaxnreg_dec(n=EXPANDER_REGISTERS), ptx.setmaxnreg_inc(n=config.multiplier_registers)
+    give_most, give_some, take_registers = ptx.setmaxnreg_dec(n=HELPER_REGISTERS), ptx.setmaxnreg_dec(n=config.expander_registers), ptx.setmaxnreg_inc(n=config.multiplier_registers)
 
     @lang.device
     def initialise(shared):
