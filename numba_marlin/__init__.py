@@ -32,6 +32,8 @@ _EXPORTS = {
     "RunInfo": "backends",
     "CapabilityMissing": "errors",
     "CheckpointError": "checkpoints",
+    "BlockWeight": "formats",
+    "PackedBlocks": "formats",
     "PackedWeight": "formats",
     "QuantizedWeight": "formats",
 }

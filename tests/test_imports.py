@@ -26,7 +26,7 @@ ALLOWED = {
     "checkpoints": {"errors", "formats", "hostloops"},
     "testing": {"devices", "emulator", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
-    "counts": {"emulator"},
+    "counts": {"emulator", "layout"},
     "mutation": {"emulator"},
     "isa": set(),
     "kernels": {"layout"},

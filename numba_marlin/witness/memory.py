@@ -18,7 +18,7 @@ REGISTER = {"u16": "b16", "u32": "b32", "i32": "b32", "u64": "b64", "f32": "f32"
 POLICY = "create_policy_evict_first"
 COUNTERS = 4096  # words that red adds to, so that lanes meet
 KINDS = [f"{kind}_{width}" for kind in ("ld_shared", "ld_global", "st_shared", "st_global") for width in ("b16", "b32", "v2_b32", "v2_f32", "v4_b32", "v4_f32")]
-NAMES = (*KINDS, "st_global_b8", "ld_acquire_gpu", "st_release_gpu", "atom_add_acq_rel_gpu", "red_relaxed_gpu_add", "red_release_gpu_add", "ld_shared_cluster_v4_f32", "st_shared_cluster_v4_f32",
+NAMES = (*KINDS, "st_global_b8", "ld_global_f32", "ld_acquire_gpu", "st_release_gpu", "atom_add_acq_rel_gpu", "red_relaxed_gpu_add", "red_release_gpu_add", "ld_shared_cluster_v4_f32", "st_shared_cluster_v4_f32",
          *(f"cp_async_16{kind}" for kind in ("", "_pred", "_zfill", "_hint", "_pred_hint", "_zfill_hint", "_evict_first", "_evict_first_pred", "_evict_first_zfill")),
          "ldmatrix_x1", "ldmatrix_x2", "ldmatrix_x4", "ldmatrix_x4_trans", "stmatrix_x4", "stmatrix_x4_trans", "shfl_sync_idx", "shfl_sync_bfly", "elect_sync", "bar_warp_sync", "bar_sync")
 NOTES = {"elect_sync": "which lane is elected is left open by the ISA", "atom_add_acq_rel_gpu": "a word a lane: the order of lanes is left open by the ISA",

@@ -123,7 +123,7 @@ def test_numbers_of_another_kind_must_be_quantised_anew():
         assert find_stored(name).losses(weight) == ()
         with pytest.raises(ValueError, match="quantise anew"):
             find_stored("fp8" if name != "fp8" and "fp8" not in name else "mxfp4-pack-quantized").losses(weight)
-    with pytest.raises(TypeError, match="must be a QuantizedWeight or a PackedWeight"):
+    with pytest.raises(TypeError, match="must be a QuantizedWeight, a BlockWeight, or one of them packed"):
         dequantize("weight")
     assert isinstance(integers, QuantizedWeight)
 
