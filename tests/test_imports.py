@@ -15,7 +15,7 @@ from numba_marlin.heuristics import Problem
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "block_reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "block_reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints", "sizes", "trace", "views"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
@@ -24,6 +24,9 @@ ALLOWED = {
     "block_reference": {"formats", "quantize", "reference"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops"},
+    "views": set(),
+    "sizes": {"devices"},
+    "trace": {"counts", "devices", "emulator", "formats", "layout", "sizes", "views"},
     "testing": {"devices", "emulator", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
     "counts": {"emulator", "layout"},
