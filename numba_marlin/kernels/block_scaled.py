@@ -77,16 +77,21 @@ def make(lang, config):
                 load_source(shared, c_map, sizes)
 
     @lang.device
+    def place_of(thread):
+        """(warpgroup, warp in it, lane)"""
+        return uint32(thread // uint32(WARPGROUP)), uint32(thread // uint32(32) % uint32(WARPS)), uint32(thread % uint32(32))
+
+    @lang.device
     def multiply_tiles(shared, outputs, sizes):
-        thread = ptx.tid_x()
-        lane = uint32(thread % uint32(32))
-        lane_place = uint32(thread // uint32(WARPGROUP)), uint32(thread // uint32(32) % uint32(WARPS)), lane
+        lane_place = place_of(ptx.tid_x())
+        lane = lane_place[2]
         places, source_place = (consumer_start(), consumer_start()), consumer_start()
         steps = counts(sizes)[2]
         tile, next_tile = fetch_together(shared, start(), lane)
         while tile != uint32(NO_TILE):
             places, sums = multiply_steps(shared, places, steps, lane_place)
-            source_place = epilogue(shared, sums, outputs, tile, source_place, sizes, lane_place)
+            own_place = place_of(ptx.opaque_u32(ptx.tid_x()))  # made anew: addresses made of it would else be kept in registers that the products need
+            source_place = epilogue(shared, sums, outputs, tile, source_place, sizes, own_place)
             tile, next_tile = fetch_together(shared, next_tile, lane)
         drain(lane_place)
 

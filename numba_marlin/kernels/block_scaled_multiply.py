@@ -1,9 +1,9 @@
 """The role of the block-scaled kernel (``block_scaled``) that multiplies: A from packed stages into registers, B from expanded stages, to the tensor cores.
 
 A warpgroup has ``words`` blocks of 64 rows of A, a warp 16 rows of each, a lane rows g and g + 8 of those, of which it expands share t (``block_scaled_expand`` says
-which codes these are). ``sums``: a tuple with the accumulators of each m64 block. A k16 row is one wgmma group. While two are in flight the next row is expanded, into a
-third set of registers: were it expanded with one in flight, both warpgroups, which keep in step, would leave the tensor cores idle at the same time (650 TFLOP/s where
-... follow). A packed stage is given back as soon as it is in registers, an expanded one when the first product of the next is under way.
+which codes these are). ``sums``: a tuple with the accumulators of each m64 block. A k16 row is one wgmma group. The next row is expanded, into a third set of registers,
+while two are in flight: with one, both warpgroups, which keep in step, leave the tensor cores idle at the same time. A packed stage is given back as soon as it is in
+registers, an expanded one when the first products of the next are under way.
 
 ``lane_place``: (warpgroup, warp in it, lane).
 """
@@ -15,6 +15,7 @@ from numba_marlin.kernels.block_scaled_schedule import ALL_LANES
 from numba_marlin.kernels.tuples import for_each, map_each, numbered, repeat, together
 
 DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)  # 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)
+IN_FLIGHT = 2  # k16 rows that are multiplied while the next one is expanded
 ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
 
 
@@ -30,7 +31,7 @@ def multiply_verbs(lang, config, packed, expanded):
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
     wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=config.tile_n)
     keep_sums, keep_fragment = ptx.keep_f32(width=ACCUMULATORS), ptx.keep_u32(width=4)
-    wait_for_last_but_one, wait_for_all = ptx.wgmma_wait_group(n=1), ptx.wgmma_wait_group(n=0)
+    wait_for_all_but_two, wait_for_all = ptx.wgmma_wait_group(n=IN_FLIGHT), ptx.wgmma_wait_group(n=0)
     zero = repeat(lang, WORDS, ptx.zero_f32(width=ACCUMULATORS))
     multiply = together(lang, WORDS, 1, lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)))
     keep = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
@@ -90,17 +91,16 @@ def multiply_verbs(lang, config, packed, expanded):
         return uint64(uint32(ptx.shfl_sync_idx(stage, uint32(0)) & uint32(0x3FFFF)) >> uint32(4)) | uint64(DESCRIPTOR_HIGH)
 
     def then(row):
-        """-> device function (sums, a, previous, rows, descriptor) -> (sums, the next row's fragments): multiplies k16 row ``row`` by what ``a`` holds, and expands the
-        next row while this product and the one before, of ``previous``, are under way; the latter has ended when it returns."""
+        """-> device function (sums, a, before_last, rows, descriptor) -> (sums, the next row's fragments): multiplies k16 row ``row`` by what ``a`` holds; expands the next
+        row when the product of ``before_last``, two rows back, has ended."""
         spread, offset = spread_row(row + 1), row % 4 * ROW_DESCRIPTORS
 
         @lang.device
-        def go_on(sums, a, previous, rows, descriptor):
+        def go_on(sums, a, before_last, rows, descriptor):
             sums = start(sums, a, descriptor + uint64(offset))
-            following = pin(spread(rows, uint32(0)), uint32(0))
-            wait_for_last_but_one()
-            keep_fragments(previous, uint32(0))
-            return sums, following
+            wait_for_all_but_two()
+            keep_fragments(before_last, uint32(0))
+            return sums, pin(spread(rows, uint32(0)), uint32(0))
 
         return go_on
 
@@ -128,34 +128,35 @@ def multiply_verbs(lang, config, packed, expanded):
     def multiply_steps(shared, places, steps, lane_place):
         place, target = places
         leader = lane_place[2] == uint32(0)
-        sums, a7 = zero(), no_fragments()
+        sums, a6, a7 = zero(), no_fragments(), no_fragments()
         rows, a0 = take_packed(shared, place, lane_place)
         before, begun = target, False
         while steps != uint32(0):
             descriptor = open_expanded(shared, target)
-            sums, a1 = after0(sums, a0, a7, rows, descriptor)
+            sums, a1 = after0(sums, a0, a6, rows, descriptor)
+            sums, a2 = after1(sums, a1, a7, rows, descriptor)
             give_back(shared, before, leader and begun)
-            sums, a2 = after1(sums, a1, a0, rows, descriptor)
-            sums, a3 = after2(sums, a2, a1, rows, descriptor)
-            sums, a4 = after3(sums, a3, a2, rows, descriptor)
+            sums, a3 = after2(sums, a2, a0, rows, descriptor)
+            sums, a4 = after3(sums, a3, a1, rows, descriptor)
             before, target = target, advance_expanded(target)
             descriptor = open_expanded(shared, target)
-            sums, a5 = after4(sums, a4, a3, rows, descriptor)
+            sums, a5 = after4(sums, a4, a2, rows, descriptor)
+            sums, a6 = after5(sums, a5, a3, rows, descriptor)
             give_back(shared, before, leader)
-            sums, a6 = after5(sums, a5, a4, rows, descriptor)
-            sums, a7 = after6(sums, a6, a5, rows, descriptor)
+            sums, a7 = after6(sums, a6, a4, rows, descriptor)
             sums = start(sums, a7, descriptor + uint64(3 * ROW_DESCRIPTORS))
             ptx.bar_warp_sync(uint32(ALL_LANES))
             if leader:
                 release(shared + uint32(BARRIERS), place)
             place = advance(place)
             steps = uint32(steps - uint32(1))
+            wait_for_all_but_two()
+            keep_fragments(a5, uint32(0))
             if steps != uint32(0):
                 rows, a0 = take_packed(shared, place, lane_place)
-            wait_for_last_but_one()
-            keep_fragments(a6, uint32(0))
             before, target, begun = target, advance_expanded(target), True
         wait_for_all()
+        keep_fragments(a6, uint32(0))
         keep_fragments(a7, uint32(0))
         give_back(shared, before, leader and begun)
         return (place, target), keep(sums, uint32(0))
