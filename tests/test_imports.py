@@ -15,7 +15,7 @@ from numba_marlin.heuristics import Problem
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints", "views"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
@@ -23,6 +23,7 @@ ALLOWED = {
     "reference": {"formats", "quantize"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops"},
+    "views": set(),
     "testing": {"devices", "emulator", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
     "counts": {"emulator"},
