@@ -28,6 +28,7 @@ VERBS = {
     "machine": "numba_marlin.cli.machine",
     "quantize": "numba_marlin.cli.quantize",
     "verify": "numba_marlin.cli.verify",
+    "unpack": "numba_marlin.cli.unpack",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
