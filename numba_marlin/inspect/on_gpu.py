@@ -1,7 +1,7 @@
 """A kernel on this machine's GPU, looked at: its time, and where its warps spend it. Needs torch.
 
-``observe(problem, candidate)`` -> ``Observation``. The plain kernel, the instrumented build of it and cuBLAS are timed in the same rounds, cold L2 (``bench``); the last launches of the
-instrumented one are read. Both builds come from the same PTX with line numbers, which change no instruction.
+``observe(problem, candidate)`` -> ``Observation``. The plain kernel, its two instrumented builds (``totals``: how long in each section; ``recorder``: when) and cuBLAS are timed in the same rounds,
+cold L2 (``bench``). Totals are read after every round, events once. All builds come from the same PTX with line numbers, which change no instruction.
 """
 
 from __future__ import annotations
@@ -10,45 +10,75 @@ import math
 import statistics
 from dataclasses import dataclass
 
-
 from numba_marlin import compiler, driver, launch
 from numba_marlin.bench import contenders, operands
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.measure import checked, least_launches
 from numba_marlin.bench.timing import GraphTimer, interleave, torch_on_gpu
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
-from numba_marlin.inspect import recorder, records
+from numba_marlin.inspect import recorder, records, totals
 
 CAPACITY = 4088  # sections a warp: slots of 32 KiB
-LAUNCHES = 8  # read: the last of a replay
-MOST_BYTES = 2 << 30  # of their buffers
+LAUNCHES, READ = 8, 64  # launches of a replay, its last, of which events and totals are kept
+MOST_BYTES = 2 << 30  # of the buffers
 ROUNDS = 9
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """us: of the plain kernel, of the instrumented one, of cuBLAS, medians of the rounds; ``rounds`` of the plain one. recordings: of launches that followed each other."""
+    """us: of the plain kernel, its instrumented builds and cuBLAS, medians of the rounds; ``rounds`` of the plain one. shares_us: where the time of a launch goes, medians of the rounds;
+    recordings: of launches that followed each other. light, detailed: the builds that gave the one and the other."""
 
     problem: Problem
     candidate: Candidate
     compiled: object
-    instrumented: recorder.Instrumented
+    light: recorder.Instrumented
+    detailed: recorder.Instrumented
     us: float
-    instrumented_us: float
+    light_us: float
+    detailed_us: float
     cublas_us: float
     rounds: tuple[float, ...]
+    shares_us: dict[str, float]
     recordings: tuple[records.Recording, ...]
     clocks: dict | None
     resident_blocks: int
 
     @property
     def timeline_us(self) -> float:
-        """What the parts of the timeline add up to."""
-        return sum(records.shares(list(self.recordings)).values()) / 1e3
+        """What the parts add up to."""
+        return sum(self.shares_us.values())
+
+
+class Buffers:
+    """Memory for the records of ``count`` launches; launch ``index`` of a graph writes to number ``index % count``."""
+
+    def __init__(self, torch, build: recorder.Instrumented, blocks: int, count: int) -> None:
+        self.build, self.blocks, self.count, self.nbytes = build, blocks, count, build.nbytes(blocks)
+        self.memory = torch.zeros(count * self.nbytes + build.slot_bytes, dtype=torch.uint8, device="cuda")
+        self.offset = -self.memory.data_ptr() % build.slot_bytes
 
     @property
-    def overhead(self) -> float:
-        return self.instrumented_us / self.us - 1
+    def arguments(self) -> tuple[tuple[int], ...]:
+        return tuple((self.memory.data_ptr() + self.offset + number * self.nbytes,) for number in range(self.count))
+
+    def read(self, raw, launches: int) -> list:
+        """What ``raw`` makes of the last launches of a graph of so many, in order."""
+        host = self.memory.cpu().numpy()[self.offset :]
+        numbers = [index % self.count for index in range(max(0, launches - self.count), launches)]
+        return [raw(host[number * self.nbytes : (number + 1) * self.nbytes], self.build, self.blocks) for number in numbers]
+
+
+class ReadTimer:
+    """A GraphTimer whose records are read after every replay: ``found`` has ``shares`` of each."""
+
+    def __init__(self, timer: GraphTimer, buffers: Buffers) -> None:
+        self.timer, self.buffers, self.found = timer, buffers, []
+
+    def replay(self, during=None) -> float:
+        us = self.timer.replay(during)
+        self.found.append(totals.shares(totals.align(self.buffers.read(totals.raw, self.timer.launches))))
+        return us
 
 
 def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capacity: int = CAPACITY) -> Observation:
@@ -58,36 +88,28 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     definition, config = find_kernel(candidate.kernel), candidate.config
     ordinal = torch.cuda.current_device()
     compiled = compiler.build(definition, config, target=driver.describe(ordinal).target, line_info=True)
-    instrumented = recorder.instrument(compiled, capacity)
     blocks = math.prod(candidate.grid)
-    count = max(3, min(LAUNCHES, MOST_BYTES // instrumented.nbytes(blocks)))
-    memory, addresses = _buffers(torch, instrumented, blocks, count)
+    builds = {"light": totals.instrument(compiled), "detailed": recorder.instrument(compiled, capacity)}
+    counts = {"light": READ, "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
+    buffers = {name: Buffers(torch, build, blocks, counts[name]) for name, build in builds.items()}
     weights = operands.random_weights(problem)
     batch = operands.random_batch(weights, problem.m)
-    plain = contenders.kernel(problem, candidate, weights, batch, compiled=compiled)
-    recorded = contenders.kernel(problem, candidate, weights, batch, compiled=instrumented.compiled, more=tuple((address,) for address in addresses))
-    peer = contenders.cublas(weights, batch)
-    for each in (plain, recorded):
+    entrants = {"plain": contenders.kernel(problem, candidate, weights, batch, compiled=compiled)}
+    entrants |= {name: contenders.kernel(problem, candidate, weights, batch, compiled=build.compiled, more=buffers[name].arguments) for name, build in builds.items()}
+    for each in entrants.values():
         checked(each, batch)
+    entrants["cublas"] = contenders.cublas(weights, batch)
     clocks = ClockWatch()
     clocks.settle()
-    timers = {name: GraphTimer(each.launch, least=max(count, least_launches(each))) for name, each in (("plain", plain), ("recorded", recorded), ("cublas", peer))}
+    timers: dict = {name: GraphTimer(each.launch, least=max(8, least_launches(each))) for name, each in entrants.items()}
+    timers["light"] = ReadTimer(timers["light"], buffers["light"])
     times = interleave(timers, rounds, clocks.sample)
-    timers["recorded"].replay()
-    torch.cuda.synchronize()
-    last = timers["recorded"].launches
-    read = [memory[addresses[index % count] - memory.data_ptr():][: instrumented.nbytes(blocks)].cpu().numpy() for index in range(last - count, last)]
-    found = records.align([records.raw(each, instrumented, blocks) for each in read])
+    recordings = records.align(buffers["detailed"].read(records.raw, timers["detailed"].launches))
     us = {name: statistics.median(each) for name, each in times.items()}
+    found = timers["light"].found
+    shares = {name: statistics.median(each[name] for each in found) / 1e3 for name in found[0]}
     resident = launch.launcher(compiled, ordinal, **definition.launch_options(config)).resident_blocks
     return Observation(
-        problem, candidate, compiled, instrumented, us["plain"], us["recorded"], us["cublas"], tuple(times["plain"]), tuple(found), clocks.summary(), resident,
+        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["light"], us["detailed"], us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
+        clocks.summary(), resident,
     )
-
-
-def _buffers(torch, instrumented: recorder.Instrumented, blocks: int, count: int):
-    """(one tensor, the addresses in it of a buffer for each launch)."""
-    slot = instrumented.slot_bytes
-    memory = torch.zeros(count * instrumented.nbytes(blocks) + slot, dtype=torch.uint8, device="cuda")
-    first = memory.data_ptr() + -memory.data_ptr() % slot
-    return memory, [first + index * instrumented.nbytes(blocks) for index in range(count)]

@@ -14,6 +14,7 @@ The kernel must have been compiled with ``line_info``. ``records`` reads the buf
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from numba_marlin.compiler import TARGETS, CompiledKernel
@@ -46,39 +47,51 @@ class Instrumented:
 
 def instrument(compiled: CompiledKernel, capacity: int = CAPACITY) -> Instrumented:
     """ValueError if the capacity does not fill a power of two with the header, or the PTX has no line numbers."""
-    from numba_marlin.compiler.assemble import assemble
-
     slot_bytes = HEADER_BYTES + EVENT_BYTES * capacity
     if slot_bytes & (slot_bytes - 1) or capacity < 1:
         raise ValueError(f"capacity={capacity}: a slot of {HEADER_BYTES} + {EVENT_BYTES} * capacity bytes must be a power of two")
     ptx, count = instrumented_text(compiled.ptx, compiled.entry, len(compiled.parameters), -(-compiled.threads // 32), slot_bytes)
+    return Instrumented(rebuilt(compiled, ptx), count, slot_bytes)
+
+
+def rebuilt(compiled: CompiledKernel, ptx: str) -> CompiledKernel:
+    """``compiled`` from the edited PTX, with the recorder's parameter."""
+    from numba_marlin.compiler.assemble import assemble
+
     cubin, resources = assemble(ptx, TARGETS[compiled.target])
-    changed = replace(compiled, ptx=ptx, cubin=cubin, resources=resources, parameters=(*compiled.parameters, (PARAMETER, "u64")), key="", from_cache=False)
-    return Instrumented(changed, count, slot_bytes)
+    return replace(compiled, ptx=ptx, cubin=cubin, resources=resources, parameters=(*compiled.parameters, (PARAMETER, "u64")), key="", from_cache=False)
 
 
 def instrumented_text(ptx: str, entry: str, parameters: int, warps: int, slot_bytes: int) -> tuple[str, int]:
     """(PTX that records, in how many places)."""
+    name = f"{entry}_param_{parameters}"
+    return edited(
+        ptx, entry, name, lambda found: _prologue(name, warps, slot_bytes), lambda mark: _mark(name, NUMBER[mark.section], mark.sure, slot_bytes),
+        lambda: _epilogue(name, slot_bytes),
+    )
+
+
+def edited(ptx: str, entry: str, parameter: str, first: Callable, at_mark: Callable, last: Callable) -> tuple[str, int]:
+    """(PTX with one more parameter of 64 bits: ``first(marks)`` before the first instruction, ``at_mark(mark)`` before every mark's, ``last()`` before ret; how many marks)."""
     machine = Machine(ptx)
     kernel = machine.kernel(entry)
     if not any(ins.inlined or ins.source for ins in kernel.instructions):
         raise ValueError(f"PTX of {entry} has no line numbers: compile with line_info=True")
-    name = f"{entry}_param_{parameters}"
     found = marks(machine.module, kernel)
     before: dict[int, list[str]] = {}
-    before.setdefault(kernel.instructions[0].line, []).append(_prologue(name, warps, slot_bytes))
+    before.setdefault(kernel.instructions[0].line, []).append(first(found))
     for mark in found:
-        before.setdefault(kernel.instructions[mark.pc].line, []).append(_mark(name, NUMBER[mark.section], mark.sure, slot_bytes))
+        before.setdefault(kernel.instructions[mark.pc].line, []).append(at_mark(mark))
     for ins in kernel.instructions:
         if ins.root in ("ret", "exit"):
             if ins.guard is not None:
                 raise ValueError(f"PTX line {ins.line}: {ins.text} under a condition cannot be recorded")
-            before.setdefault(ins.line, []).append(_epilogue(name, slot_bytes))
+            before.setdefault(ins.line, []).append(last())
     lines = ptx.splitlines(keepends=True)
     text = "".join("".join(before.get(number, ())) + line for number, line in enumerate(lines, start=1))
     start = text.index(f".entry {entry}(")
     end = text.index(")", start)
-    return text[:end].rstrip() + f",\n\t.param .u64 {name}\n" + text[end:], len(found)
+    return text[:end].rstrip() + f",\n\t.param .u64 {parameter}\n" + text[end:], len(found)
 
 
 def _prologue(name: str, warps: int, slot_bytes: int) -> str:
@@ -123,7 +136,7 @@ def _mark(name: str, number: int, sure: bool, slot_bytes: int) -> str:
     condition = "" if sure else f"	setp.ne.and.u32 %nmr_p, %nmr_now, {number}, %nmr_p;\n"
     return f"""	and.b32 %nmr_a, %nmr_at, {slot_bytes - 1};
 	setp.lt.u32 %nmr_p, %nmr_a, {slot_bytes - EVENT_BYTES};
-{condition}	mov.u32 %nmr_a, %clock;
+{condition}	@%nmr_p mov.u32 %nmr_a, %clock;
 	ld.param.u64 %nmr_to, [{name}];
 	cvt.u64.u32 %nmr_t, %nmr_at;
 	add.u64 %nmr_to, %nmr_to, %nmr_t;

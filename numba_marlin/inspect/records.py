@@ -18,7 +18,7 @@ import numpy as np
 from numba_marlin.inspect.recorder import EVENT_BYTES, HEADER_BYTES, Instrumented
 from numba_marlin.inspect.sections import NUMBER, SECTIONS, START
 
-LAUNCH, TAIL, UNRECORDED = "launch", "tail", "unrecorded"
+LAUNCH, TAIL, UNRECORDED, RECORDER = "launch", "tail", "unrecorded", "recorder"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,12 @@ NOTHING = 0xFFFFFFFF
 
 def align(raws: list[Raw]) -> list[Recording]:
     """Recordings of launches that followed each other, on one axis of time whose zero is the first warp's start."""
+    lines = lines_of(raws)
+    return [_aligned(each, lines) for each in raws]
+
+
+def lines_of(raws: list[Raw]) -> dict:
+    """Multiprocessor -> (clock of its first warp's start, ns a tick, ns of that start)."""
     smid = np.concatenate([each.header["smid"] for each in raws])
     origin = min(int(each.header["timer0"].min()) for each in raws)
     lines = {}
@@ -94,14 +100,19 @@ def align(raws: list[Raw]) -> list[Recording]:
         spread = ((x - x.mean()) ** 2).sum()
         slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread else 1.0
         lines[number] = base, slope, float(y.mean() - slope * x.mean())
-    return [_aligned(each, lines) for each in raws]
+    return lines
+
+
+def on_line(header: np.ndarray, lines: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(start, end, ns a tick) of every warp."""
+    base, slope, offset = (np.array([lines[number][i] for number in header["smid"].tolist()]) for i in range(3))
+    start, end = ((header[name] - base.astype(np.uint64)).astype(np.float64) * slope + offset for name in ("clock0", "clock1"))
+    return start, end, slope
 
 
 def _aligned(each: Raw, lines: dict) -> Recording:
     header = each.header
-    base, slope, offset = (np.array([lines[number][i] for number in header["smid"].tolist()]) for i in range(3))
-    clock0, clock1 = ((header[name] - base.astype(np.uint64)).astype(np.float64) for name in ("clock0", "clock1"))
-    start, end = clock0 * slope + offset, clock1 * slope + offset
+    start, end, slope = on_line(header, lines)
     since = (each.events[:, :, 0] - header["clock0"].astype(np.uint32)[:, None]).astype(np.float64)  # modulo 2**32
     section = np.where(each.events[:, :, 1] == NOTHING, -1, each.events[:, :, 1].astype(np.int64)).astype(np.int8)
     begin = np.where(section < 0, end[:, None], start[:, None] + since * slope[:, None])

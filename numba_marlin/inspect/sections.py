@@ -66,11 +66,16 @@ _OF_CLASS = {TENSOR: "multiply", COPY: "copy"}
 
 @dataclass(frozen=True)
 class Mark:
-    """Before ``pc`` section ``section`` begins; ``sure``: it cannot have begun already, whatever way control came."""
+    """Before ``pc`` section ``section`` begins; ``before``: those that may end there, depending on the way that control came."""
 
     pc: int
     section: str
-    sure: bool
+    before: frozenset[str]
+
+    @property
+    def sure(self) -> bool:
+        """Whether it cannot have begun already."""
+        return self.section not in self.before
 
 
 def stacks(module: Module, kernel: Kernel) -> list[tuple[str, ...]]:
@@ -127,6 +132,9 @@ def anchors(module: Module, kernel: Kernel) -> list[str | None]:
         if section is None and class_of(ins) in _ANCHORS and ins.root != "createpolicy":
             section = _of(ins, stack)
         found.append(section)
+    for pc in range(1, len(found)):  # what comes behind the wait for the kernel before is this launch's own time, and begins at once
+        if found[pc - 1] == "wait_kernel" and found[pc] is None:
+            found[pc] = START
     return found
 
 
@@ -151,7 +159,7 @@ def marks(module: Module, kernel: Kernel) -> list[Mark]:
         state = entering[start]
         for pc in range(start, kernel.blocks[start].stop):
             if at[pc] and state != {at[pc]}:
-                found.append(Mark(pc, at[pc], at[pc] not in state))
+                found.append(Mark(pc, at[pc], frozenset(state)))
             if at[pc]:
                 state = {at[pc]}
     return found
