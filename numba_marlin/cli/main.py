@@ -29,6 +29,7 @@ VERBS = {
     "quantize": "numba_marlin.cli.quantize",
     "verify": "numba_marlin.cli.verify",
     "unpack": "numba_marlin.cli.unpack",
+    "profile": "numba_marlin.cli.profile",
     "watch": "numba_marlin.cli.watch",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,

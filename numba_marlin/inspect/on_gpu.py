@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from dataclasses import dataclass
 
 from numba_marlin import compiler, driver, launch
@@ -15,13 +16,16 @@ from numba_marlin.bench import contenders, operands
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.measure import checked, least_launches
 from numba_marlin.bench.timing import GraphTimer, interleave, torch_on_gpu
+from numba_marlin.errors import CapabilityMissing
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
 from numba_marlin.inspect import recorder, records, totals
+from numba_marlin.inspect.device_state import Monitor
 
 CAPACITY = 4088  # sections a warp: slots of 32 KiB
 LAUNCHES, READ = 8, 64  # launches of a replay, its last, of which events and totals are kept
 MOST_BYTES = 2 << 30  # of the buffers
 ROUNDS = 9
+WATCHED = 1.6  # seconds of launches that NVML looks at
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,7 @@ class Observation:
     recordings: tuple[records.Recording, ...]
     clocks: dict | None
     resident_blocks: int
+    state: dict
 
     @property
     def timeline_us(self) -> float:
@@ -109,7 +114,29 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     found = timers["light"].found
     shares = {name: statistics.median(each[name] for each in found) / 1e3 for name in found[0]}
     resident = launch.launcher(compiled, ordinal, **definition.launch_options(config)).resident_blocks
+    state = watched(timers["plain"].replay, uuid_of(torch, ordinal))
     return Observation(
         problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["light"], us["detailed"], us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
-        clocks.summary(), resident,
+        clocks.summary(), resident, state,
     )
+
+
+def watched(work, uuid: str | None, seconds: float = WATCHED, samples: int = 8) -> dict:
+    """What NVML says while ``work()`` is done again and again: {"name", "samples", "missing", "throttle", "sm_mhz"}, or {"missing": why not}."""
+    try:
+        monitor = Monitor(uuid=uuid)
+    except CapabilityMissing as error:
+        return {"missing": str(error)}
+    found, start = [], time.monotonic()
+    while len(found) < samples:
+        while time.monotonic() - start < (len(found) + 1) * seconds / samples:
+            work()
+        found.append(monitor.sample())
+    monitor.close()
+    throttle = list(dict.fromkeys(reason for each in found for reason in each.throttle))
+    return {"name": monitor.name, "samples": [each.to_dict() for each in found], "missing": monitor.missing, "throttle": throttle, "sm_mhz": found[-1].values.get("sm_mhz")}
+
+
+def uuid_of(torch, ordinal: int) -> str | None:
+    uuid = getattr(torch.cuda.get_device_properties(ordinal), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"

@@ -15,10 +15,12 @@ from numba_marlin import compiler, counts
 from numba_marlin.devices import Device
 from numba_marlin.emulator import Machine
 from numba_marlin.formats import PackedWeight
+from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
-from numba_marlin.inspect import recorder, records, sections
+from numba_marlin.inspect import access, recorder, records, sections
+from numba_marlin.inspect.words import Layer
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
 COST = {"naive": 0.42}  # warp instructions a multiply-add, seen; the others pay for whole tiles of 16 rows
@@ -29,7 +31,7 @@ CAPACITY = 1016
 @dataclass(frozen=True, eq=False)
 class Counted:
     """part: the problem that ran, on ``sms`` multiprocessors, ``grid``; sections: of every pc; counts: of ``part``. recording: of the instrumented build, in warp instructions of the machine, not in
-    time. weight: what was multiplied."""
+    time. weight: what was multiplied; kernel: the parsed one; first: its first memory accesses (``access``); word: one word of the weight taken apart (``words``), None where the format has no such thing."""
 
     problem: Problem
     part: Problem
@@ -43,6 +45,9 @@ class Counted:
     sections: tuple[str, ...]
     recording: records.Recording
     weight: PackedWeight
+    kernel: object
+    first: list
+    word: dict | None
 
     @property
     def whole(self) -> bool:
@@ -63,13 +68,23 @@ def observe(problem: Problem, candidate: Candidate, device: Device, compiled=Non
     start = machine.memory.buffer(buffer, name=recorder.PARAMETER, readonly=False).address
     pad = -start % instrumented.slot_bytes
     machine, arguments = launch.on(machine, (start + pad,))
-    machine.run(compiled.entry, args=arguments, **launch.shape)
+    first = access.FirstAccesses("%nmr_to")
+    machine.run(compiled.entry, args=arguments, watch=first, requests=first, **launch.shape)
     recording = records.align([records.raw(buffer[pad:], instrumented, math.prod(launch.grid))])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
     of_pc = sections.sections(counting.module, counting.kernel(compiled.entry))
     return Counted(
         problem, part, factor, sms, launch.grid, candidate, compiled, instrumented, found, tuple(of_pc), recording, launch.weight,
+        counting.kernel(compiled.entry), first.found, word_of(launch.weight),
     )
+
+
+def word_of(weight: PackedWeight) -> dict | None:
+    """The first word of the weight, bit by bit."""
+    if weight.n != weight.n_packed or weight.zeros_kind == "float16":
+        return None
+    zeros = {} if weight.zeros is None else {"qzeros": weight.zeros}
+    return Layer(find_stored("vllm-marlin"), {"qweight": weight.qweight, "scales": weight.scales, **zeros}).word("qweight", 0, 0).to_dict()
 
 
 def cut(problem: Problem, candidate: Candidate, device: Device, work: float = WORK) -> tuple[Problem, int]:
