@@ -86,47 +86,6 @@ SPECIFICATIONS = (
 MODEL = Device("PTX machine", 4, (9, 0), 227 * KB, None, "model")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a device holds at once, and its peaks: a multiprocessor's warps, blocks, registers (of 32 bits) and shared memory (bytes, 1 KiB of which each block costs beside its own), L2 and
-    memory in bytes, operations/s of dense fp16 tensor cores that add in fp32, and the SM clock in MHz that goes with them; None where nobody says. ``source`` as a Device's."""
-
-    warps: int
-    blocks: int
-    registers: int
-    shared_bytes: int
-    l2_bytes: int | None = None
-    memory_bytes: int | None = None
-    tensor_flops: float | None = None
-    clock_mhz: int | None = None
-    source: str = "spec"
-
-
-BLOCK_SHARED_BYTES = KB  # the system's, of every block: CUDA programming guide, "Shared memory" of compute capability 8.x and later
-REGISTER_UNIT = 256  # registers are handed out to a warp in multiples of this
-
-# Per compute capability, the same table of the guide: warps, blocks, registers and shared memory of a multiprocessor.
-_OF_CAPABILITY = {
-    (8, 0): (64, 32, 65536, 164 * KB), (8, 6): (48, 16, 65536, 100 * KB), (8, 9): (48, 24, 65536, 100 * KB), (9, 0): (64, 32, 65536, 228 * KB),
-    (10, 0): (64, 32, 65536, 228 * KB), (12, 0): (48, 24, 65536, 100 * KB),
-}  # fmt: skip
-# Per device, the makers' data sheets: MB of L2, GB of memory, TFLOP/s of dense fp16 with fp32 sums, boost clock. (An A100 has 40 MB of L2.)
-_OF_NAME = {
-    "A100": (40, 80, 312, 1410), "A10": (6, 24, 125, 1695), "RTX 3090": (6, 24, 71, 1695), "L40S": (96, 48, 362, 2520), "RTX 4090": (72, 24, 165, 2520),
-    "H100": (50, 80, 989, 1830), "H200": (60, 141, 989, 1830), "B200": (126, 180, 2250, 1965), "RTX 5090": (96, 32, 209, 2407),
-}  # fmt: skip
-
-
-def limits(device: Device) -> Limits:
-    """Of ``device``, by the tables; those of its compute capability alone if its name is not in them. (``driver.limits`` asks a real one.)"""
-    nearest = max((each for each in _OF_CAPABILITY if each <= device.compute_capability), default=(8, 0))
-    known = [name for name in _OF_NAME if name in device.name]
-    if not known:
-        return Limits(*_OF_CAPABILITY[nearest])
-    l2, memory, tflops, clock = _OF_NAME[max(known, key=len)]
-    return Limits(*_OF_CAPABILITY[nearest], l2 << 20, memory * 10**9, tflops * 1e12, clock)
-
-
 def names() -> tuple[str, ...]:
     return tuple(each.name for each in SPECIFICATIONS) + ("model",)
 

@@ -15,7 +15,7 @@ DEMO = (16, 4096, 4096)
 
 
 def add_arguments(parser) -> None:
-    from numba_marlin.cli.pages import add_arguments as add_page_arguments
+    from numba_marlin.cli.pages import add_page_arguments, add_view_argument
 
     parser.add_argument("--demo", action="store_true", help=f"a problem to look at: m={DEMO[0]}, n={DEMO[1]}, k={DEMO[2]}")
     parser.add_argument("--m", type=int, metavar="M", help="rows of activations")
@@ -27,8 +27,8 @@ def add_arguments(parser) -> None:
     parser.add_argument("--save", metavar="RUN.json", help="keep the profile, to open or compare it later")
     parser.add_argument("--open", metavar="RUN.json", help="show a profile that was kept; nothing runs")
     parser.add_argument("--against", metavar="RUN.json", help="compare it with this one")
+    add_view_argument(parser)
     add_page_arguments(parser)
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
@@ -39,12 +39,12 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
-    from numba_marlin.cli.report import check_output, to_json, write_atomically
+    from numba_marlin.cli.report import to_json, write_atomically
     from numba_marlin.inspect import profile, profile_page, rules
     from numba_marlin.views import Page
 
-    pages.check(args)
-    target = check_output(args.save, (".json",))
+    pages.check_page_arguments(args)
+    target = pages.check("--save", args.save, (".json",))
     other = None if args.against is None else profile.load(args.against)
     data = profile.load(args.open) if args.open else _profile(args, report)
     page = profile_page.page(data)
@@ -54,7 +54,7 @@ def _execute(args, report) -> bool:
     report.data = {
         "profile": data, "bottleneck": {"what": what, "why": why}, "findings": [{"rule": each.rule, "tone": each.tone, "text": each.text} for each in rules.findings(data)],
     }
-    pages.show(page, args, report)
+    pages.show(pages.viewed(page, args), args, report)
     if target is not None:
         write_atomically(target, lambda file: file.write(to_json(data).encode() + b"\n"))
         report.text(f"wrote {target}")
@@ -62,7 +62,7 @@ def _execute(args, report) -> bool:
 
 
 def _profile(args, report) -> dict:
-    from numba_marlin import devices, driver, heuristics
+    from numba_marlin import devices, driver, heuristics, sizes
     from numba_marlin.inspect import on_machine, profile
     from numba_marlin.inspect.other_tools import other_tools
 
@@ -72,7 +72,7 @@ def _profile(args, report) -> dict:
     device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
     if device.source == "model":
         raise ValueError("--device model is the PTX machine itself, which has no time to profile; name a GPU of the table")
-    limits = driver.limits(0) if on_gpu else devices.limits(device)
+    limits = driver.limits(0) if on_gpu else sizes.limits_of(device)
     candidate = heuristics.rank(problem, device)[0] if args.kernel is None else heuristics.candidate(problem, device, args.kernel)
     observation = ceilings = None
     if on_gpu:

@@ -12,7 +12,7 @@ DEMO_K, DEMO_N = 128, 64
 
 
 def add_arguments(parser) -> None:
-    from numba_marlin.cli.pages import add_arguments as add_page_arguments
+    from numba_marlin.cli.pages import add_page_arguments, add_view_argument
 
     parser.add_argument("source", metavar="SRC", nargs="?", help="a .safetensors file, or a directory of them (default: a random layer)")
     parser.add_argument("--layer", metavar="NAME", help="which layer of SRC (default: the only one, else the first)")
@@ -23,8 +23,8 @@ def add_arguments(parser) -> None:
     parser.add_argument("--k", type=int, metavar="K", help="the word, or words, with the code of this row ...")
     parser.add_argument("--n", type=int, metavar="N", help="... and column")
     parser.add_argument("--words", type=int, default=1, metavar="COUNT", help="so many words from there on along the row (default 1)")
+    add_view_argument(parser)
     add_page_arguments(parser)
-    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def execute(args, report) -> bool:
@@ -37,7 +37,7 @@ def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
     from numba_marlin.inspect import word_page
 
-    pages.check(args)
+    pages.check_page_arguments(args)
 
     if (args.k is None) != (args.n is None):
         raise ValueError("--k and --n go together: row and column of a weight")
@@ -54,7 +54,7 @@ def _execute(args, report) -> bool:
         "format": layer.form.name, "source": source, "k": layer.geometry.k, "n": layer.geometry.n, "code_bits": layer.geometry.bits, "group_size": layer.geometry.group,
         "words": [word.to_dict() for word in words],
     }
-    pages.show(word_page.page(layer, words, source, chosen), args, report)
+    pages.show(pages.viewed(word_page.page(layer, words, source, chosen), args), args, report)
     return ok
 
 

@@ -99,7 +99,7 @@ def screen(report):
         from numba_marlin.views import text
 
         with Live(console=Console(), auto_refresh=False, vertical_overflow="crop") as live:
-            yield lambda page, state: live.update(Text.from_ansi(text.render(page, columns(), pages.colour(), pages.unicode())), refresh=True)
+            yield lambda page, state: live.update(Text.from_ansi(text.render(page, columns(), pages.takes_colour(), pages.takes_unicode())), refresh=True)
     else:
         yield lambda page, state: print(line_of(state), flush=True)
 

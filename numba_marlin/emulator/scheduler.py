@@ -29,9 +29,11 @@ from numba_marlin.emulator.standstill import at, deadlock, stray
 
 
 class Scheduler:
-    def __init__(self, execution: Execution, schedule: Schedule | None, observer: Callable | None, budget: int) -> None:
+    def __init__(
+        self, execution: Execution, schedule: Schedule | None, observer: Callable | None, budget: int, after: Callable | None = None
+    ) -> None:
         self.execution, self.placement = execution, execution.placement
-        self.coarse, self.fine = compile_blocks(execution, observer)
+        self.coarse, self.fine = compile_blocks(execution, observer, after)
         self.barriers, self.gathering = Barriers(self.placement, execution.races), Gathering(self.placement)
         self.cluster_barriers = ClusterBarriers(execution.cluster, execution.races)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}

@@ -17,10 +17,11 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from numba_marlin.devices import Device, Limits, device
+from numba_marlin.devices import Device, device
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel
 from numba_marlin.inspect.on_machine import Counted
 from numba_marlin.inspect.sections import SECTIONS
+from numba_marlin.sizes import Limits
 
 SCHEDULERS = 4
 MMA_SHARE = 0.62  # of a Hopper's tensor peak that mma.sync reaches

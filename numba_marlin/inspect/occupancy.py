@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_marlin.devices import BLOCK_SHARED_BYTES, REGISTER_UNIT, Limits
+from numba_marlin.sizes import BLOCK_SHARED_BYTES, REGISTER_UNIT, Limits
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-from numba_marlin.devices import Device, Limits
+from numba_marlin.devices import Device
 from numba_marlin.heuristics import Problem, find_kernel
 from numba_marlin.inspect import access, model, records, sections
 from numba_marlin.inspect.occupancy import occupancy
 from numba_marlin.inspect.on_machine import Counted
+from numba_marlin.sizes import Limits
 
 SCHEMA = "numba-marlin/profile-run/1"
 MEASURED, COUNTED, MODELLED, SPEC = "measured", "counted", "modelled", "spec"

@@ -15,7 +15,7 @@ from numba_marlin.views.scales import number, numeric, short
 from numba_marlin.views.svg import curves, roofline, timeline
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-KEYS = "\u2190 \u2192 step, PageUp PageDown section, a all, t light or dark"
+KEYS = "<kbd>\u2190</kbd> <kbd>\u2192</kbd> step<br><kbd>PgUp</kbd> <kbd>PgDn</kbd> section<br><kbd>a</kbd> all at once<br><kbd>t</kbd> light or dark"
 
 
 def render(page: Page) -> str:

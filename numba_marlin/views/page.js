@@ -83,4 +83,5 @@
   sections.forEach((_, i) => show(i, 0, true));
   show(0, 0, true);
   read();
+  window.addEventListener("load", () => document.body.classList.contains("stepping") && window.scrollTo(0, 0)); // the browser has gone to the address's section
 })();

@@ -1,10 +1,10 @@
-"""Kinds -> numbers of colours, in the order in which a page first names them; a page's legend and its figures agree because they ask here."""
+"""Kinds -> numbers of colours, in the order in which a page first names them, each family of numbered ones for itself; a page's legend and its figures agree because they ask here."""
 
 from __future__ import annotations
 
 from numba_marlin.views.page import Bars, Bits, Cell, Grid, Page, Roofline, Table, Timeline
 
-COLOURS = 10  # what the style sheet and the terminal have; beyond, colours return
+COLOURS = 14  # what the style sheet and the terminal have; beyond, colours return
 
 
 def kinds_of(part) -> list[str]:
@@ -23,12 +23,20 @@ def kinds_of(part) -> list[str]:
     return []
 
 
+def family(kind: str) -> str:
+    """What numbered kinds have in common: "block" of "block 3", so that "row 0" does not take a colour from the verbs. Others are of one family."""
+    name, _, number = kind.rpartition(" ")
+    return name if number[:1].isdigit() else ""
+
+
 def palette(page: Page) -> dict[str, int]:
     """Kind -> 0 .. COLOURS - 1."""
     found: dict[str, int] = {}
+    taken: dict[str, int] = {}
     for section in page.sections:
         for part in section.all_parts:
             for kind in kinds_of(part):
-                if kind:
-                    found.setdefault(kind, len(found) % COLOURS)
+                if kind and kind not in found:
+                    found[kind] = taken.get(family(kind), 0) % COLOURS
+                    taken[family(kind)] = taken.get(family(kind), 0) + 1
     return found

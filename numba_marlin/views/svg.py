@@ -90,6 +90,8 @@ def roofline(part: Roofline, colours: dict[str, int]) -> str:
     low, high = 10 ** math.floor(math.log10(min(xs) / 1.5)), 10 ** math.ceil(math.log10(max(xs) * 1.5))
     tops = [each.value for each in part.arithmetic] + [point.y for point in part.points if point.y > 0]
     ys = [point.y for point in part.points if point.y > 0] + [each.value * low for each in part.memory]
+    if not (ys and tops):
+        return "<p>no points</p>"
     bottom, top = min(ys) / 2, max(tops) * 2
     height = HEIGHT + 140
 

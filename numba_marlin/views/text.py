@@ -13,7 +13,7 @@ from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import numeric, short
 from numba_marlin.views.text_figures import bars, bits, curves, grid, levels, roofline, timeline
 
-STYLES = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow", "bright_green", "bright_magenta")
+STYLES = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow", "bright_green", "bright_magenta", "bright_cyan", "bright_red", "white", "bright_black")
 TONES = {"good": "green", "bad": "bold red", "hot": "bold reverse", "dim": "dim"}
 RULE = {True: "\u2500", False: "-"}
 
@@ -28,8 +28,8 @@ class Terminal:
         return TONES.get(tone, "") or (STYLES[self.colours[kind] % len(STYLES)] if kind in self.colours else "")
 
 
-def render(page: Page, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
-    """The whole page; lines end where they end, without trailing blanks."""
+def render(page: Page, width: int = 80, colour: bool = False, unicode: bool = True, steps: int | None = None) -> str:
+    """The whole page; lines end where they end, without trailing blanks. ``steps``: so many of a section at most (and a word about the others), None for all."""
     from rich.console import Console
 
     out = Terminal(width, colour, unicode, palette(page))
@@ -41,11 +41,11 @@ def render(page: Page, width: int = 80, colour: bool = False, unicode: bool = Tr
     if page.subtitle:
         console.print(page.subtitle, style="dim")
     for section in page.sections:
-        _section(section, console, out)
+        _section(section, console, out, len(section.steps) if steps is None else steps)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def _section(section: Section, console, out: Terminal) -> None:
+def _section(section: Section, console, out: Terminal, steps: int) -> None:
     head = f"{section.title} [{section.key}]"
     console.print()
     console.print(head, style="bold")
@@ -54,11 +54,14 @@ def _section(section: Section, console, out: Terminal) -> None:
         console.print("\n".join(textwrap.wrap(note, out.width)))
     for part in section.parts:
         _part(part, console, out)
-    for number, step in enumerate(section.steps, 1):
+    for number, step in enumerate(section.steps[:steps], 1):
         console.print()
         console.print(f"{number}/{len(section.steps)} {step.title}", style="bold")
         for part in step.parts:
             _part(part, console, out)
+    if len(section.steps) > steps:
+        console.print()
+        console.print(f"({len(section.steps) - steps} more of {len(section.steps)} steps)", style="dim")
 
 
 def _part(part, console, out: Terminal) -> None:

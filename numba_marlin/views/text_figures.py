@@ -64,6 +64,13 @@ def timeline(part: Timeline, out):
     return text
 
 
+def without_last(text):
+    """Without its last line's end."""
+    if len(text):
+        text.right_crop(1)
+    return text
+
+
 def legend(text, letters: dict[str, str], out) -> None:
     at = 0
     for kind, letter in letters.items():
@@ -98,8 +105,7 @@ def grid(part: Grid, out):
                 shown = f"[{cell.text}]" if cell.tone == "hot" else cell.text + (" " if hot else "")
                 text.append(f"{shown:>{width}}", out.style(cell.kind, cell.tone))
             text.append("\n")
-    text.right_crop(1)
-    return text
+    return without_last(text)
 
 
 def bits(part: Bits, out):
@@ -146,8 +152,7 @@ def bars(part: Bars, out):
         text.append(FULL[out.unicode] * length, out.style(bar.kind))
         text.append((EMPTY[out.unicode] if bar.of else " ") * (room - length), "dim")
         text.append(f" {words}\n")
-    text.right_crop(1)
-    return text
+    return without_last(text)
 
 
 def levels(part: Levels, out):
@@ -158,18 +163,18 @@ def levels(part: Levels, out):
         head = f"{line * 2} {level.name} "
         size = f" {level.size}{f' ({level.source})' if level.source else ''}" if level.size else ""
         text.append(head, "bold")
-        text.append(line * max(out.width - len(head) - len(size), 1), "dim")
-        text.append(size + "\n")
+        alone = len(head) + len(size) + 1 > out.width  # the size stands on a line of its own
+        text.append(line * max(out.width - len(head) - (0 if alone else len(size)), 1), "dim")
+        text.append("\n" + "\n".join(folded(size.strip(), out.width - 3, "   ")) + "\n" if alone else size + "\n")
         label = max((len(row[0]) for row in level.rows), default=0)
         for row in level.rows:
             for words in folded(row[1] + (f" ({row[2]})" if len(row) > 2 and row[2] else ""), out.width - label - 5, f"   {row[0]:<{label}}  "):
                 text.append(words + "\n")
         if position + 1 < len(part.levels):
             for mark, words in ((down, level.down), (up, level.up)):
-                if words:
-                    text.append(f"      {mark} {words}\n", "bold")
-    text.right_crop(1)
-    return text
+                for line_of in folded(words, out.width - 8, f"      {mark} ") if words else ():
+                    text.append(line_of + "\n", "bold")
+    return without_last(text)
 
 
 def folded(words: str, width: int, lead: str) -> list[str]:
@@ -206,5 +211,4 @@ def roofline(part: Roofline, out):
         text.append(f"{point.label:<{label}} ", out.style(point.kind))
         said = f"{number(point.x)} op/byte, {engineering(point.y)}op/s: {point.y / roof:.0%} of the roof ({bound})"
         text.append(f"{said}\n" if label + 1 + len(said) <= out.width else "\n" + "\n".join(folded(said, out.width - 2, "  ")) + "\n")
-    text.right_crop(1)
-    return text
+    return without_last(text)

@@ -117,6 +117,14 @@ def test_ticks_are_few_and_inside(low, high):
     assert 1 <= len(found) <= 12 and all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
 
 
+def test_empty_figures_can_be_shown():
+    from numba_marlin.views import Bits, Grid, Levels, Lines, Roofline, Timeline
+
+    empty = tuple(each for each in (Bars(()), Bits(()), Facts(()), Grid(()), Levels(()), Lines(()), Table(("a",), ()), Timeline(()), Roofline((), (), ())))
+    page = Page("t", (Section("s", "S", parts=empty),))
+    assert text.render(page, 80) and html_view.render(page) and plain.render(page)
+
+
 def test_numbers_stand_to_the_right():
     said = text.render(Page("t", (Section("s", "S", parts=(Table(("what", "bytes"), (("a", "1,234"), (Cell("b"), "5"))), Text("x"))),)), 80).splitlines()
     row = next(line for line in said if line.startswith("b"))
