@@ -35,15 +35,15 @@ def bars(state: State):
     values = state.values
     for name, title in TITLES.items():
         if name in values:
-            yield Bar(title, values[name], f"{values[name]:.0f}%", name, 100.0)
+            yield Bar(title, values[name], f"{values[name]:.0f}%", "", 100.0)
     if "memory_used" in values:
-        yield Bar("memory in use", values["memory_used"], f"{values['memory_used'] / 2**30:.1f} of {values['memory_total'] / 2**30:.1f} GiB", "memory", values["memory_total"])
+        yield Bar("memory in use", values["memory_used"], f"{values['memory_used'] / 2**30:.1f} of {values['memory_total'] / 2**30:.1f} GiB", "", values["memory_total"])
     if "power_w" in values:
         limit = values.get("power_limit_w")
-        yield Bar("power", values["power_w"], f"{values['power_w']:.0f}" + (f" of {limit:.0f} W" if limit else " W"), "power", limit)
+        yield Bar("power", values["power_w"], f"{values['power_w']:.0f}" + (f" of {limit:.0f} W" if limit else " W"), "", limit)
     if "sm_mhz" in values:
         most = values.get("sm_mhz_at_most")
-        yield Bar("SM clock", values["sm_mhz"], f"{values['sm_mhz']}" + (f" of {most} MHz" if most else " MHz"), "clock", most)
+        yield Bar("SM clock", values["sm_mhz"], f"{values['sm_mhz']}" + (f" of {most} MHz" if most else " MHz"), "", most)
 
 
 def facts(state: State, missing: dict[str, str]):

@@ -36,8 +36,8 @@ def memory(data: dict) -> Section:
     reuse = counts["asked_bytes"] / max(1, counts["distinct_bytes"])
     levels = (
         Level("device memory", f"{used}{size(limits['memory_bytes'])}", (
-            ("weights", f"{size(weights)}, {problem['bits']} bits each", "spec"), ("scales and zero points", size(rates["least_bytes"] - weights - x - y), "spec"),
-            ("activations", size(x), "spec"), ("result", size(y), "spec"),
+            ("weights", f"{size(weights)}, {problem['bits']} bits each"), ("scales and zero points", size(rates["least_bytes"] - weights - x - y)),
+            ("activations", size(x)), ("result", size(y)),
         ), down=f"{size(rates['least_bytes'])} must pass: {rates['bytes_per_s'] / 1e12:.2f} TB/s{share} ({source})", source=limits["source"]),
         Level("L2", size(capacity), (
             ("asked for, by all blocks", size(counts["asked_bytes"]), "counted"), ("different sectors", size(counts["distinct_bytes"]), "counted"),
@@ -45,12 +45,12 @@ def memory(data: dict) -> Section:
             ("the problem fits", "yes" if capacity and rates["least_bytes"] <= capacity else "no" if capacity else "unknown", "modelled"),
         ), down=f"{size(counts['asked_bytes'])} in {counts['asked_bytes'] // 32:,} sectors, {counts['coalescing']:.1f}% of them needed (counted)", source=limits["source"]),
         Level("shared memory, L1", f"{size(limits['shared_bytes'])} a multiprocessor", (
-            ("a block takes", size(shape["shared_bytes"]), "spec"), *((f"filled by {name}", size(value), "counted") for name, value in counts["copied"].items()),
+            ("a block takes", size(shape["shared_bytes"])), *((f"filled by {name}", size(value), "counted") for name, value in counts["copied"].items()),
             ("accesses", f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them conflicts", "counted"),
             *((("read by wgmma itself", size(counts["operand_bytes"]), "counted"),) if counts["operand_bytes"] else ()),
         ), down=f"{size(counts['shared_bytes'])} to and from registers (counted)", source=limits["source"]),
         Level("registers", f"{size(4 * limits['registers'])} a multiprocessor", (
-            ("a thread has", "unknown" if shape["registers"] is None else f"{shape['registers']} at compile time", "spec"), ("live at most in the PTX", f"{counts['live_registers']} words", "counted"),
+            ("a thread has", "unknown" if shape["registers"] is None else f"{shape['registers']} at compile time"), ("live at most in the PTX", f"{counts['live_registers']} words", "counted"),
             ("spilled, or in local arrays", size(counts["local_bytes"]) if counts["local_bytes"] else "nothing", "counted"),
         ), source=limits["source"]),
     )  # fmt: skip
@@ -67,7 +67,7 @@ def transactions(data: dict) -> Section:
         share = None if not each["sectors"] else each["needed"] / each["sectors"]
         conflicts = each["wavefronts"] - each["ideal"]
         rows.append((
-            Cell(each["verb"], each["verb"]), each["opcode"], f"{each['from']} > {each['to']}", f"{each['bytes']:,}", "" if share is None else Cell(f"{share:.0%}", tone="good" if share > 0.99 else "bad"),
+            each["verb"], each["opcode"], f"{each['from']} > {each['to']}", f"{each['bytes']:,}", "" if share is None else Cell(f"{share:.0%}", tone="good" if share > 0.99 else "bad"),
             "" if share is None else f"{32 * (each['sectors'] - each['needed']):,}", Cell(f"{conflicts:,}", tone="bad") if conflicts else "",
         ))  # fmt: skip
     first = tuple((
@@ -112,10 +112,10 @@ def tensor(data: dict) -> Section:
     sample = (data["state"].get("samples") or [{}])[-1]
     bars = []
     if rates["tensor_share"] is not None:
-        bars.append(Bar("issued, of the ceiling", rates["tensor_share"], f"{rates['tensor_share']:.1%}: {counts['flops'] / time['us'] / 1e6:.1f} of {data['ceilings']['matrix_flops'] / 1e12:.0f} TFLOP/s", "issued", 1.0))
-        bars.append(Bar("useful, of the ceiling", rates["compute_share"], f"{rates['compute_share']:.1%}", "useful", 1.0))
+        bars.append(Bar("issued, of the ceiling", rates["tensor_share"], f"{rates['tensor_share']:.1%}: {counts['flops'] / time['us'] / 1e6:.1f} of {data['ceilings']['matrix_flops'] / 1e12:.0f} TFLOP/s", "", 1.0))
+        bars.append(Bar("useful, of the ceiling", rates["compute_share"], f"{rates['compute_share']:.1%}", "", 1.0))
     if "tensor" in sample:
-        bars.append(Bar("active, by NVML's GPM", sample["tensor"] / 100, f"{sample['tensor']:.0f}% of the time (measured)", "active", 1.0))
+        bars.append(Bar("active, by NVML's GPM", sample["tensor"] / 100, f"{sample['tensor']:.0f}% of the time (measured)", "", 1.0))
     facts = Facts((
         ("instructions", f"{counts['tensor_instructions']:,} of {counts['instructions']:,} warp instructions", "counted"),
         ("operations", f"{counts['flops']:,}", "counted"), ("of which useful", f"{useful / counts['flops']:.0%}: 2 m n k = {useful:,}", "counted"),

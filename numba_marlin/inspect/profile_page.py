@@ -32,7 +32,7 @@ def summary(data: dict) -> Section:
         ("bytes that must move", f"{rates['least_bytes'] / 1e6:.2f} MB: {rates['bytes_per_s'] / 1e12:.2f} TB/s", source),
         ("operations", f"{rates['flops'] / 1e9:.2f} GFLOP: {rates['flops_per_s'] / 1e12:.1f} TFLOP/s", source),
     ]
-    bars = tuple(Bar(name, value, f"{value:.0%}", name, 1.0) for name, value in rules.shares(data).items())
+    bars = tuple(Bar(name, value, f"{value:.0%}", "", 1.0) for name, value in rules.shares(data).items())
     found = tuple((Cell({"good": "ok", "hot": "look", "bad": "bad"}[each.tone], tone=each.tone), each.text, Cell(each.rule, tone="dim")) for each in rules.findings(data))
     ceilings = data["ceilings"]
     parts: list = [
@@ -60,8 +60,8 @@ def launch(data: dict) -> Section:
         ("configuration", ", ".join(f"{name}={value}" for name, value in data["config"].items())),
     )
     bars = (
-        Bar("theoretical", found["share"], f"{found['share']:.0%}: {found['warps']} of {limits['warps']} warps, {found['blocks']} block(s), limited by {found['limited_by']}", "theoretical", 1.0),
-        Bar("achieved", found["achieved"], f"{found['achieved']:.0%}: {found['achieved_warps']:.1f} warps on average ({found['achieved_source']})", "achieved", 1.0),
+        Bar("theoretical", found["share"], f"{found['share']:.0%}: {found['warps']} of {limits['warps']} warps, {found['blocks']} block(s), limited by {found['limited_by']}", "", 1.0),
+        Bar("achieved", found["achieved"], f"{found['achieved']:.0%}: {found['achieved_warps']:.1f} warps on average ({found['achieved_source']})", "", 1.0),
     )
     each = Table(("limit", "blocks a multiprocessor"), tuple((Cell(name, tone="hot" if name == found["limited_by"] else ""), str(count)) for name, count in found["each"].items()),
                  title="What each limit would allow", source=limits["source"])

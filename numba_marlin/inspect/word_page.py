@@ -23,7 +23,7 @@ def page(layer: Layer, words: tuple[Word, ...], source: str, chosen: tuple[int, 
     ))
     steps = tuple(Step(title_of(word), tuple(parts(layer, word, chosen))) for word in words)
     notes = ("Bit 0 is the lowest. Where a code's bits are follows from the format's closed form; that the format's own reader finds the same codes is checked.",)
-    return Page(f"Packed codes of format {form.name}", (Section("layer", "The layer", (), (facts,)), Section("word", "Word by word", notes, (), steps)))
+    return Page(f"Packed codes of format {form.name}", (Section("word", "Word by word", notes, (), steps), Section("layer", "The layer", (), (facts,))))
 
 
 def title_of(word: Word) -> str:
