@@ -70,7 +70,7 @@ def _execute(args, report) -> bool:
 def _look(monitor, work, period: float, seconds: float | None, states: list, show) -> None:
     from numba_marlin.inspect import device_page
 
-    start = due = time.monotonic()
+    start = due = monitor.start = time.monotonic()  # what works beside it may have taken a while to begin
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             states.append(monitor.sample())

@@ -41,6 +41,7 @@ class Observation:
     us: float
     light_us: float
     detailed_us: float
+    ends_us: float | None
     cublas_us: float
     rounds: tuple[float, ...]
     shares_us: dict[str, float]
@@ -86,8 +87,8 @@ class ReadTimer:
         return us
 
 
-def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capacity: int = CAPACITY) -> Observation:
-    """CapabilityMissing without torch or a GPU; WrongResult if the kernel, plain or instrumented, multiplies wrongly."""
+def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capacity: int = CAPACITY, ends: bool = False) -> Observation:
+    """ends: also time a build that records its warps' ends alone. CapabilityMissing without torch or a GPU; WrongResult if the kernel, plain or instrumented, multiplies wrongly."""
     torch = torch_on_gpu()
     torch.manual_seed(0)
     definition, config = find_kernel(candidate.kernel), candidate.config
@@ -95,7 +96,9 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     compiled = compiler.build(definition, config, target=driver.describe(ordinal).target, line_info=True)
     blocks = math.prod(candidate.grid)
     builds = {"light": totals.instrument(compiled), "detailed": recorder.instrument(compiled, capacity)}
-    counts = {"light": READ, "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
+    if ends:
+        builds["ends"] = totals.instrument(compiled, ends_only=True)
+    counts = {"light": READ, "ends": READ, "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
     buffers = {name: Buffers(torch, build, blocks, counts[name]) for name, build in builds.items()}
     weights = operands.random_weights(problem)
     batch = operands.random_batch(weights, problem.m)
@@ -116,7 +119,7 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     resident = launch.launcher(compiled, ordinal, **definition.launch_options(config)).resident_blocks
     state = watched(timers["plain"].replay, uuid_of(torch, ordinal))
     return Observation(
-        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["light"], us["detailed"], us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
+        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["light"], us["detailed"], us.get("ends"), us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
         clocks.summary(), resident, state,
     )
 

@@ -62,7 +62,7 @@ def observe(problem: Problem, candidate: Candidate, device: Device, compiled=Non
     launch = _Launch(definition, candidate.config, compiled, part, sms, seed)
     counting, arguments = launch.on(Machine(compiled.ptx), ())
     _, found = counts.count(counting, compiled.entry, args=arguments, **launch.shape)
-    instrumented = recorder.instrument(compiled, CAPACITY)
+    instrumented = recorder.instrument(compiled, CAPACITY, machine_code=False)
     buffer = np.zeros(instrumented.nbytes(math.prod(launch.grid)) + instrumented.slot_bytes, np.uint8)
     machine = Machine(instrumented.compiled.ptx)
     start = machine.memory.buffer(buffer, name=recorder.PARAMETER, readonly=False).address

@@ -45,20 +45,20 @@ class Instrumented:
         return blocks * self.warps * self.slot_bytes
 
 
-def instrument(compiled: CompiledKernel, capacity: int = CAPACITY) -> Instrumented:
-    """ValueError if the capacity does not fill a power of two with the header, or the PTX has no line numbers."""
+def instrument(compiled: CompiledKernel, capacity: int = CAPACITY, machine_code: bool = True) -> Instrumented:
+    """ValueError if the capacity does not fill a power of two with the header, or the PTX has no line numbers. machine_code: False for the PTX machine, which needs none."""
     slot_bytes = HEADER_BYTES + EVENT_BYTES * capacity
     if slot_bytes & (slot_bytes - 1) or capacity < 1:
         raise ValueError(f"capacity={capacity}: a slot of {HEADER_BYTES} + {EVENT_BYTES} * capacity bytes must be a power of two")
     ptx, count = instrumented_text(compiled.ptx, compiled.entry, len(compiled.parameters), -(-compiled.threads // 32), slot_bytes)
-    return Instrumented(rebuilt(compiled, ptx), count, slot_bytes)
+    return Instrumented(rebuilt(compiled, ptx, machine_code), count, slot_bytes)
 
 
-def rebuilt(compiled: CompiledKernel, ptx: str) -> CompiledKernel:
-    """``compiled`` from the edited PTX, with the recorder's parameter."""
+def rebuilt(compiled: CompiledKernel, ptx: str, machine_code: bool = True) -> CompiledKernel:
+    """``compiled`` from the edited PTX, with the recorder's parameter; without machine code if nobody wants it."""
     from numba_marlin.compiler.assemble import assemble
 
-    cubin, resources = assemble(ptx, TARGETS[compiled.target])
+    cubin, resources = assemble(ptx, TARGETS[compiled.target]) if machine_code else (None, compiled.resources)
     return replace(compiled, ptx=ptx, cubin=cubin, resources=resources, parameters=(*compiled.parameters, (PARAMETER, "u64")), key="", from_cache=False)
 
 
@@ -66,22 +66,22 @@ def instrumented_text(ptx: str, entry: str, parameters: int, warps: int, slot_by
     """(PTX that records, in how many places)."""
     name = f"{entry}_param_{parameters}"
     return edited(
-        ptx, entry, name, lambda found: _prologue(name, warps, slot_bytes), lambda mark: _mark(name, NUMBER[mark.section], mark.sure, slot_bytes),
-        lambda: _epilogue(name, slot_bytes),
+        ptx, entry, name, marks, lambda: _prologue(name, warps, slot_bytes), lambda mark: _mark(name, NUMBER[mark.section], mark.sure, slot_bytes), lambda: _epilogue(name, slot_bytes),
     )
 
 
-def edited(ptx: str, entry: str, parameter: str, first: Callable, at_mark: Callable, last: Callable) -> tuple[str, int]:
-    """(PTX with one more parameter of 64 bits: ``first(marks)`` before the first instruction, ``at_mark(mark)`` before every mark's, ``last()`` before ret; how many marks)."""
+def edited(ptx: str, entry: str, parameter: str, places: Callable, first: Callable, at_place: Callable, last: Callable) -> tuple[str, int]:
+    """(PTX with one more parameter of 64 bits, and ``first()`` before the first instruction, ``at_place(place)`` before the instruction of every one of ``places(module, kernel)``, ``last()`` before
+    ret; how many places)."""
     machine = Machine(ptx)
     kernel = machine.kernel(entry)
     if not any(ins.inlined or ins.source for ins in kernel.instructions):
         raise ValueError(f"PTX of {entry} has no line numbers: compile with line_info=True")
-    found = marks(machine.module, kernel)
+    found = places(machine.module, kernel)
     before: dict[int, list[str]] = {}
-    before.setdefault(kernel.instructions[0].line, []).append(first(found))
-    for mark in found:
-        before.setdefault(kernel.instructions[mark.pc].line, []).append(at_mark(mark))
+    before.setdefault(kernel.instructions[0].line, []).append(first())
+    for place in found:
+        before.setdefault(kernel.instructions[place.pc].line, []).append(at_place(place))
     for ins in kernel.instructions:
         if ins.root in ("ret", "exit"):
             if ins.guard is not None:

@@ -139,8 +139,28 @@ def anchors(module: Module, kernel: Kernel) -> list[str | None]:
 
 
 def marks(module: Module, kernel: Kernel) -> list[Mark]:
-    """In the order of the code. (Sections that may have begun when a basic block is entered: the union over the blocks before it, to a fixed point.)"""
-    at = anchors(module, kernel)
+    """In the order of the code."""
+    return transitions(kernel, anchors(module, kernel))
+
+
+def transitions(kernel: Kernel, at: list[str | None]) -> list[Mark]:
+    """Where the section changes, if instruction pc is of section at[pc] (None: of whatever it was before). Sections that may have begun when a basic block is entered: the union over the blocks
+    before it, to a fixed point."""
+    count = len(kernel.instructions)
+    entering = states(kernel, at)
+    found = []
+    for start in sorted(kernel.blocks):
+        state = entering[start]
+        for pc in range(start, min(kernel.blocks[start].stop, count)):
+            if at[pc] and state != {at[pc]}:
+                found.append(Mark(pc, at[pc], frozenset(state)))
+            if at[pc]:
+                state = {at[pc]}
+    return found
+
+
+def states(kernel: Kernel, at: list[str | None]) -> dict[int, set]:
+    """Start of a block -> sections that may have begun there."""
     count = len(kernel.instructions)
     last = {start: next((at[pc] for pc in range(block.stop - 1, start - 1, -1) if at[pc]), None) for start, block in kernel.blocks.items()}
     entering: dict[int, set] = {start: set() for start in kernel.blocks}
@@ -154,12 +174,4 @@ def marks(module: Module, kernel: Kernel) -> list[Mark]:
                 if target != EXIT and not leaving <= entering[target]:
                     entering[target] |= leaving
                     changed = True
-    found = []
-    for start in sorted(kernel.blocks):
-        state = entering[start]
-        for pc in range(start, kernel.blocks[start].stop):
-            if at[pc] and state != {at[pc]}:
-                found.append(Mark(pc, at[pc], frozenset(state)))
-            if at[pc]:
-                state = {at[pc]}
-    return found
+    return entering
