@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 HELP = "say where a kernel's time goes, what limits it, and what would help"
 EXAMPLES = """  numba-marlin profile --demo                                    no GPU needed
   numba-marlin profile --m 16 --n 8192 --k 8192 --kernel ampere --html page.html
@@ -49,7 +51,7 @@ def _execute(args, report) -> bool:
     data = profile.load(args.open) if args.open else _profile(args, report)
     page = profile_page.page(data)
     if other is not None:
-        page = Page(f"{page.title}, compared", (profile_page.compared(data, other, (args.open or "this run", args.against)), *page.sections), page.subtitle)
+        page = Page(f"{page.title}, compared", (profile_page.compared(data, other, (Path(args.open).stem if args.open else "this run", Path(args.against).stem)), *page.sections), page.subtitle)
     what, why = rules.bottleneck(data)
     report.data = {
         "profile": data, "bottleneck": {"what": what, "why": why}, "findings": [{"rule": each.rule, "tone": each.tone, "text": each.text} for each in rules.findings(data)],

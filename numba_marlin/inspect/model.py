@@ -1,9 +1,9 @@
 """How long a launch takes and how its sections share the time, without a GPU; and how far off that was where somebody measured.
 
-The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere, decode, wgmma); else the longer of all work and all bytes, a lower bound.
+The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere, decode, wgmma); else a launch and the longer of all work and all bytes, a lower bound.
 A section's work, in cycles of a multiprocessor, is the most of what it asks of three units, from the machine's counts: warp instructions / 4 (schedulers), wavefronts of shared memory / 1, and
 operations of tensor cores / their peak a cycle (mma.sync reaches 62% of it on Hopper, wgmma all). What the bytes that must move take longer than that, at the memory's full rate, is waiting for
-copies (in kernels that have such a section); what then is left of the whole is "latency": the launch, memory that is not at its full rate, warps that wait for each other. Nothing overlaps in this
+copies (in kernels that have such a section); what then is left of the whole, but for the launch, is "latency": memory that is not at its full rate, warps that wait for each other. Nothing overlaps in this
 model but bytes with work, so shares of short sections are rough.
 
 ``error()`` compares the predictions with the times recorded in experiments/01_faithful and 02_hopper, in a checkout of the repository.
@@ -20,6 +20,7 @@ from pathlib import Path
 from numba_marlin.devices import Device, device
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel
 from numba_marlin.inspect.on_machine import Counted
+from numba_marlin.inspect.records import LAUNCH
 from numba_marlin.inspect.sections import SECTIONS
 from numba_marlin.sizes import Limits
 
@@ -27,6 +28,7 @@ SCHEDULERS = 4
 MMA_SHARE = 0.62  # of a Hopper's tensor peak that mma.sync reaches
 FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias")
 LATENCY = "latency"
+LAUNCH_US = 1.3  # from the end of one launch to the first warp of the next one in a graph, on an H200 (experiments/10_profile)
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,15 @@ def model(counted: Counted, device: Device, limits: Limits) -> Modelled:
         work[section] = cycles * counted.factor / device.sms / clock * 1e6
     predicted = counted.candidate.figures.get("predicted_us")
     memory = counted.problem.least_bytes / device.bandwidth_bytes * 1e6 if device.bandwidth_bytes else 0.0
-    total = predicted if predicted is not None else max(sum(work.values()), memory)
+    total = predicted if predicted is not None else max(sum(work.values()), memory) + LAUNCH_US
     busy = sum(work.values())
     if busy > total:  # more than it is predicted to take: shares are what is left to say
         work = {name: value * total / busy for name, value in work.items()}
-    left = max(0.0, total - busy)
+    launch = min(LAUNCH_US, max(0.0, total - busy))
+    left = max(0.0, total - busy - launch)
     copies = min(left, max(0.0, memory - busy)) if "wait_copies" in tallies else 0.0
     parts = {name: value for name, value in work.items() if value}
-    parts |= {"wait_copies": copies + parts.get("wait_copies", 0.0), LATENCY: left - copies}
+    parts |= {LAUNCH: launch, "wait_copies": copies + parts.get("wait_copies", 0.0), LATENCY: left - copies}
     return Modelled(total, {name: value for name, value in parts.items() if value}, predicted is not None)
 
 

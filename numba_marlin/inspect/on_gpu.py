@@ -25,13 +25,15 @@ CAPACITY = 4088  # sections a warp: slots of 32 KiB
 LAUNCHES, READ = 8, 64  # launches of a replay, its last, of which events and totals are kept
 MOST_BYTES = 2 << 30  # of the buffers
 ROUNDS = 9
+EVERY = 4  # of so many warps of a block one records in a second light build; that of the two which cost less is believed
 WATCHED = 1.6  # seconds of launches that NVML looks at
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
     """us: of the plain kernel, its instrumented builds and cuBLAS, medians of the rounds; ``rounds`` of the plain one. shares_us: where the time of a launch goes, medians of the rounds;
-    recordings: of launches that followed each other. light, detailed: the builds that gave the one and the other."""
+    recordings: of launches that followed each other. light, detailed: the builds that gave the one and the other; both_us: of the light builds in which all warps record, and
+    some; ends_us: of one that records ends alone."""
 
     problem: Problem
     candidate: Candidate
@@ -42,6 +44,7 @@ class Observation:
     light_us: float
     detailed_us: float
     ends_us: float | None
+    both_us: tuple[float, float]
     cublas_us: float
     rounds: tuple[float, ...]
     shares_us: dict[str, float]
@@ -95,10 +98,10 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     ordinal = torch.cuda.current_device()
     compiled = compiler.build(definition, config, target=driver.describe(ordinal).target, line_info=True)
     blocks = math.prod(candidate.grid)
-    builds = {"light": totals.instrument(compiled), "detailed": recorder.instrument(compiled, capacity)}
+    builds = {"light": totals.instrument(compiled), "some": totals.instrument(compiled, every=EVERY), "detailed": recorder.instrument(compiled, capacity)}
     if ends:
         builds["ends"] = totals.instrument(compiled, ends_only=True)
-    counts = {"light": READ, "ends": READ, "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
+    counts = {"light": READ, "ends": READ, "some": READ, "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
     buffers = {name: Buffers(torch, build, blocks, counts[name]) for name, build in builds.items()}
     weights = operands.random_weights(problem)
     batch = operands.random_batch(weights, problem.m)
@@ -110,16 +113,18 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     clocks = ClockWatch()
     clocks.settle()
     timers: dict = {name: GraphTimer(each.launch, least=max(8, least_launches(each))) for name, each in entrants.items()}
-    timers["light"] = ReadTimer(timers["light"], buffers["light"])
+    for name in ("light", "some"):
+        timers[name] = ReadTimer(timers[name], buffers[name])
     times = interleave(timers, rounds, clocks.sample)
     recordings = records.align(buffers["detailed"].read(records.raw, timers["detailed"].launches))
     us = {name: statistics.median(each) for name, each in times.items()}
-    found = timers["light"].found
+    us["all"], chosen = us["light"], min(("light", "some"), key=lambda name: us[name])
+    us["light"], builds["light"], found = us[chosen], builds[chosen], timers[chosen].found
     shares = {name: statistics.median(each[name] for each in found) / 1e3 for name in found[0]}
     resident = launch.launcher(compiled, ordinal, **definition.launch_options(config)).resident_blocks
     state = watched(timers["plain"].replay, uuid_of(torch, ordinal))
     return Observation(
-        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["light"], us["detailed"], us.get("ends"), us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
+        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["light"], us["detailed"], us.get("ends"), (us["all"], us["some"]), us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
         clocks.summary(), resident, state,
     )
 

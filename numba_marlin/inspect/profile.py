@@ -87,7 +87,7 @@ def title_of(part: str) -> str:
 
 
 def reason_of(part: str) -> str:
-    return {records.LAUNCH: "the launch itself", records.TAIL: "blocks that take longer", model.LATENCY: "the launch, memory and other warps, which the model does not tell apart"}.get(part) or (
+    return {records.LAUNCH: "the launch itself", records.TAIL: "blocks that take longer", model.LATENCY: "memory and other warps, which the model does not tell apart"}.get(part) or (
         sections.BY_NAME[part].reason if part in sections.BY_NAME else "")
 
 

@@ -126,9 +126,15 @@ def _aligned(each: Raw, lines: dict) -> Recording:
     )
 
 
+def working(recording: Recording) -> np.ndarray:
+    """bool [warps]: those that copied or multiplied anything; if nobody did, all."""
+    busy = np.isin(recording.section, [NUMBER["copy"], NUMBER["multiply"]]).any(axis=1)
+    return busy if busy.any() else np.ones(len(busy), bool)
+
+
 def shares(recordings: list[Recording], warps=None) -> dict[str, float]:
-    """ns of an average warp by section, "launch" and "tail" included, for launches in the order in which they ran; each but the first has a window. A single recording has its own
-    span for a window. ``warps``: bool [warps of a launch], of whom only."""
+    """ns of an average working warp by section, "launch" and "tail" included, for launches in the order in which they ran; each but the first has a window. A single recording has its own
+    span for a window. ``warps``: bool [warps of a launch], of whom instead."""
     windows = [(recordings[i - 1].last_ns, recordings[i]) for i in range(1, len(recordings))] or [(recordings[0].first_ns, recordings[0])]
     total = {name: 0.0 for name in (LAUNCH, *NUMBER, UNRECORDED, TAIL)}
     for opening, each in windows:

@@ -101,7 +101,11 @@ def waits(data):
     if not idle or max(idle.values()) <= 0.25:
         return None
     most = max(idle, key=lambda name: idle[name])
-    memory = data["rates"]["memory_share"] or 0
+    memory, used = data["rates"]["memory_share"] or 0, shares(data)
+    busiest = max(used, key=lambda name: used[name])
+    if used[busiest] >= HIGH and busiest != "memory bandwidth":
+        return Finding("a kind of waiting takes more than 25% of a warp's time, while a resource is used to 60% or more", GOOD,
+                       f"{idle[most]:.0%} of the time waits for {reason_of(most)}: {busiest} is {used[busiest]:.0%} used, others have to wait")
     advice = {
         "wait_copies": "memory is near its ceiling: that is what it should look like" if memory >= HIGH else "memory is not at its ceiling: more stages, or more bytes a stage, would keep more on the way",
         "wait_barrier": "warps of a block wait for each other at every step: fewer barriers, or mbarriers that only the consumers of a stage wait for",

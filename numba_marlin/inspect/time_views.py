@@ -48,7 +48,7 @@ def timeline(data: dict) -> Section:
     notes = []
     if parts["source"] == "measured":
         notes.append(
-            f"An average warp, from the end of the launch before to the end of its own: {total:.2f} us in all, {total / time['us'] - 1:+.1%} of the plain kernel's {time['us']:.2f} us. "
+            f"An average working warp, from the end of the launch before to the end of its own: {total:.2f} us in all, {total / time['us'] - 1:+.1%} of the plain kernel's {time['us']:.2f} us. "
             f"The build that adds up takes {time['light_us'] / time['us'] - 1:+.1%}, the one that records every event {time['detailed_us'] / time['us'] - 1:+.1%}."
         )
     else:

@@ -32,8 +32,9 @@ _SLOT = np.dtype({
 })  # fmt: skip
 
 
-def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: bool = False) -> Instrumented:
-    """ValueError if the PTX has no line numbers. machine_code: False for the PTX machine, which needs none."""
+def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: bool = False, every: int = 1) -> Instrumented:
+    """ValueError if the PTX has no line numbers. machine_code: False for the PTX machine, which needs none. every: only the first of so many warps of a block records (1, 2, 4 ...), and the last,
+    the others branch around it."""
     name, warps = f"{compiled.entry}_param_{len(compiled.parameters)}", -(-compiled.threads // 32)
     used: list[str] = [START]
 
@@ -48,18 +49,27 @@ def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: b
 
     labels = iter(range(1 << 20))
     ptx, count = edited(
-        compiled.ptx, compiled.entry, name, places, lambda: _prologue(used), lambda each: _reading(name, warps, each, used, f"$nmr_same{next(labels)}"), lambda: _epilogue(name, warps, used),
+        compiled.ptx, compiled.entry, name, places, lambda: _prologue(used, every, warps),
+        lambda each: _by_some(_reading(name, warps, each, used, f"$nmr_same{next(labels)}"), every, f"$nmr_other{next(labels)}"),
+        lambda: _by_some(_epilogue(name, warps, used), every, f"$nmr_other{next(labels)}"),
     )
     return Instrumented(rebuilt(compiled, ptx, machine_code), count, SLOT_BYTES)
 
 
-def _prologue(used: list[str]) -> str:
+def _by_some(text: str, every: int, label: str) -> str:
+    return text if every == 1 else f"	@!%nmr_on bra {label};\n{text}{label}:\n"
+
+
+def _prologue(used: list[str], every: int, warps: int) -> str:
+    chosen = ""
+    if every > 1:
+        chosen = f"	mov.u32 %nmr_b, %tid.x;\n	and.b32 %nmr_a, %nmr_b, {32 * (every - 1)};\n	setp.eq.u32 %nmr_on, %nmr_a, 0;\n	setp.ge.or.u32 %nmr_on, %nmr_b, {32 * (warps - 1)}, %nmr_on;\n"
     return f"""
 	.reg .b32 %nmr_a, %nmr_b, %nmr_c, %nmr_now, %nmr_first;
 	.reg .b32 %nmr_s<{len(SECTIONS)}>;
 	.reg .b64 %nmr_to, %nmr_t;
-	.reg .pred %nmr_p, %nmr_q;
-	mov.u32 %nmr_first, %clock;
+	.reg .pred %nmr_p, %nmr_q, %nmr_on;
+{chosen}	mov.u32 %nmr_first, %clock;
 	mov.u32 %nmr_a, %nmr_first;
 {_begun(used)}"""
 
@@ -157,7 +167,7 @@ def _epilogue(name: str, warps: int, used: list[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """One launch. smid, block, warp: int [warps]; start_ns, waited_ns (the wait for the kernel before was over; the start where there is none), end_ns: float64 [warps];
+    """One launch, the warps that recorded. smid, block, warp: int [warps]; start_ns, waited_ns (the wait for the kernel before was over; the start where there is none), end_ns: float64 [warps];
     sections_ns: float64 [warps, sections], since ``waited_ns``."""
 
     smid: np.ndarray
@@ -178,10 +188,10 @@ class Totals:
 
 
 def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarray:
-    """The slots of a launch, of uint8 [nbytes]; ValueError if a warp did not come to its end."""
+    """The slots of a launch [blocks, warps], of uint8 [nbytes]; ValueError if the first warp of a block did not come to its end."""
     slots = np.ascontiguousarray(buffer[: instrumented.nbytes(blocks)]).view(_SLOT).reshape(blocks, instrumented.warps)
-    if not slots["used"].all():
-        raise ValueError(f"warp {int(np.argmin(slots['used']))} of {slots.size} left no record")
+    if not slots["used"][:, 0].all():
+        raise ValueError(f"block {int(np.argmin(slots['used'][:, 0]))} of {blocks} left no record")
     return slots
 
 
@@ -202,6 +212,8 @@ def align(launches: list[np.ndarray]) -> list[Totals]:
 
 
 def _aligned(slots: np.ndarray, warps: int, lines: dict, usual: float) -> Totals:
+    number = np.flatnonzero(slots["used"])
+    slots = slots[number]
     base, slope, x, y = (np.array([lines[smid][i] for smid in slots["smid"].tolist()], object) for i in range(4))
     slope = np.array([usual if each is None else each for each in slope])
     end = ((slots["clock"].astype(np.int64) - base.astype(np.int64)).astype(np.float64) - x.astype(float)) * slope + y.astype(float)
@@ -212,26 +224,42 @@ def _aligned(slots: np.ndarray, warps: int, lines: dict, usual: float) -> Totals
 
     start = end - ago(slots["first"])
     waited = np.where(slots["waited"] != 0, end - ago(slots["waited"]), start)
-    number = np.arange(len(slots))
     return Totals(slots["smid"].astype(np.int64), number // warps, slots["warp"].astype(np.int64), start, waited, end, slots["cycles"].astype(np.int32) * slope[:, None])
 
 
+def working(launch: Totals) -> np.ndarray:
+    """bool [warps]: those that copied or multiplied anything; if nobody did, all. (A role of one warp may come with three that have nothing to do.)"""
+    busy = (launch.sections_ns[:, [NUMBER["copy"], NUMBER["multiply"]]] > 0).any(axis=1)
+    return busy if busy.any() else np.ones(len(busy), bool)
+
+
+def weights_of(launch: Totals) -> np.ndarray:
+    """float64 [warps]: how many working warps each stands for, where not all record: those up to the next that does, but itself alone if it only copies."""
+    following = np.append(launch.warp[1:], 0)
+    step = np.where(following > launch.warp, following - launch.warp, 1)
+    return np.where(launch.sections_ns[:, NUMBER["multiply"]] > 0, step, 1).astype(np.float64)
+
+
 def shares(launches: list[Totals], warps=None) -> dict[str, float]:
-    """ns of an average warp by section, from the end of the launch before to the end of its own, "launch", "tail" and "recorder" (its own last instructions) included; a single launch has its own
-    span. What lies before the wait for the kernel before was over counts as that wait if the launch before had not ended when the warp began, else as setting up. ``warps``: bool [warps], of whom only."""
+    """ns of an average working warp by section, from the end of the launch before to the end of its own, "launch", "tail" and "recorder" (its own last instructions) included; a single launch has its own
+    span. What lies before the wait for the kernel before was over counts as that wait if the launch before had not ended when the warp began, else as setting up. ``warps``: bool [warps], of whom instead."""
     windows = [(launches[i - 1].last_ns, launches[i]) for i in range(1, len(launches))] or [(launches[0].first_ns, launches[0])]
     total = {name: 0.0 for name in (LAUNCH, *NUMBER, RECORDER, TAIL)}
     for opening, each in windows:
-        rows = slice(None) if warps is None else warps
+        rows = working(each) if warps is None else warps
+        weights = weights_of(each)[rows]
         start, waited, end, sections = (array[rows] for array in (each.start_ns, each.waited_ns, each.end_ns, each.sections_ns))
         head = np.clip(waited - np.maximum(start, opening), 0, None)
         overlapped = start < opening
-        parts = sections.mean(axis=0)
-        total[LAUNCH] += float(np.clip(start - opening, 0, None).mean())
-        total[TAIL] += float((each.last_ns - end).mean())
+
+        def mean(values: np.ndarray) -> float:
+            return float((values * weights).sum() / weights.sum())
+
+        total[LAUNCH] += mean(np.clip(start - opening, 0, None))
+        total[TAIL] += mean(each.last_ns - end)
         for name, number in NUMBER.items():
-            total[name] += float(parts[number])
-        total[WAIT] += float(np.where(overlapped, head, 0).mean())
-        total[START] += float(np.where(overlapped, 0, head).mean())
-        total[RECORDER] += float((end - np.maximum(waited, opening)).mean() - parts.sum())
+            total[name] += mean(sections[:, number])
+        total[WAIT] += mean(np.where(overlapped, head, 0))
+        total[START] += mean(np.where(overlapped, 0, head))
+        total[RECORDER] += mean(end - np.maximum(waited, opening) - sections.sum(axis=1))
     return {name: value / len(windows) for name, value in total.items()}
