@@ -1,4 +1,4 @@
-"""Kernels under compute-sanitizer's four tools, on small problems, and on planted errors that the tools should find: what ``sanitize.py`` of experiments 01 and 02 share.
+"""Kernels under compute-sanitizer's four tools, on small problems, and on planted errors that the tools should find: what ``sanitize.py`` of several experiments share.
 
     python experiments/NN_question/sanitize.py all       # on a GPU: every tool in turn, verdicts to sanitizer.json
     python experiments/NN_question/sanitize.py report    # table into README.md
@@ -39,7 +39,7 @@ from numba_marlin.compiler.targets import target_named  # noqa: E402
 
 MARKERS = ("<!-- sanitizer:begin -->", "<!-- sanitizer:end -->")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-OPERANDS = ("a", "b", "scales", "bias")
+OPERANDS = ("a", "b", "scales", "bias", "factors")
 NAN_WORD = 0x7FFF7FFF  # two of float16 or of bfloat16
 CASES_SECONDS, PLANT_SECONDS = 180, 40
 FIRST_PORT, PORTS, PORTS_EACH = 49152, 800, 20  # a sanitizer talks to its program over one of ten ports: those that run side by side must not share them

@@ -15,12 +15,13 @@ from numba_marlin.heuristics import Problem
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints", "sizes", "trace", "views", "inspect"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "block_reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints", "sizes", "trace", "views", "inspect"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
     "quantize": {"formats"},
     "reference": {"formats", "quantize"},
+    "block_reference": {"formats", "quantize", "reference"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops"},
     "views": set(),
@@ -28,7 +29,7 @@ ALLOWED = {
     "trace": {"counts", "devices", "emulator", "formats", "layout", "sizes", "views"},
     "testing": {"devices", "emulator", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
-    "counts": {"emulator"},
+    "counts": {"emulator", "layout"},
     "mutation": {"emulator"},
     "isa": set(),
     "kernels": {"layout"},

@@ -1,6 +1,6 @@
 """What can be timed: a candidate of the heuristics, cuBLAS, or the CUDA original from a shared library. Needs torch.
 
-Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading copy ``index`` of the weights (round and round), and writes ``output``.
+Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading copy ``index`` of weights and scales (round and round), and writes ``output``.
 It keeps all it needs alive. Launches of one contender share a workspace, so they must follow each other on one stream.
 """
 
@@ -21,7 +21,7 @@ from numba_marlin.errors import CapabilityMissing
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
 from numba_marlin.kernels.definition import KernelDefinition
 
-KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False}
+KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False, "codes": "integer"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +82,21 @@ def kernel(
     output = _empty_output(weights, batch)
     partials = torch.empty(max(4, -(-partial_bytes // 4)), dtype=torch.float32, device="cuda")
     locks = torch.zeros(max(4, -(-lock_bytes // 4)), dtype=torch.int32, device="cuda")
-    fixed = {"a": batch.x, "c": output, "scales": weights.scales, "zeros": weights.zeros, "bias": weights.bias, "partials": partials, "locks": locks}
+    fixed = {"a": batch.x, "c": output, "factors": weights.factors, "zeros": weights.zeros, "bias": weights.bias, "partials": partials, "locks": locks}
     addresses = {name: tensor.data_ptr() for name, tensor in fixed.items() if tensor is not None}
 
-    def arguments(packed) -> tuple:
-        return definition.arguments(config, addresses | {"b": packed.data_ptr()}, problem.m, problem.n, problem.k, problem.k, driver.encode_tensor_map)
+    def arguments(packed, scales) -> tuple:
+        return definition.arguments(config, addresses | {"b": packed.data_ptr(), "scales": scales.data_ptr()}, problem.m, problem.n, problem.k, problem.k, driver.encode_tensor_map)
 
-    prepared = [arguments(packed) for packed in weights.packed]
+    prepared = [arguments(packed, scales) for packed, scales in zip(weights.packed, weights.cold_scales)]
 
+<<<<<<< HEAD
     def run(index: int, keep=(fixed, weights.packed)) -> None:
         enqueue(candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
+=======
+    def run(index: int, keep=(fixed, weights.packed, weights.cold_scales)) -> None:
+        enqueue(candidate.grid, prepared[index % len(prepared)], _stream())
+>>>>>>> trace
 
     return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks, definition.launch_options(config))
 

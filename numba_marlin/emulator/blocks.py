@@ -17,7 +17,8 @@ from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import Constant
 
 # Collectives of all lanes of a warp, and those that name their members in an operand (its position, from the end).
-OF_ALL = {"mma", "wmma.load", "wmma.mma", "wmma.store", "ldmatrix", "stmatrix", "setmaxnreg", "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group"} | BARRIERS | WAITS
+TENSOR_MEMORY = {f"tcgen05.{name}" for name in ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st")}
+OF_ALL = TENSOR_MEMORY | {"mma", "wmma.load", "wmma.mma", "wmma.store", "ldmatrix", "stmatrix", "setmaxnreg", "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group"} | BARRIERS | WAITS
 OF_MEMBERS = {"shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "bar.warp.sync"}
 
 

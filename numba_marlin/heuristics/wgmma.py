@@ -141,7 +141,7 @@ def predicted_us(problem: Problem, config: WgmmaConfig, device: Device) -> float
 
 
 def was_timed(config: WgmmaConfig) -> bool:
-    return config.cluster == 1 and any(each.like(config) for each in STEP_US)
+    return config.cluster == 1 and config.codes == "integer" and any(each.like(config) for each in STEP_US)
 
 
 def reasons(problem: Problem, config: WgmmaConfig, sms: int) -> tuple[str, ...]:

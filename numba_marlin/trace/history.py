@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.trace.record import Trace
+from numba_marlin.trace.record import Trace, remembered
 
 TENSOR = ("mma", "wgmma.mma_async", "wmma.mma")
 
@@ -115,6 +115,12 @@ class History:
                 continue
             queue += [(each, step) for each in ins["reads"] if not each.startswith("%p")]
         return None
+
+
+@remembered
+def history_of(trace: Trace, warp: int) -> History:
+    """Made once."""
+    return History(trace, warp)
 
 
 def sums(ins: dict) -> bool:

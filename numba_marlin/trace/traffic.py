@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.trace.history import History, vector
-from numba_marlin.trace.record import KINDS, SPACES, Trace
+from numba_marlin.trace.history import History, history_of, vector
+from numba_marlin.trace.record import KINDS, SPACES, Trace, remembered
 
 KIND = {name: number for number, name in enumerate(KINDS)}
 SHARED, GLOBAL = SPACES.index("shared"), SPACES.index("global")
@@ -62,7 +61,7 @@ def requests(trace: Trace, block: int, kinds: tuple[str, ...], spaces: tuple[str
     ]  # fmt: skip
 
 
-@functools.lru_cache(maxsize=16)
+@remembered
 def copies(trace: Trace, block: int) -> tuple[Copy, ...]:
     """All copies into the shared memory of a block, in the order of their issue."""
     return tuple(sorted(_lane_copies(trace, block) + _bulk_copies(trace, block), key=lambda copy: (copy.step, copy.warp, copy.lane, copy.target)))
@@ -110,22 +109,33 @@ def _bulk_copies(trace: Trace, block: int) -> list[Copy]:
     return found
 
 
+@remembered
+def _places(trace: Trace, block: int) -> np.ndarray:
+    """Copies that landed, as columns: target, nbytes, landed, issued, source."""
+    return np.array([(copy.target, copy.nbytes, copy.landed, copy.step, copy.source) for copy in copies(trace, block) if copy.landed >= 0], np.int64).reshape(-1, 5).T
+
+
 def origin(trace: Trace, block: int, address: int, step: int) -> int | None:
     """The global address that the byte at a shared address had come from when ``step`` began; None if no copy that was recorded brought it."""
-    found = [copy for copy in copies(trace, block) if copy.target <= address < copy.target + copy.nbytes and -1 < copy.landed <= step]
-    if found:
-        latest = max(found, key=lambda copy: copy.step)
-        return None if latest.source < 0 else latest.source + address - latest.target
+    target, nbytes, landed, issued, source = _places(trace, block)
+    found = np.flatnonzero((target <= address) & (address < target + nbytes) & (landed <= step))
+    if len(found):
+        latest = found[np.argmax(issued[found])]
+        return None if source[latest] < 0 else int(source[latest] + address - target[latest])
     return _stored(trace, block, address, step)
+
+
+@remembered
+def _stores(trace: Trace, block: int) -> tuple[Request, ...]:
+    return tuple(requests(trace, block, ("store",), ("shared",)))
 
 
 def _stored(trace: Trace, block: int, address: int, step: int) -> int | None:
     """The same where a thread loaded into a register and stored from there."""
-    stores = [each for each in requests(trace, block, ("store",), ("shared",)) if each.step < step]
-    for each in reversed(stores):
+    for each in reversed([each for each in _stores(trace, block) if each.step < step]):
         hit = np.flatnonzero(each.active & (each.address <= address) & (address < each.address + each.nbytes))
         if len(hit):
-            history, lane = History(trace, each.warp), int(hit[0])
+            history, lane = history_of(trace, each.warp), int(hit[0])
             word = (address - int(each.address[lane])) // 4
             stored = vector(history.operands(each.step)[1])
             came = history.source(stored[min(word, len(stored) - 1)], each.step)

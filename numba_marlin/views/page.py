@@ -119,13 +119,16 @@ class Lane:
 
 @dataclass(frozen=True)
 class Timeline(Figure):
+    """``until``: where the axis ends at least, for timelines that are to be compared."""
+
     lanes: tuple[Lane, ...]
     unit: str = ""
+    until: float | None = None
 
     @property
     def extent(self) -> tuple[float, float]:
         spans = [span for lane in self.lanes for span in lane.spans]
-        return (min(span.start for span in spans), max(span.end for span in spans)) if spans else (0.0, 1.0)
+        return (min(span.start for span in spans), max([span.end for span in spans] + [self.until or 0.0])) if spans else (0.0, 1.0)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Machine
+from numba_marlin.formats.small_floats import decode, encode
 from numba_marlin.isa import load_instructions
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow and NaN are what is tested
@@ -122,7 +123,7 @@ def draw(instruction, operand, generator):
         return np.full(shape, {"id": 3, "threads": THREADS}[operand.name], np.uint64)
     if operand.name == "mask":
         return np.full(shape, 0xFFFFFFFF, np.uint64)
-    if name == "shfl_sync_idx" and operand.name == "lane":
+    if name.startswith("shfl_sync") and operand.name in ("lane", "lane_mask"):
         return generator.integers(0, 32, shape).astype(np.uint64)
     if name.startswith("mma"):  # small integers: every sum is exact, in whatever order the tensor core adds
         if operand.type == "f32":
@@ -340,6 +341,40 @@ def shuffle(w):
     return w.inputs["value"][lanes]
 
 
+def shuffle_across(w):
+    return w.inputs["value"][np.arange(THREADS) ^ w.inputs["lane_mask"][:, 0].astype(int)]
+
+
+def from_small(kind):
+    def formula(w):
+        low, high = (decode((w.inputs["a"] >> np.uint64(shift) & np.uint64(0xFF)).astype(np.uint8), kind).astype(np.float16).view(np.uint16).astype(np.uint64) for shift in (0, 8))
+        return low | high << np.uint64(16)
+    return formula
+
+
+def to_small(kind):
+    def formula(w):
+        low, high = (encode(w.inputs[name].astype(np.uint32).view(np.float32), kind).astype(np.uint64) for name in ("low", "high"))
+        return low | high << np.uint64(8)
+    return formula
+
+
+def on_floats(operation):
+    def formula(w):
+        with np.errstate(all="ignore"):
+            return operation(*(each.astype(np.uint32).view(np.float32) for each in w.inputs.values())).astype(np.float32).view(np.uint32).astype(np.uint64)
+    return formula
+
+
+def put_byte(w):
+    for thread in range(THREADS):
+        w.memory.view(np.uint8).reshape(-1)[int(w.inputs["address"][thread, 0])] = int(w.inputs["value"][thread, 0]) & 0xFF
+
+
+def flushed(x):
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(0, x), x)
+
+
 def old_values(w):
     """Lanes add one after the other, in the order of threads."""
     found = np.empty(THREADS, np.uint64)
@@ -364,6 +399,10 @@ FORMULAS = {
     "tid_x": lambda w: np.arange(THREADS, dtype=np.uint64)[:, None],
     "cvt_f32_f16": from_half(0), "cvt_f32_f16_low": from_half(0), "cvt_f32_f16_high": from_half(16),
     "cvt_rn_f16_f32": to_half, "cvt_rn_f16x2_f32": to_half_pair,
+    "cvt_rn_f16x2_e4m3x2": from_small("e4m3"), "cvt_rn_satfinite_e4m3x2_f32": to_small("e4m3"), "cvt_rn_satfinite_e5m2x2_f32": to_small("e5m2"),
+    "bits_of_f32": lambda w: w.inputs["a"], "f32_of_bits": lambda w: w.inputs["a"], "max_f32": on_floats(np.fmax), "min_f32": on_floats(np.fmin), "shfl_sync_bfly": shuffle_across,
+    "rcp_rn_f32": on_floats(lambda x: 1 / x.astype(np.float64)), "rcp_approx_f32": on_floats(lambda x: flushed(1 / flushed(x).astype(np.float64))),
+    "ex2_approx_f32": on_floats(lambda x: flushed(np.exp2(flushed(x).astype(np.float64)))), "st_global_b8": put_byte,
     "ldmatrix_x4": ldmatrix(False), "ldmatrix_x4_trans": ldmatrix(True), "ldmatrix_x2": ldmatrix(False, 2), "ldmatrix_x1": ldmatrix(False, 1),
     "stmatrix_x4": stmatrix(False), "stmatrix_x4_trans": stmatrix(True), "mma_m16n8k16_f32_f16": mma(16, half_numbers),
     "mma_m16n8k16_f32_bf16": mma(16, brain_numbers), "mma_m16n8k8_f32_f16": mma(8, half_numbers),
@@ -379,7 +418,7 @@ FORMULAS = {
        for kind in ("b32", "v2_b32", "v2_f32", "v4_b32", "v4_f32")},
     "ld_shared_cluster_v4_f32": load("shared", 4), "st_shared_cluster_v4_f32": store("shared"),  # a block's own, here
     "atom_add_acq_rel_gpu": old_values, "elect_sync": elect,
-    "ld_shared_b16": load_half("shared"), "ld_global_b16": load_half("memory"),
+    "ld_global_f32": load("memory", 1), "ld_shared_b16": load_half("shared"), "ld_global_b16": load_half("memory"),
     "st_shared_b16": store_half("shared"), "st_global_b16": store_half("memory"),
     **{f"cp_async_16{kind}": copy for kind in ("", "_pred", "_zfill", "_hint", "_pred_hint", "_zfill_hint", "_evict_first", "_evict_first_pred",
                                                "_evict_first_zfill")},
@@ -392,12 +431,16 @@ ELSEWHERE = {
                      "mbarrier_test_wait_parity fence_mbarrier_init",
     "test_bulk_copy": "cp_async_bulk_prefetch cp_async_bulk_g2s cp_async_bulk_g2s_hint cp_async_bulk_s2g cp_async_bulk_commit_group cp_async_bulk_wait_group "
                       "cp_async_bulk_wait_group_read create_policy_evict_last fence_proxy_async_shared fence_proxy_async_global",
-    "test_tensor_copy": "cp_async_bulk_tensor_1d_g2s cp_async_bulk_tensor_1d_g2s_hint cp_async_bulk_tensor_2d_g2s cp_async_bulk_tensor_2d_g2s_hint "
+    "test_tensor_copy": "cp_async_bulk_tensor_1d_g2s cp_async_bulk_tensor_1d_g2s_hint cp_async_bulk_tensor_2d_g2s cp_async_bulk_tensor_2d_g2s_hint cp_async_bulk_tensor_2d_g2s_cta "
                         "cp_async_bulk_tensor_2d_s2g prefetch_tensormap",
     "test_cluster": "cluster_ctarank cluster_arrive cluster_wait mapa_shared mbarrier_arrive_cluster fence_acq_rel_cluster "
                     "cp_async_bulk_g2s_multicast cp_async_bulk_tensor_2d_g2s_multicast",
     "test_wgmma": "wgmma_fence wgmma_commit_group wgmma_wait_group wgmma_wait_group_f32 wgmma_m64k16_f32_f16_rs wgmma_m64k16_f32_f16_ss "
                   "wgmma_m64k16_f32_bf16_rs wgmma_m64k16_f32_bf16_ss",
+    "test_tcgen05": "tcgen05_alloc tcgen05_dealloc tcgen05_relinquish_alloc_permit tcgen05_mma_mxf4nvf4_4x tcgen05_mma_mxf4_2x tcgen05_mma_mxf8f6f4_1x tcgen05_commit "
+                    "tcgen05_cp_32x128b_warpx4 tcgen05_ld_32x32b_f32 tcgen05_st_32x32b_f32 tcgen05_wait_ld tcgen05_wait_st tcgen05_fence_before_thread_sync "
+                    "tcgen05_fence_after_thread_sync",
+    "test_block_scale": "mma_m16n8k64_f32_mxf4nvf4_4x mma_m16n8k64_f32_mxf4_2x",
     "test_machine_registers": "clock64 globaltimer smid setmaxnreg_inc setmaxnreg_dec",
 }  # fmt: skip
 TESTED_ELSEWHERE = {name: module for module, names in ELSEWHERE.items() for name in names.split()}
@@ -422,7 +465,7 @@ def result_type(name):
         return "bfloat16"
     if name.startswith(("add_f16", "sub_f16", "mul_f16", "fma_rn_f16", "cvt_rn_f16")):
         return np.float16
-    return np.float32 if name.startswith(("fma_rn_f32", "cvt_f32")) else None
+    return np.float32 if name.startswith(("fma_rn_f32", "cvt_f32", "max_f32", "min_f32", "rcp", "ex2")) else None
 
 
 @pytest.mark.parametrize("seed", range(3))

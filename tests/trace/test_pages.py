@@ -22,21 +22,21 @@ LARGEST_PAGE = 5_000_000
 
 
 def said(found, choice=pages.Choice(), *keys):
-    return text.render(pages.page(found, choice, keys), 100)
+    return plain.render(pages.page(found, choice, keys))
 
 
 def altered(found, array=None, at=None, header=None):
     """A copy of a trace with one number changed."""
-    other = Trace(copy.deepcopy(found.header), {name: values.copy() for name, values in found.arrays.items()})
+    other = Trace(copy.deepcopy(found.header) if header else found.header, dict(found.arrays))
     if array is not None:
-        other.arrays[array][at] ^= other.arrays[array].dtype.type(0x4008)
+        other.arrays[array] = other.arrays[array].copy()
+        other.arrays[array][at] ^= other.arrays[array].dtype.type(0x4008 & np.iinfo(other.arrays[array].dtype).max)
     if header is not None:
         header(other.header)
     return other
 
 
-@pytest.mark.parametrize("key", KERNELS)
-@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("key, width", [*((key, 80) for key in KERNELS), ("ampere", 60)])
 def test_every_section_of_every_kernel_is_shown(key, width):
     found, _ = recorded(key)
     page = pages.page(found, pages.Choice(lane=5))
@@ -100,11 +100,11 @@ def test_whoever_alters_the_record_sees_another_page():
     for key, change in changes.items():
         assert said(altered(found, **change), pages.Choice(), key) != said(found, pages.Choice(), key), key
     later = altered(found)
-    later.arrays["access_step"][later.access_kind == KINDS.index("copy-land")] += 200  # copies that land later
+    later.arrays["access_step"] = np.where(found.access_kind == KINDS.index("copy-land"), found.access_step + 200, found.access_step)  # copies that land later
     for key in ("pipeline", "copies"):
         assert said(later, pages.Choice(), key) != said(found, pages.Choice(), key)
     other_way = altered(found)
-    other_way.arrays["step_pc"][:400] = other_way.step_pc[:400][::-1].copy()
+    other_way.arrays["step_pc"] = np.concatenate([found.step_pc[:400][::-1], found.step_pc[400:]])
     assert said(other_way, pages.Choice(), "timeline") != said(found, pages.Choice(), "timeline")
 
 
@@ -204,8 +204,7 @@ def test_two_traces_are_compared():
     as_text = text.render(compare.page(found, other, ("one", "two")), 100)
     assert "ampere" in as_text and "decode" in as_text and "float16_nibbles" in as_text and "new" in as_text
     assert "0 of 4,096 results differ" in text.render(compare.page(found, found), 100)
-    changed = altered(found)
-    changed.arrays["after_c"][0] += 1
+    changed = altered(found, "after_c", 0)
     assert "1 of 4,096 results differ" in text.render(compare.page(found, changed), 100)
 
 

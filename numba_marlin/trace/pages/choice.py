@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numba_marlin.devices import Device
-from numba_marlin.trace.history import TENSOR, History
+from numba_marlin.trace.history import TENSOR, History, history_of
 from numba_marlin.trace.record import Trace
 
 
@@ -39,7 +39,7 @@ class Choice:
 
 
 def chosen_history(trace: Trace, choice: Choice) -> History:
-    return History(trace, choice.grid_warp(trace))
+    return history_of(trace, choice.grid_warp(trace))
 
 
 def products(history: History) -> list[int]:

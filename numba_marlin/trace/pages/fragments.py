@@ -50,7 +50,12 @@ def warp_product(trace: Trace, history: History, choice: Choice, step: int, ins:
     kind = "bf16" if ".bf16." in ins["text"] else "f16"
     d, a, b, c = (vector(each) for each in operands[:4])
     maps = fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B, fragments.MMA_M16N8K16_C
+    rows = [
+        *lane_rows("A", maps[0], halves_of(history, a, step, kind), a, choice.lane), *lane_rows("B", maps[1], halves_of(history, b, step, kind), b, choice.lane),
+        *lane_rows("C", maps[2], floats_of(history, c, step), c, choice.lane), *lane_rows("C behind", maps[2], floats_of(history, d, step + 1), d, choice.lane),
+    ]  # fmt: skip
     return [
+        Table(("of", "register", "elements, as row,column", "values"), tuple(rows), title=f"What lane {choice.lane} holds", source=RECORDED),
         fragment_grid("A", role(trace, history, a, step, choice), maps[0], halves_of(history, a, step, kind), a, choice),
         fragment_grid("B", role(trace, history, b, step, choice), maps[1], halves_of(history, b, step, kind), b, choice),
         fragment_grid("C before", "sums so far", maps[2], floats_of(history, c, step), c, choice),
@@ -147,6 +152,17 @@ def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers:
             half = "" if per_register == 1 else (" low half" if position % 2 == 0 else " high half")
             cells[row][column] = Cell(short(values[position, lane]), f"register {register}", "hot" if lane == choice.lane else "", f"lane {lane}, {registers[register]}{half}", f"lane {lane}")
     return Grid(tuple(map(tuple, cells)), tuple(f"{row}" for row in range(fragment.rows)), tuple(map(str, range(fragment.cols))), title=f"{name}: {said}", source=RECORDED)
+
+
+def lane_rows(name: str, fragment, values: np.ndarray, registers: list[str], lane: int) -> list[tuple]:
+    """A row for every register of a lane's fragment; values [elements, lanes]."""
+    each = fragment.elements // len(registers)
+    rows = []
+    for position, register in enumerate(registers):
+        mine = range(each * position, each * (position + 1))
+        places = "  ".join("{},{}".format(*fragment.coords(lane, element)) for element in mine)
+        rows.append((name, Cell(register, f"register {position}"), places, "  ".join(f"{values[element, lane]:.5g}" for element in mine)))
+    return rows
 
 
 def short(value: float) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 
 from numba_marlin.trace.pages.choice import Choice, ranges, size
 from numba_marlin.trace.record import KINDS, Trace
+from numba_marlin.trace.traffic import origin, requests
 from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Table
 
-MOST_ROWS, MOST_COLUMNS = 16, 16
+MOST_ROWS, MOST_COLUMNS, LOADS = 16, 16, 16
 READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
 STRIPES = " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so blocks need not hold a rectangle."
 BULK = KINDS.index("bulk-read")
@@ -41,6 +42,9 @@ def facts(trace: Trace) -> Facts:
     if about.get("config"):
         rows.append(("configuration", ", ".join(f"{name}={value}" for name, value in about["config"].items())))
     rows.append(("ran", f"{result['instructions']:,} warp instructions in {trace.steps:,} steps of the PTX machine", RECORDED))
+    if not trace.header["complete"]:
+        last = int(trace.write_step[-1]) if len(trace.write_step) else 0
+        rows.append(("recorded", f"registers up to step {last:,} only: beyond, there is nothing to show of them", RECORDED))
     rows += [("why" if position == 0 else "", reason) for position, reason in enumerate(about.get("reasons") or [])]
     if about.get("check"):
         check = about["check"]
@@ -100,6 +104,34 @@ def roles(trace: Trace, choice: Choice) -> Table:
     for warp in range(trace.warps):
         counts = Counter(phases[pc] for pc in trace.step_pc[trace.steps_of(choice.block * trace.warps + warp)].tolist())
         total = sum(counts.values())
-        most = ", ".join(f"{name} {count / total:.0%}" for name, count in counts.most_common(4))
-        rows.append((Cell(str(warp), tone="hot" if warp == choice.warp else ""), f"{total:,}", most))
-    return Table(("warp", "instructions", "most of them"), tuple(rows), title=f"The warps of block {choice.block}", source=RECORDED)
+        most = ", ".join(f"{name} {count / total:.0%}" for name, count in counts.most_common(2))
+        rows.append((Cell(str(warp), tone="hot" if warp == choice.warp else ""), f"{total:,}", weights_of(trace, choice.block * trace.warps + warp), most))
+    return Table(
+        ("warp", "instr.", "weights that it multiplies", "most of its instructions"), tuple(rows), title=f"The warps of block {choice.block}", source=RECORDED,
+        note=f"Weights: of the first {LOADS} loads by each warp, traced back to global memory.",
+    )  # fmt: skip
+
+
+def weights_of(trace: Trace, warp: int) -> str:
+    """Which k and n the words come from that a warp loads into registers to multiply: its first loads."""
+    b, problem = trace.buffer("b"), trace.about.get("problem")
+    if b is None or problem is None or len(b["shape"]) != 2:
+        return ""
+    rows, columns = set(), set()
+    loads = [each for each in requests(trace, warp // trace.warps, ("load",)) if each.warp == warp and each.nbytes >= 4 and not copied_on(trace, each)]
+    for each in loads[:LOADS]:
+        address = int(each.address[each.active][0])
+        source = address if each.space == "global" else origin(trace, warp // trace.warps, address, each.step)
+        if source is not None and b["address"] <= source < b["address"] + b["nbytes"]:
+            row, column = divmod((source - b["address"]) // 4, b["shape"][1])
+            rows.add(row)
+            columns.add(column // (32 * problem["bits"]))
+    if not rows:
+        return ""
+    n = ", ".join(f"{64 * column}-{64 * column + 63}" for column in sorted(columns))
+    return f"n {n}; k16 rows {ranges(sorted(rows))}"
+
+
+def copied_on(trace: Trace, request) -> bool:
+    """Whether a load from global memory only fills shared memory: the next store of the warp puts it there."""
+    return request.space == "global" and bool(trace.header["launch"]["shared_bytes"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from numba_marlin.trace.pages.choice import Choice, size
+from numba_marlin.trace.pages.choice import Choice, element, size
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.stages import Fill, fills
+from numba_marlin.trace.traffic import copies
 from numba_marlin.views import RECORDED, Cell, Grid, Lane, Section, Span, Step, Table, Timeline
 
 KEY, TITLE = "pipeline", "The pipeline, stage by stage"
@@ -21,7 +22,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     states = [[state(found, stage, use.read) for stage in range(count)] for use in uses[:MOST]]
     grid = Grid(
         tuple(tuple(state_cell(*each) for each in row) for row in states),
-        tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use",
+        tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use" + (f", the first {MOST} of {len(uses)}" if len(uses) > MOST else ""),
         source=RECORDED, note="k: where the weights in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
     )  # fmt: skip
     steps = tuple(one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states)))
@@ -30,7 +31,19 @@ def section(trace: Trace, choice: Choice) -> Section:
         f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
         + (f" and {zeros} times with zeros (copies issued past the end of its share, so that every round is the same straight line of code)." if zeros else "."),
     )
-    return Section(KEY, TITLE, notes, (grid, timeline(found, count)), steps)
+    drawn = [fill for fill in found if len(uses) <= MOST or fill.issued < uses[MOST].read]
+    return Section(KEY, TITLE, notes, (grid, timeline(drawn, count), places(trace, choice)), steps)
+
+
+def places(trace: Trace, choice: Choice) -> Table:
+    """Where the parts of each stage lie in shared memory, and what was copied there."""
+    base, rows = trace.header["launch"]["shared_base"], []
+    for stage, parts in enumerate(trace.about["stages"]):
+        for start, stop in parts:
+            mine = [copy for copy in copies(trace, choice.block) if start <= copy.target < stop and copy.source >= 0]
+            names = ", ".join(sorted({element(trace, copy.source)[0] for copy in mine})) or "-"
+            rows.append((Cell(f"stage {stage}"), f"{start - base:,}", f"{stop - base:,}", size(stop - start), names))
+    return Table(("stage", "from byte", "to byte", "size", "holds"), tuple(rows), title="Where the stages lie in shared memory", source=RECORDED)
 
 
 def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
@@ -75,4 +88,4 @@ def timeline(found: list[Fill], count: int) -> Timeline:
                     spans.append(Span(landed, fill.read, name, READY))
                 spans.append(Span(fill.read, max(fill.read_last, fill.read) + 1, name, IN_USE))
         lanes.append(Lane(f"stage {stage}", tuple(span for span in spans if span.end > span.start)))
-    return Timeline(tuple(lanes), "steps of the machine", title="The ring over time", source=RECORDED)
+    return Timeline(tuple(lanes), "steps of the machine", title="The ring over time", source=RECORDED, note=f"Up to use {MOST}, at most.")

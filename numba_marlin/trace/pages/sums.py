@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.counts.transactions import SECTOR_BYTES, sectors
-from numba_marlin.trace.history import History, vector
+from numba_marlin.trace.history import History, history_of, vector
 from numba_marlin.trace.pages.choice import Choice, chosen_history, element, products, ranges
 from numba_marlin.trace.pages.copies import lane_grid
 from numba_marlin.trace.record import Trace
@@ -115,7 +115,7 @@ def number(value: np.ndarray, lane: int, text: str) -> str:
 
 def exchanged(trace: Trace, choice: Choice) -> Table | None:
     """What the block moved behind its last product: per verb, instruction and space."""
-    last = [products(History(trace, choice.block * trace.warps + warp)) for warp in range(trace.warps)]
+    last = [products(history_of(trace, choice.block * trace.warps + warp)) for warp in range(trace.warps)]
     behind = min((steps[-1] for steps in last if steps), default=None)
     if behind is None:
         return None
