@@ -34,7 +34,7 @@ def test_recording_changes_neither_results_nor_counts():
     assert json.loads(json.dumps(counted.as_dict())) == json.loads(json.dumps(found.counts))
 
 
-@pytest.mark.parametrize("key", ["ampere", "decode", "tiled"])
+@pytest.mark.parametrize("key", ["ampere", "decode", "tiled", "nvfp4"])
 def test_products_of_recorded_fragments_are_the_recorded_sums(key):
     """A times B plus C, gathered from the registers of 32 lanes by the fragment maps, is D: for every product of every warp of a block."""
     found, _ = recorded(key)
