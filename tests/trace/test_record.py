@@ -136,12 +136,6 @@ def test_only_the_blocks_that_were_asked_for_are_kept():
         trace.record(machine, blocks=(7,), **given)
 
 
-def test_what_is_beyond_the_bound_is_said_to_be_missing():
-    machine, given, *_ = launch(*FAITHFUL, line_info=True)
-    found = trace.record(machine, rows=1000, **given)
-    assert not found.header["complete"] and 1000 <= len(found.write_step) < 1100
-
-
 def test_a_file_gives_the_trace_back(tmp_path):
     found, _ = recorded("ampere")
     path = tmp_path / "run.npz"
