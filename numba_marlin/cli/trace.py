@@ -16,6 +16,7 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --open run.npz --phase fragments --block 1 --step 9
   numba-marlin trace --config stages=3 --compare run.npz"""
 DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
+WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32)}  # bits, and rows that share a scale
 ALL_BLOCKS = 16  # grids of so many blocks are recorded whole
 MORE = "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane and --step what you want to look at."
 
@@ -30,8 +31,8 @@ def add_arguments(parser) -> None:
     parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors")
     parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file")
     parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
-    parser.add_argument("--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']})")
-    parser.add_argument("--bits", type=int, choices=(4, 8), help="of a code (default 4)")
+    parser.add_argument("--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for mxfp4)")
+    parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma)")
     parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma"), help=f"default {DEMO['kernel']}")
     parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="fields of the kernel's configuration, in place of what would be chosen")
     parser.add_argument("--sms", type=int, metavar="N", help="multiprocessors that the machine plays (default 4)")
@@ -90,7 +91,7 @@ def _execute(args, report) -> bool:
 
 def _describes(args) -> list[str]:
     """Options of a problem that were given; ValueError if they contradict --demo or --open."""
-    given = [name for name in ("m", "n", "k", "input", "tensor", "transpose", "group_size", "bits", "kernel", "config", "sms") if getattr(args, name) not in (None, False)]
+    given = [name for name in ("m", "n", "k", "input", "tensor", "transpose", "group_size", "weights", "kernel", "config", "sms") if getattr(args, name) not in (None, False)]
     for option in ("demo", "open"):
         if getattr(args, option) and given:
             raise ValueError(f"--{option} says what is traced; leave out --{given[0].replace('_', '-')}")
@@ -112,9 +113,13 @@ def _recorded(args, report):
     from numba_marlin.trace.stages import ranges_of
 
     _describes(args)
-    for name in ("m", "group_size", "kernel"):
-        if getattr(args, name) is None:
-            setattr(args, name, DEMO[name])
+    kind = args.weights or "int4"
+    bits, block_rows = WEIGHTS[kind]
+    if block_rows is not None and args.group_size not in (None, block_rows):
+        raise ValueError(f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave it out")
+    args.group_size = args.group_size if args.group_size is not None else block_rows or DEMO["group_size"]
+    args.kernel = args.kernel or (DEMO["kernel"] if kind == "int4" else "decode")
+    args.m = DEMO["m"] if args.m is None else args.m
     if args.input is None:
         args.n, args.k = (DEMO[name] if getattr(args, name) is None else getattr(args, name) for name in ("n", "k"))
     if args.sms is not None and args.sms < 1:
@@ -122,7 +127,7 @@ def _recorded(args, report):
     random = np.random.default_rng(args.seed)
     weight = weight_of(args, random)
     k, n = weight.values.shape
-    problem = Problem(args.m, n, k, args.group_size, bits=args.bits or 4)
+    problem = Problem(args.m, n, k, args.group_size, bits=bits, codes="integer" if block_rows is None else "e2m1")
     device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
     config = None if args.config is None else _config(args.config, candidate(problem, device, args.kernel).config)
     plan = backends.Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
@@ -131,7 +136,7 @@ def _recorded(args, report):
         name, value, count = ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
         raise ValueError(f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, plan.candidate.grid))} blocks of {warps} warps")
     with report.step(f"quantising and packing {k} x {n} weights"):
-        packed = api.pack(api.quantize(weight.values, bits=problem.bits, group_size=args.group_size))
+        packed = api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
     with report.step(f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"):
         compiled = compiler.build(plan.definition, plan.candidate.config, target=device.target, line_info=True)
     x = random.standard_normal((args.m, k)).astype(np.float16)
@@ -146,6 +151,16 @@ def _recorded(args, report):
         "stages": ranges_of(args.kernel, plan.candidate.config, trace.header["launch"]["shared_base"]),
     }  # fmt: skip
     return trace, verdict.ok
+
+
+def _in_blocks(values, kind: str):
+    """float [k, n] -> BlockWeight of NVFP4 or MXFP4, to nearest."""
+    import numpy as np
+
+    from numba_marlin.formats.block_scaled import to_weight
+    from numba_marlin.quantize.block_scaled import quantize_blocks
+
+    return to_weight(quantize_blocks(np.ascontiguousarray(values.T, np.float32), kind))
 
 
 def _config(texts: list[str], default):

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.trace.record import Trace
+from numba_marlin.trace.record import Trace, remembered
 
 TENSOR = ("mma", "wgmma.mma_async", "wmma.mma")
 
@@ -118,7 +117,7 @@ class History:
         return None
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def history_of(trace: Trace, warp: int) -> History:
     """Made once."""
     return History(trace, warp)

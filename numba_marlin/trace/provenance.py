@@ -1,7 +1,7 @@
 """Which bits of a register come from which code of a packed word, through the bitwise and the half-precision instructions of dequantisation.
 
-Bitwise instructions are evaluated anew with one bit flipped, so what is said of a bit is what the instruction does with the recorded operands, and a wrong
-evaluation is noticed: its result must be the recorded one. Arithmetic on halves mixes the bits of a half; each half then belongs to the codes that went into it.
+The word is altered, one bit of one code at a time, and the chain of instructions evaluated anew: what changes comes from there. A wrong evaluation is noticed: that of the word as it was
+must give the recorded results. Arithmetic on halves mixes the bits of a half; each half then belongs to the codes that went into it.
 """
 
 from __future__ import annotations
@@ -52,30 +52,28 @@ def evaluate(root: str, values: list[int]) -> int | None:
         return None
 
 
-def passed_on(ins: dict, values: list[int | None], sources: list[list[int] | None], result: int) -> list[int]:
-    """Codes (bit i set: code i takes part) that each of 32 bits of a result comes from, least significant first. values: the operands, as numbers; sources:
-    the same of each operand, None for one that has nothing of the word; result: the recorded one."""
+def altered_results(ins: dict, values: list[int | None], altered: list[list[int] | None], result: int) -> list[int]:
+    """What an instruction makes of other words. values: its operands, as numbers; altered: for each operand what it would be for each of the other words, None for one
+    that has nothing of the word; result: the recorded one. Of arithmetic on halves only which halves change is known: all of their bits do."""
+    count = len(next(each for each in altered if each is not None))
     if evaluate(ins["root"], values) == result:
-        bits = [0] * 32
-        for position, source in enumerate(sources):
-            for bit in range(32) if source is not None else ():
-                if source[bit]:
-                    flipped = list(values)
-                    flipped[position] ^= 1 << bit
-                    changed = evaluate(ins["root"], flipped) ^ result
-                    for other in range(32):
-                        if changed >> other & 1:
-                            bits[other] |= source[bit]
-        return bits
+        return [evaluate(ins["root"], [value if other is None else other[i] for value, other in zip(values, altered)]) for i in range(count)]
     wide = not re.search(r"x2\b", ins["text"].split()[0])
-    bits = [0] * 32
-    for source in sources:
-        if source is None:
-            continue
-        for low, high in ((0, 32),) if wide else ((0, 16), (16, 32)):
-            together = 0
-            for bit in range(low, high):
-                together |= source[bit]
-            for bit in range(low, high):
-                bits[bit] |= together
-    return bits
+    found = []
+    for i in range(count):
+        changed = 0
+        for value, other in zip(values, altered):
+            changed |= 0 if other is None else other[i] ^ value
+        found.append(result ^ (WORD * bool(changed) if wide else 0xFFFF * bool(changed & 0xFFFF) | 0xFFFF0000 * bool(changed >> 16)))
+    return found
+
+
+def codes_of_bits(value: int, altered: list[int], bits: int) -> list[int]:
+    """Codes (bit c set: code c takes part) that each of 32 bits of a value comes from, least significant first. altered: the value for each of the 32 words that
+    differ from the recorded one in one bit of one code of ``bits`` bits."""
+    found = [0] * 32
+    for position, other in enumerate(altered):
+        for bit in range(32):
+            if (other ^ value) >> bit & 1:
+                found[bit] |= 1 << position // bits
+    return found

@@ -18,7 +18,9 @@ arrays. One instruction by the warps that stood there together is a step; a step
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from typing import Callable
 
 import numpy as np
 
@@ -31,10 +33,24 @@ HIGH = ".hi"  # behind the name of a 64-bit register: its upper word
 SPACES = ("global", "shared", "local", "generic", "shared::cluster")
 
 
+def remembered(function: Callable) -> Callable:
+    """``function(trace, *arguments)``, worked out once and kept with the trace, so that it lives as long."""
+
+    @functools.wraps(function)
+    def call(trace: Trace, *arguments):
+        key = function.__name__, *arguments
+        if key not in trace.memo:
+            trace.memo[key] = function(trace, *arguments)
+        return trace.memo[key]
+
+    return call
+
+
 @dataclass(eq=False)
 class Trace:
     header: dict
     arrays: dict[str, np.ndarray] = field(repr=False)
+    memo: dict = field(default_factory=dict, repr=False)  # see remembered
 
     def __getattr__(self, name: str):
         """Arrays by name."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.trace.record import KINDS, SPACES, Trace
+from numba_marlin.trace.record import KINDS, SPACES, Trace, remembered
 from numba_marlin.trace.traffic import Copy, copies
 
 READS = tuple(KINDS.index(kind) for kind in ("load", "ldmatrix"))
@@ -51,6 +51,7 @@ class Fill:
         return not self.nbytes
 
 
+@remembered
 def fills(trace: Trace, block: int) -> list[Fill]:
     """All fillings of all stages of a block, in the order of their issue."""
     ranges = trace.about.get("stages") or []

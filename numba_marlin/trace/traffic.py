@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from numba_marlin.trace.history import History, history_of, vector
-from numba_marlin.trace.record import KINDS, SPACES, Trace
+from numba_marlin.trace.record import KINDS, SPACES, Trace, remembered
 
 KIND = {name: number for number, name in enumerate(KINDS)}
 SHARED, GLOBAL = SPACES.index("shared"), SPACES.index("global")
@@ -62,7 +61,7 @@ def requests(trace: Trace, block: int, kinds: tuple[str, ...], spaces: tuple[str
     ]  # fmt: skip
 
 
-@functools.lru_cache(maxsize=16)
+@remembered
 def copies(trace: Trace, block: int) -> tuple[Copy, ...]:
     """All copies into the shared memory of a block, in the order of their issue."""
     return tuple(sorted(_lane_copies(trace, block) + _bulk_copies(trace, block), key=lambda copy: (copy.step, copy.warp, copy.lane, copy.target)))
@@ -110,7 +109,7 @@ def _bulk_copies(trace: Trace, block: int) -> list[Copy]:
     return found
 
 
-@functools.lru_cache(maxsize=16)
+@remembered
 def _places(trace: Trace, block: int) -> np.ndarray:
     """Copies that landed, as columns: target, nbytes, landed, issued, source."""
     return np.array([(copy.target, copy.nbytes, copy.landed, copy.step, copy.source) for copy in copies(trace, block) if copy.landed >= 0], np.int64).reshape(-1, 5).T
@@ -126,7 +125,7 @@ def origin(trace: Trace, block: int, address: int, step: int) -> int | None:
     return _stored(trace, block, address, step)
 
 
-@functools.lru_cache(maxsize=16)
+@remembered
 def _stores(trace: Trace, block: int) -> tuple[Request, ...]:
     return tuple(requests(trace, block, ("store",), ("shared",)))
 

@@ -9,7 +9,7 @@ from numba_marlin import counts, trace
 from numba_marlin.emulator import Machine
 from numba_marlin.layout import fragments
 from numba_marlin.trace.history import History, operands_of, vector
-from numba_marlin.trace.provenance import BITWISE, evaluate, passed_on
+from numba_marlin.trace.provenance import BITWISE, altered_results, codes_of_bits, evaluate
 from numba_marlin.trace.record import SCHEMA
 from numba_marlin.trace.traffic import copies, loaded_from, requests_at
 from tests.trace.runs import FAITHFUL, RUNS, launch, recorded
@@ -110,13 +110,18 @@ def test_bitwise_instructions_evaluate_to_what_was_recorded():
 
 
 def test_bits_are_followed_to_the_codes_they_come_from():
-    word = [1 << bit // 4 for bit in range(32)]
     value, mask, exponent = 0x87654321, 0x000F000F, 0x64006400
-    low = passed_on({"root": "lop3", "text": "lop3.b32"}, [value, mask, exponent, 0xEA], [word, None, None, None], (value & mask) | exponent)
-    assert low[:4] == [1] * 4 and low[16:20] == [1 << 4] * 4 and sum(map(bool, low)) == 8
-    halves = passed_on({"root": "sub", "text": "sub.rn.f16x2 a, b, c;"}, [None, None], [low, None], 0)
-    assert halves == [1] * 16 + [1 << 4] * 16
-    assert passed_on({"root": "shr", "text": "shr.u32"}, [value, 8], [word, None], value >> 8)[:4] == [1 << 2] * 4
+    others = [value ^ 1 << bit for bit in range(32)]
+    masked = (value & mask) | exponent
+    low = altered_results({"root": "lop3", "text": "lop3.b32"}, [value, mask, exponent, 0xEA], [others, None, None, None], masked)
+    codes = codes_of_bits(masked, low, 4)
+    assert codes[:4] == [1] * 4 and codes[16:20] == [1 << 4] * 4 and sum(map(bool, codes)) == 8
+    halves = altered_results({"root": "sub", "text": "sub.rn.f16x2 a, b, c;"}, [masked, 0], [low, None], 0x3C004200)
+    assert codes_of_bits(0x3C004200, halves, 4) == [1] * 16 + [1 << 4] * 16
+    shifted = altered_results({"root": "shr", "text": "shr.u32"}, [value, 8], [others, None], value >> 8)
+    assert codes_of_bits(value >> 8, shifted, 4)[:4] == [1 << 2] * 4
+    both = altered_results({"root": "xor", "text": "xor.b32"}, [value, value], [others, others], 0)
+    assert not any(codes_of_bits(0, both, 4))  # what cancels out comes from nowhere
 
 
 def test_only_the_blocks_that_were_asked_for_are_kept():

@@ -42,6 +42,9 @@ def facts(trace: Trace) -> Facts:
     if about.get("config"):
         rows.append(("configuration", ", ".join(f"{name}={value}" for name, value in about["config"].items())))
     rows.append(("ran", f"{result['instructions']:,} warp instructions in {trace.steps:,} steps of the PTX machine", RECORDED))
+    if not trace.header["complete"]:
+        last = int(trace.write_step[-1]) if len(trace.write_step) else 0
+        rows.append(("recorded", f"registers up to step {last:,} only: beyond, there is nothing to show of them", RECORDED))
     rows += [("why" if position == 0 else "", reason) for position, reason in enumerate(about.get("reasons") or [])]
     if about.get("check"):
         check = about["check"]

@@ -22,7 +22,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     states = [[state(found, stage, use.read) for stage in range(count)] for use in uses[:MOST]]
     grid = Grid(
         tuple(tuple(state_cell(*each) for each in row) for row in states),
-        tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use",
+        tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use" + (f", the first {MOST} of {len(uses)}" if len(uses) > MOST else ""),
         source=RECORDED, note="k: where the weights in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
     )  # fmt: skip
     steps = tuple(one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states)))
@@ -31,7 +31,8 @@ def section(trace: Trace, choice: Choice) -> Section:
         f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
         + (f" and {zeros} times with zeros (copies issued past the end of its share, so that every round is the same straight line of code)." if zeros else "."),
     )
-    return Section(KEY, TITLE, notes, (grid, timeline(found, count), places(trace, choice)), steps)
+    drawn = [fill for fill in found if len(uses) <= MOST or fill.issued < uses[MOST].read]
+    return Section(KEY, TITLE, notes, (grid, timeline(drawn, count), places(trace, choice)), steps)
 
 
 def places(trace: Trace, choice: Choice) -> Table:
@@ -87,4 +88,4 @@ def timeline(found: list[Fill], count: int) -> Timeline:
                     spans.append(Span(landed, fill.read, name, READY))
                 spans.append(Span(fill.read, max(fill.read_last, fill.read) + 1, name, IN_USE))
         lanes.append(Lane(f"stage {stage}", tuple(span for span in spans if span.end > span.start)))
-    return Timeline(tuple(lanes), "steps of the machine", title="The ring over time", source=RECORDED)
+    return Timeline(tuple(lanes), "steps of the machine", title="The ring over time", source=RECORDED, note=f"Up to use {MOST}, at most.")

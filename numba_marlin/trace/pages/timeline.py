@@ -13,7 +13,7 @@ from numba_marlin.views import MODELLED, RECORDED, Bar, Bars, Lane, Section, Spa
 
 KEY, TITLE = "timeline", "Timeline, without and with the pipeline"
 COLUMNS = 320  # as finely as order is drawn
-MOST_WARPS, MOST_BLOCKS = 16, 16
+MOST_WARPS, MOST_BLOCKS, MOST_USES = 16, 16, 24
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -71,12 +71,14 @@ def modelled(trace: Trace, choice: Choice) -> list:
         f"Rules: a copy lands {model.LATENCY} cycles after its issue, and not before the bytes ahead of it at {rates.bytes_per_cycle:.3g} bytes a cycle "
         f"({device.name}: {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} multiprocessors at {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at {model.SCHEDULERS} a cycle, or its tensor-core "
         f"operations at {rates.flops_per_cycle:.0f} a cycle. What was issued when is recorded."
+        + (f" Drawn: the first {MOST_USES} of {len(works)} uses." if len(works) > MOST_USES else "")
     )
     figures = []
     for title, uses in (("Without the pipeline: load, then multiply", without), ("With it: copies run ahead", with_it)):
-        load = Lane("load", tuple(Span(*interval, f"k{use.tile}", "load") for use, interval in zip(uses, apart(uses))))
-        work = Lane("multiply", tuple(Span(use.begun, use.done, f"k{use.tile}", "multiply") for use in uses))
-        figures.append(Timeline((load, work), "cycles", end_without, title=title, source=MODELLED, note=note if uses is with_it else ""))
+        drawn = uses[:MOST_USES]
+        load = Lane("load", tuple(Span(*interval, f"k{use.tile}", "load") for use, interval in zip(drawn, apart(drawn))))
+        work = Lane("multiply", tuple(Span(use.begun, use.done, f"k{use.tile}", "multiply") for use in drawn))
+        figures.append(Timeline((load, work), "cycles", without[:MOST_USES][-1].done, title=title, source=MODELLED, note=note if uses is with_it else ""))
     bars = Bars((
         Bar("without", end_without, f"{end_without:,.0f} cycles", "load"), Bar("with", end_with, f"{end_with:,.0f} cycles, {end_without / end_with:.2f} times as fast", "multiply"),
     ), title=f"Block {choice.block}, {len(works)} uses of a stage", source=MODELLED)  # fmt: skip

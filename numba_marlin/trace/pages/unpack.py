@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.formats.fp4_words import turn_codes, unturn_codes
 from numba_marlin.formats.marlin_order import code_order
+from numba_marlin.formats.small_floats import table as numbers_of
 from numba_marlin.trace.history import History, vector
 from numba_marlin.trace.pages.choice import Choice, chosen_history, products
-from numba_marlin.trace.provenance import immediate, passed_on
+from numba_marlin.trace.provenance import altered_results, codes_of_bits, immediate
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.traffic import loaded_from, requests_at
-from numba_marlin.views import RECORDED, BitRow, Bits, Cell, Facts, Section, Step, Table, Text
+from numba_marlin.views import RECORDED, BitRow, Bits, Cell, Facts, Section, Step, Table
 
 KEY, TITLE = "unpack", "Unpacking a word"
 
@@ -32,17 +34,37 @@ def section(trace: Trace, choice: Choice) -> Section:
         ("loaded", f"at step {step} into {register} of lane {choice.lane}: {ins['text']}"),
         ("verb", f"{ins['phase']}" + (f", {ins['source']}" if ins["source"] else "")),
     ), title="Which word", source=RECORDED)  # fmt: skip
-    steps = [Step("The word as it lies in memory", (bits_of("word", value, [1 << bit // bits for bit in range(32)]), codes_table(value, places, bits)))]
-    links, sources, results = follow(trace, history, choice, step, register, bits)
+    others, plain = other_words(trace, value)
+    steps = [Step("The word as it lies in memory", (bits_of("word", value, codes_of_bits(value, others, bits)), codes_table(trace, plain, places, bits)))]
+    links, sources, results = follow(trace, history, choice, step, register, others, bits)
     steps += links
-    final = finals(trace, history, choice, sources, results, places, value, bits)
+    final = finals(sources, results, places, plain, bits)
     if final is not None:
         steps.append(Step("What it has become", (final,)))
-    note = (
+    note = TURNED if floats(trace) else (
         f"Marlin stores {codes} codes of {bits} bits in a word, in the order in which these instructions take them out: code 0 and code {codes // 2} are the two halves of the first register. "
         "Low bits first: code 0 is bits 0 to 3, at the right. (Plain row-major packing, two to a byte in reading order, would need a shift and a mask for every weight.)"
     )
     return Section(KEY, TITLE, (note,), (where,), tuple(steps))
+
+
+TURNED = (
+    "A word of block-scaled FP4: eight codes s e e m, whose bits are turned and mixed so that shifts and masks alone put them into the places of a 16-bit float, subnormal numbers included: "
+    "no subtraction, no table. Bits of several codes in one place cancel out on the way; formats.fp4_words has the algebra."
+)
+
+
+def floats(trace: Trace) -> bool:
+    """Whether the codes are e2m1 numbers, not integers."""
+    return trace.about["problem"].get("codes", "integer") == "e2m1"
+
+
+def other_words(trace: Trace, value: int) -> tuple[list[int], int]:
+    """(the 32 words that differ from ``value`` in one bit of one code, in the order of the codes; the word with its codes side by side, code 0 lowest)"""
+    if not floats(trace):
+        return [value ^ 1 << bit for bit in range(32)], value
+    plain = unturn_codes(np.array([value], np.uint32))
+    return [int(turn_codes(plain ^ np.uint32(1 << bit))[0]) for bit in range(32)], int(plain[0])
 
 
 def word_of(trace: Trace, history: History, choice: Choice) -> tuple[int, str, int] | None:
@@ -95,13 +117,16 @@ def bits_of(label: str, value: int, sources: list[int]) -> Bits:
     return Bits((BitRow(label, value, 32, tuple(kind_of(sources[bit]) for bit in range(31, -1, -1))),), source=RECORDED, title="Bit 31 to bit 0")
 
 
-def codes_table(value: int, places: list, bits: int) -> Table:
+def codes_table(trace: Trace, plain: int, places: list, bits: int) -> Table:
+    """plain: codes side by side."""
     rows = []
     for code, first, k, n in places:
-        number = value >> first & (1 << bits) - 1
-        rows.append((Cell(f"{code}", f"code {code}"), f"{first + bits - 1}:{first}", f"{number:0{bits}b}", str(number), f"{number - (1 << bits - 1):+d}", str(k), str(n)))
+        number = plain >> first & (1 << bits) - 1
+        meaning = f"{float(numbers_of('e2m1')[number]):g}" if floats(trace) else f"{number - (1 << bits - 1):+d}"
+        rows.append((Cell(f"{code}", f"code {code}"), *(() if floats(trace) else (f"{first + bits - 1}:{first}",)), f"{number:0{bits}b}", str(number), meaning, str(k), str(n)))
+    heads = ("code", "binary", "code's value", "as e2m1", "k", "n") if floats(trace) else ("code", "bits", "binary", "code's value", f"minus {1 << bits - 1}", "k", "n")
     return Table(
-        ("code", "bits", "binary", "code's value", f"minus {1 << bits - 1}", "k", "n"), tuple(rows), title="Which weights these are", source=RECORDED,
+        heads, tuple(rows), title="Which weights these are", source=RECORDED,
         note="k and n follow from the fragment map of the instruction that consumes them: layout.fragments, formats.marlin_order.",
     )  # fmt: skip
 
@@ -118,9 +143,10 @@ def halves(value: int, text: str) -> str | None:
     return f"({low:g}, {high:g})"
 
 
-def follow(trace: Trace, history: History, choice: Choice, step: int, register: str, bits: int) -> tuple[list[Step], dict, dict]:
+def follow(trace: Trace, history: History, choice: Choice, step: int, register: str, others: list[int], bits: int) -> tuple[list[Step], dict, dict]:
     """A step for each instruction that handles the word: its operands and its result, bit by bit."""
-    sources = {register: [1 << bit // bits for bit in range(32)]}
+    altered = {register: others}
+    sources = {register: codes_of_bits(int(history.result(register, step)[choice.lane]), others, bits)}
     results: dict[str, tuple[int, str, int | None]] = {}
     links, _ = history.followed(step, register, choice.lane)
     steps = []
@@ -134,10 +160,13 @@ def follow(trace: Trace, history: History, choice: Choice, step: int, register: 
         if result is None:
             continue
         found = int(result[choice.lane])
-        sources[link.register] = passed_on(ins, values, [sources.get(name) for name in names], found)
-        if not any(sources[link.register]):  # nothing of the word is left in it: the other one was selected
-            del sources[link.register]
+        if any(value is None for name, value in zip(names, values) if name in altered) or not any(name in altered for name in names):
             continue
+        of_others = altered_results(ins, values, [altered.get(name) for name in names], found)
+        codes = codes_of_bits(found, of_others, bits)
+        if not any(codes):  # nothing of the word is left in it: the other one was selected
+            continue
+        altered[link.register], sources[link.register] = of_others, codes
         factor = next((value for name, value in zip(names, values) if name not in sources), None) if ins["root"] == "mul" else None
         results[link.register] = found, ins["text"], factor
         rows = []
@@ -172,11 +201,11 @@ def meaning(ins: dict, names: list[str], values: list) -> str:
     if root == "fma" and "x2" in text:
         return "Divided by 16 and the offset taken off in one fused step, exactly: both halves at once."
     if root == "mul" and "x2" in text:
-        return "The group's scale: the only rounding that a weight sees."
+        return "The scale: the only rounding that a weight sees."
     return ""
 
 
-def finals(trace: Trace, history: History, choice: Choice, sources: dict, results: dict, places: list, value: int, bits: int) -> Table | Text | None:
+def finals(sources: dict, results: dict, places: list, value: int, bits: int) -> Table | None:
     """For every code the halves that hold it alone after 16-bit arithmetic: the number before and after a scale."""
     found: dict[int, list[tuple[str, str, str, str, str]]] = {}
     for register, (held, text, factor) in results.items():
@@ -196,7 +225,7 @@ def finals(trace: Trace, history: History, choice: Choice, sources: dict, result
         last = chain[-1] if chain else None
         scaled = last is not None and last is not exact
         rows.append((
-            Cell(str(code), f"code {code}"), str(k), str(n), str(value >> first & (1 << bits) - 1), exact[2] if exact else "-", last[4] if scaled else "", last[2] if scaled else "",
+            Cell(str(code), f"code {code}"), str(k), str(n), str(value >> first & (1 << bits) - 1), exact[2] if exact else "", last[4] if scaled else "", last[2] if scaled else "",
             f"{last[0]} {last[1]}" if last else "-",
         ))  # fmt: skip
     heads = ("code", "k", "n", "code's value", "dequantised", "times", "scaled", "in register, half")
