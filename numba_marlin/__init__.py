@@ -20,6 +20,8 @@ _EXPORTS = {
     "dequantize": "quantize.dequantize",
     "quantize_blocks": "quantize.block_scaled",
     "BlockScaled": "formats.block_scaled",
+    "block_scaled_matmul": "block_scaled",
+    "interleave_gated": "block_scaled",
     "Hessian": "quantize.hessian",
     "matmul": "api",
     "load_checkpoint": "checkpoints",

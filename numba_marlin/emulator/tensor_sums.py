@@ -13,6 +13,7 @@ NVIDIA tensor cores", 2025, arXiv:2512.07004.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Callable
@@ -42,11 +43,13 @@ NONE = -4000  # exponent of a zero factor: no sum with a finite one reaches a re
 SPECIAL = 500  # exponents of infinities and NaN, and of products with them, are above
 RESULTS = 1 << 14  # at a time, and
 TERMS = 1 << 15  # at a time: what fits in the cache
+SIGNIFICANT = 24  # bits of a float32
 
 
 @dataclass(frozen=True)
 class Kind:
-    """16-bit floats: so many bits of fraction, exponent bias, the bits of infinity; ``work`` holds every product of two, to within what is cut off anyway."""
+    """16-bit floats: so many bits of fraction, exponent bias, the bits of infinity; ``work`` holds every product of two, to within what is cut off anyway;
+    ``numbers``: bit patterns as float32, exactly."""
 
     fraction: int
     bias: int
@@ -56,26 +59,82 @@ class Kind:
 
 
 KINDS = {
-    "f16": Kind(10, 15, 0x7C00, np.float32, lambda bits: bits.view(np.float16).astype(np.float32)),
-    "bf16": Kind(7, 127, 0x7F80, np.float64, lambda bits: numerics.brain_values(bits).astype(np.float64)),
+    "f16": Kind(10, 15, 0x7C00, np.float32, numerics.half_values),
+    "bf16": Kind(7, 127, 0x7F80, np.float64, numerics.brain_values),
 }
 
 
 def add_products(kind: str, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder) -> np.ndarray:
-    """float32 [rows, columns, many]: c + sum over k of left * right. kind "f16" or "bf16"; factors uint16 [k, rows + columns, many]: bit patterns,
-    left's ``rows`` of every k, then right's columns; c float32 like the result. ``many`` independent products, the faster the more there are."""
+    """float32 [many, rows, columns]: c + sum over k of left * right. kind "f16" or "bf16"; factors uint16 [many, rows + columns, k], C-contiguous: bit
+    patterns, left's ``rows``, then right's columns; c float32 like the result. ``many`` independent products, the faster the more there are."""
     what = KINDS[kind]
-    depth, height, many = factors.shape
-    step = max(1, RESULTS // (rows * (height - rows)))
+    many, lines, _ = factors.shape
+    step = max(1, RESULTS // (rows * (lines - rows)))
     if many > step:
-        return np.concatenate([add_products(kind, np.ascontiguousarray(factors[..., start : start + step]), rows, c[..., start : start + step], adder) for start in range(0, many, step)], axis=-1)
-    add = _add_halves if kind == "f16" else _add
+        parts = (slice(start, start + step) for start in range(0, many, step))
+        return np.concatenate([add_products(kind, factors[part], rows, c[part], adder) for part in parts])
     with np.errstate(all="ignore"):
-        numbers, exponents = what.numbers(factors), exponents_of(what, factors)
-        operands = numbers[:, :rows, None], numbers[:, None, rows:], exponents[:, :rows, None], exponents[:, None, rows:]
-        for start in range(0, depth, adder.terms):
-            c = add(*(each[start : start + adder.terms] for each in operands), np.ascontiguousarray(c), adder.extra_bits)
-    return c
+        short = _uncut(what, factors, rows, c)
+        return _cut_off(what, factors, rows, c, adder) if short is None else short
+
+
+def _uncut(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray) -> np.ndarray | None:
+    """The sums, if none of them can reach 24 bits above the last bit of any term: nothing is cut off then, and float32 itself is exact, in any order. None
+    if some may: so it is with most random numbers, and the first of ``many`` products shows it."""
+    for some in (slice(0, 1), slice(None)):
+        numbers = what.numbers(factors[some])
+        left, right = numbers[:, :rows], numbers[:, rows:]
+        grains = _grain(left), _grain(right)
+        if None in grains:
+            return None
+        (left_top, left_unit), (right_top, right_unit) = grains
+        most = numbers.shape[2] * left_top * right_top * 2.0 ** -(left_unit + right_unit)
+        if most > 1 << SIGNIFICANT:
+            return None
+    units = c * np.float32(2.0 ** -(left_unit + right_unit))
+    if not most + float(np.abs(units).max()) <= 1 << SIGNIFICANT or (units != np.rint(units)).any():
+        return None
+    total = left @ right.swapaxes(1, 2)
+    total += c
+    total += np.float32(0)  # no sum is -0, whatever a library of matrix products starts from
+    return total
+
+
+def _grain(numbers: np.ndarray) -> tuple[float, int] | None:
+    """(the largest size, an exponent e such that all numbers are multiples of 2^e); None if they have too many bits, or are too large or small, for ``_uncut``."""
+    top = float(max(numbers.max(), -numbers.min()))
+    if not 2.0**-40 < top < 2.0**40:
+        return (0.0, 0) if top == 0 else None
+    shift = SIGNIFICANT - 1 - math.frexp(top)[1]
+    scaled = numbers * np.float32(2.0**shift)
+    whole = scaled.astype(np.int32)
+    if (whole != scaled).any():
+        return None
+    bits = int(np.bitwise_or.reduce(whole, axis=None))
+    return top, (bits & -bits).bit_length() - 1 - shift
+
+
+def _cut_off(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder) -> np.ndarray:
+    """``add_products``, every term cut off: as [k, rows + columns, many], so that what is done alike lies side by side."""
+    factors, c = _turned(factors), np.ascontiguousarray(c.transpose(1, 2, 0))
+    add = _add_halves if what is KINDS["f16"] else _add
+    numbers, exponents = what.numbers(factors).astype(what.work, copy=False), exponents_of(what, factors)
+    operands = numbers[:, :rows, None], numbers[:, None, rows:], exponents[:, :rows, None], exponents[:, None, rows:]
+    for start in range(0, len(factors), adder.terms):
+        c = add(*(each[start : start + adder.terms] for each in operands), c, adder.extra_bits)
+    return np.ascontiguousarray(c.transpose(2, 0, 1))
+
+
+def _turned(factors: np.ndarray) -> np.ndarray:
+    """uint16 [many, lines, k] -> [k, lines, many]; an even number of k goes in pairs, twice as fast."""
+    many, lines, depth = factors.shape
+    if depth % 2:
+        return np.ascontiguousarray(factors.transpose(2, 1, 0))
+    pairs = np.ascontiguousarray(factors.view(np.uint32).reshape(many, -1).T).reshape(lines, depth // 2, many)
+    turned = np.empty((depth // 2, 2, lines, many), np.uint16)
+    np.copyto(turned[:, 0], pairs.swapaxes(0, 1), casting="unsafe")
+    np.copyto(turned[:, 1], pairs.swapaxes(0, 1) >> np.uint32(16), casting="unsafe")
+    return turned.reshape(depth, lines, many)
 
 
 def exponents_of(what: Kind, bits: np.ndarray) -> np.ndarray:

@@ -2,11 +2,13 @@
 
 The probes are weights of every kind that tells formats apart: sizes of codes, zero points, activation order, types of scales; block-scaled ones from the
 formats' own test cases. A conversion is exact for a probe if the target's ``losses`` are none and what it writes is read as the same numbers again.
+``round_trips`` asks it of as many random codes as wanted, through files' tensors from one format to the other and back.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +18,7 @@ from numba_marlin.formats.files import STORED
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.marlin import unpack
 from numba_marlin.formats.small_floats import decode
-from numba_marlin.formats.stored import StoredFormat
+from numba_marlin.formats.stored import PLAIN, StoredFormat
 from numba_marlin.formats.types import READABLE_BITS, PackedWeight, QuantizedWeight
 
 K, N, GROUP = 128, 64, 32
@@ -32,38 +34,65 @@ class Row:
 
 
 @functools.cache
-def probes() -> tuple:
-    rng = np.random.default_rng(0)
-    order = np.sort(rng.permutation(K).reshape(-1, GROUP), axis=1).ravel().astype(np.int32)
+def probes(size: int = 1, seed: int = 0) -> tuple:
+    """Random weights, each with size**2 times as many codes as with 1: 4096 at least."""
+    k, n = K * size, N * size
+    rng = np.random.default_rng(seed)
+    order = np.sort(rng.permutation(k).reshape(-1, GROUP), axis=1).ravel().astype(np.int32)
     found: list = []
     for bits in READABLE_BITS:
-        codes, zeros = rng.integers(0, 1 << bits, (K, N), dtype=np.uint8), rng.integers(0, 1 << bits, (K // GROUP, N), dtype=np.uint8)
+        codes, zeros = rng.integers(0, 1 << bits, (k, n), dtype=np.uint8), rng.integers(0, 1 << bits, (k // GROUP, n), dtype=np.uint8)
         for dtype in ("float16", "bfloat16"):
-            scales = rng.uniform(2.0**-20, 2.0**-18, (K // GROUP, N)).astype(float_type(dtype))
+            scales = rng.uniform(2.0**-20, 2.0**-18, (k // GROUP, n)).astype(float_type(dtype))
             weight = QuantizedWeight(codes, scales, None, bits, GROUP)
             found += [weight, replace(weight, zeros=zeros), replace(weight, permutation=order), replace(weight, zeros=zeros, permutation=order)]
-    e4m3, e2m1 = rng.integers(0, 127, (256, 128), dtype=np.uint8), rng.integers(0, 16, (64, N), dtype=np.uint8)
-    block = rng.integers(8, 127, (4, N), dtype=np.uint8)
+    rows, columns = 2 * k, 2 * n
+    e4m3, e2m1 = rng.integers(0, 127, (rows, columns), dtype=np.uint8), rng.integers(0, 16, (k // 2, n), dtype=np.uint8)
+    block = rng.integers(8, 127, (k // 32, n), dtype=np.uint8)
     for factor in (0.25, float(np.float32(0.3))):
         found += [BlockWeight(e2m1, "e2m1", block, "e4m3", (16, 1), factor, divides, inputs, divides) for divides in (False, True) for inputs in (None, 0.5)]
-    found.append(BlockWeight(e2m1, "e2m1", block[:2], "e8m0", (32, 1)))
-    for shape in ((256, 128), (256, 1), (128, 128)):
-        scales = rng.uniform(0.5, 2, (-(-256 // shape[0]), -(-128 // shape[1]))).astype(np.float32)
+    found.append(BlockWeight(e2m1, "e2m1", block[: len(block) // 2], "e8m0", (32, 1)))
+    for shape in ((rows, columns), (rows, 1), (128, 128)):
+        scales = rng.uniform(0.5, 2, (rows // shape[0], columns // shape[1])).astype(np.float32)
         found.append(BlockWeight(e4m3, "e4m3", scales, None, shape))
     return tuple(found)
 
 
-def holds(form: StoredFormat, weight) -> bool:
+def holds(form: StoredFormat, weight, codec=PLAIN) -> bool:
     """Whether ``form`` holds ``weight`` exactly; what it says and what it does must agree (AssertionError)."""
     try:
-        if form.losses(weight):
+        if form.losses(weight, codec):
             return False
     except ValueError:
         return False
-    back = form.read(form.write(weight))
+    back = form.read(form.write(weight, codec), codec)
     if not same_numbers(back, weight):
         raise AssertionError(f"format {form.name!r} said it would lose nothing of a {weight}")
     return True
+
+
+def round_trips(source: StoredFormat, target: StoredFormat, weights: Iterable, codec=PLAIN) -> int:
+    """The number of codes that go from ``source``'s tensors to ``target``'s and back: of those ``weights`` that both formats hold.
+
+    AssertionError unless each weight's numbers are the same on the way and at the end, and so are source's tensors, byte for byte, wherever target
+    has the same size of codes.
+    """
+    codes = 0
+    for weight in weights:
+        if not (holds(source, weight, codec) and holds(target, weight, codec)):
+            continue
+        first = source.write(weight, codec)
+        there = target.read(target.write(source.read(first, codec), codec), codec)
+        last = source.write(there, codec)
+        same = same_numbers(there, weight) and same_numbers(source.read(last, codec), weight)
+        if not same or (source.check(first) == source.check(last)) != _same_bytes(first, last):
+            raise AssertionError(f"from format {source.name!r} to {target.name!r} and back: {weight} is another")
+        codes += weight.codes.size
+    return codes
+
+
+def _same_bytes(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
+    return set(left) == set(right) and all(left[name].tobytes() == right[name].tobytes() for name in left)
 
 
 def same_numbers(left, right) -> bool:

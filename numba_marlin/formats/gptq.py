@@ -7,8 +7,8 @@ GPTQ (AutoGPTQ and GPTQModel; ``checkpoint_format`` "gptq" and "gptq_v2"), codes
     scales  float16 or bfloat16 [groups, n]
     g_idx   int32 [k], optional           the group of every row. Not 0, 0, ... 1, 1, ...: activation order
 
-Version 1 stores zero - 1 modulo 2**bits, field by field, so that a zero point of 0 is a field of ones: AutoGPTQ reads it so. (GPTQModel adds 1 to
-fields without masking them, as one word; the two agree wherever no field is all ones.)
+Version 1 stores zero - 1 modulo 2**bits, field by field, so that a zero point of 0 is a field of ones. AutoGPTQ reads it so in ``qlinear_cuda_old``, as
+2**bits in ``qlinear_cuda``; GPTQModel adds 1 to a word as a whole (of 3 bits, to each field). All agree wherever no field is all ones.
 
 AWQ (AutoAWQ's "gemm" version; llm-awq's order), codes of 4 bits:
 

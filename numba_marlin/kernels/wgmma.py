@@ -80,8 +80,9 @@ def make(lang, config):
         turn = uint32(0)
         ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
         while item[0] != uint32(NO_TILE):
+            slot = place[0]
             place, sums = multiply_stages(shared, shared + uint32(BARRIERS), place, item[1], item[2], lane_place)
-            sums = add_groups(sums, shared, turn, lane_place)
+            sums = add_groups(sums, shared, turn, slot, item[2], lane_place)
             if lane_place[5] == uint32(0):
                 if CLUSTER > 1:
                     add_blocks(sums, shared, turn, c, scales, bias, item, work, lane_place, sizes)

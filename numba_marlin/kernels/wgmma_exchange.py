@@ -78,10 +78,11 @@ def exchange_verbs(lang, config):
             wait_for(shared + uint32(FREE), uint32(uint32(turn + uint32(1)) % uint32(2)))
 
     @lang.device
-    def add_groups(sums, shared, turn, lane_place):
-        """The first row of consumers gets the sums of both. (Both come to the same barriers, and there are two: compute-sanitizer takes two
-        places in the code for two barriers, and a warp that is early at the next tile's for one that has not left this one's.)"""
-        if K_GROUPS == 2:
+    def add_groups(sums, shared, turn, slot, steps, lane_place):
+        """The first row of consumers gets the sums of both, of so many steps from that slot of the ring on; nothing is to be added where it had the only one.
+        (Both come to the same barriers, and there are two: compute-sanitizer takes two places in the code for two barriers, and a warp that is early at
+        the next tile's for one that has not left this one's.)"""
+        if K_GROUPS == 2 and (CLUSTER > 1 or steps > uint32(1) or slot % uint32(2) != uint32(0)):
             own = own_sums(shared, lane_place)
             if lane_place[5] == uint32(1):
                 wait_for_buffer(shared, turn)

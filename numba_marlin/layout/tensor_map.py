@@ -156,8 +156,9 @@ def rows_of(part: Clip) -> np.ndarray:
     return starts
 
 
-def clip(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Clip:
-    """What of the box whose first element has these ``coordinates`` (they may be negative) lies inside the tensor."""
+def clip(tensor_map: TensorMap, coordinates: tuple[int, ...], stored: bool = False) -> Clip:
+    """What of the box whose first element has these ``coordinates`` (they may be negative) lies inside the tensor; of one that is ``stored``, what is written: whole
+    chunks of 16 bytes, also those that a row of the tensor ends in the middle of (the ISA does not say so; experiments/05_hardware)."""
     if len(coordinates) != len(tensor_map.shape):
         raise ValueError(f"coordinates={coordinates} must be {len(tensor_map.shape)}, one for each dimension of {tensor_map.shape}")
     first = [max(0, -at) for at in coordinates]
@@ -165,6 +166,8 @@ def clip(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Clip:
     start = sum((at + skip) * stride for at, skip, stride in zip(coordinates, first, tensor_map.strides_bytes))
     unit = tensor_map.element_bytes
     first[-1], counts[-1] = first[-1] * unit, counts[-1] * unit
+    if stored:
+        counts[-1] += -(first[-1] + counts[-1]) % CHUNK_BYTES if counts[-1] else 0
     inside = tuple(slice(skip, skip + count) for skip, count in zip(first, counts))
     return Clip(inside, tuple(counts), start, (*tensor_map.strides_bytes[:-1], 1))
 
@@ -183,8 +186,8 @@ def load_box(tensor_map: TensorMap, tensor: np.ndarray, coordinates: tuple[int, 
 
 
 def store_box(tensor_map: TensorMap, tensor: np.ndarray, coordinates: tuple[int, ...], shared_address: int, data: np.ndarray) -> None:
-    """Write the box whose bytes ``data`` lie at ``shared_address`` to ``tensor``, in place."""
-    part = clip(tensor_map, coordinates)
+    """Write the box whose bytes ``data`` lie at ``shared_address`` to ``tensor``, in place: see ``clip``."""
+    part = clip(tensor_map, coordinates, stored=True)
     if part.empty:
         return
     chunks = data.reshape(-1, CHUNK_BYTES)

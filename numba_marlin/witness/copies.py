@@ -71,9 +71,10 @@ def store(read: bool) -> Probe:
 ROWS, WIDE = 96, 320  # bytes of a row of the tensor; it has fewer elements than that, so that both ends clip
 
 
-def tensor_map(dtype: str, swizzle: int) -> TensorMap:
+def tensor_map(dtype: str, swizzle: int, margin: int = 16) -> TensorMap:
+    """margin: bytes of a row, a multiple of 8, that with one element more are not the tensor's."""
     size = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "uint32": 4}[dtype]
-    return TensorMap(dtype, (ROWS - 3, (WIDE - 16) // size - 1), (WIDE, size), (16, (swizzle or 64) // size), swizzle)
+    return TensorMap(dtype, (ROWS - 3, (WIDE - margin) // size - 1), (WIDE, size), (16, (swizzle or 64) // size), swizzle)
 
 
 def boxes(seed: str, named: TensorMap) -> np.ndarray:
@@ -118,15 +119,15 @@ def load_line(hint: str) -> Probe:
     return _probe(name, snippets.names, frame(body, BLOCK, 5, maps=1), buffers, ("out", "gave_up"), (name,), maps=(("tensor", named),))
 
 
-STORES = {"inside": (0, 0, False), "over the far edges": (0, 0, True), "before the first column": (1, 0, True), "before the first row": (0, 5, True)}
-"""half a box to the left, rows up, whether they hang over the far edges"""
+STORES = {"inside": (False, 16), "over the far edges": (True, 16), "over the far edges, rows that end in the first half of 16 bytes": (True, 24)}
+"""Whether the boxes hang over the far edges, and how much shorter the tensor's rows are; over the near edges none can be stored (``refusals``)."""
 
 
 def store_box(dtype: str, swizzle: int, where: str) -> Probe:
     """Boxes that tile the tensor."""
-    snippets, named = Snippets(), tensor_map(dtype, swizzle)
+    over, margin = STORES[where]
+    snippets, named = Snippets(), tensor_map(dtype, swizzle, margin)
     put, name, (high, wide) = snippets.put, "cp_async_bulk_tensor_2d_s2g", named.box
-    left, up, over = STORES[where]
     across, down = (size // box + over for size, box in zip(named.shape[::-1], (wide, high)))
     body = "setp.ne.u32 %q0, %t, 0;\n" + fill(BYTES, 1, BLOCK) + put("fence_proxy_async_shared") + "bar.sync 0;\n" + BOX + "@%q0 bra END;\n"
     body += put(name, "%map0", "%r0", "%r1", "%r2") + put("cp_async_bulk_commit_group") + put("cp_async_bulk_wait_group", n=0) + "END: bar.sync 0;\n"
@@ -134,7 +135,7 @@ def store_box(dtype: str, swizzle: int, where: str) -> Probe:
 
     def buffers():
         y, x = np.divmod(np.arange(across * down), across)
-        at = np.stack([x * wide - left * (wide // 2), y * high - up], axis=1).astype(np.int32)
+        at = np.stack([x * wide, y * high], axis=1).astype(np.int32)
         return {"at": at, "shared": draws.words32(label + "/shared", at.shape[0] * BYTES // 4).reshape(at.shape[0], -1), "tensor": draws.words32(label, ROWS * WIDE // 4)}
 
     return _probe(label, snippets.names, frame(body, BLOCK, 3, maps=1), buffers, ("tensor",), (name,), maps=(("tensor", named),), grid=across * down, lanes=across * down)

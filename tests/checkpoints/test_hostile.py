@@ -302,11 +302,11 @@ def test_well_formed_files_of_ill_fitting_tensors(good, form, data):
     survives(good[0], file_bytes(fields, contents))
 
 
-def test_single_bits_of_a_whole_header(good, pytestconfig):
+def test_single_bits_of_a_whole_header(good, thorough):
     """Exhaustively, every bit of the first 8 bytes and of 20 more; all of the file with --thorough."""
     path, files = good
     file = files[0]
-    for position in range(len(file) if pytestconfig.getoption("thorough", False) else 28):
+    for position in range(len(file) if thorough else 28):
         for bit in range(8):
             flipped = bytearray(file)
             flipped[position] ^= 1 << bit

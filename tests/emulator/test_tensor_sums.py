@@ -63,8 +63,8 @@ def by_the_rules(kind, left, right, c, adder):
 
 def product(kind, a, b, c, adder):
     """[count, m, k] x [count, k, n] + c, bits in and out."""
-    factors = np.concatenate([a.transpose(2, 1, 0), b.transpose(1, 2, 0)], axis=1)
-    return add_products(kind, np.ascontiguousarray(factors), a.shape[1], c.view(np.float32).transpose(1, 2, 0), adder).transpose(2, 0, 1).view(np.uint32)
+    factors = np.concatenate([a, b.transpose(0, 2, 1)], axis=1)
+    return add_products(kind, np.ascontiguousarray(factors), a.shape[1], c.view(np.float32), adder).view(np.uint32)
 
 
 @pytest.mark.parametrize("name", RECORDED.files)
@@ -99,6 +99,33 @@ def test_sums_of_any_bits_follow_the_rules(kind, adder, pairs, c):
     a, b = (np.array(column, np.uint16) for column in zip(*pairs))
     found = product(kind, a[None, None], b[None, :, None], np.full((1, 1, 1), c, np.uint32), adder)
     assert int(found[0, 0, 0]) == by_the_rules(kind, a.tolist(), b.tolist(), c, adder)
+
+
+few_bits = st.tuples(st.integers(-2047, 2047), st.integers(-12, 4)).map(lambda drawn: int(np.float16(drawn[0] * 2.0 ** drawn[1]).view(np.uint16)))
+
+
+@given(st.lists(st.tuples(few_bits, few_bits), min_size=1, max_size=16), st.integers(-(1 << 24), 1 << 24), st.integers(-24, 8), st.booleans(), st.sampled_from(list(ADDERS.values())))
+def test_sums_that_lose_nothing_follow_the_rules_too(pairs, c, exponent, ones, adder):
+    """On both sides of the limit up to which nothing can be cut off and float32 is exact; zeros of both signs."""
+    a, b = (np.array([0x3C00] * len(column) if ones and side else column, np.uint16) for side, column in enumerate(zip(*pairs)))
+    c = int(np.float32(c * 2.0**exponent).view(np.uint32))
+    found = product("f16", a[None, None], b[None, :, None], np.full((1, 1, 1), c, np.uint32), adder)
+    assert int(found[0, 0, 0]) == by_the_rules("f16", a.tolist(), b.tolist(), c, adder)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_small_integers_take_the_short_way_and_random_numbers_do_not(kind):
+    rng = np.random.default_rng(0)
+    whole, drawn = (x.astype(np.float32).view(np.uint32) for x in (rng.integers(-8, 8, (3, 24, 16)), rng.standard_normal((3, 24, 16))))
+    bits = {"bf16": lambda words: (words >> 16).astype(np.uint16), "f16": lambda words: words.view(np.float32).astype(np.float16).view(np.uint16)}[kind]
+    c = rng.integers(-9999, 9999, (3, 16, 8)).astype(np.float32)
+    short = tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c)
+    numbers = whole.view(np.float32).astype(np.float64)
+    assert np.array_equal(short, c + numbers[:, :16] @ numbers[:, 16:].swapaxes(1, 2))
+    assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(drawn), 16, c) is None
+    for first, last in ((2.0**24, -1), (float("inf"), 0), (float("nan"), 0), (0.5 + 2.0**-20, 1)):
+        c[0, 0, 0], c[-1, -1, -1] = first, last
+        assert tensor_sums._uncut(tensor_sums.KINDS[kind], bits(whole), 16, c) is None
 
 
 def test_products_do_not_depend_on_how_many_there_are(monkeypatch):

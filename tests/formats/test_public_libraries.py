@@ -1,6 +1,11 @@
 """Contract under test: what compressed-tensors itself writes is read here, what is written here it reads, and both give the same numbers.
 
 Skipped where compressed-tensors (and torch, which it needs) is not installed: neither is a requirement of this package. Seen to pass with version 0.20.
+
+Its neighbours ask the same of AutoGPTQ and GPTQModel (``test_public_gptq``), AutoAWQ (``test_public_awq``), vLLM (``test_public_vllm``) and ModelOpt
+(``test_public_modelopt``). Others on PyPI have no layout of their own here: optimum packs with GPTQModel, llm-compressor with compressed-tensors, torchao's
+int4 layouts are none of ours. vLLM's repacking on a GPU and GPTQModel's Marlin are CUDA code: their results are those of the Python code tested here.
+DeepSeek's fp8-block has no library: its README is the definition.
 """
 
 import numpy as np

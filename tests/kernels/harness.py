@@ -18,7 +18,7 @@ from numba_marlin.kernels.tiled import TiledConfig
 
 KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
 TILES = ((8, 8), (16, 4))
-WRITTEN = ("c", "partials", "locks")
+WRITTEN = ("c", "d", "sfd", "partials", "locks")
 WEIGHTS = ("b", "scales", "zeros")  # all that a dependent launch may touch before the kernel before it is complete
 
 

@@ -1,6 +1,7 @@
 """Contract under test: no kernel has a race, and every kernel gives the same bits, whatever order warps, blocks and copies make progress in.
 
-A failure says which Schedule it was, and that replays it. Fifty schedules in all; with --thorough a thousand a kernel.
+A failure says which Schedule it was, and that replays it. Fifty schedules in all; with --thorough, or in the nightly profile, a thousand a kernel
+(half an hour on one core): experiments/06_schedules runs them a hundred at a time, and keeps the result.
 """
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -16,10 +17,10 @@ THOROUGH = 1000
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SMALLS)
-def test_no_schedule_finds_a_race_or_changes_a_bit(name, request):
+def test_no_schedule_finds_a_race_or_changes_a_bit(name, thorough):
     small = SMALLS[name]
     assert small.wrong(races=True) == 0  # the deterministic order
-    count = THOROUGH if request.config.getoption("--thorough") else USUAL[name]
+    count = THOROUGH if thorough else USUAL[name]
 
     @settings(max_examples=count, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate), suppress_health_check=list(HealthCheck))
     @given(testing.schedules(small.places))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, mma_kinds, unsupported
+from numba_marlin.emulator.instructions import allow, block_scale, instruction, mma_kinds, unsupported
 from numba_marlin.emulator.lanes import WARP
 from numba_marlin.emulator.program import Vector
 from numba_marlin.emulator.tensor_sums import add_products
@@ -24,30 +24,33 @@ DECODE = {
 
 
 def inverse(rows: np.ndarray, cols: np.ndarray, width: int) -> np.ndarray:
-    """Where, in [lane, element] flattened, each matrix element (row-major) is held."""
-    return np.argsort((rows * width + cols).ravel())
+    """Where, in [register, lane] flattened, each matrix element (row-major) is held; maps [lane, register]."""
+    return np.argsort((rows * width + cols).T.ravel())
 
 
-def gather_maps(depth: int) -> tuple[int, np.ndarray]:
-    """(k, index [k, 16 + 8] of the rows of A and the columns of B in [lane, element]) of m16n8k{depth}; k8 uses the first half of the registers of k16.
-    A lane's elements are those of A, then those of B."""
+def gather_map(depth: int) -> tuple[int, np.ndarray]:
+    """(k, index of pairs of k of the rows of A, then of the columns of B, in [register, lane]) of m16n8k{depth}; k8 uses the first half of the
+    registers of k16. A register holds two neighbours in k."""
     a, b = fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B
     keep_a, keep_b = depth // 2, depth // 4
     k = np.concatenate([a.col_of[:, :keep_a], b.row_of[:, :keep_b]], axis=1)
     line = np.concatenate([a.row_of[:, :keep_a], MMA_ROWS + b.col_of[:, :keep_b]], axis=1)
-    return depth, inverse(k, line, MMA_ROWS + MMA_COLUMNS).reshape(depth, -1)
+    return depth, inverse(line[:, ::2], k[:, ::2] // 2, depth // 2)
 
 
 MMA_ROWS, MMA_COLUMNS = 16, 8
-HALVES = {np.uint16: (2,), np.float32: ()}  # values of a register
-SHAPES = {"m16n8k16": gather_maps(16), "m16n8k8": gather_maps(8)}
+SHAPES = {"m16n8k16": gather_map(16), "m16n8k8": gather_map(8)}
 _C = fragments.MMA_M16N8K16_C
-C_INDEX, C_BACK = inverse(_C.row_of, _C.col_of, 8), (_C.row_of * 8 + _C.col_of).ravel()
+C_INDEX, C_BACK = inverse(_C.row_of, _C.col_of, 8), (_C.row_of * 8 + _C.col_of).T.ravel()
+# With packed results a register holds two neighbours in a row.
+PAIR_INDEX, PAIR_BACK = inverse(_C.row_of[:, ::2], _C.col_of[:, ::2] // 2, 4), (_C.row_of[:, ::2] * 4 + _C.col_of[:, ::2] // 2).T.ravel()
 
 
 @instruction("mma")
 def mma(ins, m):
-    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out. More in ``mma_kinds``."""
+    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out. More in ``mma_kinds`` and ``block_scale``."""
+    if block_scale.find(ins):
+        return block_scale.multiply(ins, m, as_warps)
     if mma_kinds.find(ins) is not None:
         return mma_kinds.multiply(ins, m, as_warps)
     allow(ins, "sync", "aligned", *SHAPES, "row", "col")
@@ -59,34 +62,36 @@ def mma(ins, m):
     if kind not in DECODE or b_kind != kind or out != accumulator or out not in ("f32", "f16") or (kind == "bf16" and out == "f16"):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
     (depth, index), adder = SHAPES[shape], m.adder
-    packed = "f16x2" if out == "f16" else "f32"
-    d = [m.destination(ins, item, packed) for item in ins.operands[0].items]
-    factors = [m.source(ins, item, "f16x2") for operand in ins.operands[1:3] for item in operand.items]
-    c = [m.source(ins, item, packed) for item in ins.operands[3].items]
-    if ([len(operand.items) for operand in ins.operands[1:3]], len(c), len(d)) != ([depth // 4, depth // 8], len(d), 4 if out == "f32" else 2):
+    packed = out == "f16"
+    d = [m.destination(ins, item, "b32" if packed else "f32") for item in ins.operands[0].items]
+    factors = [m.source(ins, item, "b32") for operand in ins.operands[1:3] for item in operand.items]
+    c = [m.source(ins, item, "b32" if packed else "f32") for item in ins.operands[3].items]
+    if ([len(operand.items) for operand in ins.operands[1:3]], len(c), len(d)) != ([depth // 4, depth // 8], len(d), 2 if packed else 4):
         raise unsupported(ins, "the number of registers does not fit the shape")
 
-    def held_by(sources, sel, count, dtype):
-        held = np.empty((count, WARP, len(sources), *HALVES[dtype]), dtype)
+    def held_by(sources, sel, count, dtype, places):
+        """[warp, element]: what the registers hold, in the order of ``places``."""
+        held = np.empty((count, len(sources), WARP), dtype)
         for i, source in enumerate(sources):
-            held[:, :, i] = source[sel]
-        return np.ascontiguousarray(held.reshape(count, -1).T)
+            held[:, i] = source[sel]
+        return held.reshape(count, -1).take(places, axis=1)
 
     def step(lanes):
         lanes.require_whole_warps(ins, "mma")
         lanes = as_warps(lanes)
         s, count = lanes.sel, lanes.shape[0]
-        bits = held_by(factors, s, count, np.uint16)[index]
-        if out == "f16":
-            left, right = (DECODE[kind](np.ascontiguousarray(x)) for x in (bits[:, :MMA_ROWS], bits[:, MMA_ROWS:]))
-            total = DECODE["f16"](held_by(c, s, count, np.uint16)[C_INDEX]).reshape(MMA_ROWS, MMA_COLUMNS, count) + np.einsum("kmw,knw->mnw", left, right)
-            result, pair = numerics.half_bits(total), (2,)
+        bits = held_by(factors, s, count, np.uint32, index).view(np.uint16).reshape(count, -1, depth)
+        if packed:
+            start = DECODE["f16"](held_by(c, s, count, np.uint32, PAIR_INDEX).view(np.uint16)).reshape(count, MMA_ROWS, MMA_COLUMNS)
+            left, right = (DECODE[kind](np.ascontiguousarray(each.transpose(2, 1, 0))) for each in (bits[:, :MMA_ROWS], bits[:, MMA_ROWS:]))
+            total = start.transpose(1, 2, 0) + np.einsum("kmw,knw->mnw", left, right)
+            result, places = np.ascontiguousarray(numerics.half_bits(total).reshape(-1, count).T).view(np.uint32), PAIR_BACK
         else:
-            total = held_by(c, s, count, np.float32)[C_INDEX].reshape(MMA_ROWS, MMA_COLUMNS, count)
-            result, pair = add_products(kind, bits, MMA_ROWS, total, adder), ()
-        back = np.ascontiguousarray(result.reshape(-1, count).T).take(C_BACK, axis=1).reshape(count, WARP, len(d), *pair)
+            start = held_by(c, s, count, np.float32, C_INDEX).reshape(count, MMA_ROWS, MMA_COLUMNS)
+            result, places = add_products(kind, bits, MMA_ROWS, start, adder).reshape(count, -1), C_BACK
+        back = result.take(places, axis=1).reshape(count, len(d), WARP)
         for i, target in enumerate(d):
-            target[s] = back[:, :, i]
+            target[s] = back[:, i]
 
     return step
 
