@@ -90,13 +90,8 @@ def kernel(
 
     prepared = [arguments(packed, scales) for packed, scales in zip(weights.packed, weights.cold_scales)]
 
-<<<<<<< HEAD
-    def run(index: int, keep=(fixed, weights.packed)) -> None:
-        enqueue(candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
-=======
     def run(index: int, keep=(fixed, weights.packed, weights.cold_scales)) -> None:
-        enqueue(candidate.grid, prepared[index % len(prepared)], _stream())
->>>>>>> trace
+        enqueue(candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
 
     return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks, definition.launch_options(config))
 
