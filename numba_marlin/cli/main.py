@@ -29,6 +29,9 @@ VERBS = {
     "trace": "numba_marlin.cli.trace",
     "quantize": "numba_marlin.cli.quantize",
     "verify": "numba_marlin.cli.verify",
+    "unpack": "numba_marlin.cli.unpack",
+    "profile": "numba_marlin.cli.profile",
+    "watch": "numba_marlin.cli.watch",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for

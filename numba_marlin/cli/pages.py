@@ -13,6 +13,15 @@ def add_page_arguments(parser) -> None:
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
+def add_view_argument(parser) -> None:
+    parser.add_argument("--view", metavar="NAME[,...]", help="only these sections of the page: their names stand in brackets behind the titles")
+
+
+def viewed(page, args):
+    """``page`` with the sections of ``--view``; ValueError names those there are."""
+    return page.only(tuple(args.view.split(","))) if args.view else page
+
+
 def check_page_arguments(args) -> None:
     """Before any work: whether the files can be written; ValueError if not."""
     check("--html", args.html, (".html", ".htm"))
