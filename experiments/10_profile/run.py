@@ -1,7 +1,8 @@
 """Where does a kernel's time go on a GPU, do the parts add up to it, and what does looking cost?
 
     python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a GPU and torch, a minute
-    python experiments/10_profile/run.py report                                            # table into this README.md
+    python experiments/10_profile/run.py report                                            # tables into this README.md
+    python experiments/10_profile/run.py pictures                                          # needs playwright and a Chromium
 
 measure: for every cell the plain kernel, its two instrumented builds (``numba_marlin.inspect``: ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
 interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end to the next one's, of the light build, add up to ``timeline_us``, which must be within 10% of the
@@ -106,12 +107,17 @@ def main(argv=None):
     run.add_argument("--rounds", type=int, default=9)
     run.add_argument("--processes", type=int, default=8, help="that compile at the same time")
     run.add_argument("--out", default=str(HERE / "results.jsonl"))
-    commands.add_parser("report", help="write the table from results.jsonl into README.md")
+    commands.add_parser("report", help="write the tables into README.md, the first from results.jsonl")
+    commands.add_parser("pictures", help="take the pictures of the kept profile")
     args = parser.parse_args(argv)
     if args.command == "measure":
         return measure(args)
+    sys.path.insert(0, str(HERE))
     import report
 
+    if args.command == "pictures":
+        report.pictures()
+        return 0
     return report.write(HERE / "results.jsonl", HERE / "README.md", TOLERANCE)
 
 

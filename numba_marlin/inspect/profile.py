@@ -21,7 +21,7 @@ from numba_marlin.sizes import Limits
 SCHEMA = "numba-marlin/profile-run/1"
 MEASURED, COUNTED, MODELLED, SPEC = "measured", "counted", "modelled", "spec"
 EDGES = {records.LAUNCH: "launch: nothing of it runs yet", records.TAIL: "tail: this warp has ended, others have not", records.UNRECORDED: "not recorded",
-         records.RECORDER: "the recorder itself", model.LATENCY: "latency: what neither work nor bytes explain"}
+         "recorder": "the recorder itself", model.LATENCY: "latency: what neither work nor bytes explain"}
 LEAST_US = 0.005  # of a part that is listed
 LANES, SPANS = 16, 160  # of a timeline: warps of one block, spans of a warp
 
