@@ -23,7 +23,7 @@ def row(kernel="ampere", us=10.0, parts=None, **more):
             "driver": "1.0", "date": "2026-01-01", "commit": "abc"} | more  # fmt: skip
 
 
-README = "# x\n<!-- times: begin -->\nold\n<!-- times: end -->\nprose\n<!-- views: begin -->\n<!-- views: end -->\nend\n"
+README = "# x\n<!-- times: begin -->\nbygone\n<!-- times: end -->\nprose\n<!-- views: begin -->\n<!-- views: end -->\nend\n"
 
 
 def written(report, tmp_path, rows):
@@ -35,7 +35,7 @@ def written(report, tmp_path, rows):
 
 def test_cells_within_the_tolerance_pass_and_are_bold(report, tmp_path):
     code, text = written(report, tmp_path, [row()])
-    assert code == 0 and "**10.5 (+5.0%)**" in text and "In 1 of 1 cells" in text and "old" not in text and text.endswith("end\n") and "prose" in text
+    assert code == 0 and "**10.5 (+5.0%)**" in text and "In 1 of 1 cells" in text and "bygone" not in text and text.endswith("end\n") and "prose" in text
     assert "| +1% | +4% | +15% |" in text
 
 
