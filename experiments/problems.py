@@ -121,7 +121,7 @@ class Launch:
     def buffers(self):
         """{name: array} of all that the kernel may address; a run on the PTX machine writes into them."""
         case, (x, weight) = self.case, self.operands
-        kernel, packed = case.definition, find_format("marlin-fp4").pack(weight) if case.block_scaled else marlin.pack(weight)
+        kernel, packed = case.definition, find_format("marlin-fp4").pack(weight, case.dtype) if case.block_scaled else marlin.pack(weight)
         a = np.full((case.m, case.k + case.padding), np.nan, x.dtype)
         a[:, :case.k] = x
         found = {"a": a, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, x.dtype), "scales": packed.scales}

@@ -54,18 +54,25 @@ def _is_array(value: object) -> bool:
 _MANY_WEIGHTS = 1 << 24
 
 
-def pack(q: QuantizedWeight | BlockWeight, layout: str | None = None) -> PackedWeight | PackedBlocks:
+def pack(q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: str | None = None) -> PackedWeight | PackedBlocks:
     """A quantised weight -> the bytes that a kernel reads. ``unpack`` gives the same weight back exactly; of a BlockWeight, its canonical form, the same numbers.
 
-    layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None: the one that fits.
+    layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None: the one that fits. dtype: of the activations that a BlockWeight is
+    to multiply, "float16" (None) or "bfloat16"; a QuantizedWeight multiplies both.
     """
     layout = ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
-    form = find_format(layout)
+    form, options = find_format(layout), {}
+    if layout == "marlin-fp4":
+        options = {"dtype": "float16" if dtype is None else dtype}
+    elif dtype is not None:
+        raise ValueError(f"dtype={dtype!r} must be None: layout {layout!r} is the same for all types of activations")
     if isinstance(q, (QuantizedWeight, BlockWeight)) and q.codes.size >= _MANY_WEIGHTS and layout in ("marlin", "marlin-fp4"):
         from numba_marlin import hostloops
 
-        return hostloops.pack_marlin(q) if layout == "marlin" else form.pack(q, hostloops.pack_marlin_codes)
-    return form.pack(q)
+        if layout == "marlin":
+            return hostloops.pack_marlin(q)
+        options["pack_codes"] = hostloops.pack_marlin_codes
+    return form.pack(q, **options)
 
 
 def unpack(p: PackedWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
@@ -105,6 +112,8 @@ def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
         raise ValueError(f"x.shape={view.shape} must have 2 dimensions (m, k); reshape with x.reshape(-1, {p.k})")
     if view.shape[1] != p.k:
         raise ValueError(f"x.shape={view.shape} must be (m, k) with k={p.k}, the weight's")
+    if getattr(p, "dtype", view.type_name) != view.type_name:
+        raise ValueError(f"x.dtype={view.type_name} must be {p.dtype}, which p is packed for: nm.pack(nm.unpack(p), dtype={view.type_name!r})")
     if view.shape[0] == 0:
         raise ValueError(f"x.shape={view.shape} must have at least one row")
     return view

@@ -2,7 +2,7 @@
 from dataclasses import dataclass
 from itertools import product
 
-from kernels import METHODS, LoaderConfig
+from loader_config import METHODS, LoaderConfig
 
 from numba_marlin.kernels.ampere_config import AmpereConfig
 from numba_marlin.kernels.decode_config import DecodeConfig

@@ -1,6 +1,6 @@
 """Marlin's bytes in another order, and what the loaders of ``kernels`` must leave of them. Pure."""
 import numpy as np
-from kernels import THREADS
+from loader_config import THREADS
 
 
 def relaid(packed, rows, columns):

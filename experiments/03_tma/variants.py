@@ -11,7 +11,7 @@ from types import FunctionType
 
 from relayout import relaid
 
-from numba_marlin.kernels import ampere, decode, wgmma, wgmma_load
+from numba_marlin.kernels import ampere, decode, decode_load, wgmma, wgmma_load
 from numba_marlin.kernels.definition import KernelDefinition
 from numba_marlin.kernels.wgmma_config import STAGE_K, STAGE_ROWS
 from numba_marlin.layout.tensor_map import TensorMap
@@ -73,64 +73,17 @@ def relaid_stage(lang, rows, columns, hinted):
 def decode_loader(way):
     """``decode_load.load_verbs`` with another way."""
     def load_verbs(lang, config, ring, schedule):
-        ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
+        uint32 = lang.uint32
         if config.ragged or not config.grouped or config.zeros is not None or config.bits != 4:
             raise ValueError(f"{config}: variants of decode have no tails, and take groups of symmetric 4-bit codes only")
-        next_unit, tile_at = schedule.next_unit, schedule.tile_at
-        producer_start, advance, wait_empty, expect, full = ring.producer_start, ring.advance, ring.wait_empty, ring.expect, ring.full
-        copy_weights = way(lang, config.stage_rows, config.columns, True)
-        BATCH, STAGES, STAGE_K, STAGE_ROWS_, STAGE_BYTES = config.batch, config.stages, config.stage_k, config.stage_rows, config.stage_bytes
-        COLUMNS, GROUP_BLOCKS, SCALE_ROW, SCALE_ROWS = config.columns, config.group_blocks, config.scale_row_bytes, config.scale_rows
-        SCALES_AT, X_AT, X_PITCH, FIXED = config.scales_at, config.x_at, config.x_pitch, config.weight_stage_bytes + config.scale_rows * config.scale_row_bytes
+        copy, STAGE_ROWS_, COLUMNS = way(lang, config.stage_rows, config.columns, True), config.stage_rows, config.columns
 
         @lang.device
-        def fetch_weights(b, scales, unit, shared, barriers, place, policy, problem):
-            column, row_first, k_unit = unit
-            n = problem[1]
-            stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
-            expect(barriers, place, uint32(FIXED) + uint32(min(uint32(problem[0] - row_first), uint32(BATCH))) * uint32(2 * STAGE_K))
-            copy_weights(stage, b, k_unit * uint32(STAGE_ROWS_), column * uint32(COLUMNS), column * problem[4] + k_unit, barrier, policy, n)
-            pitch = uint64(n) * uint64(2)
-            source = scales + uint64(k_unit * uint32(STAGE_ROWS_) // uint32(GROUP_BLOCKS)) * pitch + uint64(column * uint32(2 * COLUMNS))
-            for group in range(SCALE_ROWS):
-                ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + group * SCALE_ROW), source, uint32(SCALE_ROW), barrier)
-                source += pitch
+        def copy_weights(target, b, unit, rows, columns, barrier, policy, problem):
+            column, k_unit = unit[0], unit[2]
+            copy(target, b, k_unit * uint32(STAGE_ROWS_), column * uint32(COLUMNS), column * problem[4] + k_unit, barrier, policy, problem[1])
 
-        @lang.device
-        def fetch_x(a, unit, shared, barriers, place, problem):
-            column, row_first, k_unit = unit
-            pitch = uint64(problem[3]) * uint64(2)
-            batch = uint32(min(uint32(problem[0] - row_first), uint32(BATCH)))
-            source = a + uint64(row_first) * pitch + uint64(k_unit * uint32(2 * STAGE_K))
-            stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
-            row = uint32(0)
-            while row < batch:
-                ptx.cp_async_bulk_g2s(stage + uint32(X_AT) + row * uint32(X_PITCH), source, uint32(2 * STAGE_K), barrier)
-                source += pitch
-                row = uint32(row + uint32(1))
-
-        @lang.device
-        def produce(a, b, scales, zeros, shared, barriers, position, end, problem):
-            policy = ptx.create_policy_evict_first()
-            ahead = uint32(min(uint32(position + uint32(STAGES)), end))
-            tile = tile_at(position, end, problem)
-            first = (tile[0], tile[1], tile[3])
-            unit, at, place = first, position, producer_start()
-            while at < ahead:
-                fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
-                unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
-            ptx.griddepcontrol_wait()
-            unit, at, place = first, position, producer_start()
-            while at < ahead:
-                fetch_x(a, unit, shared, barriers, place, problem)
-                unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
-            while at < end:
-                wait_empty(barriers, place)
-                fetch_weights(b, scales, unit, shared, barriers, place, policy, problem)
-                fetch_x(a, unit, shared, barriers, place, problem)
-                unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
-
-        return produce
+        return decode_load.load_verbs(lang, config, ring, schedule, copy_weights)
 
     return load_verbs
 

@@ -89,4 +89,5 @@ CELLS = {cell.name: cell for cell in (
     Cell("wgmma, one word, tiles shared", "wgmma", SMALL, ((20, 200, 336, 4), (33, 128, 320, 1), (5, 64, 320, 4), (5, 64, 576, 9), (5, 64, 128, 2))),
     Cell("wgmma, pairs of blocks, two rows of consumers", "wgmma", replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
          ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2))),
+    Cell("wgmma, tiles in two parts", "wgmma", replace(SMALL, tile_m=32, parts=2, split=False), ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2), (5, 64, 128, 2))),
 )}

@@ -83,10 +83,10 @@ def a_block_has_a_stage(cell, program, branch):
 
 
 def an_item_has_a_step(cell, program, branch):
-    """Steps of an item, or as many of them as the ring has stages, against 0. (A block of a cluster may have none of a tile's, and so may
-    one of two rows of consumers.)"""
+    """Steps of an item, or as many of them as the ring has stages, against 0. (One of the blocks that share a tile alike may have none
+    of its steps, and so may one of two rows of consumers.)"""
     asked = condition(program, branch)
-    if cell.config.cluster > 1 or asked is None or asked.modifiers[0] != "eq" or getattr(asked.operands[2], "value", None) != 0 or not guards_a_loop(cell, program, branch):
+    if cell.config.team > 1 or asked is None or asked.modifiers[0] != "eq" or getattr(asked.operands[2], "value", None) != 0 or not guards_a_loop(cell, program, branch):
         return False
     through = sides(program, branch)[1]
     multiplies = any(ins.root == "wgmma.mma_async" for ins in through) and not any(ins.root == "barrier" or ins.opcode.startswith("griddepcontrol") for ins in through)

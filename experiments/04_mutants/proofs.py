@@ -80,7 +80,7 @@ PROOFS = (
     Proof("the second row's sums", ("wgmma",), BRANCH, (NEVER,), "bra", lambda cell, program, ins: cell.config.k_groups > 1 and skips_only("ld.shared.v4.f32")(cell, program, ins),
           "the second row of consumers has given its sums away; what it adds to them nobody takes."),
     Proof("an item has a step", ("wgmma",), BRANCH, (NEVER,), "bra", conditions.an_item_has_a_step, "an item is a step of k at least, or it is none."),
-    Proof("a cluster has a tile", ("wgmma",), BRANCH, (NEVER,), "bra", conditions.a_cluster_has_a_tile, "where tiles are whole the grid has no more blocks, or clusters, than there are tiles."),
+    Proof("a cluster has a tile", ("wgmma",), BRANCH, (NEVER,), "bra", conditions.a_cluster_has_a_tile, "where tiles are whole, or shared alike, the grid has no more blocks, or teams of them, than there are tiles."),
     Proof("no item, no steps", ("wgmma",), BRANCH, (NEVER,), "bra", conditions.no_item, "what comes after the last item has no steps: who fills the stages of these copies nothing."),
     Proof("a tile has parts", ("wgmma",), BRANCH, (NEVER,), "bra", conditions.a_tile_has_parts, "a tile that blocks share has two parts at least."),
     Proof("columns that are packed", ("wgmma",), BRANCH, (NEVER,), "bra", conditions.packed_columns,

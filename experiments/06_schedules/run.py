@@ -2,7 +2,8 @@
 
 The problems, and the schedules that Hypothesis draws, are those of tests/kernels/test_schedules.py: orders of warps, blocks and copies, fewer places than
 blocks, every run with the race detector on. Schedules are run a hundred at a time, each hundred from a seed of its own, and results.jsonl keeps one object a
-hundred: stop it when you like, a later call goes on with what is not there for today's kernels and machine. A failure ends the run and names its Schedule.
+hundred: stop it when you like, a later call goes on with what is not there for today's PTX of a kernel; with which machine, the commit says (remove the
+file to run all again). A failure ends the run and names its Schedule.
 
     python experiments/06_schedules/run.py [--schedules 1000] [--kernel NAME ...]    # no GPU, one process; then the table in README.md
     python experiments/06_schedules/run.py --report                                  # the table alone
@@ -32,11 +33,9 @@ HUNDRED = 100
 
 
 def judged_by(small):
-    """A digest of what a row is about: the kernel's PTX, its problem, and the machine's sources."""
+    """A digest of what a row is about: the kernel's PTX and its problem."""
     ptx = compiler.build(small.kernel, small.config, target="sm_90a").ptx
-    machine = sorted((ROOT / "numba_marlin" / "emulator").rglob("*.py"))
-    text = "\n".join([ptx, repr(small.shape), repr(small.sms), repr(small.places), *(path.read_text(encoding="utf-8") for path in machine)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([ptx, *map(repr, (small.shape, small.sms, small.places))]).encode()).hexdigest()[:16]
 
 
 def a_hundred(name, number):
@@ -83,11 +82,11 @@ def main():
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
     digests = {name: judged_by(small) for name, small in SMALLS.items()}
-    rows = [row for row in read() if digests.get(row["kernel"]) == row["sources"]]
+    rows = [row for row in read() if digests.get(row["kernel"]) == row["ptx"]]
     for name in () if args.report else args.kernel or SMALLS:
         known = {row["number"] for row in rows if row["kernel"] == name}
         for number in sorted(set(range(args.schedules // HUNDRED)) - known):
-            row = a_hundred(name, number) | {"sources": digests[name], "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
+            row = a_hundred(name, number) | {"ptx": digests[name], "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
             rows.append(row)
             print(f"{name}: hundred {number}, {row['cpu_seconds']} s", flush=True)
             RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")

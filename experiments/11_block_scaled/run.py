@@ -1,12 +1,13 @@
 """How fast is a product of two NVFP4 matrices on a GPU without FP4 tensor cores, beside cuBLAS on the same numbers in fp16?
 
     python experiments/11_block_scaled/run.py measure           # needs an H100 or H200 and torch
-    python experiments/11_block_scaled/run.py measure --quick   # two shapes, every configuration: for choosing one
+    python experiments/11_block_scaled/run.py measure --quick   # two shapes, several configurations: for choosing one
     python experiments/11_block_scaled/run.py report            # tables from results.jsonl into README.md
 
 measure: operands of random codes and scales; each kernel's result is compared with cuBLAS's on the dequantised operands (fp32 output, before anything is timed), then
 the kernels of a shape and cuBLAS are timed in the same interleaved rounds (``numba_marlin.bench``: CUDA graphs). cuBLAS multiplies the same numbers: what tensor
-cores draw, and so their clock, depends on them. Rows are appended to results.jsonl as they come; what fails is named and left out.
+cores draw, and so their clock, depends on them. Kernels with parts of their work left out (``variants``) are timed beside the whole one, and not compared. Rows are
+appended to results.jsonl as they come; what fails is named and left out.
 """
 import argparse
 import multiprocessing
@@ -21,17 +22,17 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 import cells  # noqa: E402
+from variants import VARIANTS  # noqa: E402
 
 COMPILE_SECONDS = 240
 TARGET = "sm_90a"
 BEGIN = time.monotonic()
 
 
-def compile_one(config):
+def compile_one(part, config):
     """In a process of its own: the result goes by the disk cache. -> (registers, bytes spilled, what an assembler says of serialised wgmma)"""
     from numba_marlin import compiler
-    from numba_marlin.kernels.block_scaled import KERNEL
-    resources = compiler.build(KERNEL, config, target=TARGET).resources
+    resources = compiler.build(VARIANTS[part], config, target=TARGET).resources
     return resources.registers, resources.spill_stores, resources.serialized
 
 
@@ -59,14 +60,12 @@ class Operands:
         numbers = (numbers * scale_values[scales.int()][:, :, None]).reshape(rows, k)
         return data, tiled(torch, scales), numbers
 
-    def launch(self, config, factors, kernel=None):
+    def launch(self, kernel, config, factors):
         """-> (launch(index), the results that it writes by name)"""
         from numba_marlin import compiler, driver
         from numba_marlin.formats.block_scaled import BLOCK_FORMATS
-        from numba_marlin.kernels.block_scaled import KERNEL
         from numba_marlin.launch import launcher
         torch, m, n, k = self.torch, self.m, self.n, self.k
-        kernel = kernel or KERNEL
         enqueue = launcher(compiler.build(kernel, config, target=TARGET), 0)
         columns = n // 2 if config.gated else n
         results = {}
@@ -77,8 +76,8 @@ class Operands:
         else:
             results["d"] = torch.full((m, columns), float("nan"), dtype=getattr(torch, config.result), device="cuda")
         held = {"a": self.a, "b": self.b, "sfa": self.sfa, "sfb": self.sfb, "bias": self.bias, "c": self.c, "locks": self.locks, "factors": factors, **results}
-        grid = KERNEL.grid(config, m, n, k, driver.describe(0).sms)
-        arguments = KERNEL.arguments(config, {name: each.data_ptr() for name, each in held.items()}, m, n, k, k, driver.encode_tensor_map)
+        grid = kernel.grid(config, m, n, k, driver.describe(0).sms)
+        arguments = kernel.arguments(config, {name: each.data_ptr() for name, each in held.items()}, m, n, k, k, driver.encode_tensor_map)
 
         def launch(index=0, keep=held):
             enqueue(grid, arguments, torch.cuda.current_stream().cuda_stream)
@@ -106,40 +105,41 @@ class Measurement:
         self.environment = environment.describe(driver.describe(0).name)
         self.watch, self.failures = ClockWatch(), []
 
-    def cell(self, m, n, k, configs):
+    def cell(self, m, n, k, wanted):
+        """wanted: (part, configuration) each."""
         from numba_marlin.bench.measure import timed
         from numba_marlin.bench.timing import GraphTimer, KernelStuck, interleave
         torch = self.torch
         operands = Operands(torch, m, n, k)
         timers, rows = {}, {}
-        for config in configs:
+        for part, config in wanted:
             try:
-                launch, error = self.checked(operands, config)
-                timers[config] = GraphTimer(launch)
-                rows[config] = {"kernel": "block_scaled", "config": asdict(config), "m": m, "n": n, "k": k, "group_size": 16, "dtype": "nvfp4", "flops": 2 * m * n * k,
-                                "relative_error": float(f"{error:.3g}")}
+                launch, error = self.checked(operands, part, config)
+                timers[part, config] = GraphTimer(launch)
+                rows[part, config] = {"kernel": "block_scaled", "part": part, "config": asdict(config), "m": m, "n": n, "k": k, "group_size": 16, "dtype": "nvfp4",
+                                      "flops": 2 * m * n * k, "relative_error": error and float(f"{error:.3g}")}
             except KernelStuck:
                 raise
             except Exception as error:  # one configuration that fails must not cost the others
-                self.failures.append(f"{m} x {n} x {k} {config}: {type(error).__name__}: {str(error)[:300]}")
+                self.failures.append(f"{m} x {n} x {k} {part} {config}: {type(error).__name__}: {str(error)[:300]}")
         out = torch.empty((m, n), dtype=torch.float16, device="cuda")
         timers["cublas"] = GraphTimer(lambda index, keep=operands: torch.matmul(operands.a_half, operands.b_half.T, out=out))
         self.watch.settle(0.5)
         self.watch.clear()
         times = interleave(timers, self.args.rounds, self.watch.sample)
-        for config, row in rows.items():
-            found = timed(times[config], times["cublas"])
+        for cell, row in rows.items():
+            found = timed(times[cell], times["cublas"])
             self.recorder.write({**row, **found, "tflops": round(row["flops"] / found["us"] / 1e6, 1), "rounds": self.args.rounds, "clocks": self.watch.summary(), **self.environment})
             line = " ".join(f"{name}={value}" for name, value in row["config"].items() if value not in (False, None))
-            print(f"{m:6} {n:6} {k:6}  {found['us']:9.1f} us  cuBLAS {found['cublas_us']:9.1f}  {found['speedup']:.3f}  {row['flops'] / found['us'] / 1e6:6.1f} TFLOP/s  {line}", flush=True)
+            print(f"{m:6} {n:6} {k:6} {row['part']:9} {found['us']:9.1f} us  cuBLAS {found['cublas_us']:9.1f}  {found['speedup']:.3f}  {row['flops'] / found['us'] / 1e6:6.1f} TFLOP/s  {line}", flush=True)
 
-    def checked(self, operands, config):
-        """-> (launch, largest error relative to the largest result). ValueError for a wrong result. What is block-scaled is compared by tests only."""
+    def checked(self, operands, part, config):
+        """-> (launch, largest error relative to the largest result, None if it was not compared). ValueError for a wrong result."""
         from numba_marlin.bench.timing import wait
         torch = self.torch
         inputs = operands.k ** 0.5 * 2
         factors = torch.tensor([2.0**28 / inputs, 0.5, 1.0, 1 / 6], device="cuda")
-        launch, results = operands.launch(config, factors)
+        launch, results = operands.launch(VARIANTS[part], config, factors)
         for each in results.values():
             each.fill_(0)
         launch()
@@ -148,8 +148,8 @@ class Measurement:
         wait(event, 20.0)
         if int(operands.locks[0]):
             raise ValueError(f"the counter is {int(operands.locks[0])} after the launch, must be 0")
-        if results["d"].dtype == torch.uint8 or config.activation:
-            return launch, float("nan")
+        if part != "whole" or results["d"].dtype == torch.uint8 or config.activation:  # tests compare these
+            return launch, None
         expected = torch.empty((operands.m, operands.n), device="cuda")
         for start in range(0, operands.m, 2048):
             expected[start:start + 2048] = operands.a_half[start:start + 2048].float() @ operands.b_half.float().T / inputs
@@ -165,18 +165,18 @@ class Measurement:
 
 def measure(args):
     wanted = cells.quick() if args.quick else cells.full()
-    configs = list(dict.fromkeys(config for _, of_shape in wanted for config in of_shape))
+    kernels = list(dict.fromkeys(each for _, of_shape in wanted for each in of_shape))
     pool = ProcessPoolExecutor(args.processes, mp_context=multiprocessing.get_context("fork"))
-    compiled = {config: pool.submit(compile_one, config) for config in configs}
+    compiled = {each: pool.submit(compile_one, *each) for each in kernels}
     from numba_marlin.bench.rows import Recorder
     with Recorder(args.out) as recorder:
-        for config, future in compiled.items():
+        for kernel, future in compiled.items():
             registers, spilled, serialized = future.result(COMPILE_SECONDS)
             if spilled or serialized:
-                print(f"note: {config}: {spilled} bytes spilled; {serialized or ''}")
+                print(f"note: {kernel}: {spilled} bytes spilled; {serialized or ''}")
         pool.shutdown()
         run = Measurement(args, recorder)
-        print(f"{time.monotonic() - BEGIN:5.1f} s: compiled {len(configs)} kernels", flush=True)
+        print(f"{time.monotonic() - BEGIN:5.1f} s: compiled {len(kernels)} kernels", flush=True)
         for (m, n, k), of_shape in wanted:
             run.cell(m, n, k, of_shape)
             run.torch.cuda.empty_cache()

@@ -1,17 +1,18 @@
-"""The block-scaled kernel with parts of its work left out: what each role could do if the others cost nothing. Results are wrong, pipelines are whole.
+"""The block-scaled kernel with parts of its work left out: what each role could do if the others cost nothing. Pipelines are whole; results are wrong, but for the first.
 
+    one_ahead   the whole kernel, but one k16 row in flight, not two, while the next is expanded
     loads       stages are filled, and given back unread
     expand      B is expanded too
     multiply    A is expanded and multiplied by whatever the expanded stages hold
     products    the same without A's shifts and masks
-    cheap_a     everything, but A's shifts and masks are left out
+    cheap_a     everything, but A's shifts and masks are left out; cheap_b: B's; cheap_ab: both
 """
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
-from numba_marlin.kernels import block_scaled, block_scaled_multiply
+from numba_marlin.kernels import block_scaled, block_scaled_expand, block_scaled_multiply
 from numba_marlin.kernels.block_scaled import KERNEL
 from numba_marlin.kernels.tuples import repeat
 
@@ -85,11 +86,13 @@ def idle_multiply_verbs(lang, config, packed, expanded):
 
 
 def plain_numbers(lang):
-    same = lang.device(lambda word: word)
-    return SimpleNamespace(pair0=same, pair1=same, pair2=same, pair3=same)
+    same = lang.device(lambda word: (word, word))
+    return SimpleNamespace(odd_nibbles=same, even_nibbles=same)
 
 
 IDLE_EXPAND, IDLE_MULTIPLY = (block_scaled, "expand_verbs", idle_expand_verbs), (block_scaled, "multiply_verbs", idle_multiply_verbs)
+ONE_IN_FLIGHT = (block_scaled_multiply, "IN_FLIGHT", 1)
+PLAIN_B = (block_scaled_expand, "number_verbs", plain_numbers)
 PLAIN = (block_scaled_multiply, "number_verbs", plain_numbers)
 
 
@@ -105,9 +108,12 @@ def variant(name, *patches):
 
 VARIANTS = {
     "whole": KERNEL,
+    "one_ahead": variant("one_ahead", ONE_IN_FLIGHT),
     "loads": variant("loads", IDLE_EXPAND, IDLE_MULTIPLY),
     "expand": variant("expand", IDLE_MULTIPLY),
     "multiply": variant("multiply", IDLE_EXPAND),
     "products": variant("products", IDLE_EXPAND, PLAIN),
     "cheap_a": variant("cheap_a", PLAIN),
+    "cheap_b": variant("cheap_b", PLAIN_B),
+    "cheap_ab": variant("cheap_ab", PLAIN, PLAIN_B),
 }

@@ -10,12 +10,11 @@ import numpy as np
 
 from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.formats.fp4_marlin import SCALE_ROWS, pack_scales
-from numba_marlin.formats.fp4_words import DIGITS_TAKEN, PLACES, SIGNS_TAKEN, TAKEN_BY
+from numba_marlin.formats.fp4_words import byte_tables
 from numba_marlin.formats.small_floats import table
 from numba_marlin.heuristics import Problem
 
 PERIOD = 4096  # rows after which scales come again
-HALVES, WORD = 0x00010001, 0xFFFFFFFF
 
 
 def random_scales(problem: Problem, columns: int):
@@ -44,18 +43,11 @@ def dense(codes, first: int, problem: Problem, values, factor: float):
     return numbers * values[group][:, : codes.shape[1]] * factor
 
 
-def turn(words):
+def turn(words, dtype: str):
     """``fp4_words.turn_codes`` of int32 words."""
-    wide = words.long() & WORD
-    plain = wide & 0
-    for register, (sign, digits) in enumerate(PLACES):
-        pair = wide >> 4 * register
-        plain |= _moved(pair & 8 * HALVES, sign) | _moved(pair & 7 * HALVES, digits)
-    stored = plain
-    for _ in range(4):
-        stored = plain ^ (stored >> TAKEN_BY & SIGNS_TAKEN) ^ (stored << TAKEN_BY & DIGITS_TAKEN)
-    return (stored - (stored >> 31 << 32)).int()
-
-
-def _moved(words, left: int):
-    return words << left if left >= 0 else words >> -left
+    torch = torch_on_gpu()
+    tables = torch.from_numpy(byte_tables(dtype).view(np.int32).copy()).cuda()
+    result = tables[0][(words & 255).long()]
+    for byte in range(1, 4):
+        result ^= tables[byte][(words >> 8 * byte & 255).long()]
+    return result

@@ -68,7 +68,7 @@ def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
         last = min(k, first + rows)
         codes = torch.randint(0, 1 << bits, (last - first, columns), device="cuda", dtype=torch.uint8)
         words = _pack_codes(torch, codes, bits)
-        packed[first // BLOCK_K:last // BLOCK_K] = fp4_operands.turn(words) if fp4 else words
+        packed[first // BLOCK_K:last // BLOCK_K] = fp4_operands.turn(words, problem.dtype) if fp4 else words
         if fp4:
             dense[first:last] = fp4_operands.dense(codes[:, :n], first, problem, values, factor).to(kind)
         else:

@@ -44,6 +44,7 @@ class Observer:
         self.starts = np.array([buffer.address for buffer in self.buffers], np.int64)
         self.traffic: dict = defaultdict(lambda: [0, 0, 0, 0])  # (pc, direction, buffer) -> requests, bytes, sectors, needed
         self.sectors: dict = defaultdict(list)  # (pc, direction, buffer) -> arrays of sectors with their blocks
+        self.remembered: Counter = Counter()  # how many they are
         self.shared: dict = defaultdict(lambda: [0, 0, 0, 0])  # pc -> requests, bytes, wavefronts, ideal
         self.blocks: dict[tuple, int] = {}  # by place in the grid, numbered as they come
         self.copied: Counter = Counter()
@@ -114,19 +115,25 @@ class Observer:
         number = int(np.searchsorted(self.starts, access.address[0], side="right")) - 1
         key = access.ins.pc, direction, number
         tally = self.traffic[key]
+        if not access.nbytes:
+            return
+        sectors = []
         for start in access.address.tolist():
-            if access.nbytes:
-                asked, needed = transactions.span(start, access.nbytes)
-                first = start // transactions.SECTOR_BYTES
-                for i, value in enumerate((1, access.nbytes, asked, needed)):
-                    tally[i] += value
-                self._remember(key, np.arange(first, first + asked), block)
+            asked, needed = transactions.span(start, access.nbytes)
+            first = start // transactions.SECTOR_BYTES
+            for i, value in enumerate((1, access.nbytes, asked, needed)):
+                tally[i] += value
+            sectors.append(np.arange(first, first + asked))
+        if sectors:
+            self._remember(key, np.concatenate(sectors), block)
 
     def _remember(self, key, sectors: np.ndarray, blocks) -> None:
         found = self.sectors[key]
         found.append(np.unique(sectors | blocks << BLOCK_SHIFT))
-        if len(found) > 1 and sum(map(len, found)) > max(COMPACT, 2 * len(found[0])):
+        self.remembered[key] += len(found[-1])
+        if len(found) > 1 and self.remembered[key] > max(COMPACT, 2 * len(found[0])):
             found[:] = [np.unique(np.concatenate(found))]
+            self.remembered[key] = len(found[0])
 
     def _blocks(self, access: Access) -> np.ndarray:
         """For each warp of ``padded`` a number of its block."""

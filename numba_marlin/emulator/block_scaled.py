@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
+from numba_marlin.emulator import numerics, small_floats
 
 
-def _floats(bits: int, exponent_bits: int, fraction_bits: int, bias: int) -> np.ndarray:
-    """float64 value of every code: sign, exponent, fraction."""
-    code = np.arange(1 << bits)
-    fraction, exponent = code & (1 << fraction_bits) - 1, code >> fraction_bits & (1 << exponent_bits) - 1
-    sign = np.where(code >> fraction_bits + exponent_bits, -1.0, 1.0)
-    return sign * np.where(exponent, np.ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits), np.ldexp(fraction, 1 - bias - fraction_bits))
-
-
-VALUES = {"e2m1": _floats(4, 2, 1, 1), "e4m3": _floats(8, 4, 3, 7), "e8m0": np.ldexp(1.0, np.arange(256) - 127)}
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+VALUES = {"e2m1": np.concatenate([_E2M1, -_E2M1]), "e4m3": small_floats.HALVES["e4m3"].view(np.float16).astype(np.float64), "e8m0": np.ldexp(1.0, np.arange(256) - 127)}
 """float64 by code. Scales of e4m3 have no sign: their highest bit is 0."""
-VALUES["e4m3"][[0x7F, 0xFF]] = VALUES["e8m0"][0xFF] = np.nan
+VALUES["e8m0"][0xFF] = np.nan
 
 
 def codes_of(held: np.ndarray, bits: int) -> np.ndarray:

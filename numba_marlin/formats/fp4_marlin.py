@@ -3,7 +3,7 @@
 In:  BlockWeight: codes e2m1, blocks of 16 or 32 rows of one column, scales e4m3 or e8m0; k % 16 == 0, n % 8 == 0.
 Out: PackedBlocks. Columns are completed to n_packed, the next multiple of 64, with zeros.
 
-    qweight int32 [k/16, 2 n_packed]                Marlin's words with the bits of each word turned (``fp4_words``)
+    qweight int32 [k/16, 2 n_packed]                Marlin's words with the bits of each word turned for activations of ``dtype`` (``fp4_words``)
     scales  int32 [n_packed/64, ceil(k/32) * 8 s]   for every 64 columns and 32 rows 8 s words, s = 4 for blocks of 16 and 2 for blocks of 32: word s g + i belongs
                                                     to lanes 4 g to 4 g + 3. All that a warp needs of a stage is contiguous: one copy. Blocks of 16: the pair of columns 16 i + g and 16 i + g + 8 for the first 16 rows, and the
                                                     one for the others. Blocks of 32: the pair of columns 32 i + g (and 8 on), and the one of 16 columns on
@@ -26,6 +26,7 @@ import numpy as np
 
 from numba_marlin.formats import marlin
 from numba_marlin.formats.block_weight import BlockWeight
+from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.formats.fp4_words import CODE_UNIT, scale_words, turn_codes, unscale_words, unturn_codes
 from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, packed_columns
 from numba_marlin.formats.registry import find_format, register
@@ -45,7 +46,7 @@ def scale_row_bytes(group_size: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PackedBlocks:
-    """See the module's docstring. group_size: rows that share a scale; scale_grid: "e4m3" or "e8m0"; global_scale, divides, input_scale,
+    """See the module's docstring. dtype: of the activations that the codes are turned for; group_size: rows that share a scale; scale_grid: "e4m3" or "e8m0"; global_scale, divides, input_scale,
     input_divides: those of the BlockWeight. Checked when made."""
 
     layout: str
@@ -60,6 +61,7 @@ class PackedBlocks:
     divides: bool = False
     input_scale: float | None = None
     input_divides: bool = False
+    dtype: str = "float16"
 
     bits, grid, zeros_kind, scale_dtype, permutation = 4, "e2m1", None, "e5m3", None  # of all of them
 
@@ -178,8 +180,8 @@ class Fp4MarlinFormat:
 
     name = "marlin-fp4"
 
-    def pack(self, weight: BlockWeight, pack_codes=marlin.pack_codes) -> PackedBlocks:
-        """pack_codes: ``marlin.pack_codes`` or its compiled form."""
+    def pack(self, weight: BlockWeight, dtype: str = "float16", pack_codes=marlin.pack_codes) -> PackedBlocks:
+        """dtype: of the activations; pack_codes: ``marlin.pack_codes`` or its compiled form."""
         check_packable(weight)
         weight = canonical(weight)
         k, n, rows = weight.k, weight.n, weight.block[0]
@@ -192,13 +194,13 @@ class Fp4MarlinFormat:
             powers = largest - 127 + CODE_UNIT - (_LARGEST - 15)
         words = pack_codes(codes).view(np.uint32)
         return PackedBlocks(
-            self.name, turn_codes(words).view(np.int32), pack_scales(stored, rows).view(np.int32), _factors(weight, powers), rows, k, n,
-            weight.scale_grid, weight.global_scale, weight.divides, weight.input_scale, weight.input_divides,
+            self.name, turn_codes(words, dtype).view(np.int32), pack_scales(stored, rows).view(np.int32), _factors(weight, powers), rows, k, n,
+            weight.scale_grid, weight.global_scale, weight.divides, weight.input_scale, weight.input_divides, dtype,
         )
 
     def unpack(self, packed: PackedBlocks, unpack_codes=marlin.unpack_codes) -> BlockWeight:
         """The weight in its canonical form."""
-        codes = unpack_codes(unturn_codes(packed.qweight.view(np.uint32)).view(np.int32), 4, packed.n)
+        codes = unpack_codes(unturn_codes(packed.qweight.view(np.uint32), packed.dtype).view(np.int32), 4, packed.n)
         stored = unpack_scales(packed.scales.view(np.uint32), packed.group_size, -(-packed.k // packed.group_size), packed.n)
         if packed.scale_grid == "e4m3":
             known = np.zeros(256, np.uint8)
@@ -212,7 +214,7 @@ class Fp4MarlinFormat:
 
     def check(self, packed: PackedBlocks) -> None:
         _check_sizes(packed.k, packed.n)
-        for name, value, allowed in (("group_size", packed.group_size, GROUP_SIZES), ("scale_grid", packed.scale_grid, ("e4m3", "e8m0"))):
+        for name, value, allowed in (("group_size", packed.group_size, GROUP_SIZES), ("scale_grid", packed.scale_grid, ("e4m3", "e8m0")), ("dtype", packed.dtype, HALF_TYPES)):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} must be one of {allowed} for layout 'marlin-fp4'")
         columns, scale_words_of = packed_columns(packed.n), scale_row_bytes(packed.group_size) // 4
@@ -232,7 +234,7 @@ class Fp4MarlinFormat:
     def describe(self, packed: PackedBlocks) -> dict[str, object]:
         return {
             "layout": self.name, "k": packed.k, "n": packed.n, "n_packed": packed.n_packed, "bits": packed.bits, "grid": packed.grid, "group_size": packed.group_size,
-            "scale_grid": packed.scale_grid, "qweight_shape": list(packed.qweight.shape), "bytes": packed.nbytes, "bits_per_weight": 8 * packed.nbytes / (packed.k * packed.n),
+            "scale_grid": packed.scale_grid, "dtype": packed.dtype, "qweight_shape": list(packed.qweight.shape), "bytes": packed.nbytes, "bits_per_weight": 8 * packed.nbytes / (packed.k * packed.n),
         }
 
 

@@ -1,21 +1,17 @@
 """How block-scaled FP4 stands in 32-bit words, so that a kernel takes it out with shifts and masks alone. Pure bits; ``fp4_marlin`` has the matrices.
 
-Codes. A word has the eight codes that Marlin's word of the same place has (``marlin_order``: nibble p is half p // 4 of register p % 4), with their bits
-turned. An e2m1 code s e e m *is* the 16-bit float with s on top and e e m across the border of exponent and significand, subnormal codes being
-subnormal numbers: float16 has e e m in bits 11 to 9 and the number is code * 2**-14, bfloat16 in bits 8 to 6 and it is code * 2**-126. So no table and no
-multiplication: bits only have to get to their places. Two codes share a byte, bits 7 and 3 to 1 the one, 0 and 6 to 4 the other; upper bytes of a half
-are registers 0 and 2, lower bytes 1 and 3:
+Codes. A word has the eight codes that Marlin's word of the same place has (``marlin_order``: nibble p is half p // 4 of register p % 4), with their bits turned.
+An e2m1 code s e e m *is* the 16-bit float with s on top and e e m across the border of exponent and significand, subnormal codes being subnormal
+numbers: float16 has e e m in bits 11 to 9 and the number is code * 2**-14, bfloat16 in bits 8 to 6 and it is code * 2**-126. So no table and no
+multiplication: bits only have to get to their places. From nibbles that takes 15 instructions a word: signs and the rest of each register are shifted and
+masked apart. A mask that takes whole codes wants them where their places, shifted, do not overlap, and four such sets of places do not tile 16 bits (no four
+translates of {0, 1, 2, 6} or of {0, 1, 2, 9} do, mod 16). But one ``lop3`` adds two shifted words, bit by bit, before it masks them; what that takes too much is taken off when a word is
+packed. So register r is
 
-    plain word       bit of its byte    7   6   5   4   3   2   1   0
-    byte 1, 3        register           0   2   2   2   0   0   0   2        of the word's lower, upper half
-    byte 0, 2        register           1   3   3   3   1   1   1   3
-                     bit of the code    s   e   e   m   e   e   m   s
+    (sum mod 2 of w shifted by each of SHIFTS[dtype][r]) & MASKS[dtype]         negative: to the right, with zeros
 
-    registers of float16:    w & 0x8e008e00,  (w << 8) & 0x8e008e00,  and of v, bytes of registers 2 and 3 that look like those of 0 and 1:  v & 0xff00ff00,  (v << 8) & 0xff00ff00
-
-v of the plain word would be ``(w >> 3) & 0x0e0e0e0e | (w << 7) & 0x80808080``: two shifts and two instructions. One ``lop3`` does it if what it
-takes too much is taken off again before: ``v = (w >> 3 ^ w << 7) & 0x8e8e8e8e`` of the word ``w = plain ^ w >> 10 & 0x01010101 ^ w << 10 & 0x70707070``,
-which can be solved byte after byte. That is the word that is stored: eight instructions for eight codes, one less than Marlin's integers take.
+which is a bijection of 32 bits; ``turn_codes`` is its inverse. Eight instructions to float16 (the last two registers share theirs: the sum's other bytes), nine to bfloat16; Marlin's integers take 9
+and 11. The price is an order for each type of activations.
 
 Scales. A scale is kept as the eight bits of a float16 that are neither its sign nor its lowest seven (e5m3), in units that make all of them normal. Those of columns g and g + 8 of
 16 are wanted side by side, as float16 (bits 14 to 7 of either half), so two such pairs make a word: ``w & 0x7f807f80`` is one, and the same of the word rotated by 8
@@ -24,46 +20,85 @@ bits is the other. bfloat16's: the pair three bits further down, ``| 0x70007000`
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-UPPER_CODES, ALL_CODES, UPPER_BYTES = 0x8E008E00, 0x8E8E8E8E, 0xFF00FF00  # masks of a word: where a code's bits are
-SIGNS_TAKEN, DIGITS_TAKEN, TAKEN_BY = 0x01010101, 0x70707070, 10
+MASKS = {"float16": 0x8E008E00, "bfloat16": 0x81C081C0}  # of a register: where the bits of its two codes are
+SHIFTS = {"float16": ((0,), (8,), (-3, 7), (5, 15)), "bfloat16": ((0,), (3,), (-3, 1), (2, 6))}
 SCALE_PAIR = 0x7F807F80
 WIDE_SCALE_PAIR, WIDE_EXPONENT = 0x0FF00FF0, 0x70007000
 CODE_UNIT = 14  # a float16 register is code * 2**-14; a bfloat16 one, multiplied by its scale, is too
 
-_HALVES = 0x00010001
-PLACES = ((12, 9), (4, 1), (5, 12), (-3, 4))  # of a register's sign and lower bits: to the left from bits 3 and 2 to 0 of a half
+_LOWEST = {"float16": 9, "bfloat16": 6}  # bit of e e m in a half
 
 
-def _moved(words: np.ndarray, left: int) -> np.ndarray:
+def shifted(words: np.ndarray, left: int) -> np.ndarray:
+    """uint32, to the right where ``left`` is negative."""
     return words << np.uint32(left) if left >= 0 else words >> np.uint32(-left)
 
 
-def _taken(words: np.ndarray) -> np.ndarray:
-    by = np.uint32(TAKEN_BY)
-    return words >> by & np.uint32(SIGNS_TAKEN) ^ words << by & np.uint32(DIGITS_TAKEN)
+def expand(words: np.ndarray, dtype: str) -> np.ndarray:
+    """uint32 [...] as they are stored -> registers [..., 4] of two numbers of ``dtype``: what a kernel does."""
+    registers = [functools.reduce(np.bitwise_xor, [shifted(words, left) for left in shifts]) & np.uint32(MASKS[dtype]) for shifts in SHIFTS[dtype]]
+    return np.stack(registers, axis=-1)
 
 
-def turn_codes(words: np.ndarray) -> np.ndarray:
-    """uint32, any shape, eight codes as Marlin packs nibbles -> uint32, the same codes as they are stored."""
-    plain = np.zeros_like(words)
-    for register, (sign, digits) in enumerate(PLACES):
-        pair = words >> np.uint32(4 * register)
-        plain |= _moved(pair & np.uint32(8 * _HALVES), sign) | _moved(pair & np.uint32(7 * _HALVES), digits)
-    stored = plain
-    for _ in range(4):  # a byte depends on the ones beside it
-        stored = plain ^ _taken(stored)
-    return stored
+def _nibbles(registers: np.ndarray, dtype: str) -> np.ndarray:
+    """Registers [..., 4] -> words [...] of eight codes as Marlin packs nibbles."""
+    words = np.zeros(registers.shape[:-1], np.uint32)
+    for number in range(4):
+        register = registers[..., number]
+        pair = register >> np.uint32(15 - 3) & np.uint32(0x00080008) | register >> np.uint32(_LOWEST[dtype]) & np.uint32(0x00070007)
+        words |= pair << np.uint32(4 * number)
+    return words
 
 
-def unturn_codes(words: np.ndarray) -> np.ndarray:
-    """The inverse of ``turn_codes``."""
-    plain = words ^ _taken(words)
-    result = np.zeros_like(words)
-    for register, (sign, digits) in enumerate(PLACES):
-        pair = _moved(plain, -sign) & np.uint32(8 * _HALVES) | _moved(plain, -digits) & np.uint32(7 * _HALVES)
-        result |= pair << np.uint32(4 * register)
+def unturn_codes(words: np.ndarray, dtype: str) -> np.ndarray:
+    """uint32, any shape, eight codes as they are stored for activations of ``dtype`` -> uint32, the same codes as Marlin packs nibbles."""
+    return _mapped(words, _byte_tables(dtype, False))
+
+
+def turn_codes(words: np.ndarray, dtype: str) -> np.ndarray:
+    """The inverse of ``unturn_codes``."""
+    return _mapped(words, byte_tables(dtype))
+
+
+def byte_tables(dtype: str) -> np.ndarray:
+    """uint32 [4, 256]: what each byte of a word of nibbles adds, mod 2, to the word that is stored."""
+    return _byte_tables(dtype, True)
+
+
+@functools.cache
+def _byte_tables(dtype: str, turn: bool) -> np.ndarray:
+    if dtype not in MASKS:
+        raise ValueError(f"dtype={dtype!r} must be one of {', '.join(MASKS)}")
+    columns = [int(each) for each in _nibbles(expand(np.uint32(1) << np.arange(32, dtype=np.uint32), dtype), dtype)]  # of a matrix over GF(2): images of single bits
+    columns = _inverted(columns) if turn else columns
+    values = np.arange(256)
+    tables = np.zeros((4, 256), np.uint32)
+    for bit, column in enumerate(columns):
+        tables[bit // 8] ^= np.where(values >> bit % 8 & 1, np.uint32(column), np.uint32(0)).astype(np.uint32)
+    tables.setflags(write=False)
+    return tables
+
+
+def _inverted(columns: list[int]) -> list[int]:
+    """Of a matrix over GF(2), its columns as words, the inverse's (Gauss and Jordan); ValueError if there is none."""
+    rest = [(column, 1 << number) for number, column in enumerate(columns)]  # (image, what it is the image of)
+    for bit in range(32):
+        pivot = next((number for number in range(bit, 32) if rest[number][0] >> bit & 1), None)
+        if pivot is None:
+            raise ValueError("the registers do not say all of the word")
+        rest[bit], rest[pivot] = rest[pivot], rest[bit]
+        rest = [(image ^ rest[bit][0], source ^ rest[bit][1]) if number != bit and image >> bit & 1 else (image, source) for number, (image, source) in enumerate(rest)]
+    return [source for _, source in rest]
+
+
+def _mapped(words: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    result = tables[0][words & np.uint32(255)]
+    for byte in range(1, 4):
+        result ^= tables[byte][words >> np.uint32(8 * byte) & np.uint32(255)]
     return result
 
 

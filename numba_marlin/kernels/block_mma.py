@@ -5,7 +5,8 @@ first), of sfa and sfb, their scales in 128x4 order (``layout.block_scales``); d
 
 A block multiplies a tile of 128 x 128, a warp 32 x 64 of it. One thread of the last warp keeps the stages full: TMA, 128-byte swizzle. The fragments of FP4 are those of bytes, or
 of halves, seen as bytes: ``ldmatrix`` fetches them. Scales come as words, one for each row and 64 of k, and each lane holds other rows' words: the four lanes of a quad
-have those of 32 rows of A in one register, and those of 64 columns of B in two; every ``mma`` says which lanes' words are meant (thread-id-a, -b).
+have those of 32 rows of A in one register, and those of 64 columns of B in two; every ``mma`` says which lanes' words are meant (thread-id-a, -b). Words of neighbouring rows lie 16 bytes apart in the 128x4 order, so a load of them takes four wavefronts: a
+quarter of the kernel's traffic with shared memory are such conflicts (experiments/12_blackwell).
 
 No GPU that has this instruction has run this; the PTX machine has, under the assumptions of ``emulator.block_scaled``.
 """

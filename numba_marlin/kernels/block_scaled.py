@@ -20,7 +20,7 @@ Roles, as CUTLASS's kernel for Blackwell has them, a warp or a thread each, that
 While the mma warps are in the epilogue of a tile, the others fill all stages of the next.
 """
 from numba_marlin.kernels.block_scaled_config import (
-    ALIGNMENT, EXPANDER_REGISTERS, HELPER_REGISTERS, MULTIPLIERS, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP, BlockScaledConfig,
+    ALIGNMENT, HELPER_REGISTERS, MULTIPLIERS, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP, BlockScaledConfig,
 )
 from numba_marlin.kernels.block_scaled_expand import E2M1_POWER, expand_verbs
 from numba_marlin.kernels.block_scaled_load import BOX_COLUMNS, load_verbs
@@ -55,7 +55,7 @@ def make(lang, config):
     epilogue, drain = store.epilogue, store.drain
     initialise_packed, initialise_expanded, initialise_source, initialise_tiles = packed.initialise, expanded.initialise, source.initialise, schedule.initialise
     consumer_start = packed.consumer_start
-    give_most, give_some, take_registers = ptx.setmaxnreg_dec(n=HELPER_REGISTERS), ptx.setmaxnreg_dec(n=EXPANDER_REGISTERS), ptx.setmaxnreg_inc(n=config.multiplier_registers)
+    give_most, give_some, take_registers = ptx.setmaxnreg_dec(n=HELPER_REGISTERS), ptx.setmaxnreg_dec(n=config.expander_registers), ptx.setmaxnreg_inc(n=config.multiplier_registers)
 
     @lang.device
     def initialise(shared):
@@ -77,16 +77,21 @@ def make(lang, config):
                 load_source(shared, c_map, sizes)
 
     @lang.device
+    def place_of(thread):
+        """(warpgroup, warp in it, lane)"""
+        return uint32(thread // uint32(WARPGROUP)), uint32(thread // uint32(32) % uint32(WARPS)), uint32(thread % uint32(32))
+
+    @lang.device
     def multiply_tiles(shared, outputs, sizes):
-        thread = ptx.tid_x()
-        lane = uint32(thread % uint32(32))
-        lane_place = uint32(thread // uint32(WARPGROUP)), uint32(thread // uint32(32) % uint32(WARPS)), lane
+        lane_place = place_of(ptx.tid_x())
+        lane = lane_place[2]
         places, source_place = (consumer_start(), consumer_start()), consumer_start()
         steps = counts(sizes)[2]
         tile, next_tile = fetch_together(shared, start(), lane)
         while tile != uint32(NO_TILE):
             places, sums = multiply_steps(shared, places, steps, lane_place)
-            source_place = epilogue(shared, sums, outputs, tile, source_place, sizes, lane_place)
+            own_place = place_of(ptx.opaque_u32(ptx.tid_x()))  # made anew: addresses made of it would else be kept in registers that the products need
+            source_place = epilogue(shared, sums, outputs, tile, source_place, sizes, own_place)
             tile, next_tile = fetch_together(shared, next_tile, lane)
         drain(lane_place)
 

@@ -14,7 +14,6 @@ ALIGNMENT = 1024  # of what a 128-byte swizzle is applied to
 SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
 REGISTER_FILE = 65536
 HELPER_REGISTERS = 24  # of the warps that load and schedule
-EXPANDER_REGISTERS = 72
 TILE_STAGES = 1  # tile numbers on their way to the other roles: more, and the first blocks to come take all there are
 
 RESULTS = {"float16": "halves", "bfloat16": "halves", "float32": "floats", "nvfp4": "blocks", "mxfp4": "blocks", "mxfp8-e4m3": "blocks", "mxfp8-e5m2": "blocks"}
@@ -27,7 +26,8 @@ class BlockScaledConfig:
     is added, C of the type of D (16 bits). bias: whether a float32 number is added to every column. activation: one of ACTIVATIONS.
 
     stages: packed steps of k = 128 in shared memory; expanded_stages: steps of k = 64 of B as halves. group_m: row tiles that
-    neighbours in the order of tiles walk through before the next columns (locality in L2). rounding: of the scales of MX results, "floor" or "ceil"."""
+    neighbours in the order of tiles walk through before the next columns (locality in L2). rounding: of the scales of MX results, "floor" or "ceil".
+    expander_registers: of a thread that expands B; those that multiply share what is left."""
     tile_m: int = 256
     tile_n: int = 128
     stages: int = 4
@@ -38,6 +38,7 @@ class BlockScaledConfig:
     bias: bool = False
     activation: str | None = None
     rounding: str = "floor"
+    expander_registers: int = 72
 
     def __post_init__(self):
         if self.tile_m not in (128, 256):
@@ -52,6 +53,10 @@ class BlockScaledConfig:
             raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
         if self.gated and self.source:
             raise ValueError("source=True with activation='gated_silu': D has half as many columns as C would have")
+        if self.gated and self.kind == "halves" and self.tile_n != 128:
+            raise ValueError(f"tile_n={self.tile_n} must be 128 with activation='gated_silu' and result={self.result!r}: D is stored 64 columns at a time, half of as many")
+        if self.expander_registers % 8 or not 24 <= self.expander_registers <= 128:
+            raise ValueError(f"expander_registers={self.expander_registers} must be a multiple of 8 from 24 to 128")
         if self.rounding not in ("floor", "ceil"):
             raise ValueError(f"rounding={self.rounding!r} must be 'floor' or 'ceil'")
         if self.stages < 2 or self.expanded_stages < 2:
@@ -83,7 +88,7 @@ class BlockScaledConfig:
 
     @property
     def multiplier_registers(self):
-        left = REGISTER_FILE - WARPGROUP * (HELPER_REGISTERS + EXPANDER_REGISTERS)
+        left = REGISTER_FILE - WARPGROUP * (HELPER_REGISTERS + self.expander_registers)
         return left // (WARPGROUP * MULTIPLIERS) // 8 * 8
 
     @property

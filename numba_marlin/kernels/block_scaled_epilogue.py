@@ -84,6 +84,6 @@ def finish_verbs(lang, config):
                 return open_gate(a[0], c[0]), open_gate(a[1], c[1]), open_gate(b[0], d[0]), open_gate(b[1], d[1])
             return activate(a[0]), activate(a[1]), activate(b[0]), activate(b[1]), activate(c[0]), activate(c[1]), activate(d[0]), activate(d[1])
 
-        return lang.device(finish)
+        return finish
 
     return SimpleNamespace(finish=numbered(lang, config.accumulators, 8, finish_sixteen))

@@ -1,12 +1,13 @@
 """From NVFP4 codes and scales to halves, exactly, and the role of the block-scaled kernel (``block_scaled``) that does so for B.
 
 *A number.* e2m1's exponent and significand, moved to bits 9 to 11 of a half, *are* the number times 2**-14, its subnormal one included, and its sign goes to bit
-15: two shifts, two logical operations for two numbers. Times the block's scale, a half as well, that is a multiple of 2**-24 with 6 significant bits:
-exact. The 2**-14 of both operands are taken back with alpha.
+15: all of it in the upper byte. So four codes are put into bytes together, by two shifts and two logical operations, and each two of them become halves by one more: 11
+for 8 numbers (with each two put in place on their own 16). Times the block's scale, a half as well, that is a multiple of 2**-24 with 6 significant bits: exact. The
+2**-14 of both operands are taken back with alpha.
 
 *The order of k.* Both operands are put in the same order, which costs nothing and saves every shuffle. Of 128 of k lane t of four has codes 32 t .. 32 t + 31, one 16-byte
-load and two blocks: the first block is multiplied in the first half, the other in the second. A half is four k16 rows of ``wgmma``; of a word's
-four pairs (nibbles r and r + 4) pairs 0 and 1 belong to one row, in places (2t, 2t + 1) and (2t + 8, 2t + 9), pairs 2 and 3 to the next.
+load and two blocks: the first block is multiplied in the first half, the other in the second. A half is four k16 rows of ``wgmma``, two for each word: the first
+takes the pairs of nibbles (1, 5) and (3, 7), in places (2t, 2t + 1) and (2t + 8, 2t + 9), the other (0, 4) and (2, 6).
 
 *The price, before it was built* (256 x 128 tile, cycles of a multiprocessor for 128 of k; modelled):
 
@@ -25,39 +26,38 @@ from numba_marlin.kernels.block_scaled_config import ROW_BYTES, SCALE_BYTES, SCA
 from numba_marlin.kernels.block_scaled_schedule import ALL_LANES, NO_TILE
 from numba_marlin.kernels.verbs import AND_OR
 
-SIGNS, MAGNITUDES = 0x80008000, 0x0E000E00
+SIGNS, MAGNITUDES, UPPER_BYTES = 0x80808080, 0x0E0E0E0E, 0xFF00FF00
+EVEN_BYTES_UP = 0x2404  # prmt: bytes 0 and 2, each above a byte of the other operand
 E2M1_POWER = 14  # a code's half is its number times 2**-E2M1_POWER
 
 
 def number_verbs(lang):
-    """-> namespace of device functions: ``pair0(word)`` .. ``pair3``: nibbles r and r + 4 as halves times 2**-14; ``scale_pair(codes)``: of two e4m3 codes, f16x2."""
+    """-> namespace of device functions: ``odd_nibbles(word)``: two registers of halves times 2**-14, nibbles 1 and 5, nibbles 3 and 7; ``even_nibbles``: 0 and 4, 2 and 6."""
     ptx, uint32 = lang.ptx, lang.uint32
-    and_or = ptx.lop3(table=AND_OR)
+    and_or, shift_bytes = ptx.lop3(table=AND_OR), ptx.prmt_b32(selector=EVEN_BYTES_UP)
 
     @lang.device
-    def pair0(word):
-        return and_or(word << uint32(12), uint32(SIGNS), (word << uint32(9)) & uint32(MAGNITUDES))
+    def halves_of(signs, magnitudes):
+        """Of four codes, each the upper byte of a half, those in bytes 0 and 2, and 1 and 3."""
+        four = and_or(signs, uint32(SIGNS), uint32(magnitudes & uint32(MAGNITUDES)))
+        return shift_bytes(four, uint32(0)), uint32(four & uint32(UPPER_BYTES))
 
     @lang.device
-    def pair1(word):
-        return and_or(word << uint32(8), uint32(SIGNS), (word << uint32(5)) & uint32(MAGNITUDES))
+    def odd_nibbles(word):
+        return halves_of(word, uint32(word >> uint32(3)))
 
     @lang.device
-    def pair2(word):
-        return and_or(word << uint32(4), uint32(SIGNS), (word << uint32(1)) & uint32(MAGNITUDES))
+    def even_nibbles(word):
+        return halves_of(uint32(word << uint32(4)), uint32(word << uint32(1)))
 
-    @lang.device
-    def pair3(word):
-        return and_or(word, uint32(SIGNS), (word >> uint32(3)) & uint32(MAGNITUDES))
-
-    return SimpleNamespace(pair0=pair0, pair1=pair1, pair2=pair2, pair3=pair3)
+    return SimpleNamespace(odd_nibbles=odd_nibbles, even_nibbles=even_nibbles)
 
 
 def expand_verbs(lang, config, schedule, packed, expanded):
     """packed, expanded: pipelines of both kinds of stages. -> ``expand_tiles(shared, sizes)``, for the 128 threads of a warpgroup: each takes a row of B."""
     ptx, uint32, uint16 = lang.ptx, lang.uint32, lang.uint16
     numbers = number_verbs(lang)
-    pair0, pair1, pair2, pair3 = numbers.pair0, numbers.pair1, numbers.pair2, numbers.pair3
+    odd_nibbles, even_nibbles = numbers.odd_nibbles, numbers.even_nibbles
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
     counts, corner, fetch_together, start = schedule.counts, schedule.corner, schedule.fetch_together, schedule.start
     STAGE, B_SHARED, SFB_SHARED, EXPANDED, EXPANDED_BYTES = config.stage_bytes, config.b_shared, config.sfb_shared, config.expanded_shared, config.expanded_bytes
@@ -71,12 +71,16 @@ def expand_verbs(lang, config, schedule, packed, expanded):
         return ptx.cvt_rn_f16x2_e4m3x2(uint16(word & uint32(0xFFFF))), ptx.cvt_rn_f16x2_e4m3x2(uint16(word >> uint32(16)))
 
     @lang.device
+    def put_pair(target, flip, pairs0, pairs1, pairs2, pairs3, scales):
+        """Two of each of the four lanes' shares: two chunks of 16 bytes, those of one k16 row."""
+        ptx.st_shared_v4_b32(target + flip, (times(pairs0[0], scales[0]), times(pairs1[0], scales[1]), times(pairs2[0], scales[2]), times(pairs3[0], scales[3])))
+        ptx.st_shared_v4_b32(target + (flip ^ uint32(16)), (times(pairs0[1], scales[0]), times(pairs1[1], scales[1]), times(pairs2[1], scales[2]), times(pairs3[1], scales[3])))
+
+    @lang.device
     def put_chunks(target, flip, words, scales):
-        """A word of each of the four lanes' shares: four chunks of 16 bytes."""
-        ptx.st_shared_v4_b32(target + (flip ^ uint32(0)), (times(pair0(words[0]), scales[0]), times(pair0(words[1]), scales[1]), times(pair0(words[2]), scales[2]), times(pair0(words[3]), scales[3])))
-        ptx.st_shared_v4_b32(target + (flip ^ uint32(16)), (times(pair1(words[0]), scales[0]), times(pair1(words[1]), scales[1]), times(pair1(words[2]), scales[2]), times(pair1(words[3]), scales[3])))
-        ptx.st_shared_v4_b32(target + (flip ^ uint32(32)), (times(pair2(words[0]), scales[0]), times(pair2(words[1]), scales[1]), times(pair2(words[2]), scales[2]), times(pair2(words[3]), scales[3])))
-        ptx.st_shared_v4_b32(target + (flip ^ uint32(48)), (times(pair3(words[0]), scales[0]), times(pair3(words[1]), scales[1]), times(pair3(words[2]), scales[2]), times(pair3(words[3]), scales[3])))
+        """A word of each of the four lanes' shares: two k16 rows."""
+        put_pair(target, flip, odd_nibbles(words[0]), odd_nibbles(words[1]), odd_nibbles(words[2]), odd_nibbles(words[3]), scales)
+        put_pair(target, uint32(flip ^ uint32(32)), even_nibbles(words[0]), even_nibbles(words[1]), even_nibbles(words[2]), even_nibbles(words[3]), scales)
 
     @lang.device
     def put_row(target, row, first, second, scales):

@@ -1,8 +1,9 @@
 """The role of the block-scaled kernel (``block_scaled``) that multiplies: A from packed stages into registers, B from expanded stages, to the tensor cores.
 
 A warpgroup has ``words`` blocks of 64 rows of A, a warp 16 rows of each, a lane rows g and g + 8 of those, of which it expands share t (``block_scaled_expand`` says
-which codes these are). ``sums``: a tuple with the accumulators of each m64 block. A k16 row is one wgmma group; two are in flight at most, so there are two sets
-of A's registers. A packed stage is given back as soon as it is in registers, an expanded one when the first product of the next is under way.
+which codes these are). ``sums``: a tuple with the accumulators of each m64 block. A k16 row is one wgmma group. The next row is expanded, into a third set of registers,
+while two are in flight: with one, both warpgroups, which keep in step, leave the tensor cores idle at the same time. A packed stage is given back as soon as it is in
+registers, an expanded one when the first products of the next are under way.
 
 ``lane_place``: (warpgroup, warp in it, lane).
 """
@@ -14,6 +15,7 @@ from numba_marlin.kernels.block_scaled_schedule import ALL_LANES
 from numba_marlin.kernels.tuples import for_each, map_each, numbered, repeat, together
 
 DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)  # 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)
+IN_FLIGHT = 2  # k16 rows that are multiplied while the next one is expanded
 ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
 
 
@@ -29,7 +31,7 @@ def multiply_verbs(lang, config, packed, expanded):
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
     wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=config.tile_n)
     keep_sums, keep_fragment = ptx.keep_f32(width=ACCUMULATORS), ptx.keep_u32(width=4)
-    wait_for_last_but_one, wait_for_all = ptx.wgmma_wait_group(n=1), ptx.wgmma_wait_group(n=0)
+    wait_for_all_but_two, wait_for_all = ptx.wgmma_wait_group(n=IN_FLIGHT), ptx.wgmma_wait_group(n=0)
     zero = repeat(lang, WORDS, ptx.zero_f32(width=ACCUMULATORS))
     multiply = together(lang, WORDS, 1, lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)))
     keep = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
@@ -61,14 +63,15 @@ def multiply_verbs(lang, config, packed, expanded):
     def spread_row(step):
         """-> device function (what ``load_rows`` returned, 0) -> A's fragments of k16 row ``step`` of the packed stage's eight"""
         word = step // 2
-        first, second = (numbers.pair0, numbers.pair1) if step % 2 == 0 else (numbers.pair2, numbers.pair3)
+        halves_of = numbers.odd_nibbles if step % 2 == 0 else numbers.even_nibbles
         scale_of = low if step < 4 else high
 
         @lang.device
         def spread(rows, where):
             above, below, scales, scales_below = rows[0]
             s, s_below = scale_of(scales), scale_of(scales_below)
-            return ((times(first(above[word]), s), times(first(below[word]), s_below), times(second(above[word]), s), times(second(below[word]), s_below)),)
+            upper, lower = halves_of(above[word]), halves_of(below[word])
+            return ((times(upper[0], s), times(lower[0], s_below), times(upper[1], s), times(lower[1], s_below)),)
 
         return map_each(lang, WORDS, 1, spread)
 
@@ -76,12 +79,10 @@ def multiply_verbs(lang, config, packed, expanded):
 
     @lang.device
     def start(sums, a, descriptor):
-        """-> (sums, a). What A's registers get is written before the fence, wherever else the compiler would rather have put it."""
-        a = pin(a, uint32(0))
         ptx.wgmma_fence()
         sums = multiply(sums, a, (descriptor, uint32(1)))
         ptx.wgmma_commit_group()
-        return sums, a
+        return sums
 
     @lang.device
     def descriptor_of(shared, place):
@@ -89,56 +90,75 @@ def multiply_verbs(lang, config, packed, expanded):
         stage = shared + uint32(EXPANDED) + place[0] * uint32(EXPANDED_BYTES)
         return uint64(uint32(ptx.shfl_sync_idx(stage, uint32(0)) & uint32(0x3FFFF)) >> uint32(4)) | uint64(DESCRIPTOR_HIGH)
 
-    def half_of(first):
-        """-> device function (shared, rows, sums, last, begun, before, target, leader) -> (sums, last): four k16 rows from ``first`` on, and the stage before given back"""
-        spread0, spread1, spread2, spread3 = (spread_row(first + i) for i in range(4))
+    def then(row):
+        """-> device function (sums, a, before_last, rows, descriptor) -> (sums, the next row's fragments): multiplies k16 row ``row`` by what ``a`` holds; expands the next
+        row when the product of ``before_last``, two rows back, has ended."""
+        spread, offset = spread_row(row + 1), row % 4 * ROW_DESCRIPTORS
 
         @lang.device
-        def half(shared, rows, sums, last, begun, before, target, leader):
-            wait_expanded(shared + uint32(EXPANDED_BARRIERS), target)
-            descriptor = descriptor_of(shared, target)
-            sums, a0 = start(sums, spread0(rows, uint32(0)), descriptor)
-            wait_for_last_but_one()
-            keep_fragments(last, uint32(0))
-            if leader and begun:
-                release_expanded(shared + uint32(EXPANDED_BARRIERS), before)
-            sums, a1 = start(sums, spread1(rows, uint32(0)), descriptor + uint64(ROW_DESCRIPTORS))
-            wait_for_last_but_one()
-            keep_fragments(a0, uint32(0))
-            sums, a2 = start(sums, spread2(rows, uint32(0)), descriptor + uint64(2 * ROW_DESCRIPTORS))
-            wait_for_last_but_one()
-            keep_fragments(a1, uint32(0))
-            sums, last = start(sums, spread3(rows, uint32(0)), descriptor + uint64(3 * ROW_DESCRIPTORS))
-            wait_for_last_but_one()
-            keep_fragments(a2, uint32(0))
-            return sums, last
+        def go_on(sums, a, before_last, rows, descriptor):
+            sums = start(sums, a, descriptor + uint64(offset))
+            wait_for_all_but_two()
+            keep_fragments(before_last, uint32(0))
+            return sums, pin(spread(rows, uint32(0)), uint32(0))
 
-        return half
+        return go_on
 
-    first_half, second_half = half_of(0), half_of(4)
+    after0, after1, after2, after3, after4, after5, after6 = (then(row) for row in range(7))
+    spread_first = spread_row(0)
+
+    @lang.device
+    def take_packed(shared, place, lane_place):
+        """-> A's rows of a packed stage, and the fragments of its first k16 row"""
+        wait_full(shared + uint32(BARRIERS), place)
+        rows = load_rows(nothing(), (shared + place[0] * uint32(STAGE), lane_place))
+        return rows, pin(spread_first(rows, uint32(0)), uint32(0))
+
+    @lang.device
+    def open_expanded(shared, target):
+        wait_expanded(shared + uint32(EXPANDED_BARRIERS), target)
+        return descriptor_of(shared, target)
+
+    @lang.device
+    def give_back(shared, target, leader):
+        if leader:
+            release_expanded(shared + uint32(EXPANDED_BARRIERS), target)
 
     @lang.device
     def multiply_steps(shared, places, steps, lane_place):
         place, target = places
         leader = lane_place[2] == uint32(0)
-        sums, last = zero(), no_fragments()
+        sums, a6, a7 = zero(), no_fragments(), no_fragments()
+        rows, a0 = take_packed(shared, place, lane_place)
         before, begun = target, False
         while steps != uint32(0):
-            wait_full(shared + uint32(BARRIERS), place)
-            rows = load_rows(nothing(), (shared + place[0] * uint32(STAGE), lane_place))
-            sums, last = first_half(shared, rows, sums, last, begun, before, target, leader)
+            descriptor = open_expanded(shared, target)
+            sums, a1 = after0(sums, a0, a6, rows, descriptor)
+            sums, a2 = after1(sums, a1, a7, rows, descriptor)
+            give_back(shared, before, leader and begun)
+            sums, a3 = after2(sums, a2, a0, rows, descriptor)
+            sums, a4 = after3(sums, a3, a1, rows, descriptor)
+            before, target = target, advance_expanded(target)
+            descriptor = open_expanded(shared, target)
+            sums, a5 = after4(sums, a4, a2, rows, descriptor)
+            sums, a6 = after5(sums, a5, a3, rows, descriptor)
+            give_back(shared, before, leader)
+            sums, a7 = after6(sums, a6, a4, rows, descriptor)
+            sums = start(sums, a7, descriptor + uint64(3 * ROW_DESCRIPTORS))
             ptx.bar_warp_sync(uint32(ALL_LANES))
             if leader:
                 release(shared + uint32(BARRIERS), place)
-            before, begun = target, True
-            place, target = advance(place), advance_expanded(target)
-            sums, last = second_half(shared, rows, sums, last, begun, before, target, leader)
-            before, target = target, advance_expanded(target)
+            place = advance(place)
             steps = uint32(steps - uint32(1))
+            wait_for_all_but_two()
+            keep_fragments(a5, uint32(0))
+            if steps != uint32(0):
+                rows, a0 = take_packed(shared, place, lane_place)
+            before, target, begun = target, advance_expanded(target), True
         wait_for_all()
-        keep_fragments(last, uint32(0))
-        if leader and begun:
-            release_expanded(shared + uint32(EXPANDED_BARRIERS), before)
+        keep_fragments(a6, uint32(0))
+        keep_fragments(a7, uint32(0))
+        give_back(shared, before, leader and begun)
         return (place, target), keep(sums, uint32(0))
 
     return SimpleNamespace(multiply_steps=multiply_steps)

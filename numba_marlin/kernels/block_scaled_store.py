@@ -18,7 +18,7 @@ from numba_marlin.kernels.tuples import numbered_each
 def store_verbs(lang, config, schedule, source):
     """-> namespace with ``epilogue(shared, sums, outputs, tile, place, sizes, lane_place) -> place in the ring of C`` and ``drain(lane_place)``; outputs: (d_map, d, sfd,
     bias, factors)."""
-    ptx, uint32, uint64, int32, float32 = lang.ptx, lang.uint32, lang.uint64, lang.int32, lang.float32
+    ptx, uint32, uint64, int32 = lang.ptx, lang.uint32, lang.uint64, lang.int32
     WORDS, GATED, SOURCED, HALVES, FLOATS = config.words, config.gated, config.source, config.kind == "halves", config.kind == "floats"
     OUTPUT, BOX, SOURCE_BARRIERS, D_TILE_N = config.output_shared, config.tile_m * 2 * BOX_COLUMNS, config.source_barriers, config.d_tile_n
     corner = schedule.corner

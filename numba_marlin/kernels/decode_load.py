@@ -1,6 +1,6 @@
 """The producer of the decode kernel (``decode``): one elected lane that copies weights, scales and activations into the ring of stages.
 
-``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function. A stage holds its weights, k16 row by k16 row, then its groups' scales
+``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function; ``copy_weights``: another way to copy a stage's weights than ``copy_rows``. A stage holds its weights, k16 row by k16 row, then its groups' scales
 and zero points, then the rows of x, each a little apart. Of one elected lane the assembler keeps addresses in uniform registers, five instructions a copy;
 with lane i copying row i it made a loop over the lanes, a dozen instructions each, and 4096 x 4096 at m = 1 took 8.1 us instead of 6.1. Copies of x by
 16-byte cp.async of all lanes, and by all warps for the first stages, measured the same.
@@ -8,7 +8,7 @@ with lane i copying row i it made a loop over the lanes, a dozen instructions ea
 from numba_marlin.kernels.decode_config import COLUMNS
 
 
-def load_verbs(lang, config, ring, schedule):
+def load_verbs(lang, config, ring, schedule, copy_weights=None):
     ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
     columns_of, rows_of, next_unit, tile_at = schedule.columns_of, schedule.rows_of, schedule.next_unit, schedule.tile_at
     producer_start, advance, wait_empty, expect, full = ring.producer_start, ring.advance, ring.wait_empty, ring.expect, ring.full
@@ -19,6 +19,18 @@ def load_verbs(lang, config, ring, schedule):
     ZERO_ROW, ZERO_ROWS, ZEROS_AT, ZERO_BYTES = config.zero_row_bytes, config.zero_rows, config.zeros_at, config.zero_bytes
     block_scaled, WARPS_N, SCALE_BYTES, WARP_SCALES = config.block_scaled, config.warps_n, config.scale_bytes, config.scale_warp_bytes
     COLUMN_BYTES = config.row_bytes // COLUMNS  # of weights, a column of 16 of k
+
+    @lang.device
+    def copy_rows(target, b, unit, rows, columns, barrier, policy, problem):
+        """The weights of a stage, a copy a k16 row."""
+        pitch = uint64(problem[1]) * uint64(COLUMN_BYTES)
+        source = b + uint64(unit[2] * uint32(STAGE_ROWS)) * pitch + uint64(unit[0] * uint32(WEIGHT_ROW))
+        for row in range(STAGE_ROWS):
+            if not ragged or uint32(row) < rows:
+                ptx.cp_async_bulk_g2s_hint(target + uint32(row * WEIGHT_ROW), source, columns * uint32(COLUMN_BYTES), barrier, policy)
+            source += pitch
+
+    copy_weights = copy_weights or copy_rows
 
     @lang.device
     def fetch_weights(b, scales, zeros, unit, shared, barriers, place, policy, problem):
@@ -33,12 +45,7 @@ def load_verbs(lang, config, ring, schedule):
             x_bytes += zero_groups * zero_row_bytes
         stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
         expect(barriers, place, columns * (rows * uint32(COLUMN_BYTES) + groups * uint32(SCALE_COLUMN)) + x_bytes)
-        pitch = uint64(n_packed) * uint64(COLUMN_BYTES)
-        source = b + uint64(k_unit * uint32(STAGE_ROWS)) * pitch + uint64(column * uint32(WEIGHT_ROW))
-        for row in range(STAGE_ROWS):
-            if not ragged or uint32(row) < rows:
-                ptx.cp_async_bulk_g2s_hint(stage + uint32(row * WEIGHT_ROW), source, columns * uint32(COLUMN_BYTES), barrier, policy)
-            source += pitch
+        copy_weights(stage, b, unit, rows, columns, barrier, policy, problem)
         if block_scaled:
             pitch = uint64((k + uint32(31)) // uint32(32)) * uint64(SCALE_BYTES)
             source = scales + uint64(column * uint32(WARPS_N)) * pitch + uint64(k_unit * uint32(STAGE_ROWS // SCALE_BLOCKS * SCALE_BYTES))

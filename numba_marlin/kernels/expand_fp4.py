@@ -4,12 +4,12 @@
 ``other_pair(word)``: a word of scales, turned so that its second pair is where the first was; ``scale_pair(word)``: the first pair, to multiply registers of
 codes by: of float16 the scale that is stored, of bfloat16 that times 2**112. Their product is code * scale * 2**-14, exactly.
 
-Instructions for a word of codes: 8 to float16, 17 to bfloat16, whose exponent reaches over a byte's border.
+Instructions for a word of codes: 8 to float16, 9 to bfloat16, whose exponent reaches over a byte's border.
 """
 from types import SimpleNamespace
 
-UPPER_CODES, ALL_CODES, UPPER_BYTES = 0x8E008E00, 0x8E8E8E8E, 0xFF00FF00
-SIGNS, WIDE_DIGITS = 0x80008000, 0x01C001C0
+CODES, CODES_OF_BYTES, UPPER_BYTES = 0x8E008E00, 0x8E8E8E8E, 0xFF00FF00
+WIDE_CODES = 0x81C081C0
 SCALE_PAIR, WIDE_SCALE_PAIR, WIDE_EXPONENT = 0x7F807F80, 0x0FF00FF0, 0x70007000
 LOWER_BYTES_UP, ROTATE_BY_8 = 0x2404, 0x2103  # prmt selectors; byte 4 is a 0
 
@@ -19,27 +19,16 @@ def fp4_verbs(lang, dtype):
     lower_bytes_up, rotate_by_8 = ptx.prmt_b32(selector=LOWER_BYTES_UP), ptx.prmt_b32(selector=ROTATE_BY_8)
 
     @lang.device
-    def second_codes(word):
-        """The codes of registers 2 and 3, where those of 0 and 1 are in the word."""
-        return uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(7))) & uint32(ALL_CODES)
-
-    @lang.device
     def expand_float16(word):
-        second = second_codes(word)
-        return (word & uint32(UPPER_CODES), uint32(word << uint32(8)) & uint32(UPPER_CODES), second & uint32(UPPER_BYTES), lower_bytes_up(second, uint32(0)))
-
-    @lang.device
-    def wide_upper(codes):
-        return (codes & uint32(SIGNS)) | (uint32(codes >> uint32(3)) & uint32(WIDE_DIGITS))
-
-    @lang.device
-    def wide_lower(codes):
-        return (uint32(codes << uint32(8)) & uint32(SIGNS)) | (uint32(codes << uint32(5)) & uint32(WIDE_DIGITS))
+        """The last two registers are the upper and the lower bytes of one sum."""
+        both = uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(7))) & uint32(CODES_OF_BYTES)
+        return word & uint32(CODES), uint32(word << uint32(8)) & uint32(CODES), both & uint32(UPPER_BYTES), lower_bytes_up(both, uint32(0))
 
     @lang.device
     def expand_bfloat16(word):
-        second = second_codes(word)
-        return wide_upper(word), wide_lower(word), wide_upper(second), wide_lower(second)
+        third = uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(1))) & uint32(WIDE_CODES)
+        fourth = uint32(uint32(word << uint32(2)) ^ uint32(word << uint32(6))) & uint32(WIDE_CODES)
+        return word & uint32(WIDE_CODES), uint32(word << uint32(3)) & uint32(WIDE_CODES), third, fourth
 
     @lang.device
     def other_pair(word):

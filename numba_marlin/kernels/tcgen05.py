@@ -23,7 +23,7 @@ from numba_marlin.kernels.pipeline import pipeline_verbs
 from numba_marlin.kernels.tcgen05_config import (
     ALIGNMENT, BOX_BYTES, EPILOGUE_WARPS, LOAD_WARP, MULTIPLY_WARP, PRODUCTS, STAGE_ROW, THREADS, TILE_M, Tcgen05Config,
 )
-from numba_marlin.kernels.tuples import for_each, map_each
+from numba_marlin.kernels.tcgen05_output import output_verbs
 from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from numba_marlin.layout.tcgen05 import COLUMNS, LANE_SHIFT, SCALE_COLUMNS, encode, scale_descriptor
 from numba_marlin.layout.tensor_map import TensorMap
@@ -36,14 +36,14 @@ ALL_LANES = 0xFFFFFFFF
 
 
 def make(lang, config):
-    cuda, ptx, uint32, uint64, int32, float32 = lang.cuda, lang.ptx, lang.uint32, lang.uint64, lang.int32, lang.float32
+    cuda, ptx, uint32, uint64, int32 = lang.cuda, lang.ptx, lang.uint32, lang.uint64, lang.int32
     shared_base = lang.shared_base
     TILE_N, STAGES, STAGE, STAGE_BYTES, STAGE_K = config.tile_n, config.stages, config.stage_bytes, config.copied_bytes, config.stage_k
     B_SHARED, SFA_SHARED, SFB_SHARED, RESULTS = config.b_shared, config.sfa_shared, config.sfb_shared, config.results_shared
     LOADS, SUMS, WHERE = config.load_barriers, config.sum_barriers, config.address_shared
     SCALES_TENSOR, STAGE_COLUMNS, SCALE_TILES, N_TILES, VECTORS = config.scales_tensor, config.stage_columns, config.scale_tiles, config.n_tiles, config.kind.vectors
     IDESC, IDESC_STEP = config.instruction_descriptor(0), config.instruction_descriptor_step
-    SCALE_UNITS, BOX_COLUMNS, HALVES = SCALE_TILES * TILE_BYTES // 8, config.box_columns, config.result != "float32"
+    SCALE_UNITS = SCALE_TILES * TILE_BYTES // 8
     loads = pipeline_verbs(lang, config.stages, producers=1, consumers=1)
     sums = pipeline_verbs(lang, config.accumulators, producers=1, consumers=EPILOGUE_WARPS)
     wait_stage_full, wait_stage_empty, expect, stage_full, stage_empty = loads.wait_full, loads.wait_empty, loads.expect, loads.full, loads.empty
@@ -51,8 +51,8 @@ def make(lang, config):
     next_stage, next_sums, initialise_loads, initialise_sums = loads.advance, sums.advance, loads.initialise, sums.initialise
     producer_start, consumer_start = loads.producer_start, loads.consumer_start
     allocate, free, multiply = ptx.tcgen05_alloc(columns=COLUMNS), ptx.tcgen05_dealloc(columns=COLUMNS), getattr(ptx, MULTIPLY[config.format])
-    read_columns, wait_for_store = ptx.tcgen05_ld_32x32b_f32(n=32), ptx.cp_async_bulk_wait_group_read(n=0)
-    pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
+    output = output_verbs(lang, config)
+    store_tile, wait_for_store = output.store_tile, output.wait_for_store
 
     @lang.device
     def first_tile():
@@ -126,35 +126,6 @@ def make(lang, config):
             ptx.tcgen05_commit(sums_full(shared + uint32(SUMS), sums_place))
             sums_place = next_sums(sums_place)
             tile = next_tile(tile)
-
-    @lang.device
-    def store_chunk(values, address):
-        """8 halves, or 4 floats, to 16 bytes of a row, where the 128-byte swizzle has them."""
-        target = uint32(address ^ (address >> uint32(7) & uint32(7)) << uint32(4))
-        if HALVES:
-            ptx.st_shared_v4_b32(target, (pair_of(values[0], values[1]), pair_of(values[2], values[3]), pair_of(values[4], values[5]), pair_of(values[6], values[7])))
-        else:
-            ptx.st_shared_v4_f32(target, values)
-
-    store_columns = for_each(lang, 32, 8 if HALVES else 4, store_chunk, 16, uint32)
-    times = map_each(lang, 32, 1, lang.device(lambda value, factor: (value[0] * factor,)))
-
-    @lang.device
-    def store_tile(results, d_map, accumulator, row, column, alpha, lane):
-        """The warp's 32 rows of a tile, a box of 128 bytes a row at a time; when it returns, all of them are out of tensor memory."""
-        for box in range(TILE_N // BOX_COLUMNS):
-            if lane == uint32(0):
-                wait_for_store()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            for part in range(BOX_COLUMNS // 32):
-                values = read_columns(accumulator + uint32(box * BOX_COLUMNS + part * 32))
-                ptx.tcgen05_wait_ld()
-                store_columns(times(values, alpha), results + lane * uint32(STAGE_ROW) + uint32(part * 64))
-            ptx.fence_proxy_async_shared()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane == uint32(0):
-                ptx.cp_async_bulk_tensor_2d_s2g(d_map, column + int32(box * BOX_COLUMNS), row, results)
-                ptx.cp_async_bulk_commit_group()
 
     @lang.device
     def finish_tiles(shared, tensor, d_map, alpha, sizes):

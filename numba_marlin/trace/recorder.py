@@ -197,6 +197,8 @@ class Recorder:
         if kind in PIECES:
             self._piece(access)
             return
+        if kind not in KIND:  # what tcgen05 asks for is in the counts alone
+            return
         if self.lock_buffer is not None and access.space == "global" and access.nbytes == 4 and kind in ("load", "store", "atomic"):
             self._lock(access)
         rows = lanes.warps if lanes.full else np.unique(lanes.warps)

@@ -67,6 +67,7 @@ def test_gates_are_interleaved_in_eights():
 def test_the_choice_of_tiles_is_the_one_that_ends_first():
     assert (choose(4096, 4096, 132).tile_m, choose(4096, 4096, 132).tile_n) == (256, 128)
     assert choose(128, 4096, 132).tile_m == 128 and choose(1, 64, 132).tile_n == 64
+    assert choose(1, 64, 132, result="bfloat16", activation="gated_silu").tile_n == 128
     assert all(choose(m, n, 132, result="mxfp8-e4m3").result == "mxfp8-e4m3" for m, n in ((1, 8), (5000, 70)))
     assert set(TILES) == {(256, 128), (128, 128), (128, 64)}
 

@@ -27,8 +27,8 @@ def test_weights_of_a_file_multiply(form, tmp_path, run_on):
     kind, factor, divides = FILES[form]
     weight = testing.make_blocks(kind, K, N, 1, factor, divides, ordinary=True)
     nm.save_checkpoint(tmp_path / "model.safetensors", {"layer": weight}, form)
-    packed = nm.pack(nm.load_checkpoint(tmp_path / "model.safetensors")["layer"])
     config = CONFIGS[kind]
+    packed = nm.pack(nm.load_checkpoint(tmp_path / "model.safetensors")["layer"], dtype=config.dtype)
     rng = np.random.default_rng(0)
     x, bias = round_to(rng.standard_normal((7, K)), config.dtype), round_to(rng.standard_normal(N), config.dtype)
     y = nm.matmul(x, packed, backend_of(run_on), config=config, bias=bias)
@@ -94,5 +94,9 @@ def test_what_does_not_fit_says_what_to_do():
         nm.matmul(x, nm.pack(weight), "emulator", kernel="ampere")
     with pytest.raises(ValueError, match="config.scale_dtype=float16 must be the weight.s scale_dtype=e5m3"):
         nm.matmul(x, nm.pack(weight), "emulator", config=replace(CONFIGS["nvfp4"], codes="integer", group_blocks=2, scale_dtype="float16", bias=False))
+    with pytest.raises(ValueError, match=r"x.dtype=bfloat16 must be float16, which p is packed for: nm.pack\(nm.unpack\(p\), dtype='bfloat16'\)"):
+        nm.matmul(round_to(x, "bfloat16"), nm.pack(weight), "reference")
+    with pytest.raises(ValueError, match="dtype='float16' must be None: layout 'marlin' is the same"):
+        nm.pack(testing.make_quantized("uniform", "ordinary", 64, 64, 32, 1), dtype="float16")
     with pytest.raises(TypeError, match="must be a BlockWeight for layout 'marlin-fp4'"):
         nm.pack(testing.make_quantized("uniform", "ordinary", 64, 64, 32, 1), "marlin-fp4")

@@ -6,7 +6,7 @@ import numpy as np
 from numba_marlin import counts
 from numba_marlin.emulator import Machine
 from numba_marlin.layout.tensor_map import TensorMap
-from tests.emulator.nvrtc import ptx_of
+from tests.emulator.nvrtc import SOURCES, ptx_of
 
 
 def run(source, entry, arguments, grid=1, block=32, shared_bytes=0, arch="sm_80", **options):
@@ -247,135 +247,8 @@ def test_softmax_scan_and_sort():
     assert (keys == expected).all()
 
 
-# In the style of compilers that write their PTX from tiles: braces with spaces, memory by guarded inline assembly, one array for all shared
-# memory, negative masks, tables of debug information behind the code.
-TILED = """
-.version 8.4
-.target sm_80
-.address_size 64
-	// .globl	row_sums
-.extern .shared .align 16 .b8 global_smem[];
-.visible .entry row_sums(
-	.param .u64 .ptr .global .align 16 row_sums_param_0,
-	.param .u64 .ptr .global .align 1 row_sums_param_1,
-	.param .u32 row_sums_param_2
-)
-.reqntid 128
-{
-	.reg .pred 	%p<8>;
-	.reg .b16 	%rs<3>;
-	.reg .b32 	%r<40>;
-	.reg .f32 	%f<20>;
-	.reg .b64 	%rd<8>;
-	.loc	1 7 0
-$L__func_begin0:
-	ld.param.u64 	%rd1, [row_sums_param_0];
-	ld.param.u64 	%rd2, [row_sums_param_1];
-	ld.param.u32 	%r30, [row_sums_param_2];
-$L__tmp0:
-	.loc	1 8 24
-	// begin inline asm
-	mov.u32 %r1, %ctaid.x;
-	// end inline asm
-	mov.u32 	%r2, %tid.x;
-	and.b32  	%r3, %r2, 31;
-	shl.b32 	%r4, %r2, 2;
-	setp.lt.s32 	%p1, %r4, %r30;
-	mul.lo.s32 	%r5, %r1, %r30;
-	mul.wide.s32 	%rd3, %r5, 4;
-	add.s64 	%rd4, %rd1, %rd3;
-	mul.wide.u32 	%rd5, %r4, 4;
-	add.s64 	%rd6, %rd4, %rd5;
-	mov.b32 	%r6, 0;
-	// begin inline asm
-	mov.u32 %r10, %r6;
-	mov.u32 %r11, %r6;
-	mov.u32 %r12, %r6;
-	mov.u32 %r13, %r6;
-	@%p1 ld.global.v4.b32 { %r10, %r11, %r12, %r13 }, [ %rd6 + 0 ];
-	// end inline asm
-	mov.b32 	%f1, %r10;
-	mov.b32 	%f2, %r11;
-	mov.b32 	%f3, %r12;
-	mov.b32 	%f4, %r13;
-	add.f32 	%f5, %f1, %f2;
-	add.f32 	%f6, %f3, %f4;
-	add.f32 	%f7, %f5, %f6;
-	.loc	2 256 15, function_name $L__info_string0, inlined_at 1 9 20
-	mov.b32 	%r14, %f7;
-	shfl.sync.bfly.b32	%r15, %r14, 16, 31, -1;
-	mov.b32 	%f8, %r15;
-	add.f32 	%f9, %f7, %f8;
-	mov.b32 	%r16, %f9;
-	shfl.sync.bfly.b32	%r17, %r16, 8, 31, -1;
-	mov.b32 	%f10, %r17;
-	add.f32 	%f11, %f9, %f10;
-	mov.b32 	%r18, %f11;
-	shfl.sync.bfly.b32	%r19, %r18, 4, 31, -1;
-	mov.b32 	%f12, %r19;
-	add.f32 	%f13, %f11, %f12;
-	mov.b32 	%r20, %f13;
-	shfl.sync.bfly.b32	%r21, %r20, 2, 31, -1;
-	mov.b32 	%f14, %r21;
-	add.f32 	%f15, %f13, %f14;
-	mov.b32 	%r22, %f15;
-	shfl.sync.bfly.b32	%r23, %r22, 1, 31, -1;
-	mov.b32 	%f16, %r23;
-	add.f32 	%f17, %f15, %f16;
-	setp.eq.s32 	%p2, %r3, 0;
-	shr.u32 	%r24, %r2, 3;
-	and.b32  	%r25, %r24, 12;
-	mov.u32 	%r26, global_smem;
-	add.s32 	%r27, %r26, %r25;
-	mov.b32 	%r28, %f17;
-	// begin inline asm
-	@%p2 st.shared.b32 [ %r27 + 0 ], %r28;
-	// end inline asm
-	bar.sync 	0;
-	ld.shared.v4.f32 	{%f1, %f2, %f3, %f4}, [global_smem];
-	add.f32 	%f5, %f1, %f2;
-	add.f32 	%f6, %f3, %f4;
-	add.f32 	%f7, %f5, %f6;
-$L__tmp1:
-	.loc	1 10 4
-	mul.wide.s32 	%rd3, %r1, 4;
-	add.s64 	%rd7, %rd2, %rd3;
-	setp.eq.s32 	%p3, %r2, 0;
-	mov.b32 	%r29, %f7;
-	// begin inline asm
-	@%p3 st.global.b32 [ %rd7 + 0 ], { %r29 };
-	// end inline asm
-	ret;
-$L__tmp2:
-$L__func_end0:
-}
-	.file	1 "/home/somebody/sums.py"
-	.file	2 "/usr/lib/standard.py"
-	.section	.debug_abbrev
-	{
-.b8 1
-.b8 17, 1, 0
-	}
-	.section	.debug_info
-	{
-.b32 95
-.b8 2
-.b32 .debug_abbrev
-.b64 $L__func_begin0
-$L__info_string0:
-.b8 115, 117, 109, 0
-	}
-	.section	.debug_str
-	{
-$L__info_string0:
-.b8 95, 90, 51, 115, 117, 109, 118, 0
-	}
-	.section	.debug_macinfo	{	}
-"""
-
-
 def test_tiled_ptx_with_guarded_inline_assembly_and_debug_tables():
-    machine = Machine(TILED)
+    machine = Machine((SOURCES / "tiled.ptx").read_text(encoding="utf-8"))
     x, out = fixed(RANDOM.integers(-9, 9, (3, 400)).astype(np.float32)), np.zeros(3, np.float32)
     addresses = [machine.memory.buffer(x, "x").address, machine.memory.buffer(out, "out").address]
     _, counted = counts.count(machine, grid=3, block=128, shared_bytes=16, args=[*addresses, 400])

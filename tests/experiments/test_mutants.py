@@ -31,6 +31,7 @@ SAMPLE = {
     "wgmma, one word, tiles shared": (
         "fence wgmma", "fence proxy", "wait wgmma /0/", "commit cp.async.bulk", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /1/", "phase xor"),
     "wgmma, pairs of blocks, two rows of consumers": ("barrier cluster.arrive", "order /1/ relaxed", "scope mbarrier"),
+    "wgmma, tiles in two parts": ("barrier bar.sync/1/", "order -> release", "order -> acquire", "scope atom"),
 }
 
 

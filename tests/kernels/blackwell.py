@@ -4,13 +4,14 @@ from dataclasses import replace
 import numpy as np
 
 from numba_marlin import compiler
-from numba_marlin.formats import small_floats
+from numba_marlin.block_reference import block_scaled_bounds
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled, pack_codes
-from numba_marlin.formats.floats import float_type
+from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.kernels.block_mma import KERNEL as BLOCK_MMA
 from numba_marlin.kernels.block_mma_config import BlockMmaConfig
 from numba_marlin.kernels.tcgen05 import KERNEL as TCGEN05
 from numba_marlin.kernels.tcgen05_config import Tcgen05Config
+from numba_marlin.quantize import dequantize
 from numba_marlin.quantize.block_scaled import quantize_blocks
 from tests.kernels.harness import Prepared, on_machine
 
@@ -32,18 +33,17 @@ def random_operand(rows, k, format, seed):
 
 
 def values(matrix):
-    """float64 [rows, k], without the global scale."""
-    scales = small_floats.decode(matrix.plain_scales(), matrix.form.scale_grid).astype(np.float64)
-    return small_floats.decode(matrix.codes(), matrix.form.element).astype(np.float64) * np.repeat(scales, matrix.form.block, axis=1)
+    """float64 [rows, k], the global scale included."""
+    return dequantize(matrix, np.float64)
 
 
 def prepare(kernel, a, b, alpha=1.0, config=None, sms=2, compiled_by="numba-cuda"):
-    """-> Prepared: D poisoned with NaN, operands read-only."""
+    """-> Prepared: D poisoned with NaN, operands read-only. alpha: besides the global scales."""
     config = config or replace(USUAL[kernel], format=a.format)
     compiled = compiler.build(kernel, config, TARGETS[kernel.name], compiled_by)
     (m, k), n = a.shape, b.shape[0]
     buffers = {"a": a.data, "b": b.data, "sfa": a.with_scales("128x4").scales, "sfb": b.with_scales("128x4").scales,
-               "d": np.full((m, n), np.nan, float_type(config.result)), "alpha": np.array([alpha], np.float32)}  # fmt: skip
+               "d": np.full((m, n), np.nan, float_type(config.result)), "alpha": np.array([alpha * a.global_scale * b.global_scale], np.float32)}  # fmt: skip
     return Prepared(kernel, config, compiled, tuple(kernel.grid(config, m, n, k, sms)), buffers, (m, n, k, k))
 
 
@@ -63,8 +63,9 @@ def check_exact(kernel, m, n, k, alpha=0.5, config=None, **options):
     assert np.array_equal(got, expected), np.argwhere(got != expected)[:4]
 
 
-def bound(a, b, alpha, exact, dtype):
-    """How far D may be from ``exact``: k + 3 k / 8 + 6 roundings of 2^-23 of all that is added, as ``reference`` counts them for any tensor core, and one to ``dtype``."""
-    k = a.shape[1]
-    sums = (k + 3 * (-(-k // 8)) + 6) * 2.0**-23 * alpha * (np.abs(values(a)) @ np.abs(values(b)).T)
-    return sums + {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[dtype] * (np.abs(exact) + sums)
+def check_near(kernel, a, b, alpha=1.0, **options):
+    """Every element within its own bound, and not all of them exact; NaN never is."""
+    expected, error = block_scaled_bounds(a, b, alpha=alpha)
+    got = multiply(kernel, a, b, alpha, **options)
+    low, high = (round_to(each, got.dtype).astype(np.float64) for each in (expected - error, expected + error))
+    assert ((low <= got) & (got <= high)).all() and (got != expected).any()

@@ -94,7 +94,7 @@ def prepare(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None,
     kernel = KERNELS[name] if isinstance(name, str) else name
     packed = weight
     if not isinstance(weight, (PackedWeight, PackedBlocks)):
-        packed = find_format("marlin-fp4").pack(weight) if isinstance(weight, BlockWeight) else marlin.pack(weight)
+        packed = find_format("marlin-fp4").pack(weight, x.dtype.name) if isinstance(weight, BlockWeight) else marlin.pack(weight)
     m, n, k = x.shape[0], packed.n, packed.k
     config = config or config_for(kernel.name, m, n, k, packed.group_size, tile, stages)
     compiled = compiler.build(kernel, config, target=target or target_of(run_on), compiler=compiled_by)
