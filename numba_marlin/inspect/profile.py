@@ -71,7 +71,7 @@ def times(modelled: model.Modelled, candidate, observation) -> dict:
     if observation is None:
         return {"us": round(modelled.us, 3), "source": MODELLED, **found}
     return {
-        "us": round(observation.us, 3), "source": MEASURED, "rounds": [round(each, 3) for each in observation.rounds], "light_us": round(observation.light_us, 3),
+        "us": round(observation.us, 3), "source": MEASURED, "rounds": [round(each, 3) for each in observation.rounds], "alone_us": round(observation.alone_us, 3), "light_us": round(observation.light_us, 3),
         "detailed_us": round(observation.detailed_us, 3), "cublas_us": round(observation.cublas_us, 3), "parts_us": round(observation.timeline_us, 3), **found,
     }
 
