@@ -88,7 +88,7 @@ class ReadTimer:
 
     def replay(self, during=None) -> float:
         us = self.timer.replay(during)
-        self.found.append(totals.shares(totals.align(self.buffers.read(totals.raw, self.timer.launches))))
+        self.found.append(totals.shares(totals.align(self.buffers.read(totals.raw, self.timer.launches)), apart=True))
         return us
 
 

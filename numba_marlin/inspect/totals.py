@@ -238,15 +238,17 @@ def weights_of(launch: Totals) -> np.ndarray:
     return np.where(launch.sections_ns[:, NUMBER["multiply"]] > 0, step, 1).astype(np.float64)
 
 
-def shares(launches: list[Totals], warps=None) -> dict[str, float]:
+def shares(launches: list[Totals], warps=None, apart: bool = False) -> dict[str, float]:
     """ns of an average working warp by section, from the end of the launch before to the end of its own, "launch" and "tail" included; a single launch has its own span. What lies before the wait for
-    the kernel before was over counts as that wait. ``warps``: bool [warps], of whom instead."""
+    the kernel before was over counts as that wait, or, of launches that were kept ``apart``, as launching. ``warps``: bool [warps], of whom instead."""
     windows = [(launches[i - 1].last_ns, launches[i]) for i in range(1, len(launches))] or [(launches[0].first_ns, launches[0])]
     total = {name: 0.0 for name in (LAUNCH, *NUMBER, TAIL)}
     for opening, each in windows:
         rows = working(each) if warps is None else warps
         weights = weights_of(each)[rows]
         start, end, waits, sections = (array[rows] for array in (each.start_ns, each.end_ns, each.waits, each.sections_ns))
+
+        waits = waits & (not apart)
 
         def mean(values: np.ndarray, weights=weights) -> float:
             return float((values * weights).sum() / weights.sum())

@@ -155,6 +155,8 @@ def launch_of(start, end, waits=True):
 def test_what_comes_before_a_launch_is_a_wait_in_kernels_that_wait_for_the_one_before():
     parts = totals.shares([launch_of(100.0, 900.0), launch_of(950.0, 1800.0)])
     assert sum(parts.values()) == pytest.approx(900) and parts["wait_kernel"] == pytest.approx(50) and parts["multiply"] == pytest.approx(850) and parts["launch"] == 0
+    kept_apart = totals.shares([launch_of(100.0, 900.0), launch_of(950.0, 1800.0)], apart=True)
+    assert kept_apart["launch"] == pytest.approx(50) and kept_apart["wait_kernel"] == 0
     apart = totals.shares([launch_of(0.0, 900.0, False), launch_of(1000.0, 1900.0, False)])
     assert apart["launch"] == pytest.approx(100) and apart["wait_kernel"] == 0 and sum(apart.values()) == pytest.approx(1000)
 
