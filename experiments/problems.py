@@ -15,10 +15,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from numba_marlin import compiler  # noqa: E402
-from numba_marlin.formats import marlin  # noqa: E402
+from numba_marlin.formats import find_format, marlin  # noqa: E402
+from numba_marlin.formats.block_scaled import to_weight  # noqa: E402
 from numba_marlin.formats.floats import float_type  # noqa: E402
 from numba_marlin.kernels import ampere, decode, naive, tiled, wgmma  # noqa: E402
 from numba_marlin.quantize import quantize  # noqa: E402
+from numba_marlin.quantize.block_scaled import quantize_blocks  # noqa: E402
 
 KERNELS = {module.KERNEL.name: module.KERNEL for module in (naive, tiled, ampere, decode, wgmma)}
 DATA = ("gaussian", "spread", "exact")
@@ -45,6 +47,7 @@ class Case:
     def label(self):
         tile = f" tile {16 * self.tile[0]}x{16 * self.tile[1]} blocks {self.sms}" if self.tile else ""
         types = "" if self.chosen is None else f" {self.dtype}{' bias' if getattr(self.chosen, 'bias', False) else ''}"
+        types += " FP4" if self.block_scaled else ""
         return f"{self.kernel} m{self.m} n{self.n} k{self.k} g{self.group_size}{tile}{types} {self.data}"
 
     @property
@@ -54,6 +57,10 @@ class Case:
     @property
     def dtype(self):
         return getattr(self.config, "dtype", "float16")
+
+    @property
+    def block_scaled(self):
+        return getattr(self.config, "codes", "integer") == "e2m1"
 
     @property
     def config(self):
@@ -79,13 +86,17 @@ class Launch:
 
     @cached_property
     def operands(self):
-        """x fp16 [m, k], QuantizedWeight"""
+        """x fp16 [m, k], QuantizedWeight or BlockWeight"""
         case = self.case
         if case.data == "exact":
             return self.exact.x, self.exact.weight
         generator = np.random.default_rng((case.m, case.n, case.k))
         x = generator.standard_normal((case.m, case.k))
-        weight = quantize((0.05 * generator.standard_normal((case.k, case.n))).astype(np.float32), group_size=case.group_size, scale_dtype=case.dtype)
+        w = (0.05 * generator.standard_normal((case.k, case.n))).astype(np.float32)
+        if case.block_scaled:
+            weight = to_weight(quantize_blocks(np.ascontiguousarray(w.T), {16: "nvfp4", 32: "mxfp4"}[case.group_size]))
+        else:
+            weight = quantize(w, group_size=case.group_size, scale_dtype=case.dtype)
         if case.data == "spread":
             x = np.ldexp(x, generator.integers(-8, 9, x.shape))
         return x.astype(float_type(case.dtype)), weight
@@ -110,11 +121,11 @@ class Launch:
     def buffers(self):
         """{name: array} of all that the kernel may address; a run on the PTX machine writes into them."""
         case, (x, weight) = self.case, self.operands
-        kernel, packed = case.definition, marlin.pack(weight)
+        kernel, packed = case.definition, find_format("marlin-fp4").pack(weight, case.dtype) if case.block_scaled else marlin.pack(weight)
         a = np.full((case.m, case.k + case.padding), np.nan, x.dtype)
         a[:, :case.k] = x
         found = {"a": a, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, x.dtype), "scales": packed.scales}
-        optional = {"bias": self.bias, "zeros": getattr(packed, "zeros", None)}
+        optional = {"bias": self.bias, "zeros": getattr(packed, "zeros", None), "factors": getattr(packed, "factors", None)}
         found |= {name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None}
         sizes = kernel.workspace_bytes(case.config, case.m, case.n, case.k, case.sms)
         if any(sizes):

@@ -1,4 +1,4 @@
-"""Kernels under compute-sanitizer's four tools, on small problems, and on planted errors that the tools should find: what ``sanitize.py`` of experiments 01 and 02 share.
+"""Kernels under compute-sanitizer's four tools, on small problems, and on planted errors that the tools should find: what ``sanitize.py`` of several experiments share.
 
     python experiments/NN_question/sanitize.py all       # on a GPU: every tool in turn, verdicts to sanitizer.json
     python experiments/NN_question/sanitize.py report    # table into README.md
@@ -39,7 +39,7 @@ from numba_marlin.compiler.targets import target_named  # noqa: E402
 
 MARKERS = ("<!-- sanitizer:begin -->", "<!-- sanitizer:end -->")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-OPERANDS = ("a", "b", "scales", "bias")
+OPERANDS = ("a", "b", "scales", "bias", "factors")
 NAN_WORD = 0x7FFF7FFF  # two of float16 or of bfloat16
 CASES_SECONDS, PLANT_SECONDS = 180, 40
 FIRST_PORT, PORTS, PORTS_EACH = 49152, 800, 20  # a sanitizer talks to its program over one of ten ports: those that run side by side must not share them
@@ -63,13 +63,15 @@ class Plant:
 
 @dataclass(frozen=True)
 class Suite:
-    """script: what to start under the tools; batches: indexes of the cases that share a process; more: options of a tool beside the usual ones."""
+    """script: what to start under the tools; batches: indexes of the cases that share a process; more: options of a tool beside the usual ones. run_case: of cases that are not
+    ``problems.Case`` but have a label, a config, a kernel's name and ``build``: (case, compiled, plant) -> whether the result is right."""
     script: Path
     cases: tuple
     plants: tuple
     batches: tuple
     compilers: tuple
     more: dict = field(default_factory=dict)
+    run_case: Callable = None
 
     @property
     def record(self):
@@ -112,17 +114,17 @@ def run_case(case, compiled, plant=None):
 
 
 def run(suite, args):
-    target = driver.describe(0).target
+    target, run_one = driver.describe(0).target, suite.run_case or run_case
     if args.plant is not None:
         plant = suite.plants[args.plant]
         compiled = plant.case.build(args.compilers[0], target)
-        run_case(plant.case, edited(compiled, plant.edit) if plant.edit else compiled, plant)
+        run_one(plant.case, edited(compiled, plant.edit) if plant.edit else compiled, plant)
         return 0
     for index in args.cases:
         case = suite.cases[index]
         for by in args.compilers:
-            report = run_case(case, case.build(by, target))
-            if not report.ok:
+            report = run_one(case, case.build(by, target))
+            if not getattr(report, "ok", report):
                 raise SystemExit(f"{case.label}, {by}: {report}")
     print(f"right results of {len(args.cases) * len(args.compilers)} launches", flush=True)
     return 0

@@ -16,7 +16,7 @@ import numpy as np
 from numba_marlin import backends, calls, devices, driver, heuristics
 from numba_marlin.backends import RunInfo, Workspace
 from numba_marlin.compiler import COMPILERS
-from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight, find_format
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
@@ -54,24 +54,36 @@ def _is_array(value: object) -> bool:
 _MANY_WEIGHTS = 1 << 24
 
 
-def pack(q: QuantizedWeight, layout: str = "marlin") -> PackedWeight:
-    """A quantised weight -> the bytes that a kernel reads. ``unpack`` gives the same weight back exactly."""
-    form = find_format(layout)
-    if layout == "marlin" and isinstance(q, QuantizedWeight) and q.codes.size >= _MANY_WEIGHTS:
-        from numba_marlin.hostloops import pack_marlin
+def pack(q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: str | None = None) -> PackedWeight | PackedBlocks:
+    """A quantised weight -> the bytes that a kernel reads. ``unpack`` gives the same weight back exactly; of a BlockWeight, its canonical form, the same numbers.
 
-        return pack_marlin(q)
-    return form.pack(q)
+    layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None: the one that fits. dtype: of the activations that a BlockWeight is
+    to multiply, "float16" (None) or "bfloat16"; a QuantizedWeight multiplies both.
+    """
+    layout = ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
+    form, options = find_format(layout), {}
+    if layout == "marlin-fp4":
+        options = {"dtype": "float16" if dtype is None else dtype}
+    elif dtype is not None:
+        raise ValueError(f"dtype={dtype!r} must be None: layout {layout!r} is the same for all types of activations")
+    if isinstance(q, (QuantizedWeight, BlockWeight)) and q.codes.size >= _MANY_WEIGHTS and layout in ("marlin", "marlin-fp4"):
+        from numba_marlin import hostloops
+
+        if layout == "marlin":
+            return hostloops.pack_marlin(q)
+        options["pack_codes"] = hostloops.pack_marlin_codes
+    return form.pack(q, **options)
 
 
-def unpack(p: PackedWeight) -> QuantizedWeight:
+def unpack(p: PackedWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
     """The inverse of ``pack``."""
     _check_packed(p)
-    if p.layout == "marlin" and p.k * p.n >= _MANY_WEIGHTS:
-        from numba_marlin.hostloops import unpack_marlin
+    form = find_format(p.layout)
+    if p.layout in ("marlin", "marlin-fp4") and p.k * p.n >= _MANY_WEIGHTS:
+        from numba_marlin import hostloops
 
-        return unpack_marlin(p)
-    return find_format(p.layout).unpack(p)
+        return hostloops.unpack_marlin(p) if p.layout == "marlin" else form.unpack(p, hostloops.unpack_marlin_codes)
+    return form.unpack(p)
 
 
 def last_run() -> RunInfo | None:
@@ -80,9 +92,9 @@ def last_run() -> RunInfo | None:
 
 
 def _check_packed(p: object) -> None:
-    if isinstance(p, QuantizedWeight):
-        raise TypeError("p is a QuantizedWeight, must be a PackedWeight: pass nm.pack(q)")
-    if not isinstance(p, PackedWeight):
+    if isinstance(p, (QuantizedWeight, BlockWeight)):
+        raise TypeError(f"p is a {type(p).__name__}, must be packed: pass nm.pack(q)")
+    if not isinstance(p, (PackedWeight, PackedBlocks)):
         raise TypeError(f"p is a {type(p).__name__}, must be a PackedWeight (nm.pack(nm.quantize(w)))")
 
 
@@ -91,7 +103,7 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} must be one of {', '.join(allowed)}")
 
 
-def _check_x(x: object, p: PackedWeight) -> arrays.ArrayView:
+def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
     view = arrays.view("x", x)
     if view.type_name not in HALF_TYPES or not (isinstance(view.dtype, str) or view.dtype.isnative):
         convert = "x.half()" if view.kind == "torch" else "x.astype(numpy.float16)"
@@ -100,6 +112,8 @@ def _check_x(x: object, p: PackedWeight) -> arrays.ArrayView:
         raise ValueError(f"x.shape={view.shape} must have 2 dimensions (m, k); reshape with x.reshape(-1, {p.k})")
     if view.shape[1] != p.k:
         raise ValueError(f"x.shape={view.shape} must be (m, k) with k={p.k}, the weight's")
+    if getattr(p, "dtype", view.type_name) != view.type_name:
+        raise ValueError(f"x.dtype={view.type_name} must be {p.dtype}, which p is packed for: nm.pack(nm.unpack(p), dtype={view.type_name!r})")
     if view.shape[0] == 0:
         raise ValueError(f"x.shape={view.shape} must have at least one row")
     return view
@@ -132,7 +146,7 @@ def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int], bias: a
 
 
 def matmul(
-    x, p: PackedWeight, backend: str = "auto", out=None, *, bias=None, kernel: str | None = None, config=None, stream=None,
+    x, p: PackedWeight | PackedBlocks, backend: str = "auto", out=None, *, bias=None, kernel: str | None = None, config=None, stream=None,
     compiler: str = COMPILERS[0], workspace: Workspace | None = None, batch_invariant: bool = False, return_info: bool = False,
 ):
     """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library and type (float16 or bfloat16) and on x's device.
@@ -242,7 +256,7 @@ def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices
 
     device: a name (``devices.names()``) or a Device; None: this machine's GPU, or an H200 by its data sheet.
     types: what is not the default of ``heuristics.Problem``: dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True,
-    batch_invariant=True.
+    batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with 32).
     """
     if device is None:
         probe = driver.probe()

@@ -140,7 +140,7 @@ def _workspace_views(workspace: Workspace, needs: tuple[int, int], ordinal: int 
 
 def operands(weight) -> dict[str, np.ndarray]:
     """The arrays of a packed weight, by the names that kernels have for them."""
-    arrays_of = {"b": weight.qweight, "scales": weight.scales, "zeros": weight.zeros}
+    arrays_of = {"b": weight.qweight, "scales": weight.scales} | {name: getattr(weight, name, None) for name in ("zeros", "factors")}
     return {name: array for name, array in arrays_of.items() if array is not None}
 
 
@@ -159,15 +159,23 @@ def run_reference(x: np.ndarray, weight, problem: Problem, reason: str, bias: np
     return y, RunInfo("reference", reason, problem, "CPU, float64", time.perf_counter() - start)
 
 
-def run_emulator(
-    x: np.ndarray, weight, problem: Problem, chosen: Plan, compiler: str, workspace: Workspace | None = None, bias: np.ndarray | None = None
-) -> tuple[np.ndarray, RunInfo]:
-    """x [m, k] -> [m, n] of its type, by executing the compiled kernel's PTX. C and partials start as NaN."""
+@dataclass(frozen=True, eq=False)
+class EmulatorLaunch:
+    """A product set up on the PTX machine, which ``machine.run(**launch)`` executes once: ``y`` is then the result, and ``locks`` must be zero again."""
+
+    machine: object
+    launch: dict
+    y: np.ndarray
+    locks: np.ndarray
+
+
+def prepare_emulator(
+    x: np.ndarray, weight, problem: Problem, chosen: Plan, compiled, workspace: Workspace | None = None, bias: np.ndarray | None = None
+) -> EmulatorLaunch:
+    """x [m, k] times ``weight`` by ``compiled``, a kernel of the plan's. C and partials start as NaN."""
     from numba_marlin.emulator import Machine
 
-    compiled, device = chosen.compile(compiler), chosen.device
     definition, config = chosen.definition, chosen.candidate.config
-    start = time.perf_counter()
     y = arrays.aligned_empty((problem.m, problem.n), x.dtype)
     y.fill(np.nan)
     partials_bytes, lock_count = needs = _workspace_need(problem, chosen)
@@ -185,17 +193,25 @@ def run_emulator(
         config, addresses, problem.m, problem.n, problem.k, problem.k, lambda tensor_map, address: tensor_map.encode(address)
     )
     cluster = definition.cluster(config)
-    result = machine.run(
-        compiled.entry, grid=chosen.candidate.grid, block=(compiled.threads,), shared_bytes=compiled.shared_bytes, args=arguments,
-        **({"cluster": cluster} if cluster > 1 else {}),
-    )
-    if locks.any():
-        raise RuntimeError(f"kernel {compiled.kernel!r} left locks[{int(np.flatnonzero(locks)[0])}] set: the next launch would hang")
+    launch = dict(entry=compiled.entry, grid=chosen.candidate.grid, block=(compiled.threads,), shared_bytes=compiled.shared_bytes, args=arguments)
+    return EmulatorLaunch(machine, launch | ({"cluster": cluster} if cluster > 1 else {}), y, locks)
+
+
+def run_emulator(
+    x: np.ndarray, weight, problem: Problem, chosen: Plan, compiler: str, workspace: Workspace | None = None, bias: np.ndarray | None = None
+) -> tuple[np.ndarray, RunInfo]:
+    """x [m, k] -> [m, n] of its type, by executing the compiled kernel's PTX."""
+    compiled, device = chosen.compile(compiler), chosen.device
+    start = time.perf_counter()
+    prepared = prepare_emulator(x, weight, problem, chosen, compiled, workspace, bias)
+    result = prepared.machine.run(**prepared.launch)
+    if prepared.locks.any():
+        raise RuntimeError(f"kernel {compiled.kernel!r} left locks[{int(np.flatnonzero(prepared.locks)[0])}] set: the next launch would hang")
     info = RunInfo(
         "emulator", chosen.reason, problem, f"{device.name} ({device.sms} SMs, {device.arch})", time.perf_counter() - start,
         chosen.candidate, compiled, result.instructions,
     )
-    return y, info
+    return prepared.y, info
 
 
 _device_weights: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

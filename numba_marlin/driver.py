@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin import devices
+from numba_marlin import devices, sizes
 from numba_marlin.errors import CapabilityMissing
 
 
@@ -101,6 +101,21 @@ def describe(ordinal: int) -> devices.Device:
         shared_bytes_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         bandwidth_bytes=max(alike, key=lambda each: len(each.name)).bandwidth_bytes if alike else None,
         source="measured",
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def limits(ordinal: int) -> sizes.Limits:
+    """What a real device holds at once; peaks are the data sheet's, if its name is one we know."""
+    attributes, handle = bindings().CUdevice_attribute, call("cuDeviceGet", ordinal)
+    by_table = sizes.limits_of(describe(ordinal))
+
+    def ask(name: str) -> int:
+        return call("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)
+
+    return sizes.Limits(
+        ask("MAX_THREADS_PER_MULTIPROCESSOR") // 32, ask("MAX_BLOCKS_PER_MULTIPROCESSOR"), ask("MAX_REGISTERS_PER_MULTIPROCESSOR"), ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        ask("L2_CACHE_SIZE"), call("cuDeviceTotalMem", handle), by_table.tensor_flops, ask("CLOCK_RATE") // 1000, "measured",
     )
 
 

@@ -15,13 +15,16 @@ CapabilityMissing: no device, or no machine code for it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import struct
 import threading
 
 from numba_marlin import devices, driver
 from numba_marlin.errors import CapabilityMissing
 
+KERNEL_LOG = "NUMBA_MARLIN_KERNEL_LOG"  # a file: every kernel loaded adds a line (`numba-marlin watch -- COMMAND` reads it)
 STATIC_SHARED_LIMIT = 48 * 1024  # more dynamic shared memory than this needs an opt-in
 WORD = 8
 _TYPES = {"u64": ("<Q", 0, 2**64), "i32": ("<i", -(2**31), 2**31)}  # struct code, range
@@ -158,6 +161,12 @@ class BoundLaunch:
             )
 
 
+def _note(compiled, resident_blocks: int) -> None:
+    """A line in the file that KERNEL_LOG names; one that cannot be written is no reason to fail."""
+    with contextlib.suppress(OSError), open(os.environ[KERNEL_LOG], "a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()} {compiled.kernel} {compiled.target} {compiled.resources.registers} {compiled.threads} {compiled.shared_bytes} {resident_blocks}\n")
+
+
 class Launcher:
     """A kernel loaded on one device. Calls may come from several threads.
 
@@ -189,6 +198,8 @@ class Launcher:
         self.resident_blocks = per_sm * driver.describe(ordinal).sms
         self._bound = None
         self._lock = threading.Lock()
+        if KERNEL_LOG in os.environ:
+            _note(compiled, self.resident_blocks)
 
     def bind(self, grid: tuple[int, ...], arguments: tuple, stream: int = 0) -> BoundLaunch:
         """A launch on ``stream`` (a raw handle; 0 is the legacy default stream) with these arguments, to be enqueued many times."""

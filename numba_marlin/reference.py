@@ -11,7 +11,8 @@ Derivation of the bound, for one output ``y = sum_i x_i w_i`` and ``S = sum_i |x
    minus zero points of the grid are exact there, so all of it is known bit for bit and ``W = sum_i |x_i| |v_i - w_i|`` is computed
    instead of estimated. "sums": it multiplies by the integers and scales sums in fp32, per group or at the end, so ``W = 0``.
    "offset" and "centred" do so too, but subtract zero points from sums, not from codes (3.). None, the default, is "weights" for groups and
-   "sums" for a scale per column.
+   "sums" for a scale per column. Block-scaled FP4 (``BlockWeight``) is "weights" too, and ``W = 0``: a code times its block's scale is exact in both
+   16-bit types, once powers of two are taken out; those and the global scale multiply the sum, in fp32.
 2. Accumulation in fp32. Products of two 16-bit numbers are exact in fp32 (22 of 24 bits). A tensor core aligns the
    8 or 16 products of a step and the accumulator to the largest of them and truncates: each loses less than
    ``u = 2**-23`` of the largest, and so does the normalised sum (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior
@@ -41,10 +42,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.formats import PackedWeight, QuantizedWeight
+from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
 from numba_marlin.formats.floats import float_type, round_to, unit_roundoff
-from numba_marlin.quantize.dequantize import as_quantized, codes_and_zeros, dequantize_rows, scale_rows
+from numba_marlin.quantize.dequantize import as_quantized, codes_and_zeros, dequantize_block_rows, scale_rows
+from numba_marlin.quantize.dequantize import dequantize_rows as dequantize_integer_rows
 
+Plain = QuantizedWeight | BlockWeight
+Weight = Plain | PackedWeight | PackedBlocks
 UNIT_ROUNDOFF = 2.0**-23
 RANDOM_ORDER_FACTOR = 8.0
 ORDERS = ("any", "random")
@@ -55,15 +59,16 @@ _SMALLEST_NORMAL = 2.0**-126
 _CHUNK_ELEMENTS = 1 << 22
 
 
-def _activations(x: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
+def _activations(x: np.ndarray, weight: Plain) -> np.ndarray:
     """x [m, k] as float64, its columns in the order of the weight's stored rows; ValueError unless it fits the weight."""
     x = np.asarray(x)
     if x.ndim != 2 or x.shape[1] != weight.k or x.shape[0] == 0:
         raise ValueError(f"x.shape={x.shape} must be (m, k) with m > 0 and k={weight.k}")
-    return (x if weight.permutation is None else x[:, weight.permutation]).astype(np.float64)
+    permutation = getattr(weight, "permutation", None)
+    return (x if permutation is None else x[:, permutation]).astype(np.float64)
 
 
-def _bias(bias: np.ndarray | None, weight: QuantizedWeight) -> np.ndarray:
+def _bias(bias: np.ndarray | None, weight: Plain) -> np.ndarray:
     """bias [n] as float64, zeros if there is none; ValueError unless it fits the weight."""
     if bias is None:
         return np.zeros(weight.n)
@@ -78,14 +83,14 @@ def _half_type(x: np.ndarray) -> np.dtype:
     return float_type("bfloat16" if getattr(x, "dtype", np.dtype(float)).name == "bfloat16" else "float16")
 
 
-def _row_chunks(weight: QuantizedWeight):
+def _row_chunks(weight: Plain):
     """Slices of rows small enough that a float64 copy of them is no burden (32 MB)."""
     rows = max(1, _CHUNK_ELEMENTS // weight.n)
     for start in range(0, weight.k, rows):
         yield start, min(start + rows, weight.k)
 
 
-def matmul(x: np.ndarray, weight: QuantizedWeight | PackedWeight, bias: np.ndarray | None = None) -> np.ndarray:
+def matmul(x: np.ndarray, weight: Weight, bias: np.ndarray | None = None) -> np.ndarray:
     """x [m, k] of any float type @ weight [k, n] + bias [n] -> float64 [m, n], with exact weights."""
     weight = as_quantized(weight)
     x = _activations(x, weight)
@@ -95,8 +100,15 @@ def matmul(x: np.ndarray, weight: QuantizedWeight | PackedWeight, bias: np.ndarr
     return y + _bias(bias, weight)
 
 
-def rounded_rows(weight: QuantizedWeight, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
-    """Rows ``start:stop`` as a kernel of method "weights" has them, float64: code - zero, the scale, and their product, each rounded to ``dtype``."""
+def dequantize_rows(weight: Plain, start: int, stop: int, dtype: np.dtype | type) -> np.ndarray:
+    """Rows ``start:stop`` of either kind."""
+    return (dequantize_block_rows if isinstance(weight, BlockWeight) else dequantize_integer_rows)(weight, start, stop, dtype)
+
+
+def rounded_rows(weight: Plain, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
+    """Rows ``start:stop`` as a kernel of method "weights" has them, float64: code - zero, the scale, and their product, each rounded to ``dtype``; those of blocks are exact."""
+    if isinstance(weight, BlockWeight):
+        return dequantize_rows(weight, start, stop, np.float64)
     if weight.zeros_kind != "float16" and float_type(weight.scale_dtype) == dtype:
         return dequantize_rows(weight, start, stop, dtype).astype(np.float64)  # the first two are exact
     codes, zeros = codes_and_zeros(weight, start, stop, np.float64)
@@ -104,6 +116,15 @@ def rounded_rows(weight: QuantizedWeight, start: int, stop: int, dtype: np.dtype
     scales = round_to(scale_rows(weight, start, stop, np.float64), dtype).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return round_to(steps * scales, dtype).astype(np.float64)
+
+
+def _largest_scale(weight: Plain) -> float:
+    """1, or what is larger of all that multiplies a code or a sum."""
+    if not isinstance(weight, BlockWeight):
+        return max(1.0, float(np.abs(weight.scales.astype(np.float64)).max()))
+    factor = 1.0 if weight.global_scale is None else abs(float(weight.global_scale)) ** (-1 if weight.divides else 1)
+    largest = float(np.abs(weight.scale_values().astype(np.float64)).max()) * factor
+    return max(1.0, largest, 2.0**7 * factor if weight.scale_grid == "e4m3" else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +157,7 @@ class _Sums:
 
 def bounds(
     x: np.ndarray,
-    weight: QuantizedWeight | PackedWeight,
+    weight: Weight,
     bias: np.ndarray | None = None,
     *,
     order: str = "any",
@@ -153,9 +174,10 @@ def bounds(
     if order not in ORDERS:
         raise ValueError(f"order={order!r} must be one of {ORDERS}")
     if method is None:
-        method = "sums" if weight.per_column else "weights"
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} must be one of {METHODS}")
+        method = "weights" if isinstance(weight, BlockWeight) or not weight.per_column else "sums"
+    allowed = METHODS[:2] if isinstance(weight, BlockWeight) else METHODS
+    if method not in allowed:
+        raise ValueError(f"method={method!r} must be one of {allowed}")
     out_type = float_type(out_dtype).name
     if out_type not in _HALF_OF_SMALLEST:
         raise ValueError(f"out_dtype={out_type} must be float16, bfloat16 or float32")
@@ -163,7 +185,7 @@ def bounds(
     roundings = (weight.k + 3 * -(-weight.k // 8) + 6) * (2 if splits else 1)
     if roundings * UNIT_ROUNDOFF >= 0.5:
         raise ValueError(f"k={weight.k} is too large: {roundings} fp32 roundings leave no significant bit")
-    largest_scale = max(1.0, float(np.abs(weight.scales.astype(np.float64)).max()))
+    largest_scale = _largest_scale(weight)
     if np.abs(x).sum(axis=1).max() * 2.0 ** (weight.bits + 1) * largest_scale + np.abs(bias).max() >= _LARGEST_SUM:
         raise ValueError("x, scales and bias must be so small that no fp32 sum can overflow: there is no error bound for one that does")
 
@@ -198,7 +220,7 @@ def bounds(
 
 def error_bound(
     x: np.ndarray,
-    weight: QuantizedWeight | PackedWeight,
+    weight: Weight,
     bias: np.ndarray | None = None,
     *,
     order: str = "any",
@@ -240,7 +262,7 @@ class Report:
 def check(
     actual: np.ndarray,
     x: np.ndarray,
-    weight: QuantizedWeight | PackedWeight,
+    weight: Weight,
     bias: np.ndarray | None = None,
     *,
     order: str = "any",
@@ -290,7 +312,7 @@ def _lowest_bit(values: np.ndarray, axis: int) -> np.ndarray:
     return np.where(values == 0, np.inf, bit).min(axis=axis)
 
 
-def is_exact_problem(x: np.ndarray, weight: QuantizedWeight | PackedWeight, out_dtype=np.float16, bias: np.ndarray | None = None) -> bool:
+def is_exact_problem(x: np.ndarray, weight: Weight, out_dtype=np.float16, bias: np.ndarray | None = None) -> bool:
     """Whether every correct kernel must return exactly ``matmul(x, weight, bias)``, bit for bit, by whichever method.
 
     True if every weight is exact in the 16-bit type, every partial sum in any order is exact in fp32, also one that zero points have not
@@ -309,9 +331,13 @@ def is_exact_problem(x: np.ndarray, weight: QuantizedWeight | PackedWeight, out_
         exact = dequantize_rows(weight, start, stop, np.float64)
         if not np.array_equal(rounded_rows(weight, start, stop, half_type), exact):
             return False
+        product += x[:, start:stop] @ exact
+        if isinstance(weight, BlockWeight):
+            magnitude += np.abs(x[:, start:stop]) @ np.abs(exact)
+            weight_bit = np.minimum(weight_bit, _lowest_bit(exact, axis=0))
+            continue
         codes, zeros = codes_and_zeros(weight, start, stop, np.float64)
         scales = scale_rows(weight, start, stop, np.float64)
-        product += x[:, start:stop] @ exact
         magnitude += np.abs(x[:, start:stop]) @ ((codes + np.abs(zeros)) * np.abs(scales))
         for terms in (codes * scales, np.broadcast_to(zeros * scales, codes.shape)):
             weight_bit = np.minimum(weight_bit, _lowest_bit(terms, axis=0))

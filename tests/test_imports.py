@@ -15,29 +15,34 @@ from numba_marlin.heuristics import Problem
 PACKAGE = Path(numba_marlin.__file__).parent
 
 GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints"]
+PURE_ROOMS = ["layout", "formats", "quantize", "reference", "block_reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints", "sizes", "trace", "views", "inspect"]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
     "quantize": {"formats"},
     "reference": {"formats", "quantize"},
+    "block_reference": {"formats", "quantize", "reference"},
     "hostloops": {"formats"},
     "checkpoints": {"errors", "formats", "hostloops"},
+    "views": set(),
+    "sizes": {"devices"},
+    "trace": {"counts", "devices", "emulator", "formats", "layout", "sizes", "views"},
     "testing": {"devices", "emulator", "formats", "heuristics", "quantize", "reference"},
     "emulator": {"layout"},
-    "counts": {"emulator"},
+    "counts": {"emulator", "layout"},
     "mutation": {"emulator"},
     "isa": set(),
     "kernels": {"layout"},
     "compiler": {"errors", "isa", "kernels"},
     "devices": {"compiler"},  # its table of targets
-    "driver": {"devices", "errors"},
+    "driver": {"devices", "errors", "sizes"},
     "interop": {"driver", "formats"},
     "heuristics": {"devices", "formats", "kernels", "layout", "tuned"},
     "launch": {"devices", "driver", "errors"},
     "calls": {"backends", "driver", "interop", "launch"},
     "tuned": {"compiler", "devices", "driver"},  # the place of the kernel cache and the sources' digest; whether a driver is there
     "witness": {"compiler", "driver", "emulator", "errors", "isa", "launch", "layout"},
+    "inspect": {"bench", "compiler", "counts", "devices", "driver", "emulator", "errors", "formats", "heuristics", "kernels", "launch", "layout", "quantize", "sizes", "views"},
     "bench": {"compiler", "devices", "driver", "errors", "formats", "heuristics", "kernels", "launch", "tuned"},
 }
 

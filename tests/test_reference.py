@@ -243,7 +243,7 @@ def test_inexact_problems_are_recognised():
     [
         (lambda x, q: reference.matmul(x[:, 1:], q), ValueError, r"x.shape=\(8, 511\) must be \(m, k\) .*k=512"),
         (lambda x, q: reference.matmul(x[:0], q), ValueError, "m > 0"),
-        (lambda x, q: reference.matmul(x, x), TypeError, "must be a QuantizedWeight or a PackedWeight"),
+        (lambda x, q: reference.matmul(x, x), TypeError, "must be a QuantizedWeight, a BlockWeight, or one of them packed"),
         (lambda x, q: reference.error_bound(x / np.float16(0), q), ValueError, "x must be finite"),
         (lambda x, q: reference.error_bound(x, q, order="best"), ValueError, "order='best'"),
         (lambda x, q: reference.error_bound(x, q, out_dtype=np.float64), ValueError, "out_dtype=float64"),

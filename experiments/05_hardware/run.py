@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE.parent.parent)]
 
 from numba_marlin.witness.catalogue import GROUPS, every_probe, group
 from numba_marlin.witness.record import WHOLE
+from numba_marlin.witness.verdict import ELSEWHERE, good
 
 
 def hardware(args):
@@ -65,8 +66,6 @@ def _judge(task):
 
 
 def machine(args):
-    from numba_marlin.witness.verdict import GOOD
-
     files, count = tuple(args.save), sum(len(group(name)) for name in args.groups)
     with ProcessPoolExecutor(args.jobs) as pool:
         rows = list(pool.map(_judge, [(files, number, args.groups) for number in range(count)]))
@@ -74,7 +73,7 @@ def machine(args):
     about = {"date": datetime.date.today().isoformat(), "numpy": np.__version__, "commit": commit}
     with open(RESULTS, "w", encoding="utf-8") as out:
         out.writelines(json.dumps({**row, **about}) + "\n" for row in rows)
-    bad = [row for row in rows if row["outcome"] not in GOOD]
+    bad = [row for row in rows if not good(row)]
     for row in bad:
         print(f"{row['outcome']} {row['probe']} {row.get('there', '')} {row.get('here', '')} {row.get('first', '')}")
     print(f"{len(rows)} probes, {len(bad)} of them not as on {rows[0]['device']}")
@@ -91,6 +90,8 @@ def report(args):
 
 def table(rows):
     """Markdown: a line an instruction, and one for every probe of what must fail."""
+    elsewhere = [row for row in rows if row["outcome"].startswith(ELSEWHERE)]
+    rows = [row for row in rows if row not in elsewhere]
     totals, refusals = {}, [row for row in rows if not row["covers"]]
     for row in rows:
         for name in row["covers"]:
@@ -105,6 +106,9 @@ def table(rows):
         lanes = sum(row["lanes"] for row in mine if row["elements"])
         first = f"{wrong[0]['probe']}: {wrong[0]['outcome']} {wrong[0].get('first') or wrong[0].get('there', '')}" if wrong else ""
         lines.append(f"| `{name}` | {len(mine)} | {lanes:,} | {compared:,} | {compared - sum(row['equal'] for row in mine):,} | {first} |")
+    for outcome in sorted({row["outcome"] for row in elsewhere}):
+        names = dict.fromkeys(name for row in elsewhere if row["outcome"] == outcome for name in row["covers"])
+        lines += ["", f"{outcome[0].upper()}{outcome[1:]}: {', '.join(f'`{name}`' for name in names)}."]
     lines += ["", "| what must fail | on the GPU | on the machine |", "|---|---|---|"]
     lines += [f"| {row['probe']} | {re.search('CUDA_[A-Z_]+', row.get('there', '') + ' CUDA_SUCCESS')[0]} | {row.get('here', '').split(':')[0]} |" for row in refusals]
     return "\n".join(lines)

@@ -22,6 +22,30 @@ def reasons(mask: int) -> list[str]:
     return [name for bit, name in HELD_BACK.items() if mask & bit]
 
 
+def questions(nvml, handle) -> dict:
+    """name -> what asks the ``pynvml`` module about the device."""
+    event_reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    return {
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "sm_mhz_at_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "mask": lambda: event_reasons(handle),
+    }
+
+
+def answers(nvml, asked: dict) -> dict:
+    """name -> answer; without those that this GPU does not know."""
+    found = {}
+    for name, ask in asked.items():
+        try:
+            found[name] = ask()
+        except nvml.NVMLError:
+            continue
+    return found
+
+
 class ClockWatch:
     """Samples of one GPU, chosen by its UUID ("GPU-..."), or the first."""
 
@@ -53,23 +77,7 @@ class ClockWatch:
             self._samples.append(self._ask())
 
     def _ask(self) -> dict:
-        nvml, handle = self._nvml, self._handle
-        event_reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        questions = {
-            "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "sm_mhz_at_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            "mask": lambda: event_reasons(handle),
-        }
-        found = {}
-        for name, ask in questions.items():
-            try:
-                found[name] = ask()
-            except nvml.NVMLError:  # a GPU need not know all of them
-                continue
-        return found
+        return answers(self._nvml, questions(self._nvml, self._handle))
 
     def clear(self) -> None:
         self._samples.clear()

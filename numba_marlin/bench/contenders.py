@@ -1,6 +1,6 @@
 """What can be timed: a candidate of the heuristics, cuBLAS, or the CUDA original from a shared library. Needs torch.
 
-Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading copy ``index`` of the weights (round and round), and writes ``output``.
+Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading copy ``index`` of weights and scales (round and round), and writes ``output``.
 It keeps all it needs alive. Launches of one contender share a workspace, so they must follow each other on one stream.
 """
 
@@ -21,7 +21,7 @@ from numba_marlin.errors import CapabilityMissing
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
 from numba_marlin.kernels.definition import KernelDefinition
 
-KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False}
+KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False, "codes": "integer"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +64,17 @@ def cublas(weights: Weights, batch: Batch) -> Contender:
     return Contender("cublas", enqueue, output, len(dense))
 
 
-def kernel(problem: Problem, candidate: Candidate, weights: Weights, batch: Batch, compiler: str = "numba-cuda", definition: KernelDefinition | None = None) -> Contender:
-    """``candidate``, of this package's kernel of that name or of ``definition``. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
+def kernel(
+    problem: Problem, candidate: Candidate, weights: Weights, batch: Batch, compiler: str = "numba-cuda", definition: KernelDefinition | None = None,
+    compiled=None, more: tuple[tuple, ...] = ((),),
+) -> Contender:
+    """``candidate``, of this package's kernel of that name or of ``definition``. compiled: take this build of it; more: arguments that it takes behind the kernel's own, one tuple
+    a launch, round and round. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
     torch = torch_on_gpu()
     ordinal = torch.cuda.current_device()
     device = driver.describe(ordinal)
     definition, config = definition or find_kernel(candidate.kernel), candidate.config
-    compiled = compiler_room.build(definition, config, target=device.target, compiler=compiler)
+    compiled = compiled or compiler_room.build(definition, config, target=device.target, compiler=compiler)
     enqueue = launch.launcher(compiled, ordinal, **definition.launch_options(config))
     partial_bytes, lock_bytes = definition.workspace_bytes(config, problem.m, problem.n, problem.k, device.sms) or (0, 0)
     if definition.waits and (partial_bytes or lock_bytes) and math.prod(candidate.grid) > enqueue.resident_blocks:
@@ -78,16 +82,21 @@ def kernel(problem: Problem, candidate: Candidate, weights: Weights, batch: Batc
     output = _empty_output(weights, batch)
     partials = torch.empty(max(4, -(-partial_bytes // 4)), dtype=torch.float32, device="cuda")
     locks = torch.zeros(max(4, -(-lock_bytes // 4)), dtype=torch.int32, device="cuda")
-    fixed = {"a": batch.x, "c": output, "scales": weights.scales, "zeros": weights.zeros, "bias": weights.bias, "partials": partials, "locks": locks}
+    fixed = {"a": batch.x, "c": output, "factors": weights.factors, "zeros": weights.zeros, "bias": weights.bias, "partials": partials, "locks": locks}
     addresses = {name: tensor.data_ptr() for name, tensor in fixed.items() if tensor is not None}
 
-    def arguments(packed) -> tuple:
-        return definition.arguments(config, addresses | {"b": packed.data_ptr()}, problem.m, problem.n, problem.k, problem.k, driver.encode_tensor_map)
+    def arguments(packed, scales) -> tuple:
+        return definition.arguments(config, addresses | {"b": packed.data_ptr(), "scales": scales.data_ptr()}, problem.m, problem.n, problem.k, problem.k, driver.encode_tensor_map)
 
-    prepared = [arguments(packed) for packed in weights.packed]
+    prepared = [arguments(packed, scales) for packed, scales in zip(weights.packed, weights.cold_scales)]
 
+<<<<<<< HEAD
     def run(index: int, keep=(fixed, weights.packed)) -> None:
+        enqueue(candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
+=======
+    def run(index: int, keep=(fixed, weights.packed, weights.cold_scales)) -> None:
         enqueue(candidate.grid, prepared[index % len(prepared)], _stream())
+>>>>>>> trace
 
     return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks, definition.launch_options(config))
 

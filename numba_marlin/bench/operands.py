@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from numba_marlin.bench import fp4_operands
 from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.formats.marlin_order import BLOCK_K, BLOCK_N, COLUMN_SCALE_PERM, GROUP_SCALE_PERM, code_order
@@ -23,7 +24,8 @@ LARGEST_ERROR = {"float16": 2e-3, "bfloat16": 1.2e-2}  # norm-wise, for a produc
 @dataclass(eq=False)
 class Weights:
     """``problem``: its m says nothing. packed: int32 [k/16, n' bits/2] each, n' = n rounded up to 64; scales [groups, n'] in the kernel's order;
-    zeros as ``formats.marlin`` has them, or None; bias [n] or None; dense: [k, n] each."""
+    zeros as ``formats.marlin`` has them, or None; bias [n] or None; dense: [k, n] each; cold_scales: scales in as many copies as packed. Of FP4, packed, scales and
+    factors [n'] are as ``formats.fp4_marlin`` has them."""
 
     problem: Problem
     packed: list
@@ -31,6 +33,8 @@ class Weights:
     zeros: object
     bias: object
     dense: list
+    cold_scales: list
+    factors: object = None
 
 
 @dataclass(eq=False)
@@ -52,22 +56,37 @@ def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
     if cold_bytes is None:
         cold_bytes = COLD_FACTOR * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     k, n, bits, kind = problem.k, problem.n, problem.bits, getattr(torch, problem.dtype)
-    columns, group_rows = packed_columns(n), k // problem.groups
-    scales = ((torch.rand((problem.groups, columns), device="cuda") * 0.02 + 0.005) * (8 / (1 << bits - 1))).to(getattr(torch, problem.scale_dtype))
-    plain_zeros, zeros = _random_zeros(torch, problem, columns)
+    columns, fp4 = packed_columns(n), problem.codes == "e2m1"
+    if fp4:
+        scales, factors, values, factor = fp4_operands.random_scales(problem, columns)
+    else:
+        factors, scales, plain_zeros, zeros = None, *_random_scales(torch, problem, columns)
     packed = torch.empty((k // BLOCK_K, columns * bits // 2), dtype=torch.int32, device="cuda")
     dense = torch.empty((k, n), dtype=kind, device="cuda")
     rows = max(BLOCK_K, SLAB_WEIGHTS // columns // BLOCK_K * BLOCK_K)
     for first in range(0, k, rows):
         last = min(k, first + rows)
         codes = torch.randint(0, 1 << bits, (last - first, columns), device="cuda", dtype=torch.uint8)
-        packed[first // BLOCK_K:last // BLOCK_K] = _pack_codes(torch, codes, bits)
-        group = torch.arange(first, last, device="cuda") // group_rows
-        dense[first:last] = (codes[:, :n].to(kind) - plain_zeros[group][:, :n].to(kind)) * scales[group][:, :n].to(kind)
-        del codes
-    order = COLUMN_SCALE_PERM if problem.groups == 1 else GROUP_SCALE_PERM
+        words = _pack_codes(torch, codes, bits)
+        packed[first // BLOCK_K:last // BLOCK_K] = fp4_operands.turn(words, problem.dtype) if fp4 else words
+        if fp4:
+            dense[first:last] = fp4_operands.dense(codes[:, :n], first, problem, values, factor).to(kind)
+        else:
+            group = torch.arange(first, last, device="cuda") // (k // problem.groups)
+            dense[first:last] = (codes[:, :n].to(kind) - plain_zeros[group][:, :n].to(kind)) * scales[group][:, :n].to(kind)
+        del codes, words
+    if not fp4:
+        scales = _permuted(torch, scales, COLUMN_SCALE_PERM if problem.groups == 1 else GROUP_SCALE_PERM)
     bias = torch.randn(n, device="cuda").to(kind) if problem.bias else None
-    return Weights(problem, _copies(packed, cold_bytes), _permuted(torch, scales, order), zeros, bias, _copies(dense, cold_bytes))
+    copies = _copies(packed, cold_bytes)
+    cold_scales = [scales, *(scales.clone() for _ in copies[1:])]
+    return Weights(problem, copies, scales, None if fp4 else zeros, bias, _copies(dense, cold_bytes), cold_scales, factors)
+
+
+def _random_scales(torch, problem: Problem, columns: int):
+    """-> (scales [groups, columns], zero points [groups, columns] as numbers, what the kernel reads of them or None)."""
+    scales = (torch.rand((problem.groups, columns), device="cuda") * 0.02 + 0.005) * (8 / (1 << problem.bits - 1))
+    return scales.to(getattr(torch, problem.scale_dtype)), *_random_zeros(torch, problem, columns)
 
 
 def _random_zeros(torch, problem: Problem, columns: int):

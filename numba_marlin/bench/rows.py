@@ -15,8 +15,8 @@ import json
 import os
 from pathlib import Path
 
-PROBLEM_FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias", "batch_invariant")  # those of heuristics.Problem
-DEFAULTS = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False, "batch_invariant": False}  # of rows that do not say
+PROBLEM_FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias", "batch_invariant", "codes")  # those of heuristics.Problem
+DEFAULTS = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False, "batch_invariant": False, "codes": "integer"}  # of rows that do not say
 REQUIRED = ("kernel", "m", "n", "k", "group_size", "us")
 
 

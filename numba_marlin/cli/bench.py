@@ -26,6 +26,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="of activations, scales and results (default float16)")
     parser.add_argument("--bits", type=int, choices=(4, 8), default=4, help="of a weight (default 4)")
+    parser.add_argument("--codes", choices=("integer", "e2m1"), default="integer", help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)")
     parser.add_argument("--zeros", choices=("none", "integer", "float16"), default="none", help="zero points (default none: symmetric)")
     parser.add_argument("--bias", action="store_true", help="add a bias")
     parser.add_argument("--batch-invariant", action="store_true", help="time what gives a row of activations the same bits whatever M is")
@@ -109,7 +110,8 @@ def _layers(args, shapes):
 def _problem(args, layer, m: int):
     from numba_marlin.heuristics import Problem
 
-    return Problem(m, layer.n, layer.k, args.group_size, args.dtype, args.bits, None if args.zeros == "none" else args.zeros, args.dtype, args.bias, args.batch_invariant)
+    types = {"scale_dtype": args.dtype} if args.codes == "integer" else {"codes": args.codes}
+    return Problem(m, layer.n, layer.k, args.group_size, args.dtype, args.bits, None if args.zeros == "none" else args.zeros, bias=args.bias, batch_invariant=args.batch_invariant, **types)
 
 
 def _list_shapes(report) -> bool:
@@ -274,13 +276,14 @@ def _counted(args, problem, candidate) -> dict:
     import numpy as np
 
     from numba_marlin import api
-    from numba_marlin.formats import QuantizedWeight
+    from numba_marlin.formats import BlockWeight, QuantizedWeight
 
     random = np.random.default_rng(args.seed)
-    weight = QuantizedWeight(
-        random.integers(0, 1 << problem.bits, (problem.k, problem.n), dtype=np.uint8), (random.random((problem.groups, problem.n)) * 0.02 + 0.005).astype(np.float16),
-        bits=problem.bits, group_size=problem.group_size,
-    )
+    codes, shape = random.integers(0, 1 << problem.bits, (problem.k, problem.n), dtype=np.uint8), (problem.groups, problem.n)
+    if problem.codes == "e2m1":
+        weight = BlockWeight(codes, "e2m1", random.integers(0x30, 0x40, shape, dtype=np.uint8), "e4m3", (problem.group_size, 1))
+    else:
+        weight = QuantizedWeight(codes, (random.random(shape) * 0.02 + 0.005).astype(np.float16), bits=problem.bits, group_size=problem.group_size)
     x = random.standard_normal((problem.m, problem.k)).astype(np.float16)
     _, info = api.matmul(x, api.pack(weight), "emulator", kernel=candidate.kernel, config=candidate.config, compiler=args.compiler, batch_invariant=args.batch_invariant, return_info=True)
     return {

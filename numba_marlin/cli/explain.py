@@ -5,6 +5,7 @@ from __future__ import annotations
 HELP = "say which kernel and configuration would run for a problem, and why"
 EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json
+  numba-marlin explain --m 16 --n 8192 --k 8192 --codes e2m1 --group-size 16
   numba-marlin explain --m 16 --n 8192 --k 8192 --autotune"""
 
 
@@ -13,6 +14,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--n", type=int, required=True, metavar="N", help="columns of the weight")
     parser.add_argument("--k", type=int, required=True, metavar="K", help="rows of the weight")
     parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
+    parser.add_argument("--codes", choices=("integer", "e2m1"), default="integer", help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)")
     parser.add_argument("--device", metavar="NAME", help="a device of the table, or 'model', the PTX machine's (default: this machine's GPU, else H200)")
     parser.add_argument("--batch-invariant", action="store_true", help="the same bits for a row of activations whatever M is; and what that costs, by prediction")
     parser.add_argument("--autotune", action="store_true", help="first measure the candidates on this machine's GPU and remember the winner")
@@ -24,10 +26,11 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
-    explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, batch_invariant=args.batch_invariant)
+    types = {"codes": args.codes, "batch_invariant": args.batch_invariant}
+    explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, **types)
     if args.autotune:
         _measure(args, report, explanation)
-        explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, batch_invariant=args.batch_invariant)
+        explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, **types)
     stored = tuned.stored_choice(explanation.problem, explanation.device)
     report.data |= explanation.to_dict() | {"tuned": None if stored is None else stored.to_dict()}
     head, *candidates = str(explanation).split("\n\n")

@@ -26,8 +26,12 @@ VERBS = {
     "bench": "numba_marlin.cli.bench",
     "compare": "numba_marlin.cli.compare",
     "machine": "numba_marlin.cli.machine",
+    "trace": "numba_marlin.cli.trace",
     "quantize": "numba_marlin.cli.quantize",
     "verify": "numba_marlin.cli.verify",
+    "unpack": "numba_marlin.cli.unpack",
+    "profile": "numba_marlin.cli.profile",
+    "watch": "numba_marlin.cli.watch",
 }
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
             3 this machine lacks something that was asked for
@@ -41,6 +45,7 @@ examples:
   numba-marlin inspect llama-gptq/
   numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin bench --shapes llama-3-8b --m 1,16,64
+  numba-marlin trace                 a kernel's run, step by step; no GPU needed
   numba-marlin machine run kernel.ptx --block 128 --args out:f32[128]
 """
 

@@ -46,7 +46,7 @@ def execute(args, report) -> bool:
     if args.m < 1:
         raise ValueError(f"--m {args.m} must be at least 1")
     random = np.random.default_rng(args.seed)
-    weight = _weight(args, random)
+    weight = weight_of(args, random)
     k, n = weight.values.shape
     problem = Problem(args.m, n, k, args.group_size, batch_invariant=args.batch_invariant)  # refuses shapes before any work
     plan = backends.plan(problem, args.backend, args.kernel)
@@ -76,7 +76,7 @@ def execute(args, report) -> bool:
     return verdict.ok
 
 
-def _weight(args, random):
+def weight_of(args, random):
     import numpy as np
 
     from numba_marlin.cli.weights import Weight, load

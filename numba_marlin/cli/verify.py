@@ -22,7 +22,7 @@ def add_arguments(parser) -> None:
 def execute(args, report) -> bool:
     from numba_marlin.cli.report import GREEN, RED, check_output, to_json, write_atomically
     from numba_marlin.witness.catalogue import GROUPS, group
-    from numba_marlin.witness.verdict import GOOD, judge
+    from numba_marlin.witness.verdict import good, judge
     from numba_marlin.witness.visit import meta, visit
 
     target = check_output(args.out, (".json",))
@@ -33,11 +33,11 @@ def execute(args, report) -> bool:
     arrays = visit(groups)
     rows = [judge(probe, arrays, meta(arrays)) for probe in probes]
     counts = {name: sum(row["outcome"] == name for row in rows) for name in dict.fromkeys(row["outcome"] for row in rows)}
-    ok = all(row["outcome"] in GOOD for row in rows)
+    ok = all(good(row) for row in rows)
     report.data = {"counts": counts, "probes": rows}
     report.row("device", f"{rows[0]['device']}, CUDA {rows[0]['driver']}")
     for row in rows:
-        if row["outcome"] not in GOOD:
+        if not good(row):
             report.row(row["outcome"], f"{row['probe']}: {row.get('first') or row.get('there') or 'no result'} {row.get('here', '')}", RED)
     report.row("probes", ", ".join(f"{count} {name}" for name, count in counts.items()), GREEN if ok else RED)
     if target is not None:

@@ -69,7 +69,9 @@ def made_once(decorate):
     """decorate: a decorator of functions, whose result depends on nothing but their code and what that refers to."""
     known = {}
 
-    def once(function: FunctionType):
+    def once(function):
+        if not isinstance(function, FunctionType):  # what has been decorated already
+            return decorate(function)
         try:
             constants = tuple(_value(cell.cell_contents) for cell in function.__closure__ or ())
         except ValueError:  # a constant that has no value yet

@@ -37,7 +37,9 @@ TARGETS: dict[str, Target] = dict([
     _target("sm_89", "L4, L40, RTX 40"),
     _target("sm_90a", "H100, H200"),
     _target("sm_100", "B200"),
+    _target("sm_100a", "B200, with its tensor memory"),
     _target("sm_120", "RTX 50, RTX PRO Blackwell"),
+    _target("sm_120a", "RTX 50, RTX PRO Blackwell, with block-scaled mma"),
 ])
 
 

@@ -4,7 +4,7 @@
 collects while the machine runs, ``instructions`` sorts opcodes into classes and knows their tensor-core operations, ``liveness`` the registers,
 ``phases`` where an instruction comes from, ``tally`` what is added up, ``report`` the result. Nothing is counted unless asked for: the machine
 calls one hook per memory access, and none without a listener. Everything here is counted, nothing measured or modelled: a cache, a clock and
-an assembler have no part in it. The room imports the emulator and NumPy.
+an assembler have no part in it. The room imports the emulator, ``layout`` and NumPy.
 """
 
 from numba_marlin.counts.observer import count

@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 
 from numba_marlin.emulator.program import Instruction, Vector
+from numba_marlin.layout import tcgen05
 
 TENSOR, GLOBAL, SHARED, COPY, ATOMIC, LOCAL, CONSTANT = "tensor", "global", "shared", "copy", "atomic", "local", "parameter"
 FLOAT, DOUBLE, HALF, SPECIAL, INTEGER, LOGIC, CONVERT, COMPARE, MOVE = "fp32", "fp64", "fp16", "special", "integer", "logic", "convert", "compare", "move"
-WARP, SYNC, CONTROL = "warp", "sync", "control"
+WARP, SYNC, CONTROL, TENSOR_MEMORY = "warp", "sync", "control", "tensor memory"
 
 _BY_ROOT = {
-    **dict.fromkeys(("mma", "wmma.mma", "wgmma.mma_async"), TENSOR),
+    **dict.fromkeys(("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma"), TENSOR),
+    **dict.fromkeys(("tcgen05.ld", "tcgen05.st"), TENSOR_MEMORY),
     **dict.fromkeys(("ldmatrix", "stmatrix"), SHARED),
     **dict.fromkeys(("cp.async", "cp.async.bulk", "cp.async.bulk.tensor", "cp.async.bulk.prefetch", "cp.async.bulk.prefetch.tensor", "cp.reduce",
-                     "prefetch", "prefetchu", "applypriority", "createpolicy"), COPY),
+                     "prefetch", "prefetchu", "applypriority", "createpolicy", "tcgen05.cp"), COPY),
     **dict.fromkeys(("atom", "red"), ATOMIC),
     **dict.fromkeys(("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"), SPECIAL),
     **dict.fromkeys(("and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "bfe", "bfi", "bfind", "brev", "prmt", "popc", "clz", "copysign"), LOGIC),
@@ -29,7 +31,7 @@ _BY_ROOT = {
     **dict.fromkeys(("shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "activemask"), WARP),
     **dict.fromkeys(("bra", "ret", "exit", "trap", "brkpt", "nanosleep", "pmevent"), CONTROL),
 }  # fmt: skip
-_SYNC = ("bar", "barrier", "membar", "fence", "mbarrier", "wgmma", "griddepcontrol", "setmaxnreg", "cp.async")  # and what begins with them, if nothing above says more
+_SYNC = ("bar", "barrier", "membar", "fence", "mbarrier", "wgmma", "tcgen05", "griddepcontrol", "setmaxnreg", "cp.async")  # and what begins with them, if nothing above says more
 _SPACES = {"global": GLOBAL, "const": CONSTANT, "shared": SHARED, "shared::cta": SHARED, "shared::cluster": SHARED, "local": LOCAL}
 
 
@@ -54,8 +56,8 @@ def class_of(ins: Instruction) -> str:
 
 
 def flops_of(ins: Instruction) -> int:
-    """Multiplications and additions that one warp's execution of a tensor-core instruction stands for; 0 for others."""
-    if class_of(ins) != TENSOR:
+    """Multiplications and additions that one warp's execution of a tensor-core instruction stands for; 0 for others, and for tcgen05.mma, whose descriptor says it."""
+    if class_of(ins) != TENSOR or ins.root == "tcgen05.mma":
         return 0
     m, n, k = shape_of(ins)
     return 2 * m * n * k // (4 if ins.root.startswith("wgmma") else 1)  # a wgmma is of four warps
@@ -67,6 +69,12 @@ def operand_bytes_of(ins: Instruction) -> float:
         return 0
     m, n, k = shape_of(ins)
     return (n * k + (0 if isinstance(ins.operands[1], Vector) else m * k)) * 2 / 4
+
+
+def flops_of_columns(ins: Instruction, columns: int) -> int:
+    """The same of one tcgen05.mma with so many columns."""
+    named, vectors = (next(modifier[len(prefix) :] for modifier in ins.modifiers if modifier.startswith(prefix)) for prefix in ("kind::", "scale_vec::"))
+    return 2 * tcgen05.ROWS * columns * tcgen05.KINDS[named, vectors].depth
 
 
 def shape_of(ins: Instruction) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from numba_marlin.counts import transactions
-from numba_marlin.counts.instructions import class_of, flops_of, operand_bytes_of
+from numba_marlin.counts.instructions import class_of, flops_of, flops_of_columns, operand_bytes_of
 from numba_marlin.counts.report import BufferCounts, Counts, InstructionCounts
 from numba_marlin.counts.liveness import live_words
 from numba_marlin.counts.phases import phases, sources
@@ -19,12 +19,15 @@ from numba_marlin.counts.tally import GlobalTally, SharedTally, Tally
 from numba_marlin.emulator import Machine, RunResult
 from numba_marlin.emulator.lanes import WARP
 from numba_marlin.emulator.memory import WINDOWS, Access
+from numba_marlin.layout import tcgen05
 
 COMPACT = 1 << 16  # sectors remembered before the repeated ones are thrown out
 BLOCK_SHIFT = 42  # of the block's number above a sector's, which are smaller
 READS, WRITES = "reads", "writes"
 KINDS = {"cp.async": "cp.async", "cp.async.bulk": "bulk", "cp.async.bulk.tensor": "tensor"}
 GENERIC = "generic"
+TENSOR_KINDS = {"tensor-a": "", "tensor-b": "", "tensor-copy": "scales", "tensor-load": "loaded", "tensor-store": "stored"}
+SCALE_COPIES = tcgen05.LANES // tcgen05.WARP_LANES  # of every byte of scales, in tensor memory
 
 
 def count(machine: Machine, entry: str | None = None, **launch) -> tuple[RunResult, Counts]:
@@ -41,9 +44,13 @@ class Observer:
         self.starts = np.array([buffer.address for buffer in self.buffers], np.int64)
         self.traffic: dict = defaultdict(lambda: [0, 0, 0, 0])  # (pc, direction, buffer) -> requests, bytes, sectors, needed
         self.sectors: dict = defaultdict(list)  # (pc, direction, buffer) -> arrays of sectors with their blocks
+        self.remembered: Counter = Counter()  # how many they are
         self.shared: dict = defaultdict(lambda: [0, 0, 0, 0])  # pc -> requests, bytes, wavefronts, ideal
         self.blocks: dict[tuple, int] = {}  # by place in the grid, numbered as they come
         self.copied: Counter = Counter()
+        self.operands: Counter = Counter()  # of tcgen05, whose shapes are known when it runs
+        self.flops: Counter = Counter()
+        self.tensor_memory: dict = defaultdict(Counter)  # pc -> bytes by kind
         self.atomics: Counter = Counter()
         self.local: Counter = Counter()
 
@@ -52,6 +59,8 @@ class Observer:
         kind, space, pc = access.kind, access.space, access.ins.pc
         if kind in ("bulk-read", "bulk-write"):
             self._bulk(access, WRITES if kind == "bulk-write" else READS)
+        elif kind in TENSOR_KINDS:
+            self._tensor(access)
         elif kind == "bulk-issue":
             self.copied[pc] += access.nbytes
         elif kind in ("load", "store", "copy-request", "atomic-request", "ldmatrix", "stmatrix", "copy-issue"):
@@ -62,6 +71,17 @@ class Observer:
                 self.atomics[pc] += int(active.sum())
             for each, part in by_space(space, address, active) if space == GENERIC else ((space, active),):
                 self._request(pc, kind, each, address, part, access)
+
+    def _tensor(self, access: Access) -> None:
+        """An operand in shared memory, or what a load or store moves."""
+        pc, moved = access.ins.pc, TENSOR_KINDS[access.kind]
+        nbytes = access.address.size * access.nbytes
+        if access.kind in ("tensor-a", "tensor-b", "tensor-copy"):
+            self.operands[pc] += nbytes
+        if access.kind == "tensor-b":
+            self.flops[pc] += flops_of_columns(access.ins, nbytes // tcgen05.K_BYTES)
+        if moved:
+            self.tensor_memory[pc][moved] += nbytes * (SCALE_COPIES if moved == "scales" else 1)
 
     def _request(self, pc: int, kind: str, space: str, address: np.ndarray, active: np.ndarray, access: Access) -> None:
         if space == "local":
@@ -95,19 +115,25 @@ class Observer:
         number = int(np.searchsorted(self.starts, access.address[0], side="right")) - 1
         key = access.ins.pc, direction, number
         tally = self.traffic[key]
+        if not access.nbytes:
+            return
+        sectors = []
         for start in access.address.tolist():
-            if access.nbytes:
-                asked, needed = transactions.span(start, access.nbytes)
-                first = start // transactions.SECTOR_BYTES
-                for i, value in enumerate((1, access.nbytes, asked, needed)):
-                    tally[i] += value
-                self._remember(key, np.arange(first, first + asked), block)
+            asked, needed = transactions.span(start, access.nbytes)
+            first = start // transactions.SECTOR_BYTES
+            for i, value in enumerate((1, access.nbytes, asked, needed)):
+                tally[i] += value
+            sectors.append(np.arange(first, first + asked))
+        if sectors:
+            self._remember(key, np.concatenate(sectors), block)
 
     def _remember(self, key, sectors: np.ndarray, blocks) -> None:
         found = self.sectors[key]
         found.append(np.unique(sectors | blocks << BLOCK_SHIFT))
-        if len(found) > 1 and sum(map(len, found)) > max(COMPACT, 2 * len(found[0])):
+        self.remembered[key] += len(found[-1])
+        if len(found) > 1 and self.remembered[key] > max(COMPACT, 2 * len(found[0])):
             found[:] = [np.unique(np.concatenate(found))]
+            self.remembered[key] = len(found[0])
 
     def _blocks(self, access: Access) -> np.ndarray:
         """For each warp of ``padded`` a number of its block."""
@@ -124,8 +150,8 @@ class Observer:
             tally = Tally(
                 executed, {class_of(ins): executed} if executed else {}, self._direction(ins.pc, READS), self._direction(ins.pc, WRITES),
                 SharedTally(*self.shared[ins.pc]) if ins.pc in self.shared else SharedTally(),
-                {KINDS[ins.root]: self.copied[ins.pc]} if self.copied[ins.pc] else {}, int(executed * operand_bytes_of(ins)),
-                self.atomics[ins.pc], self.local[ins.pc], executed * flops_of(ins), live[ins.pc] if executed else 0,
+                {KINDS[ins.root]: self.copied[ins.pc]} if self.copied[ins.pc] else {}, int(executed * operand_bytes_of(ins)) + self.operands[ins.pc],
+                dict(self.tensor_memory[ins.pc]), self.atomics[ins.pc], self.local[ins.pc], executed * flops_of(ins) + self.flops[ins.pc], live[ins.pc] if executed else 0,
             )  # fmt: skip
             instructions.append(InstructionCounts(ins.pc, ins.line, ins.text, class_of(ins), names[ins.pc], lines[ins.pc], tally))
         seen = {key: np.unique(np.concatenate(found)) for key, found in self.sectors.items()}

@@ -123,7 +123,8 @@ class Counts:
         copied = ", ".join(f"{kind} {number(nbytes)} bytes" for kind, nbytes in self.total.tally.copied.items()) or "none"
         sentences = (
             "instructions: " + ", ".join(f"{name} {100 * count / share:.1f}%" for name, count in mix),
-            f"asynchronous copies: {copied}; wgmma operands from shared memory: {self.total.tally.operand_bytes:,} bytes",
+            f"asynchronous copies: {copied}; operands of wgmma and tcgen05 from shared memory: {self.total.tally.operand_bytes:,} bytes",
+            *([f"tensor memory: {', '.join(f'{nbytes:,} bytes {what}' for what, nbytes in self.total.tally.tensor_memory.items())}"] if self.total.tally.tensor_memory else []),
             f"sectors of 32 bytes: {self.total.asked:,} asked for, {self.total.block_sectors:,} different ones in a block, {self.total.sectors:,} in all: "
             f"reuse {ratio(self.total.l1_reuse)} in L1, {ratio(self.total.l2_reuse)} in L2 at best",
         )

@@ -65,8 +65,8 @@ class SharedTally(Summable):
 class Tally(Summable):
     """``executed``: warp instructions, also those whose guard holds for no lane; ``classes`` splits them. ``copied``: bytes of shared memory that
 
-    asynchronous copies fill or read, by kind (cp.async, bulk, tensor). ``operand_bytes``: shared bytes that wgmma reads by descriptor. ``flops``: of
-    tensor cores. ``atomics``: lanes' operations. ``local_bytes``: of spills and local arrays. ``registers``: live at most, in words of 32 bits.
+    asynchronous copies fill or read, by kind (cp.async, bulk, tensor). ``operand_bytes``: shared bytes that wgmma and tcgen05 read by descriptor. ``tensor_memory``:
+    bytes of tensor memory that are loaded, stored, and filled with scales. ``flops``: of tensor cores. ``atomics``: lanes' operations. ``local_bytes``: of spills and local arrays. ``registers``: live at most, in words of 32 bits.
     """
 
     MAXIMA = ("registers",)
@@ -78,6 +78,7 @@ class Tally(Summable):
     shared: SharedTally = SharedTally()
     copied: Mapping[str, int] = field(default_factory=dict)
     operand_bytes: int = 0
+    tensor_memory: Mapping[str, int] = field(default_factory=dict)
     atomics: int = 0
     local_bytes: int = 0
     flops: int = 0

@@ -2,11 +2,12 @@
 
 ``machine.Machine`` is the way in. ``parser``, ``body``, ``scopes``, ``calls`` and ``cfg`` decode the text; ``instructions/`` says what each opcode does;
 ``registers``, ``memory`` and ``copies`` hold the state; ``mbarriers``, ``bulk``, ``warpgroups`` and ``clusters`` what Hopper adds, ``proxies`` what
-it does not see yet; ``scheduler`` interleaves warps and blocks; ``schedules`` says in which order; ``races`` says which accesses
+it does not see yet; ``tensor_memory``, ``tensor_hazards``, ``tensor_cores`` and ``block_scaled`` what Blackwell adds; ``scheduler`` interleaves warps and blocks; ``schedules`` says in which order; ``races`` says which accesses
 nothing orders; ``errors`` names what can go wrong. The room imports ``layout`` and NumPy, nothing else of the package and never numba.
 """
 
 from numba_marlin.emulator.errors import (
+    BadDescriptor,
     BarrierMisuse,
     Deadlock,
     DivergentCollective,
@@ -19,6 +20,8 @@ from numba_marlin.emulator.errors import (
     Race,
     ReadOnlyWrite,
     RegisterHazard,
+    TensorMemoryHazard,
+    TensorMemoryMisuse,
     Trap,
     UninitializedRead,
     UnknownInstruction,
@@ -27,6 +30,7 @@ from numba_marlin.emulator.machine import Machine, RunResult
 from numba_marlin.emulator.schedules import Schedule
 
 __all__ = [
+    "BadDescriptor",
     "BarrierMisuse",
     "Deadlock",
     "DivergentCollective",
@@ -42,6 +46,8 @@ __all__ = [
     "RegisterHazard",
     "RunResult",
     "Schedule",
+    "TensorMemoryHazard",
+    "TensorMemoryMisuse",
     "Trap",
     "UninitializedRead",
     "UnknownInstruction",

@@ -17,7 +17,8 @@ from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import Constant
 
 # Collectives of all lanes of a warp, and those that name their members in an operand (its position, from the end).
-OF_ALL = {"mma", "wmma.load", "wmma.mma", "wmma.store", "ldmatrix", "stmatrix", "setmaxnreg", "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group"} | BARRIERS | WAITS
+TENSOR_MEMORY = {f"tcgen05.{name}" for name in ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st")}
+OF_ALL = TENSOR_MEMORY | {"mma", "wmma.load", "wmma.mma", "wmma.store", "ldmatrix", "stmatrix", "setmaxnreg", "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group"} | BARRIERS | WAITS
 OF_MEMBERS = {"shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "bar.warp.sync"}
 
 
@@ -39,11 +40,11 @@ class Code:
     executed: int = 0
 
 
-def compile_blocks(execution: Execution, observer: Callable | None) -> tuple[dict[int, Code], dict[int, Code]]:
-    """Bind all instructions: (coarse, fine). ``observer(ins, lanes)`` is called before each, if there is one."""
+def compile_blocks(execution: Execution, observer: Callable | None, after: Callable | None = None) -> tuple[dict[int, Code], dict[int, Code]]:
+    """Bind all instructions: (coarse, fine). ``observer(ins, lanes)`` is called before each, ``after(ins, lanes)`` when it is done, if there are such."""
     kernel = execution.kernel
     bound = [HANDLERS[ins.root](ins, execution) for ins in kernel.instructions]
-    steps = [step_of(each, ins, execution, observer) for each, ins in zip(bound, kernel.instructions)]
+    steps = [step_of(each, ins, execution, observer, after) for each, ins in zip(bound, kernel.instructions)]
     members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
 
@@ -89,10 +90,10 @@ def members_of(ins: Instruction, execution: Execution):
     return None
 
 
-def step_of(bound: Any, ins: Instruction, execution: Execution, observer: Callable | None) -> Callable | None:
-    """What runs for ``ins``; None for a terminator that nobody watches."""
+def step_of(bound: Any, ins: Instruction, execution: Execution, observer: Callable | None, after: Callable | None) -> Callable | None:
+    """What runs for ``ins``; None for a terminator that nobody watches (what it does, it does behind this)."""
     step = None if ins.root in TERMINATORS else guarded(execution.warpgroups.checks.watched(bound, ins), ins, execution)
-    return step if observer is None else observed(step, ins, observer)
+    return step if observer is None and after is None else observed(step, ins, observer, after)
 
 
 def guarded(step: Callable, ins: Instruction, execution: Execution) -> Callable:
@@ -111,10 +112,13 @@ def guarded(step: Callable, ins: Instruction, execution: Execution) -> Callable:
     return run
 
 
-def observed(step: Callable | None, ins: Instruction, observer: Callable) -> Callable:
+def observed(step: Callable | None, ins: Instruction, observer: Callable | None, after: Callable | None) -> Callable:
     def run(lanes) -> None:
-        observer(ins, lanes)
+        if observer is not None:
+            observer(ins, lanes)
         if step is not None:
             step(lanes)
+        if after is not None:
+            after(ins, lanes)
 
     return run

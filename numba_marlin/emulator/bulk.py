@@ -71,6 +71,7 @@ class BulkCopies:
         """The one lane of ``lanes`` starts a copy of ``nbytes`` to position ``start``, to be counted by mbarrier ``word``. ``there``: (global
         addresses, bytes at each) that it reads."""
         self.memory.require_span_free(ins, lanes, start, start + nbytes)
+        self.memory.borrowers(ins, lanes, start, start + nbytes)
         own = self.memory.shared
         own.state[start : start + nbytes] = IN_FLIGHT
         own.guarded += nbytes

@@ -178,4 +178,6 @@ def smallest(instructions: list[Instruction], space: str) -> int:
             found = min(found, int(ins.operands[2].value))
         elif ins.root.startswith("mbarrier") and space == "shared":
             found = min(found, 8)
+        elif ins.root == "tcgen05.alloc" and space == "shared":
+            found = min(found, 4)
     return found

@@ -85,6 +85,18 @@ class ProxyHazard(MachineError):
     """An asynchronous operation on what ordinary instructions wrote, with no proxy fence in between."""
 
 
+class BadDescriptor(MachineError):
+    """A matrix or instruction descriptor of a tcgen05 instruction that means nothing, or something that this machine does not do."""
+
+
+class TensorMemoryMisuse(MachineError):
+    """Tensor memory that is not allocated, not given back, or not this warp's."""
+
+
+class TensorMemoryHazard(MachineError):
+    """Tensor memory touched while an asynchronous operation may be using it, or without the fence that puts the two in order."""
+
+
 class Race(MachineError):
     """Two accesses that nothing orders. ``kind`` is what is missing (``race_report.MISSING``); ``first``, ``first_thread``: the earlier instruction, and
 

@@ -24,6 +24,7 @@ from numba_marlin.emulator.proxies import AsyncProxy
 from numba_marlin.emulator.races import HappensBefore
 from numba_marlin.emulator.register_pool import RegisterPool
 from numba_marlin.emulator.registers import DTYPES, Binder, Constant, Negated, RegisterFile
+from numba_marlin.emulator.tensor_cores import TensorCores
 from numba_marlin.emulator.tensor_sums import adder_of
 from numba_marlin.emulator.warpgroups import Warpgroups
 from numba_marlin.emulator.wgmma_registers import WgmmaRegisters
@@ -85,6 +86,7 @@ class Execution(Binder):
         self.register_pool = RegisterPool(self.placement, kernel)
         self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement)
         self.warpgroups = Warpgroups(self.memory, self.registers, self.placement, WgmmaRegisters(warps, kernel.instructions), self.adder)
+        self.tensor_cores = TensorCores(self.memory, self.mbarriers, self.placement, kernel.instructions)
         self.parameters = self._pack(args)
         self.clock = lambda: 0
         self.races: HappensBefore | None = None
@@ -92,7 +94,7 @@ class Execution(Binder):
 
     def look_for_races(self, blocks: int) -> None:
         """Before the first block of a grid of so many is placed."""
-        races = self.races = self.mbarriers.races = self.bulk.races = self.warpgroups.races = HappensBefore(self, blocks)
+        races = self.races = self.mbarriers.races = self.bulk.races = self.warpgroups.races = self.tensor_cores.races = HappensBefore(self, blocks)
         self.memory.watch = races.watch
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
@@ -119,12 +121,14 @@ class Execution(Binder):
             self.bulk.forget(rows)
             self.copies.forget(rows)
             self.warpgroups.forget(rows)
+            self.tensor_cores.forget(rows)
         if self.races is not None:
             self.races.place(slots, numbers)
 
     def block_ended(self, slot: int) -> None:
         """All threads of the block in ``slot`` have exited: raise if they left something behind."""
         self.bulk.block_ended(slot)
+        self.tensor_cores.block_ended(slot)
         if self.races is not None:
             self.races.block_ended(slot)
         self.register_pool.block_ended(slot)

@@ -97,6 +97,8 @@ class Machine:
         max_instructions: int = DEFAULT_BUDGET,
         cluster: Sequence[int] | int | None = None,
         requests: Callable | None = None,
+        started: Callable | None = None,
+        after: Callable | None = None,
     ) -> RunResult:
         """Run a whole grid.
 
@@ -106,6 +108,8 @@ class Machine:
         sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
         of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple; None
         for what the kernel declares, else 1. ``requests(access)`` sees what atomics and asynchronous copies ask for, as a whole.
+        ``started(execution)`` is given the run's state (execution.Execution) before the first instruction, for who wants to look at registers or memory when
+        something is seen; ``after(ins, lanes)`` sees every instruction when it is done, but for what waits and branches.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
@@ -139,7 +143,9 @@ class Machine:
                 execution.look_for_races(blocks)
             execution.memory.watch = both(execution.memory.watch, watch)
             execution.memory.requests = requests
-            scheduler = Scheduler(execution, schedule, observer, max_instructions)
+            scheduler = Scheduler(execution, schedule, observer, max_instructions, after)
+            if started is not None:
+                started(execution)
             scheduler.run()
         opcodes: Counter = Counter()
         executed = [0] * len(kernel.instructions)

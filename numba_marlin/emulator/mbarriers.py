@@ -2,7 +2,7 @@
 
 A phase completes when its pending arrivals and its tx-count are both zero; the next one begins at once with the count of init.
 Bulk copies count their bytes down when they land. They land as late as the ISA allows: when somebody asks for a phase that
-lacks nothing but bytes (``poll`` then asks ``deliver``).
+lacks nothing but bytes (``poll`` then asks ``deliver``). So do the arrivals of tcgen05.commit (``arrivals``).
 
 The numbers are arrays over all 8-byte words of all resident blocks' shared memory, so that warps in step cost one NumPy operation.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
@@ -36,6 +36,7 @@ class MBarriers:
         # What each warp asked for last and did not get: word (or -1), parity, pc.
         self.waits = np.full((3, placement.warps), -1, np.int64)
         self.deliver: Callable[[np.ndarray], None] = lambda words: None
+        self.arrivals: Callable[[np.ndarray], None] = lambda words: None  # those of commits
         self.races = None  # set by Execution
 
     def forget(self, slots: slice) -> None:
@@ -67,12 +68,13 @@ class MBarriers:
         if self.races is not None:
             self.races.mbarrier_made(words)
 
-    def invalidate(self, ins: Instruction, lanes: Lanes, words: np.ndarray, busy: Callable[[int], bool]) -> None:
-        """``busy(word)``: are copies on their way that will signal it?"""
+    def invalidate(self, ins: Instruction, lanes: Lanes, words: np.ndarray, busy: Callable[[int], str]) -> None:
+        """``busy(word)``: what is in flight that will signal it; empty for nothing."""
         self.require_live(ins, lanes, words)
-        bad = np.array([busy(int(word)) for word in words.flat]).reshape(words.shape)
+        users = [busy(int(word)) for word in words.flat]
+        bad = np.array([bool(user) for user in users]).reshape(words.shape)
         if bad.any():
-            raise self._fault(ins, lanes, words, bad, "invalidates {}, which bulk copies in flight will signal")
+            raise self._fault(ins, lanes, words, bad, f"invalidates {{}}, which {next(filter(None, users))} in flight will signal")
         own, words = self.memory.shared, np.unique(words)
         own.view(BYTES, 1)[1][words] = UNWRITTEN
         own.guarded -= BYTES * words.size
@@ -173,6 +175,7 @@ class MBarriers:
     def _ask(self, ins, lanes, words, done, parity, again) -> np.ndarray:
         if not done.all():
             stuck = np.unique(words[~done])
+            self.arrivals(stuck)
             self.deliver(stuck[self.pending[stuck] == 0])
             done = again()
         if self.races is not None and done.any():

@@ -56,7 +56,8 @@ class Access(NamedTuple):
 
     What accesses do not show whole is told to ``Memory.requests`` instead, if somebody listens there, when the instruction is executed:
     atomic-request (``space`` may be generic), copy-request (the global side of cp.async), bulk-read and bulk-write (that of a bulk copy: one
-    lane, ``address`` [rows] of ``nbytes`` each).
+    lane, ``address`` [rows] of ``nbytes`` each), tensor-a, tensor-b and tensor-copy (operands of tcgen05.mma and .cp: one lane, positions [chunks] in
+    the shared array), tensor-load and tensor-store (``space`` tensor: each lane's share of tcgen05.ld and .st).
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Memory:
         self.watch: Optional[Callable[[Access], None]] = None
         self.requests: Optional[Callable[[Access], None]] = None
         self.progress = 0  # counts changes of memory, for deadlock detection
+        self.borrowers: Callable[[Instruction, Lanes, int, int], None] = lambda ins, lanes, start, stop: None  # complain if they read these shared bytes
         self.explain_pending: Callable[[Lanes, np.ndarray], str] = lambda lanes, index: ""
 
     def load(

@@ -1,6 +1,6 @@
 """What ordinary stores wrote to shared memory, and the asynchronous proxy does not see yet.
 
-Bulk copies and wgmma reach memory through a proxy of their own. An ordinary store comes before such a read only if a
+Bulk copies, wgmma and tcgen05 reach memory through a proxy of their own. An ordinary store comes before such a read only if a
 fence.proxy.async lies on the way: by the thread that wrote, or by one that has synchronised with it since. Here a fence by any lane
 of the warp that wrote is enough, and once that warp has arrived at a barrier, one by any warp of the block.
 
@@ -18,6 +18,7 @@ from numba_marlin.emulator.errors import ProxyHazard
 from numba_marlin.emulator.lanes import Lanes, Placement
 from numba_marlin.emulator.program import Instruction
 
+ASYNC_READERS = ("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp")
 CLEAN, ANNOUNCED = 0, 0xFF  # in between: 1 + the warp of the block that wrote
 
 
@@ -26,7 +27,7 @@ class AsyncProxy:
 
     def __init__(self, shared: BlockMemory, placement: Placement, instructions: list[Instruction]) -> None:
         self.shared, self.placement = shared, placement
-        self.active = any("bulk_group" in ins.modifiers or ins.root.startswith("wgmma.mma_async") for ins in instructions)
+        self.active = any("bulk_group" in ins.modifiers or ins.root in ASYNC_READERS for ins in instructions)
         self.writer = np.zeros(shared.data.size if self.active else 0, np.uint8)
         self.dirty = np.zeros(placement.warps, bool)  # warps that wrote since their last fence or barrier
         self.announced = np.zeros(placement.slots, bool)

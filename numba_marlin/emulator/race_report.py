@@ -31,6 +31,7 @@ MISSING = {
     "missing-grid-wait": "griddepcontrol.wait by this thread, or by one that it synchronises with afterwards",
     "missing-copy-wait": "mbarrier.try_wait for the phase that counts the copy's bytes, by the second or by a thread that it synchronises with afterwards",
     "missing-read-wait": "cp.async.bulk.wait_group.read by the thread that issued the store, and then a barrier",
+    "missing-commit-wait": "mbarrier.try_wait for the phase at which a tcgen05.commit behind it arrives, by the second or by a thread that it synchronises with afterwards",
     "missing-wgmma-wait": "wgmma.wait_group by the warp that issued the product, and then a release that the second acquires",
 }
 
@@ -129,6 +130,8 @@ class Reporter:
 
     def _missing(self, record: int, first: int, second: int, first_way: int, way: int, shadow: Shadow) -> str:
         clocks, who, clock = self.order.clocks, int(marks.who_of(record)), int(marks.clock_of(record))
+        if first_way == marks.PRODUCT and who in (column for column, *_ in self.order.tensor.values()):
+            return "missing-commit-wait"
         if first_way == marks.PRODUCT:
             held = self.order.products.get(self._warp(first))
             if held is not None and held.taken < clock:

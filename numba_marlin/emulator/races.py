@@ -7,7 +7,7 @@ order of the PTX memory model does not order them, whatever order this run took:
 Order comes from: program order of a thread; bar.sync, bar.red, bar.arrive, barrier.cluster; bar.warp.sync, and nothing else among lanes of a warp;
 release and acquire, also by fences, with their scopes; mbarrier phases. Asynchronous operations are nobody's program order: what a cp.async writes belongs to
 its thread from its wait on, what a bulk copy brings to whoever has seen its mbarrier's phase complete, what a bulk store or a wgmma
-reads is free for those who know of its wait_group. A wgmma takes registers of all lanes of its warp, so what they had loaded when it was issued is done when it is:
+reads is free for those who know of its wait_group, what a tcgen05 operation reads for those who know of the commit behind it. A wgmma takes registers of all lanes of its warp, so what they had loaded when it was issued is done when it is:
 the wait for it orders that too. (What touches bytes of copies in flight is found by their state, ``block_memory``, before it gets here; what the asynchronous proxy
 does not see yet, by ``proxies``.)
 
@@ -27,7 +27,7 @@ import numpy as np
 from numba_marlin.emulator import shadow as marks
 from numba_marlin.emulator.conflicts import BEFORE, CHUNK, Conflicts
 from numba_marlin.emulator.lanes import FULL, WARP, Lanes
-from numba_marlin.emulator.messages import CTA, Left, leave
+from numba_marlin.emulator.messages import CLUSTER, CTA, Left, leave
 from numba_marlin.emulator.paths import Path
 from numba_marlin.emulator.program import Instruction
 
@@ -55,6 +55,7 @@ class HappensBefore(Conflicts):
         self.complete: dict[int, Left] = {}
         self.stores: dict[int, tuple[int, int]] = {}  # thread -> columns of what its bulk stores read, and of what they write
         self.products: dict[int, Products] = {}  # by warp
+        self.tensor: dict[int, tuple[int, int, np.ndarray]] = {}  # thread -> the column of its tcgen05 operations, how many it has issued, what it knew then
 
     def place(self, slots: Iterable[int], numbers: Iterable[int]) -> None:
         """Blocks ``numbers`` move into ``slots``."""
@@ -191,6 +192,32 @@ class HappensBefore(Conflicts):
     def kernel_before(self, lanes: Lanes) -> None:
         """griddepcontrol.wait: the kernel before this one on the stream is complete."""
         self.clocks.learn(lanes, self.before, BEFORE)
+
+    def tensor_issued(self, ins: Instruction, lane: Lanes, starts: np.ndarray) -> None:
+        """A tcgen05 operation of one lane will read the 16-byte chunks at ``starts`` of the shared array."""
+        thread = int(self.clocks.thread_of[lane.sel].flat[0])
+        if thread not in self.tensor:
+            self.tensor[thread] = self.clocks.column(), 0, np.zeros(0, np.int32)
+            self.report.owners[self.tensor[thread][0]] = thread
+        column, issued, _ = self.tensor[thread]
+        self.tensor[thread] = column, issued + 1, self.clocks.release(lane)
+        units = self.shared.units(starts, CHUNK).reshape(1, -1)
+        self._check(ins, lane, self.shared, units, False, marks.PRODUCT)
+        self.shared.read(units, np.int64(thread // WARP), np.int64(marks.record(column, issued + 1, marks.PRODUCT, ins.pc)))
+
+    def tensor_news(self, lane: Lanes) -> np.ndarray | None:
+        """What a commit by the lane has to tell: its operations so far are done, and with them what they came after."""
+        found = self.tensor.get(int(self.clocks.thread_of[lane.sel].flat[0]))
+        if found is None:
+            return None
+        column, issued, before = found
+        news = np.zeros(self.clocks.known.shape[1], np.int32)
+        news[: len(before)], news[column] = before, issued
+        return news
+
+    def tensor_committed(self, word: int, lane: Lanes, news: np.ndarray) -> None:
+        """The arrival at mbarrier ``word`` that follows tells it to the cluster."""
+        leave(self.arriving[word], (CLUSTER, self.messages.block_of(lane)), news)
 
     def product_issued(self, ins: Instruction, warp: int, starts: np.ndarray) -> None:
         """A wgmma of ``warp`` will read the 16-byte chunks at ``starts`` of the shared array, and registers of all lanes."""

@@ -29,9 +29,11 @@ from numba_marlin.emulator.standstill import at, deadlock, stray
 
 
 class Scheduler:
-    def __init__(self, execution: Execution, schedule: Schedule | None, observer: Callable | None, budget: int) -> None:
+    def __init__(
+        self, execution: Execution, schedule: Schedule | None, observer: Callable | None, budget: int, after: Callable | None = None
+    ) -> None:
         self.execution, self.placement = execution, execution.placement
-        self.coarse, self.fine = compile_blocks(execution, observer)
+        self.coarse, self.fine = compile_blocks(execution, observer, after)
         self.barriers, self.gathering = Barriers(self.placement, execution.races), Gathering(self.placement)
         self.cluster_barriers = ClusterBarriers(execution.cluster, execution.races)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
@@ -39,7 +41,8 @@ class Scheduler:
         groups = execution.cluster.groups()
         if schedule is not None:
             groups.reverse() if schedule.order == "reverse" else self.random.shuffle(groups)
-            execution.bulk.random, execution.bulk.early = self.random if schedule.copies == "any" else None, schedule.copies == "early"
+            for engine in (execution.bulk, execution.tensor_cores):
+                engine.random, engine.early = self.random if schedule.copies == "any" else None, schedule.copies == "early"
         self.chooser = None if schedule is None else Chooser(schedule, self.random, self.placement)
         self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0
@@ -112,6 +115,7 @@ class Scheduler:
     def _turn(self, bundle: Bundle) -> None:
         """Run ``bundle`` until it splits, blocks, ends, or another bundle's turn comes."""
         self.execution.bulk.drift()
+        self.execution.tensor_cores.drift()
         while True:
             code = self.coarse.get(bundle.pc) if bundle.full else None
             if code is None:

@@ -15,17 +15,16 @@ from typing import Iterable
 
 import numpy as np
 
-from numba_marlin.emulator.errors import DivergentCollective, MachineError, OutOfBounds, PendingCopyRead
+from numba_marlin.emulator.errors import DivergentCollective, MachineError, PendingCopyRead
 from numba_marlin.emulator.lanes import FULL, WARP, Lanes, Placement, error_at, mask_lanes
 from numba_marlin.emulator.memory import Access, Memory
+from numba_marlin.emulator.operand_chunks import CHUNK, bytes_at, readable_chunks
 from numba_marlin.emulator.paths import Path
 from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import RegisterFile
 from numba_marlin.emulator.tensor_sums import Adder, add_products
 from numba_marlin.emulator.wgmma_registers import WIDTH, WgmmaRegisters
 from numba_marlin.layout import wgmma
-
-CHUNK = 16  # bytes
 
 
 @dataclass(eq=False)
@@ -200,32 +199,21 @@ class Warpgroups:
 
     def _bytes(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
         """What a descriptor names: uint64 [rows, 2 chunks, 2]."""
-        return self.memory.shared.view(8, CHUNK // 8)[0][self._chunks(shape, warp, descriptor, rows)]
+        return bytes_at(self.memory, self._chunks(shape, warp, descriptor, rows))
 
     def _chunks(self, shape: Shape, warp: int, descriptor: int, rows: int) -> np.ndarray:
         """Where its 16-byte chunks are in the shared array, in chunks: int [rows, 2]. They may be read through the asynchronous proxy."""
-        own, ins = self.memory.shared, shape.ins
+        ins = shape.ins
         try:
             named = wgmma.decode(descriptor)
         except ValueError as reason:
             raise self._fault(str(reason), ins, warp) from None
         if named.base_offset:
             raise self._fault(f"{named}: a base offset is not implemented", ins, warp)
-        offset = wgmma.chunk_addresses(named, rows) - own.base
-        if offset.min() < 0 or offset.max() + CHUNK > own.size:
-            bad = int(offset[(offset < 0) | (offset + CHUNK > own.size)][0])
-            raise self._fault(f"{CHUNK} bytes at {own.describe(bad)}: the shared memory has {own.size} bytes ({named})", ins, warp, OutOfBounds)
+        addresses = wgmma.chunk_addresses(named, rows)
+        index = readable_chunks(self.memory, ins, Lanes(self.placement, np.array([warp]), np.array([0])), addresses, named)
         if self.memory.watch is not None:
-            self._show(ins, warp, offset + own.base)
-        index = (int(own.origin[warp, 0]) + offset) // CHUNK
-        states, proxy = own.view(8, CHUNK // 8)[1][index], self.memory.proxy
-        unread = (states != np.uint64(0xFFFF_FFFF_FFFF_FFFF)).any(axis=-1)
-        lane = Lanes(self.placement, np.array([warp]), np.array([0]))
-        for chunk in index[unread].tolist():
-            self.memory.require_span_valid(ins, lane, chunk * CHUNK, (chunk + 1) * CHUNK)
-        unseen = proxy.writer.reshape(-1, CHUNK)[index].any(axis=-1)
-        for chunk in index[unseen].tolist():
-            proxy.require(ins, lane, chunk * CHUNK, (chunk + 1) * CHUNK)
+            self._show(ins, warp, addresses)
         return index
 
     def _show(self, ins: Instruction, warp: int, addresses: np.ndarray) -> None:

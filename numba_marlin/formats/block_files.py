@@ -192,18 +192,18 @@ _INPUT, _INPUTS = frozenset({"input_scale"}), frozenset({"input_global_scale"})
 _E4M3 = {"weight_scale": "F8_E4M3"}
 MODELOPT_NVFP4 = register_stored(Fp4Format(
     "modelopt-nvfp4", "ModelOpt NVFP4", "https://github.com/NVIDIA/TensorRT-Model-Optimizer, modelopt/torch/export", ("weight", "weight_scale", "weight_scale_2"),
-    ("input_scale",), holds="BlockWeight", codes_of=_E4M3, codes="weight", factor="weight_scale_2", inputs="input_scale", factor_shape=(),
+    ("input_scale",), holds="BlockWeight", runs="FP4", codes_of=_E4M3, codes="weight", factor="weight_scale_2", inputs="input_scale", factor_shape=(),
     test_geometries=(Geometry(32, 8, 4, 16, scale_dtype="e4m3"), Geometry(64, 6, 4, 16, scale_dtype="e4m3", extras=_INPUT)),
 ))
 NVFP4 = register_stored(Fp4Format(
     "nvfp4-pack-quantized", "compressed-tensors NVFP4", "https://github.com/vllm-project/compressed-tensors, compressors/nvfp4",
-    ("weight_packed", "weight_scale", "weight_global_scale"), ("input_global_scale",), holds="BlockWeight", codes_of=_E4M3, factor="weight_global_scale",
+    ("weight_packed", "weight_scale", "weight_global_scale"), ("input_global_scale",), holds="BlockWeight", runs="FP4", codes_of=_E4M3, factor="weight_global_scale",
     inputs="input_global_scale", divides=True,
     test_geometries=(Geometry(32, 8, 4, 16, scale_dtype="e4m3"), Geometry(64, 6, 4, 16, scale_dtype="e4m3", extras=_INPUTS)),
 ))
 MXFP4 = register_stored(Fp4Format(
     "mxfp4-pack-quantized", "compressed-tensors MXFP4", "https://github.com/vllm-project/compressed-tensors, compressors/mxfp4", ("weight_packed", "weight_scale"),
-    holds="BlockWeight", scale_grid="e8m0", rows=32, test_geometries=(Geometry(32, 8, 4, 32, scale_dtype="e8m0"), Geometry(96, 5, 4, 32, scale_dtype="e8m0")),
+    holds="BlockWeight", runs="FP4", scale_grid="e8m0", rows=32, test_geometries=(Geometry(32, 8, 4, 32, scale_dtype="e8m0"), Geometry(96, 5, 4, 32, scale_dtype="e8m0")),
 ))
 FP8 = register_stored(Fp8Format(
     "fp8", "FP8 e4m3 (tensor, channel, block)", "https://github.com/vllm-project/vllm, quantization/fp8.py", ("weight", "weight_scale"), ("input_scale",), bits=(8,),

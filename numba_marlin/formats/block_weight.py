@@ -2,12 +2,12 @@
 
     W[i, j] = decode(codes[i, j]) * scale[i // rows, j // columns] * factor        factor = global_scale, or 1 / global_scale if it divides
 
-codes: uint8 [k, n] of number format ``grid`` ("e2m1" or "e4m3"). scales: [ceil(k / rows), ceil(n / columns)], of a float type, or uint8 codes of
+codes: uint8 [k, n] of number format ``grid`` ("e2m1", "e4m3" or "e5m2"). scales: [ceil(k / rows), ceil(n / columns)], of a float type, or uint8 codes of
 number format ``scale_grid`` ("e4m3" or "e8m0"). block: (rows, columns) that share a scale. global_scale: None or a float32 number. input_scale: what the
 file says about activations, kept as it is; ``input_divides`` says how. Checked when made: TypeError or ValueError naming value and rule. NaN among codes
 or scales is a ValueError.
 
-``quantize.dequantize`` gives its numbers. Kernels do not multiply these weights yet.
+``quantize.dequantize`` gives its numbers. Kernels multiply those of e2m1 in blocks of 16 or 32 rows of a column: ``fp4_marlin``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from numba_marlin.formats.small_floats import BITS, decode, table
 
-GRIDS = ("e2m1", "e4m3")
+GRIDS = ("e2m1", "e4m3", "e5m2")
 SCALE_GRIDS = (None, "e4m3", "e8m0")
 SCALE_TYPES = ("float32", "float16", "bfloat16")
 

@@ -23,6 +23,7 @@ import numpy as np
 from numba_marlin.formats import marlin
 from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.changes import LossError
+from numba_marlin.formats.fp4_marlin import MARLIN_FP4, PackedBlocks
 from numba_marlin.formats.streams import MarlinCodes, Plain
 from numba_marlin.formats.types import PackedWeight
 
@@ -164,6 +165,8 @@ class StoredFormat:
 
     def _accepted(self, weight, codec):
         """``weight`` as the kind that ``prepare`` takes."""
+        if isinstance(weight, PackedBlocks):
+            weight = MARLIN_FP4.unpack(weight)
         if isinstance(weight, PackedWeight) and not self.takes_packed(weight):
             weight = marlin.MARLIN.unwrap(codec.unpack(MarlinCodes(), weight.qweight, weight.bits)[:, : weight.n], weight)
         if isinstance(weight, BlockWeight) != (self.holds == "BlockWeight"):

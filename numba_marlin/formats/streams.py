@@ -1,8 +1,8 @@
 """How matrices of small codes lie in tensors of words: ``Stream``, ``MarlinCodes`` and ``MarlinZeros``, three answers to the same questions.
 
 A packing says, in closed form, where each bit is: ``place(k, n, bit, bits)`` -> (row, column, bit of the word) of the tensor, for integers or
-arrays of them. All else follows from it: ``shape``, ``pack`` (uint8 [k, n], each below 2**bits -> tensor) and ``unpack`` (its inverse). Words are
-int32 or uint8; bit 0 is the lowest. A matrix that does not fill whole words is a ValueError: the formats leave open what padding would hold.
+arrays of them. All else follows from it: ``shape``, ``pack`` (uint8 [k, n], each below 2**bits -> tensor) and ``unpack`` (its inverse); ``near(row, column, bits)`` bounds
+the search for who is in a word: (range of k, range of n), beyond the matrix too. Words are int32 or uint8; bit 0 is the lowest. A matrix that does not fill whole words is a ValueError: the formats leave open what padding would hold.
 What the rows are ("k") is up to the tensor: rows of the weight for codes, groups for zero points.
 
 The NumPy code here is the specification; ``hostloops.streams`` gives the same bytes, faster.
@@ -57,6 +57,13 @@ class Stream:
         address = bits * position + bit
         word, bit_of_word = address // self.word_bits, address % self.word_bits
         return (word, other, bit_of_word) if self.first == self.along else (other, word, bit_of_word)
+
+    def near(self, row: int, column: int, bits: int) -> tuple[range, range]:
+        word, other = (row, column) if self.first == self.along else (column, row)
+        step, first = len(self.order), word * self.word_bits // bits
+        last = (word * self.word_bits + self.word_bits - 1) // bits
+        numbers, others = range(first // step * step, (last // step + 1) * step), range(other, other + 1)
+        return (numbers, others) if self.along == "k" else (others, numbers)
 
     def shape(self, k: int, n: int, bits: int) -> tuple[int, int]:
         length, other = (k, n) if self.along == "k" else (n, k)
@@ -117,6 +124,10 @@ class MarlinCodes:
         word, code = position // order.codes_per_word, position % order.codes_per_word
         return k // BLOCK_K, n // BLOCK_N * order.block_words + word, bits * code + bit
 
+    def near(self, row: int, column: int, bits: int) -> tuple[range, range]:
+        block = column // code_order(bits).block_words
+        return range(row * BLOCK_K, (row + 1) * BLOCK_K), range(block * BLOCK_N, (block + 1) * BLOCK_N)
+
     def shape(self, k: int, n: int, bits: int) -> tuple[int, int]:
         if k % BLOCK_K or n % BLOCK_N:
             raise ValueError(f"k={k} and n={n} must be multiples of {BLOCK_K} and {BLOCK_N}: blocks of Marlin's layout")
@@ -140,6 +151,10 @@ class MarlinZeros:
         order = code_order(bits)
         position = n // BLOCK_N * BLOCK_N + np.argsort(order.zeros_perm)[n % BLOCK_N]
         return k, position // order.codes_per_word, bits * (position % order.codes_per_word) + bit
+
+    def near(self, row: int, column: int, bits: int) -> tuple[range, range]:
+        block = column * code_order(bits).codes_per_word // BLOCK_N
+        return range(row, row + 1), range(block * BLOCK_N, (block + 1) * BLOCK_N)
 
     def shape(self, k: int, n: int, bits: int) -> tuple[int, int]:
         if n % BLOCK_N:

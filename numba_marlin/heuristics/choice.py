@@ -13,7 +13,7 @@ from numba_marlin.heuristics.problem import Problem
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 
 FITTED_BANDWIDTH_PER_SM = 4.8e12 / 132  # bytes/s: of the H200 on which times were fitted
-TYPE_FIELDS = ("group_size", "dtype", "bits", "zeros", "scale_dtype", "bias")  # of a Problem
+TYPE_FIELDS = ("group_size", "dtype", "bits", "zeros", "scale_dtype", "bias", "codes")  # of a Problem
 
 
 @dataclass(frozen=True)

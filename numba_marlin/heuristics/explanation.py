@@ -32,12 +32,13 @@ class Explanation:
 
     def __str__(self) -> str:
         p, d = self.problem, self.device
-        groups = "one scale per column" if p.group_size == -1 else f"groups of {p.group_size}"
+        fp4 = p.codes != "integer"
+        groups = "one scale per column" if p.group_size == -1 else f"{'blocks' if fp4 else 'groups'} of {p.group_size}"
         groups += "".join(f", {text}" for text, there in ((f"zero points ({p.zeros})", p.has_zeros), ("a bias", p.bias)) if there)
-        groups += "" if (p.dtype, p.scale_dtype) == ("float16", "float16") else f"; {p.dtype}, scales {p.scale_dtype}"
+        groups += "" if p.dtype == "float16" and (fp4 or p.scale_dtype == "float16") else f"; {p.dtype}" + ("" if fp4 else f", scales {p.scale_dtype}")
         groups += "; the same bits for a row whatever m is" if p.batch_invariant else ""
         lines = [
-            f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], {p.bits}-bit weights, {groups}",
+            f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], {'FP4' if fp4 else f'{p.bits}-bit'} weights, {groups}",
             f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB shared memory a block ({d.source})",
             f"moves at least {p.least_bytes:,} bytes" + (f", in {p.least_bytes / d.bandwidth_bytes * 1e6:.3g} us if nothing else took time" if d.bandwidth_bytes else "") + " (modelled)",
         ]
@@ -66,7 +67,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
 def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types) -> Explanation:
     """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``.
 
-    types: dtype, bits, zeros, scale_dtype, bias and batch_invariant of the ``Problem``.
+    types: dtype, bits, zeros, scale_dtype, bias, batch_invariant and codes of the ``Problem``.
     """
     problem = Problem(m, n, k, group_size, **types)
     where = devices.device(device) if isinstance(device, str) else device

@@ -2,7 +2,7 @@
 
 The times are modelled: the launch, what each tile of the busiest block costs besides its steps, and the steps of k = 64 that it multiplies, each as long as its
 arrangement took on an H200 (132 multiprocessors, graphs of launches, weights not in L2). Fitted to m = 16 to 1024, 4096 x 4096 to 135168 x 33792,
-g = 128, 2026-11-22: 8% off on average, up to 40% for what nobody would choose.
+g = 128, 2026-11-22: 8% off on average, up to 40% for what nobody would choose. Block-scaled FP4 takes INT4's times: 5% off on average, 16% at most (experiments/06_nvfp4).
 
 What was seen: up to m = 64 neither the memory (a step of 256 columns is 0.26 us of it) nor the tensor cores are the limit. At 8192 x 57344 a launch took, of all /
 without dequantising / without multiplying: 79 / 62 / 58 us at m = 16, 89 / 69 / 60 at 32, 118 / 94 / 67 at 64: warps wait to be dispatched while wgmma uses the

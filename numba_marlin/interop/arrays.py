@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -225,10 +225,12 @@ def row_distance(array: ArrayView) -> int:
     return array.shape[1] if array.shape[0] == 1 else array.strides[0] // array.itemsize
 
 
-def empty_like(array: ArrayView, shape: tuple[int, ...]) -> object:
-    """A new array of ``shape``, of the same library and type and on the same device as ``array``."""
+def empty_like(array: ArrayView, shape: tuple[int, ...], dtype: str | None = None) -> object:
+    """A new array of ``shape``, of the same library and on the same device as ``array``, and of its type or that of the name ``dtype``."""
     if array.kind == "torch":
-        return array.owner.new_empty(shape)
+        return array.owner.new_empty(shape) if dtype is None else array.owner.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype))
+    if dtype is not None:
+        array = replace(array, dtype=float_type(dtype))
     if array.kind == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(array.device):

@@ -1,7 +1,7 @@
 """The decode kernel: small batches at the speed of the memory. ``C[m, n] = A[m, k] @ W[k, n]``, m from 1 to about 64.
 
 Parameters: raw addresses a [m, k] of ``dtype`` (rows ``a_stride`` elements apart, each 16-byte aligned), b int32 [k/16, n_packed * bits/2], scales
-[groups, n_packed] of ``scale_dtype`` and zeros (int32 [groups, n_packed * bits/32] or fp16 [groups, n_packed]) in Marlin's order, 16-byte aligned, bias [n]
+[groups, n_packed] of ``scale_dtype`` (of FP4: ``formats.fp4_marlin``, with factors) and zeros (int32 [groups, n_packed * bits/32] or fp16 [groups, n_packed]) in Marlin's order, 16-byte aligned, bias [n]
 and c [m, n] of ``dtype``, partials fp32 and locks int32 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. k is a
 multiple of 16, n of 8, n_packed is n completed to 64; with ``ragged=False`` k and n fill whole tiles.
 
@@ -44,7 +44,8 @@ def make(lang, config):
     share_out, leave_partial, count_in, add_parts = output.share_out, output.leave_partial, output.count_in, output.add_parts
     scale_columns, add_bias, write_result = output.scale_columns, output.add_bias, output.write_result
 
-    WARPS_N, CONSUMERS, grouped, promoted, ragged = config.warps_n, config.consumers, config.grouped, config.promoted, config.ragged
+    WARPS_N, CONSUMERS, promoted, ragged = config.warps_n, config.consumers, config.promoted, config.ragged
+    COLUMN_FACTORS, block_scaled = config.column_factors, config.block_scaled
     STAGE_BYTES, OWNERS, WHOLE, biased = config.stage_bytes, config.owners, config.whole, config.bias
     EXCHANGE_AT = config.stages * STAGE_BYTES
     BARRIERS_AT = config.shared_bytes - barrier_bytes(config.stages)
@@ -66,7 +67,7 @@ def make(lang, config):
                 if complete:
                     add_parts(own, partials, top, parts, tile[2], warps)
             if complete:
-                if not grouped:
+                if COLUMN_FACTORS:
                     scale_columns(own, scales, tile[0], problem[1], warps)
                 if biased:
                     add_bias(own, bias, tile[0], problem[6], warps)
@@ -103,7 +104,7 @@ def make(lang, config):
             finish_tile(acc, c, scales, bias, partials, locks, shared + uint32(EXCHANGE_AT), tile, top, bottom, warps, problem)
             position = uint32(position + tile[4])
 
-    def decode(a, b, c, scales, zeros, bias, partials, locks, m, n, k, a_stride):
+    def decode(a, b, c, scales, zeros, bias, partials, locks, m, n, k, a_stride, factors):
         shared = shared_base()
         barriers = shared + uint32(BARRIERS_AT)
         thread = ptx.tid_x()
@@ -121,7 +122,7 @@ def make(lang, config):
                 produce(a, b, scales, zeros, shared, barriers, position, end, problem)
         else:
             warps = (uint32(warp % uint32(WARPS_N)), uint32(warp // uint32(WARPS_N)), lane, warp)
-            consume(c, scales, bias, partials, locks, shared, barriers, position, end, units, warps, problem)
+            consume(c, factors if block_scaled else scales, bias, partials, locks, shared, barriers, position, end, units, warps, problem)
 
     return decode
 
@@ -131,7 +132,7 @@ KERNEL = KernelDefinition(
     summary="small batches: bulk copies by a producer warp, the transposed mma.sync, equal shares of k, sums in the workspace",
     config_type=DecodeConfig,
     parameters=(("a", "u64"), ("b", "u64"), ("c", "u64"), ("scales", "u64"), ("zeros", "u64"), ("bias", "u64"), ("partials", "u64"), ("locks", "u64"),
-                ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32")),
+                ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32"), ("factors", "u64")),
     make=make,
     threads=lambda config: config.threads,
     shared_bytes=lambda config: config.shared_bytes,
@@ -140,8 +141,8 @@ KERNEL = KernelDefinition(
     blocks_per_sm=lambda config: config.resident,
     dependent=lambda config: True,
     takes=Takes(dtypes=tuple((dtype, scales) for dtype in ("float16", "bfloat16") for scales in ("float16", "bfloat16")), bits=(4, 8),
-                zeros=(None, "integer", "float16"), bias=True, column_step=8, group_sizes=(-1, 32, 64, 128, 256)),
-    method=lambda config: "offset" if config.zeros == "float16" else "sums",
+                zeros=(None, "integer", "float16"), bias=True, column_step=8, group_sizes=(-1, 32, 64, 128, 256), fp4_groups=(16, 32)),
+    method=lambda config: "weights" if config.block_scaled else "offset" if config.zeros == "float16" else "sums",
     order_of_sums=lambda config: config.order_of_sums,
     waits=False,
     min_arch="sm_90",

@@ -1,11 +1,12 @@
 """The sizes of the decode kernel (``decode``): what can be chosen, and what follows from it. Pure."""
 from dataclasses import dataclass
 
-from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div
+from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div, check_codes
 from numba_marlin.kernels.pipeline import barrier_bytes
 
 COLUMNS = 64  # of C, to a consumer warp: the width of a Marlin block
 SCALE_BYTES = 128  # of a group's scales for 64 columns
+BLOCK_SCALE_BYTES = {1: 128, 2: 64}  # of FP4's for 64 columns and 32 rows, by k16 rows of a block
 ZERO_BYTES = {None: 0, "integer": 8, "float16": 128}  # of its zero points; integers: for each bit of a code
 VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
 X_PADDING = 16  # bytes that shift each row of activations by four banks: ldmatrix then touches every bank once
@@ -20,7 +21,8 @@ class DecodeConfig:
     stages: in the ring; group_blocks: k16 rows that share a scale, -1 for per-column scales; ragged: k may leave a stage and n a tile
     unfilled; blocks_per_sm: blocks of a launch on a multiprocessor; resident: blocks that it must have place for, more than that if those of the
     next launch are to copy weights meanwhile; whole: blocks share no tile; dtype: of a, c and bias; scale_dtype: of scales; bias: added at the end; bits: of
-    a code; zeros: None, "integer" (packed like codes) or "float16"."""
+    a code; zeros: None, "integer" (packed like codes) or "float16"; codes: "integer", or "e2m1" for block-scaled FP4, of groups of 16 or 32 (``formats.fp4_marlin``),
+    whose scale_dtype is "e5m3"."""
     batch: int = 8
     warps_n: int = 4
     warps_k: int = 2
@@ -36,6 +38,7 @@ class DecodeConfig:
     bias: bool = False
     bits: int = 4
     zeros: str | None = None
+    codes: str = "integer"
 
     def __post_init__(self):
         if self.batch not in BATCHES:
@@ -52,14 +55,11 @@ class DecodeConfig:
             raise ValueError(f"stage_k={self.stage_k} must be at least {32 * self.warps_k}: warps_k={self.warps_k}, and a warp loads activations 32 deep")
         if self.stages < 2:
             raise ValueError(f"stages={self.stages} must be at least 2: one is used while another fills")
-        if self.group_blocks not in (-1, 2, 4, 8, 16):
-            raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
+        check_codes(self)
         if not 1 <= self.blocks_per_sm <= self.resident <= 4:
             raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1 to resident={self.resident}, and that at most 4")
-        for name in ("dtype", "scale_dtype"):
-            if getattr(self, name) not in ("float16", "bfloat16"):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be float16 or bfloat16")
-        for name, allowed in (("bits", (4, 8)), ("zeros", tuple(ZERO_BYTES))):
+        scale_types = ("e5m3",) if self.block_scaled else ("float16", "bfloat16")
+        for name, allowed in (("dtype", ("float16", "bfloat16")), ("scale_dtype", scale_types), ("bits", (4, 8)), ("zeros", tuple(ZERO_BYTES))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
         if self.shared_bytes > self.shared_limit:
@@ -87,6 +87,25 @@ class DecodeConfig:
         return self.group_blocks != -1
 
     @property
+    def block_scaled(self):
+        return self.codes == "e2m1"
+
+    @property
+    def column_factors(self):
+        """Whether the sums of a column are multiplied by something of the column's."""
+        return self.block_scaled or not self.grouped
+
+    @property
+    def scale_blocks(self):
+        """k16 rows to a row of scales."""
+        return 2 if self.block_scaled else self.group_blocks
+
+    @property
+    def scale_bytes(self):
+        """Of a row of scales for 64 columns."""
+        return BLOCK_SCALE_BYTES[self.group_blocks] if self.block_scaled else SCALE_BYTES
+
+    @property
     def stage_rows(self):
         """k16 rows of a stage."""
         return self.stage_k // 16
@@ -98,7 +117,7 @@ class DecodeConfig:
     @property
     def rows_per_scale(self):
         """k16 rows that a warp multiplies before it scales their sum."""
-        return min(self.rows_per_warp, self.group_blocks) if self.grouped else self.rows_per_warp
+        return min(self.rows_per_warp, self.scale_blocks) if self.grouped else self.rows_per_warp
 
     @property
     def order_of_sums(self):
@@ -128,12 +147,18 @@ class DecodeConfig:
 
     @property
     def scale_rows(self):
-        """Groups of a stage; a stage that ends within a group has its scales all the same."""
-        return max(1, self.stage_rows // self.group_blocks) if self.grouped else 0
+        """Rows of scales of a stage; a stage that ends within a group has its scales all the same."""
+        return max(1, self.stage_rows // self.scale_blocks) if self.grouped else 0
 
     @property
     def scale_row_bytes(self):
-        return self.warps_n * SCALE_BYTES
+        """From a row of scales to the next: FP4's of 64 columns lie one behind the other."""
+        return self.scale_bytes if self.block_scaled else self.warps_n * self.scale_bytes
+
+    @property
+    def scale_warp_bytes(self):
+        """From the scales of 64 columns to those of the next."""
+        return self.scale_rows * self.scale_bytes if self.block_scaled else self.scale_bytes
 
     @property
     def scales_at(self):
@@ -157,7 +182,7 @@ class DecodeConfig:
     @property
     def zeros_at(self):
         """Where the zero points begin in a stage."""
-        return self.scales_at + self.scale_rows * self.scale_row_bytes
+        return self.scales_at + self.scale_rows * self.warps_n * self.scale_bytes
 
     @property
     def x_at(self):
@@ -167,7 +192,7 @@ class DecodeConfig:
     @property
     def promoted(self):
         """Whether sums of a few rows are worked on before they are added to the others: scaled, or rid of zero points."""
-        return self.grouped or self.zeros == "float16"
+        return self.grouped and not self.block_scaled or self.zeros == "float16"
 
     @property
     def stage_bytes(self):

@@ -13,10 +13,11 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     columns_of, rows_of, next_unit, tile_at = schedule.columns_of, schedule.rows_of, schedule.next_unit, schedule.tile_at
     producer_start, advance, wait_empty, expect, full = ring.producer_start, ring.advance, ring.wait_empty, ring.expect, ring.full
     BATCH, STAGES, STAGE_K, STAGE_ROWS, STAGE_BYTES = config.batch, config.stages, config.stage_k, config.stage_rows, config.stage_bytes
-    grouped, ragged, GROUP_BLOCKS = config.grouped, config.ragged, config.group_blocks
+    grouped, ragged, SCALE_BLOCKS, SCALE_COLUMN = config.grouped, config.ragged, config.scale_blocks, config.scale_bytes // COLUMNS
     WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = config.weight_row_bytes, config.scale_row_bytes, config.scale_rows, config.x_pitch
     SCALES_AT, X_AT, TILE_COLUMNS = config.scales_at, config.x_at, config.columns
     ZERO_ROW, ZERO_ROWS, ZEROS_AT, ZERO_BYTES = config.zero_row_bytes, config.zero_rows, config.zeros_at, config.zero_bytes
+    block_scaled, WARPS_N, SCALE_BYTES, WARP_SCALES = config.block_scaled, config.warps_n, config.scale_bytes, config.scale_warp_bytes
     COLUMN_BYTES = config.row_bytes // COLUMNS  # of weights, a column of 16 of k
 
     @lang.device
@@ -37,26 +38,33 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         column, row_first, k_unit = unit
         m, n_packed, k = problem[0], problem[1], problem[2]
         rows, columns = rows_of(k_unit, k), columns_of(column, n_packed)
-        groups = (rows + uint32(GROUP_BLOCKS - 1)) // uint32(GROUP_BLOCKS) if grouped else uint32(0)
+        groups = (rows + uint32(SCALE_BLOCKS - 1)) // uint32(SCALE_BLOCKS) if grouped else uint32(0)
         x_bytes = uint32(min(uint32(m - row_first), uint32(BATCH))) * rows * uint32(32)
         if ZERO_ROWS > 0:
             zero_groups, zero_row_bytes = groups if grouped else uint32(1), columns // uint32(COLUMNS) * uint32(ZERO_BYTES)
             x_bytes += zero_groups * zero_row_bytes
         stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
-        expect(barriers, place, columns * (rows * uint32(COLUMN_BYTES) + groups * uint32(2)) + x_bytes)
+        expect(barriers, place, columns * (rows * uint32(COLUMN_BYTES) + groups * uint32(SCALE_COLUMN)) + x_bytes)
         copy_weights(stage, b, unit, rows, columns, barrier, policy, problem)
-        if grouped:
-            pitch = uint64(n_packed) * uint64(2)
-            source = scales + uint64(k_unit * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)) * pitch + uint64(column * uint32(2 * TILE_COLUMNS))
+        if block_scaled:
+            pitch = uint64((k + uint32(31)) // uint32(32)) * uint64(SCALE_BYTES)
+            source = scales + uint64(column * uint32(WARPS_N)) * pitch + uint64(k_unit * uint32(STAGE_ROWS // SCALE_BLOCKS * SCALE_BYTES))
+            for block in range(WARPS_N):
+                if not ragged or uint32(block * COLUMNS) < columns:
+                    ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + block * WARP_SCALES), source, groups * uint32(SCALE_BYTES), barrier)
+                source += pitch
+        elif grouped:
+            pitch = uint64(n_packed) * uint64(SCALE_COLUMN)
+            source = scales + uint64(k_unit * uint32(STAGE_ROWS) // uint32(SCALE_BLOCKS)) * pitch + uint64(column * uint32(SCALE_COLUMN * TILE_COLUMNS))
             for group in range(SCALE_ROWS):
                 if not ragged or uint32(group) < groups:
-                    ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + group * SCALE_ROW), source, columns * uint32(2), barrier)
+                    ptx.cp_async_bulk_g2s(stage + uint32(SCALES_AT + group * SCALE_ROW), source, columns * uint32(SCALE_COLUMN), barrier)
                 source += pitch
         if ZERO_ROWS > 0:
             pitch = uint64(n_packed // uint32(COLUMNS)) * uint64(ZERO_BYTES)
             source = zeros + uint64(column * uint32(ZERO_ROW))
             if grouped:
-                source += uint64(k_unit * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)) * pitch
+                source += uint64(k_unit * uint32(STAGE_ROWS) // uint32(SCALE_BLOCKS)) * pitch
             for group in range(ZERO_ROWS):
                 if not ragged or uint32(group) < zero_groups:
                     ptx.cp_async_bulk_g2s(stage + uint32(ZEROS_AT + group * ZERO_ROW), source, zero_row_bytes, barrier)

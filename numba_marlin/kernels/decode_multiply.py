@@ -2,12 +2,11 @@
 
 ``multiply_verbs(lang, config, ring)`` -> namespace of device functions, and how long the local arrays are that they want. ``registers``: (sums, words,
 x, zeros, totals, upper_first): products that are not added to ``acc`` yet (``acc`` itself where nothing is done to them before), words of weights,
-fragments of x, zero points (``decode_weights``), minus the sums of x, and the lane's ``upper_first``.
+fragments of x, zero points (``decode_weights``) or scales of blocks (``decode_fp4``), minus the sums of x, and the lane's ``upper_first``.
 """
 from types import SimpleNamespace
 
-from numba_marlin.kernels.decode_config import SCALE_BYTES
-from numba_marlin.kernels.decode_weights import weight_verbs
+from numba_marlin.kernels import decode_fp4, decode_weights
 from numba_marlin.kernels.expand import pair
 
 
@@ -15,15 +14,19 @@ def multiply_verbs(lang, config, ring):
     cuda, ptx = lang.cuda, lang.ptx
     uint32, float32 = lang.uint32, lang.float32
     release = ring.release
-    weights = weight_verbs(lang, config)
-    fetch_words, zeros_of_group, fragment, upper_first = weights.fetch_words, weights.zeros_of_group, weights.fragment, weights.upper_first
+    block_scaled = config.block_scaled
+    weights = (decode_fp4 if block_scaled else decode_weights).weight_verbs(lang, config)
+    fetch_words, fragment, upper_first = weights.fetch_words, weights.fragment, weights.upper_first
+    zeros_of_group = None if block_scaled else weights.zeros_of_group
+    fetch_block_scales, turn_block_scales = (weights.fetch_block_scales, weights.turn_block_scales) if block_scaled else (None, None)
     multiply_accumulate = {"float16": ptx.mma_m16n8k16_f32_f16, "bfloat16": ptx.mma_m16n8k16_f32_bf16}[config.dtype]
     low_scale, high_scale = {"float16": (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high),
-                             "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high)}[config.scale_dtype]
+                             "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high)}.get(config.scale_dtype, (None, None))
     low_zero, high_zero = ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high
 
     BATCH_BLOCKS, STAGE_ROWS, ROWS_PER_WARP, ROWS_PER_SCALE = config.batch_blocks, config.stage_rows, config.rows_per_warp, config.rows_per_scale
-    grouped, promoted, ragged, GROUP_BLOCKS = config.grouped, config.promoted, config.ragged, config.group_blocks
+    grouped, promoted, ragged, SCALE_BLOCKS = config.grouped, config.promoted, config.ragged, config.scale_blocks
+    SCALE_BYTES, WARP_SCALES = config.scale_bytes, config.scale_warp_bytes
     integer_zeros, float_zeros = config.zeros == "integer", config.zeros == "float16"
     WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = config.weight_row_bytes, config.scale_row_bytes, config.scale_rows, config.x_pitch
     SCALES_AT, ZEROS_AT, X_AT, ROW_BYTES, ZERO_ROW, ZERO_BYTES = (config.scales_at, config.zeros_at, config.x_at, config.row_bytes, config.zero_row_bytes,
@@ -45,13 +48,13 @@ def multiply_verbs(lang, config, ring):
         were never copied: the last one that was stands in for them, and the columns of the product that it spoils are never written."""
         warp_n, warp_k, lane, warp = place
         row_of_warp = warp_k * uint32(ROWS_PER_WARP)
-        group = row_of_warp // uint32(GROUP_BLOCKS) if SCALE_ROWS > 1 else uint32(0)
+        group = row_of_warp // uint32(SCALE_BLOCKS) if SCALE_ROWS > 1 else uint32(0)
         offsets[WEIGHTS] = row_of_warp * uint32(WEIGHT_ROW) + warp_n * uint32(ROW_BYTES) + lane * uint32(ROW_BYTES // 32)
         if ROW_WORDS == 8:
             half = uint32(16) if upper_first(lane) else uint32(0)
             offsets[SECOND_HALF] = offsets[WEIGHTS] + (uint32(16) - half)
             offsets[WEIGHTS] += half
-        offsets[SCALES] = uint32(SCALES_AT) + group * uint32(SCALE_ROW) + warp_n * uint32(SCALE_BYTES) + lane // uint32(4) * uint32(16)
+        offsets[SCALES] = uint32(SCALES_AT) + group * uint32(SCALE_ROW) + warp_n * uint32(WARP_SCALES) + lane // uint32(4) * uint32(SCALE_BYTES // 8)
         if ZERO_BYTES > 0:
             offsets[ZEROS] = uint32(ZEROS_AT) + group * uint32(ZERO_ROW) + warp_n * uint32(ZERO_BYTES) + lane // uint32(4) * uint32(ZERO_BYTES // 8)
         for b in range(BATCH_BLOCKS):
@@ -69,6 +72,8 @@ def multiply_verbs(lang, config, ring):
             d = ptx.ldmatrix_x4(pointers[X + b] + uint32(64 * number))
             for r in range(4):
                 x[X_WORDS * b + 4 * half + r] = d[r]
+        if block_scaled:
+            fetch_block_scales(registers[3], half, pointers[SCALES] + uint32(SCALE_ROW * number))
 
     @lang.device
     def fetch_row(registers, pointers, row):
@@ -80,12 +85,13 @@ def multiply_verbs(lang, config, ring):
             x[X_WORDS * b], x[X_WORDS * b + 1] = d[0], d[1]
 
     def multiply_row(first):
-        """Verb: one k16 row, four blocks of 16 columns each, times all rows of x. The first product of a sum has nothing to be added to."""
+        """Verb: one k16 row, four blocks of 16 columns each, times all rows of x. The first product of a sum has nothing to be added to. of_pair: which row of
+        its pair it is; so is ``row``, where pairs are held."""
         @lang.device
-        def multiply(registers, half, row):
+        def multiply(registers, half, row, of_pair):
             sums, words, x, zeros, totals, upper_first = registers
             for j in range(4):
-                w = fragment(words, ROW_WORDS * (2 * half + row), j, zeros, upper_first)
+                w = fragment(words, ROW_WORDS * (2 * half + row), j, zeros, upper_first, half, of_pair)
                 for b in range(BATCH_BLOCKS):
                     o, at = 4 * (BATCH_BLOCKS * j + b), X_WORDS * b + 4 * half + 2 * row
                     addend = (float32(0), float32(0), float32(0), float32(0)) if first else (sums[o], sums[o + 1], sums[o + 2], sums[o + 3])
@@ -184,15 +190,17 @@ def multiply_verbs(lang, config, ring):
                     fetch_pair(registers, 1 - half, pointers, number + 1)
                 else:
                     done_with_stage(barriers, place, lane)
-                multiply_even(registers, half, 0)
-                multiply_next(registers, half, 1)
+                multiply_even(registers, half, 0, 0)
+                multiply_next(registers, half, 1, 1)
             else:
+                if block_scaled:
+                    fetch_block_scales(registers[3], 0, pointers[SCALES] + uint32(SCALE_ROW * number))
                 fetch_row(registers, pointers, uint32(2 * number))
-                multiply_even(registers, 0, 0)
+                multiply_even(registers, 0, 0, 0)
                 fetch_row(registers, pointers, uint32(2 * number + 1))
                 if last and not late:
                     done_with_stage(barriers, place, lane)
-                multiply_next(registers, 0, 0)
+                multiply_next(registers, 0, 0, 1)
                 if group_ends and late:
                     s, z = fetch_scales(pointers, uint32(group)), fetch_float_zeros(pointers, uint32(group))
                 if last and late:
@@ -213,7 +221,10 @@ def multiply_verbs(lang, config, ring):
             group = row // uint32(ROWS_PER_SCALE)
             fetch_integer_zeros(registers, pointers, group)
             fetch_row(registers, pointers, row)
-            multiply_first(registers, 0, 0)
+            if block_scaled:
+                fetch_block_scales(registers[3], 0, pointers[SCALES] + row // uint32(2) * uint32(SCALE_ROW))
+                turn_block_scales(registers[3], row)
+            multiply_first(registers, 0, 0, 0)
             if promoted:
                 promote(acc, registers, fetch_scales(pointers, group), fetch_float_zeros(pointers, group))
             row = uint32(row + uint32(1))

@@ -23,7 +23,7 @@ def output_verbs(lang, config):
     PARTIAL_BYTES, WARP_BYTES = config.partial_bytes, VECTORS * VECTOR_BYTES
     PARTS_AT_ONCE = max(1, LOADS_IN_FLIGHT // VECTORS)
     PARTS_FLOATS = PARTS_AT_ONCE * VECTORS * 4
-    scale_of_low, bias_of_low = ({"float16": ptx.cvt_f32_f16_low, "bfloat16": ptx.cvt_f32_bf16_low}[dtype] for dtype in (config.scale_dtype, config.dtype))
+    scale_of_low, bias_of_low = ({"float16": ptx.cvt_f32_f16_low, "bfloat16": ptx.cvt_f32_bf16_low}.get(dtype) for dtype in (config.scale_dtype, config.dtype))
     pair_of = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
     FULL_MASK = 0xFFFFFFFF
     FIRST_BARRIER = 1  # of the named ones; 0 is syncthreads
@@ -135,6 +135,21 @@ def output_verbs(lang, config):
                         own[o + 1] *= scale
 
     @lang.device
+    def multiply_columns(own, factors, column, n_packed, place):
+        """Factors of columns, float32: those of columns g and g + 8 of 16 side by side."""
+        own_column = first_column(column, place)
+        for j in range(J_OWN):
+            at = uint32(own_column + uint32(16 * j))
+            if at < n_packed:
+                factor = ptx.ld_global_v2_f32(factors + uint64(at // uint32(16) * uint32(16) + at % uint32(16) * uint32(2)) * uint64(4))
+                for b in range(BATCH_BLOCKS):
+                    o = 4 * (BATCH_BLOCKS * j + b)
+                    own[o] *= factor[0]
+                    own[o + 1] *= factor[0]
+                    own[o + 2] *= factor[1]
+                    own[o + 3] *= factor[1]
+
+    @lang.device
     def add_bias(own, bias, column, n, place):
         own_column = first_column(column, place)
         for j in range(J_OWN):
@@ -163,5 +178,5 @@ def output_verbs(lang, config):
                     if uint32(row + uint32(1)) < rows:
                         ptx.st_global_b16(address + uint64(n) * uint64(2), uint16(word >> uint32(16)))
 
-    return SimpleNamespace(share_out=share_out, leave_partial=leave_partial, count_in=count_in, add_parts=add_parts, scale_columns=scale_columns, add_bias=add_bias,
-                           write_result=write_result)
+    return SimpleNamespace(share_out=share_out, leave_partial=leave_partial, count_in=count_in, add_parts=add_parts,
+                           scale_columns=multiply_columns if config.block_scaled else scale_columns, add_bias=add_bias, write_result=write_result)

@@ -126,14 +126,14 @@ def weight_verbs(lang, config):
     minus_zeros = {("float16", 4): float16_nibbles, ("bfloat16", 4): bfloat16_nibbles, ("float16", 8): float16_bytes, ("bfloat16", 8): bfloat16_bytes}[DTYPE, BITS]
 
     @lang.device
-    def nibble_fragment(words, at, j, zeros, upper_first):
-        """Column block j of a k16 row whose words begin at `at`, as the A fragment of the transposed product."""
+    def nibble_fragment(words, at, j, zeros, upper_first, half, of_pair):
+        """Column block j of a k16 row whose words begin at `at`, as the A fragment of the transposed product. half, of_pair: see ``decode_fp4``."""
         word = words[at + j]
         w = minus_zeros(word, zeros, column(j, 0), column(j, 1)) if integers else expand_symmetric(word)
         return w[0], w[2], w[1], w[3]
 
     @lang.device
-    def byte_fragment(words, at, j, zeros, upper_first):
+    def byte_fragment(words, at, j, zeros, upper_first, half, of_pair):
         """The same of two words, the second being that of the upper 8 columns."""
         one, other = at + 2 * j, at + (2 * j + 4) % 8
         low_word, high_word = (words[other] if upper_first else words[one]), (words[other + 1] if upper_first else words[one + 1])

@@ -38,26 +38,31 @@ PARAMETER_TYPES = ("u64", "i32", "tensormap")
 class Takes:
     """The problems that a kernel takes, whatever the configuration; the defaults are those of the published Marlin. dtypes: pairs of the types of
     activations (and results) and of scales; bits of a code; zeros: kinds of zero points (``formats.types.ZEROS_KINDS``); bias: whether one
-    may be added; column_step: what n must be a multiple of; group_sizes: None for -1 and any multiple of 16."""
+    may be added; column_step: what n must be a multiple of; group_sizes: None for -1 and any multiple of 16; fp4_groups: of block-scaled FP4, whose scales have one type."""
     dtypes: tuple[tuple[str, str], ...] = (("float16", "float16"),)
     bits: tuple[int, ...] = (4,)
     zeros: tuple[str | None, ...] = (None,)
     bias: bool = False
     column_step: int = 64
     group_sizes: tuple[int, ...] | None = (-1, 32, 64, 128)
+    fp4_groups: tuple[int, ...] = ()
 
     def refusals(self, problem) -> tuple[str, ...]:
         """What of ``problem`` (a ``heuristics.Problem``) the kernel does not take, a phrase each; empty if it takes all of it."""
         found = []
-        if (problem.dtype, problem.scale_dtype) not in self.dtypes:
+        fp4 = problem.codes != "integer"
+        if fp4 and not self.fp4_groups:
+            found.append(f"codes={problem.codes}")
+        elif problem.dtype not in {dtype for dtype, _ in self.dtypes} if fp4 else (problem.dtype, problem.scale_dtype) not in self.dtypes:
             found.append(f"dtype={problem.dtype} with scale_dtype={problem.scale_dtype}")
         found += [f"{name}={value}" for name, value, allowed in (("bits", problem.bits, self.bits), ("zeros", problem.zeros, self.zeros)) if value not in allowed]
         if problem.bias and not self.bias:
             found.append("a bias")
         if problem.n % self.column_step:
             found.append(f"n={problem.n}, which must be a multiple of {self.column_step}")
-        if self.group_sizes is not None and problem.group_size not in self.group_sizes:
-            found.append(f"group_size={problem.group_size}, which must be one of {self.group_sizes}")
+        group_sizes = (self.fp4_groups or None) if fp4 else self.group_sizes
+        if group_sizes is not None and problem.group_size not in group_sizes:
+            found.append(f"group_size={problem.group_size}, which must be one of {group_sizes}")
         return tuple(found)
 
 
@@ -122,6 +127,21 @@ class KernelDefinition:
 
 class TooMuchSharedMemory(ValueError):
     """A configuration that is right but for the shared memory of a block: fewer stages may fit."""
+
+
+CODES = ("integer", "e2m1")
+
+
+def check_codes(config) -> None:
+    """ValueError unless the fields codes, group_blocks, bits and zeros of a configuration go together."""
+    if config.codes not in CODES:
+        raise ValueError(f"codes={config.codes!r} must be one of {CODES}")
+    if config.codes == "integer":
+        if config.group_blocks not in (-1, 2, 4, 8, 16):
+            raise ValueError(f"group_blocks={config.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
+    elif config.group_blocks not in (1, 2) or config.bits != 4 or config.zeros is not None:
+        raise ValueError(f"codes='e2m1' with group_blocks={config.group_blocks}, bits={config.bits} and zeros={config.zeros} must have group_blocks 1 or 2 "
+                         "(blocks of 16, 32), 4 bits and no zero points")
 
 
 def ceil_div(value: int, divisor: int) -> int:

@@ -34,6 +34,37 @@ def map_each(lang, width, piece, verb, stride=0, number=None):
     return both
 
 
+def numbered(lang, width, piece, verb_of, first=0):
+    """-> device function (values, where) that returns the tuples of verb_of(i)(piece i of values, where), put together: each piece has a verb of its own."""
+    if width == piece:
+        return verb_of(first)
+    pieces = (width // piece + 1) // 2
+    half = pieces * piece
+    before, behind = numbered(lang, half, piece, verb_of, first), numbered(lang, width - half, piece, verb_of, first + pieces)
+
+    @lang.device
+    def both(values, where):
+        return before(values[:half], where) + behind(values[half:], where)
+
+    return both
+
+
+def numbered_each(lang, width, piece, verb_of, first=0):
+    """``numbered`` for verbs that return nothing."""
+    if width == piece:
+        return verb_of(first)
+    pieces = (width // piece + 1) // 2
+    half = pieces * piece
+    before, behind = numbered_each(lang, half, piece, verb_of, first), numbered_each(lang, width - half, piece, verb_of, first + pieces)
+
+    @lang.device
+    def both(values, where):
+        before(values[:half], where)
+        behind(values[half:], where)
+
+    return both
+
+
 def together(lang, width, piece, verb):
     """-> device function (left, right, where) that returns the tuples of verb(piece of left, piece of right, where), put together."""
     if width == piece:

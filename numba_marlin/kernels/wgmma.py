@@ -2,7 +2,7 @@
 
 ``C[m, n] = A[m, k] @ W[k, n]``; parameters: tensor maps (``tensor_maps``) of a [m, k], its rows a_stride elements apart and 16-byte aligned, of c [m, n], and
 in Marlin's order of b int32 [k/16, n_packed bits/2], scales [groups, n_packed], and zeros int32 [groups, n_packed bits/32] or float16 [groups, n_packed] (of
-the scales again, if there are none), n_packed = n completed to 64; c and scales once more as addresses; bias [n]; partials fp32 and locks int32
+the scales again, if there are none), n_packed = n completed to 64 (of FP4: ``formats.fp4_marlin``, with factors); c and scales once more as addresses; bias [n]; partials fp32 and locks int32
 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. m any, k a multiple of 16, n of 8.
 
 Why it works without a relayout: ``wgmma`` takes its first operand from registers, 16 rows a warp. Word j of a lane's 16-byte vector, dequantised and
@@ -35,7 +35,7 @@ def make(lang, config):
     ptx, uint32 = lang.ptx, lang.uint32
     shared_base = lang.shared_base
     WARPGROUPS, CONSUMERS, CLUSTER, WORDS, N_BLOCKS = config.warpgroups, config.consumers, config.cluster, config.words, config.tile_n // 64
-    BARRIERS, C_SHARED, FLAGS = config.barriers_shared, config.c_shared, config.flags_shared
+    BARRIERS, C_SHARED, FLAGS, block_scaled = config.barriers_shared, config.c_shared, config.flags_shared, config.block_scaled
     pipeline = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * WARPGROUPS)
     initialise, producer_start, consumer_start = pipeline.initialise, pipeline.producer_start, pipeline.consumer_start
     schedule = schedule_verbs(lang, config)
@@ -96,7 +96,7 @@ def make(lang, config):
         drain(lane_place)
         close_exchange(shared, turn)
 
-    def kernel(a_map, b_map, s_map, c_map, c, scales, zeros, bias, partials, locks, m, n, k, a_stride, z_map):
+    def kernel(a_map, b_map, s_map, c_map, c, scales, zeros, bias, partials, locks, m, n, k, a_stride, z_map, factors):
         sizes = (uint32(m), uint32(n), uint32(k))
         shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
         if ptx.tid_x() == uint32(0):
@@ -111,7 +111,7 @@ def make(lang, config):
         else:
             if MOVE_REGISTERS:
                 take_registers()
-            consume(shared, c, c_map, scales, bias, partials, locks, sizes)
+            consume(shared, c, c_map, factors if block_scaled else scales, bias, partials, locks, sizes)
 
     return kernel
 
@@ -119,9 +119,12 @@ def make(lang, config):
 def tensor_maps(config, m, n, k, a_stride):
     """x in boxes of a tile's rows by one swizzle row; weights, 8 bytes for 4 bits a column and k16 row, scales and zero points in boxes of a stage by the
     tile's columns, or half of them; c in boxes of a tile's rows by one warp's columns."""
-    columns, n_packed, groups = 16 * config.words, ceil_div(n, 64) * 64, ceil_div(k, 16 * config.group_blocks) if config.grouped else 1
+    columns, n_packed, groups = 16 * config.words, ceil_div(n, 64) * 64, ceil_div(k, 16 * config.scale_blocks) if config.grouped else 1
     numbers, rows = config.bits // 4, config.groups_per_stage
     scales = TensorMap(config.dtype, (groups, n_packed), (2 * n_packed, 2), (rows, config.tile_n), 0, 128)
+    if config.block_scaled:
+        words_of_scales = groups * config.scale_words
+        scales = TensorMap("int32", (n_packed // 64, words_of_scales), (4 * words_of_scales, 4), (config.tile_n // 64, rows * config.scale_words), 0, 128)
     words = 32 // config.bits
     zeros = {
         None: ("scales", scales),  # a map must be passed, nobody reads it
@@ -142,7 +145,7 @@ KERNEL = KernelDefinition(
     summary="the Hopper kernel for larger batches: TMA, wgmma with weights from registers, tiles shared along k",
     config_type=WgmmaConfig,
     parameters=(("a_map", "tensormap"), ("b_map", "tensormap"), ("s_map", "tensormap"), ("c_map", "tensormap"), ("c", "u64"), ("scales", "u64"),
-                ("zeros", "u64"), ("bias", "u64"), ("partials", "u64"), ("locks", "u64"), ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32"), ("z_map", "tensormap")),
+                ("zeros", "u64"), ("bias", "u64"), ("partials", "u64"), ("locks", "u64"), ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32"), ("z_map", "tensormap"), ("factors", "u64")),
     make=make,
     threads=lambda config: config.threads,
     shared_bytes=lambda config: config.shared_bytes,
@@ -150,7 +153,7 @@ KERNEL = KernelDefinition(
     workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
     tensor_maps=tensor_maps,
     takes=Takes(dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")), bits=(4, 8), zeros=(None, "integer", "float16"), bias=True, column_step=8,
-                group_sizes=(-1, 32, 64, 128, 256)),
+                group_sizes=(-1, 32, 64, 128, 256), fp4_groups=(16, 32)),
     method=lambda config: "weights" if config.scales_weights else "sums",
     waits=False,
     cluster=lambda config: config.cluster,

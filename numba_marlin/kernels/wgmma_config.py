@@ -1,7 +1,7 @@
 """The sizes of the Hopper kernel (``wgmma``): what can be chosen, and what follows from it. Pure."""
 from dataclasses import dataclass
 
-from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div
+from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div, check_codes
 from numba_marlin.kernels.pipeline import barrier_bytes
 
 STAGE_K = 64  # one row of the 128-byte swizzle
@@ -19,7 +19,8 @@ PARTS = (2, 3, 4, 6, 8)  # that a tile may have
 class WgmmaConfig:
     """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers
     that take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or
-    "float16"; scaling: what scales of groups multiply, "weights" or "sums" of their products, in fp32; bias: added at the end. cluster: blocks that share
+    "float16"; scaling: what scales of groups multiply, "weights" or "sums" of their products, in fp32; bias: added at the end; codes: "integer", or "e2m1" for
+    block-scaled FP4, of groups of 16 or 32 (``formats.fp4_marlin``). cluster: blocks that share
     each tile along k, and add up through each other's shared memory. parts: blocks that share each tile along k, and add up through the workspace.
 
     stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
@@ -39,6 +40,7 @@ class WgmmaConfig:
     bits: int = 4
     zeros: str | None = None
     scaling: str = "weights"
+    codes: str = "integer"
 
     def __post_init__(self):
         if self.tile_m % 16 or not 16 <= self.tile_m <= 256:
@@ -47,8 +49,7 @@ class WgmmaConfig:
             raise ValueError(f"tile_n={self.tile_n} must be 64, 128 or 256")
         if self.warpgroups not in (1, 2) or self.tile_n < 64 * self.warpgroups:
             raise ValueError(f"warpgroups={self.warpgroups} must be 1 or 2, with 64 of the tile_n={self.tile_n} columns at least for each")
-        if self.group_blocks not in (-1, 2, 4, 8, 16):
-            raise ValueError(f"group_blocks={self.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
+        check_codes(self)
         if self.words * self.tile_m > 256:
             raise ValueError(f"tile_m={self.tile_m} with {self.words} words a warp takes {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most")
         if self.dtype not in ("float16", "bfloat16"):
@@ -82,6 +83,15 @@ class WgmmaConfig:
         return self.group_blocks != -1
 
     @property
+    def block_scaled(self):
+        return self.codes == "e2m1"
+
+    @property
+    def scale_blocks(self):
+        """k16 rows to a row of scales."""
+        return 2 if self.block_scaled else self.group_blocks
+
+    @property
     def scales_sums(self):
         """Whether the sums of a group are scaled, before they are added to the others."""
         return self.scaling == "sums"
@@ -104,7 +114,7 @@ class WgmmaConfig:
     @property
     def column_factors(self):
         """Whether the sums of a column are scaled, or a bias added, before they leave."""
-        return self.bias or self.scales_columns
+        return self.bias or self.scales_columns or self.block_scaled
 
     @property
     def order_of_sums(self):
@@ -171,11 +181,16 @@ class WgmmaConfig:
 
     @property
     def groups_per_stage(self):
-        return max(1, STAGE_ROWS // self.group_blocks) if self.grouped else 1
+        return max(1, STAGE_ROWS // self.scale_blocks) if self.grouped else 1
+
+    @property
+    def scale_words(self):
+        """Of FP4, for 32 rows and 64 columns."""
+        return 32 // self.group_blocks if self.block_scaled else 0
 
     @property
     def s_row_bytes(self):
-        return self.tile_n * 2
+        return self.tile_n // 64 * 4 * self.scale_words if self.block_scaled else self.tile_n * 2
 
     @property
     def s_rows(self):

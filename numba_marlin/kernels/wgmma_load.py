@@ -21,7 +21,8 @@ def load_verbs(lang, config, pipeline, copy_weights=None):
     corner = schedule_verbs(lang, config).corner
     wait_empty, expect, full, advance = pipeline.wait_empty, pipeline.expect, pipeline.full, pipeline.advance
     STAGES, STAGE, W_SHARED, S_SHARED, Z_SHARED = config.stages, config.stage_bytes, config.x_stage_bytes, config.s_shared, config.z_shared
-    BYTES, TILE_M, grouped, GROUP_BLOCKS = config.copied_bytes, config.tile_m, config.grouped, config.group_blocks
+    BYTES, TILE_M, grouped, SCALE_BLOCKS, SCALE_WORDS, block_scaled = (config.copied_bytes, config.tile_m, config.grouped, config.scale_blocks, config.scale_words,
+                                                                          config.block_scaled)
     COLUMNS_PER_ZERO = 32 // config.bits if config.zeros == "integer" else 1  # columns of a number that zero points are copied in
     scaled, zeroed = not config.scales_columns, config.zeros is not None
     BOXES, BOX_BYTES, BOX_COLUMNS, NUMBERS = config.w_boxes, config.w_box_bytes, config.w_box_columns, config.bits // 4  # of 8 bytes, a column
@@ -46,8 +47,10 @@ def load_verbs(lang, config, pipeline, copy_weights=None):
         barrier = full(barriers, place)
         expect(barriers, place, uint32(BYTES))
         copy_weights(target + uint32(W_SHARED), b_map, column, step, barrier, policy, sizes)
-        group = int32(step * uint32(STAGE_ROWS) // uint32(GROUP_BLOCKS)) if grouped else int32(0)
-        if scaled:
+        group = int32(step * uint32(STAGE_ROWS) // uint32(SCALE_BLOCKS)) if grouped else int32(0)
+        if block_scaled:
+            ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(S_SHARED), s_map, int32(group * int32(SCALE_WORDS)), int32(column // uint32(64)), barrier)
+        elif scaled:
             ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(S_SHARED), s_map, int32(column), group, barrier)
         if zeroed:
             ptx.cp_async_bulk_tensor_2d_g2s(target + uint32(Z_SHARED), z_map, int32(column // uint32(COLUMNS_PER_ZERO)), group, barrier)

@@ -86,7 +86,7 @@ def tensor_verbs(lang, config, pipeline):
             keep_weights(last, uint32(0))
             if leader and begun:
                 release(barriers, before)
-            a1 = spread(w1, f0, uint32(0))
+            a1 = spread(w1, f0, uint32(1))
             sums = start(sums, a1, descriptor + uint64(ROW_DESCRIPTORS), uint32(1))
             wait_for_last_but_one()
             keep_weights(a0, uint32(0))
@@ -94,7 +94,7 @@ def tensor_verbs(lang, config, pipeline):
             sums = start(sums, a2, descriptor + uint64(2 * ROW_DESCRIPTORS), uint32(1))
             wait_for_last_but_one()
             keep_weights(a1, uint32(0))
-            last = spread(w3, f2, uint32(0))
+            last = spread(w3, f2, uint32(1))
             sums = start(sums, last, descriptor + uint64(3 * ROW_DESCRIPTORS), uint32(1))
             wait_for_last_but_one()
             keep_weights(a2, uint32(0))

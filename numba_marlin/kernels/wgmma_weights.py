@@ -9,6 +9,7 @@ Lanes of 8-bit codes are 32 bytes apart, so that their 16-byte loads touch each 
 """
 from types import SimpleNamespace
 
+from numba_marlin.kernels import wgmma_fp4
 from numba_marlin.kernels.expand import expand_verbs
 from numba_marlin.kernels.tuples import for_each, repeat, together
 
@@ -16,16 +17,21 @@ from numba_marlin.kernels.tuples import for_each, repeat, together
 def weight_verbs(lang, config):
     """-> namespace of device functions: ``own_words(lane_place)``: where a lane's words begin in a row of a stage; ``load_words(address)``;
     ``no_scales()`` and ``load_scales(stage, row, lane_place) -> scales``;
-    ``load_factors(stage, row, lane_place) -> factors`` of weights of the group that a k16 row of the stage belongs to; ``spread(words, factors, 0) -> fragments``;
+    ``load_factors(stage, row, lane_place) -> factors`` of weights of the group that a k16 row of the stage belongs to; ``spread(words, factors, row) -> fragments``, row: the k16 row, 0 or 1, of the two that these factors are for at least;
     ``no_fragments()`` and ``keep_fragments(fragments, 0)``, which keeps them in their registers until there."""
     ptx, uint32 = lang.ptx, lang.uint32
     dtype, bits, zeros, WORDS = config.dtype, config.bits, config.zeros, config.words
     expand, expand_zeros = expand_verbs(lang, dtype, bits, origin=1 << (bits - 1) if zeros is None else 0), expand_verbs(lang, dtype, bits, origin=0)
+    block_scaled = config.block_scaled
+    if block_scaled:
+        blocks = wgmma_fp4.block_verbs(lang, config)
+        expand, load_block_scales, pair_of_row = blocks.expand, blocks.load_scales, blocks.pair_of_row
     times = {"float16": ptx.mul_f16x2, "bfloat16": ptx.mul_bf16x2}[dtype]
     scaled, zeroed, grouped, floating = config.scales_weights, zeros is not None, config.grouped, zeros == "float16"
-    GROUP_ROWS = config.group_blocks if grouped else 4
+    GROUP_ROWS = config.scale_blocks if grouped else 4
     BLOCK, BOX, BLOCKS_PER_BOX, BOXES = config.block_bytes, config.w_box_bytes, config.w_box_columns // 64, config.w_boxes
-    W_SHARED, S_SHARED, S_ROW, Z_SHARED, Z_ROW = config.x_stage_bytes, config.s_shared, config.s_row_bytes, config.z_shared, config.z_row_bytes
+    W_SHARED, S_SHARED, Z_SHARED, Z_ROW = config.x_stage_bytes, config.s_shared, config.z_shared, config.z_row_bytes
+    S_ROW = 4 * config.scale_words if block_scaled else config.s_row_bytes
     keep_fragment = ptx.keep_u32(width=4)
     load_one, load_two, load_four = ptx.ld_shared_b32, ptx.ld_shared_v2_b32, ptx.ld_shared_v4_b32
 
@@ -79,6 +85,8 @@ def weight_verbs(lang, config):
     @lang.device
     def load_scales(stage, row, lane_place):
         address = stage + uint32(S_SHARED + row // GROUP_ROWS * S_ROW)
+        if block_scaled:
+            return load_block_scales(address, lane_place)
         if grouped:
             return numbers_of_group(address, lane_place)
         g = uint32(lane_place[4] // uint32(4))
@@ -137,7 +145,8 @@ def weight_verbs(lang, config):
             low_point, high_point = low_zero(factors[0][1]), high_zero(factors[0][1])
             d0, d1, d2, d3 = less(d0, low_point), less(d1, low_point), less(d2, high_point), less(d3, high_point)
         if scaled:
-            low, high = ptx.both_low_f16x2(factors[0][0]), ptx.both_high_f16x2(factors[0][0])
+            pair = pair_of_row(factors[0][0], where) if block_scaled else factors[0][0]
+            low, high = ptx.both_low_f16x2(pair), ptx.both_high_f16x2(pair)
             return ((times(d0, low), times(d2, high), times(d1, low), times(d3, high)),)
         return ((d0, d2, d1, d3),)
 

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.formats import PackedWeight, QuantizedWeight, find_format
-from numba_marlin.formats.block_weight import BlockWeight
+from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats.block_scaled import BlockScaled, to_weight
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.formats.small_floats import decode
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def as_quantized(weight: QuantizedWeight | PackedWeight) -> QuantizedWeight:
-    """The plain form of either form of a weight."""
-    if isinstance(weight, QuantizedWeight):
+def as_quantized(weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
+    """The plain form of any form of a weight."""
+    if isinstance(weight, (QuantizedWeight, BlockWeight)):
         return weight
-    if isinstance(weight, PackedWeight):
+    if isinstance(weight, (PackedWeight, PackedBlocks)):
         return find_format(weight.layout).unpack(weight)
-    raise TypeError(f"weight is a {type(weight).__name__}, must be a QuantizedWeight or a PackedWeight")
+    raise TypeError(f"weight is a {type(weight).__name__}, must be a QuantizedWeight, a BlockWeight, or one of them packed")
 
 
 def _per_row(values: np.ndarray, weight: QuantizedWeight, start: int, stop: int, dtype: type) -> np.ndarray:
@@ -59,35 +59,41 @@ def dequantize_rows(weight: QuantizedWeight, start: int, stop: int, dtype: np.dt
     return round_to(values, dtype)
 
 
-def dequantize_blocks(weight: BlockWeight, dtype: np.dtype) -> np.ndarray:
-    """A block-scaled weight -> [k, n] of ``dtype``."""
+def dequantize_block_rows(weight: BlockWeight, start: int, stop: int, dtype: np.dtype | type | str) -> np.ndarray:
+    """Rows ``start:stop`` of a block-scaled weight -> [rows, n] of ``dtype``."""
     rows, columns = weight.block
-    scales = weight.scale_values().astype(np.float64)
-    result = np.empty(weight.codes.shape, dtype)
-    for block in range(scales.shape[0]):
-        span = slice(block * rows, (block + 1) * rows)
-        values = decode(weight.codes[span], weight.grid).astype(np.float64)
-        values *= np.repeat(scales[block], columns)[: weight.n]
+    result = np.empty((stop - start, weight.n), float_type(dtype))
+    for block in range(start // rows, -(-stop // rows)):
+        first, last = max(start, block * rows), min(stop, (block + 1) * rows)
+        values = decode(weight.codes[first:last], weight.grid).astype(np.float64)
+        values *= np.repeat(_scales_of_block(weight, block), columns)[: weight.n]
         if weight.global_scale is not None:
             values = values / weight.global_scale if weight.divides else values * weight.global_scale
-        result[span] = round_to(values, dtype)
+        result[first - start : last - start] = round_to(values, result.dtype)
     return result
 
 
-def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight, dtype: np.dtype | type | str | None = None) -> np.ndarray:
+def _scales_of_block(weight: BlockWeight, block: int) -> np.ndarray:
+    scales = weight.scales[block]
+    return (decode(scales, weight.scale_grid) if weight.scale_grid else scales).astype(np.float64)
+
+
+def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks | BlockScaled, dtype: np.dtype | type | str | None = None) -> np.ndarray:
     """Weight in any form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or float64; None: the type of its scales (float32 for
-    a BlockWeight).
+    a BlockWeight). A BlockScaled matrix -> its rows and columns as they are, float32 by default.
 
     16-bit types: (code - zero) * scale, one rounding to nearest even. float64: the exact product; float32: the same, rounded once
     if it must be.
     """
+    if isinstance(weight, BlockScaled):
+        return np.ascontiguousarray(dequantize(to_weight(weight), dtype).T)
+    weight = as_quantized(weight)
     block_scaled = isinstance(weight, BlockWeight)
-    weight = weight if block_scaled else as_quantized(weight)
     dtype = float_type(("float32" if block_scaled else weight.scale_dtype) if dtype is None else dtype)
     if dtype.name not in _DTYPES:
         raise TypeError(f"dtype={dtype} must be one of {_DTYPES}")
     if block_scaled:
-        return dequantize_blocks(weight, dtype)
+        return dequantize_block_rows(weight, 0, weight.k, dtype)
     result = np.empty((weight.k, weight.n), dtype=dtype)
     rows = max(1, (1 << 22) // weight.n)  # Temporaries of 16 or 32 MB, whatever the size of the weight.
     for start in range(0, weight.k, rows):

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from numba_marlin.witness.probe import Probe, instructions
 
-GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "refusals")
+GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "blackwell", "refusals")
 
 
 @lru_cache(maxsize=None)

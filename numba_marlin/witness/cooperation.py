@@ -20,6 +20,9 @@ QUIET = {
     "wgmma_fence": "orders", "wgmma_commit_group": "closes a group", "wgmma_wait_group": "waits", "wgmma_wait_group_f32": "waits", "cp_async_commit_group": "closes a group",
     "cp_async_wait_group": "waits", "cp_async_wait_all": "waits", "setmaxnreg_inc": "registers change hands", "setmaxnreg_dec": "registers change hands",
     "bar_warp_sync": "waits", "bar_sync": "waits", "bar_arrive": "does not wait", "cluster_arrive": "does not wait", "cluster_wait": "waits", "mbarrier_inval": "ends an mbarrier",
+    "tcgen05_relinquish_alloc_permit": "lets others begin", "tcgen05_wait_ld": "waits", "tcgen05_fence_before_thread_sync": "orders", "tcgen05_fence_after_thread_sync": "orders",
+    "cp_async_bulk_tensor_2d_g2s_cta": "does what cp_async_bulk_tensor_2d_g2s does",
+    "ex2_approx_f32": "approximate: the ISA bounds its error only", "rcp_approx_f32": "approximate: the ISA bounds its error only",
 }  # fmt: skip
 
 

@@ -18,9 +18,9 @@ REGISTER = {"u16": "b16", "u32": "b32", "i32": "b32", "u64": "b64", "f32": "f32"
 POLICY = "create_policy_evict_first"
 COUNTERS = 4096  # words that red adds to, so that lanes meet
 KINDS = [f"{kind}_{width}" for kind in ("ld_shared", "ld_global", "st_shared", "st_global") for width in ("b16", "b32", "v2_b32", "v2_f32", "v4_b32", "v4_f32")]
-NAMES = (*KINDS, "ld_acquire_gpu", "st_release_gpu", "atom_add_acq_rel_gpu", "red_relaxed_gpu_add", "red_release_gpu_add", "ld_shared_cluster_v4_f32", "st_shared_cluster_v4_f32",
+NAMES = (*KINDS, "st_global_b8", "ld_global_f32", "ld_acquire_gpu", "st_release_gpu", "atom_add_acq_rel_gpu", "red_relaxed_gpu_add", "red_release_gpu_add", "ld_shared_cluster_v4_f32", "st_shared_cluster_v4_f32",
          *(f"cp_async_16{kind}" for kind in ("", "_pred", "_zfill", "_hint", "_pred_hint", "_zfill_hint", "_evict_first", "_evict_first_pred", "_evict_first_zfill")),
-         "ldmatrix_x1", "ldmatrix_x2", "ldmatrix_x4", "ldmatrix_x4_trans", "stmatrix_x4", "stmatrix_x4_trans", "shfl_sync_idx", "elect_sync", "bar_warp_sync", "bar_sync")
+         "ldmatrix_x1", "ldmatrix_x2", "ldmatrix_x4", "ldmatrix_x4_trans", "stmatrix_x4", "stmatrix_x4_trans", "shfl_sync_idx", "shfl_sync_bfly", "elect_sync", "bar_warp_sync", "bar_sync")
 NOTES = {"elect_sync": "which lane is elected is left open by the ISA", "atom_add_acq_rel_gpu": "a word a lane: the order of lanes is left open by the ISA",
          "red_relaxed_gpu_add": "sums alone are compared", "red_release_gpu_add": "sums alone are compared"}
 
@@ -32,7 +32,7 @@ def blocks(name: str) -> int:
 
 def access_bytes(name: str) -> int:
     """Bytes that a lane accesses at its address, which it must be a multiple of."""
-    match = re.search(r"_(v\d_)?[bf](16|32)$", name)
+    match = re.search(r"_(v\d_)?[bf](8|16|32)$", name)
     if match:
         return int((match[1] or "v1_")[1]) * int(match[2]) // 8
     return 4 if name in ("ld_acquire_gpu", "st_release_gpu") or name.startswith(("atom", "red")) else WINDOW
@@ -58,7 +58,7 @@ def operand_bits(name: str, operand) -> np.ndarray:
     fixed = {"mask": 0xFFFFFFFF, "id": 3, "threads": BLOCK, "policy": 0}
     if operand.name in fixed:
         return np.full(shape, fixed[operand.name], np.uint64)
-    limits = {"pred": 2, "bytes": WINDOW + 1, "lane": 32}
+    limits = {"pred": 2, "bytes": WINDOW + 1, "lane": 32, "lane_mask": 32}
     drawn = draws.raw(seed, shape[0] * operand.width).reshape(shape)
     if operand.name in limits:
         return drawn % np.uint64(limits[operand.name])

@@ -34,7 +34,7 @@ class Result:
 class Probe:
     """covers: names of instructions of which this probe compares the results; uses: those it only executes. buffers: () -> {name: array}, made anew for every run, a few of them
     results: {name: Result}. maps: ((name of the buffer, TensorMap), ...). note: what the ISA leaves open, for the record. lanes: executions of the instruction by a lane.
-    refused: name of the MachineError with which the machine ends it; a GPU ends it with an error too."""
+    refused: name of the MachineError with which the machine ends it; a GPU ends it with an error too. target: what the text is for; no other GPU runs it."""
     name: str
     covers: tuple[str, ...]
     text: str
@@ -49,6 +49,11 @@ class Probe:
     uses: tuple[str, ...] = ()
     note: str = ""
     refused: str = ""
+    target: str = TARGET
+
+    def runs_on(self, arch: str) -> bool:
+        """``arch``: of a GPU, "sm_90"."""
+        return self.target.rstrip("a") == arch
 
 
 @dataclass
@@ -71,14 +76,14 @@ class Snippets:
         return re.sub(r"\$(\d+)", lambda match: flat[int(match[1])], template) + "\n"
 
 
-def frame(body: str, block: int, buffers: int, maps: int = 0, registers: str = "", cluster: int = 1) -> str:
+def frame(body: str, block: int, buffers: int, maps: int = 0, registers: str = "", cluster: int = 1, target: str = TARGET) -> str:
     """A module with the one entry ``probe`` around ``body``."""
     parameters = [f".param .u64 probe_{i}" for i in range(buffers)] + [f".param .align 64 .b8 probe_map{i}[128]" for i in range(maps)]
     loads = "".join(f"ld.param.u64 %p{i}, [probe_{i}];\n" for i in range(buffers))
     loads += "".join(f"mov.b64 %map{i}, probe_map{i}; cvta.param.u64 %map{i}, %map{i};\n" for i in range(maps))
     declared = f".maxntid {block}, 1, 1\n" + (f".reqnctapercluster {cluster}, 1, 1\n" if cluster > 1 else "")
-    return f""".version 8.4
-.target {TARGET}
+    return f""".version {"8.4" if target == TARGET else "8.7"}
+.target {target}
 .address_size 64
 .extern .shared .align 1024 .b8 dynamic_shared[];
 .visible .entry probe({", ".join(parameters)})
@@ -126,13 +131,13 @@ def run_on_hardware(probe: Probe, buffers: dict[str, np.ndarray], ordinal: int =
 
 
 @lru_cache(maxsize=None)
-def machine_code(text: str):
+def machine_code(text: str, target: str = TARGET):
     """-> (cubin, Resources). ValueError for an asynchronous copy that the assembler makes an illegal instruction of (compiler.gates)."""
     from numba_marlin.compiler.assemble import assemble, disassemble
     from numba_marlin.compiler.gates import refused_copies
     from numba_marlin.compiler.targets import target_named
 
-    cubin, resources = assemble(text, target_named(TARGET))
+    cubin, resources = assemble(text, target_named(target))
     if "cp.async.cg" in text and "cache_hint" in text and refused_copies(disassemble(cubin) or ""):
         raise ValueError("an asynchronous copy keeps a shared-memory address in a uniform register beside its policy, which Hopper refuses: keep it per thread")
     return cubin, resources
@@ -142,7 +147,7 @@ def assembled(probe: Probe, names: tuple[str, ...]):
     """The probe, whose buffers have these names, as a CompiledKernel."""
     from numba_marlin.compiler import CompiledKernel
 
-    cubin, resources = machine_code(probe.text)
+    cubin, resources = machine_code(probe.text, probe.target)
     parameters = tuple((name, "u64") for name in names) + tuple((f"map{i}", "tensormap") for i in range(len(probe.maps)))
-    return CompiledKernel(kernel=probe.name, config=None, target=TARGET, compiler="none", ptx=probe.text, entry="probe", parameters=parameters, threads=probe.block,
+    return CompiledKernel(kernel=probe.name, config=None, target=probe.target, compiler="none", ptx=probe.text, entry="probe", parameters=parameters, threads=probe.block,
                           shared_bytes=probe.shared_bytes, cubin=cubin, resources=resources, key="", versions={})

@@ -14,7 +14,8 @@ DTYPES = {"u16": np.uint16, "u32": np.uint32, "i32": np.uint32, "f32": np.uint32
 VARIANTS, VARIANT_LANES = 256, 1 << 12
 WIDTHS = {"keep_f32": {"width": 3}, "keep_u32": {"width": 2}, "zero_f32": {"width": 5}}
 PLAIN = ("add_f16x2", "sub_f16x2", "mul_f16x2", "fma_rn_f16x2", "fma_rn_bf16x2", "mul_bf16x2", "sub_bf16x2", "fma_rn_f32", "cvt_f32_f16", "cvt_f32_f16_high", "cvt_f32_f16_low",
-         "cvt_f32_bf16_high", "cvt_f32_bf16_low", "cvt_rn_f16_f32", "cvt_rn_f16x2_f32", "cvt_rn_bf16x2_f32", "both_high_f16x2", "both_low_f16x2", "opaque_u32", "tid_x", *WIDTHS)
+         "cvt_f32_bf16_high", "cvt_f32_bf16_low", "cvt_rn_f16_f32", "cvt_rn_f16x2_f32", "cvt_rn_bf16x2_f32", "both_high_f16x2", "both_low_f16x2", "cvt_rn_f16x2_e4m3x2", "cvt_rn_satfinite_e4m3x2_f32", "cvt_rn_satfinite_e5m2x2_f32", "max_f32", "min_f32",
+         "rcp_rn_f32", "bits_of_f32", "f32_of_bits", "opaque_u32", "tid_x", *WIDTHS)
 
 
 def result_floats(name: str) -> str | None:
@@ -23,7 +24,7 @@ def result_floats(name: str) -> str | None:
         return "bfloat16"
     if name.startswith(("add_f16", "sub_f16", "mul_f16", "fma_rn_f16", "cvt_rn_f16")):
         return "float16"
-    return "float32" if name.startswith(("fma_rn_f32", "cvt_f32_f16")) else None
+    return "float32" if name.startswith(("fma_rn_f32", "cvt_f32_f16", "max_f32", "min_f32", "rcp_rn_f32")) else None
 
 
 def operands(name: str, lanes: int) -> dict[str, np.ndarray]:

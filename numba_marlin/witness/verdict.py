@@ -2,21 +2,29 @@
 
 ``judge(probe, kept, about)`` -> dict; kept: arrays as ``record.keep`` makes them; about: ``visit.meta`` of them. ``outcome`` is "equal" (bit for bit),
 "NaN differ" (equal but for bits of NaN), "differs", "refused" (by both, as it must be), "failed" (the GPU ended it with an error, or the machine did),
-or "not run" (the GPU ran no such probe, or one with other operands).
+"not run" (the GPU ran no such probe, or one with other operands), or "not run: needs sm_100a" (or another architecture than the GPU's).
 """
 from __future__ import annotations
 
 from numba_marlin.emulator import MachineError
 from numba_marlin.witness import record
-from numba_marlin.witness.probe import Probe, run_on_machine
+from numba_marlin.witness.probe import TARGET, Probe, run_on_machine
 
 GOOD = ("equal", "NaN differ", "refused")
+ELSEWHERE = "not run: needs "
+
+
+def good(row: dict) -> bool:
+    """Nothing speaks against the machine: it agrees, or the GPU has no such instruction."""
+    return row["outcome"] in GOOD or row["outcome"].startswith(ELSEWHERE)
 
 
 def judge(probe: Probe, kept, about: dict) -> dict:
     row = {"probe": probe.name, "covers": list(probe.covers), "lanes": probe.lanes, "note": probe.note, "device": about["device"], "driver": about["driver"],
            "measured": about["date"], "elements": 0, "equal": 0, "nan_only": 0}
     told, buffers = about["probes"].get(probe.name), probe.buffers()
+    if not probe.runs_on(about.get("arch", TARGET.rstrip("a"))):
+        return {**row, "outcome": ELSEWHERE + probe.target}
     if told is None or told.get("sha256") not in (None, record.sources(probe, buffers)):
         return {**row, "outcome": "not run"}
     error = told.get("error", "").split(": ", 1)[-1]

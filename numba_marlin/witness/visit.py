@@ -3,7 +3,7 @@
 ``visit(groups) -> arrays`` as ``record.keep`` makes them, with ``meta``: JSON about the GPU and about every probe (its sources' SHA-256, seconds, or the error).
 A probe that fails takes its process with it (a CUDA context does not survive); the group is then taken up behind it, as long as it has time.
 
-    python -m numba_marlin.witness.visit GROUP DIRECTORY WHOLE [--behind PROBE]     what each process executes
+    python -m numba_marlin.witness.visit GROUP DIRECTORY WHOLE ARCH [--behind PROBE]     what each process executes
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def visit(groups=GROUPS, limit: float = LIMIT_SECONDS, whole: int = record.WHOLE
         raise CapabilityMissing(f"no usable GPU: {probe.reason}")
     device = probe.devices[0]
     with tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory, ThreadPoolExecutor(len(groups)) as pool:
-        parts = list(pool.map(lambda name: _group(name, Path(directory), limit, whole, say), groups))
+        parts = list(pool.map(lambda name: _group(name, Path(directory), limit, whole, say, device.arch), groups))
     arrays, probes = {}, {}
     for found, told in parts:
         arrays.update(found)
@@ -53,15 +53,18 @@ def meta(arrays) -> dict:
     return json.loads(arrays["meta"].tobytes().decode())
 
 
-def _group(name, directory, limit, whole, say):
-    """-> (arrays, {probe: what is told of it}) of a group, whatever happens to it, within ``limit`` seconds."""
+def _group(name, directory, limit, whole, say, arch):
+    """-> (arrays, {probe: what is told of it}) of what of a group the device can run, whatever happens to it, within ``limit`` seconds."""
     end = time.perf_counter() + limit
-    arrays, told, names = {}, {}, [probe.name for probe in group(name)]
+    arrays, told, names = {}, {}, [probe.name for probe in group(name) if probe.runs_on(arch)]
+    if not names:
+        say(f"{name}: no probe for {arch}")
+        return arrays, told
     for attempt in range(len(names) + 1):
         begun, file = time.perf_counter(), directory / f"{name}{attempt}"
         file.mkdir()
         behind = [each for each in names if each in told][-1:]
-        command = [sys.executable, "-m", "numba_marlin.witness.visit", name, str(file), str(whole), *(["--behind", *behind] if behind else [])]
+        command = [sys.executable, "-m", "numba_marlin.witness.visit", name, str(file), str(whole), arch, *(["--behind", *behind] if behind else [])]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=max(1.0, end - begun), env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
             problem = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1] if done.returncode else ""
@@ -87,12 +90,13 @@ def main(argv=None) -> int:
     parser.add_argument("group", choices=GROUPS)
     parser.add_argument("directory", type=Path)
     parser.add_argument("whole", type=int)
+    parser.add_argument("arch", help="of the device: probes for others are left out")
     parser.add_argument("--behind", help="begin behind this probe")
     args = parser.parse_args(argv)
-    probes = group(args.group)
+    probes = [probe for probe in group(args.group) if probe.runs_on(args.arch)]
     probes = probes[[probe.name for probe in probes].index(args.behind) + 1:] if args.behind else probes
     with ThreadPoolExecutor(ASSEMBLERS) as pool:
-        list(pool.map(machine_code, dict.fromkeys(probe.text for probe in probes)))
+        list(pool.map(lambda both: machine_code(*both), dict.fromkeys((probe.text, probe.target) for probe in probes)))
     for number, probe in enumerate(probes):
         signal.alarm(PROBE_SECONDS)  # which ends the process, also inside of the driver
         buffers, begun = probe.buffers(), time.perf_counter()

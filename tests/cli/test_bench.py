@@ -163,6 +163,12 @@ def test_instructions_are_counted_without_a_gpu(capsys):
     assert code == 0 and [each["kind"] for each in rows] == ["counted"] * 2 and all(each["instructions"] > 1000 and "us" not in each for each in rows)
 
 
+def test_block_scaled_weights_are_counted_too(capsys):
+    code, out, _ = run(capsys, "bench", "--backend", "emulator", "--k", 64, "--n", 64, "--m", 1, "--kernel", "naive", "--codes", "e2m1", "--group-size", 16, "--json")
+    row = json.loads(out)["rows"][0]
+    assert code == 0 and (row["codes"], row["group_size"], row["scale_dtype"]) == ("e2m1", 16, "e5m3") and row["instructions"] > 0
+
+
 @pytest.mark.parametrize("argv, message", [
     (["--rounds", 0], "--rounds 0 must be at least 1"),
     (["--n", 64], "--n and --k belong together"),

@@ -119,6 +119,7 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
         (["run", "--out", "no/such/directory/y.npy"], "there is no directory"),
         (["explain", "--m", "1", "--n", "63", "--k", "128"], "n=63"),
         (["explain", "--m", "1", "--n", "64", "--k", "128", "--device", "H300"], "device='H300' is not one of"),
+        (["explain", "--m", "1", "--n", "64", "--k", "128", "--codes", "e2m1"], "group_size=128 must be one of (16, 32) for codes='e2m1'"),
         (["info", "--out", "x.txt"], "--out x.txt must end in .json"),
     ],
 )

@@ -3,6 +3,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from numba_marlin.formats.small_floats import decode, encode
 from tests.emulator.snippets import THREADS, WINDOW
 
 
@@ -206,6 +207,40 @@ def shuffle(w):
     return w.inputs["value"][lanes]
 
 
+def shuffle_across(w):
+    return w.inputs["value"][np.arange(THREADS) ^ w.inputs["lane_mask"][:, 0].astype(int)]
+
+
+def from_small(kind):
+    def formula(w):
+        low, high = (decode((w.inputs["a"] >> np.uint64(shift) & np.uint64(0xFF)).astype(np.uint8), kind).astype(np.float16).view(np.uint16).astype(np.uint64) for shift in (0, 8))
+        return low | high << np.uint64(16)
+    return formula
+
+
+def to_small(kind):
+    def formula(w):
+        low, high = (encode(w.inputs[name].astype(np.uint32).view(np.float32), kind).astype(np.uint64) for name in ("low", "high"))
+        return low | high << np.uint64(8)
+    return formula
+
+
+def on_floats(operation):
+    def formula(w):
+        with np.errstate(all="ignore"):
+            return operation(*(each.astype(np.uint32).view(np.float32) for each in w.inputs.values())).astype(np.float32).view(np.uint32).astype(np.uint64)
+    return formula
+
+
+def put_byte(w):
+    for thread in range(THREADS):
+        w.memory.view(np.uint8).reshape(-1)[int(w.inputs["address"][thread, 0])] = int(w.inputs["value"][thread, 0]) & 0xFF
+
+
+def flushed(x):
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(0, x), x)
+
+
 def old_values(w):
     """Lanes add one after the other, in the order of threads."""
     found = np.empty(THREADS, np.uint64)
@@ -230,6 +265,10 @@ FORMULAS = {
     "tid_x": lambda w: np.arange(THREADS, dtype=np.uint64)[:, None],
     "cvt_f32_f16": from_half(0), "cvt_f32_f16_low": from_half(0), "cvt_f32_f16_high": from_half(16),
     "cvt_rn_f16_f32": to_half, "cvt_rn_f16x2_f32": to_half_pair,
+    "cvt_rn_f16x2_e4m3x2": from_small("e4m3"), "cvt_rn_satfinite_e4m3x2_f32": to_small("e4m3"), "cvt_rn_satfinite_e5m2x2_f32": to_small("e5m2"),
+    "bits_of_f32": lambda w: w.inputs["a"], "f32_of_bits": lambda w: w.inputs["a"], "max_f32": on_floats(np.fmax), "min_f32": on_floats(np.fmin), "shfl_sync_bfly": shuffle_across,
+    "rcp_rn_f32": on_floats(lambda x: 1 / x.astype(np.float64)), "rcp_approx_f32": on_floats(lambda x: flushed(1 / flushed(x).astype(np.float64))),
+    "ex2_approx_f32": on_floats(lambda x: flushed(np.exp2(flushed(x).astype(np.float64)))), "st_global_b8": put_byte,
     "ldmatrix_x4": ldmatrix(False), "ldmatrix_x4_trans": ldmatrix(True), "ldmatrix_x2": ldmatrix(False, 2), "ldmatrix_x1": ldmatrix(False, 1),
     "stmatrix_x4": stmatrix(False), "stmatrix_x4_trans": stmatrix(True), "mma_m16n8k16_f32_f16": mma(16, half_numbers),
     "mma_m16n8k16_f32_bf16": mma(16, brain_numbers), "mma_m16n8k8_f32_f16": mma(8, half_numbers),
@@ -245,7 +284,7 @@ FORMULAS = {
        for kind in ("b32", "v2_b32", "v2_f32", "v4_b32", "v4_f32")},
     "ld_shared_cluster_v4_f32": load("shared", 4), "st_shared_cluster_v4_f32": store("shared"),  # a block's own, here
     "atom_add_acq_rel_gpu": old_values, "elect_sync": elect,
-    "ld_shared_b16": load_half("shared"), "ld_global_b16": load_half("memory"),
+    "ld_global_f32": load("memory", 1), "ld_shared_b16": load_half("shared"), "ld_global_b16": load_half("memory"),
     "st_shared_b16": store_half("shared"), "st_global_b16": store_half("memory"),
     **{f"cp_async_16{kind}": copy for kind in ("", "_pred", "_zfill", "_hint", "_pred_hint", "_zfill_hint", "_evict_first", "_evict_first_pred",
                                                "_evict_first_zfill")},

@@ -108,7 +108,7 @@ def draw(instruction, operand, generator):
         return np.full(shape, {"id": 3, "threads": THREADS}[operand.name], np.uint64)
     if operand.name == "mask":
         return np.full(shape, 0xFFFFFFFF, np.uint64)
-    if name == "shfl_sync_idx" and operand.name == "lane":
+    if name.startswith("shfl_sync") and operand.name in ("lane", "lane_mask"):
         return generator.integers(0, 32, shape).astype(np.uint64)
     if name.startswith("mma"):  # small integers: every sum is exact, in whatever order the tensor core adds
         if operand.type == "f32":

@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from numba_marlin.emulator import UnknownInstruction
 from tests.emulator.ptx_cases import compute, launch, words
 from tests.emulator.test_floating import floats, round32
 from tests.emulator.test_half import ALL, canonical, pack
@@ -169,3 +170,28 @@ def test_special_registers():
     columns = [thread % 20, thread // 20, block % 3, block // 3, lane, 20, 3, (1 << lane) - 1]
     for i, expected in enumerate(columns):
         assert np.array_equal(out[:, i], np.broadcast_to(expected, 240)), i
+
+
+@pytest.mark.parametrize("kind, name", (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")))
+def test_pairs_of_8_bit_floats_are_those_of_ml_dtypes(kind, name):
+    """Every code to a half; every half, and both its neighbours in float32, to a code; cut off, NaN as 0x7f."""
+    dtype = getattr(pytest.importorskip("ml_dtypes"), name)
+    codes = np.arange(256, dtype=np.uint16)
+    halves = compute(f"cvt.rn.f16x2.{kind}x2 %d, %a;", codes | codes[::-1] << np.uint16(8), out=np.uint32)
+    expected = codes.astype(np.uint8).view(dtype).astype(np.float16)
+    for shift, numbers in ((0, expected), (16, expected[::-1])):
+        assert np.array_equal((halves >> shift).astype(np.uint16).view(np.float16), numbers, equal_nan=True)
+    values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        values = np.concatenate([values, np.nextafter(values, np.float32(np.inf)), np.nextafter(values, np.float32(-np.inf))])
+    got = compute(f"cvt.rn.satfinite.{kind}x2.f32 %d, %a, %b;", values, -values, out=np.uint16)
+    largest = float(np.nan_to_num(np.arange(0x7C, dtype=np.uint8).view(dtype).astype(np.float32)).max()) if kind == "e5m2" else 448.0
+    for shift, numbers in ((8, values), (0, -values)):
+        clipped = np.clip(np.nan_to_num(numbers), -largest, largest).astype(dtype).view(np.uint8)
+        assert np.array_equal((got >> shift & 0xFF).astype(np.uint8), np.where(np.isnan(numbers), 0x7F, clipped))
+
+
+def test_other_conversions_of_8_bit_floats_are_refused():
+    for text in ("cvt.rn.e4m3x2.f32 %d, %a, %b;", "cvt.rn.satfinite.relu.e4m3x2.f32 %d, %a, %b;"):
+        with pytest.raises(UnknownInstruction, match="e4m3x2 is implemented from .f32 with .rn.satfinite"):
+            compute(text, np.ones(4, np.float32), np.ones(4, np.float32), out=np.uint16)

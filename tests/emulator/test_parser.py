@@ -13,11 +13,11 @@ def kernel(body):
 
 
 def test_unknown_opcodes_are_named_with_their_line():
-    text = frame("add.u32 %r0, %r1, %r2;\ntcgen05.fence::before_thread_sync;", 0)
+    text = frame("add.u32 %r0, %r1, %r2;\ntcgen05.shift.cta_group::1.down;", 0)
     line = 1 + text[: text.index("tcgen05")].count("\n")
-    with pytest.raises(UnknownInstruction, match="tcgen05.fence::before_thread_sync") as caught:
+    with pytest.raises(UnknownInstruction, match="tcgen05.shift.cta_group::1.down") as caught:
         Machine(text)
-    assert caught.value.line == line and "tcgen05.fence::before_thread_sync;" in str(caught.value)
+    assert caught.value.line == line and "tcgen05.shift.cta_group::1.down;" in str(caught.value)
 
 
 @pytest.mark.parametrize("text, reason", [

@@ -131,6 +131,18 @@ wgmma.mma_async{}.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd0, 
 wgmma.fence{}.sync.aligned;
 wgmma.commit_group{}.sync.aligned;
 wgmma.wait_group{}.sync.aligned 0;
+tcgen05.alloc{}.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 32;
+tcgen05.dealloc{}.cta_group::1.sync.aligned.b32 %r0, 32;
+tcgen05.relinquish_alloc_permit{}.cta_group::1.sync.aligned;
+tcgen05.mma{}.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X [%r0], %rd0, %rd1, %r1, [%r2], [%r3], %q0;
+tcgen05.cp{}.cta_group::1.32x128b.warpx4 [%r0], %rd0;
+tcgen05.commit{}.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r0];
+tcgen05.ld{}.sync.aligned.32x32b.x1.b32 {%r0}, [%r1];
+tcgen05.st{}.sync.aligned.32x32b.x1.b32 [%r1], {%r0};
+tcgen05.wait::ld{}.sync.aligned;
+tcgen05.wait::st{}.sync.aligned;
+tcgen05.fence::before_thread_sync{};
+tcgen05.fence::after_thread_sync{};
 ldmatrix{}.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%r1];
 cp.async{}.cg.shared.global [%r0], [%rd0], 16;
 cp.async.commit_group{};

@@ -23,12 +23,16 @@ ELSEWHERE = {
                      "mbarrier_test_wait_parity fence_mbarrier_init",
     "test_bulk_copy": "cp_async_bulk_prefetch cp_async_bulk_g2s cp_async_bulk_g2s_hint cp_async_bulk_s2g cp_async_bulk_commit_group cp_async_bulk_wait_group "
                       "cp_async_bulk_wait_group_read create_policy_evict_last fence_proxy_async_shared fence_proxy_async_global",
-    "test_tensor_copy": "cp_async_bulk_tensor_1d_g2s cp_async_bulk_tensor_1d_g2s_hint cp_async_bulk_tensor_2d_g2s cp_async_bulk_tensor_2d_g2s_hint "
+    "test_tensor_copy": "cp_async_bulk_tensor_1d_g2s cp_async_bulk_tensor_1d_g2s_hint cp_async_bulk_tensor_2d_g2s cp_async_bulk_tensor_2d_g2s_hint cp_async_bulk_tensor_2d_g2s_cta "
                         "cp_async_bulk_tensor_2d_s2g prefetch_tensormap",
     "test_cluster": "cluster_ctarank cluster_arrive cluster_wait mapa_shared mbarrier_arrive_cluster fence_acq_rel_cluster "
                     "cp_async_bulk_g2s_multicast cp_async_bulk_tensor_2d_g2s_multicast",
     "test_wgmma": "wgmma_fence wgmma_commit_group wgmma_wait_group wgmma_wait_group_f32 wgmma_m64k16_f32_f16_rs wgmma_m64k16_f32_f16_ss "
                   "wgmma_m64k16_f32_bf16_rs wgmma_m64k16_f32_bf16_ss",
+    "test_tcgen05": "tcgen05_alloc tcgen05_dealloc tcgen05_relinquish_alloc_permit tcgen05_mma_mxf4nvf4_4x tcgen05_mma_mxf4_2x tcgen05_mma_mxf8f6f4_1x tcgen05_commit "
+                    "tcgen05_cp_32x128b_warpx4 tcgen05_ld_32x32b_f32 tcgen05_st_32x32b_f32 tcgen05_wait_ld tcgen05_wait_st tcgen05_fence_before_thread_sync "
+                    "tcgen05_fence_after_thread_sync",
+    "test_block_scale": "mma_m16n8k64_f32_mxf4nvf4_4x mma_m16n8k64_f32_mxf4_2x",
     "test_machine_registers": "clock64 globaltimer smid setmaxnreg_inc setmaxnreg_dec",
 }  # fmt: skip
 TESTED_ELSEWHERE = {name: module for module, names in ELSEWHERE.items() for name in names.split()}
@@ -53,7 +57,7 @@ def result_type(name):
         return "bfloat16"
     if name.startswith(("add_f16", "sub_f16", "mul_f16", "fma_rn_f16", "cvt_rn_f16")):
         return np.float16
-    return np.float32 if name.startswith(("fma_rn_f32", "cvt_f32")) else None
+    return np.float32 if name.startswith(("fma_rn_f32", "cvt_f32", "max_f32", "min_f32", "rcp", "ex2")) else None
 
 
 @pytest.mark.parametrize("seed", range(3))

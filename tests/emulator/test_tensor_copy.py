@@ -21,12 +21,13 @@ add.u32 %r11, %r11, 512; add.u64 %rd9, %rd9, 512; add.u32 %r10, %r10, 512; setp.
 LOADS = {
     (1, False): "cp_async_bulk_tensor_1d_g2s", (1, True): "cp_async_bulk_tensor_1d_g2s_hint",
     (2, False): "cp_async_bulk_tensor_2d_g2s", (2, True): "cp_async_bulk_tensor_2d_g2s_hint",
+    (2, "cta"): "cp_async_bulk_tensor_2d_g2s_cta",
 }  # fmt: skip
 
 
 def copy_in(coordinates, map_at="%p0", hint=False):
     moves = "".join(f"mov.s32 %r{20 + i}, {value};\n" for i, value in enumerate(coordinates))
-    operands = ["%r50", map_at, *(f"%r{20 + i}" for i in range(len(coordinates))), "%r40"] + (["%rd20"] if hint else [])
+    operands = ["%r50", map_at, *(f"%r{20 + i}" for i in range(len(coordinates))), "%r40"] + (["%rd20"] if hint is True else [])
     return moves + snippet(LOADS[len(coordinates), hint], *operands)
 
 
@@ -43,7 +44,7 @@ def flat(tensor):
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("at", [(0, 0), (8, 3), (32, 90), (-16, -5), (120, 96)])
-@pytest.mark.parametrize("hint", [False, True])
+@pytest.mark.parametrize("hint", [False, True, "cta"])
 def test_a_loaded_box_is_what_the_layout_says(swizzle, at, hint):
     """x, y in PTX's order; a tensor of 100 x 130 in rows of 272 bytes; a box of 16 rows."""
     columns = (swizzle or 128) // 2

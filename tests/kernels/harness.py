@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from numba_marlin import compiler, devices, driver
-from numba_marlin.formats import PackedWeight, marlin
+from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format, marlin
 from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.naive import KERNEL as NAIVE
@@ -18,7 +18,7 @@ from numba_marlin.kernels.tiled import TiledConfig
 
 KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
 TILES = ((8, 8), (16, 4))
-WRITTEN = ("c", "partials", "locks")
+WRITTEN = ("c", "d", "sfd", "partials", "locks")
 WEIGHTS = ("b", "scales", "zeros")  # all that a dependent launch may touch before the kernel before it is complete
 
 
@@ -66,7 +66,7 @@ def buffers_for(kernel, config, x, packed, sms, a_stride, bias=None):
     """Arrays for the parameters, by name: a, b, c, scales, those of zeros and bias that there are, and a workspace if the kernel has one."""
     m, n, k = x.shape[0], packed.n, packed.k
     buffers = {"a": rows_apart(x, a_stride), "b": packed.qweight, "c": np.full((m, n), np.nan, x.dtype), "scales": packed.scales}
-    optional = {"zeros": getattr(packed, "zeros", None), "bias": bias}
+    optional = {"zeros": getattr(packed, "zeros", None), "bias": bias, "factors": getattr(packed, "factors", None)}
     buffers |= {name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None}
     sizes = kernel.workspace_bytes(config, m, n, k, sms)
     if sizes:
@@ -92,7 +92,9 @@ def prepare(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None,
     the slow packing of the specification matters. ``sms``: blocks of the faithful kernel's grid at most. ``target``: None for sm_90a, on a GPU for
     its own. ``a_stride``: elements from a row of x to the next, default k."""
     kernel = KERNELS[name] if isinstance(name, str) else name
-    packed = weight if isinstance(weight, PackedWeight) else marlin.pack(weight)
+    packed = weight
+    if not isinstance(weight, (PackedWeight, PackedBlocks)):
+        packed = find_format("marlin-fp4").pack(weight, x.dtype.name) if isinstance(weight, BlockWeight) else marlin.pack(weight)
     m, n, k = x.shape[0], packed.n, packed.k
     config = config or config_for(kernel.name, m, n, k, packed.group_size, tile, stages)
     compiled = compiler.build(kernel, config, target=target or target_of(run_on), compiler=compiled_by)

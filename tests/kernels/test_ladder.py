@@ -121,14 +121,14 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
         assert (run_kernel(name, x, weight, run_on=run_on).c == 1024).all()
 
 
+@pytest.mark.parametrize("group_size", (64, pytest.param(-1, marks=pytest.mark.thorough)))
 @pytest.mark.parametrize("name", NAMES)
-def test_both_compilers_give_the_same_bits(name, run_on):
+def test_both_compilers_give_the_same_bits(name, group_size, run_on):
     if len(compiler.available_compilers()) < 2:
         pytest.skip("only one compiler is installed here: the other is numba-cuda-mlir (extra mlir)")
-    for group_size in (-1, 64):
-        x, weight = real_problem(20, 192, 256, group_size)
-        bits = [run_kernel(name, x, weight, compiled_by=by, run_on=run_on).c.view(np.uint16) for by in compiler.available_compilers()]
-        assert (bits[0] == bits[1]).all()
+    x, weight = real_problem(20, 192, 256, group_size)
+    bits = [run_kernel(name, x, weight, compiled_by=by, run_on=run_on).c.view(np.uint16) for by in compiler.available_compilers()]
+    assert (bits[0] == bits[1]).all()
 
 
 @pytest.mark.parametrize("target", ("sm_80", "sm_86", "sm_89", "sm_120"))

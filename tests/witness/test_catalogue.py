@@ -12,6 +12,7 @@ PROBES = {each.name: each for each in catalogue.every_probe()}
 QUICK = ["lop3", "named barriers", "mbarrier phases", "cp_async_bulk_tensor_1d_g2s", "cp_async_bulk_tensor_2d_g2s float16 swizzle 64",
          "cp_async_bulk_tensor_2d_s2g uint8 swizzle 128 over the far edges", "cp_async_bulk_s2g complete", "mma_m16n8k8_f32_f16 zeros",
          "wgmma_m64k16_f32_f16_ss n56 swizzle 64 integers"]  # fmt: skip
+BLACKWELL = ["tcgen05_mma_mxf4nvf4_4x exact sums", "mma_m16n8k64_f32_mxf4_2x threads 1 and 3 exact sums"]
 
 
 def told(each: Probe, results: dict, **more) -> tuple:
@@ -40,6 +41,19 @@ def test_a_probe_agrees_with_itself_and_with_nothing_else(name):
     changed[last].reshape(-1)[-1] ^= 1
     row = verdict.judge(each, *told(each, changed))
     assert row["outcome"] == "differs" and row["first"]["result"] == last and row["elements"] - row["equal"] in range(1, record.BLOCK + 1)
+
+
+@pytest.mark.parametrize("name", BLACKWELL)
+def test_what_another_gpu_has_is_run_on_the_machine_and_not_here(name):
+    """It assembles for its own architecture; a GPU of another has nothing to say about it, whatever it left."""
+    each = PROBES[name]
+    results = run_on_machine(each, each.buffers())
+    assert np.isfinite(results["d"].view(np.float32)).all() and results["d"].any() and not results.get("gave_up", np.zeros(1)).any()
+    assert probe.machine_code(each.text, each.target)[0].startswith(b"\x7fELF")
+    arrays, about = told(each, results)
+    row = verdict.judge(each, arrays, about)
+    assert row["outcome"] == f"not run: needs {each.target}" and verdict.good(row) and not verdict.good({"outcome": "not run"})
+    assert verdict.judge(each, arrays, {**about, "arch": each.target.rstrip("a")})["outcome"] == "equal"
 
 
 @pytest.mark.parametrize("name", [name for name, each in PROBES.items() if each.refused])

@@ -93,6 +93,7 @@ from numba_marlin.emulator.instructions import (  # noqa: E402  (each module reg
     load_store,
     mbarrier,
     move,
+    tcgen05,
     tensor,
     video,
     warp,

@@ -1,4 +1,4 @@
-"""cvt: among integers, fp16, bf16, float32 and float64, with every rounding each pair allows.
+"""cvt: among integers, fp16, bf16, float32 and float64, with every rounding each pair allows; pairs of 8-bit floats from float32, and to fp16.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
 Every source becomes an intermediate that loses nothing (integers as they are, floats as float64), is rounded to an integer
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
+from numba_marlin.emulator import numerics, small_floats
 from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.program import TYPE_BITS
 from numba_marlin.emulator.registers import DTYPES
@@ -40,6 +40,8 @@ def encode(ins, kind: str, mode: str):
 
 @instruction("cvt")
 def cvt(ins, m):
+    if small := [kind for kind in small_floats.KINDS if f"{kind}x2" in ins.modifiers]:
+        return small_pair(ins, m, small[0])
     allow(ins, *INTEGER_ROUNDINGS, *FLOAT_ROUNDINGS, "ftz", "sat", "relu")
     if len(ins.types) != 2:
         raise unsupported(ins, "needs a destination and a source type")
@@ -161,3 +163,26 @@ def packed(ins, m, to: str, kind: str):
 def index_half(sel, half: int):
     """Index of one half of a packed register for array selections."""
     return (*sel, half) if isinstance(sel, tuple) else (sel, slice(None), half)
+
+
+def small_pair(ins, m, kind: str):
+    """cvt.rn.satfinite.e4m3x2.f32 d, a, b: a becomes the upper, b the lower byte; cvt.rn.f16x2.e4m3x2 d, a: halves in the same order."""
+    if ins.modifiers == ("rn", "f16x2", f"{kind}x2"):
+        d, a = m.bind(ins, "u32", "u16")
+        halves = small_floats.HALVES[kind].astype(np.uint32)
+
+        def widen(lanes):
+            s = lanes.sel
+            pair = np.asarray(a[s])
+            d[s] = halves[pair & np.uint16(0xFF)] | halves[pair >> np.uint16(8)] << np.uint32(16)
+
+        return widen
+    if ins.modifiers != ("rn", "satfinite", f"{kind}x2", "f32"):
+        raise unsupported(ins, f"{kind}x2 is implemented from .f32 with .rn.satfinite, and to .f16x2 with .rn")
+    d, a, b = m.bind(ins, "u16", "f32", "f32")
+
+    def narrow(lanes):
+        s = lanes.sel
+        d[s] = small_floats.codes_of(a[s], kind) << np.uint16(8) | small_floats.codes_of(b[s], kind)
+
+    return narrow

@@ -60,7 +60,11 @@ def inval(ins, m):
     """#...-mbarrier-inval"""
     allow(ins, *SHARED)
     words = barrier_at(ins, m, operands(ins, 1)[0])
-    return lambda lanes: m.mbarriers.invalidate(ins, lanes, words(lanes), m.bulk.signals)
+
+    def busy(word: int) -> str:
+        return "bulk copies" if m.bulk.signals(word) else "tcgen05.commit" if m.tensor_cores.signals(word) else ""
+
+    return lambda lanes: m.mbarriers.invalidate(ins, lanes, words(lanes), busy)
 
 
 @instruction("mbarrier.expect_tx")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, instruction, mma_kinds, unsupported
+from numba_marlin.emulator.instructions import allow, block_scale, instruction, mma_kinds, unsupported
 from numba_marlin.emulator.lanes import WARP
 from numba_marlin.emulator.program import Vector
 from numba_marlin.emulator.tensor_sums import add_products
@@ -48,7 +48,9 @@ PAIR_INDEX, PAIR_BACK = inverse(_C.row_of[:, ::2], _C.col_of[:, ::2] // 2, 4), (
 
 @instruction("mma")
 def mma(ins, m):
-    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out. More in ``mma_kinds``."""
+    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out. More in ``mma_kinds`` and ``block_scale``."""
+    if block_scale.find(ins):
+        return block_scale.multiply(ins, m, as_warps)
     if mma_kinds.find(ins) is not None:
         return mma_kinds.multiply(ins, m, as_warps)
     allow(ins, "sync", "aligned", *SHAPES, "row", "col")

@@ -1,0 +1,119 @@
+"""Where does a kernel's time go on a GPU, do the parts add up to it, and what does looking cost?
+
+    python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a GPU and torch, a minute
+    python experiments/10_profile/run.py report                                            # table into this README.md
+
+measure: for every cell the plain kernel, its two instrumented builds (``numba_marlin.inspect``: ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
+interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end to the next one's, of the light build, add up to ``timeline_us``, which must be within 10% of the
+plain kernel's ``us``. Exit code 1 if one is not.
+"""
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+GROUP_SIZE = 128
+TOLERANCE = 0.10
+CELLS = {  # name: kernel, m, n, k
+    "naive": ("naive", 4, 4096, 4096),
+    "tiled": ("tiled", 16, 8192, 8192),
+    "ampere, small": ("ampere", 16, 4096, 4096),
+    "ampere": ("ampere", 16, 8192, 8192),
+    "ampere, m=64": ("ampere", 64, 8192, 8192),
+    "decode, m=1": ("decode", 1, 8192, 8192),
+    "decode": ("decode", 16, 8192, 8192),
+    "decode, deep": ("decode", 16, 8192, 28672),
+    "wgmma, m=64": ("wgmma", 64, 8192, 8192),
+    "wgmma": ("wgmma", 256, 8192, 8192),
+    "wgmma, m=1024": ("wgmma", 1024, 8192, 8192),
+}
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+
+
+def candidate_of(name, device):
+    from numba_marlin import heuristics
+
+    kernel, m, n, k = CELLS[name]
+    problem = heuristics.Problem(m, n, k, GROUP_SIZE)
+    return problem, heuristics.candidate(problem, device, kernel)
+
+
+def build(name):
+    """In a process of its own, into the disk cache."""
+    from numba_marlin import compiler, driver, heuristics
+
+    warnings.filterwarnings("ignore", message=".*Could not find source for function.*")  # lambdas of the kernels
+    device = driver.describe(0)
+    _, candidate = candidate_of(name, device)
+    compiler.build(heuristics.find_kernel(candidate.kernel), candidate.config, target=device.target, line_info=True)
+
+
+def row_of(observation, environment):
+    problem, shares = observation.problem, observation.shares_us
+    last = observation.recordings[-1]
+    builds = {"plain": observation.compiled, "light": observation.light.compiled, "detailed": observation.detailed.compiled}
+    resources = {name: each.resources for name, each in builds.items()}
+    return {
+        "kernel": observation.candidate.kernel, "config": dataclasses.asdict(observation.candidate.config), **dataclasses.asdict(problem),
+        "us": round(observation.us, 3), "us_spread": [round(min(observation.rounds), 3), round(max(observation.rounds), 3)], "cublas_us": round(observation.cublas_us, 3),
+        "speedup": round(observation.cublas_us / observation.us, 4), "light_us": round(observation.light_us, 3), "detailed_us": round(observation.detailed_us, 3), "ends_us": round(observation.ends_us, 3), "light_builds_us": [round(each, 3) for each in observation.both_us],
+        "timeline_us": round(observation.timeline_us, 3), "timeline_over_us": round(observation.timeline_us / observation.us, 4),
+        "timeline_over_light_us": round(observation.timeline_us / observation.light_us, 4), "parts_us": {name: round(value, 3) for name, value in shares.items() if value},
+        "span_us": round((last.last_ns - last.first_ns) / 1e3, 3), "marks": observation.light.marks, "clipped_warps": max(each.clipped for each in observation.recordings),
+        "registers": {name: each.registers for name, each in resources.items()}, "spill_bytes": {name: (each.spill_stores or 0) + (each.spill_loads or 0) for name, each in resources.items()},
+        "multiprocessors": len(set(last.smid.tolist())), "clocks": observation.clocks, "kind": "measured", **environment,
+    }
+
+
+def measure(args):
+    from numba_marlin import driver
+    from numba_marlin.bench.environment import describe
+    from numba_marlin.inspect.on_gpu import observe
+
+    names = args.cells.split(";") if args.cells else list(CELLS)
+    began = time.monotonic()
+    with concurrent.futures.ProcessPoolExecutor(args.processes) as pool:
+        list(pool.map(build, names))
+    print(f"built {len(names)} kernels in {time.monotonic() - began:.1f} s", flush=True)
+    device = driver.describe(0)
+    environment, ok = describe(device.name), True
+    with open(args.out, "a", encoding="utf-8") as file:
+        for name in names:
+            row = row_of(observe(*candidate_of(name, device), rounds=args.rounds, ends=True), environment)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            ok = ok and abs(row["timeline_over_us"] - 1) <= TOLERANCE
+            parts = ", ".join(f"{part} {value:.1f}" for part, value in row["parts_us"].items())
+            ends, detailed, everybody, some = (each / row["us"] - 1 for each in (row["ends_us"], row["detailed_us"], *row["light_builds_us"]))
+            print(f"{name:>14} plain {row['us']:8.2f} us, ends {ends:+.1%}, totals of all warps {everybody:+.1%}, of some {some:+.1%}, events {detailed:+.1%}; parts {row['timeline_us']:8.2f} ({row['timeline_over_us']:.3f} of plain, "
+                  f"{row['timeline_over_light_us']:.3f} of totals): {parts}{', CLIPPED' if row['clipped_warps'] else ''}", flush=True)
+    print(f"{'all within' if ok else 'NOT all within'} {TOLERANCE:.0%} of the plain kernel's time; {time.monotonic() - began:.1f} s")
+    return 0 if ok else 1
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("measure", help="on this machine's GPU (needs torch)")
+    run.add_argument("--cells", default="", help=f"names, separated by semicolons (default: all): {'; '.join(CELLS)}")
+    run.add_argument("--rounds", type=int, default=9)
+    run.add_argument("--processes", type=int, default=8, help="that compile at the same time")
+    run.add_argument("--out", default=str(HERE / "results.jsonl"))
+    commands.add_parser("report", help="write the table from results.jsonl into README.md")
+    args = parser.parse_args(argv)
+    if args.command == "measure":
+        return measure(args)
+    import report
+
+    return report.write(HERE / "results.jsonl", HERE / "README.md", TOLERANCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

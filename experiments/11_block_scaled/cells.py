@@ -1,0 +1,29 @@
+"""What is measured: shapes, and for each the kernels: (part, configuration), a part being the whole kernel or what ``variants`` leaves of it."""
+from dataclasses import replace
+
+from variants import VARIANTS
+
+from numba_marlin.heuristics.block_scaled import choose
+
+SMS = 132
+LARGE = ((4096, 4096, 4096), (8192, 8192, 8192))
+LAYERS = ((512, 8192, 8192), (1024, 8192, 8192), (2048, 8192, 8192), (4096, 8192, 8192), (4096, 57344, 8192), (4096, 8192, 28672))  # m, n, k
+EPILOGUES = ({"result": "float32"}, {"source": True, "bias": True}, {"bias": True, "activation": "silu"}, {"activation": "gelu"}, {"activation": "gated_silu"}, {"result": "nvfp4"}, {"result": "mxfp4"},
+             {"result": "mxfp8-e4m3"}, {"result": "nvfp4", "activation": "gated_silu"})
+
+
+def quick():
+    """Neighbours of the chosen configuration, at the two sizes that the kernel is made for."""
+    usual = choose(*LARGE[0][:2], SMS)
+    others = [replace(usual, **fields) for fields in ({}, {"group_m": 8}, {"group_m": 32}, {"stages": 4, "expanded_stages": 3})]
+    return [(shape, [*(("whole", config) for config in others), ("one_ahead", usual)]) for shape in LARGE]
+
+
+def full():
+    """The chosen configuration of every shape; what it costs to leave parts out at the largest, and to have each epilogue at the other."""
+    small, large = LARGE
+    chosen = {shape: choose(*shape[:2], SMS) for shape in (*LARGE, *LAYERS)}
+    kernels = {shape: [("whole", config)] for shape, config in chosen.items()}
+    kernels[large] += [(part, chosen[large]) for part in VARIANTS if part != "whole"]
+    kernels[small] += [("whole", choose(*small[:2], SMS, **epilogue)) for epilogue in EPILOGUES]
+    return list(kernels.items())

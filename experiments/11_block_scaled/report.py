@@ -1,0 +1,66 @@
+"""results.jsonl -> the tables of this README, between their markers. The newest row of a cell counts."""
+import json
+
+from cells import EPILOGUES, LARGE, LAYERS
+from variants import VARIANTS
+
+from numba_marlin.bench import rows as rows_module
+from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
+
+MARKERS = {part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->") for part in ("speed", "roles", "epilogues")}
+PLAIN = {"result": "float16", "source": False, "bias": False, "activation": None}
+EPILOGUE_FIELDS = tuple(PLAIN)
+
+
+def newest(rows):
+    """{(shape, part, epilogue as text): row}"""
+    found = {}
+    for row in rows:
+        epilogue = json.dumps({name: row["config"][name] for name in EPILOGUE_FIELDS})
+        found[(row["m"], row["n"], row["k"]), row["part"], epilogue] = row
+    return found
+
+
+def key_of(epilogue=None):
+    return json.dumps(PLAIN | (epilogue or {}))
+
+
+def speed_table(found):
+    lines = []
+    for shape in (*LARGE, *LAYERS):
+        row = found.get((shape, "whole", key_of()))
+        if row:
+            config = row["config"]
+            lines.append([" x ".join(map(str, shape)), f"{config['tile_m']} x {config['tile_n']}", f"{row['us']:.1f}", f"{row['tflops']:.0f}", f"{row['cublas_us']:.1f}", f"{row['speedup']:.3f}"])
+    return markdown(["m x n x k", "tile", "us", "TFLOP/s", "cuBLAS fp16, us", "speed-up"], lines, left=2)
+
+
+def roles_table(found):
+    lines = []
+    for part in VARIANTS:
+        row = found.get((LARGE[1], part, key_of()))
+        if row:
+            tiles = -(-row["m"] // row["config"]["tile_m"]) * -(-row["n"] // row["config"]["tile_n"])
+            lines.append([part, f"{row['us']:.0f}", f"{row['us'] * 1e3 / (-(-tiles // 132) * row['k'] / 128):.0f}"])
+    return markdown(["what is left of the kernel", "us", "ns for 128 of k"], lines)
+
+
+def epilogue_table(found):
+    plain = found.get((LARGE[0], "whole", key_of()))
+    lines = []
+    for epilogue in ({}, *EPILOGUES):
+        row = found.get((LARGE[0], "whole", key_of(epilogue)))
+        if row and plain:
+            lines.append([", ".join(f"{name} {value}" for name, value in epilogue.items()) or "float16", f"{row['us']:.1f}", f"{100 * (row['us'] / plain['us'] - 1):+.1f}%"])
+    return markdown(["epilogue", "us", "beside float16"], lines)
+
+
+def show(rows):
+    found = newest(rows)
+    return {"speed": "\n\n".join([speed_table(found), clocks(found.values()), origin(found.values())]), "roles": roles_table(found), "epilogues": epilogue_table(found)}
+
+
+def write(results, readme):
+    for part, text in show(rows_module.read(results)).items():
+        replace_between(readme, MARKERS[part], text)
+        print(text)

@@ -1,0 +1,207 @@
+"""How fast is a product of two NVFP4 matrices on a GPU without FP4 tensor cores, beside cuBLAS on the same numbers in fp16?
+
+    python experiments/11_block_scaled/run.py measure           # needs an H100 or H200 and torch
+    python experiments/11_block_scaled/run.py measure --quick   # two shapes, several configurations: for choosing one
+    python experiments/11_block_scaled/run.py report            # tables from results.jsonl into README.md
+
+measure: operands of random codes and scales; each kernel's result is compared with cuBLAS's on the dequantised operands (fp32 output, before anything is timed), then
+the kernels of a shape and cuBLAS are timed in the same interleaved rounds (``numba_marlin.bench``: CUDA graphs). cuBLAS multiplies the same numbers: what tensor
+cores draw, and so their clock, depends on them. Kernels with parts of their work left out (``variants``) are timed beside the whole one, and not compared. Rows are
+appended to results.jsonl as they come; what fails is named and left out.
+"""
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+
+import cells  # noqa: E402
+from variants import VARIANTS  # noqa: E402
+
+COMPILE_SECONDS = 240
+TARGET = "sm_90a"
+BEGIN = time.monotonic()
+
+
+def compile_one(part, config):
+    """In a process of its own: the result goes by the disk cache. -> (registers, bytes spilled, what an assembler says of serialised wgmma)"""
+    from numba_marlin import compiler
+    resources = compiler.build(VARIANTS[part], config, target=TARGET).resources
+    return resources.registers, resources.spill_stores, resources.serialized
+
+
+class Operands:
+    """A and B of a shape on the device, NVFP4 and as halves, and what else a launch needs; all random."""
+
+    def __init__(self, torch, m, n, k, seed=0):
+        self.torch, self.m, self.n, self.k = torch, m, n, k
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        self.a, self.sfa, self.a_half = self._random(generator, m)
+        self.b, self.sfb, self.b_half = self._random(generator, n)
+        self.bias = torch.randn(n, device="cuda", generator=generator)
+        self.c = torch.randn((m, n), device="cuda", generator=generator).half()
+        self.locks = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def _random(self, generator, rows):
+        """-> codes [rows, k/2], scales in 128x4 order, and their numbers as halves, which hold them exactly."""
+        from numba_marlin.formats.small_floats import table
+        torch, k = self.torch, self.k
+        data = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8, device="cuda", generator=generator)
+        scales = torch.randint(0x28, 0x40, (rows, k // 16), dtype=torch.uint8, device="cuda", generator=generator)
+        values = torch.tensor(table("e2m1"), device="cuda").half()
+        scale_values = torch.nan_to_num(torch.tensor(table("e4m3"), device="cuda")).half()
+        numbers = torch.stack((values[(data & 15).int()], values[(data >> 4).int()]), dim=2).reshape(rows, k // 16, 16)
+        numbers = (numbers * scale_values[scales.int()][:, :, None]).reshape(rows, k)
+        return data, tiled(torch, scales), numbers
+
+    def launch(self, kernel, config, factors):
+        """-> (launch(index), the results that it writes by name)"""
+        from numba_marlin import compiler, driver
+        from numba_marlin.formats.block_scaled import BLOCK_FORMATS
+        from numba_marlin.launch import launcher
+        torch, m, n, k = self.torch, self.m, self.n, self.k
+        enqueue = launcher(compiler.build(kernel, config, target=TARGET), 0)
+        columns = n // 2 if config.gated else n
+        results = {}
+        if config.result in BLOCK_FORMATS:
+            form = BLOCK_FORMATS[config.result]
+            results["d"] = torch.zeros(form.data_shape(m, columns), dtype=torch.uint8, device="cuda")
+            results["sfd"] = torch.zeros(form.scales_shape(m, columns, "128x4"), dtype=torch.uint8, device="cuda")
+        else:
+            results["d"] = torch.full((m, columns), float("nan"), dtype=getattr(torch, config.result), device="cuda")
+        held = {"a": self.a, "b": self.b, "sfa": self.sfa, "sfb": self.sfb, "bias": self.bias, "c": self.c, "locks": self.locks, "factors": factors, **results}
+        grid = kernel.grid(config, m, n, k, driver.describe(0).sms)
+        arguments = kernel.arguments(config, {name: each.data_ptr() for name, each in held.items()}, m, n, k, k, driver.encode_tensor_map)
+
+        def launch(index=0, keep=held):
+            enqueue(grid, arguments, torch.cuda.current_stream().cuda_stream)
+
+        return launch, results
+
+
+def tiled(torch, scales):
+    """``layout.block_scales.to_tiles`` on the device."""
+    from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_ROWS, tiles
+    rows, blocks = scales.shape
+    row_tiles, block_tiles = tiles(rows, blocks)
+    whole = torch.zeros((row_tiles * TILE_ROWS, block_tiles * TILE_BLOCKS), dtype=torch.uint8, device="cuda")
+    whole[:rows, :blocks] = scales
+    return whole.view(row_tiles, 4, 32, block_tiles, 4).permute(0, 3, 2, 1, 4).contiguous().view(-1)
+
+
+class Measurement:
+    def __init__(self, args, recorder):
+        from numba_marlin import driver
+        from numba_marlin.bench import environment
+        from numba_marlin.bench.clocks import ClockWatch
+        from numba_marlin.bench.timing import torch_on_gpu
+        self.args, self.recorder, self.torch = args, recorder, torch_on_gpu()
+        self.environment = environment.describe(driver.describe(0).name)
+        self.watch, self.failures = ClockWatch(), []
+
+    def cell(self, m, n, k, wanted):
+        """wanted: (part, configuration) each."""
+        from numba_marlin.bench.measure import timed
+        from numba_marlin.bench.timing import GraphTimer, KernelStuck, interleave
+        torch = self.torch
+        operands = Operands(torch, m, n, k)
+        timers, rows = {}, {}
+        for part, config in wanted:
+            try:
+                launch, error = self.checked(operands, part, config)
+                timers[part, config] = GraphTimer(launch)
+                rows[part, config] = {"kernel": "block_scaled", "part": part, "config": asdict(config), "m": m, "n": n, "k": k, "group_size": 16, "dtype": "nvfp4",
+                                      "flops": 2 * m * n * k, "relative_error": error and float(f"{error:.3g}")}
+            except KernelStuck:
+                raise
+            except Exception as error:  # one configuration that fails must not cost the others
+                self.failures.append(f"{m} x {n} x {k} {part} {config}: {type(error).__name__}: {str(error)[:300]}")
+        out = torch.empty((m, n), dtype=torch.float16, device="cuda")
+        timers["cublas"] = GraphTimer(lambda index, keep=operands: torch.matmul(operands.a_half, operands.b_half.T, out=out))
+        self.watch.settle(0.5)
+        self.watch.clear()
+        times = interleave(timers, self.args.rounds, self.watch.sample)
+        for cell, row in rows.items():
+            found = timed(times[cell], times["cublas"])
+            self.recorder.write({**row, **found, "tflops": round(row["flops"] / found["us"] / 1e6, 1), "rounds": self.args.rounds, "clocks": self.watch.summary(), **self.environment})
+            line = " ".join(f"{name}={value}" for name, value in row["config"].items() if value not in (False, None))
+            print(f"{m:6} {n:6} {k:6} {row['part']:9} {found['us']:9.1f} us  cuBLAS {found['cublas_us']:9.1f}  {found['speedup']:.3f}  {row['flops'] / found['us'] / 1e6:6.1f} TFLOP/s  {line}", flush=True)
+
+    def checked(self, operands, part, config):
+        """-> (launch, largest error relative to the largest result, None if it was not compared). ValueError for a wrong result."""
+        from numba_marlin.bench.timing import wait
+        torch = self.torch
+        inputs = operands.k ** 0.5 * 2
+        factors = torch.tensor([2.0**28 / inputs, 0.5, 1.0, 1 / 6], device="cuda")
+        launch, results = operands.launch(VARIANTS[part], config, factors)
+        for each in results.values():
+            each.fill_(0)
+        launch()
+        event = torch.cuda.Event()
+        event.record()
+        wait(event, 20.0)
+        if int(operands.locks[0]):
+            raise ValueError(f"the counter is {int(operands.locks[0])} after the launch, must be 0")
+        if part != "whole" or results["d"].dtype == torch.uint8 or config.activation:  # tests compare these
+            return launch, None
+        expected = torch.empty((operands.m, operands.n), device="cuda")
+        for start in range(0, operands.m, 2048):
+            expected[start:start + 2048] = operands.a_half[start:start + 2048].float() @ operands.b_half.float().T / inputs
+        if config.source:
+            expected += 0.5 * operands.c.float()
+        if config.bias:
+            expected += operands.bias
+        error = float((results["d"].float() - expected).abs().max() / expected.abs().max())
+        if not error < 1e-3:
+            raise ValueError(f"error {error:.3g} of the largest result")
+        return launch, error
+
+
+def measure(args):
+    wanted = cells.quick() if args.quick else cells.full()
+    kernels = list(dict.fromkeys(each for _, of_shape in wanted for each in of_shape))
+    pool = ProcessPoolExecutor(args.processes, mp_context=multiprocessing.get_context("fork"))
+    compiled = {each: pool.submit(compile_one, *each) for each in kernels}
+    from numba_marlin.bench.rows import Recorder
+    with Recorder(args.out) as recorder:
+        for kernel, future in compiled.items():
+            registers, spilled, serialized = future.result(COMPILE_SECONDS)
+            if spilled or serialized:
+                print(f"note: {kernel}: {spilled} bytes spilled; {serialized or ''}")
+        pool.shutdown()
+        run = Measurement(args, recorder)
+        print(f"{time.monotonic() - BEGIN:5.1f} s: compiled {len(kernels)} kernels", flush=True)
+        for (m, n, k), of_shape in wanted:
+            run.cell(m, n, k, of_shape)
+            run.torch.cuda.empty_cache()
+        for each in run.failures:
+            print(f"not measured: {each}", flush=True)
+        if run.failures or not recorder.rows:
+            raise SystemExit(1)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("measure", help="time on this machine's GPU (needs torch)")
+    run.add_argument("--quick", action="store_true", help="two shapes, every configuration")
+    run.add_argument("--rounds", type=int, default=9)
+    run.add_argument("--processes", type=int, default=min(16, len(os.sched_getaffinity(0))), help="that compile (default: one a core, 16 at most)")
+    run.add_argument("--out", default=str(HERE / "results.jsonl"))
+    commands.add_parser("report", help="write tables from results.jsonl into README.md")
+    args = parser.parse_args(argv)
+    if args.command == "measure":
+        measure(args)
+    else:
+        import report
+        report.write(HERE / "results.jsonl", HERE / "README.md")
+
+
+if __name__ == "__main__":
+    main()

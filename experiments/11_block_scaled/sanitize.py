@@ -1,0 +1,126 @@
+"""The block-scaled kernel under compute-sanitizer: see ``experiments/sanitizer.py``; experiments/02_hopper/README.md says what the tools can see of kernels like it.
+
+    python experiments/11_block_scaled/sanitize.py all       # on a GPU
+    python experiments/11_block_scaled/sanitize.py report    # tables into README.md
+"""
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent)]
+
+import sanitizer  # noqa: E402
+
+from numba_marlin import compiler, driver  # noqa: E402
+from numba_marlin.block_reference import block_scaled_bounds  # noqa: E402
+from numba_marlin.formats.block_scaled import BLOCK_FORMATS  # noqa: E402
+from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER  # noqa: E402
+from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: E402
+from numba_marlin.quantize.block_scaled import quantize_blocks  # noqa: E402
+
+
+def sibling(path):
+    import importlib.util
+    spec = importlib.util.spec_from_file_location("sanitize_hopper", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hopper = sibling(HERE.parent / "02_hopper" / "sanitize.py")
+SMALL = {"tile_m": 128, "tile_n": 64, "stages": 2, "expanded_stages": 2}
+CONFIGS = (BlockScaledConfig(**SMALL, source=True, bias=True), BlockScaledConfig(stages=3, expanded_stages=4), BlockScaledConfig(**SMALL, result="float32", bias=True, activation="gelu"),
+           BlockScaledConfig(**SMALL, result="nvfp4"), BlockScaledConfig(**SMALL, result="mxfp8-e4m3", activation="gated_silu"))
+
+
+@dataclass(frozen=True)
+class BlockCase:
+    """What ``sanitizer`` asks of a ``problems.Case``, and the buffers of the launch."""
+    config: BlockScaledConfig
+    m: int
+    n: int
+    k: int
+    sms: int = 3
+    kernel = "block_scaled"
+    definition = KERNEL
+
+    @property
+    def label(self):
+        extras = "".join(f" {name}" for name in ("source", "bias") if getattr(self.config, name)) + (f" {self.config.activation}" if self.config.activation else "")
+        return f"block_scaled {self.config.tile_m}x{self.config.tile_n} m{self.m} n{self.n} k{self.k} {self.config.result}{extras}"
+
+    @property
+    def grid(self):
+        return KERNEL.grid(self.config, self.m, self.n, self.k, self.sms)
+
+    def build(self, compiled_by, target):
+        return compiler.build(KERNEL, self.config, target=target, compiler=compiled_by)
+
+    def given(self):
+        """-> (what the kernel reads by name, the reference's arguments)"""
+        rng = np.random.default_rng((self.m, self.n, self.k))
+        a, b = (quantize_blocks(rng.standard_normal((rows, self.k)).astype(np.float32)).with_scales("128x4") for rows in (self.m, self.n))
+        c = rng.standard_normal((self.m, self.n)).astype(np.float16) if self.config.source else None
+        bias = rng.standard_normal(self.n).astype(np.float32) if self.config.bias else None
+        factors = np.array([a.global_scale * b.global_scale * 2.0**OPERAND_POWER, 0.5, 1, 1 / 6], np.float32)
+        found = {"a": a.data, "b": b.data, "sfa": a.scales, "sfb": b.scales, "factors": factors, "c": c, "bias": bias}
+        return {name: array for name, array in found.items() if array is not None}, (a, b, {"beta": 0.5 if c is not None else 0.0, "c": c, "bias": bias, "activation": self.config.activation})
+
+    def results(self):
+        """{name: (shape, type)}"""
+        columns = self.n // 2 if self.config.gated else self.n
+        if self.config.result not in BLOCK_FORMATS:
+            return {"d": ((self.m, columns), self.config.result)}
+        form = BLOCK_FORMATS[self.config.result]
+        return {"d": (form.data_shape(self.m, columns), "uint8"), "sfd": (form.scales_shape(self.m, columns, "128x4"), "uint8")}
+
+
+def run_case(case, compiled, plant=None):
+    """Launch once; ValueError for a wrong result of float type (tests compare the others)."""
+    from numba_marlin.launch import launcher
+    given, (a, b, options) = case.given()
+    arrays = {}
+    for name, array in given.items():
+        short, missing = bool(plant and plant.short == name), bool(plant and plant.missing == name)
+        arrays[name] = driver.DeviceArray((array.shape[0] - short, *array.shape[1:]), array.dtype) if short or missing else driver.DeviceArray.from_host(array)
+        if short:
+            arrays[name].fill_words(0)
+    arrays |= {name: driver.DeviceArray(shape, kind).clear() for name, (shape, kind) in case.results().items()} | {"locks": driver.DeviceArray((1,), np.int32).clear()}
+    arguments = KERNEL.arguments(case.config, {name: array.address for name, array in arrays.items()}, case.m, case.n, case.k, case.k, driver.encode_tensor_map)
+    launcher(compiled, **KERNEL.launch_options(case.config))(case.grid, arguments)
+    driver.synchronize(0)
+    if plant:
+        return True
+    if arrays["locks"].to_host().any():
+        raise SystemExit(f"{case.label}: the counter is not zero")
+    d = arrays["d"].to_host()
+    if d.dtype == np.uint8:
+        return True
+    expected, error = block_scaled_bounds(a, b, **options)
+    wrong = ~(np.abs(d.astype(np.float64) - expected) <= error + 2.0**-10 * (np.abs(expected) + error) + 2.0**-24)
+    return not wrong.any()
+
+
+def cases():
+    for config in CONFIGS:
+        step = 128 if config.gated else 32
+        yield from (BlockCase(config, m, n, k) for m, n, k in ((130, 2 * step, 160), (config.tile_m + 3, 5 * step, 416)))
+
+
+def plants():
+    case = BlockCase(CONFIGS[0], 130, 128, 160)
+    yield sanitizer.Plant("memcheck", "bias one number too short (loads)", case, short="bias")
+    yield sanitizer.Plant("initcheck", "bias never copied (loads)", case, missing="bias")
+    yield sanitizer.Plant("initcheck", "codes never copied (tensor copies)", case, missing="b", must=False)
+    yield sanitizer.Plant("racecheck", "nobody waits for copies, nor for each other", BlockCase(CONFIGS[0], 100, 64, 128), edit=hopper.without_waiting_for_copies, must=False)
+    yield sanitizer.Plant("synccheck", "odd threads skip a barrier", case, edit=hopper.half_a_barrier)
+
+
+CASES = tuple(cases())
+SUITE = sanitizer.Suite(Path(__file__).resolve(), CASES, tuple(plants()), hopper.by_configuration(CASES), ("numba-cuda",), hopper.SUITE.more, run_case)
+
+if __name__ == "__main__":
+    sys.exit(sanitizer.main(SUITE))

@@ -1,0 +1,119 @@
+"""The block-scaled kernel with parts of its work left out: what each role could do if the others cost nothing. Pipelines are whole; results are wrong, but for the first.
+
+    one_ahead   the whole kernel, but one k16 row in flight, not two, while the next is expanded
+    loads       stages are filled, and given back unread
+    expand      B is expanded too
+    multiply    A is expanded and multiplied by whatever the expanded stages hold
+    products    the same without A's shifts and masks
+    cheap_a     everything, but A's shifts and masks are left out; cheap_b: B's; cheap_ab: both
+"""
+from contextlib import ExitStack
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
+
+from numba_marlin.kernels import block_scaled, block_scaled_expand, block_scaled_multiply
+from numba_marlin.kernels.block_scaled import KERNEL
+from numba_marlin.kernels.tuples import repeat
+
+
+def idle_expand_verbs(lang, config, schedule, packed, expanded):
+    """Barriers only."""
+    ptx, uint32 = lang.ptx, lang.uint32
+    counts, fetch_together, start = schedule.counts, schedule.fetch_together, schedule.start
+    BARRIERS, EXPANDED_BARRIERS = config.barriers_shared, config.expanded_barriers
+
+    wait_empty, full, advance_expanded, producer_start = expanded.wait_empty, expanded.full, expanded.advance, expanded.producer_start
+    wait_full, release, advance, consumer_start = packed.wait_full, packed.release, packed.advance, packed.consumer_start
+
+    @lang.device
+    def publish(shared, place, lane):
+        wait_empty(shared + uint32(EXPANDED_BARRIERS), place)
+        ptx.bar_warp_sync(uint32(0xFFFFFFFF))
+        if lane == uint32(0):
+            ptx.mbarrier_arrive(full(shared + uint32(EXPANDED_BARRIERS), place))
+        return advance_expanded(place)
+
+    @lang.device
+    def expand_tiles(shared, sizes):
+        lane = uint32(ptx.tid_x() % uint32(32))
+        steps = counts(sizes)[2]
+        place, target = consumer_start(), producer_start()
+        tile, next_tile = fetch_together(shared, start(), lane)
+        while tile != uint32(0xFFFFFFFF):
+            step = uint32(0)
+            while step < steps:
+                wait_full(shared + uint32(BARRIERS), place)
+                target = publish(shared, target, lane)
+                if lane == uint32(0):
+                    release(shared + uint32(BARRIERS), place)
+                place, target = advance(place), publish(shared, target, lane)
+                step = uint32(step + uint32(1))
+            tile, next_tile = fetch_together(shared, next_tile, lane)
+
+    return SimpleNamespace(expand_tiles=expand_tiles)
+
+
+def idle_multiply_verbs(lang, config, packed, expanded):
+    """Barriers only; sums are zeros."""
+    ptx, uint32 = lang.ptx, lang.uint32
+    BARRIERS, EXPANDED_BARRIERS = config.barriers_shared, config.expanded_barriers
+    wait_full, release, advance = packed.wait_full, packed.release, packed.advance
+    wait_expanded, release_expanded, advance_expanded = expanded.wait_full, expanded.release, expanded.advance
+    zero = repeat(lang, config.words, ptx.zero_f32(width=config.accumulators))
+
+    @lang.device
+    def pass_by(shared, target, leader):
+        wait_expanded(shared + uint32(EXPANDED_BARRIERS), target)
+        if leader:
+            release_expanded(shared + uint32(EXPANDED_BARRIERS), target)
+        return advance_expanded(target)
+
+    @lang.device
+    def multiply_steps(shared, places, steps, lane_place):
+        place, target = places
+        leader = lane_place[2] == uint32(0)
+        while steps != uint32(0):
+            wait_full(shared + uint32(BARRIERS), place)
+            target = pass_by(shared, target, leader)
+            if leader:
+                release(shared + uint32(BARRIERS), place)
+            place, target = advance(place), pass_by(shared, target, leader)
+            steps = uint32(steps - uint32(1))
+        return (place, target), zero()
+
+    return SimpleNamespace(multiply_steps=multiply_steps)
+
+
+def plain_numbers(lang):
+    same = lang.device(lambda word: (word, word))
+    return SimpleNamespace(odd_nibbles=same, even_nibbles=same)
+
+
+IDLE_EXPAND, IDLE_MULTIPLY = (block_scaled, "expand_verbs", idle_expand_verbs), (block_scaled, "multiply_verbs", idle_multiply_verbs)
+ONE_IN_FLIGHT = (block_scaled_multiply, "IN_FLIGHT", 1)
+PLAIN_B = (block_scaled_expand, "number_verbs", plain_numbers)
+PLAIN = (block_scaled_multiply, "number_verbs", plain_numbers)
+
+
+def variant(name, *patches):
+    def make(lang, config):
+        with ExitStack() as stack:
+            for where, what, by in patches:
+                stack.enter_context(mock.patch.object(where, what, by))
+            return block_scaled.make(lang, config)
+
+    return replace(KERNEL, name=f"block_scaled_{name}", make=make)
+
+
+VARIANTS = {
+    "whole": KERNEL,
+    "one_ahead": variant("one_ahead", ONE_IN_FLIGHT),
+    "loads": variant("loads", IDLE_EXPAND, IDLE_MULTIPLY),
+    "expand": variant("expand", IDLE_MULTIPLY),
+    "multiply": variant("multiply", IDLE_EXPAND),
+    "products": variant("products", IDLE_EXPAND, PLAIN),
+    "cheap_a": variant("cheap_a", PLAIN),
+    "cheap_b": variant("cheap_b", PLAIN_B),
+    "cheap_ab": variant("cheap_ab", PLAIN, PLAIN_B),
+}

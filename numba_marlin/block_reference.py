@@ -1,0 +1,75 @@
+"""The float64 reference of block-scaled products, and how far a correct kernel's fp32 result may be from it.
+
+    D = activation(alpha * A @ B^T + beta * C + bias)
+
+A [m, k] and B [n, k] are ``BlockScaled``: their numbers are exact here and in a kernel that multiplies them as halves or as the codes they are. ``ACTIVATIONS``: relu; silu, v / (1 +
+exp(-v)); gelu in its tanh form; gated_silu: of every 16 columns the first eight, through silu, times the other eight, so that D has half as many.
+
+The bound, with the model and the names of ``reference``: products exact, sums in fp32 in any order and with chopped alignment, so ``gamma * sum |a b|``; each step of the
+epilogue rounds once to fp32; approximate exponentials and reciprocals cost 2**-20 of the result; the activation has a slope of 1.13 at most, and a gate multiplies
+what either side may be off.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.formats.block_scaled import BlockScaled
+from numba_marlin.quantize.dequantize import dequantize
+from numba_marlin.reference import UNIT_ROUNDOFF
+
+_SLOPE = 1.13
+_APPROXIMATE = 2.0**-20
+_FLOAT32 = 2.0**-24
+_SMALLEST = 2.0**-126
+GATED_COLUMNS = 8
+
+
+def _silu(v: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return v / (1 + np.exp(-v))
+
+
+def _gelu(v: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return v / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (v + 0.044715 * v**3)))
+
+
+ACTIVATIONS = {None: lambda v: v, "relu": lambda v: np.maximum(v, 0), "silu": _silu, "gelu": _gelu, "gated_silu": _silu}
+
+
+def interleave_gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """Rows of two weights [n, ...] as activation="gated_silu" wants them in one B [2 n, ...]: eight of the gate, the eight they open, and so on."""
+    gate, up = np.asarray(gate), np.asarray(up)
+    if gate.shape != up.shape or gate.shape[0] % GATED_COLUMNS:
+        raise ValueError(f"gate.shape={gate.shape} and up.shape={up.shape} must be the same, with a multiple of {GATED_COLUMNS} rows")
+    return np.stack([each.reshape(-1, GATED_COLUMNS, *each.shape[1:]) for each in (gate, up)], axis=1).reshape(-1, *gate.shape[1:])
+
+
+def block_scaled_matmul(a: BlockScaled, b: BlockScaled, *, alpha=1.0, beta=0.0, c=None, bias=None, activation: str | None = None) -> np.ndarray:
+    """-> float64 [m, n], or [m, n/2] if gated"""
+    return block_scaled_bounds(a, b, alpha=alpha, beta=beta, c=c, bias=bias, activation=activation)[0]
+
+
+def block_scaled_bounds(a: BlockScaled, b: BlockScaled, *, alpha=1.0, beta=0.0, c=None, bias=None, activation: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """-> (the result, how far an fp32 result may be off before it is rounded to the type of D), float64 each."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation={activation!r} must be one of {tuple(ACTIVATIONS)}")
+    x, w = dequantize(a, np.float64), dequantize(b, np.float64)
+    m, n, k = len(x), len(w), x.shape[1]
+    added = (beta * np.asarray(c, np.float64) if c is not None else np.zeros((m, n))) + (0 if bias is None else np.asarray(bias, np.float64))
+    value = alpha * (x @ w.T) + added
+    magnitude = abs(alpha) * (np.abs(x) @ np.abs(w).T)
+    roundings = (k + 3 * -(-k // 8) + 6) * UNIT_ROUNDOFF
+    error = roundings / (1 - roundings) * magnitude + 8 * _FLOAT32 * (magnitude + np.abs(added)) + _SMALLEST
+    result = ACTIVATIONS[activation](value)
+    if activation is None or activation == "relu":
+        return result, error
+    error = _SLOPE * error + _APPROXIMATE * np.abs(value)
+    if activation != "gated_silu":
+        return result, error
+    gate, other = (each.reshape(m, -1, 2, GATED_COLUMNS) for each in (result, value))
+    gate_error = error.reshape(m, -1, 2, GATED_COLUMNS)
+    product = gate[:, :, 0] * other[:, :, 1]
+    off = gate_error[:, :, 0] * (np.abs(other[:, :, 1]) + gate_error[:, :, 1]) + np.abs(gate[:, :, 0]) * gate_error[:, :, 1] + _FLOAT32 * np.abs(product)
+    return product.reshape(m, -1), off.reshape(m, -1)

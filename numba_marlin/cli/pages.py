@@ -1,0 +1,64 @@
+"""What verbs that show a page (``views``) have in common: its text on the terminal, ``--html``, and the page in the JSON object."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+STEPS_SHOWN = 1  # of each section, on a terminal, where nobody asked for a section
+
+
+def add_page_arguments(parser) -> None:
+    parser.add_argument("--html", metavar="FILE.html", help="write the page as one self-contained file; arrow keys step through it")
+    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
+
+
+def add_view_argument(parser) -> None:
+    parser.add_argument("--view", metavar="NAME[,...]", help="only these sections of the page: their names stand in brackets behind the titles")
+
+
+def viewed(page, args):
+    """``page`` with the sections of ``--view``; ValueError names those there are."""
+    return page.only(tuple(args.view.split(","))) if args.view else page
+
+
+def check_page_arguments(args) -> None:
+    """Before any work: whether the files can be written; ValueError if not."""
+    check("--html", args.html, (".html", ".htm"))
+    check("--out", args.out, (".json",))
+
+
+def check(option: str, path: str | None, suffixes: tuple[str, ...]):
+    """``report.check_output`` for any option."""
+    from numba_marlin.cli.report import check_output
+
+    try:
+        return check_output(path, suffixes)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--out", option, 1)) from None
+
+
+def show(page, args, report, every_step: bool = True, more: str = "") -> None:
+    """Print ``page``, write what was asked for, and put it into ``report.data["page"]``. every_step: also on the terminal; else ``more`` says how to see them."""
+    from numba_marlin.cli.report import columns, write_atomically
+    from numba_marlin.views import html, plain, text
+
+    report.data["page"] = plain.as_dict(page)
+    if not report.as_json:
+        print(text.render(page, columns(), takes_colour(), takes_unicode(), None if every_step else STEPS_SHOWN), end="", flush=True)
+        if not every_step and more and any(len(section.steps) > STEPS_SHOWN for section in page.sections):
+            report.text(f"\n{more}")
+    target = check("--html", args.html, (".html", ".htm"))
+    if target is not None:
+        document = html.render(page).encode()
+        write_atomically(target, lambda file: file.write(document))
+        report.row("wrote", f"{target}, {len(document):,} bytes: open it in any browser")
+        report.data["html"] = {"file": str(target), "bytes": len(document)}
+
+
+def takes_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def takes_unicode() -> bool:
+    return "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()

@@ -1,0 +1,101 @@
+"""``numba-marlin profile``: where a kernel's time goes and what it does with the device, on this machine's GPU, or counted on the PTX machine and modelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HELP = "say where a kernel's time goes, what limits it, and what would help"
+EXAMPLES = """  numba-marlin profile --demo                                    no GPU needed
+  numba-marlin profile --m 16 --n 8192 --k 8192 --kernel ampere --html page.html
+  numba-marlin profile --m 1 --n 4096 --k 4096 --device "RTX 4090" --view summary,timeline
+  numba-marlin profile --m 16 --n 8192 --k 8192 --save run.json  keep it
+  numba-marlin profile --open run.json --html page.html          show it again
+  numba-marlin profile --open before.json --against after.json   compare two
+
+Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says which."""
+DEMO = (16, 4096, 4096)
+
+
+def add_arguments(parser) -> None:
+    from numba_marlin.cli.pages import add_page_arguments, add_view_argument
+
+    parser.add_argument("--demo", action="store_true", help=f"a problem to look at: m={DEMO[0]}, n={DEMO[1]}, k={DEMO[2]}")
+    parser.add_argument("--m", type=int, metavar="M", help="rows of activations")
+    parser.add_argument("--n", type=int, metavar="N", help="columns of the weight")
+    parser.add_argument("--k", type=int, metavar="K", help="rows of the weight")
+    parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
+    parser.add_argument("--kernel", metavar="NAME", help="a rung of the ladder (default: what explain says)")
+    parser.add_argument("--device", metavar="NAME", help="model this device, of the table, even if there is a GPU (default: this machine's GPU, else H200)")
+    parser.add_argument("--save", metavar="RUN.json", help="keep the profile, to open or compare it later")
+    parser.add_argument("--open", metavar="RUN.json", help="show a profile that was kept; nothing runs")
+    parser.add_argument("--against", metavar="RUN.json", help="compare it with this one")
+    add_view_argument(parser)
+    add_page_arguments(parser)
+
+
+def execute(args, report) -> bool:
+    from numba_marlin.cli.report import also_in_file
+
+    return also_in_file(args.out, report, lambda: _execute(args, report))
+
+
+def _execute(args, report) -> bool:
+    from numba_marlin.cli import pages
+    from numba_marlin.cli.report import to_json, write_atomically
+    from numba_marlin.inspect import profile, profile_page, rules
+    from numba_marlin.views import Page
+
+    pages.check_page_arguments(args)
+    target = pages.check("--save", args.save, (".json",))
+    other = None if args.against is None else profile.load(args.against)
+    data = profile.load(args.open) if args.open else _profile(args, report)
+    page = profile_page.page(data)
+    if other is not None:
+        page = Page(f"{page.title}, compared", (profile_page.compared(data, other, (Path(args.open).stem if args.open else "this run", Path(args.against).stem)), *page.sections), page.subtitle)
+    what, why = rules.bottleneck(data)
+    report.data = {
+        "profile": data, "bottleneck": {"what": what, "why": why}, "findings": [{"rule": each.rule, "tone": each.tone, "text": each.text} for each in rules.findings(data)],
+    }
+    pages.show(pages.viewed(page, args), args, report)
+    if target is not None:
+        write_atomically(target, lambda file: file.write(to_json(data).encode() + b"\n"))
+        report.text(f"wrote {target}")
+    return True
+
+
+def _profile(args, report) -> dict:
+    from numba_marlin import devices, driver, heuristics, sizes
+    from numba_marlin.inspect import on_machine, profile
+    from numba_marlin.inspect.other_tools import other_tools
+
+    problem = _problem(args)
+    probe = driver.probe()
+    on_gpu = probe.usable and args.device is None
+    device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
+    if device.source == "model":
+        raise ValueError("--device model is the PTX machine itself, which has no time to profile; name a GPU of the table")
+    limits = driver.limits(0) if on_gpu else sizes.limits_of(device)
+    candidate = heuristics.rank(problem, device)[0] if args.kernel is None else heuristics.candidate(problem, device, args.kernel)
+    observation = ceilings = None
+    if on_gpu:
+        from numba_marlin.bench import ceilings as ceilings_module
+        from numba_marlin.inspect import on_gpu as gpu
+
+        with report.step(f"timing {candidate.kernel} on {device.name}, plain and instrumented"):
+            observation = gpu.observe(problem, candidate)
+            ceilings = ceilings_module.measure(problem.dtype).to_dict()
+    with report.step(f"counting on the PTX machine what {candidate.kernel} does"):
+        counted = on_machine.observe(problem, candidate, device, None if observation is None else observation.compiled, args.seed)
+    state = observation.state if on_gpu else {"missing": f"no GPU was used: {probe.reason}" if not probe.usable else f"{device.name} was modelled, this machine's GPU was not asked"}
+    return profile.build(counted, device, limits, observation, ceilings, state, other_tools())
+
+
+def _problem(args):
+    from numba_marlin.heuristics import Problem
+
+    sizes = (args.m, args.n, args.k)
+    if args.demo and any(size is not None for size in sizes):
+        raise ValueError("--demo has its own problem; leave it out, or --m, --n and --k")
+    if not args.demo and None in sizes:
+        raise ValueError("which problem? give --m, --n and --k, or --demo, or --open a profile that was kept")
+    return Problem(*(DEMO if args.demo else sizes), args.group_size)

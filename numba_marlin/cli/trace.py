@@ -1,0 +1,177 @@
+"""``numba-marlin trace``: one product, run on the PTX machine and recorded, and walked through phase by phase. Needs no GPU.
+
+Every figure is read from the record: registers, addresses, order. The record can be saved, opened again (with other choices: no need to run anew) and compared.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HELP = "walk through a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
+EXAMPLES = """  numba-marlin trace                      the faithful kernel, a small problem
+  numba-marlin trace --html walk.html     the same as a page; arrow keys step
+  numba-marlin trace --phase unpack --warp 2 --lane 5
+  numba-marlin trace --m 8 --n 512 --k 1024 --kernel decode --phase pipeline
+  numba-marlin trace --save run.npz --perfetto run.json
+  numba-marlin trace --open run.npz --phase fragments --block 1 --step 9
+  numba-marlin trace --config stages=3 --compare run.npz"""
+DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
+WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32)}  # bits, and rows that share a scale
+ALL_BLOCKS = 16  # grids of so many blocks are recorded whole
+MORE = "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane and --step what you want to look at."
+
+
+def add_arguments(parser) -> None:
+    from numba_marlin.cli.pages import add_page_arguments
+
+    parser.add_argument("--demo", action="store_true", help=f"{DEMO['kernel']} at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for")
+    parser.add_argument("--m", type=int, metavar="M", help=f"rows of activations (default {DEMO['m']})")
+    parser.add_argument("--n", type=int, metavar="N", help=f"columns of a random weight (default {DEMO['n']})")
+    parser.add_argument("--k", type=int, metavar="K", help=f"rows of a random weight (default {DEMO['k']})")
+    parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors")
+    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file")
+    parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
+    parser.add_argument("--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for mxfp4)")
+    parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma)")
+    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma"), help=f"default {DEMO['kernel']}")
+    parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="fields of the kernel's configuration, in place of what would be chosen")
+    parser.add_argument("--sms", type=int, metavar="N", help="multiprocessors that the machine plays (default 4)")
+    parser.add_argument("--device", metavar="NAME", default="H200", help="whose memory hierarchy is shown, from the table of `explain` (default H200)")
+    parser.add_argument("--phase", metavar="NAME[,...]", help="only these sections: launch, phases, copies, unpack, fragments, sums, pipeline, timeline, memory, intensity")
+    for name, what in (("block", "of the grid"), ("warp", "of the block"), ("lane", "of the warp"), ("step", "which tensor-core instruction of the warp")):
+        parser.add_argument(f"--{name}", type=int, default=0, metavar="I", help=f"{what} (default 0)")
+    parser.add_argument("--save", metavar="FILE.npz", help="keep the record")
+    parser.add_argument("--open", metavar="FILE.npz", help="show a record that was kept, instead of running")
+    parser.add_argument("--compare", metavar="FILE.npz", help="show what differs from this record")
+    parser.add_argument("--perfetto", metavar="FILE.json", help="write a timeline for ui.perfetto.dev or chrome://tracing")
+    add_page_arguments(parser)
+
+
+def execute(args, report) -> bool:
+    from numba_marlin.cli.report import also_in_file
+
+    return also_in_file(args.out, report, lambda: _execute(args, report))
+
+
+def _execute(args, report) -> bool:
+    from numba_marlin import devices
+    from numba_marlin import trace as room
+    from numba_marlin.cli.pages import check, check_page_arguments, show
+    from numba_marlin.cli.report import write_atomically
+    from numba_marlin.trace import compare, pages, perfetto
+    from numba_marlin.trace.file import as_bytes
+
+    check_page_arguments(args)
+    save, events = check("--save", args.save, (".npz",)), check("--perfetto", args.perfetto, (".json",))
+    keys = tuple(key for key in (args.phase or "").split(",") if key)
+    pages.check_keys(keys)
+    device = devices.device(args.device)
+    if args.compare is not None and keys:
+        raise ValueError("--compare shows sections of its own; leave out --phase")
+    for name, limit in (("lane", 32), ("step", None), ("warp", None), ("block", None)):  # before any work
+        if getattr(args, name) < 0 or limit is not None and getattr(args, name) >= limit:
+            raise ValueError(f"--{name} {getattr(args, name)} must be 0 to {limit - 1}" if limit else f"--{name} {getattr(args, name)} must not be negative")
+    other = None if args.compare is None else room.open_trace(args.compare)
+    trace, ok = (room.open_trace(args.open), True) if args.open is not None and not _describes(args) else _recorded(args, report)
+    choice = pages.Choice(args.block, args.warp, args.lane, args.step, device)
+    report.data = {"kernel": trace.header["kernel"], "problem": trace.about.get("problem"), "launch": trace.header["launch"], "result": trace.header["result"], "steps": trace.steps}
+    if other is None:
+        page = pages.page(trace, choice, keys)
+    else:
+        page = compare.page(other, trace, (Path(args.compare).stem, Path(args.open).stem if args.open else "this run"))
+        report.data["same"] = compare.same(other, trace)
+    show(page, args, report, every_step=bool(keys) or other is not None, more=MORE)
+    for target, make in ((save, lambda: as_bytes(trace)), (events, lambda: perfetto.render(trace).encode())):
+        if target is not None:
+            data = make()
+            write_atomically(target, lambda file, data=data: file.write(data))
+            report.row("wrote", f"{target}, {len(data):,} bytes")
+    return ok
+
+
+def _describes(args) -> list[str]:
+    """Options of a problem that were given; ValueError if they contradict --demo or --open."""
+    given = [name for name in ("m", "n", "k", "input", "tensor", "transpose", "group_size", "weights", "kernel", "config", "sms") if getattr(args, name) not in (None, False)]
+    for option in ("demo", "open"):
+        if getattr(args, option) and given:
+            raise ValueError(f"--{option} says what is traced; leave out --{given[0].replace('_', '-')}")
+    if args.demo and args.open:
+        raise ValueError("--demo and --open are two ways to say what is traced: choose one")
+    return given
+
+
+def _recorded(args, report):
+    """(trace, whether the product is right) of the problem that the arguments describe."""
+    from dataclasses import asdict, replace
+
+    import numpy as np
+
+    from numba_marlin import api, backends, compiler, devices, reference
+    from numba_marlin import trace as room
+    from numba_marlin.cli.run import weight_of
+    from numba_marlin.heuristics import Problem, candidate
+    from numba_marlin.trace.stages import ranges_of
+
+    _describes(args)
+    kind = args.weights or "int4"
+    bits, block_rows = WEIGHTS[kind]
+    if block_rows is not None and args.group_size not in (None, block_rows):
+        raise ValueError(f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave it out")
+    args.group_size = args.group_size if args.group_size is not None else block_rows or DEMO["group_size"]
+    args.kernel = args.kernel or (DEMO["kernel"] if kind == "int4" else "decode")
+    args.m = DEMO["m"] if args.m is None else args.m
+    if args.input is None:
+        args.n, args.k = (DEMO[name] if getattr(args, name) is None else getattr(args, name) for name in ("n", "k"))
+    if args.sms is not None and args.sms < 1:
+        raise ValueError(f"--sms {args.sms} must be at least 1")
+    random = np.random.default_rng(args.seed)
+    weight = weight_of(args, random)
+    k, n = weight.values.shape
+    problem = Problem(args.m, n, k, args.group_size, bits=bits, codes="integer" if block_rows is None else "e2m1")
+    device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
+    config = None if args.config is None else _config(args.config, candidate(problem, device, args.kernel).config)
+    plan = backends.Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
+    blocks, warps = int(np.prod(plan.candidate.grid)), plan.candidate.threads // 32
+    if args.block >= blocks or args.warp >= warps:
+        name, value, count = ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
+        raise ValueError(f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, plan.candidate.grid))} blocks of {warps} warps")
+    with report.step(f"quantising and packing {k} x {n} weights"):
+        packed = api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
+    with report.step(f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"):
+        compiled = compiler.build(plan.definition, plan.candidate.config, target=device.target, line_info=True)
+    x = random.standard_normal((args.m, k)).astype(np.float16)
+    with report.step(f"running {args.kernel} on the PTX machine and recording it"):
+        prepared = backends.prepare_emulator(x, packed, problem, plan, compiled)
+        trace = room.record(prepared.machine, blocks=None if blocks <= ALL_BLOCKS else (args.block,), **prepared.launch)
+    verdict = reference.check(prepared.y, x, packed, order="random")
+    trace.header["about"] = {
+        "kernel": args.kernel, "config": asdict(plan.candidate.config), "reasons": list(plan.candidate.reasons), "weight": weight.source,
+        "problem": {name: value for name, value in asdict(problem).items()}, "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
+        "check": {"ok": verdict.ok, "outputs": verdict.size, "failures": verdict.failures},
+        "stages": ranges_of(args.kernel, plan.candidate.config, trace.header["launch"]["shared_base"]),
+    }  # fmt: skip
+    return trace, verdict.ok
+
+
+def _in_blocks(values, kind: str):
+    """float [k, n] -> BlockWeight of NVFP4 or MXFP4, to nearest."""
+    import numpy as np
+
+    from numba_marlin.formats.block_scaled import to_weight
+    from numba_marlin.quantize.block_scaled import quantize_blocks
+
+    return to_weight(quantize_blocks(np.ascontiguousarray(values.T, np.float32), kind))
+
+
+def _config(texts: list[str], default):
+    """``default`` with fields replaced; ValueError names those there are."""
+    from dataclasses import fields, replace
+
+    known = {each.name for each in fields(default)}
+    changes = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in known or not value:
+            raise ValueError(f"--config {text} must be NAME=VALUE with one of {', '.join(sorted(known))}")
+        changes[name] = {"true": True, "false": False, "none": None}.get(value.lower(), int(value) if value.lstrip("-").isdigit() else value)
+    return replace(default, **changes)

@@ -1,0 +1,234 @@
+"""``numba-marlin watch``: a GPU's state, live: busy or not, memory, clocks, power, temperature, tensor cores. Alone, beside a command, or beside products of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HELP = "look at a GPU while it works: utilisation, clocks, power, tensor cores, kernels"
+EXAMPLES = """  numba-marlin watch                                        until Ctrl-C
+  numba-marlin watch --hz 10 --seconds 30 --out run.json
+  numba-marlin watch --m 16 --n 8192 --k 8192               and multiply meanwhile
+  numba-marlin watch -- numba-marlin bench --m 1,16         while a command runs"""
+SLOWEST, FASTEST = 1.0, 10.0
+SECONDS_OF_JSON = 5.0  # how long --json looks if nothing says when to stop
+KEPT = 600  # samples on the curves
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="run this and look until it ends")
+    parser.add_argument("--hz", type=float, default=2.0, metavar="F", help=f"samples a second, {SLOWEST:g} to {FASTEST:g} (default 2)")
+    parser.add_argument("--seconds", type=float, metavar="S", help=f"stop after so long (default: Ctrl-C; with --json {SECONDS_OF_JSON:g})")
+    parser.add_argument("--device", type=int, default=0, metavar="I", help="number of the GPU (default 0)")
+    parser.add_argument("--m", type=int, metavar="M", help="with --n and --k: this process multiplies M x K by K x N all the while")
+    parser.add_argument("--n", type=int, metavar="N")
+    parser.add_argument("--k", type=int, metavar="K")
+    parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
+
+
+def execute(args, report) -> bool:
+    from numba_marlin.cli.report import also_in_file
+
+    return also_in_file(args.out, report, lambda: _execute(args, report))
+
+
+def _execute(args, report) -> bool:
+    from numba_marlin.inspect.device_state import Monitor
+
+    if not SLOWEST <= args.hz <= FASTEST:
+        raise ValueError(f"--hz {args.hz:g} must be from {SLOWEST:g} to {FASTEST:g}")
+    sizes = (args.m, args.n, args.k)
+    if any(size is not None for size in sizes) and None in sizes:
+        raise ValueError("--m, --n and --k go together: the product to run meanwhile")
+    if args.m is not None and args.command:
+        raise ValueError("--m, --n, --k and a COMMAND exclude each other: one of them works while the other looks")
+    monitor = Monitor(args.device)
+    seconds = SECONDS_OF_JSON if args.seconds is None and report.as_json and not args.command else args.seconds
+    work = Products(*sizes, args.seed) if args.m is not None else Command(args.command) if args.command else Nothing()
+    states: list = []
+    try:
+        with work, screen(report) as show:
+            _look(monitor, work, 1 / args.hz, seconds, states, show)
+    finally:
+        monitor.close()
+    kernels = work.kernels()
+    report.data = {
+        "device": monitor.name, "samples": [state.to_dict() for state in states], "missing": monitor.missing, "kernels": [list(each) for each in kernels],
+        **({"command": args.command, "returncode": work.returncode} if args.command else {}),
+    }  # fmt: skip
+    report.row("watched", f"{monitor.name}: {len(states)} samples in {states[-1].seconds:.1f} s" + ("" if work.returncode in (None, 0) else f"; the command ended with {work.returncode}"))
+    for name, how, launches in kernels:
+        report.row("kernel", f"{name}: {how}" + (f", {launches} launches" if launches else ""))
+    return work.returncode in (None, 0)
+
+
+def _look(monitor, work, period: float, seconds: float | None, states: list, show) -> None:
+    from numba_marlin.inspect import device_page
+
+    start = due = monitor.start = time.monotonic()  # what works beside it may have taken a while to begin
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            states.append(monitor.sample())
+            del states[:-KEPT]
+            show(device_page.page(monitor.name, states, monitor.missing, work.kernels(), work.note()), states[-1])
+            due += period
+            ended = work.ended()
+            if ended or (seconds is not None and due - start > seconds):
+                return
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+@contextlib.contextmanager
+def screen(report):
+    """-> show(page, state): redraws a terminal, prints a line a sample elsewhere, nothing with --json."""
+    from numba_marlin.cli import pages
+    from numba_marlin.cli.report import columns
+
+    if report.as_json:
+        yield lambda page, state: None
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        from numba_marlin.views import text
+
+        with Live(console=Console(), auto_refresh=False, vertical_overflow="crop") as live:
+            yield lambda page, state: live.update(Text.from_ansi(text.render(page, columns(), pages.takes_colour(), pages.takes_unicode())), refresh=True)
+    else:
+        yield lambda page, state: print(line_of(state), flush=True)
+
+
+def line_of(state) -> str:
+    values, parts = state.values, [f"{state.seconds:6.1f} s"]
+    shown = (("gpu", "gpu {:3.0f}%"), ("tensor", "tensor {:3.0f}%"), ("dram", "dram {:3.0f}%"), ("sm_mhz", "{:4d} MHz"), ("power_w", "{:4.0f} W"), ("temperature_c", "{:2d} C"))
+    parts += [form.format(values[name]) for name, form in shown if name in values]
+    if "memory_used" in values:
+        parts.append(f"{values['memory_used'] / 2**30:.1f} GiB")
+    return "  ".join(parts) + (f"  held back: {', '.join(state.throttle)}" if state.throttle else "")
+
+
+class Nothing:
+    """What runs beside the looking: nothing of ours."""
+
+    returncode: int | None = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error) -> None:
+        pass
+
+    def ended(self) -> bool:
+        return False
+
+    def kernels(self) -> list[tuple[str, str, str]]:
+        """(name, how it was launched, launches if they are counted)"""
+        return []
+
+    def note(self) -> str:
+        return ""
+
+
+class Command(Nothing):
+    """A process; the kernels that it loads are those that it notes in a file (``launch.KERNEL_LOG``)."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.arguments = arguments
+
+    def __enter__(self):
+        from numba_marlin.launch import KERNEL_LOG
+
+        handle, self.log = tempfile.mkstemp(prefix="numba_marlin_kernels_")
+        os.close(handle)
+        try:  # its stdout would tear the screen
+            self.process = subprocess.Popen(self.arguments, env={**os.environ, KERNEL_LOG: self.log}, stdout=subprocess.DEVNULL)
+        except OSError as error:
+            os.unlink(self.log)
+            raise ValueError(f"cannot run {self.arguments[0]}: {error.strerror}") from error
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.returncode = self.process.poll()
+        if self.returncode is None:
+            self.process.terminate()
+            self.process.wait()
+        self._kernels = self.kernels()
+        os.unlink(self.log)
+
+    def ended(self) -> bool:
+        self.returncode = self.process.poll()
+        return self.returncode is not None
+
+    def kernels(self) -> list[tuple[str, str, str]]:
+        if not os.path.exists(self.log):
+            return self._kernels
+        found: dict[tuple[str, str], None] = {}
+        with open(self.log, encoding="utf-8") as file:
+            for fields in map(str.split, file):
+                if len(fields) == 7:
+                    _, name, target, registers, threads, shared, resident = fields
+                    found[name, f"{target}, {threads} threads, {registers} registers, {int(shared) / 1024:g} KiB shared, {resident} blocks fit"] = None
+        return [(name, how, "") for name, how in found]
+
+    def note(self) -> str:
+        return f"while {' '.join(self.arguments)} runs (pid {self.process.pid})"
+
+
+class Products(Nothing):
+    """One product again and again, in a thread of this process, on random weights."""
+
+    BURST = 50  # launches between two waits, so that it can be stopped
+
+    def __init__(self, m: int, n: int, k: int, seed: int) -> None:
+        import numpy as np
+
+        from numba_marlin import api, driver
+        from numba_marlin.formats import PackedWeight
+
+        random = np.random.default_rng(seed)
+        words = random.integers(-(2**31), 2**31, (k // 16, 2 * n), dtype=np.int64).astype(np.int32)
+        self.weight = PackedWeight("marlin", words, random.uniform(0.001, 0.01, (max(1, k // 128), n)).astype(np.float16), 4, 128 if k > 128 else -1, k, n)
+        self.x = driver.DeviceArray.from_host(random.standard_normal((m, k)).astype(np.float16), 0)
+        self.c = driver.DeviceArray((m, n), np.float16, 0)
+        _, self.info = api.matmul(self.x, self.weight, "cuda", self.c, return_info=True)
+        self.launches, self.stop, self.thread = 0, threading.Event(), threading.Thread(target=self._work, daemon=True)
+        self.error: Exception | None = None
+
+    def _work(self) -> None:
+        from numba_marlin import api, driver
+
+        try:
+            while not self.stop.is_set():
+                for _ in range(self.BURST):
+                    api.matmul(self.x, self.weight, "cuda", self.c)
+                driver.synchronize(0)
+                self.launches += self.BURST
+        except Exception as error:  # told by whoever looks
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stop.set()
+        self.thread.join()
+
+    def ended(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return False
+
+    def kernels(self) -> list[tuple[str, str, str]]:
+        candidate = self.info.candidate
+        return [(candidate.kernel, f"grid {' x '.join(map(str, candidate.grid))}, {candidate.threads} threads", f"{self.launches:,}")]
+
+    def note(self) -> str:
+        problem = self.info.problem
+        return f"while this process multiplies {problem.m} x {problem.k} by {problem.k} x {problem.n}"

@@ -1,0 +1,156 @@
+"""``BlockScaled``: a matrix of small floats whose rows are cut into blocks that share a scale; either operand of a block-scaled product, or its result.
+
+    X[r, i] = decode(code(r, i), element) * decode(scales[r, i // block], scale_grid) * global_scale
+
+    format      element  block  scales  global scale
+    nvfp4       e2m1     16     e4m3    a float32 number
+    mxfp4       e2m1     32     e8m0    none (1)
+    mxfp8-e4m3  e4m3     32     e8m0    none (1)
+    mxfp8-e5m2  e5m2     32     e8m0    none (1)
+
+data: uint8 [rows, columns * bits / 8], C-contiguous; of two 4-bit codes in a byte the low one is the column with the even number. scales: uint8, in one of two orders,
+``scale_order``: "plain" [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them (``layout.block_scales``). Blocks lie along the columns:
+both operands of a product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear has its weight.
+
+data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device: nothing here reads them. TypeError or ValueError
+naming value and rule when made. Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from numba_marlin.formats.block_weight import BlockWeight
+from numba_marlin.formats.small_floats import BITS
+from numba_marlin.layout import block_scales
+
+SCALE_ORDERS = ("plain", "128x4")
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """element, scale_grid: number formats of ``small_floats``; block: columns that share a scale; has_global_scale: whether a float32 number multiplies all."""
+
+    name: str
+    element: str
+    block: int
+    scale_grid: str
+    has_global_scale: bool = False
+
+    @property
+    def bits(self) -> int:
+        return BITS[self.element]
+
+    def data_shape(self, rows: int, columns: int) -> tuple[int, int]:
+        return rows, columns * self.bits // 8
+
+    def scales_shape(self, rows: int, columns: int, order: str) -> tuple[int, ...]:
+        """Of scales in ``order``, one of SCALE_ORDERS."""
+        if order not in SCALE_ORDERS:
+            raise ValueError(f"scale_order={order!r} must be one of {', '.join(SCALE_ORDERS)}")
+        return (rows, columns // self.block) if order == "plain" else (block_scales.tiled_bytes(rows, columns // self.block),)
+
+
+BLOCK_FORMATS = {
+    form.name: form
+    for form in (
+        BlockFormat("nvfp4", "e2m1", 16, "e4m3", has_global_scale=True),
+        BlockFormat("mxfp4", "e2m1", 32, "e8m0"),
+        BlockFormat("mxfp8-e4m3", "e4m3", 32, "e8m0"),
+        BlockFormat("mxfp8-e5m2", "e5m2", 32, "e8m0"),
+    )
+}
+
+
+def find_block_format(name: str) -> BlockFormat:
+    if name not in BLOCK_FORMATS:
+        raise ValueError(f"format={name!r} must be one of {', '.join(BLOCK_FORMATS)}")
+    return BLOCK_FORMATS[name]
+
+
+def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
+    """uint8 codes [rows, columns] -> data [rows, columns * bits / 8]."""
+    return np.ascontiguousarray(codes) if bits == 8 else codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+
+
+def unpack_codes(data: np.ndarray, bits: int) -> np.ndarray:
+    """The inverse of ``pack_codes``."""
+    return data if bits == 8 else np.stack([data & np.uint8(15), data >> np.uint8(4)], axis=2).reshape(data.shape[0], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockScaled:
+    """See the module's docstring."""
+
+    format: str
+    shape: tuple[int, int]
+    data: object
+    scales: object
+    global_scale: float = 1.0
+    scale_order: str = "plain"
+
+    def __post_init__(self) -> None:
+        form = find_block_format(self.format)
+        rows, columns = (int(size) for size in self.shape)
+        if rows < 1 or columns < 1 or columns % form.block:
+            raise ValueError(f"shape={self.shape} must be (rows, columns), at least 1 and a multiple of {form.block}, the block of {self.format}")
+        object.__setattr__(self, "shape", (rows, columns))
+        shapes = {"data": form.data_shape(rows, columns), "scales": form.scales_shape(rows, columns, self.scale_order)}
+        for name, shape in shapes.items():
+            array = getattr(self, name)
+            if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+                raise TypeError(f"{name} is a {type(array).__name__}, must be an array of one-byte elements")
+            if tuple(array.shape) != shape:
+                raise ValueError(f"{name}.shape={tuple(array.shape)} must be {shape}: {self.format} {rows} x {columns}, scale_order {self.scale_order!r}")
+            if isinstance(array, np.ndarray) and array.dtype != np.uint8:
+                raise TypeError(f"{name}.dtype={array.dtype} must be uint8; codes of another type are viewed as such with .view(numpy.uint8)")
+        scale = self.global_scale
+        if not (np.isfinite(scale) and scale > 0 and float(np.float32(scale)) == float(scale)):
+            raise ValueError(f"global_scale={scale!r} must be a finite number of float32 above 0")
+        if scale != 1 and not form.has_global_scale:
+            raise ValueError(f"global_scale={scale!r} must be 1: {self.format} has none")
+
+    @property
+    def form(self) -> BlockFormat:
+        return BLOCK_FORMATS[self.format]
+
+    def codes(self) -> np.ndarray:
+        """uint8 [rows, columns], a code each."""
+        return unpack_codes(self.data, self.form.bits)
+
+    def plain_scales(self) -> np.ndarray:
+        """uint8 [rows, columns / block]"""
+        rows, columns = self.shape
+        return self.scales if self.scale_order == "plain" else block_scales.from_tiles(self.scales, rows, columns // self.form.block)
+
+    def with_scales(self, order: str) -> BlockScaled:
+        """The same matrix with its scales in ``order``."""
+        self.form.scales_shape(*self.shape, order)
+        if order == self.scale_order:
+            return self
+        return replace(self, scales=block_scales.to_tiles(self.scales) if order == "128x4" else self.plain_scales(), scale_order=order)
+
+
+def from_weight(weight: BlockWeight) -> BlockScaled:
+    """A weight W [k, n] out of a file as the operand B = W^T [n, k]. ValueError if its blocks are not those of a block-scaled format. A global scale that divides is
+    turned over, rounded to float32 (``formats.block_files`` says the same of files)."""
+    for form in BLOCK_FORMATS.values():
+        if (weight.grid, weight.scale_grid, weight.block) == (form.element, form.scale_grid, (form.block, 1)):
+            break
+    else:
+        raise ValueError(f"a weight of {weight.grid} with {weight.scale_grid} scales for blocks of {weight.block} is none of {', '.join(BLOCK_FORMATS)}")
+    if weight.k % form.block:
+        raise ValueError(f"k={weight.k} must be a multiple of {form.block}, the block of {form.name}")
+    factor = 1.0 if weight.global_scale is None else weight.global_scale
+    factor = float(np.float32(1) / np.float32(factor)) if weight.divides else factor
+    return BlockScaled(form.name, (weight.n, weight.k), pack_codes(weight.codes.T, form.bits), np.ascontiguousarray(weight.scales.T), factor)
+
+
+def to_weight(operand: BlockScaled) -> BlockWeight:
+    """The inverse of ``from_weight``: an operand [n, k] as a weight [k, n], its scales plain."""
+    form = operand.form
+    factor = operand.global_scale if form.has_global_scale else None
+    scales = np.ascontiguousarray(operand.plain_scales().T)
+    return BlockWeight(np.ascontiguousarray(operand.codes().T), form.element, scales, form.scale_grid, (form.block, 1), factor)

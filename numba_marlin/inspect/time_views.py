@@ -1,0 +1,74 @@
+"""Views of a profile's time: what one warp does and waits for, and where the time of a launch goes."""
+
+from __future__ import annotations
+
+from numba_marlin.inspect.profile import reason_of, title_of
+from numba_marlin.views import Bar, Bars, Cell, Lane, Section, Span, Table, Text, Timeline
+
+ROWS = 24  # of a warp's activities
+
+
+def name_of(part: str) -> str:
+    return title_of(part).split(":")[0]
+
+
+def warp(data: dict) -> Section:
+    """One warp: what it did when, and why it waited."""
+    lanes = data["lanes"]
+    chosen = max(lanes["warps"], key=lambda lane: sum(end - start for start, end, name in lane["spans"] if name == "multiply"), default=None)
+    if chosen is None or not chosen["spans"]:
+        return Section("warp", "A warp's activity", ("Nothing was recorded.",))
+    spans, unit, source = chosen["spans"], lanes["unit"], lanes["source"]
+    total = spans[-1][1] - spans[0][0] or 1.0
+    rows = tuple(
+        (f"{start:,.2f}", f"{end - start:,.2f}", Cell(name_of(name), name_of(name)), reason_of(name) or "-") for start, end, name in spans[:ROWS]
+    )
+    by_name: dict[str, float] = {}
+    for start, end, name in spans:
+        by_name[name] = by_name.get(name, 0.0) + end - start
+    waited = sum(value for name, value in by_name.items() if reason_of(name))
+    bars = tuple(Bar(name_of(name), value, f"{value / total:.0%}" + (f": {reason_of(name)}" if reason_of(name) else ""), name_of(name), total) for name, value in sorted(by_name.items(), key=lambda item: -item[1]))
+    notes = [f"Block {lanes['block']}, warp {chosen['warp']} of {len(lanes['warps'])} shown" + (f", on SM {lanes['sm']}" if source == "measured" else "") + f": {waited / total:.0%} of its time it waits."]
+    if source != "measured":
+        notes.append("Recorded on the PTX machine, whose clock counts the warp instructions that it has executed: an order of events, not their duration on a GPU.")
+    else:
+        notes.append("From the build that records every event, which is slower than the plain kernel (the summary of times says by how much).")
+    more = f"The first {ROWS} of {len(spans)} activities; short ones are joined to the ones before them." if len(spans) > ROWS else ""
+    return Section("warp", "A warp's activity", tuple(notes), (
+        Timeline((Lane(f"warp {chosen['warp']}", tuple(Span(start, end, name_of(name), name_of(name)) for start, end, name in spans)),), unit, title="One warp", source=source),
+        Bars(bars, unit, title="Active and stalled", source=source), Table(("from", unit if len(unit) < 4 else "took", "activity", "stalled for"), rows, title="Activity by activity", source=source, note=more),
+    ))  # fmt: skip
+
+
+def timeline(data: dict) -> Section:
+    """The launch by section, of an average warp; and the warps of one block."""
+    parts, lanes, time = data["parts"], data["lanes"], data["time"]
+    total = sum(parts["us"].values())
+    bars = tuple(Bar(title_of(name), value, f"{value:.2f} us, {value / total:.0%}", name_of(name), total) for name, value in parts["us"].items())
+    notes = []
+    if parts["source"] == "measured":
+        notes.append(
+            f"An average working warp, from the end of the launch before to the end of its own: {total:.2f} us in all, {total / time['us'] - 1:+.1%} of the plain kernel's {time['us']:.2f} us. "
+            f"The build that adds up takes {time['light_us'] / time['us'] - 1:+.1%}, the one that records every event {time['detailed_us'] / time['us'] - 1:+.1%}."
+        )
+    else:
+        notes.append("Modelled: each section's work by the machine's counts (instructions, shared wavefronts, tensor operations), what is left of the predicted time as waiting.")
+        if time["model_error"]:
+            notes.append(f"The prediction of the whole is {time['model_error']['text']}.")
+        elif not time["fitted"]:
+            notes.append("Of this kernel no time was fitted: the whole is a lower bound, for latency is not modelled.")
+    rows = []
+    for name, value in parts["us"].items():
+        mine = data["sections"].get(name, {})
+        rows.append((Cell(name_of(name), name_of(name)), f"{value:.2f}", f"{mine['instructions']:,}" if mine else "", f"{mine['flops']:,}" if mine.get("flops") else "", f"{mine['wavefronts']:,}" if mine.get("wavefronts") else "",
+                     f"{mine['global_bytes']:,}" if mine.get("global_bytes") else ""))
+    table = Table(("section", "us", "warp instructions", "tensor operations", "shared wavefronts", "global bytes"), tuple(rows), title="Time beside work",
+                  note=f"us: {parts['source']}; the others: counted" + ("" if data["counts"]["factor"] == 1 else f", on 1/{data['counts']['factor']:g} of the problem, and scaled") + ".")
+    found = [Bars(bars, "us", title="Where the time goes", source=parts["source"]), table]
+    drawn = tuple(Lane(f"warp {lane['warp']}", tuple(Span(start, end, name_of(name), name_of(name)) for start, end, name in lane["spans"])) for lane in lanes["warps"] if lane["spans"])
+    if drawn:
+        note = "" if lanes["source"] == "measured" else "The machine's clock counts warp instructions: an order of events, not time."
+        found.append(Timeline(drawn, lanes["unit"], title=f"Warps of block {lanes['block']}", source=lanes["source"], note=note))
+    else:
+        found.append(Text("No warp was recorded.", "warning"))
+    return Section("timeline", "Execution timeline", tuple(notes), tuple(found))

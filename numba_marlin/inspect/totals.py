@@ -1,0 +1,265 @@
+"""The light instrumented build: how long each warp was in each section altogether, and nothing about when.
+
+``instrument(compiled) -> Instrumented``, as ``recorder`` makes, but the clock is read only where ``coarse`` says, and what is read goes into a register for each section: added to that of the section
+that ends, subtracted from that of the one that begins. Nothing is stored before the end, since a store in a loop would keep later loads from being issued before it. (On an H200 the recorder of events cost 11 to 26% of a kernel's
+time, one of all its marks that adds up in registers 9 to 22%.) What warps did before the launch before theirs had ended (``griddepcontrol.wait``) is left out: in a row of launches it is nobody's time.
+A slot is 128 bytes a warp, all u32 but the first two:
+
+    byte 0  %globaltimer at the end (of the block's first warp, else 0)   8  %clock64 at the end   16  %smid   20  warp of the block   24  1
+        28  %clock at the start   32  %clock when the wait for the kernel before was over, 0 if there was none   40  cycles of each section since the start, or since that
+
+``ends_only``: sections are not told apart; for measuring what the ends alone cost. ``align`` gives ``Totals``, ``shares`` says where the time of a launch in a row of launches went.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numba_marlin.compiler import CompiledKernel
+from numba_marlin.inspect.coarse import Reading, readings
+from numba_marlin.inspect.recorder import Instrumented, edited, rebuilt
+from numba_marlin.inspect.records import LAUNCH, RECORDER, TAIL
+from numba_marlin.inspect.sections import NUMBER, SECTIONS, START
+
+SLOT_BYTES, SECTIONS_AT = 128, 40
+WAIT = "wait_kernel"
+
+_SLOT = np.dtype({
+    "names": ["timer", "clock", "smid", "warp", "used", "first", "waited", "cycles"], "formats": ["<u8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", ("<u4", len(SECTIONS))],
+    "offsets": [0, 8, 16, 20, 24, 28, 32, SECTIONS_AT], "itemsize": SLOT_BYTES,
+})  # fmt: skip
+
+
+def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: bool = False, every: int = 1) -> Instrumented:
+    """ValueError if the PTX has no line numbers. machine_code: False for the PTX machine, which needs none. every: only the first of so many warps of a block records (1, 2, 4 ...), and the last,
+    the others branch around it."""
+    name, warps = f"{compiled.entry}_param_{len(compiled.parameters)}", -(-compiled.threads // 32)
+    used: list[str] = [START]
+
+    def places(module, kernel) -> list[Reading]:
+        found = readings(module, kernel)
+        if ends_only:
+            found = [Reading(each.pc, restart=True) for each in found if each.restart]
+        for each in found:
+            used.extend([*(each.leave or ()), *(each.enter or ()), *((each.switch[0], *each.switch[1]) if each.switch else ())])
+        used[:] = [section for section in NUMBER if section in used]
+        return found
+
+    labels = iter(range(1 << 20))
+    ptx, count = edited(
+        compiled.ptx, compiled.entry, name, places, lambda: _prologue(used, every, warps),
+        lambda each: _by_some(_reading(name, warps, each, used, f"$nmr_same{next(labels)}"), every, f"$nmr_other{next(labels)}"),
+        lambda: _by_some(_epilogue(name, warps, used), every, f"$nmr_other{next(labels)}"),
+    )
+    return Instrumented(rebuilt(compiled, ptx, machine_code), count, SLOT_BYTES)
+
+
+def _by_some(text: str, every: int, label: str) -> str:
+    return text if every == 1 else f"	@!%nmr_on bra {label};\n{text}{label}:\n"
+
+
+def _prologue(used: list[str], every: int, warps: int) -> str:
+    chosen = ""
+    if every > 1:
+        chosen = f"	mov.u32 %nmr_b, %tid.x;\n	and.b32 %nmr_a, %nmr_b, {32 * (every - 1)};\n	setp.eq.u32 %nmr_on, %nmr_a, 0;\n	setp.ge.or.u32 %nmr_on, %nmr_b, {32 * (warps - 1)}, %nmr_on;\n"
+    return f"""
+	.reg .b32 %nmr_a, %nmr_b, %nmr_c, %nmr_now, %nmr_first;
+	.reg .b32 %nmr_s<{len(SECTIONS)}>;
+	.reg .b64 %nmr_to, %nmr_t;
+	.reg .pred %nmr_p, %nmr_q, %nmr_on;
+{chosen}	mov.u32 %nmr_first, %clock;
+	mov.u32 %nmr_a, %nmr_first;
+{_begun(used)}"""
+
+
+def _begun(used: list[str]) -> str:
+    """Nothing but the first section, which begins at %nmr_a."""
+    text = "".join(f"	mov.u32 %nmr_s{NUMBER[name]}, 0;\n" for name in used if name != START)
+    return text + f"	neg.s32 %nmr_s{NUMBER[START]}, %nmr_a;\n	mov.u32 %nmr_now, {NUMBER[START]};\n"
+
+
+def _slot(name: str, warps: int) -> str:
+    """%nmr_to: this warp's slot; %nmr_p: whether this lane writes; %nmr_c: the warp. Worked out anew each time, so that it takes no register in between."""
+    return f"""	mov.u32 %nmr_b, %ctaid.z;
+	mov.u32 %nmr_c, %nctaid.y;
+	mul.lo.u32 %nmr_b, %nmr_b, %nmr_c;
+	mov.u32 %nmr_c, %ctaid.y;
+	add.u32 %nmr_b, %nmr_b, %nmr_c;
+	mov.u32 %nmr_c, %nctaid.x;
+	mul.lo.u32 %nmr_b, %nmr_b, %nmr_c;
+	mov.u32 %nmr_c, %ctaid.x;
+	add.u32 %nmr_b, %nmr_b, %nmr_c;
+	mov.u32 %nmr_c, %tid.x;
+	and.b32 %nmr_now, %nmr_c, 31;
+	setp.eq.u32 %nmr_p, %nmr_now, 0;
+	shr.u32 %nmr_c, %nmr_c, 5;
+	mad.lo.u32 %nmr_b, %nmr_b, {warps}, %nmr_c;
+	ld.param.u64 %nmr_to, [{name}];
+	mul.wide.u32 %nmr_t, %nmr_b, {SLOT_BYTES};
+	add.u64 %nmr_to, %nmr_to, %nmr_t;
+"""
+
+
+def _move(ending: str, beginning: str, guard: str = "") -> str:
+    """What was read goes from one section to the other."""
+    return f"	{guard}add.u32 %nmr_s{NUMBER[ending]}, %nmr_s{NUMBER[ending]}, %nmr_a;\n	{guard}sub.u32 %nmr_s{NUMBER[beginning]}, %nmr_s{NUMBER[beginning]}, %nmr_a;\n"
+
+
+def _reading(name: str, warps: int, each: Reading, used: list[str], label: str) -> str:
+    text = ""
+    always = (each.leave and not each.maybe) or each.restart or each.enter or (each.switch and each.switch[0] not in each.switch[1])
+    if always:
+        text += "	mov.u32 %nmr_a, %clock;\n"
+    if each.leave and not each.maybe:
+        text += _move(*each.leave) + (f"	mov.u32 %nmr_now, {NUMBER[each.leave[1]]};\n" if each.told else "")
+    elif each.leave:
+        wait, section = each.leave
+        text += ("" if always else "	mov.u32 %nmr_a, %clock;\n") + f"	setp.eq.u32 %nmr_p, %nmr_now, {NUMBER[wait]};\n" + _move(wait, section, "@%nmr_p ")
+        text += f"	@%nmr_p mov.u32 %nmr_now, {NUMBER[section]};\n"
+    if each.restart:
+        text += _slot(name, warps) + "	@%nmr_p st.global.u32 [%nmr_to+32], %nmr_a;\n" + _begun(used)
+    if each.switch:
+        text += _switch(*each.switch, label, bool(always))
+    if each.enter:
+        wait, section = each.enter
+        text += _move(section, wait) + (f"	mov.u32 %nmr_now, {NUMBER[wait]};\n" if each.told else "")
+    return text
+
+
+def _switch(section: str, before: frozenset[str], label: str, read: bool) -> str:
+    """To ``section`` from whichever of ``before`` it is; past all of it if it is that one already."""
+    others = sorted(NUMBER[name] for name in before if name != section)
+    text = ""
+    if section in before:
+        text += f"	setp.eq.u32 %nmr_p, %nmr_now, {NUMBER[section]};\n	@%nmr_p bra {label};\n"
+    if not read:
+        text += "	mov.u32 %nmr_a, %clock;\n"
+    if len(others) == 1:
+        text += f"	add.u32 %nmr_s{others[0]}, %nmr_s{others[0]}, %nmr_a;\n"
+    else:
+        for number in others:
+            text += f"	setp.eq.u32 %nmr_q, %nmr_now, {number};\n	@%nmr_q add.u32 %nmr_s{number}, %nmr_s{number}, %nmr_a;\n"
+    text += f"	sub.u32 %nmr_s{NUMBER[section]}, %nmr_s{NUMBER[section]}, %nmr_a;\n	mov.u32 %nmr_now, {NUMBER[section]};\n"
+    return text + (f"{label}:\n" if section in before else "")
+
+
+def _epilogue(name: str, warps: int, used: list[str]) -> str:
+    """The section that ends here may be any."""
+    text = "	mov.u32 %nmr_a, %clock;\n"
+    for section in used:
+        number = NUMBER[section]
+        text += f"	setp.eq.u32 %nmr_q, %nmr_now, {number};\n	@%nmr_q add.u32 %nmr_s{number}, %nmr_s{number}, %nmr_a;\n"
+    text += _slot(name, warps)
+    text += "".join(f"	@%nmr_p st.global.u32 [%nmr_to+{SECTIONS_AT + 4 * NUMBER[section]}], %nmr_s{NUMBER[section]};\n" for section in used)
+    return text + """	mov.u32 %nmr_a, %smid;
+	@%nmr_p st.global.v2.u32 [%nmr_to+16], {%nmr_a, %nmr_c};
+	mov.u32 %nmr_b, 1;
+	@%nmr_p st.global.v2.u32 [%nmr_to+24], {%nmr_b, %nmr_first};
+	mov.u64 %nmr_t, %clock64;
+	@%nmr_p st.global.u64 [%nmr_to+8], %nmr_t;
+	setp.eq.and.u32 %nmr_p, %nmr_c, 0, %nmr_p;
+	@%nmr_p mov.u64 %nmr_t, %globaltimer;
+	@%nmr_p st.global.u64 [%nmr_to], %nmr_t;
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """One launch, the warps that recorded. smid, block, warp: int [warps]; start_ns, waited_ns (the wait for the kernel before was over; the start where there is none), end_ns: float64 [warps];
+    sections_ns: float64 [warps, sections], since ``waited_ns``."""
+
+    smid: np.ndarray
+    block: np.ndarray
+    warp: np.ndarray
+    start_ns: np.ndarray
+    waited_ns: np.ndarray
+    end_ns: np.ndarray
+    sections_ns: np.ndarray
+
+    @property
+    def first_ns(self) -> float:
+        return float(self.start_ns.min())
+
+    @property
+    def last_ns(self) -> float:
+        return float(self.end_ns.max())
+
+
+def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarray:
+    """The slots of a launch [blocks, warps], of uint8 [nbytes]; ValueError if the first warp of a block did not come to its end."""
+    slots = np.ascontiguousarray(buffer[: instrumented.nbytes(blocks)]).view(_SLOT).reshape(blocks, instrumented.warps)
+    if not slots["used"][:, 0].all():
+        raise ValueError(f"block {int(np.argmin(slots['used'][:, 0]))} of {blocks} left no record")
+    return slots
+
+
+def align(launches: list[np.ndarray]) -> list[Totals]:
+    """Launches that followed each other, on one axis of time whose zero is the first end of a block: the clock of a multiprocessor is laid on the timer by a line through the ends of its blocks."""
+    everything = np.concatenate([each[:, 0] for each in launches])
+    origin = int(everything["timer"].min())
+    lines = {}
+    for smid in np.unique(everything["smid"]).tolist():
+        mine = everything[everything["smid"] == smid]
+        base = int(mine["clock"].min())
+        x, y = (mine["clock"] - np.uint64(base)).astype(np.float64), (mine["timer"] - np.uint64(origin)).astype(np.float64)
+        spread = ((x - x.mean()) ** 2).sum()
+        lines[smid] = (base, float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread else None, float(x.mean()), float(y.mean()))
+    known = [slope for _, slope, _, _ in lines.values() if slope]
+    usual = float(np.median(known)) if known else 1.0  # of a multiprocessor that had one block in all
+    return [_aligned(each.reshape(-1), each.shape[1], lines, usual) for each in launches]
+
+
+def _aligned(slots: np.ndarray, warps: int, lines: dict, usual: float) -> Totals:
+    number = np.flatnonzero(slots["used"])
+    slots = slots[number]
+    base, slope, x, y = (np.array([lines[smid][i] for smid in slots["smid"].tolist()], object) for i in range(4))
+    slope = np.array([usual if each is None else each for each in slope])
+    end = ((slots["clock"].astype(np.int64) - base.astype(np.int64)).astype(np.float64) - x.astype(float)) * slope + y.astype(float)
+    last = slots["clock"].astype(np.uint32)
+
+    def ago(clock: np.ndarray) -> np.ndarray:
+        return (last - clock).astype(np.float64) * slope  # modulo 2**32
+
+    start = end - ago(slots["first"])
+    waited = np.where(slots["waited"] != 0, end - ago(slots["waited"]), start)
+    return Totals(slots["smid"].astype(np.int64), number // warps, slots["warp"].astype(np.int64), start, waited, end, slots["cycles"].astype(np.int32) * slope[:, None])
+
+
+def working(launch: Totals) -> np.ndarray:
+    """bool [warps]: those that copied or multiplied anything; if nobody did, all. (A role of one warp may come with three that have nothing to do.)"""
+    busy = (launch.sections_ns[:, [NUMBER["copy"], NUMBER["multiply"]]] > 0).any(axis=1)
+    return busy if busy.any() else np.ones(len(busy), bool)
+
+
+def weights_of(launch: Totals) -> np.ndarray:
+    """float64 [warps]: how many working warps each stands for, where not all record: those up to the next that does, but itself alone if it only copies."""
+    following = np.append(launch.warp[1:], 0)
+    step = np.where(following > launch.warp, following - launch.warp, 1)
+    return np.where(launch.sections_ns[:, NUMBER["multiply"]] > 0, step, 1).astype(np.float64)
+
+
+def shares(launches: list[Totals], warps=None) -> dict[str, float]:
+    """ns of an average working warp by section, from the end of the launch before to the end of its own, "launch", "tail" and "recorder" (its own last instructions) included; a single launch has its own
+    span. What lies before the wait for the kernel before was over counts as that wait if the launch before had not ended when the warp began, else as setting up. ``warps``: bool [warps], of whom instead."""
+    windows = [(launches[i - 1].last_ns, launches[i]) for i in range(1, len(launches))] or [(launches[0].first_ns, launches[0])]
+    total = {name: 0.0 for name in (LAUNCH, *NUMBER, RECORDER, TAIL)}
+    for opening, each in windows:
+        rows = working(each) if warps is None else warps
+        weights = weights_of(each)[rows]
+        start, waited, end, sections = (array[rows] for array in (each.start_ns, each.waited_ns, each.end_ns, each.sections_ns))
+        head = np.clip(waited - np.maximum(start, opening), 0, None)
+        overlapped = start < opening
+
+        def mean(values: np.ndarray) -> float:
+            return float((values * weights).sum() / weights.sum())
+
+        total[LAUNCH] += mean(np.clip(start - opening, 0, None))
+        total[TAIL] += mean(each.last_ns - end)
+        for name, number in NUMBER.items():
+            total[name] += mean(sections[:, number])
+        total[WAIT] += mean(np.where(overlapped, head, 0))
+        total[START] += mean(np.where(overlapped, 0, head))
+        total[RECORDER] += mean(end - np.maximum(waited, opening) - sections.sum(axis=1))
+    return {name: value / len(windows) for name, value in total.items()}

@@ -1,0 +1,109 @@
+"""A small model of time: how long the recorded fills and multiplications of a block would take with the pipeline, and without.
+
+The rules, all of them. A copy lands LATENCY cycles after its issue, and not before all bytes issued earlier have come at ``bytes_per_cycle`` (the device's bandwidth,
+shared by its multiprocessors, at ``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SCHEDULERS schedulers that issue one a cycle each, or its
+tensor-core operations at ``flops_per_cycle``, whichever is more. With the pipeline a fill is issued when the use begins that the run issued it in; without it a fill is
+issued when the stage before has been used up. Caches, bank conflicts and clocks under load have no part in it: it shows what overlap is worth, not how long a kernel takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numba_marlin.trace.record import Trace
+from numba_marlin.trace.stages import Fill, fills
+
+LATENCY, SCHEDULERS, CLOCK = 700, 4, 1.7e9  # cycles from issue to data without load; schedulers of a multiprocessor; cycles a second
+
+
+@dataclass(frozen=True)
+class Use:
+    """One stage, loaded and used up: cycles."""
+
+    tile: int | None
+    issued: float
+    landed: float
+    begun: float
+    done: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a use takes: bytes to load, warp instructions to issue, tensor-core operations; ``ahead``: the use during which its fill was issued, -1: before any."""
+
+    tile: int | None
+    nbytes: int
+    instructions: int
+    flops: int
+    ahead: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    bytes_per_cycle: float
+    flops_per_cycle: float
+
+
+def rates(bandwidth: float, matrix_flops: float, sms: int) -> Rates:
+    """Of one multiprocessor."""
+    return Rates(bandwidth / sms / CLOCK, matrix_flops / sms / CLOCK)
+
+
+def works(trace: Trace, block: int) -> list[Work]:
+    """The fills of a block that hold data and were read, in order; instructions of all its warps between the first read of one and the first read of the next."""
+    used = sorted((fill for fill in fills(trace, block) if fill.read >= 0 and not fill.zeros), key=lambda fill: fill.read)
+    if not used:
+        return []
+    begins = [fill.read for fill in used]
+    steps = np.concatenate([trace.steps_of(block * trace.warps + warp) for warp in range(trace.warps)])
+    pcs = trace.step_pc[steps]
+    flops = np.array([row["tally"]["flops"] / max(row["tally"]["executed"], 1) for row in per_pc(trace)])
+    found = []
+    for position, fill in enumerate(used):
+        stop = begins[position + 1] if position + 1 < len(used) else last_product(trace, steps, pcs, flops) + 1
+        inside = (steps >= fill.read) & (steps < stop)
+        ahead = int(np.searchsorted(begins, fill.issued, side="right")) - 1
+        found.append(Work(fill.tile, fill.nbytes, int(inside.sum()), int(flops[pcs[inside]].sum()), min(ahead, position - 1)))
+    return found
+
+
+def per_pc(trace: Trace) -> list[dict]:
+    """Counts of every instruction, zeros for those that did not run."""
+    nothing = {"tally": {"flops": 0, "executed": 0}}
+    known = {row["pc"]: row for row in trace.counts["instructions"]}
+    return [known.get(pc, nothing) for pc in range(len(trace.instructions))]
+
+
+def last_product(trace: Trace, steps: np.ndarray, pcs: np.ndarray, flops: np.ndarray) -> int:
+    with_products = steps[flops[pcs] > 0]
+    return int(with_products.max()) if len(with_products) else int(steps.max())
+
+
+def cycles_of(work: Work, rates: Rates) -> float:
+    return max(work.instructions / SCHEDULERS, work.flops / rates.flops_per_cycle)
+
+
+def with_pipeline(found: list[Work], rates: Rates) -> list[Use]:
+    uses: list[Use] = []
+    wire = 0.0  # when the bytes issued so far have come
+    for work in found:
+        issued = uses[work.ahead].begun if 0 <= work.ahead < len(uses) else 0.0
+        wire = max(wire, issued) + work.nbytes / rates.bytes_per_cycle
+        landed = max(issued + LATENCY, wire)
+        begun = max(landed, uses[-1].done if uses else 0.0)
+        uses.append(Use(work.tile, issued, landed, begun, begun + cycles_of(work, rates)))
+    return uses
+
+
+def without_pipeline(found: list[Work], rates: Rates) -> list[Use]:
+    uses: list[Use] = []
+    for work in found:
+        issued = uses[-1].done if uses else 0.0
+        landed = issued + max(LATENCY, work.nbytes / rates.bytes_per_cycle)
+        uses.append(Use(work.tile, issued, landed, landed, landed + cycles_of(work, rates)))
+    return uses
+
+
+__all__ = ["CLOCK", "LATENCY", "SCHEDULERS", "Fill", "Rates", "Use", "Work", "rates", "with_pipeline", "without_pipeline", "works"]

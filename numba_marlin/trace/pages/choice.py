@@ -1,0 +1,87 @@
+"""What the reader has chosen to look at, and the words that several sections have for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba_marlin.devices import Device
+from numba_marlin.trace.history import TENSOR, History, history_of
+from numba_marlin.trace.record import Trace
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``warp`` within ``block``, ``lane`` within it; ``step``: which of the warp's tensor-core instructions, or of its loads of weights where there are none, from 0.
+    ``device``: whose memory hierarchy is shown."""
+
+    block: int = 0
+    warp: int = 0
+    lane: int = 0
+    step: int = 0
+    device: Device | None = None
+
+    def check(self, trace: Trace) -> None:
+        """ValueError, with what there is, for what the trace does not have."""
+        if self.block not in trace.header["blocks"]:
+            raise ValueError(f"block {self.block} was not recorded: the trace has {ranges(trace.header['blocks'])}")
+        for name, value, count in (("warp", self.warp, trace.warps), ("lane", self.lane, 32)):
+            if not 0 <= value < count:
+                raise ValueError(f"{name} {value} must be 0 to {count - 1}")
+        if self.step < 0:
+            raise ValueError(f"step {self.step} must not be negative")
+
+    @property
+    def words(self) -> str:
+        return f"block {self.block}, warp {self.warp}"
+
+    def grid_warp(self, trace: Trace) -> int:
+        return self.block * trace.warps + self.warp
+
+
+def chosen_history(trace: Trace, choice: Choice) -> History:
+    return history_of(trace, choice.grid_warp(trace))
+
+
+def products(history: History) -> list[int]:
+    """Steps of a warp's tensor-core instructions."""
+    return history.steps_with(*TENSOR).tolist()
+
+
+def ranges(numbers: list[int]) -> str:
+    """[0, 1, 2, 5] -> "0-2, 5" """
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in found)
+
+
+def size(nbytes: float) -> str:
+    """Bytes as people say them: whole below 10,000, else KiB, MiB or GiB."""
+    if nbytes < 10_000:
+        return f"{int(nbytes):,} B"
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= factor:
+            return f"{nbytes / factor:,.4g} {unit}"
+    return f"{int(nbytes):,} B"
+
+
+def element(trace: Trace, address: int) -> tuple[str, int, int]:
+    """(buffer, row, column) of the element at a global address; vectors are one row. ("?", 0, the address) outside of all buffers."""
+    buffer = trace.buffer_at(address)
+    if buffer is None:
+        return "?", 0, address
+    shape = buffer["shape"]
+    width = shape[-1] if shape else 1
+    itemsize = buffer["nbytes"] // max(_count(shape), 1)
+    index = (address - buffer["address"]) // itemsize
+    return buffer["name"], index // width, index % width
+
+
+def _count(shape: list[int]) -> int:
+    total = 1
+    for each in shape:
+        total *= each
+    return total

@@ -1,0 +1,175 @@
+"""The fragments of one tensor-core instruction: which lane holds which element of A, B and C, with the values that were in the registers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from numba_marlin.layout import fragments, wgmma
+from numba_marlin.trace.history import History, vector
+from numba_marlin.trace.pages.choice import Choice, chosen_history, element, products
+from numba_marlin.trace.record import Trace
+from numba_marlin.trace.traffic import loaded_from
+from numba_marlin.views import RECORDED, Cell, Grid, Section, Step, Table, Text
+
+KEY, TITLE = "fragments", "Fragments of a product"
+AROUND = 8  # products that the page holds, from the chosen one on
+
+
+def section(trace: Trace, choice: Choice) -> Section:
+    history = chosen_history(trace, choice)
+    found = products(history)
+    if not found:
+        said = f"{choice.words.capitalize()} ran no tensor-core instruction" + (": this kernel has none." if not trace.counts["total"]["tally"]["flops"] else ".")
+        return Section(KEY, TITLE, (said,))
+    first = min(choice.step, len(found) - 1)
+    steps = [each for number in range(first, min(first + AROUND, len(found))) if (each := product(trace, history, choice, found[number], number, len(found))) is not None]
+    notes = (
+        f"{choice.words.capitalize()} ran {len(found)} tensor-core instructions; these are numbers {first} to {first + len(steps) - 1}. An element's colour is its register, "
+        f"lane {choice.lane} is marked; pointing at an element shows all that the same lane holds.",
+        "In an m16n8k16 product lane 4 g + t holds rows g and g + 8 of A, column g of B, rows g and g + 8 of C. It does not hold whole rows.",
+    )
+    return Section(KEY, TITLE, notes, (), tuple(steps))
+
+
+def product(trace: Trace, history: History, choice: Choice, step: int, number: int, count: int) -> Step | None:
+    ins = trace.instructions[int(trace.step_pc[step])]
+    operands = history.operands(step)
+    maker = {"mma": warp_product, "wgmma.mma_async": warpgroup_product}.get(ins["root"])
+    grids = maker(trace, history, choice, step, ins, operands) if maker else None
+    if grids is None:
+        return Step(f"product {number} of {count}: {ins['root']}", (Text(ins["text"], "code"), Text("The fragments of this shape are not drawn.")))
+    said = Table(("step", "PTX line", "verb"), ((str(step), str(ins["line"]), ins["phase"]),), title=ins["text"].split()[0], source=RECORDED)
+    return Step(f"product {number} of {count} of this warp", (said, *grids))
+
+
+def warp_product(trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]) -> list[Grid] | None:
+    if ".m16n8k16." not in ins["text"] or ".f32." not in ins["text"]:
+        return None
+    kind = "bf16" if ".bf16." in ins["text"] else "f16"
+    d, a, b, c = (vector(each) for each in operands[:4])
+    maps = fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B, fragments.MMA_M16N8K16_C
+    rows = [
+        *lane_rows("A", maps[0], halves_of(history, a, step, kind), a, choice.lane), *lane_rows("B", maps[1], halves_of(history, b, step, kind), b, choice.lane),
+        *lane_rows("C", maps[2], floats_of(history, c, step), c, choice.lane), *lane_rows("C behind", maps[2], floats_of(history, d, step + 1), d, choice.lane),
+    ]  # fmt: skip
+    return [
+        Table(("of", "register", "elements, as row,column", "values"), tuple(rows), title=f"What lane {choice.lane} holds", source=RECORDED),
+        fragment_grid("A", role(trace, history, a, step, choice), maps[0], halves_of(history, a, step, kind), a, choice),
+        fragment_grid("B", role(trace, history, b, step, choice), maps[1], halves_of(history, b, step, kind), b, choice),
+        fragment_grid("C before", "sums so far", maps[2], floats_of(history, c, step), c, choice),
+        fragment_grid("C = A B + C", "sums", maps[2], floats_of(history, d, step + 1), d, choice),
+    ]
+
+
+def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]) -> list[Grid]:
+    """The part of one warp: 16 of the 64 rows. B comes by descriptor, from what was in shared memory."""
+    kind = "bf16" if ".bf16." in ins["text"] else "f16"
+    columns = int(re.search(r"\.m64n(\d+)k16", ins["text"])[1])
+    found = []
+    a = vector(operands[1])
+    if operands[1].startswith("{"):
+        found.append(fragment_grid("A", role(trace, history, a, step, choice) + ", 16 of 64 rows", fragments.MMA_M16N8K16_A, halves_of(history, a, step, kind), a, choice))
+    b = tile(trace, history, step, columns)
+    if b is not None:
+        values = decoded(b, kind)
+        cells = tuple(tuple(Cell(short(values[n, k])) for n in range(columns)) for k in range(16))
+        found.append(Grid(cells, tuple(f"k {k}" for k in range(16)), tuple(map(str, range(columns))), title="B, out of shared memory by descriptor", source=RECORDED))
+    d = vector(operands[0])
+    wait = history.wait_of(step)
+    if wait is not None and history.value(d[0], wait + 1) is not None:
+        values, held, own = floats_of(history, d, wait + 1), wgmma.accumulator(columns), choice.warp % wgmma.WARPS
+        cells = [[Cell("") for _ in range(columns)] for _ in range(16)]
+        for lane in range(32):
+            for register in range(len(d)):
+                row, column = held.coords(32 * own + lane, register)
+                cells[row - 16 * own][column] = Cell(short(values[register, lane]), f"register {register % 4}", "hot" if lane == choice.lane else "", f"lane {lane}, {d[register]}", f"lane {lane}")
+        found.append(Grid(tuple(map(tuple, cells)), tuple(f"row {row}" for row in range(16)), tuple(map(str, range(columns))), title="Sums, when they had been waited for", source=RECORDED,
+                          note="All products up to the wait are in them: the machine lets none of these be seen before."))  # fmt: skip
+    return found
+
+
+def tile(trace: Trace, history: History, step: int, columns: int) -> np.ndarray | None:
+    """uint16 [columns, 16] of B at a step, which the machine looked up once for all warps of the block."""
+    block = history.warp // trace.warps
+    rows = np.flatnonzero((trace.tile_step == step) & (trace.tile_warp // trace.warps == block))
+    if len(rows) < 2 * columns:
+        return None
+    first = trace.tile_warp[rows[0]]
+    chunks = trace.tile_value[rows[trace.tile_warp[rows] == first][: 2 * columns]]
+    return np.ascontiguousarray(chunks).view(np.uint16).reshape(columns, 16)
+
+
+def decoded(values: np.ndarray, kind: str) -> np.ndarray:
+    if kind == "f16":
+        return values.view(np.float16).astype(np.float64)
+    return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def halves_of(history: History, registers: list[str], before: int, kind: str) -> np.ndarray:
+    """[2 registers, lanes] of 16-bit floats, in the order of a fragment's elements; NaN where nothing was recorded."""
+    found = np.full((2 * len(registers), 32), np.nan)
+    for position, name in enumerate(registers):
+        value = history.value(name, before)
+        if value is not None:
+            pairs = np.ascontiguousarray(value).view(np.uint16).reshape(32, 2)
+            found[2 * position], found[2 * position + 1] = decoded(np.ascontiguousarray(pairs[:, 0]), kind), decoded(np.ascontiguousarray(pairs[:, 1]), kind)
+    return found
+
+
+def floats_of(history: History, registers: list[str], before: int) -> np.ndarray:
+    found = np.full((len(registers), 32), np.nan)
+    for position, name in enumerate(registers):
+        value = history.value(name, before)
+        if value is not None:
+            found[position] = np.ascontiguousarray(value).view(np.float32)
+    return found
+
+
+def role(trace: Trace, history: History, registers: list[str], step: int, choice: Choice) -> str:
+    """"activations", "weights": where a fragment's first register came from, and of which rows and columns."""
+    source = history.source(registers[0], step)
+    address = loaded_from(trace, history, *source, choice.lane) if source else None
+    place = element(trace, address) if address is not None else None
+    if place is None:
+        return "zeros" if source is None else "of unknown origin"
+    name, row, column = place
+    words = {"a": "activations", "b": "weights", "scales": "scales"}.get(name, name)
+    if name == "b" and trace.about.get("problem"):
+        return f"{words} of k from {16 * row}, n from {64 * (column // (32 * trace.about['problem']['bits']))}"
+    return f"{words}, lane {choice.lane} from row {row}, column {column}"
+
+
+def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers: list[str], choice: Choice) -> Grid:
+    """values [elements, lanes]"""
+    cells = [[Cell("") for _ in range(fragment.cols)] for _ in range(fragment.rows)]
+    per_register = fragment.elements // len(registers)
+    for lane in range(32):
+        for position in range(fragment.elements):
+            row, column = fragment.coords(lane, position)
+            register = position // per_register
+            half = "" if per_register == 1 else (" low half" if position % 2 == 0 else " high half")
+            cells[row][column] = Cell(short(values[position, lane]), f"register {register}", "hot" if lane == choice.lane else "", f"lane {lane}, {registers[register]}{half}", f"lane {lane}")
+    return Grid(tuple(map(tuple, cells)), tuple(f"{row}" for row in range(fragment.rows)), tuple(map(str, range(fragment.cols))), title=f"{name}: {said}", source=RECORDED)
+
+
+def lane_rows(name: str, fragment, values: np.ndarray, registers: list[str], lane: int) -> list[tuple]:
+    """A row for every register of a lane's fragment; values [elements, lanes]."""
+    each = fragment.elements // len(registers)
+    rows = []
+    for position, register in enumerate(registers):
+        mine = range(each * position, each * (position + 1))
+        places = "  ".join("{},{}".format(*fragment.coords(lane, element)) for element in mine)
+        rows.append((name, Cell(register, f"register {position}"), places, "  ".join(f"{values[element, lane]:.5g}" for element in mine)))
+    return rows
+
+
+def short(value: float) -> str:
+    """At most seven letters."""
+    if np.isnan(value):
+        return "?"
+    text = f"{value:.3g}"
+    if len(text) > 7:
+        text = f"{value:.4f}"
+    return text if len(text) <= 7 and (float(text) or not value) else f"{value:.0e}"

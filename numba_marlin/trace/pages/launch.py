@@ -1,0 +1,137 @@
+"""Launch configuration: what was launched, which block multiplies which weights, what each warp does."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from numba_marlin.trace.pages.choice import Choice, ranges, size
+from numba_marlin.trace.record import KINDS, Trace
+from numba_marlin.trace.traffic import origin, requests
+from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Table
+
+MOST_ROWS, MOST_COLUMNS, LOADS = 16, 16, 16
+READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
+STRIPES = " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so blocks need not hold a rectangle."
+BULK = KINDS.index("bulk-read")
+
+
+def section(trace: Trace, choice: Choice) -> Section:
+    parts = [facts(trace)]
+    parts += [each for each in (tiles(trace), roles(trace, choice)) if each is not None]
+    return Section("launch", "Launch configuration", (), tuple(parts))
+
+
+def facts(trace: Trace) -> Facts:
+    launch, about, result = trace.header["launch"], trace.about, trace.header["result"]
+    x, y, z = launch["block"]
+    grid = " x ".join(map(str, launch["grid"]))
+    rows = [
+        ("kernel", f"{about.get('kernel', trace.header['kernel'])}, compiled for {trace.header['target']}"),
+        ("grid", f"{grid}: {result['blocks']} block(s)" + (f", clusters of {np.prod(launch['cluster'])}" if np.prod(launch["cluster"]) > 1 else ""), RECORDED),
+        ("block", f"{x * y * z} threads = {trace.warps} warps", RECORDED),
+        ("shared memory", f"{size(launch['shared_bytes'])} a block", RECORDED),
+    ]  # fmt: skip
+    compiled = about.get("compiled") or {}
+    if compiled.get("registers"):
+        rows.append(("registers", f"{compiled['registers']} a thread, by ptxas; {trace.counts['total']['tally']['registers']} live at most in the PTX", COUNTED))
+    if about.get("problem"):
+        problem = about["problem"]
+        rows.insert(1, ("problem", ", ".join(f"{name}={value}" for name, value in problem.items() if value not in (None, False))))
+    if about.get("config"):
+        rows.append(("configuration", ", ".join(f"{name}={value}" for name, value in about["config"].items())))
+    rows.append(("ran", f"{result['instructions']:,} warp instructions in {trace.steps:,} steps of the PTX machine", RECORDED))
+    if not trace.header["complete"]:
+        last = int(trace.write_step[-1]) if len(trace.write_step) else 0
+        rows.append(("recorded", f"registers up to step {last:,} only: beyond, there is nothing to show of them", RECORDED))
+    rows += [("why" if position == 0 else "", reason) for position, reason in enumerate(about.get("reasons") or [])]
+    if about.get("check"):
+        check = about["check"]
+        rows.append(("checked", f"{check['outputs']:,} outputs against the float64 product: {check['failures']} out of their error bounds"))
+    return Facts(tuple(rows), title="What was launched")
+
+
+def weights_read(trace: Trace) -> tuple[np.ndarray, np.ndarray] | None:
+    """(block, address) of every 16 bytes or less of weights that somebody asked for, from recorded addresses."""
+    b = trace.buffer("b")
+    if b is None:
+        return None
+    rows = np.flatnonzero(np.isin(trace.access_kind, READS) & (trace.access_space == 0))
+    address = trace.access_address[rows]
+    blocks = np.broadcast_to((trace.access_warp[rows] // trace.warps)[:, None], address.shape)
+    inside = (address >= b["address"]) & (address < b["address"] + b["nbytes"])
+    found_blocks, found = [blocks[inside]], [address[inside]]
+    bulk = np.flatnonzero((trace.bulk_kind == BULK) & (trace.bulk_address >= b["address"]) & (trace.bulk_address < b["address"] + b["nbytes"]))
+    for row in bulk.tolist():
+        pieces = np.arange(0, trace.bulk_bytes[row], 16)
+        found.append(trace.bulk_address[row] + pieces)
+        found_blocks.append(np.full(len(pieces), trace.bulk_warp[row] // trace.warps))
+    return np.concatenate(found_blocks), np.concatenate(found)
+
+
+def tiles(trace: Trace) -> Grid | None:
+    """Which block read which weights: k down, n across."""
+    read, b, problem = weights_read(trace), trace.buffer("b"), trace.about.get("problem")
+    if read is None or problem is None or len(b["shape"]) != 2 or not len(read[0]):
+        return None
+    blocks, addresses = read
+    words = b["shape"][1]
+    index = (addresses - b["address"]) // 4
+    row, column = index // words, index % words // (32 * problem["bits"])  # of 16 k, of 64 columns
+    k16, n64 = b["shape"][0], -(-words // (32 * problem["bits"]))
+    tall, wide = -(-k16 // MOST_ROWS), -(-n64 // MOST_COLUMNS)
+    cells = []
+    for top in range(0, k16, tall):
+        line = []
+        for left in range(0, n64, wide):
+            here = (row // tall == top // tall) & (column // wide == left // wide)
+            owners = np.unique(blocks[here]).tolist()
+            text = ranges(owners) if owners else "-"
+            line.append(Cell(text, f"block {text}" if owners else "", tip=f"k {16 * top} to {16 * min(top + tall, k16) - 1}, n {64 * left} to {64 * min(left + wide, n64) - 1}"))
+        cells.append(tuple(line))
+    return Grid(
+        tuple(cells), tuple(f"k {16 * top}" for top in range(0, k16, tall)), tuple(f"n {64 * left}" for left in range(0, n64, wide)),
+        title="Which blocks read which weights", source=RECORDED,
+        note=f"Each cell is {16 * tall} of k by {64 * wide} columns." + STRIPES * (trace.about.get("kernel") == "ampere"),
+    )  # fmt: skip
+
+
+def roles(trace: Trace, choice: Choice) -> Table:
+    """What each warp of the block spends its instructions on."""
+    phases = [ins["phase"] for ins in trace.instructions]
+    rows = []
+    for warp in range(trace.warps):
+        counts = Counter(phases[pc] for pc in trace.step_pc[trace.steps_of(choice.block * trace.warps + warp)].tolist())
+        total = sum(counts.values())
+        most = ", ".join(f"{name} {count / total:.0%}" for name, count in counts.most_common(2))
+        rows.append((Cell(str(warp), tone="hot" if warp == choice.warp else ""), f"{total:,}", weights_of(trace, choice.block * trace.warps + warp), most))
+    return Table(
+        ("warp", "instr.", "weights that it multiplies", "most of its instructions"), tuple(rows), title=f"The warps of block {choice.block}", source=RECORDED,
+        note=f"Weights: of the first {LOADS} loads by each warp, traced back to global memory.",
+    )  # fmt: skip
+
+
+def weights_of(trace: Trace, warp: int) -> str:
+    """Which k and n the words come from that a warp loads into registers to multiply: its first loads."""
+    b, problem = trace.buffer("b"), trace.about.get("problem")
+    if b is None or problem is None or len(b["shape"]) != 2:
+        return ""
+    rows, columns = set(), set()
+    loads = [each for each in requests(trace, warp // trace.warps, ("load",)) if each.warp == warp and each.nbytes >= 4 and not copied_on(trace, each)]
+    for each in loads[:LOADS]:
+        address = int(each.address[each.active][0])
+        source = address if each.space == "global" else origin(trace, warp // trace.warps, address, each.step)
+        if source is not None and b["address"] <= source < b["address"] + b["nbytes"]:
+            row, column = divmod((source - b["address"]) // 4, b["shape"][1])
+            rows.add(row)
+            columns.add(column // (32 * problem["bits"]))
+    if not rows:
+        return ""
+    n = ", ".join(f"{64 * column}-{64 * column + 63}" for column in sorted(columns))
+    return f"n {n}; k16 rows {ranges(sorted(rows))}"
+
+
+def copied_on(trace: Trace, request) -> bool:
+    """Whether a load from global memory only fills shared memory: the next store of the warp puts it there."""
+    return request.space == "global" and bool(trace.header["launch"]["shared_bytes"])

@@ -1,0 +1,79 @@
+"""The memory hierarchy of the chosen device, and the bytes that this run moved at each level; bytes and intensity against 16-bit weights."""
+
+from __future__ import annotations
+
+from numba_marlin.counts.transactions import SECTOR_BYTES
+from numba_marlin.devices import device as device_named
+from numba_marlin.sizes import sizes_of
+from numba_marlin.trace.pages.choice import Choice, size
+from numba_marlin.trace.record import Trace
+from numba_marlin.views import COUNTED, MODELLED, SPEC, Bar, Bars, Facts, Level, Levels, Section, Table
+
+
+def section(trace: Trace, choice: Choice) -> Section:
+    device = choice.device or device_named("H200")
+    sizes = sizes_of(device)
+    total = trace.counts["total"]
+    tally = total["tally"]
+    source = SPEC if sizes else ""
+
+    def of(value: int | None) -> str:
+        return size(value) if value else "size unknown"
+
+    buffers = tuple((each["name"], f"{size(each['nbytes'])}; {size(each['reads']['bytes'])} asked for, {size(each['writes']['bytes'])} written", COUNTED) for each in trace.counts["buffers"])
+    copied = tally["copied"]
+    levels = (
+        Level("Global memory", f"{sizes.memory_bytes / 1e9:.0f} GB, {device.bandwidth_bytes / 1e12:.3g} TB/s" if sizes and device.bandwidth_bytes else "size unknown", buffers,
+              f"{size(total['sectors'] * SECTOR_BYTES)} in {total['sectors']:,} different sectors: what a second level that forgets nothing asks for ({COUNTED})", "", source),
+        Level("L2 cache", of(sizes and sizes.l2_bytes) + ", shared by all multiprocessors", (
+            ("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),),
+              f"{size(total['block_sectors'] * SECTOR_BYTES)} in {total['block_sectors']:,} sectors, each once for every block that touches it ({COUNTED})", "", source),
+        Level("L1 and shared memory", f"{of(sizes and sizes.l1_bytes_per_sm)} a multiprocessor, {of(sizes and sizes.shared_bytes_per_sm)} of them shared", (
+            ("asked for", f"{size(tally['reads']['sectors'] * SECTOR_BYTES)} read, {size(tally['writes']['sectors'] * SECTOR_BYTES)} written, by requests for sectors", COUNTED),
+            ("shared", f"{size(trace.header['launch']['shared_bytes'])} a block", COUNTED),
+            *((kind, f"{size(nbytes)} copied past the registers", COUNTED) for kind, nbytes in copied.items()),
+            ("conflicts", f"{tally['shared']['conflicts']:,} wavefronts more than the least of {tally['shared']['ideal']:,}", COUNTED)),
+              f"{size(tally['shared']['bytes'])} between shared memory and registers" + (f", {size(tally['operand_bytes'])} to wgmma by descriptor" if tally["operand_bytes"] else "") + f" ({COUNTED})", "", source),
+        Level("Registers", f"{of(sizes and sizes.register_bytes_per_sm)} a multiprocessor", (
+            ("live", f"{tally['registers']} words of 32 bits a thread at most, in the PTX", COUNTED),
+            *((("assigned", f"{trace.about['compiled']['registers']} a thread, by ptxas"),) if (trace.about.get("compiled") or {}).get("registers") else ())),
+              f"operands of {tally['classes'].get('tensor', 0):,} tensor-core instructions ({COUNTED})", "", source),
+        Level("Tensor cores", f"{sizes.matrix_flops / 1e12:.0f} TFLOP/s, 16-bit, fp32 sums" if sizes and sizes.matrix_flops else "peak unknown", (
+            ("operations", f"{tally['flops']:,} multiplications and additions", COUNTED),), "", "", source),
+    )  # fmt: skip
+    title = f"{device.name}: sizes by the data sheet, traffic by this run" if sizes else f"{device.name}: sizes unknown, traffic of this run"
+    note = "Bytes are those of all blocks. A cache's hits are not in a recording; the two bounds are: what a cache that forgets nothing would let through."
+    return Section("memory", "Memory hierarchy", (), (Levels(levels, title=title, note=note),))
+
+
+def ratio(value: float | None) -> str:
+    return "no" if value is None else f"{value:.2f}"
+
+
+def intensity(trace: Trace, choice: Choice) -> Section:
+    """Against 16-bit weights: what must move at least, and operations a byte."""
+    problem = trace.about.get("problem")
+    if not problem:
+        return Section("intensity", "Bytes and intensity", ("Of this run no problem is known: only kernels of this package say what m, n and k are.",))
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    weight = sum(trace.buffer(name)["nbytes"] for name in ("b", "scales", "zeros") if trace.buffer(name))
+    x, c, half = 2 * m * k, 2 * m * n, 2 * k * n
+    flops, ours, theirs = 2 * m * n * k, x + weight + c, x + half + c
+    moved = sum(each["reads"]["sectors"] + each["writes"]["sectors"] for each in trace.counts["buffers"]) * SECTOR_BYTES
+    table = Table(("bytes", "16-bit weights", f"{problem.get('bits', 4)}-bit weights", "ratio"), (
+        ("activations", f"{x:,}", f"{x:,}", "1.00"), ("weights, scales", f"{half:,}", f"{weight:,}", f"{half / weight:.2f}"), ("result", f"{c:,}", f"{c:,}", "1.00"),
+        ("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"), ("operations a byte", f"{flops / theirs:.1f}", f"{flops / ours:.1f}", f"{theirs / ours:.2f}"),
+    ), title=f"What must move at least once, and {flops:,} operations on it", source=MODELLED, note="From the shapes: every operand once, as it is stored.")  # fmt: skip
+    bars = Bars((
+        Bar("16-bit weights", theirs, f"{theirs:,}", "sixteen"), Bar("packed weights", ours, f"{ours:,}", "packed"), Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked"),
+    ), title="Bytes", source=MODELLED, note="What a run asks for is more than its operands where blocks read the same activations; caches stand between.")  # fmt: skip
+    parts: list = [table, bars]
+    device = choice.device or device_named("H200")
+    sizes = sizes_of(device)
+    if sizes and sizes.matrix_flops and device.bandwidth_bytes:
+        ridge = sizes.matrix_flops / device.bandwidth_bytes
+        parts.append(Facts((
+            ("ridge", f"{ridge:.0f} operations a byte: below it {device.name}'s memory is the limit, above it its tensor cores", SPEC),
+            ("at the limit", f"{1e6 * theirs / device.bandwidth_bytes:.3g} us for 16-bit weights, {1e6 * max(ours / device.bandwidth_bytes, flops / sizes.matrix_flops):.3g} us for packed ones", MODELLED),
+        ), title=f"On {device.name}"))  # fmt: skip
+    return Section("intensity", "Bytes and intensity", ("Packed weights are read in a quarter of the bytes; where the memory is the limit that is where the speed comes from.",), tuple(parts))

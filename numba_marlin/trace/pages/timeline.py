@@ -1,0 +1,94 @@
+"""Order and time: what each warp did when (recorded), and what the pipeline is worth (modelled)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.devices import device as device_named
+from numba_marlin.sizes import sizes_of
+from numba_marlin.trace import model
+from numba_marlin.trace.pages.choice import Choice
+from numba_marlin.trace.record import Trace
+from numba_marlin.views import MODELLED, RECORDED, Bar, Bars, Lane, Section, Span, Text, Timeline
+
+KEY, TITLE = "timeline", "Timeline, without and with the pipeline"
+COLUMNS = 320  # as finely as order is drawn
+MOST_WARPS, MOST_BLOCKS, MOST_USES = 16, 16, 24
+
+
+def section(trace: Trace, choice: Choice) -> Section:
+    phases = [ins["phase"] for ins in trace.instructions]
+    warps = [choice.block * trace.warps + warp for warp in range(min(trace.warps, MOST_WARPS))]
+    blocks = [block for block in range(min(trace.blocks, MOST_BLOCKS))]
+    parts = [order(trace, phases, warps, [f"warp {warp % trace.warps}" for warp in warps], f"The warps of block {choice.block}, in the order in which the machine ran them")]
+    if len(blocks) > 1:
+        first = [block * trace.warps + choice.warp for block in blocks]
+        parts.append(order(trace, phases, first, [f"block {block}" for block in blocks], f"Warp {choice.warp} of each block"))
+    parts += modelled(trace, choice)
+    notes = ("A tick of the machine is one instruction by all warps that stand at it together: order is the program's, lengths are not those of a GPU.",)
+    return Section(KEY, TITLE, notes, tuple(parts))
+
+
+def order(trace: Trace, phases: list[str], warps: list[int], labels: list[str], title: str) -> Timeline:
+    names = list(dict.fromkeys(phases))
+    number = np.array([names.index(phase) for phase in phases])
+    columns = min(COLUMNS, trace.steps)
+    lanes = []
+    for warp, label in zip(warps, labels):
+        steps = trace.steps_of(warp)
+        column = steps * columns // trace.steps
+        share = np.zeros((columns, len(names)), np.int64)
+        np.add.at(share, (column, number[trace.step_pc[steps]]), 1)
+        most = np.where(share.any(axis=1), share.argmax(axis=1), -1)
+        lanes.append(Lane(label, tuple(runs(most, names, trace.steps / columns))))
+    return Timeline(
+        tuple(lanes), "steps of the machine", title=title, source=RECORDED,
+        note=f"Drawn in {columns} columns of {trace.steps / columns:.3g} steps, each with the verb that had most of it; gaps: others ran, or the warp waited. --perfetto has every instruction.",
+    )  # fmt: skip
+
+
+def runs(most: np.ndarray, names: list[str], width: float):
+    """Spans of equal columns."""
+    edges = np.flatnonzero(np.r_[True, most[1:] != most[:-1], True])
+    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist()):
+        if most[start] >= 0:
+            name = names[most[start]]
+            yield Span(round(start * width, 1), round(stop * width, 1), name, name)
+
+
+def modelled(trace: Trace, choice: Choice) -> list:
+    works = model.works(trace, choice.block)
+    device = choice.device or device_named("H200")
+    sizes = sizes_of(device)
+    if not works:
+        return [Text("No fills of a ring of stages were recorded, so there is nothing to overlap: loading and multiplying take turns, as they do in the first picture of any pipeline.")]
+    if sizes is None or not device.bandwidth_bytes or not sizes.matrix_flops:
+        return [Text(f"No bandwidth or peak is known of {device.name}: choose a device of the table (--device H200) to see the modelled timeline.")]
+    rates = model.rates(device.bandwidth_bytes, sizes.matrix_flops, device.sms)
+    without, with_it = model.without_pipeline(works, rates), model.with_pipeline(works, rates)
+    end_without, end_with = without[-1].done, with_it[-1].done
+    note = (
+        f"Rules: a copy lands {model.LATENCY} cycles after its issue, and not before the bytes ahead of it at {rates.bytes_per_cycle:.3g} bytes a cycle "
+        f"({device.name}: {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} multiprocessors at {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at {model.SCHEDULERS} a cycle, or its tensor-core "
+        f"operations at {rates.flops_per_cycle:.0f} a cycle. What was issued when is recorded."
+        + (f" Drawn: the first {MOST_USES} of {len(works)} uses." if len(works) > MOST_USES else "")
+    )
+    figures = []
+    for title, uses in (("Without the pipeline: load, then multiply", without), ("With it: copies run ahead", with_it)):
+        drawn = uses[:MOST_USES]
+        load = Lane("load", tuple(Span(*interval, f"k{use.tile}", "load") for use, interval in zip(drawn, apart(drawn))))
+        work = Lane("multiply", tuple(Span(use.begun, use.done, f"k{use.tile}", "multiply") for use in drawn))
+        figures.append(Timeline((load, work), "cycles", without[:MOST_USES][-1].done, title=title, source=MODELLED, note=note if uses is with_it else ""))
+    bars = Bars((
+        Bar("without", end_without, f"{end_without:,.0f} cycles", "load"), Bar("with", end_with, f"{end_with:,.0f} cycles, {end_without / end_with:.2f} times as fast", "multiply"),
+    ), title=f"Block {choice.block}, {len(works)} uses of a stage", source=MODELLED)  # fmt: skip
+    return [*figures, bars]
+
+
+def apart(uses: list) -> list[tuple[float, float]]:
+    """Loads overlap each other too; on one line each is drawn from the landing of the one before."""
+    found, last = [], 0.0
+    for use in uses:
+        found.append((max(use.issued, last), use.landed))
+        last = use.landed
+    return found

@@ -1,0 +1,106 @@
+"""``Trace``: what was recorded of one run. A header of plain data, and arrays; nothing else, so that a file of it is all there is.
+
+header: ``kernel`` entry's name, ``launch`` (grid, block, cluster, shared_bytes, shared_base), ``target``, ``result`` (instructions, steps, blocks, shared_bytes),
+``blocks`` whose registers and addresses were recorded, ``complete`` whether registers were recorded to the end, ``instructions`` [pc] of {line, text, root, phase,
+source, kind, reads, writes, guarded}, ``registers`` names, ``buffers`` of {name, address, nbytes, dtype, shape}, ``counts`` (counts.Counts as plain data), ``about`` what the
+caller says of the problem.
+
+arrays. One instruction by the warps that stood there together is a step; a step's number is the machine's time. A warp's number counts over the grid.
+    step_pc, step_set int32 [steps]; set_start int64 [sets + 1], set_warp int32, set_mask uint32 [members]: who takes part in a set, with which lanes
+    access_step, access_pc, access_kind (of KINDS), access_space (of SPACES), access_bytes (a lane), access_warp [N]; access_address int64 [N, 32], -1 for lanes
+        that take no part
+    bulk_step, bulk_pc, bulk_kind, bulk_warp, bulk_lane, bulk_address, bulk_bytes [N]: bulk copies, a row a contiguous piece
+    write_step, write_register, write_warp [N]; write_value uint32 [N, 32]: registers after each instruction that wrote them, 64-bit ones in two rows
+    lock_step, lock_pc, lock_warp, lock_address, lock_before [N]: accesses to the buffer "locks", of all blocks, and what was there before
+    tile_step, tile_pc, tile_warp, tile_address [N]; tile_value uint8 [N, 16]: 16-byte chunks that wgmma reads by descriptor, at issue
+    words_NAME, after_NAME uint8: the contents of buffer NAME before the run, and after it if it could be written
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Callable
+
+import numpy as np
+
+SCHEMA = "numba-marlin/trace-file/1"
+KINDS = (
+    "load", "store", "atomic-request", "ldmatrix", "stmatrix", "copy-issue", "copy-request", "copy-land", "mbarrier", "atomic", "copy-source", "wgmma",
+    "bulk-issue", "bulk-land", "bulk-read", "bulk-write",
+)  # fmt: skip
+HIGH = ".hi"  # behind the name of a 64-bit register: its upper word
+SPACES = ("global", "shared", "local", "generic", "shared::cluster")
+
+
+def remembered(function: Callable) -> Callable:
+    """``function(trace, *arguments)``, worked out once and kept with the trace, so that it lives as long."""
+
+    @functools.wraps(function)
+    def call(trace: Trace, *arguments):
+        key = function.__name__, *arguments
+        if key not in trace.memo:
+            trace.memo[key] = function(trace, *arguments)
+        return trace.memo[key]
+
+    return call
+
+
+@dataclass(eq=False)
+class Trace:
+    header: dict
+    arrays: dict[str, np.ndarray] = field(repr=False)
+    memo: dict = field(default_factory=dict, repr=False)  # see remembered
+
+    def __getattr__(self, name: str):
+        """Arrays by name."""
+        try:
+            return self.__dict__["arrays"][name]
+        except KeyError:
+            raise AttributeError(f"a trace has no array {name!r}") from None
+
+    @property
+    def instructions(self) -> list[dict]:
+        return self.header["instructions"]
+
+    @property
+    def about(self) -> dict:
+        return self.header["about"]
+
+    @property
+    def counts(self) -> dict:
+        return self.header["counts"]
+
+    @property
+    def steps(self) -> int:
+        return len(self.step_pc)
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        x, y, z = self.header["launch"]["block"]
+        return -(-x * y * z // 32)
+
+    @property
+    def blocks(self) -> int:
+        return self.header["result"]["blocks"]
+
+    def buffer_at(self, address: int) -> dict | None:
+        """The buffer in which a global address lies."""
+        return next((each for each in self.header["buffers"] if each["address"] <= address < each["address"] + each["nbytes"]), None)
+
+    def buffer(self, name: str) -> dict | None:
+        return next((each for each in self.header["buffers"] if each["name"] == name), None)
+
+    def steps_of(self, warp: int) -> np.ndarray:
+        """The numbers of the steps in which a warp took part, int64, rising."""
+        return self.steps_and_lanes(warp)[0]
+
+    def steps_and_lanes(self, warp: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same, and the mask of its lanes at each, uint32."""
+        masks = np.zeros(len(self.set_start) - 1, np.uint32)
+        members = np.flatnonzero(self.set_warp == warp)
+        masks[np.searchsorted(self.set_start, members, side="right") - 1] = self.set_mask[members]
+        of_step = masks[self.step_set]
+        steps = np.flatnonzero(of_step)
+        return steps, of_step[steps]
