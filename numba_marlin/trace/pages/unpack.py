@@ -69,8 +69,9 @@ def other_words(trace: Trace, value: int) -> tuple[list[int], int]:
     """(the 32 words that differ from ``value`` in one bit of one code, in the order of the codes; the word with its codes side by side, code 0 lowest)"""
     if not floats(trace):
         return [value ^ 1 << bit for bit in range(32)], value
-    plain = unturn_codes(np.array([value], np.uint32))
-    return [int(turn_codes(plain ^ np.uint32(1 << bit))[0]) for bit in range(32)], int(plain[0])
+    dtype = trace.about["problem"].get("dtype", "float16")
+    plain = unturn_codes(np.array([value], np.uint32), dtype)
+    return [int(turn_codes(plain ^ np.uint32(1 << bit), dtype)[0]) for bit in range(32)], int(plain[0])
 
 
 def word_of(trace: Trace, history: History, choice: Choice) -> tuple[int, str, int] | None:
