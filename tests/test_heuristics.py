@@ -49,7 +49,7 @@ def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sm
             assert each.figures["blocks"] * each.figures["tiles_per_block"] >= tiles["k"] * tiles["n"] * tiles["m"], "all of the work is given out"
             assert 0 < each.figures["busy"] <= 1 and each.grid[0] % cluster == 0
         if each.kernel == "ampere":
-            assert each.grid[0] <= sms, "blocks wait for each other: all must be resident"
+            assert each.grid[0] <= sms * each.config.blocks_per_sm, "blocks wait for each other: all must be resident"
             assert each.config.ragged == bool(n % tile(each.config)[1] or k % tile(each.config)[2])
         if each.kernel == "decode":
             assert each.config.ragged == bool(n % each.config.columns or k % each.config.stage_k)

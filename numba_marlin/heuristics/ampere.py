@@ -94,7 +94,7 @@ def work(problem: Problem, config: AmpereConfig, sms: int) -> dict:
         per_block = ceil_div(tiles["n"] * tiles["m"], blocks) * tiles["k"]
     else:
         per_block = iterations_per_block(tiles["k"], tiles["n"], tiles["m"], blocks)
-    return {"tiles": tiles, "tiles_per_block": per_block, "busy": round(count / (per_block * sms), 3)}
+    return {"tiles": tiles, "tiles_per_block": per_block, "busy": round(count / (per_block * max(blocks, sms)), 3)}
 
 
 def predicted_us(problem: Problem, config: AmpereConfig, device: Device) -> float:
