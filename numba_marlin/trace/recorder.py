@@ -50,7 +50,9 @@ def record(machine: Machine, entry: str | None = None, *, blocks: Iterable[int] 
         ],
         "counts": recorder.observer.counts(result).as_dict(),
     }  # fmt: skip
-    contents = {f"words_{name}": data for name, data in before.items()} | {f"after_{each.name}": each.data.copy() for each in machine.memory.buffers if not each.readonly}
+    contents = {f"words_{name}": data for name, data in before.items()} | {
+        f"after_{each.name}": each.data.copy() for each in machine.memory.buffers if not each.readonly
+    }
     return Trace(header, recorder.arrays() | contents)
 
 

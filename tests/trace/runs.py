@@ -31,7 +31,9 @@ def launch(name, m, n, k, group_size, config=None, line_info=False, sms=3, seed=
     machine = Machine(compiled.ptx)
     addresses = {each: machine.memory.buffer(array, each, readonly=each not in WRITTEN).address for each, array in prepared.buffers.items()}
     arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
-    given = dict(entry=compiled.entry, grid=prepared.grid, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments, cluster=kernel.cluster(config))
+    given = dict(
+        entry=compiled.entry, grid=prepared.grid, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments, cluster=kernel.cluster(config)
+    )
     about = {
         "kernel": kernel.name, "problem": {"m": m, "n": n, "k": k, "group_size": group_size, "bits": 4, "dtype": "float16", "codes": "e2m1" if blocks else "integer"},
         "stages": ranges_of(kernel.name, config, 0x400),

@@ -135,6 +135,7 @@ def test_whoever_alters_the_record_sees_another_page():
 
 def test_an_altered_run_is_seen_altered():
     """One code of one weight is another: the word, the fragment that holds it and the sums of its column change, and nothing about the launch or the copies."""
+
     def flip(prepared):
         prepared.buffers["b"] = prepared.buffers["b"].copy()
         prepared.buffers["b"][0, 0] ^= 1
@@ -143,7 +144,16 @@ def test_an_altered_run_is_seen_altered():
     machine, given, _, about, prepared = launch(*FAITHFUL, line_info=True, change=flip)
     other = trace.record(machine, about=about, **given)
     assert (prepared.buffers["c"][:, 0] != problem.expected[:, 0]).any() and (prepared.buffers["c"][:, 1:] == problem.expected[:, 1:]).all()
-    for key, differs in {"unpack": True, "fragments": True, "sums": True, "launch": False, "copies": False, "pipeline": False, "timeline": False, "memory": False}.items():
+    for key, differs in {
+        "unpack": True,
+        "fragments": True,
+        "sums": True,
+        "launch": False,
+        "copies": False,
+        "pipeline": False,
+        "timeline": False,
+        "memory": False,
+    }.items():
         assert (said(other, pages.Choice(), key) != said(found, pages.Choice(), key)) == differs, key
     assert said(other, pages.Choice(lane=9), "unpack") == said(found, pages.Choice(lane=9), "unpack")
 
@@ -153,13 +163,23 @@ def test_nothing_is_drawn_of_registers_that_were_not_recorded():
     found = trace.record(machine, about=about, rows=1000, **given)  # what comes before any product
     assert not found.header["complete"] and 1000 <= len(found.write_step) < 1100 and "registers up to step" in said(found, pages.Choice(), "launch")
     assert "No load of a word of weights was found" in said(found, pages.Choice(), "unpack")
-    cells = [cell["text"] for part in plain.plain(pages.page(found, pages.Choice(), ("fragments",)).sections[0])["steps"][0]["parts"] if part["part"] == "grid" for row in part["cells"] for cell in row]
+    cells = [
+        cell["text"]
+        for part in plain.plain(pages.page(found, pages.Choice(), ("fragments",)).sections[0])["steps"][0]["parts"]
+        if part["part"] == "grid"
+        for row in part["cells"]
+        for cell in row
+    ]
     assert set(cells) == {"?"}
 
 
 def test_wrong_choices_say_what_there_is():
     found, _ = recorded("ampere")
-    for choice, message in ((pages.Choice(block=9), "block 9 was not recorded: the trace has 0-2"), (pages.Choice(warp=8), "warp 8 must be 0 to 7"), (pages.Choice(lane=-1), "lane -1 must be")):
+    for choice, message in (
+        (pages.Choice(block=9), "block 9 was not recorded: the trace has 0-2"),
+        (pages.Choice(warp=8), "warp 8 must be 0 to 7"),
+        (pages.Choice(lane=-1), "lane -1 must be"),
+    ):
         with pytest.raises(ValueError, match=message):
             pages.page(found, choice)
     with pytest.raises(ValueError, match="phase 'speed' must be one of launch"):
@@ -242,7 +262,9 @@ def test_a_browser_walks_through_a_run(tmp_path):
         for _ in range(200):
             visited.append(page.eval_on_selector("section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"))
             page.keyboard.press("ArrowRight")
-            if visited[-1] == page.eval_on_selector("section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"):
+            if visited[-1] == page.eval_on_selector(
+                "section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"
+            ):
                 break
         assert list(dict.fromkeys(key for key, _ in visited)) == list(pages.SECTIONS)
         unpacking = [title for key, title in visited if key == "unpack"]
