@@ -46,6 +46,9 @@ examples:
   numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin bench --shapes llama-3-8b --m 1,16,64
   numba-marlin trace                 a kernel's run, step by step; no GPU needed
+  numba-marlin unpack --format awq --k 3 --n 12
+  numba-marlin profile --demo
+  numba-marlin watch --seconds 10
   numba-marlin machine run kernel.ptx --block 128 --args out:f32[128]
 """
 

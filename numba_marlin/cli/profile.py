@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 HELP = "say where a kernel's time goes, what limits it, and what would help"
@@ -68,6 +69,7 @@ def _profile(args, report) -> dict:
     from numba_marlin.inspect import on_machine, profile
     from numba_marlin.inspect.other_tools import other_tools
 
+    warnings.filterwarnings("ignore", message=".*Could not find source for function")  # of a kernel's lambdas, where line numbers are asked for: they are known all the same
     problem = _problem(args)
     probe = driver.probe()
     on_gpu = probe.usable and args.device is None

@@ -9,8 +9,9 @@ from numba_marlin.inspect.random_layers import random_layer
 from numba_marlin.inspect.words import Layer
 from numba_marlin.layout.fragments import MMA_M16N8K16_B
 from numba_marlin.quantize import dequantize
-from numba_marlin.views import text
+from numba_marlin.views import html, text
 from tests.formats import layers
+from tests.views.pages import shown
 
 CASES = [(form, geometry) for form in STORED.values() for geometry in form.test_geometries]
 
@@ -79,3 +80,14 @@ def test_every_format_has_a_random_layer_and_a_page(form):
     layer = Layer(form, random_layer(form, 128, 64, None, 3))
     shown = text.render(word_page.page(layer, (layer.word(layer.packed[0], 0, 0),), "random"), width=80)
     assert "0x" in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_page_steps_through_words_in_a_browser(tmp_path):
+    layer = Layer(STORED["awq"], random_layer(STORED["awq"], 32, 64, 4, 0))
+    page = word_page.page(layer, tuple(layer.word("qweight", 3, column) for column in range(3)), "random", (3, 12))
+    with shown(html.render(page), tmp_path, "#word") as (browser, complaints):
+        titles = []
+        for _ in range(3):
+            titles.append([title for title in ("qweight[3, 0]", "qweight[3, 1]", "qweight[3, 2]") if browser.get_by_text(title).first.is_visible()])
+            browser.keyboard.press("ArrowRight")
+        assert titles == [["qweight[3, 0]"], ["qweight[3, 1]"], ["qweight[3, 2]"]] and complaints == []
