@@ -106,6 +106,8 @@ class Launch:
         """-> testing.ExactProblem of the configuration's types; of "exact" data only."""
         from numba_marlin import testing  # needs hypothesis
         case, config = self.case, self.case.config
+        if case.block_scaled:
+            return testing.exact_blocks({16: "nvfp4", 32: "mxfp4"}[case.group_size], case.m, case.n, case.k, seed=case.k, dtype=case.dtype, bias=getattr(config, "bias", False))
         return testing.exact_problem(case.m, case.n, case.k, case.group_size, seed=case.k, dtype=case.dtype, bits=getattr(config, "bits", 4), zeros_kind=getattr(config, "zeros", None),
                                      scale_dtype=getattr(config, "scale_dtype", case.dtype), bias=getattr(config, "bias", False))
 

@@ -86,6 +86,8 @@ CELLS = {cell.name: cell for cell in (
     Cell("ampere, ragged, groups of 32", "ampere", AmpereConfig(1, 8, 8, 2, 4, True), ((5, 192, 672, 3), (20, 64, 1376, 1), (5, 128, 640, 4), (5, 320, 768, 2), (5, 192, 64, 2))),
     # a tile that more blocks share than fit in a round of loads, each with a single stage of it
     Cell("decode, groups of 64", "decode", PLAIN, ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8))),
+    Cell("decode, NVFP4", "decode", replace(PLAIN, group_blocks=1, codes="e2m1", scale_dtype="e5m3"),
+         ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8), (2, 128, 512, 1))),  # the last: two rows of x in a ring that goes round
     Cell("wgmma, one word, tiles shared", "wgmma", SMALL, ((20, 200, 336, 4), (33, 128, 320, 1), (5, 64, 320, 4), (5, 64, 576, 9), (5, 64, 128, 2))),
     Cell("wgmma, pairs of blocks, two rows of consumers", "wgmma", replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
          ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2))),

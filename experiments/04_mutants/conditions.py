@@ -208,6 +208,10 @@ def fills_columns(cell, program, branch):
     return not cell.config.ragged and bool(parameter) and parameter[0].root == "ld" and parameter[0].operands[1].base.name.endswith("param_9") and skips_only("st.global.b16")(cell, program, branch)
 
 
+def factors_of_whole_tiles(cell, program, branch):
+    return cell.config.block_scaled and not cell.config.ragged and skips_only("ld.global.v2.f32")(cell, program, branch)
+
+
 def packed_columns(cell, program, branch):
     return not cell.config.bias and cell.config.tile_n == 64 and skips_only("ld.global.b16")(cell, program, branch)
 

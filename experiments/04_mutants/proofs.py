@@ -77,6 +77,8 @@ PROOFS = (
           "the loop that fills the ring does two stages in a turn: with two stages there is no second turn."),
     Proof("all warps own a part", ("decode",), BRANCH, (NEVER,), "bra", conditions.all_warps_own, "as many warps of a column as there are finish sums of it."),
     Proof("columns that fill tiles", ("decode",), BRANCH, (NEVER,), "bra", conditions.fills_columns, "n fills whole tiles, or the configuration would be a ragged one."),
+    Proof("columns that have factors", ("decode",), BRANCH, (NEVER,), "bra", conditions.factors_of_whole_tiles,
+          "n fills whole tiles, or the configuration would be a ragged one: the columns of a tile have factors, all of them."),
     Proof("the second row's sums", ("wgmma",), BRANCH, (NEVER,), "bra", lambda cell, program, ins: cell.config.k_groups > 1 and skips_only("ld.shared.v4.f32")(cell, program, ins),
           "the second row of consumers has given its sums away; what it adds to them nobody takes."),
     Proof("an item has a step", ("wgmma",), BRANCH, (NEVER,), "bra", conditions.an_item_has_a_step, "an item is a step of k at least, or it is none."),

@@ -83,13 +83,15 @@ def main():
     args = parser.parse_args()
     digests = {name: judged_by(small) for name, small in SMALLS.items()}
     rows = [row for row in read() if digests.get(row["kernel"]) == row["ptx"]]
-    for name in () if args.report else args.kernel or SMALLS:
-        known = {row["number"] for row in rows if row["kernel"] == name}
-        for number in sorted(set(range(args.schedules // HUNDRED)) - known):
-            row = a_hundred(name, number) | {"ptx": digests[name], "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
-            rows.append(row)
-            print(f"{name}: hundred {number}, {row['cpu_seconds']} s", flush=True)
-            RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    known = {(row["kernel"], row["number"]) for row in rows}
+    wanted = [] if args.report else [(name, number) for number in range(args.schedules // HUNDRED) for name in args.kernel or SMALLS]
+    for name, number in wanted:
+        if (name, number) in known:
+            continue
+        row = a_hundred(name, number) | {"ptx": digests[name], "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
+        rows = sorted([*rows, row], key=lambda each: (list(SMALLS).index(each["kernel"]), each["number"]))
+        print(f"{name}: hundred {number}, {row['cpu_seconds']} s", flush=True)
+        RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
     if rows:
         replace_between(HERE / "README.md", MARKERS, table(rows))
         print(table(rows))

@@ -5,6 +5,7 @@
 
 Needs playwright and a Chromium; no GPU.
 """
+
 import argparse
 import os
 import subprocess
@@ -41,7 +42,9 @@ def pages(folder: Path) -> dict[tuple, Path]:
     for options in dict.fromkeys(view[3] for view in VIEWS):
         path = folder / f"{len(found)}.html"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        subprocess.run([sys.executable, "-m", "numba_marlin", *command(options), "--html", str(path)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment)
+        subprocess.run(
+            [sys.executable, "-m", "numba_marlin", *command(options), "--html", str(path)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment
+        )
         found[options] = path
     return found
 

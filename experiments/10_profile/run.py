@@ -1,11 +1,12 @@
 """Where does a kernel's time go on a GPU, do the parts add up to it, and what does looking cost?
 
     python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a GPU and torch, a minute
-    python experiments/10_profile/run.py report                                            # table into this README.md
+    python experiments/10_profile/run.py report                                            # tables into this README.md
+    python experiments/10_profile/run.py pictures                                          # needs playwright and a Chromium
 
 measure: for every cell the plain kernel, its two instrumented builds (``numba_marlin.inspect``: ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
 interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end to the next one's, of the light build, add up to ``timeline_us``, which must be within 10% of the
-plain kernel's ``us``. Exit code 1 if one is not.
+plain kernel's time, launches kept apart (``alone_us``). Exit code 1 if one is not.
 """
 import argparse
 import concurrent.futures
@@ -62,9 +63,9 @@ def row_of(observation, environment):
     resources = {name: each.resources for name, each in builds.items()}
     return {
         "kernel": observation.candidate.kernel, "config": dataclasses.asdict(observation.candidate.config), **dataclasses.asdict(problem),
-        "us": round(observation.us, 3), "us_spread": [round(min(observation.rounds), 3), round(max(observation.rounds), 3)], "cublas_us": round(observation.cublas_us, 3),
+        "us": round(observation.us, 3), "alone_us": round(observation.alone_us, 3), "us_spread": [round(min(observation.rounds), 3), round(max(observation.rounds), 3)], "cublas_us": round(observation.cublas_us, 3),
         "speedup": round(observation.cublas_us / observation.us, 4), "light_us": round(observation.light_us, 3), "detailed_us": round(observation.detailed_us, 3), "ends_us": round(observation.ends_us, 3), "light_builds_us": [round(each, 3) for each in observation.both_us],
-        "timeline_us": round(observation.timeline_us, 3), "timeline_over_us": round(observation.timeline_us / observation.us, 4),
+        "timeline_us": round(observation.timeline_us, 3), "timeline_over_us": round(observation.timeline_us / observation.alone_us, 4),
         "timeline_over_light_us": round(observation.timeline_us / observation.light_us, 4), "parts_us": {name: round(value, 3) for name, value in shares.items() if value},
         "span_us": round((last.last_ns - last.first_ns) / 1e3, 3), "marks": observation.light.marks, "clipped_warps": max(each.clipped for each in observation.recordings),
         "registers": {name: each.registers for name, each in resources.items()}, "spill_bytes": {name: (each.spill_stores or 0) + (each.spill_loads or 0) for name, each in resources.items()},
@@ -91,8 +92,8 @@ def measure(args):
             file.flush()
             ok = ok and abs(row["timeline_over_us"] - 1) <= TOLERANCE
             parts = ", ".join(f"{part} {value:.1f}" for part, value in row["parts_us"].items())
-            ends, detailed, everybody, some = (each / row["us"] - 1 for each in (row["ends_us"], row["detailed_us"], *row["light_builds_us"]))
-            print(f"{name:>14} plain {row['us']:8.2f} us, ends {ends:+.1%}, totals of all warps {everybody:+.1%}, of some {some:+.1%}, events {detailed:+.1%}; parts {row['timeline_us']:8.2f} ({row['timeline_over_us']:.3f} of plain, "
+            ends, detailed, everybody, some = (each / row["alone_us"] - 1 for each in (row["ends_us"], row["detailed_us"], *row["light_builds_us"]))
+            print(f"{name:>14} plain {row['alone_us']:8.2f} us ({row['us']:.2f} overlapping), ends {ends:+.1%}, totals of all warps {everybody:+.1%}, of some {some:+.1%}, events {detailed:+.1%}; parts {row['timeline_us']:8.2f} ({row['timeline_over_us']:.3f} of plain, "
                   f"{row['timeline_over_light_us']:.3f} of totals): {parts}{', CLIPPED' if row['clipped_warps'] else ''}", flush=True)
     print(f"{'all within' if ok else 'NOT all within'} {TOLERANCE:.0%} of the plain kernel's time; {time.monotonic() - began:.1f} s")
     return 0 if ok else 1
@@ -106,12 +107,17 @@ def main(argv=None):
     run.add_argument("--rounds", type=int, default=9)
     run.add_argument("--processes", type=int, default=8, help="that compile at the same time")
     run.add_argument("--out", default=str(HERE / "results.jsonl"))
-    commands.add_parser("report", help="write the table from results.jsonl into README.md")
+    commands.add_parser("report", help="write the tables into README.md, the first from results.jsonl")
+    commands.add_parser("pictures", help="take the pictures of the kept profile")
     args = parser.parse_args(argv)
     if args.command == "measure":
         return measure(args)
+    sys.path.insert(0, str(HERE))
     import report
 
+    if args.command == "pictures":
+        report.pictures()
+        return 0
     return report.write(HERE / "results.jsonl", HERE / "README.md", TOLERANCE)
 
 

@@ -66,16 +66,18 @@ def cublas(weights: Weights, batch: Batch) -> Contender:
 
 def kernel(
     problem: Problem, candidate: Candidate, weights: Weights, batch: Batch, compiler: str = "numba-cuda", definition: KernelDefinition | None = None,
-    compiled=None, more: tuple[tuple, ...] = ((),),
+    compiled=None, more: tuple[tuple, ...] = ((),), overlap: bool = True,
 ) -> Contender:
     """``candidate``, of this package's kernel of that name or of ``definition``. compiled: take this build of it; more: arguments that it takes behind the kernel's own, one tuple
-    a launch, round and round. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
+    a launch, round and round; overlap: False to keep launches of a kernel that may begin beside the one before it apart. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
     torch = torch_on_gpu()
     ordinal = torch.cuda.current_device()
     device = driver.describe(ordinal)
     definition, config = definition or find_kernel(candidate.kernel), candidate.config
     compiled = compiled or compiler_room.build(definition, config, target=device.target, compiler=compiler)
-    enqueue = launch.launcher(compiled, ordinal, **definition.launch_options(config))
+    options = definition.launch_options(config)
+    options["dependent"] = options["dependent"] and overlap
+    enqueue = launch.launcher(compiled, ordinal, **options)
     partial_bytes, lock_bytes = definition.workspace_bytes(config, problem.m, problem.n, problem.k, device.sms) or (0, 0)
     if definition.waits and (partial_bytes or lock_bytes) and math.prod(candidate.grid) > enqueue.resident_blocks:
         raise CapabilityMissing(f"kernel {candidate.kernel!r}: {math.prod(candidate.grid)} blocks wait for each other, {enqueue.resident_blocks} fit on {device.name}")
@@ -90,15 +92,10 @@ def kernel(
 
     prepared = [arguments(packed, scales) for packed, scales in zip(weights.packed, weights.cold_scales)]
 
-<<<<<<< HEAD
-    def run(index: int, keep=(fixed, weights.packed)) -> None:
-        enqueue(candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
-=======
     def run(index: int, keep=(fixed, weights.packed, weights.cold_scales)) -> None:
-        enqueue(candidate.grid, prepared[index % len(prepared)], _stream())
->>>>>>> trace
+        enqueue(candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
 
-    return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks, definition.launch_options(config))
+    return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks, options)
 
 
 def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:

@@ -24,20 +24,26 @@ MORE = "--phase NAME shows every step of a section, --html FILE all of them, --b
 def add_arguments(parser) -> None:
     from numba_marlin.cli.pages import add_page_arguments
 
-    parser.add_argument("--demo", action="store_true", help=f"{DEMO['kernel']} at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for")
+    parser.add_argument(
+        "--demo", action="store_true", help=f"{DEMO['kernel']} at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for"
+    )
     parser.add_argument("--m", type=int, metavar="M", help=f"rows of activations (default {DEMO['m']})")
     parser.add_argument("--n", type=int, metavar="N", help=f"columns of a random weight (default {DEMO['n']})")
     parser.add_argument("--k", type=int, metavar="K", help=f"rows of a random weight (default {DEMO['k']})")
     parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors")
     parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file")
     parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
-    parser.add_argument("--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for mxfp4)")
+    parser.add_argument(
+        "--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for mxfp4)"
+    )
     parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma)")
     parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma"), help=f"default {DEMO['kernel']}")
     parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="fields of the kernel's configuration, in place of what would be chosen")
     parser.add_argument("--sms", type=int, metavar="N", help="multiprocessors that the machine plays (default 4)")
     parser.add_argument("--device", metavar="NAME", default="H200", help="whose memory hierarchy is shown, from the table of `explain` (default H200)")
-    parser.add_argument("--phase", metavar="NAME[,...]", help="only these sections: launch, phases, copies, unpack, fragments, sums, pipeline, timeline, memory, intensity")
+    parser.add_argument(
+        "--phase", metavar="NAME[,...]", help="only these sections: launch, phases, copies, unpack, fragments, sums, pipeline, timeline, memory, intensity"
+    )
     for name, what in (("block", "of the grid"), ("warp", "of the block"), ("lane", "of the warp"), ("step", "which tensor-core instruction of the warp")):
         parser.add_argument(f"--{name}", type=int, default=0, metavar="I", help=f"{what} (default 0)")
     parser.add_argument("--save", metavar="FILE.npz", help="keep the record")
@@ -74,7 +80,13 @@ def _execute(args, report) -> bool:
     other = None if args.compare is None else room.open_trace(args.compare)
     trace, ok = (room.open_trace(args.open), True) if args.open is not None and not _describes(args) else _recorded(args, report)
     choice = pages.Choice(args.block, args.warp, args.lane, args.step, device)
-    report.data = {"kernel": trace.header["kernel"], "problem": trace.about.get("problem"), "launch": trace.header["launch"], "result": trace.header["result"], "steps": trace.steps}
+    report.data = {
+        "kernel": trace.header["kernel"],
+        "problem": trace.about.get("problem"),
+        "launch": trace.header["launch"],
+        "result": trace.header["result"],
+        "steps": trace.steps,
+    }
     if other is None:
         page = pages.page(trace, choice, keys)
     else:
@@ -91,7 +103,11 @@ def _execute(args, report) -> bool:
 
 def _describes(args) -> list[str]:
     """Options of a problem that were given; ValueError if they contradict --demo or --open."""
-    given = [name for name in ("m", "n", "k", "input", "tensor", "transpose", "group_size", "weights", "kernel", "config", "sms") if getattr(args, name) not in (None, False)]
+    given = [
+        name
+        for name in ("m", "n", "k", "input", "tensor", "transpose", "group_size", "weights", "kernel", "config", "sms")
+        if getattr(args, name) not in (None, False)
+    ]
     for option in ("demo", "open"):
         if getattr(args, option) and given:
             raise ValueError(f"--{option} says what is traced; leave out --{given[0].replace('_', '-')}")
@@ -134,7 +150,9 @@ def _recorded(args, report):
     blocks, warps = int(np.prod(plan.candidate.grid)), plan.candidate.threads // 32
     if args.block >= blocks or args.warp >= warps:
         name, value, count = ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
-        raise ValueError(f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, plan.candidate.grid))} blocks of {warps} warps")
+        raise ValueError(
+            f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, plan.candidate.grid))} blocks of {warps} warps"
+        )
     with report.step(f"quantising and packing {k} x {n} weights"):
         packed = api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
     with report.step(f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"):

@@ -2,7 +2,7 @@
 
 A phase completes when its pending arrivals and its tx-count are both zero; the next one begins at once with the count of init.
 Bulk copies count their bytes down when they land. They land as late as the ISA allows: when somebody asks for a phase that
-lacks nothing but bytes (``poll`` then asks ``deliver``).
+lacks nothing but bytes (``poll`` then asks ``deliver``). So do the arrivals of tcgen05.commit (``arrivals``).
 
 The numbers are arrays over all 8-byte words of all resident blocks' shared memory, so that warps in step cost one NumPy operation.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier

@@ -1,7 +1,7 @@
 """A kernel on this machine's GPU, looked at: its time, and where its warps spend it. Needs torch.
 
 ``observe(problem, candidate)`` -> ``Observation``. The plain kernel, its two instrumented builds (``totals``: how long in each section; ``recorder``: when) and cuBLAS are timed in the same rounds,
-cold L2 (``bench``). Totals are read after every round, events once. All builds come from the same PTX with line numbers, which change no instruction.
+cold L2 (``bench``), with launches kept apart: where they overlap, the time from one end to the next is less than a launch takes. Totals are read after every round, events once. All builds come from the same PTX with line numbers, which change no instruction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ WATCHED = 1.6  # seconds of launches that NVML looks at
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """us: of the plain kernel, its instrumented builds and cuBLAS, medians of the rounds; ``rounds`` of the plain one. shares_us: where the time of a launch goes, medians of the rounds;
+    """us: of the plain kernel as it is launched, and alone_us with launches kept apart, in a kernel that else begins beside the one before it; of its instrumented builds, kept apart too, and of
+    cuBLAS: medians of the rounds; ``rounds`` of the plain one. shares_us: where the time of a launch goes, medians of the rounds;
     recordings: of launches that followed each other. light, detailed: the builds that gave the one and the other; both_us: of the light builds in which all warps record, and
     some; ends_us: of one that records ends alone."""
 
@@ -41,6 +42,7 @@ class Observation:
     light: recorder.Instrumented
     detailed: recorder.Instrumented
     us: float
+    alone_us: float
     light_us: float
     detailed_us: float
     ends_us: float | None
@@ -86,7 +88,7 @@ class ReadTimer:
 
     def replay(self, during=None) -> float:
         us = self.timer.replay(during)
-        self.found.append(totals.shares(totals.align(self.buffers.read(totals.raw, self.timer.launches))))
+        self.found.append(totals.shares(totals.align(self.buffers.read(totals.raw, self.timer.launches)), apart=True))
         return us
 
 
@@ -105,8 +107,8 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     buffers = {name: Buffers(torch, build, blocks, counts[name]) for name, build in builds.items()}
     weights = operands.random_weights(problem)
     batch = operands.random_batch(weights, problem.m)
-    entrants = {"plain": contenders.kernel(problem, candidate, weights, batch, compiled=compiled)}
-    entrants |= {name: contenders.kernel(problem, candidate, weights, batch, compiled=build.compiled, more=buffers[name].arguments) for name, build in builds.items()}
+    entrants = {name: contenders.kernel(problem, candidate, weights, batch, compiled=compiled, overlap=name == "plain") for name in ("plain", "alone")}
+    entrants |= {name: contenders.kernel(problem, candidate, weights, batch, compiled=build.compiled, more=buffers[name].arguments, overlap=False) for name, build in builds.items()}
     for each in entrants.values():
         checked(each, batch)
     entrants["cublas"] = contenders.cublas(weights, batch)
@@ -124,7 +126,7 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
     resident = launch.launcher(compiled, ordinal, **definition.launch_options(config)).resident_blocks
     state = watched(timers["plain"].replay, uuid_of(torch, ordinal))
     return Observation(
-        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["light"], us["detailed"], us.get("ends"), (us["all"], us["some"]), us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
+        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["alone"], us["light"], us["detailed"], us.get("ends"), (us["all"], us["some"]), us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
         clocks.summary(), resident, state,
     )
 

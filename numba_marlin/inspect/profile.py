@@ -21,7 +21,7 @@ from numba_marlin.sizes import Limits
 SCHEMA = "numba-marlin/profile-run/1"
 MEASURED, COUNTED, MODELLED, SPEC = "measured", "counted", "modelled", "spec"
 EDGES = {records.LAUNCH: "launch: nothing of it runs yet", records.TAIL: "tail: this warp has ended, others have not", records.UNRECORDED: "not recorded",
-         records.RECORDER: "the recorder itself", model.LATENCY: "latency: what neither work nor bytes explain"}
+         "recorder": "the recorder itself", model.LATENCY: "latency: what neither work nor bytes explain"}
 LEAST_US = 0.005  # of a part that is listed
 LANES, SPANS = 16, 160  # of a timeline: warps of one block, spans of a warp
 
@@ -71,7 +71,7 @@ def times(modelled: model.Modelled, candidate, observation) -> dict:
     if observation is None:
         return {"us": round(modelled.us, 3), "source": MODELLED, **found}
     return {
-        "us": round(observation.us, 3), "source": MEASURED, "rounds": [round(each, 3) for each in observation.rounds], "light_us": round(observation.light_us, 3),
+        "us": round(observation.us, 3), "source": MEASURED, "rounds": [round(each, 3) for each in observation.rounds], "alone_us": round(observation.alone_us, 3), "light_us": round(observation.light_us, 3),
         "detailed_us": round(observation.detailed_us, 3), "cublas_us": round(observation.cublas_us, 3), "parts_us": round(observation.timeline_us, 3), **found,
     }
 

@@ -18,7 +18,7 @@ import numpy as np
 from numba_marlin.inspect.recorder import EVENT_BYTES, HEADER_BYTES, Instrumented
 from numba_marlin.inspect.sections import NUMBER, SECTIONS, START
 
-LAUNCH, TAIL, UNRECORDED, RECORDER = "launch", "tail", "unrecorded", "recorder"
+LAUNCH, TAIL, UNRECORDED = "launch", "tail", "unrecorded"
 
 
 @dataclass(frozen=True, eq=False)

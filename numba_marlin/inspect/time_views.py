@@ -47,9 +47,11 @@ def timeline(data: dict) -> Section:
     bars = tuple(Bar(title_of(name), value, f"{value:.2f} us, {value / total:.0%}", name_of(name), total) for name, value in parts["us"].items())
     notes = []
     if parts["source"] == "measured":
+        alone = time.get("alone_us", time["us"])
+        apart = f" of launches kept apart ({time['us']:.2f} us from end to end where they overlap)" if abs(alone / time["us"] - 1) > 0.01 else ""
         notes.append(
-            f"An average working warp, from the end of the launch before to the end of its own: {total:.2f} us in all, {total / time['us'] - 1:+.1%} of the plain kernel's {time['us']:.2f} us. "
-            f"The build that adds up takes {time['light_us'] / time['us'] - 1:+.1%}, the one that records every event {time['detailed_us'] / time['us'] - 1:+.1%}."
+            f"An average working warp, from the end of the launch before to the end of its own: {total:.2f} us in all, {total / alone - 1:+.1%} of the plain kernel's {alone:.2f} us{apart}. "
+            f"The build that adds up takes {time['light_us'] / alone - 1:+.1%}, the one that records every event {time['detailed_us'] / alone - 1:+.1%}."
         )
     else:
         notes.append("Modelled: each section's work by the machine's counts (instructions, shared wavefronts, tensor operations), what is left of the predicted time as waiting.")

@@ -3,10 +3,10 @@
 ``instrument(compiled) -> Instrumented``, as ``recorder`` makes, but the clock is read only where ``coarse`` says, and what is read goes into a register for each section: added to that of the section
 that ends, subtracted from that of the one that begins. Nothing is stored before the end, since a store in a loop would keep later loads from being issued before it. (On an H200 the recorder of events cost 11 to 26% of a kernel's
 time, one of all its marks that adds up in registers 9 to 22%.) What warps did before the launch before theirs had ended (``griddepcontrol.wait``) is left out: in a row of launches it is nobody's time.
-A slot is 128 bytes a warp, all u32 but the first two:
+A slot is 128 bytes a warp:
 
-    byte 0  %globaltimer at the end (of the block's first warp, else 0)   8  %clock64 at the end   16  %smid   20  warp of the block   24  1
-        28  %clock at the start   32  %clock when the wait for the kernel before was over, 0 if there was none   40  cycles of each section since the start, or since that
+    byte 0  u64 %globaltimer at the end (of the block's first warp, else 0)   8  u64 %clock64 at the end
+        16  u32 %smid   20  u32 warp of the block   24  u32 1   28  u32 1 if the kernel waits for the one before   32  u32 cycles of each section since the start, or since that wait was over
 
 ``ends_only``: sections are not told apart; for measuring what the ends alone cost. ``align`` gives ``Totals``, ``shares`` says where the time of a launch in a row of launches went.
 """
@@ -20,15 +20,16 @@ import numpy as np
 from numba_marlin.compiler import CompiledKernel
 from numba_marlin.inspect.coarse import Reading, readings
 from numba_marlin.inspect.recorder import Instrumented, edited, rebuilt
-from numba_marlin.inspect.records import LAUNCH, RECORDER, TAIL
+from numba_marlin.inspect.records import LAUNCH, TAIL
 from numba_marlin.inspect.sections import NUMBER, SECTIONS, START
 
-SLOT_BYTES, SECTIONS_AT = 128, 40
+SLOT_BYTES, SECTIONS_AT = 128, 32
 WAIT = "wait_kernel"
+PLACES = -(-len(SECTIONS) // 4) * 4  # stored four at a time
 
 _SLOT = np.dtype({
-    "names": ["timer", "clock", "smid", "warp", "used", "first", "waited", "cycles"], "formats": ["<u8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", ("<u4", len(SECTIONS))],
-    "offsets": [0, 8, 16, 20, 24, 28, 32, SECTIONS_AT], "itemsize": SLOT_BYTES,
+    "names": ["timer", "clock", "smid", "warp", "used", "waits", "cycles"], "formats": ["<u8", "<u8", "<u4", "<u4", "<u4", "<u4", ("<u4", len(SECTIONS))],
+    "offsets": [0, 8, 16, 20, 24, 28, SECTIONS_AT], "itemsize": SLOT_BYTES,
 })  # fmt: skip
 
 
@@ -37,6 +38,7 @@ def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: b
     the others branch around it."""
     name, warps = f"{compiled.entry}_param_{len(compiled.parameters)}", -(-compiled.threads // 32)
     used: list[str] = [START]
+    waits: list[bool] = []
 
     def places(module, kernel) -> list[Reading]:
         found = readings(module, kernel)
@@ -45,13 +47,14 @@ def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: b
         for each in found:
             used.extend([*(each.leave or ()), *(each.enter or ()), *((each.switch[0], *each.switch[1]) if each.switch else ())])
         used[:] = [section for section in NUMBER if section in used]
+        waits.append(any(each.restart for each in found))
         return found
 
     labels = iter(range(1 << 20))
     ptx, count = edited(
         compiled.ptx, compiled.entry, name, places, lambda: _prologue(used, every, warps),
-        lambda each: _by_some(_reading(name, warps, each, used, f"$nmr_same{next(labels)}"), every, f"$nmr_other{next(labels)}"),
-        lambda: _by_some(_epilogue(name, warps, used), every, f"$nmr_other{next(labels)}"),
+        lambda each: _by_some(_reading(each, used, f"$nmr_same{next(labels)}"), every, f"$nmr_other{next(labels)}"),
+        lambda: _by_some(_epilogue(name, warps, used, waits[0]), every, f"$nmr_other{next(labels)}"),
     )
     return Instrumented(rebuilt(compiled, ptx, machine_code), count, SLOT_BYTES)
 
@@ -65,12 +68,11 @@ def _prologue(used: list[str], every: int, warps: int) -> str:
     if every > 1:
         chosen = f"	mov.u32 %nmr_b, %tid.x;\n	and.b32 %nmr_a, %nmr_b, {32 * (every - 1)};\n	setp.eq.u32 %nmr_on, %nmr_a, 0;\n	setp.ge.or.u32 %nmr_on, %nmr_b, {32 * (warps - 1)}, %nmr_on;\n"
     return f"""
-	.reg .b32 %nmr_a, %nmr_b, %nmr_c, %nmr_now, %nmr_first;
-	.reg .b32 %nmr_s<{len(SECTIONS)}>;
+	.reg .b32 %nmr_a, %nmr_b, %nmr_c, %nmr_d, %nmr_now;
+	.reg .b32 %nmr_s<{PLACES}>;
 	.reg .b64 %nmr_to, %nmr_t;
 	.reg .pred %nmr_p, %nmr_q, %nmr_on;
-{chosen}	mov.u32 %nmr_first, %clock;
-	mov.u32 %nmr_a, %nmr_first;
+{chosen}	mov.u32 %nmr_a, %clock;
 {_begun(used)}"""
 
 
@@ -107,7 +109,7 @@ def _move(ending: str, beginning: str, guard: str = "") -> str:
     return f"	{guard}add.u32 %nmr_s{NUMBER[ending]}, %nmr_s{NUMBER[ending]}, %nmr_a;\n	{guard}sub.u32 %nmr_s{NUMBER[beginning]}, %nmr_s{NUMBER[beginning]}, %nmr_a;\n"
 
 
-def _reading(name: str, warps: int, each: Reading, used: list[str], label: str) -> str:
+def _reading(each: Reading, used: list[str], label: str) -> str:
     text = ""
     always = (each.leave and not each.maybe) or each.restart or each.enter or (each.switch and each.switch[0] not in each.switch[1])
     if always:
@@ -119,7 +121,7 @@ def _reading(name: str, warps: int, each: Reading, used: list[str], label: str) 
         text += ("" if always else "	mov.u32 %nmr_a, %clock;\n") + f"	setp.eq.u32 %nmr_p, %nmr_now, {NUMBER[wait]};\n" + _move(wait, section, "@%nmr_p ")
         text += f"	@%nmr_p mov.u32 %nmr_now, {NUMBER[section]};\n"
     if each.restart:
-        text += _slot(name, warps) + "	@%nmr_p st.global.u32 [%nmr_to+32], %nmr_a;\n" + _begun(used)
+        text += _begun(used)
     if each.switch:
         text += _switch(*each.switch, label, bool(always))
     if each.enter:
@@ -145,18 +147,20 @@ def _switch(section: str, before: frozenset[str], label: str, read: bool) -> str
     return text + (f"{label}:\n" if section in before else "")
 
 
-def _epilogue(name: str, warps: int, used: list[str]) -> str:
+def _epilogue(name: str, warps: int, used: list[str], waits: bool) -> str:
     """The section that ends here may be any."""
     text = "	mov.u32 %nmr_a, %clock;\n"
     for section in used:
         number = NUMBER[section]
         text += f"	setp.eq.u32 %nmr_q, %nmr_now, {number};\n	@%nmr_q add.u32 %nmr_s{number}, %nmr_s{number}, %nmr_a;\n"
+    known = {NUMBER[section] for section in used}
+    text += "".join(f"	mov.u32 %nmr_s{number}, 0;\n" for number in range(PLACES) if number not in known)
     text += _slot(name, warps)
-    text += "".join(f"	@%nmr_p st.global.u32 [%nmr_to+{SECTIONS_AT + 4 * NUMBER[section]}], %nmr_s{NUMBER[section]};\n" for section in used)
-    return text + """	mov.u32 %nmr_a, %smid;
-	@%nmr_p st.global.v2.u32 [%nmr_to+16], {%nmr_a, %nmr_c};
+    text += "".join(f"	@%nmr_p st.global.v4.u32 [%nmr_to+{SECTIONS_AT + 4 * first}], {{{', '.join(f'%nmr_s{number}' for number in range(first, first + 4))}}};\n" for first in range(0, PLACES, 4))
+    return text + f"""	mov.u32 %nmr_a, %smid;
 	mov.u32 %nmr_b, 1;
-	@%nmr_p st.global.v2.u32 [%nmr_to+24], {%nmr_b, %nmr_first};
+	mov.u32 %nmr_d, {int(waits)};
+	@%nmr_p st.global.v4.u32 [%nmr_to+16], {{%nmr_a, %nmr_c, %nmr_b, %nmr_d}};
 	mov.u64 %nmr_t, %clock64;
 	@%nmr_p st.global.u64 [%nmr_to+8], %nmr_t;
 	setp.eq.and.u32 %nmr_p, %nmr_c, 0, %nmr_p;
@@ -167,15 +171,15 @@ def _epilogue(name: str, warps: int, used: list[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """One launch, the warps that recorded. smid, block, warp: int [warps]; start_ns, waited_ns (the wait for the kernel before was over; the start where there is none), end_ns: float64 [warps];
-    sections_ns: float64 [warps, sections], since ``waited_ns``."""
+    """One launch, the warps that recorded. smid, block, warp: int [warps]; start_ns, end_ns: float64 [warps], the start being, in a kernel that ``waits`` for the one before (bool [warps]), the end
+    of that wait; sections_ns: float64 [warps, sections], between the two."""
 
     smid: np.ndarray
     block: np.ndarray
     warp: np.ndarray
     start_ns: np.ndarray
-    waited_ns: np.ndarray
     end_ns: np.ndarray
+    waits: np.ndarray
     sections_ns: np.ndarray
 
     @property
@@ -217,14 +221,8 @@ def _aligned(slots: np.ndarray, warps: int, lines: dict, usual: float) -> Totals
     base, slope, x, y = (np.array([lines[smid][i] for smid in slots["smid"].tolist()], object) for i in range(4))
     slope = np.array([usual if each is None else each for each in slope])
     end = ((slots["clock"].astype(np.int64) - base.astype(np.int64)).astype(np.float64) - x.astype(float)) * slope + y.astype(float)
-    last = slots["clock"].astype(np.uint32)
-
-    def ago(clock: np.ndarray) -> np.ndarray:
-        return (last - clock).astype(np.float64) * slope  # modulo 2**32
-
-    start = end - ago(slots["first"])
-    waited = np.where(slots["waited"] != 0, end - ago(slots["waited"]), start)
-    return Totals(slots["smid"].astype(np.int64), number // warps, slots["warp"].astype(np.int64), start, waited, end, slots["cycles"].astype(np.int32) * slope[:, None])
+    sections = slots["cycles"].view(np.int32) * slope[:, None]
+    return Totals(slots["smid"].astype(np.int64), number // warps, slots["warp"].astype(np.int64), end - sections.sum(axis=1), end, slots["waits"] != 0, sections)
 
 
 def working(launch: Totals) -> np.ndarray:
@@ -240,26 +238,24 @@ def weights_of(launch: Totals) -> np.ndarray:
     return np.where(launch.sections_ns[:, NUMBER["multiply"]] > 0, step, 1).astype(np.float64)
 
 
-def shares(launches: list[Totals], warps=None) -> dict[str, float]:
-    """ns of an average working warp by section, from the end of the launch before to the end of its own, "launch", "tail" and "recorder" (its own last instructions) included; a single launch has its own
-    span. What lies before the wait for the kernel before was over counts as that wait if the launch before had not ended when the warp began, else as setting up. ``warps``: bool [warps], of whom instead."""
+def shares(launches: list[Totals], warps=None, apart: bool = False) -> dict[str, float]:
+    """ns of an average working warp by section, from the end of the launch before to the end of its own, "launch" and "tail" included; a single launch has its own span. What lies before the wait for
+    the kernel before was over counts as that wait, or, of launches that were kept ``apart``, as launching. ``warps``: bool [warps], of whom instead."""
     windows = [(launches[i - 1].last_ns, launches[i]) for i in range(1, len(launches))] or [(launches[0].first_ns, launches[0])]
-    total = {name: 0.0 for name in (LAUNCH, *NUMBER, RECORDER, TAIL)}
+    total = {name: 0.0 for name in (LAUNCH, *NUMBER, TAIL)}
     for opening, each in windows:
         rows = working(each) if warps is None else warps
         weights = weights_of(each)[rows]
-        start, waited, end, sections = (array[rows] for array in (each.start_ns, each.waited_ns, each.end_ns, each.sections_ns))
-        head = np.clip(waited - np.maximum(start, opening), 0, None)
-        overlapped = start < opening
+        start, end, waits, sections = (array[rows] for array in (each.start_ns, each.end_ns, each.waits, each.sections_ns))
 
-        def mean(values: np.ndarray) -> float:
+        waits = waits & (not apart)
+
+        def mean(values: np.ndarray, weights=weights) -> float:
             return float((values * weights).sum() / weights.sum())
 
-        total[LAUNCH] += mean(np.clip(start - opening, 0, None))
+        total[LAUNCH] += mean(np.where(waits, 0, start - opening))
+        total[WAIT] += mean(np.where(waits, start - opening, 0))
         total[TAIL] += mean(each.last_ns - end)
         for name, number in NUMBER.items():
             total[name] += mean(sections[:, number])
-        total[WAIT] += mean(np.where(overlapped, head, 0))
-        total[START] += mean(np.where(overlapped, 0, head))
-        total[RECORDER] += mean(end - np.maximum(waited, opening) - sections.sum(axis=1))
     return {name: value / len(windows) for name, value in total.items()}

@@ -11,12 +11,20 @@ from numba_marlin.views import COUNTED, RECORDED, Bar, Bars, Cell, Facts, Page, 
 
 def same(first: Trace, second: Trace) -> bool:
     """Whether the two runs did the same, instruction for instruction, and left the same bytes."""
-    return first.header == second.header and first.arrays.keys() == second.arrays.keys() and all(np.array_equal(first.arrays[name], second.arrays[name]) for name in first.arrays)
+    return (
+        first.header == second.header
+        and first.arrays.keys() == second.arrays.keys()
+        and all(np.array_equal(first.arrays[name], second.arrays[name]) for name in first.arrays)
+    )
 
 
 def page(first: Trace, second: Trace, names: tuple[str, str] = ("first", "second")) -> Page:
     sections = (launched(first, second, names), verbs(first, second, names), traffic(first, second, names), results(first, second, names))
-    return Page(f"Two runs: {names[0]} and {names[1]}", sections, "the same, to the last bit" if same(first, second) else "recorded on the PTX machine; what differs is marked")
+    return Page(
+        f"Two runs: {names[0]} and {names[1]}",
+        sections,
+        "the same, to the last bit" if same(first, second) else "recorded on the PTX machine; what differs is marked",
+    )
 
 
 def both(label: str, a: str, b: str) -> tuple:
@@ -45,7 +53,12 @@ def verbs(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
         bars += [Bar(f"{name}, {names[0]}", a, kind=name), Bar(f"{'':{len(name)}}  {names[1]}", b, kind=name)]
     a, b = sum(here.values()), sum(there.values())
     rows.append(("total", f"{a:,}", Cell(f"{b:,}", tone="" if a == b else "hot"), change(a, b)))
-    return Section("verbs", "Warp instructions of each verb", (), (Table(("verb", *names, "change"), tuple(rows), source=COUNTED), Bars(tuple(bars), source=COUNTED, title="The same as bars")))
+    return Section(
+        "verbs",
+        "Warp instructions of each verb",
+        (),
+        (Table(("verb", *names, "change"), tuple(rows), source=COUNTED), Bars(tuple(bars), source=COUNTED, title="The same as bars")),
+    )
 
 
 def change(a: float, b: float) -> str:
@@ -63,7 +76,9 @@ def traffic(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
         }  # fmt: skip
 
     here, there = figures(first), figures(second)
-    rows = tuple((name, f"{here[name]:,}", Cell(f"{there[name]:,}", tone="" if here[name] == there[name] else "hot"), change(here[name], there[name])) for name in here)
+    rows = tuple(
+        (name, f"{here[name]:,}", Cell(f"{there[name]:,}", tone="" if here[name] == there[name] else "hot"), change(here[name], there[name])) for name in here
+    )
     return Section("traffic", "Bytes and operations", (), (Table(("", *names, "change"), rows, source=COUNTED),))
 
 
@@ -74,5 +89,7 @@ def results(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
     else:
         differing = int((a.view(np.uint16) != b.view(np.uint16)).sum())
         inputs = [name for name in ("a", "b", "scales") if not np.array_equal(first.arrays.get(f"words_{name}"), second.arrays.get(f"words_{name}"))]
-        said = f"{differing:,} of {len(a) // 2:,} results differ" + (f" (operands differ too: {', '.join(inputs)})" if inputs else " (the operands are the same)")
+        said = f"{differing:,} of {len(a) // 2:,} results differ" + (
+            f" (operands differ too: {', '.join(inputs)})" if inputs else " (the operands are the same)"
+        )
     return Section("results", "Results", (), (Facts((("results", said, RECORDED),), title="C, element by element"),))

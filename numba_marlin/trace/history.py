@@ -129,7 +129,7 @@ def sums(ins: dict) -> bool:
 
 
 def operands_of(text: str) -> list[str]:
-    """"lop3.b32 %r1, {%r2, %r3}, [%r4+8], 15;" -> ["%r1", "{%r2, %r3}", "[%r4+8]", "15"]"""
+    """Operands: "lop3.b32 %r1, {%r2, %r3}, [%r4+8], 15;" -> ["%r1", "{%r2, %r3}", "[%r4+8]", "15"]"""
     body = text.split(None, 2 if text.startswith("@") else 1)[-1].rstrip("; ")
     found, depth, word = [], 0, ""
     for letter in body:

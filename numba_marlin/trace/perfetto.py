@@ -25,7 +25,11 @@ def events(trace: Trace) -> dict:
         if block in trace.header["blocks"]:
             found += flights(trace, block)
     found += lock_events(trace)
-    about = {"kernel": trace.header["kernel"], "clock": "a microsecond is a step of the PTX machine, not a time on a GPU", **{key: str(value) for key, value in (trace.about.get("problem") or {}).items()}}
+    about = {
+        "kernel": trace.header["kernel"],
+        "clock": "a microsecond is a step of the PTX machine, not a time on a GPU",
+        **{key: str(value) for key, value in (trace.about.get("problem") or {}).items()},
+    }
     return {"traceEvents": found, "displayTimeUnit": "ns", "otherData": about}
 
 

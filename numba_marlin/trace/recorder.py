@@ -50,7 +50,9 @@ def record(machine: Machine, entry: str | None = None, *, blocks: Iterable[int] 
         ],
         "counts": recorder.observer.counts(result).as_dict(),
     }  # fmt: skip
-    contents = {f"words_{name}": data for name, data in before.items()} | {f"after_{each.name}": each.data.copy() for each in machine.memory.buffers if not each.readonly}
+    contents = {f"words_{name}": data for name, data in before.items()} | {
+        f"after_{each.name}": each.data.copy() for each in machine.memory.buffers if not each.readonly
+    }
     return Trace(header, recorder.arrays() | contents)
 
 
@@ -196,6 +198,8 @@ class Recorder:
         kind, lanes = access.kind, access.lanes
         if kind in PIECES:
             self._piece(access)
+            return
+        if kind not in KIND:  # what tcgen05 asks for is in the counts alone
             return
         if self.lock_buffer is not None and access.space == "global" and access.nbytes == 4 and kind in ("load", "store", "atomic"):
             self._lock(access)

@@ -69,7 +69,9 @@ def fills(trace: Trace, block: int) -> list[Fill]:
         limit = following.get((stage, number + 1), trace.steps)
         # who stores there has another use for the memory: sums, the result
         limit = min([limit, *(step for step, address in stores if step > landed and any(start <= address < stop for start, stop in ranges[stage]))])
-        inside = [step for step, address in reads if landed <= step < limit and any(start <= address < stop for start, stop in ranges[stage])] if landed >= 0 else []
+        inside = (
+            [step for step, address in reads if landed <= step < limit and any(start <= address < stop for start, stop in ranges[stage])] if landed >= 0 else []
+        )
         sources = [copy for copy in group if copy.source >= 0]
         result.append(Fill(
             stage, number, group[0].step, group[-1].step, landed, min(inside, default=-1), max(inside, default=-1), least_k(trace, sources), sum(copy.nbytes for copy in sources),

@@ -112,7 +112,11 @@ def _bulk_copies(trace: Trace, block: int) -> list[Copy]:
 @remembered
 def _places(trace: Trace, block: int) -> np.ndarray:
     """Copies that landed, as columns: target, nbytes, landed, issued, source."""
-    return np.array([(copy.target, copy.nbytes, copy.landed, copy.step, copy.source) for copy in copies(trace, block) if copy.landed >= 0], np.int64).reshape(-1, 5).T
+    return (
+        np.array([(copy.target, copy.nbytes, copy.landed, copy.step, copy.source) for copy in copies(trace, block) if copy.landed >= 0], np.int64)
+        .reshape(-1, 5)
+        .T
+    )
 
 
 def origin(trace: Trace, block: int, address: int, step: int) -> int | None:

@@ -169,9 +169,7 @@ def bars(part: Bars, colours: dict[str, int]) -> str:
 def levels(part: Levels, colours: dict[str, int]) -> str:
     found = []
     for position, level in enumerate(part.levels):
-        rows = "".join(
-            f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])} {badge(row[2] if len(row) > 2 else '')}</td></tr>" for row in level.rows
-        )
+        rows = "".join(f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])} {badge(row[2] if len(row) > 2 else '')}</td></tr>" for row in level.rows)
         size = f"<span class=size>{escape(level.size)} {badge(level.source)}</span>"
         found.append(f'<div class="level"><h4>{escape(level.name)} {size}</h4><table>{rows}</table></div>')
         if position + 1 < len(part.levels):

@@ -113,7 +113,10 @@ def roofline(part: Roofline, colours: dict[str, int]) -> str:
         end = min(high, max(flat, *(a.value for a in part.arithmetic), 0) / each.value) if part.arithmetic else high
         (x1, y1), (x2, y2) = place(low, each.value * low), place(end, each.value * end)
         angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
-        body += [line(x1, y1, x2, y2, "roof"), f'<g transform="translate({x1 + 14:.1f} {y1 - 14 :.1f}) rotate({angle:.1f})">{words(0, 0, each.label, css="axis")}</g>']
+        body += [
+            line(x1, y1, x2, y2, "roof"),
+            f'<g transform="translate({x1 + 14:.1f} {y1 - 14:.1f}) rotate({angle:.1f})">{words(0, 0, each.label, css="axis")}</g>',
+        ]
     for each in part.arithmetic:
         start = max(low, min((each.value / m.value for m in part.memory), default=low))
         (x1, y1), (x2, _) = place(start, each.value), place(high, each.value)

@@ -13,7 +13,22 @@ from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import numeric, short
 from numba_marlin.views.text_figures import bars, bits, curves, grid, levels, roofline, timeline
 
-STYLES = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow", "bright_green", "bright_magenta", "bright_cyan", "bright_red", "white", "bright_black")
+STYLES = (
+    "blue",
+    "yellow",
+    "green",
+    "magenta",
+    "cyan",
+    "red",
+    "bright_blue",
+    "bright_yellow",
+    "bright_green",
+    "bright_magenta",
+    "bright_cyan",
+    "bright_red",
+    "white",
+    "bright_black",
+)
 TONES = {"good": "green", "bad": "bold red", "hot": "bold reverse", "dim": "dim"}
 RULE = {True: "\u2500", False: "-"}
 
@@ -68,7 +83,9 @@ def _part(part, console, out: Terminal) -> None:
     console.print()
     if isinstance(part, Text):
         lines = part.text.splitlines() if part.style == "code" else textwrap.wrap(part.text, out.width)
-        console.print("\n".join("  " + line if part.style == "code" else line for line in lines), style="bold red" if part.style == "warning" else None, soft_wrap=True)
+        console.print(
+            "\n".join("  " + line if part.style == "code" else line for line in lines), style="bold red" if part.style == "warning" else None, soft_wrap=True
+        )
         return
     if part.title or part.source:
         console.print(part.title + (f" ({part.source})" if part.source else ""), style="bold")
@@ -99,7 +116,9 @@ def table(part: Table, out: Terminal):
 
     # ascii and simple boxes are as wide; a table of many columns goes without air
     wide = sum(max(len(str(short(row[i]))) for row in (part.heads, *part.rows)) + 3 for i in range(len(part.heads))) > out.width
-    result = RichTable(box=box.SIMPLE_HEAD if out.unicode else box.ASCII2, padding=(0, 0) if wide else (0, 1), pad_edge=False, show_edge=False, header_style="bold")
+    result = RichTable(
+        box=box.SIMPLE_HEAD if out.unicode else box.ASCII2, padding=(0, 0) if wide else (0, 1), pad_edge=False, show_edge=False, header_style="bold"
+    )
     for position, head in enumerate(part.heads):
         right = numeric([short(row[position]) for row in part.rows])
         result.add_column(head, justify="right" if right else "left", no_wrap=right, overflow="fold")

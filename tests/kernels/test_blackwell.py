@@ -4,12 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import compiler, counts, heuristics
+from numba_marlin import compiler, counts, heuristics, trace
 from numba_marlin.compiler import gates
 from numba_marlin.emulator import BarrierMisuse, Deadlock, Machine, PendingCopyRead, ProxyHazard, Race, Schedule, TensorMemoryHazard, TensorMemoryMisuse
 from numba_marlin.kernels.block_mma_config import BlockMmaConfig
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 from numba_marlin.kernels.tcgen05_config import FORMATS, Tcgen05Config
+from numba_marlin.trace import perfetto
 from tests.kernels.blackwell import BLOCK_MMA, TARGETS, TCGEN05, USUAL, check_exact, check_near, exact_operand, multiply, prepare, random_operand, values
 from tests.kernels.broken import change
 
@@ -125,6 +126,24 @@ def test_what_the_tcgen05_kernel_moves():
 def test_what_the_block_mma_kernel_moves():
     found = counted(BLOCK_MMA, 128, 128, 256)
     assert found.total.tally.flops == 2 * 128 * 128 * 256 and found.buffer("sfb").reads.bytes == 128 * 16
+
+
+@pytest.mark.thorough
+def test_a_trace_shows_the_roles_side_by_side():
+    """Loads begin before products, products before results; each role's warp has verbs of its own."""
+    built = compiler.build(TCGEN05, USUAL[TCGEN05], "sm_100a", line_info=True)
+    prepared = prepare(TCGEN05, exact_operand(256, 544, "nvfp4", 15), exact_operand(128, 544, "nvfp4", 16), sms=1)
+    machine = Machine(built.ptx)
+    addresses = {name: machine.memory.buffer(array, name=name, readonly=name != "d").address for name, array in prepared.buffers.items()}
+    arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
+    recorded = trace.record(machine, built.entry, grid=prepared.grid, block=built.threads, shared_bytes=built.shared_bytes, args=arguments)
+    slices = [each for each in perfetto.events(recorded)["traceEvents"] if each["ph"] == "X"]
+    verbs = {warp: {each["name"] for each in slices if each["tid"] == warp} for warp in range(6)}
+    assert "load_tiles" in verbs[4] and {"multiply_stage", "copy_scales"} <= verbs[5] and all("store_chunk" in verbs[warp] for warp in range(4)), verbs
+    first = {name: min(each["ts"] for each in slices if each["name"] == name) for name in ("load_tiles", "multiply_stage", "store_chunk")}
+    assert first["load_tiles"] < first["multiply_stage"] < first["store_chunk"]
+    second_load = max(each["ts"] for each in slices if each["name"] == "load_tiles")
+    assert second_load > first["multiply_stage"]  # the next tile is on its way while this one multiplies
 
 
 @pytest.mark.parametrize("config", [

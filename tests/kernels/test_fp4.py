@@ -27,13 +27,13 @@ FEW_ROWS = DecodeConfig(warps_n=2, warps_k=2, stage_k=128, stages=3, resident=1,
 SINGLE_ROWS = replace(FEW_ROWS, batch=24, warps_n=1, warps_k=4, whole=True)  # k16 rows go through registers one by one
 MANY_ROWS = WgmmaConfig(tile_m=16, tile_n=256, warpgroups=1, stages=3, codes="e2m1", group_blocks=1, bias=True)
 TWO_WORDS = replace(MANY_ROWS, tile_n=128, k_groups=2, stages=4)
-SLOW = NaiveConfig(16, codes="e2m1", scale_dtype="e5m3", bias=True)
+SLOW = NaiveConfig(16, codes="e2m1", scale_dtype="e5m3")
 ONE_WORD = replace(MANY_ROWS, tile_n=64, stages=2, split=False, bias=False)
 # The usual ones have between them both kernels, both kinds, both types, and every way that scales get to registers but one.
 EVERY = [(config, kind, dtype) for kind, dtype in (("nvfp4", "float16"), ("mxfp4", "bfloat16"), ("mxfp4", "float16"), ("nvfp4", "bfloat16"))
          for config in (FEW_ROWS, SINGLE_ROWS, MANY_ROWS, TWO_WORDS, ONE_WORD, SLOW)]
 USUAL = [(FEW_ROWS, "nvfp4", "float16"), (SINGLE_ROWS, "mxfp4", "bfloat16"), (MANY_ROWS, "nvfp4", "bfloat16"), (ONE_WORD, "mxfp4", "float16"),
-         (SLOW, "nvfp4", "float16"), (SLOW, "mxfp4", "bfloat16")]
+         (SLOW, "nvfp4", "float16")]
 CONFIGURATIONS = cases(EVERY, lambda *each: each in USUAL)
 SHAPES = ((2, 256, 640), (5, 72, 112), (1, 8, 16), (3, 64, 48), (33, 200, 336), (17, 136, 32))  # m, n, k
 
@@ -110,10 +110,10 @@ def test_the_global_scale_meets_the_sum_in_float32(factor, expected, run_on):
 
 
 def test_races_and_schedules():
-    for config, kind, dtype in USUAL[:4]:
+    for config, kind, dtype in (USUAL[0], USUAL[3]):
         config, (m, n, k) = configured(config, kind, dtype), (18, 200, 336)
         problem = testing.exact_blocks(kind, m, n, k, seed=1, dtype=dtype, bias=config.bias)
-        for seed in (None, 1, 2):
+        for seed in (None, 1):
             actual = run(config, problem.x, problem.weight, problem.bias, "machine", seed=seed, races=True)
             assert not len(wrong_places(actual, problem.expected)), f"schedule {seed}"
 

@@ -5,7 +5,7 @@ import functools
 from numba_marlin import compiler, testing, trace
 from numba_marlin.emulator import Machine
 from numba_marlin.trace.stages import ranges_of
-from tests.kernels import test_decode, test_wgmma
+from tests.kernels import test_decode, test_fp4, test_wgmma
 from tests.kernels.harness import WRITTEN, prepare
 
 FAITHFUL = ("ampere", 16, 256, 512, 128)
@@ -16,13 +16,14 @@ RUNS = {
     "wgmma": dict(name=test_wgmma.KERNEL, m=32, n=256, k=256, group_size=64, config=HOPPER),
     "tiled": dict(name="tiled", m=16, n=128, k=128, group_size=128),
     "naive": dict(name="naive", m=4, n=64, k=128, group_size=128),
+    "nvfp4": dict(name=test_fp4.DECODE, m=2, n=256, k=640, group_size=16, config=test_fp4.configured(test_fp4.FEW_ROWS, "nvfp4", "float16"), blocks="nvfp4"),
 }  # fmt: skip
 
 
-def launch(name, m, n, k, group_size, config=None, line_info=False, sms=3, seed=0, change=lambda prepared: None):
-    """(machine, what Machine.run takes, problem, what trace.record is told about it, the prepared operands)"""
-    problem = testing.exact_problem(m, n, k, group_size, seed=seed)
-    prepared = prepare(name, problem.x, problem.weight, config=config, sms=sms)
+def launch(name, m, n, k, group_size, config=None, line_info=False, sms=3, seed=0, change=lambda prepared: None, blocks=None):
+    """(machine, what Machine.run takes, problem, what trace.record is told about it, the prepared operands). blocks: "nvfp4" for weights in blocks."""
+    problem = testing.exact_problem(m, n, k, group_size, seed=seed) if blocks is None else testing.exact_blocks(blocks, m, n, k, seed=seed, bias=True)
+    prepared = prepare(name, problem.x, problem.weight, config=config, sms=sms, bias=getattr(problem, "bias", None) if blocks else None)
     change(prepared)
     kernel, config, compiled = prepared.kernel, prepared.config, prepared.compiled
     if line_info:
@@ -30,9 +31,11 @@ def launch(name, m, n, k, group_size, config=None, line_info=False, sms=3, seed=
     machine = Machine(compiled.ptx)
     addresses = {each: machine.memory.buffer(array, each, readonly=each not in WRITTEN).address for each, array in prepared.buffers.items()}
     arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
-    given = dict(entry=compiled.entry, grid=prepared.grid, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments, cluster=kernel.cluster(config))
+    given = dict(
+        entry=compiled.entry, grid=prepared.grid, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments, cluster=kernel.cluster(config)
+    )
     about = {
-        "kernel": kernel.name, "problem": {"m": m, "n": n, "k": k, "group_size": group_size, "bits": 4, "dtype": "float16"},
+        "kernel": kernel.name, "problem": {"m": m, "n": n, "k": k, "group_size": group_size, "bits": 4, "dtype": "float16", "codes": "e2m1" if blocks else "integer"},
         "stages": ranges_of(kernel.name, config, 0x400),
     }  # fmt: skip
     return machine, given, problem, about, prepared

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from numba_marlin import trace
+from numba_marlin.formats import small_floats
+from numba_marlin.quantize import dequantize
 from numba_marlin.trace import compare, model, pages, perfetto
 from numba_marlin.trace.history import History
 from numba_marlin.trace.pages.choice import products
@@ -17,7 +19,7 @@ from numba_marlin.views import html, plain, text
 from tests.trace.runs import FAITHFUL, RUNS, launch, recorded
 from tests.views.pages import shown
 
-KERNELS = tuple(RUNS)
+KERNELS = tuple(key for key in RUNS if key != "nvfp4")
 LARGEST_PAGE = 5_000_000
 
 
@@ -41,7 +43,7 @@ def test_every_section_of_every_kernel_is_shown(key, width):
     found, _ = recorded(key)
     page = pages.page(found, pages.Choice(lane=5))
     assert [section.key for section in page.sections] == list(pages.SECTIONS)
-    shown_text = text.render(page, width)
+    shown_text = text.render(page, width, steps=2)
     assert max(map(len, shown_text.splitlines())) <= width and "nan" not in shown_text and "None" not in shown_text
     assert len(html.render(page)) < LARGEST_PAGE
     json.loads(plain.render(page))
@@ -79,6 +81,29 @@ def test_unpacked_words_are_the_weights(key):
     assert len(seen) >= 16
 
 
+def test_unpacked_words_of_blocks_are_the_weights():
+    """NVFP4: codes are e2m1 numbers with their bits turned; in the end a register holds code times scale, up to the factor of its column."""
+    found, problem = recorded("nvfp4")
+    values, seen = dequantize(problem.weight, np.float64), 0
+    for warp, lane, step in ((0, 5, 0), (1, 30, 3), (3, 12, 9)):
+        section = plain.plain(pages.page(found, pages.Choice(warp=warp, lane=lane, step=step), ("unpack",)).sections[0])
+        first, last = section["steps"][0]["parts"][1], section["steps"][-1]["parts"][0]
+        assert first["heads"][3] == "as e2m1" and last["title"].startswith("From codes")
+        factors = {}
+        for meaning, row in zip(first["rows"], last["rows"]):
+            cells = dict(zip(last["heads"], row))
+            k, n = int(cells["k"]), int(cells["n"])
+            code = int(problem.weight.codes[k, n])
+            assert int(cells["code's value"]) == code and float(meaning[3]) == float(small_floats.table("e2m1")[code])
+            if float(cells["scaled"]):
+                factors.setdefault(n, set()).add(values[k, n] / float(cells["scaled"]))
+            else:
+                assert values[k, n] == 0
+            seen += 1
+        assert factors and all(max(each) <= min(each) * 1.0001 for each in factors.values())  # printed with six figures
+    assert seen == 24
+
+
 def test_whoever_alters_the_record_sees_another_page():
     found, _ = recorded("ampere")
     history = History(found, 0)
@@ -110,6 +135,7 @@ def test_whoever_alters_the_record_sees_another_page():
 
 def test_an_altered_run_is_seen_altered():
     """One code of one weight is another: the word, the fragment that holds it and the sums of its column change, and nothing about the launch or the copies."""
+
     def flip(prepared):
         prepared.buffers["b"] = prepared.buffers["b"].copy()
         prepared.buffers["b"][0, 0] ^= 1
@@ -118,22 +144,42 @@ def test_an_altered_run_is_seen_altered():
     machine, given, _, about, prepared = launch(*FAITHFUL, line_info=True, change=flip)
     other = trace.record(machine, about=about, **given)
     assert (prepared.buffers["c"][:, 0] != problem.expected[:, 0]).any() and (prepared.buffers["c"][:, 1:] == problem.expected[:, 1:]).all()
-    for key, differs in {"unpack": True, "fragments": True, "sums": True, "launch": False, "copies": False, "pipeline": False, "timeline": False, "memory": False}.items():
+    for key, differs in {
+        "unpack": True,
+        "fragments": True,
+        "sums": True,
+        "launch": False,
+        "copies": False,
+        "pipeline": False,
+        "timeline": False,
+        "memory": False,
+    }.items():
         assert (said(other, pages.Choice(), key) != said(found, pages.Choice(), key)) == differs, key
     assert said(other, pages.Choice(lane=9), "unpack") == said(found, pages.Choice(lane=9), "unpack")
 
 
 def test_nothing_is_drawn_of_registers_that_were_not_recorded():
     machine, given, _, about, _ = launch(*FAITHFUL, line_info=True)
-    found = trace.record(machine, about=about, rows=0, **given)
+    found = trace.record(machine, about=about, rows=1000, **given)  # what comes before any product
+    assert not found.header["complete"] and 1000 <= len(found.write_step) < 1100 and "registers up to step" in said(found, pages.Choice(), "launch")
     assert "No load of a word of weights was found" in said(found, pages.Choice(), "unpack")
-    cells = [cell["text"] for part in plain.plain(pages.page(found, pages.Choice(), ("fragments",)).sections[0])["steps"][0]["parts"] if part["part"] == "grid" for row in part["cells"] for cell in row]
+    cells = [
+        cell["text"]
+        for part in plain.plain(pages.page(found, pages.Choice(), ("fragments",)).sections[0])["steps"][0]["parts"]
+        if part["part"] == "grid"
+        for row in part["cells"]
+        for cell in row
+    ]
     assert set(cells) == {"?"}
 
 
 def test_wrong_choices_say_what_there_is():
     found, _ = recorded("ampere")
-    for choice, message in ((pages.Choice(block=9), "block 9 was not recorded: the trace has 0-2"), (pages.Choice(warp=8), "warp 8 must be 0 to 7"), (pages.Choice(lane=-1), "lane -1 must be")):
+    for choice, message in (
+        (pages.Choice(block=9), "block 9 was not recorded: the trace has 0-2"),
+        (pages.Choice(warp=8), "warp 8 must be 0 to 7"),
+        (pages.Choice(lane=-1), "lane -1 must be"),
+    ):
         with pytest.raises(ValueError, match=message):
             pages.page(found, choice)
     with pytest.raises(ValueError, match="phase 'speed' must be one of launch"):
@@ -216,7 +262,9 @@ def test_a_browser_walks_through_a_run(tmp_path):
         for _ in range(200):
             visited.append(page.eval_on_selector("section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"))
             page.keyboard.press("ArrowRight")
-            if visited[-1] == page.eval_on_selector("section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"):
+            if visited[-1] == page.eval_on_selector(
+                "section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"
+            ):
                 break
         assert list(dict.fromkeys(key for key, _ in visited)) == list(pages.SECTIONS)
         unpacking = [title for key, title in visited if key == "unpack"]

@@ -14,7 +14,9 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-ne
 
 
 def everything() -> Page:
-    bits = Bits((BitRow("word", 0x8B1F7C3A, kinds=tuple(f"nibble {7 - i // 4}" for i in range(32)), note="one <int32>"), BitRow("half", 0x640A, 16)), source="recorded")
+    bits = Bits(
+        (BitRow("word", 0x8B1F7C3A, kinds=tuple(f"nibble {7 - i // 4}" for i in range(32)), note="one <int32>"), BitRow("half", 0x640A, 16)), source="recorded"
+    )
     lanes = Grid(
         tuple(tuple(Cell(str(8 * r + c), f"group {r}", "hot" if 8 * r + c == 5 else "", key=f"lane {8 * r + c}") for c in range(8)) for r in range(4)),
         row_labels=tuple(f"row {r}" for r in range(4)), column_labels=tuple(map(str, range(8))), title="lanes",

@@ -61,7 +61,22 @@ def test_every_word_of_a_page_is_in_all_three():
     as_json = json.loads(plain.render(page))
     assert as_json["schema"] == "numba-marlin/page/1"
     kept = [json.dumps(as_json), as_text, as_html]
-    for word in ("A note.", "4 x 1 x 1", "12,000", "3.1 of 4.8 TB/s", "one <int32>", "nibble 7", "multiply", "warp 1", "83 KB", "careful", "row 3", "power", "there", "recorded"):
+    for word in (
+        "A note.",
+        "4 x 1 x 1",
+        "12,000",
+        "3.1 of 4.8 TB/s",
+        "one <int32>",
+        "nibble 7",
+        "multiply",
+        "warp 1",
+        "83 KB",
+        "careful",
+        "row 3",
+        "power",
+        "there",
+        "recorded",
+    ):
         assert all(word in each for each in kept), word
 
 
@@ -70,7 +85,7 @@ def test_a_chosen_cell_shows_without_colour():
 
 
 def test_html_is_balanced_self_contained_and_escaped():
-    page = replace(everything(), title="<script>alert(1)</script> & \"quotes\"")
+    page = replace(everything(), title='<script>alert(1)</script> & "quotes"')
     document = html_view.render(page)
     found = Balanced(document)
     assert len(set(found.ids)) == len(found.ids)
@@ -133,6 +148,7 @@ def test_numbers_stand_to_the_right():
 
 def test_a_browser_shows_a_page_and_its_keys_work(tmp_path):
     with shown(html_view.render(everything()), tmp_path) as (page, complaints):
+
         def visible():
             return page.eval_on_selector_all("main > section", "all => all.filter(s => s.offsetParent).map(s => s.id)")
 
@@ -167,7 +183,9 @@ def test_a_browser_shows_a_page_and_its_keys_work(tmp_path):
 
 
 def test_the_browser_test_hears_complaints(tmp_path):
-    document = html_view.render(everything()).replace("</main>", '<img src="https://example.invalid/x.png"></main>').replace("default-src 'none'", "default-src *")
+    document = (
+        html_view.render(everything()).replace("</main>", '<img src="https://example.invalid/x.png"></main>').replace("default-src 'none'", "default-src *")
+    )
     document = document.replace("default-src &#x27;none&#x27;", "default-src *").replace("img-src data:", "img-src *")
     with shown(document, tmp_path, "#steps/2") as (page, complaints):
         assert page.locator(".step.here").get_attribute("data-title") == "lanes"

@@ -48,7 +48,7 @@ def products(history: History) -> list[int]:
 
 
 def ranges(numbers: list[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2, 5" """
+    """In words: [0, 1, 2, 5] -> "0-2, 5"."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

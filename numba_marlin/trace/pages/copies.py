@@ -27,7 +27,9 @@ def section(trace: Trace, choice: Choice) -> Section:
         steps += lane_steps(trace, choice, lanes)
     if any(copy.bulk for copy in found):
         bulk = [copy for copy in found if copy.bulk]
-        notes.append(f"One lane of block {choice.block} issued bulk copies: {len(bulk):,} contiguous pieces, {sum(copy.nbytes for copy in bulk):,} bytes, counted in by mbarriers.")
+        notes.append(
+            f"One lane of block {choice.block} issued bulk copies: {len(bulk):,} contiguous pieces, {sum(copy.nbytes for copy in bulk):,} bytes, counted in by mbarriers."
+        )
         steps += bulk_steps(trace, bulk)
     if not found:
         notes.append("This kernel has no asynchronous copies: lanes load into registers, and each load is waited for where its register is used.")
@@ -44,7 +46,17 @@ def buffers(trace: Trace) -> Table:
         for way, verb in (("reads", "read"), ("writes", "written")):
             tally = each[way]
             if tally["requests"]:
-                rows.append((each["name"], verb, size(each["nbytes"]), f"{tally['requests']:,}", f"{tally['bytes']:,}", f"{tally['sectors']:,}", f"{tally['coalescing']:.0f}%"))
+                rows.append(
+                    (
+                        each["name"],
+                        verb,
+                        size(each["nbytes"]),
+                        f"{tally['requests']:,}",
+                        f"{tally['bytes']:,}",
+                        f"{tally['sectors']:,}",
+                        f"{tally['coalescing']:.0f}%",
+                    )
+                )
     return Table(
         ("buffer", "way", "size", "requests", "bytes", "sectors", "coalesced"), tuple(rows), title="Requests to global memory, all blocks", source=COUNTED,
         note=f"A sector is {SECTOR_BYTES} bytes; coalesced: sectors that the bytes would fill, in a hundred that were touched.",
@@ -78,7 +90,9 @@ def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
 def lane_grid(cells: list[Cell], title: str, note: str = "") -> Grid:
     """32 lanes, eight a row."""
     rows = tuple(tuple(cells[first : first + 8]) for first in range(0, 32, 8))
-    return Grid(rows, tuple(f"lanes {first}-{first + 7}" for first in range(0, 32, 8)), tuple(f"+{i}" for i in range(8)), title=title, source=RECORDED, note=note)
+    return Grid(
+        rows, tuple(f"lanes {first}-{first + 7}" for first in range(0, 32, 8)), tuple(f"+{i}" for i in range(8)), title=title, source=RECORDED, note=note
+    )
 
 
 def place_cell(trace: Trace, copy: Copy | None) -> Cell:
@@ -87,14 +101,21 @@ def place_cell(trace: Trace, copy: Copy | None) -> Cell:
     if copy.source < 0:
         return Cell("zeros", tone="dim", key=f"lane {copy.lane}")
     name, row, column = element(trace, copy.source)
-    return Cell(f"{row},{column}", f"row {row}", tip=f"lane {copy.lane}: {copy.nbytes} bytes of {name} from row {row}, column {column}", key=f"lane {copy.lane}")
+    return Cell(
+        f"{row},{column}", f"row {row}", tip=f"lane {copy.lane}: {copy.nbytes} bytes of {name} from row {row}, column {column}", key=f"lane {copy.lane}"
+    )
 
 
 def bank_cell(trace: Trace, copy: Copy | None) -> Cell:
     if copy is None:
         return Cell("-", tone="dim")
     offset = copy.target - trace.header["launch"]["shared_base"]
-    return Cell(str(offset), f"banks {4 * (copy.target // 16 % BANK_GROUPS)}-{4 * (copy.target // 16 % BANK_GROUPS) + 3}", tip=f"lane {copy.lane}: shared address {copy.target:#x}", key=f"lane {copy.lane}")
+    return Cell(
+        str(offset),
+        f"banks {4 * (copy.target // 16 % BANK_GROUPS)}-{4 * (copy.target // 16 % BANK_GROUPS) + 3}",
+        tip=f"lane {copy.lane}: shared address {copy.target:#x}",
+        key=f"lane {copy.lane}",
+    )
 
 
 def coalescing(mine: list[Copy]) -> str:
@@ -111,7 +132,13 @@ def coalescing(mine: list[Copy]) -> str:
 
 
 def instruction(ins: dict, step: int, said: str) -> Table:
-    return Table(("step", "PTX line", "instruction"), ((str(step), str(ins["line"]), ins["text"]),), title="The instruction", source=RECORDED, note=said + (f"; {ins['source']}" if ins["source"] else ""))
+    return Table(
+        ("step", "PTX line", "instruction"),
+        ((str(step), str(ins["line"]), ins["text"]),),
+        title="The instruction",
+        source=RECORDED,
+        note=said + (f"; {ins['source']}" if ins["source"] else ""),
+    )
 
 
 def swizzle(trace: Trace, found: list[Copy]) -> Grid | None:
@@ -167,7 +194,15 @@ def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
         rows = []
         for copy in pieces[:ROWS]:
             _, row, column = element(trace, copy.source)
-            rows.append((str(copy.step), f"{name}[{row}, {column}]", f"{copy.nbytes:,}", str(copy.target - trace.header["launch"]["shared_base"]), str(copy.landed) if copy.landed >= 0 else "-"))
+            rows.append(
+                (
+                    str(copy.step),
+                    f"{name}[{row}, {column}]",
+                    f"{copy.nbytes:,}",
+                    str(copy.target - trace.header["launch"]["shared_base"]),
+                    str(copy.landed) if copy.landed >= 0 else "-",
+                )
+            )
         ins = trace.instructions[pieces[0].pc]
         steps.append(Step(f"{name}: {len(pieces)} pieces, {sum(copy.nbytes for copy in pieces):,} bytes, by warp {pieces[0].warp % trace.warps}, lane {pieces[0].lane}", (
             Table(("step", "from", "bytes", "to byte", "landed"), tuple(rows), title="Pieces of the first filling of the ring", source=RECORDED,

@@ -21,10 +21,16 @@ def section(trace: Trace, choice: Choice) -> Section:
     history = chosen_history(trace, choice)
     found = products(history)
     if not found:
-        said = f"{choice.words.capitalize()} ran no tensor-core instruction" + (": this kernel has none." if not trace.counts["total"]["tally"]["flops"] else ".")
+        said = f"{choice.words.capitalize()} ran no tensor-core instruction" + (
+            ": this kernel has none." if not trace.counts["total"]["tally"]["flops"] else "."
+        )
         return Section(KEY, TITLE, (said,))
     first = min(choice.step, len(found) - 1)
-    steps = [each for number in range(first, min(first + AROUND, len(found))) if (each := product(trace, history, choice, found[number], number, len(found))) is not None]
+    steps = [
+        each
+        for number in range(first, min(first + AROUND, len(found)))
+        if (each := product(trace, history, choice, found[number], number, len(found))) is not None
+    ]
     notes = (
         f"{choice.words.capitalize()} ran {len(found)} tensor-core instructions; these are numbers {first} to {first + len(steps) - 1}. An element's colour is its register, "
         f"lane {choice.lane} is marked; pointing at an element shows all that the same lane holds.",
@@ -70,12 +76,18 @@ def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int,
     found = []
     a = vector(operands[1])
     if operands[1].startswith("{"):
-        found.append(fragment_grid("A", role(trace, history, a, step, choice) + ", 16 of 64 rows", fragments.MMA_M16N8K16_A, halves_of(history, a, step, kind), a, choice))
+        found.append(
+            fragment_grid(
+                "A", role(trace, history, a, step, choice) + ", 16 of 64 rows", fragments.MMA_M16N8K16_A, halves_of(history, a, step, kind), a, choice
+            )
+        )
     b = tile(trace, history, step, columns)
     if b is not None:
         values = decoded(b, kind)
         cells = tuple(tuple(Cell(short(values[n, k])) for n in range(columns)) for k in range(16))
-        found.append(Grid(cells, tuple(f"k {k}" for k in range(16)), tuple(map(str, range(columns))), title="B, out of shared memory by descriptor", source=RECORDED))
+        found.append(
+            Grid(cells, tuple(f"k {k}" for k in range(16)), tuple(map(str, range(columns))), title="B, out of shared memory by descriptor", source=RECORDED)
+        )
     d = vector(operands[0])
     wait = history.wait_of(step)
     if wait is not None and history.value(d[0], wait + 1) is not None:
@@ -84,7 +96,13 @@ def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int,
         for lane in range(32):
             for register in range(len(d)):
                 row, column = held.coords(32 * own + lane, register)
-                cells[row - 16 * own][column] = Cell(short(values[register, lane]), f"register {register % 4}", "hot" if lane == choice.lane else "", f"lane {lane}, {d[register]}", f"lane {lane}")
+                cells[row - 16 * own][column] = Cell(
+                    short(values[register, lane]),
+                    f"register {register % 4}",
+                    "hot" if lane == choice.lane else "",
+                    f"lane {lane}, {d[register]}",
+                    f"lane {lane}",
+                )
         found.append(Grid(tuple(map(tuple, cells)), tuple(f"row {row}" for row in range(16)), tuple(map(str, range(columns))), title="Sums, when they had been waited for", source=RECORDED,
                           note="All products up to the wait are in them: the machine lets none of these be seen before."))  # fmt: skip
     return found
@@ -128,7 +146,7 @@ def floats_of(history: History, registers: list[str], before: int) -> np.ndarray
 
 
 def role(trace: Trace, history: History, registers: list[str], step: int, choice: Choice) -> str:
-    """"activations", "weights": where a fragment's first register came from, and of which rows and columns."""
+    """In words, "activations" or "weights": where a fragment's first register came from, and of which rows and columns."""
     source = history.source(registers[0], step)
     address = loaded_from(trace, history, *source, choice.lane) if source else None
     place = element(trace, address) if address is not None else None
@@ -150,8 +168,20 @@ def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers:
             row, column = fragment.coords(lane, position)
             register = position // per_register
             half = "" if per_register == 1 else (" low half" if position % 2 == 0 else " high half")
-            cells[row][column] = Cell(short(values[position, lane]), f"register {register}", "hot" if lane == choice.lane else "", f"lane {lane}, {registers[register]}{half}", f"lane {lane}")
-    return Grid(tuple(map(tuple, cells)), tuple(f"{row}" for row in range(fragment.rows)), tuple(map(str, range(fragment.cols))), title=f"{name}: {said}", source=RECORDED)
+            cells[row][column] = Cell(
+                short(values[position, lane]),
+                f"register {register}",
+                "hot" if lane == choice.lane else "",
+                f"lane {lane}, {registers[register]}{half}",
+                f"lane {lane}",
+            )
+    return Grid(
+        tuple(map(tuple, cells)),
+        tuple(f"{row}" for row in range(fragment.rows)),
+        tuple(map(str, range(fragment.cols))),
+        title=f"{name}: {said}",
+        source=RECORDED,
+    )
 
 
 def lane_rows(name: str, fragment, values: np.ndarray, registers: list[str], lane: int) -> list[tuple]:

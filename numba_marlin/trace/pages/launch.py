@@ -35,7 +35,9 @@ def facts(trace: Trace) -> Facts:
     ]  # fmt: skip
     compiled = about.get("compiled") or {}
     if compiled.get("registers"):
-        rows.append(("registers", f"{compiled['registers']} a thread, by ptxas; {trace.counts['total']['tally']['registers']} live at most in the PTX", COUNTED))
+        rows.append(
+            ("registers", f"{compiled['registers']} a thread, by ptxas; {trace.counts['total']['tally']['registers']} live at most in the PTX", COUNTED)
+        )
     if about.get("problem"):
         problem = about["problem"]
         rows.insert(1, ("problem", ", ".join(f"{name}={value}" for name, value in problem.items() if value not in (None, False))))
@@ -88,7 +90,13 @@ def tiles(trace: Trace) -> Grid | None:
             here = (row // tall == top // tall) & (column // wide == left // wide)
             owners = np.unique(blocks[here]).tolist()
             text = ranges(owners) if owners else "-"
-            line.append(Cell(text, f"block {text}" if owners else "", tip=f"k {16 * top} to {16 * min(top + tall, k16) - 1}, n {64 * left} to {64 * min(left + wide, n64) - 1}"))
+            line.append(
+                Cell(
+                    text,
+                    f"block {text}" if owners else "",
+                    tip=f"k {16 * top} to {16 * min(top + tall, k16) - 1}, n {64 * left} to {64 * min(left + wide, n64) - 1}",
+                )
+            )
         cells.append(tuple(line))
     return Grid(
         tuple(cells), tuple(f"k {16 * top}" for top in range(0, k16, tall)), tuple(f"n {64 * left}" for left in range(0, n64, wide)),

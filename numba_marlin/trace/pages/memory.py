@@ -20,7 +20,10 @@ def section(trace: Trace, choice: Choice) -> Section:
     def of(value: int | None) -> str:
         return size(value) if value else "size unknown"
 
-    buffers = tuple((each["name"], f"{size(each['nbytes'])}; {size(each['reads']['bytes'])} asked for, {size(each['writes']['bytes'])} written", COUNTED) for each in trace.counts["buffers"])
+    buffers = tuple(
+        (each["name"], f"{size(each['nbytes'])}; {size(each['reads']['bytes'])} asked for, {size(each['writes']['bytes'])} written", COUNTED)
+        for each in trace.counts["buffers"]
+    )
     copied = tally["copied"]
     levels = (
         Level("Global memory", f"{sizes.memory_bytes / 1e9:.0f} GB, {device.bandwidth_bytes / 1e12:.3g} TB/s" if sizes and device.bandwidth_bytes else "size unknown", buffers,
@@ -76,4 +79,9 @@ def intensity(trace: Trace, choice: Choice) -> Section:
             ("ridge", f"{ridge:.0f} operations a byte: below it {device.name}'s memory is the limit, above it its tensor cores", SPEC),
             ("at the limit", f"{1e6 * theirs / device.bandwidth_bytes:.3g} us for 16-bit weights, {1e6 * max(ours / device.bandwidth_bytes, flops / sizes.matrix_flops):.3g} us for packed ones", MODELLED),
         ), title=f"On {device.name}"))  # fmt: skip
-    return Section("intensity", "Bytes and intensity", ("Packed weights are read in a quarter of the bytes; where the memory is the limit that is where the speed comes from.",), tuple(parts))
+    return Section(
+        "intensity",
+        "Bytes and intensity",
+        ("Packed weights are read in a quarter of the bytes; where the memory is the limit that is where the speed comes from.",),
+        tuple(parts),
+    )

@@ -14,7 +14,11 @@ SHOWN, BARS = 60, 20  # visits, verbs
 def section(trace: Trace, choice: Choice) -> Section:
     phases = trace.counts["phases"]
     most = sorted(phases, key=lambda each: -each["tally"]["executed"])
-    bars = Bars(tuple(Bar(each["name"], each["tally"]["executed"], kind=each["name"]) for each in most[:BARS]), title="Warp instructions of each verb, all blocks", source=COUNTED)
+    bars = Bars(
+        tuple(Bar(each["name"], each["tally"]["executed"], kind=each["name"]) for each in most[:BARS]),
+        title="Warp instructions of each verb, all blocks",
+        source=COUNTED,
+    )
     rows = tuple(row(each) for each in (*phases, trace.counts["total"]))
     heads = ("verb", "instr.", "read", "coal.", "written", "shared", "confl.", "tensor op")
     keep = [i for i, _ in enumerate(heads) if i == 0 or any(getattr(each[i], "text", each[i]) for each in rows)]
@@ -23,7 +27,12 @@ def section(trace: Trace, choice: Choice) -> Section:
         note="read, written: global memory, by what lanes ask for; coal.: sectors of 32 bytes needed in a hundred touched; shared: bytes that lanes move; confl.: wavefronts more "
         "than without bank conflicts; tensor op: multiplications and additions.",
     )  # fmt: skip
-    return Section("phases", "The kernel's verbs", ("Phases are the device functions of the kernel's source, found through the compiler's line information.",), (bars, table, *path(trace, choice)))
+    return Section(
+        "phases",
+        "The kernel's verbs",
+        ("Phases are the device functions of the kernel's source, found through the compiler's line information.",),
+        (bars, table, *path(trace, choice)),
+    )
 
 
 def row(phase: dict) -> tuple:

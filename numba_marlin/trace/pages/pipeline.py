@@ -16,7 +16,13 @@ MOST = 24  # uses that are shown
 def section(trace: Trace, choice: Choice) -> Section:
     found = fills(trace, choice.block)
     if not found:
-        return Section(KEY, TITLE, ("This kernel has no ring of stages: what is loaded is used at once, and nothing is loaded meanwhile. A barrier before and behind keeps the two apart.",))
+        return Section(
+            KEY,
+            TITLE,
+            (
+                "This kernel has no ring of stages: what is loaded is used at once, and nothing is loaded meanwhile. A barrier before and behind keeps the two apart.",
+            ),
+        )
     uses = sorted((fill for fill in found if fill.read >= 0 and not fill.zeros), key=lambda fill: fill.read)
     count = len(trace.about["stages"])
     states = [[state(found, stage, use.read) for stage in range(count)] for use in uses[:MOST]]
@@ -29,7 +35,9 @@ def section(trace: Trace, choice: Choice) -> Section:
     zeros = sum(fill.zeros for fill in found)
     notes = (
         f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
-        + (f" and {zeros} times with zeros (copies issued past the end of its share, so that every round is the same straight line of code)." if zeros else "."),
+        + (
+            f" and {zeros} times with zeros (copies issued past the end of its share, so that every round is the same straight line of code)." if zeros else "."
+        ),
     )
     drawn = [fill for fill in found if len(uses) <= MOST or fill.issued < uses[MOST].read]
     return Section(KEY, TITLE, notes, (grid, timeline(drawn, count), places(trace, choice)), steps)
@@ -70,7 +78,10 @@ def state_cell(text: str, kind: str, tip: str) -> Cell:
 
 def one_use(number: int, use: Fill, row: list) -> Step:
     cells = tuple((f"stage {stage}", state_cell(text, kind, ""), tip) for stage, (text, kind, tip) in enumerate(row))
-    return Step(f"use {number}: stage {use.stage}, k from {use.tile}, {size(use.nbytes)}", (Table(("stage", "state", "since when"), cells, title=f"At step {use.read}", source=RECORDED),))
+    return Step(
+        f"use {number}: stage {use.stage}, k from {use.tile}, {size(use.nbytes)}",
+        (Table(("stage", "state", "since when"), cells, title=f"At step {use.read}", source=RECORDED),),
+    )
 
 
 def timeline(found: list[Fill], count: int) -> Timeline:

@@ -21,7 +21,9 @@ def section(trace: Trace, choice: Choice) -> Section:
     parts = [each for each in (
         accumulation(trace, history, choice), onwards(trace, history, choice), exchanged(trace, choice), locks(trace), *written(trace, choice),
     ) if each is not None]  # fmt: skip
-    notes = ("Sums stay in fp32 until they are written: in the accumulators of a lane, between the warps that share columns, and between the blocks that share a column of tiles.",)
+    notes = (
+        "Sums stay in fp32 until they are written: in the accumulators of a lane, between the warps that share columns, and between the blocks that share a column of tiles.",
+    )
     return Section(KEY, TITLE, notes, tuple(parts))
 
 
@@ -76,8 +78,19 @@ def waits(trace: Trace, history: History, choice: Choice, found: list[int], regi
     taken = [(step, history.wait_of(step)) for step in found if vector(history.operands(step)[0])[0] == registers[0]]
     for wait in dict.fromkeys(wait for _, wait in taken if wait is not None):
         values = [history.result(name, wait) for name in registers[:4]]
-        rows.append((f"{found.index(max(step for step, at in taken if at == wait))}", str(wait), *(f"{float(value.view(np.float32)[choice.lane]):.5g}" for value in values)))
-    return Table(("up to product", "step", *(f"c{i}" for i in range(len(registers[:4])))), tuple(rows[:ROWS]), title=f"The first accumulators of {choice.words}, lane {choice.lane}, at each wait", source=RECORDED)
+        rows.append(
+            (
+                f"{found.index(max(step for step, at in taken if at == wait))}",
+                str(wait),
+                *(f"{float(value.view(np.float32)[choice.lane]):.5g}" for value in values),
+            )
+        )
+    return Table(
+        ("up to product", "step", *(f"c{i}" for i in range(len(registers[:4])))),
+        tuple(rows[:ROWS]),
+        title=f"The first accumulators of {choice.words}, lane {choice.lane}, at each wait",
+        source=RECORDED,
+    )
 
 
 def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
@@ -106,7 +119,11 @@ def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
 
 def number(value: np.ndarray, lane: int, text: str) -> str:
     if "x2" in text.split()[0]:
-        low, high = value.view(np.float16).reshape(32, 2)[lane] if "bf16" not in text else (value.view(np.uint16).reshape(32, 2)[lane].astype(np.uint32) << 16).view(np.float32)
+        low, high = (
+            value.view(np.float16).reshape(32, 2)[lane]
+            if "bf16" not in text
+            else (value.view(np.uint16).reshape(32, 2)[lane].astype(np.uint32) << 16).view(np.float32)
+        )
         return f"({low:g}, {high:g})"
     if ".f16" in text.split()[0] and ".f32.f16" not in text:
         return f"{np.uint16(value[lane] & 0xFFFF).view(np.float16):g}"
@@ -129,7 +146,11 @@ def exchanged(trace: Trace, choice: Choice) -> Table | None:
          f"{min(each.step for each in group)}-{max(each.step for each in group)}")
         for (phase, opcode, place), group in found.items()
     )  # fmt: skip
-    return Table(("verb", "instruction", "where", "warps", "bytes", "steps"), rows[:ROWS], title=f"Sums on their way, block {choice.block}", source=RECORDED) if rows else None
+    return (
+        Table(("verb", "instruction", "where", "warps", "bytes", "steps"), rows[:ROWS], title=f"Sums on their way, block {choice.block}", source=RECORDED)
+        if rows
+        else None
+    )
 
 
 def locks(trace: Trace) -> Table | Text:
@@ -160,13 +181,26 @@ def locks(trace: Trace) -> Table | Text:
 def written(trace: Trace, choice: Choice) -> list:
     """The stores of C: which lane writes which elements."""
     c = trace.buffer("c")
-    stores = [each for each in requests(trace, choice.block, ("store",), ("global",)) if c and c["address"] <= int(each.address[each.active][0]) < c["address"] + c["nbytes"]]
+    stores = [
+        each
+        for each in requests(trace, choice.block, ("store",), ("global",))
+        if c and c["address"] <= int(each.address[each.active][0]) < c["address"] + c["nbytes"]
+    ]
     total = next((each["writes"] for each in trace.counts["buffers"] if each["name"] == "c"), None)
-    said = "" if total is None or not total["requests"] else (
-        f"All blocks: {total['bytes']:,} bytes of C written in {total['sectors']:,} sectors of {SECTOR_BYTES} bytes, {total['coalescing']:.0f}% coalesced ({COUNTED}).")
+    said = (
+        ""
+        if total is None or not total["requests"]
+        else (
+            f"All blocks: {total['bytes']:,} bytes of C written in {total['sectors']:,} sectors of {SECTOR_BYTES} bytes, {total['coalescing']:.0f}% coalesced ({COUNTED})."
+        )
+    )
     if not stores:
         rows = np.flatnonzero((trace.bulk_warp // trace.warps == choice.block) & (trace.bulk_kind == 15))
-        way = f"Block {choice.block} wrote C by bulk copies out of shared memory, {len(rows)} pieces of rows. " if len(rows) else f"Block {choice.block} wrote nothing of C: another block that shares its columns did. "
+        way = (
+            f"Block {choice.block} wrote C by bulk copies out of shared memory, {len(rows)} pieces of rows. "
+            if len(rows)
+            else f"Block {choice.block} wrote nothing of C: another block that shares its columns did. "
+        )
         return [Text(way + said)]
     mine = [each for each in stores if each.warp == choice.grid_warp(trace)] or [each for each in stores if each.warp == stores[0].warp]
     first = mine[0]
@@ -174,6 +208,8 @@ def written(trace: Trace, choice: Choice) -> list:
     cells = []
     for lane in range(32):
         place = element(trace, int(first.address[lane])) if first.active[lane] else None
-        cells.append(Cell(f"{place[1]},{place[2]}", f"row {place[1]}", "hot" if lane == choice.lane else "", key=f"lane {lane}") if place else Cell("-", tone="dim"))
+        cells.append(
+            Cell(f"{place[1]},{place[2]}", f"row {place[1]}", "hot" if lane == choice.lane else "", key=f"lane {lane}") if place else Cell("-", tone="dim")
+        )
     note = f"{first.nbytes} bytes a lane at step {first.step}: {used:,} bytes in {asked} sectors, {needed} would do. {said}"
     return [lane_grid(cells, f"The first store of warp {first.warp % trace.warps}: first element of C that each lane writes, as row,column", note)]

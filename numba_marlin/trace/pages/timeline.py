@@ -20,7 +20,15 @@ def section(trace: Trace, choice: Choice) -> Section:
     phases = [ins["phase"] for ins in trace.instructions]
     warps = [choice.block * trace.warps + warp for warp in range(min(trace.warps, MOST_WARPS))]
     blocks = [block for block in range(min(trace.blocks, MOST_BLOCKS))]
-    parts = [order(trace, phases, warps, [f"warp {warp % trace.warps}" for warp in warps], f"The warps of block {choice.block}, in the order in which the machine ran them")]
+    parts = [
+        order(
+            trace,
+            phases,
+            warps,
+            [f"warp {warp % trace.warps}" for warp in warps],
+            f"The warps of block {choice.block}, in the order in which the machine ran them",
+        )
+    ]
     if len(blocks) > 1:
         first = [block * trace.warps + choice.warp for block in blocks]
         parts.append(order(trace, phases, first, [f"block {block}" for block in blocks], f"Warp {choice.warp} of each block"))
@@ -61,7 +69,11 @@ def modelled(trace: Trace, choice: Choice) -> list:
     device = choice.device or device_named("H200")
     sizes = sizes_of(device)
     if not works:
-        return [Text("No fills of a ring of stages were recorded, so there is nothing to overlap: loading and multiplying take turns, as they do in the first picture of any pipeline.")]
+        return [
+            Text(
+                "No fills of a ring of stages were recorded, so there is nothing to overlap: loading and multiplying take turns, as they do in the first picture of any pipeline."
+            )
+        ]
     if sizes is None or not device.bandwidth_bytes or not sizes.matrix_flops:
         return [Text(f"No bandwidth or peak is known of {device.name}: choose a device of the table (--device H200) to see the modelled timeline.")]
     rates = model.rates(device.bandwidth_bytes, sizes.matrix_flops, device.sms)

@@ -21,7 +21,9 @@ def section(trace: Trace, choice: Choice) -> Section:
     history = chosen_history(trace, choice)
     found = word_of(trace, history, choice)
     if found is None:
-        return Section(KEY, TITLE, (f"No load of a word of weights was found for {choice.words}: it may be a producer, or its registers were not recorded so far.",))
+        return Section(
+            KEY, TITLE, (f"No load of a word of weights was found for {choice.words}: it may be a producer, or its registers were not recorded so far.",)
+        )
     step, register, address = found
     b, bits = trace.buffer("b"), trace.about["problem"]["bits"]
     word = (address - b["address"]) // 4
@@ -41,9 +43,13 @@ def section(trace: Trace, choice: Choice) -> Section:
     final = finals(sources, results, places, plain, bits)
     if final is not None:
         steps.append(Step("What it has become", (final,)))
-    note = TURNED if floats(trace) else (
-        f"Marlin stores {codes} codes of {bits} bits in a word, in the order in which these instructions take them out: code 0 and code {codes // 2} are the two halves of the first register. "
-        "Low bits first: code 0 is bits 0 to 3, at the right. (Plain row-major packing, two to a byte in reading order, would need a shift and a mask for every weight.)"
+    note = (
+        TURNED
+        if floats(trace)
+        else (
+            f"Marlin stores {codes} codes of {bits} bits in a word, in the order in which tensor-core kernels take them out: code 0 and code {codes // 2} are the two halves of the first register. "
+            f"Low bits first: code 0 is the lowest {bits} bits, at the right. (Plain row-major packing, two to a byte in reading order, would need a shift and a mask for every weight.)"
+        )
     )
     return Section(KEY, TITLE, (note,), (where,), tuple(steps))
 
@@ -108,7 +114,7 @@ def places_of(word: int, width: int, bits: int) -> list[tuple[int, int, int, int
 
 
 def kind_of(codes: int) -> str:
-    """"code 3", "codes 0 4" of a set of codes, "" of none."""
+    """A set of codes in words: "code 3", "codes 0 4", "" for none."""
     numbers = [number for number in range(8) if codes >> number & 1]
     return f"code{'s' if len(numbers) > 1 else ''} {' '.join(map(str, numbers))}" if numbers else ""
 
@@ -123,8 +129,22 @@ def codes_table(trace: Trace, plain: int, places: list, bits: int) -> Table:
     for code, first, k, n in places:
         number = plain >> first & (1 << bits) - 1
         meaning = f"{float(numbers_of('e2m1')[number]):g}" if floats(trace) else f"{number - (1 << bits - 1):+d}"
-        rows.append((Cell(f"{code}", f"code {code}"), *(() if floats(trace) else (f"{first + bits - 1}:{first}",)), f"{number:0{bits}b}", str(number), meaning, str(k), str(n)))
-    heads = ("code", "binary", "code's value", "as e2m1", "k", "n") if floats(trace) else ("code", "bits", "binary", "code's value", f"minus {1 << bits - 1}", "k", "n")
+        rows.append(
+            (
+                Cell(f"{code}", f"code {code}"),
+                *(() if floats(trace) else (f"{first + bits - 1}:{first}",)),
+                f"{number:0{bits}b}",
+                str(number),
+                meaning,
+                str(k),
+                str(n),
+            )
+        )
+    heads = (
+        ("code", "binary", "code's value", "as e2m1", "k", "n")
+        if floats(trace)
+        else ("code", "bits", "binary", "code's value", f"minus {1 << bits - 1}", "k", "n")
+    )
     return Table(
         heads, tuple(rows), title="Which weights these are", source=RECORDED,
         note="k and n follow from the fragment map of the instruction that consumes them: layout.fragments, formats.marlin_order.",
@@ -171,11 +191,27 @@ def follow(trace: Trace, history: History, choice: Choice, step: int, register: 
         results[link.register] = found, ins["text"], factor
         rows = []
         for name, value in zip(names, values):
-            if value is None or name.startswith("%p") or (name not in sources and immediate(name) is not None and value < 256 and ins["root"] in ("lop3", "shr", "shl")):
+            if (
+                value is None
+                or name.startswith("%p")
+                or (name not in sources and immediate(name) is not None and value < 256 and ins["root"] in ("lop3", "shr", "shl"))
+            ):
                 continue
-            rows.append(BitRow(name, value, 32, tuple(kind_of(sources[name][bit]) for bit in range(31, -1, -1)) if name in sources else (), halves(value, ins["text"]) or ""))
-        rows.append(BitRow(f"= {link.register}", found, 32, tuple(kind_of(sources[link.register][bit]) for bit in range(31, -1, -1)), halves(found, ins["text"]) or ""))
-        steps.append(Step(f"{ins['text'].split()[0]} in {ins['phase']}", (Bits(tuple(rows), source=RECORDED, title=ins["text"], note=meaning(ins, names, values)),)))
+            rows.append(
+                BitRow(
+                    name,
+                    value,
+                    32,
+                    tuple(kind_of(sources[name][bit]) for bit in range(31, -1, -1)) if name in sources else (),
+                    halves(value, ins["text"]) or "",
+                )
+            )
+        rows.append(
+            BitRow(f"= {link.register}", found, 32, tuple(kind_of(sources[link.register][bit]) for bit in range(31, -1, -1)), halves(found, ins["text"]) or "")
+        )
+        steps.append(
+            Step(f"{ins['text'].split()[0]} in {ins['phase']}", (Bits(tuple(rows), source=RECORDED, title=ins["text"], note=meaning(ins, names, values)),))
+        )
     return steps, sources, results
 
 
@@ -230,4 +266,6 @@ def finals(sources: dict, results: dict, places: list, value: int, bits: int) ->
         ))  # fmt: skip
     heads = ("code", "k", "n", "code's value", "dequantised", "times", "scaled", "in register, half")
     keep = [i for i in range(len(heads)) if any(str(getattr(row[i], "text", row[i])) for row in rows)]
-    return Table(tuple(heads[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in rows), title="From codes to the numbers that multiply", source=RECORDED)
+    return Table(
+        tuple(heads[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in rows), title="From codes to the numbers that multiply", source=RECORDED
+    )
