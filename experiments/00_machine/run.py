@@ -3,8 +3,8 @@ instructions a second, once the PTX is read, where many warps run side by side; 
 
 A time is that of a whole run: parsing the PTX, placing the buffers, executing the grid; beside it, what executing takes alone, once the PTX is read. The
 result is compared with the float64 reference before anything is timed. Activations and weights are normal numbers, of whose products tensor cores cut
-bits off, and in the last case small integers, of which they do not. Every case has a process of its own, whose peak memory is that of all of
-Python, NumPy and Numba with it. Appends one object a case to results.jsonl and rewrites the table in README.md.
+bits off, and in the last case small integers, of which they do not. Every case has a process of its own, and its peak memory is all of that
+process's. Appends one object a case to results.jsonl and rewrites the table in README.md.
 
     python experiments/00_machine/run.py [--repeats 5] [--no-record]
 """

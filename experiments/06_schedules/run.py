@@ -84,11 +84,12 @@ def main():
     digests = {name: judged_by(small) for name, small in SMALLS.items()}
     rows = [row for row in read() if digests.get(row["kernel"]) == row["ptx"]]
     known = {(row["kernel"], row["number"]) for row in rows}
+    origin = {"date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
     wanted = [] if args.report else [(name, number) for number in range(args.schedules // HUNDRED) for name in args.kernel or SMALLS]
     for name, number in wanted:
         if (name, number) in known:
             continue
-        row = a_hundred(name, number) | {"ptx": digests[name], "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
+        row = a_hundred(name, number) | {"ptx": digests[name]} | origin
         rows = sorted([*rows, row], key=lambda each: (list(SMALLS).index(each["kernel"]), each["number"]))
         print(f"{name}: hundred {number}, {row['cpu_seconds']} s", flush=True)
         RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
