@@ -178,7 +178,7 @@ def unpack_scales(words: np.ndarray, group_size: int, groups: int, n: int) -> np
 class Fp4MarlinFormat:
     """The registry's door to this module (see ``registry.Format``)."""
 
-    name = "marlin-fp4"
+    name, weights = "marlin-fp4", BlockWeight
 
     def pack(self, weight: BlockWeight, dtype: str = "float16", pack_codes=marlin.pack_codes) -> PackedBlocks:
         """dtype: of the activations; pack_codes: ``marlin.pack_codes`` or its compiled form."""

@@ -135,7 +135,7 @@ def unpack_zeros(zeros: np.ndarray, bits: int = 4, n: int | None = None) -> np.n
 class MarlinFormat:
     """The registry's door to this module (see ``registry.Format``)."""
 
-    name = "marlin"
+    name, weights = "marlin", QuantizedWeight
 
     def pack(self, weight: QuantizedWeight) -> PackedWeight:
         check_packable(weight)

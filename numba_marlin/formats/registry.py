@@ -9,9 +9,13 @@ if TYPE_CHECKING:
 
 
 class Format(Protocol):
-    """What a packed layout must be able to do. ``unpack(pack(q))`` gives ``q`` back exactly."""
+    """What a packed layout must be able to do. ``unpack(pack(q))`` gives ``q`` back exactly; of block-scaled weights, the same numbers, and itself from then on.
+
+    weights: the type of those that it packs, QuantizedWeight (what stands below) or BlockWeight.
+    """
 
     name: str
+    weights: type
 
     def pack(self, weight: QuantizedWeight) -> PackedWeight:
         """Pack, or raise ValueError naming the rule of this layout that ``weight`` breaks."""

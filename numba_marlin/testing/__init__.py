@@ -29,7 +29,7 @@ experiments/08_fuzz_your_own does all of that to a toy format and a toy kernel, 
 
 - ``contents``: arrays of kinds that break things, plain functions: ``make_codes``, ``make_scales`` (denormal, powers of two, extremes, ...), ``make_zeros`` ...
 - ``weights``: strategies: ``problems``, ``codes``, ``scales``, ``weights``, ``quantized_weights``, ``permutations``, ``seeds``
-- ``blocks``: ``make_blocks``, ``exact_blocks``: weights of block-scaled FP4, and exact problems with them
+- ``blocks``: ``make_blocks``, ``exact_blocks``, ``block_weights``: weights of block-scaled FP4, and exact problems with them
 - ``exact``: ``exact_problem`` and its strategy: products with one correct result, bit for bit
 - ``schedules``: orders in which a run on the PTX machine makes progress
 - ``packing``, ``kernels``, ``pipelines``: the checks, and the tests made of them. A new kind of thing to fuzz is a new module beside them.
@@ -44,7 +44,7 @@ takes more is given ``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE`` (of
 the part of them that it takes.
 """
 
-from numba_marlin.testing.blocks import KINDS_OF_BLOCKS, exact_blocks, make_blocks
+from numba_marlin.testing.blocks import KINDS_OF_BLOCKS, block_weights, exact_blocks, make_blocks
 from numba_marlin.testing.contents import (
     CODE_KINDS, EVERY_TYPE, SCALE_KINDS, WEIGHT_KINDS, make_codes, make_quantized, make_scales, make_weights, make_zeros,
 )
@@ -57,7 +57,7 @@ from numba_marlin.testing.weights import EVERY_SHAPE, Problem, codes, permutatio
 
 __all__ = [
     "CODE_KINDS", "EVERY_SHAPE", "EVERY_TYPE", "ExactProblem", "KINDS_OF_BLOCKS", "Packing", "Problem", "PythonLanguage", "RingMachine", "SCALE_KINDS", "WEIGHT_KINDS",
-    "candidates", "check_exact", "check_layout", "check_near", "check_packing", "check_places", "check_stored", "codes", "configurations", "exact_blocks", "exact_problem", "exact_problems",
+    "block_weights", "candidates", "check_exact", "check_layout", "check_near", "check_packing", "check_places", "check_stored", "codes", "configurations", "exact_blocks", "exact_problem", "exact_problems",
     "formats", "kernel_test", "layout_test", "make_blocks", "make_codes", "make_quantized", "make_scales", "make_weights", "make_zeros", "packing_test", "permutations",
     "problems", "quantized_weights", "ring_machine", "scales", "schedules", "seeds", "stored_formats", "stored_test", "weights",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import strategies as st
 
 from numba_marlin import reference
 from numba_marlin.formats import BlockWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.testing.exact import ExactProblem
+from numba_marlin.testing.weights import seeds
 
 KINDS_OF_BLOCKS = ("nvfp4", "mxfp4")
 _SHAPE = {"nvfp4": ("e4m3", 16), "mxfp4": ("e8m0", 32)}
@@ -42,3 +44,13 @@ def exact_blocks(kind: str, m: int, n: int, k: int, seed: int, spread: int = 2, 
     if not reference.is_exact_problem(x, weight, "float32", addend):
         raise ValueError(f"k={k} or spread={spread} is too large for exact sums")
     return ExactProblem(x, weight, round_to(reference.matmul(x, weight, addend), dtype), addend)
+
+
+def block_weights(kinds=KINDS_OF_BLOCKS, most: int = 8) -> st.SearchStrategy[BlockWeight]:
+    """``make_blocks`` of these kinds, up to ``most`` blocks of 16 rows by 8 columns; NVFP4 with and without a global scale, of both directions."""
+    def of(kind):
+        rows, columns = (st.integers(1, most).map(step.__mul__) for step in (16, 8))
+        factor = st.sampled_from((None, 1.0, 2.0**-9, 0.0371246337890625, 3.0)) if kind == "nvfp4" else st.none()
+        return st.builds(make_blocks, st.just(kind), rows, columns, seeds(), factor, st.booleans() if kind == "nvfp4" else st.just(False), st.booleans())
+
+    return st.sampled_from(kinds).flatmap(of)

@@ -4,7 +4,7 @@
     test_my_packing = testing.packing_test(MINE)
 
 An assertion says which code or which bit is wrong. ``layout_test`` does the same for an object with ``pack`` and ``unpack`` of whole weights
-(``formats.Format``): codes, scales and zero points come back bit for bit; ``stored_test`` to a format of files.
+(``formats.Format``): codes, scales and zero points come back bit for bit, numbers of block-scaled weights do; ``stored_test`` to a format of files.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_marlin.formats import FORMATS, QuantizedWeight
+from numba_marlin.formats import FORMATS, BlockWeight, QuantizedWeight
 from numba_marlin.formats.files import STORED
 from numba_marlin.quantize import dequantize
+from numba_marlin.testing.blocks import block_weights
 from numba_marlin.testing.contents import CODE_KINDS, make_codes
 from numba_marlin.testing.weights import quantized_weights, seeds
 
@@ -109,9 +110,15 @@ def formats() -> st.SearchStrategy:
     return st.sampled_from([FORMATS[name] for name in sorted(FORMATS)])
 
 
-def check_layout(layout, weight: QuantizedWeight) -> None:
-    """AssertionError unless ``layout.unpack(layout.pack(weight))`` is ``weight``, bit for bit."""
+def check_layout(layout, weight: QuantizedWeight | BlockWeight) -> None:
+    """AssertionError unless ``layout.unpack(layout.pack(weight))`` is ``weight``, bit for bit; of block-scaled ones, the same numbers, and itself from then on."""
     back = layout.unpack(layout.pack(weight))
+    if isinstance(weight, BlockWeight):
+        _check_blocks(weight, back)
+        weight, back = back, layout.unpack(layout.pack(back))
+        _same_codes(back.codes, weight.codes, f"of {weight.k} x {weight.n}")
+        _same_codes(back.scales, weight.scales, "of the scales")
+        return
     for name in ("bits", "group_size", "zeros_kind", "scale_dtype"):
         assert getattr(back, name) == getattr(weight, name), f"{name} was {getattr(weight, name)!r} and comes back as {getattr(back, name)!r}"
     _same_codes(back.codes, weight.codes, f"of {weight.k} x {weight.n}")
@@ -124,11 +131,22 @@ def check_layout(layout, weight: QuantizedWeight) -> None:
             assert not len(wrong), f"{name}: element {np.unravel_index(int(wrong[0, 0]), expected.shape)} of {expected.shape} comes back as another"
 
 
-def layout_test(layout, weights: st.SearchStrategy[QuantizedWeight] | None = None, **others) -> Callable[[], None]:
-    """A Hypothesis test of ``check_layout``. weights: those that the layout takes; default: what the published Marlin takes. others: settings."""
+def _check_blocks(weight: BlockWeight, back: BlockWeight) -> None:
+    for name in ("grid", "scale_grid", "block", "global_scale", "divides"):
+        assert getattr(back, name) == getattr(weight, name), f"{name} was {getattr(weight, name)!r} and comes back as {getattr(back, name)!r}"
+    expected, found = (dequantize(each, np.float64) for each in (weight, back))
+    wrong = np.argwhere(found != expected)
+    if len(wrong):
+        row, column = wrong[0]
+        raise AssertionError(f"W[{row}, {column}] was {expected[row, column]} and comes back as {found[row, column]} ({len(wrong)} of {expected.size} differ)")
+
+
+def layout_test(layout, weights: st.SearchStrategy | None = None, **others) -> Callable[[], None]:
+    """A Hypothesis test of ``check_layout``. weights: those that the layout takes; default: what the published Marlin takes, or NVFP4 and MXFP4. others: settings."""
+    usual = block_weights if getattr(layout, "weights", QuantizedWeight) is BlockWeight else quantized_weights
 
     @settings(**USUAL_SETTINGS | others)
-    @given(quantized_weights() if weights is None else weights)
+    @given(usual() if weights is None else weights)
     def test(weight):
         check_layout(layout, weight)
 
