@@ -5,6 +5,7 @@
     python .ci/update_readme.py example     # its example of the PTX machine, in this Python
     python .ci/update_readme.py code        # the functions and files it quotes, and the lengths of the ladder's rungs
     python .ci/update_readme.py formats     # the table of formats of files, found out by converting weights
+    python .ci/update_readme.py views       # the table of views, from those of experiments 09 and 10
 
 Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual environment, no cached kernels. A failing command changes
 nothing. ``tests/test_readme.py`` holds the rest against the sources.
@@ -22,6 +23,8 @@ README = ROOT / "README.md"
 LINES_SHOWN = {"run": None, "test": 1}
 QUOTE = re.compile(r"<!-- code:(?P<path>[\w/.]+)(?::(?P<name>\w+))? -->\n```(?P<language>\w*)\n(?P<code>.*?)```\n", re.DOTALL)
 FORMATS = re.compile(r"(<!-- formats -->\n)(.*?)(<!-- end:formats -->)", re.DOTALL)
+VIEWS = re.compile(r"(<!-- views -->\n)(.*?)(<!-- end:views -->)", re.DOTALL)
+VIEW = re.compile(r"^(\| .* \|) !\[.*\]\((\w+\.png)\) \|$", re.MULTILINE)
 RUNG = re.compile(r"^(\| \[`\w+`\]\((?P<path>[\w/.]+)\) \|.*\| )\d+ \|$", re.MULTILINE)
 
 
@@ -69,10 +72,22 @@ def with_formats(text: str) -> str:
     return FORMATS.sub(lambda found: f"{found[1]}{conformance.markdown()}{found[3]}", text)
 
 
+def with_views(text: str) -> str:
+    """``text`` with every view of a kernel's run: what is asked for, what is shown, the command, its picture."""
+    rows = ["| asked for | shown | command | |", "|---|---|---|---|"]
+    for folder in ("experiments/09_views", "experiments/10_profile"):
+        table = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+        rows += [f"{found[1]} [picture]({folder}/{found[2]}) |" for found in VIEW.finditer(table)]
+    return VIEWS.sub(lambda found: found[1] + "\n".join(rows) + "\n" + found[3], text)
+
+
 def main(name: str) -> None:
     text = README.read_text(encoding="utf-8")
     if name == "formats":
         README.write_text(with_formats(text), encoding="utf-8")
+        return
+    if name == "views":
+        README.write_text(with_views(text), encoding="utf-8")
         return
     if name == "code":
         README.write_text(with_code(text), encoding="utf-8")
@@ -88,6 +103,6 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in (*LINES_SHOWN, "example", "code", "formats"):
+    if len(sys.argv) != 2 or sys.argv[1] not in (*LINES_SHOWN, "example", "code", "formats", "views"):
         sys.exit(__doc__)
     main(sys.argv[1])

@@ -1,6 +1,6 @@
 """Contract under test: what README.md quotes is what the sources say, and its example prints what it shows.
 
-After a change of the sources: ``python .ci/update_readme.py code`` and ``python .ci/update_readme.py example``.
+After a change of the sources: ``python .ci/update_readme.py code``, ``views`` and ``example``.
 """
 
 import importlib.util
@@ -37,6 +37,12 @@ def test_the_ladder_knows_how_long_its_rungs_are(update_readme):
     for each in rungs:
         said, is_now = int(each[0].split("|")[-2]), len((ROOT / each["path"]).read_text(encoding="utf-8").splitlines())
         assert abs(said - is_now) <= is_now / 10, f"{each['path']} has {is_now} lines: run python .ci/update_readme.py code"
+
+
+def test_every_view_is_listed_with_its_command_and_picture(update_readme):
+    assert update_readme.with_views(TEXT) == TEXT, "run python .ci/update_readme.py views"
+    pictures = re.findall(r"\[picture\]\(([^)]+)\)", TEXT)
+    assert len(pictures) > 30 and all((ROOT / each).is_file() for each in pictures)
 
 
 def test_updating_changes_only_what_is_quoted(update_readme):

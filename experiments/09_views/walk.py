@@ -17,7 +17,7 @@ VIEWS = (
      "each lane's source, sectors asked for and needed, the place in shared memory and its banks", (), "copies", 1, 2, 4),
     ("swizzle", "What lies where in shared memory", "the XOR swizzle, as it was written", (), "copies", 0, 1, 2),
     ("memory", "Memory hierarchy: sizes and rates of the levels, what is in them, what passes between them",
-     "the chosen device's sizes by its data sheet (an H200 has 50 MB of L2, an A100 40, not 6), the bytes of this run counted", (), "memory", 0, 0, 1),
+     "the chosen device's sizes by its data sheet (an H200 has 60 MiB of L2, an A100 40, not 6), the bytes of this run counted", (), "memory", 0, 0, 1),
     ("word", "INT4 packing, byte by byte", "a word of the packed matrix: code 0 is the lowest nibble, and neighbours in a word are 8 of k apart, not side by side", (), "unpack", 1, 1, 3),
     ("lop3", "Unpacking: from nibbles to fp16", "lop3 takes two codes at once ...", (), "unpack", 2, 1, 2),
     ("sub", "... and turns them into numbers",
