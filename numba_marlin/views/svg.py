@@ -19,7 +19,8 @@ def svg(height: float, body: list[str], label: str) -> str:
 
 
 def words(x: float, y: float, text: str, anchor: str = "start", css: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{f' class="{css}"' if css else ""}>{escape(text)}</text>'
+    named = f' class="{css}"' if css else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
