@@ -5,27 +5,19 @@
 
 The weights are all that differs from experiment 02, so there is a configuration of each way in which scales and words get to registers, not each arrangement.
 """
-import importlib.util
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
+import beside  # noqa: E402
 import sanitizer  # noqa: E402
 from problems import Case  # noqa: E402
 
 from numba_marlin.heuristics import Problem  # noqa: E402
 
 
-def sibling(path):
-    spec = importlib.util.spec_from_file_location("sanitize_hopper", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hopper = sibling(HERE.parent / "02_hopper" / "sanitize.py")
+hopper = beside.script("02_hopper/sanitize.py")
 ARRANGEMENTS = {  # by kernel: pairs of k16 rows and single ones; one, two and four words a warp
     "decode": ({"batch": 8, "warps_n": 2}, {"batch": 16, "warps_n": 4}, {"batch": 32, "warps_n": 2}),
     "wgmma": ({"tile_m": 16, "tile_n": 128}, {"tile_m": 64, "tile_n": 128, "warpgroups": 2, "split": False}, {"tile_m": 64, "tile_n": 256, "split": False}),
@@ -33,21 +25,24 @@ ARRANGEMENTS = {  # by kernel: pairs of k16 rows and single ones; one, two and f
 TYPES = ((16, "float16", False), (32, "bfloat16", True))  # rows of a block; bias
 
 
+def configuration(kernel, problem, fields):
+    """The first that the heuristics propose with these fields."""
+    return next(each for each in hopper.CHOICES[kernel].configurations(problem, hopper.H200) if all(getattr(each, name) == value for name, value in fields.items()))
+
+
 def cases():
     for group_size, dtype, bias in TYPES:
         problem = Problem(600, 328, 848, group_size, dtype, codes="e2m1", bias=bias)
         k = problem.k if group_size == 16 else 832
         for kernel, wanted in ARRANGEMENTS.items():
-            configs = hopper.CHOICES[kernel].configurations(problem, hopper.H200)
             for fields in wanted:
-                config = next(each for each in configs if all(getattr(each, name) == value for name, value in fields.items()))
+                config = configuration(kernel, problem, fields)
                 yield from (Case(kernel, m, problem.n, k, group_size, sms=hopper.SMS, chosen=config, padding=24) for m in (3, hopper.rows_of(config) + 2))
 
 
 def plant_in(kernel, arrangement):
     problem = Problem(600, 128, 256, 16, codes="e2m1", bias=True)  # of whose factors all are read
-    config = next(each for each in hopper.CHOICES[kernel].configurations(problem, hopper.H200) if all(getattr(each, name) == value for name, value in arrangement.items()))
-    return Case(kernel, 5, problem.n, problem.k, problem.group_size, sms=hopper.SMS, chosen=config)
+    return Case(kernel, 5, problem.n, problem.k, problem.group_size, sms=hopper.SMS, chosen=configuration(kernel, problem, arrangement))
 
 
 def plants():

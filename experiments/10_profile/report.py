@@ -1,6 +1,5 @@
 """results.jsonl -> the tables of README.md: where the time goes, by cell; and the ten views beside what was asked for."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,6 +9,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent)]
+
+import beside  # noqa: E402
+
 SAMPLE = "h200_ampere.json"  # a profile measured on an H200, kept
 TIMES, VIEWS_TABLE = "times", "views"
 ORDER = ("launch", "setup", "copy", "multiply", "wait_copies", "wait_room", "wait_barrier", "wait_block", "wait_kernel", "reduce_block", "reduce_grid", "write", "recorder", "unrecorded", "tail")
@@ -94,9 +97,7 @@ def pictures() -> None:
     """Of the kept profile, as experiment 09 takes its own."""
     from playwright.sync_api import sync_playwright
 
-    spec = importlib.util.spec_from_file_location("walk_pictures", HERE.parent / "09_views" / "run.py")
-    walk = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(walk)
+    walk = beside.script("09_views/run.py")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
         path = Path(folder, "page.html")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

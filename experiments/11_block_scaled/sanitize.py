@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
+import beside  # noqa: E402
 import sanitizer  # noqa: E402
 
 from numba_marlin import compiler, driver  # noqa: E402
@@ -22,15 +22,7 @@ from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: 
 from numba_marlin.quantize.block_scaled import quantize_blocks  # noqa: E402
 
 
-def sibling(path):
-    import importlib.util
-    spec = importlib.util.spec_from_file_location("sanitize_hopper", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hopper = sibling(HERE.parent / "02_hopper" / "sanitize.py")
+hopper = beside.script("02_hopper/sanitize.py")
 SMALL = {"tile_m": 128, "tile_n": 64, "stages": 2, "expanded_stages": 2}
 CONFIGS = (BlockScaledConfig(**SMALL, source=True, bias=True), BlockScaledConfig(stages=3, expanded_stages=4), BlockScaledConfig(**SMALL, result="float32", bias=True, activation="gelu"),
            BlockScaledConfig(**SMALL, result="nvfp4"), BlockScaledConfig(**SMALL, result="mxfp8-e4m3", activation="gated_silu"))
