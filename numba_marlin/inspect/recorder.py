@@ -94,22 +94,27 @@ def edited(ptx: str, entry: str, parameter: str, places: Callable, first: Callab
     return text[:end].rstrip() + f",\n\t.param .u64 {parameter}\n" + text[end:], len(found)
 
 
+def block_number(into: str, other: str) -> str:
+    """PTX: the block's number in the grid, x fastest, into one register; another is used on the way."""
+    return f"""	mov.u32 {into}, %ctaid.z;
+	mov.u32 {other}, %nctaid.y;
+	mul.lo.u32 {into}, {into}, {other};
+	mov.u32 {other}, %ctaid.y;
+	add.u32 {into}, {into}, {other};
+	mov.u32 {other}, %nctaid.x;
+	mul.lo.u32 {into}, {into}, {other};
+	mov.u32 {other}, %ctaid.x;
+	add.u32 {into}, {into}, {other};
+"""
+
+
 def _prologue(name: str, warps: int, slot_bytes: int) -> str:
     """%nmr_at: where in the buffer this lane writes next, NOBODY for lanes that do not; %nmr_now: the section that has begun."""
     return f"""
 	.reg .b32 %nmr_at, %nmr_now, %nmr_a, %nmr_b;
 	.reg .b64 %nmr_to, %nmr_t;
 	.reg .pred %nmr_p;
-	mov.u32 %nmr_a, %ctaid.z;
-	mov.u32 %nmr_b, %nctaid.y;
-	mul.lo.u32 %nmr_a, %nmr_a, %nmr_b;
-	mov.u32 %nmr_b, %ctaid.y;
-	add.u32 %nmr_a, %nmr_a, %nmr_b;
-	mov.u32 %nmr_b, %nctaid.x;
-	mul.lo.u32 %nmr_a, %nmr_a, %nmr_b;
-	mov.u32 %nmr_b, %ctaid.x;
-	add.u32 %nmr_a, %nmr_a, %nmr_b;
-	mul.lo.u32 %nmr_a, %nmr_a, {warps};
+{block_number('%nmr_a', '%nmr_b')}	mul.lo.u32 %nmr_a, %nmr_a, {warps};
 	mov.u32 %nmr_b, %tid.x;
 	shr.u32 %nmr_at, %nmr_b, 5;
 	add.u32 %nmr_a, %nmr_a, %nmr_at;

@@ -22,18 +22,14 @@ LAUNCH, TAIL, UNRECORDED = "launch", "tail", "unrecorded"
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
-    """One launch. ``smid``, ``block``, ``warp`` (in the block): int [warps]; start_ns, end_ns: float64 [warps]; ``section``: int8 and ``begin_ns``: float64 [warps, events],
-    the first column being the start; -1 and the end's time where there is no event. ``clipped``: warps whose slot was full: the rest of their time has section -1."""
+class Warps:
+    """Of one launch: ``smid``, ``block``, ``warp`` (in the block): int [warps]; start_ns, end_ns: float64 [warps]."""
 
     smid: np.ndarray
     block: np.ndarray
     warp: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
-    section: np.ndarray
-    begin_ns: np.ndarray
-    clipped: int
 
     @property
     def first_ns(self) -> float:
@@ -42,6 +38,16 @@ class Recording:
     @property
     def last_ns(self) -> float:
         return float(self.end_ns.max())
+
+
+@dataclass(frozen=True, eq=False)
+class Recording(Warps):
+    """One launch, event by event. ``section``: int8 and ``begin_ns``: float64 [warps, events],
+    the first column being the start; -1 and the end's time where there is no event. ``clipped``: warps whose slot was full: the rest of their time has section -1."""
+
+    section: np.ndarray
+    begin_ns: np.ndarray
+    clipped: int
 
     def until_ns(self) -> np.ndarray:
         """When each event's section ended, float64 [warps, events]."""

@@ -19,8 +19,8 @@ import numpy as np
 
 from numba_marlin.compiler import CompiledKernel
 from numba_marlin.inspect.coarse import Reading, readings
-from numba_marlin.inspect.recorder import Instrumented, edited, rebuilt
-from numba_marlin.inspect.records import LAUNCH, TAIL
+from numba_marlin.inspect.recorder import Instrumented, block_number, edited, rebuilt
+from numba_marlin.inspect.records import LAUNCH, TAIL, Warps
 from numba_marlin.inspect.sections import NUMBER, SECTIONS, START
 
 SLOT_BYTES, SECTIONS_AT = 128, 32
@@ -84,16 +84,7 @@ def _begun(used: list[str]) -> str:
 
 def _slot(name: str, warps: int) -> str:
     """%nmr_to: this warp's slot; %nmr_p: whether this lane writes; %nmr_c: the warp. Worked out anew each time, so that it takes no register in between."""
-    return f"""	mov.u32 %nmr_b, %ctaid.z;
-	mov.u32 %nmr_c, %nctaid.y;
-	mul.lo.u32 %nmr_b, %nmr_b, %nmr_c;
-	mov.u32 %nmr_c, %ctaid.y;
-	add.u32 %nmr_b, %nmr_b, %nmr_c;
-	mov.u32 %nmr_c, %nctaid.x;
-	mul.lo.u32 %nmr_b, %nmr_b, %nmr_c;
-	mov.u32 %nmr_c, %ctaid.x;
-	add.u32 %nmr_b, %nmr_b, %nmr_c;
-	mov.u32 %nmr_c, %tid.x;
+    return block_number("%nmr_b", "%nmr_c") + f"""	mov.u32 %nmr_c, %tid.x;
 	and.b32 %nmr_now, %nmr_c, 31;
 	setp.eq.u32 %nmr_p, %nmr_now, 0;
 	shr.u32 %nmr_c, %nmr_c, 5;
@@ -170,25 +161,12 @@ def _epilogue(name: str, warps: int, used: list[str], waits: bool) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
-    """One launch, the warps that recorded. smid, block, warp: int [warps]; start_ns, end_ns: float64 [warps], the start being, in a kernel that ``waits`` for the one before (bool [warps]), the end
+class Totals(Warps):
+    """One launch, the warps that recorded; their start being, in a kernel that ``waits`` for the one before (bool [warps]), the end
     of that wait; sections_ns: float64 [warps, sections], between the two."""
 
-    smid: np.ndarray
-    block: np.ndarray
-    warp: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
     waits: np.ndarray
     sections_ns: np.ndarray
-
-    @property
-    def first_ns(self) -> float:
-        return float(self.start_ns.min())
-
-    @property
-    def last_ns(self) -> float:
-        return float(self.end_ns.max())
 
 
 def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarray:
