@@ -5,12 +5,13 @@ scheduler, asks for it while the tile before is still multiplied, and hands it t
 NO_TILE is the last word. Every block asks until it gets a number that is no tile: blocks and tiles know how often that is in all, so
 the last one to ask leaves the counter at zero, as it was found.
 
-Tiles are numbered so that neighbours share rows and columns: ``group_m`` row tiles, then the next columns, and so on; then the next ``group_m`` rows.
+Tiles are numbered so that neighbours share rows and columns: ``tile_order``.
 """
 from types import SimpleNamespace
 
 from numba_marlin.kernels.block_scaled_config import STEP_K, TILE_STAGES
 from numba_marlin.kernels.pipeline import pipeline_verbs
+from numba_marlin.kernels.tile_order import tile_order_verb
 
 NO_TILE = 0xFFFFFFFF
 ALL_LANES = 0xFFFFFFFF
@@ -19,10 +20,11 @@ ALL_LANES = 0xFFFFFFFF
 def schedule_verbs(lang, config, listeners):
     """listeners: arrivals that give a tile's word back: warps and lone threads that fetch it. -> namespace of device functions."""
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
-    TILE_M, TILE_N, GROUP_M, BARRIERS, TILES = config.tile_m, config.tile_n, config.group_m, config.tile_barriers, config.tiles_shared
+    TILE_M, TILE_N, BARRIERS, TILES = config.tile_m, config.tile_n, config.tile_barriers, config.tiles_shared
     ring = pipeline_verbs(lang, TILE_STAGES, producers=1, consumers=listeners)
     wait_empty, wait_full, full, release, advance = ring.wait_empty, ring.wait_full, ring.full, ring.release, ring.advance
     producer_start = ring.producer_start
+    corner_of = tile_order_verb(lang, config.group_m, config.tile_m, config.tile_n)
 
     @lang.device
     def counts(sizes):
@@ -34,11 +36,7 @@ def schedule_verbs(lang, config, listeners):
     def corner(tile, sizes):
         """-> (first row of A, first row of B) of a tile"""
         m_tiles, n_tiles, steps = counts(sizes)
-        band = uint32(GROUP_M) * n_tiles
-        first_m = uint32(tile // band * uint32(GROUP_M))
-        rows = uint32(min(uint32(m_tiles - first_m), uint32(GROUP_M)))
-        inside = uint32(tile % band)
-        return uint32((first_m + inside % rows) * uint32(TILE_M)), uint32(inside // rows * uint32(TILE_N))
+        return corner_of(tile, m_tiles, n_tiles)
 
     @lang.device
     def hand_out_tiles(shared, counter, sizes):

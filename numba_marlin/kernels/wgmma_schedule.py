@@ -1,7 +1,6 @@
 """Who multiplies what in the Hopper kernel (``wgmma``): whole tiles in waves, and stripes along k of the tiles that are left over.
 
-Tiles are numbered so that a wave of them stays in few rows and columns: ``group_m`` row tiles, then the next column tile, and so on; then the next
-``group_m`` rows. With B blocks, tiles 0 .. waves * B - 1 are whole: block b takes b, B + b, ... The others, fewer than B, are shared: their steps
+Tiles are numbered so that a wave of them stays in few rows and columns (``tile_order``). With B blocks, tiles 0 .. waves * B - 1 are whole: block b takes b, B + b, ... The others, fewer than B, are shared: their steps
 of k, tile after tile, are cut into equal stripes, one a block. A block multiplies its stripe first: whole tiles of others then hide its fix-up.
 
 ``schedule_verbs(lang, config)`` -> namespace of device functions. ``work`` = plan(sizes): (steps of k in a tile, row tiles, column tiles, waves,
@@ -10,15 +9,16 @@ A team, the blocks of a cluster or ``parts`` lone ones, takes whole tiles as a b
 """
 from types import SimpleNamespace
 
+from numba_marlin.kernels.tile_order import tile_order_verb
 from numba_marlin.kernels.wgmma_config import STAGE_K
-
 
 NO_TILE = 0xFFFFFFFF
 
 
 def schedule_verbs(lang, config):
     cuda, uint32 = lang.cuda, lang.uint32
-    TILE_M, TILE_N, GROUP_M, SPLIT, TEAM = config.tile_m, config.tile_n, config.group_m, config.split, config.team
+    TILE_M, TILE_N, SPLIT, TEAM = config.tile_m, config.tile_n, config.split, config.team
+    corner_of = tile_order_verb(lang, config.group_m, config.tile_m, config.tile_n)
 
     @lang.device
     def team():
@@ -69,11 +69,7 @@ def schedule_verbs(lang, config):
     def corner(work, tile):
         """-> (first row, first column) of a tile"""
         m_tiles, n_tiles = work[1], work[2]
-        band = uint32(GROUP_M) * n_tiles
-        first_m = uint32(tile // band * uint32(GROUP_M))
-        rows = uint32(min(uint32(m_tiles - first_m), uint32(GROUP_M)))
-        inside = uint32(tile % band)
-        return uint32((first_m + inside % rows) * uint32(TILE_M)), uint32(inside // rows * uint32(TILE_N))
+        return corner_of(tile, m_tiles, n_tiles)
 
     @lang.device
     def sharers(work, tile):
