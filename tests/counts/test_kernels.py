@@ -10,7 +10,7 @@ import pytest
 from numba_marlin import compiler, counts, testing
 from numba_marlin.emulator import Machine
 from tests.kernels import test_decode, test_wgmma
-from tests.kernels.harness import WRITTEN, prepare
+from tests.kernels.harness import launch_on, prepare
 
 FAITHFUL = ("ampere", 16, 256, 512, 128)
 
@@ -22,10 +22,7 @@ def counted(name, m, n, k, group_size, *, config=None, seed=None, line_info=Fals
     if line_info:
         compiled = compiler.build(kernel, config, line_info=True)
     machine = Machine(compiled.ptx)
-    addresses = {each: machine.memory.buffer(array, each, readonly=each not in WRITTEN).address for each, array in prepared.buffers.items()}
-    arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
-    found = counts.count(machine, compiled.entry, grid=prepared.grid, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments,
-                         cluster=kernel.cluster(config), seed=seed)[1]  # fmt: skip
+    found = counts.count(machine, **launch_on(machine, prepared, compiled), seed=seed)[1]
     assert (prepared.buffers["c"] == problem.expected).all()
     return found
 

@@ -130,12 +130,16 @@ def on_machine(prepared, seed=None, edit_ptx=None, races=False):
     machine = machine_of(edit_ptx(compiled.ptx) if edit_ptx else compiled.ptx, races)
     for buffer in machine.memory.buffers:  # of the run before
         machine.memory.release(buffer)
+    return machine.run(**launch_on(machine, prepared), seed=seed)
+
+
+def launch_on(machine, prepared, compiled=None):
+    """What Machine.run takes, the buffers being in the machine's memory from now on. compiled: another build of the kernel than the prepared one."""
+    compiled = compiled or prepared.compiled
     early = WEIGHTS if prepared.kernel.dependent(prepared.config) else prepared.buffers
     addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN, earlier=name not in early).address for name, array in prepared.buffers.items()}
-    arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
-    blocks = prepared.kernel.cluster(prepared.config)
-    return machine.run(compiled.entry, grid=prepared.grid, block=(compiled.threads, 1, 1), shared_bytes=compiled.shared_bytes, args=arguments, seed=seed,
-                       **({"cluster": blocks} if blocks > 1 else {}))
+    return {"entry": compiled.entry, "grid": prepared.grid, "block": compiled.threads, "shared_bytes": compiled.shared_bytes,
+            "args": prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address)), "cluster": prepared.kernel.cluster(prepared.config)}  # fmt: skip
 
 
 def cases(every, usual):

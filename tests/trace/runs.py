@@ -6,7 +6,7 @@ from numba_marlin import compiler, testing, trace
 from numba_marlin.emulator import Machine
 from numba_marlin.trace.stages import ranges_of
 from tests.kernels import test_decode, test_fp4, test_wgmma
-from tests.kernels.harness import WRITTEN, prepare
+from tests.kernels.harness import launch_on, prepare
 
 FAITHFUL = ("ampere", 16, 256, 512, 128)
 HOPPER = test_wgmma.replace(test_wgmma.ARRANGEMENTS["two words"], group_blocks=4)
@@ -29,11 +29,7 @@ def launch(name, m, n, k, group_size, config=None, line_info=False, sms=3, seed=
     if line_info:
         compiled = compiler.build(kernel, config, line_info=True)
     machine = Machine(compiled.ptx)
-    addresses = {each: machine.memory.buffer(array, each, readonly=each not in WRITTEN).address for each, array in prepared.buffers.items()}
-    arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
-    given = dict(
-        entry=compiled.entry, grid=prepared.grid, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments, cluster=kernel.cluster(config)
-    )
+    given = launch_on(machine, prepared, compiled)
     about = {
         "kernel": kernel.name, "problem": {"m": m, "n": n, "k": k, "group_size": group_size, "bits": 4, "dtype": "float16", "codes": "e2m1" if blocks else "integer"},
         "stages": ranges_of(kernel.name, config, 0x400),
