@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.formats.marlin_order import BLOCK_K, BLOCK_N, COLUMN_SCALE_PERM, GROUP_SCALE_PERM, code_order, locate
+from numba_marlin.formats.marlin_order import BLOCK_K, BLOCK_N, COLUMN_SCALE_PERM, GROUP_SCALE_PERM, code_order
 from numba_marlin.formats.registry import register
 from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWeight
 

@@ -17,7 +17,6 @@ from numba_marlin.kernels.definition import ceil_div
 from numba_marlin.layout.stripes import iterations_per_block
 
 DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in units of 16
-TILE_SHAPES = (DEEP, WIDE)
 RESERVED_BYTES = 1024  # shared memory that CUDA keeps for itself in each block
 TILES_FOR_TWO = 100  # tiles a block must have left for a second block on each SM to pay for the slices it shares
 M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in registers

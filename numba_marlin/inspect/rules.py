@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numba_marlin.inspect.profile import reason_of, title_of
 
 GOOD, WARN, BAD = "good", "hot", "bad"
-HIGH, LOW = 0.6, 0.3  # shares of a ceiling that call it busy, or hardly used
+HIGH = 0.6  # share of a ceiling that calls it busy
 
 
 @dataclass(frozen=True)
