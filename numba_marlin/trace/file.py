@@ -28,7 +28,7 @@ def save(trace: Trace, path: str | Path) -> None:
 def open_trace(path: str | Path) -> Trace:
     """ValueError, in one line, for a file that is no trace or of another version."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop(HEADER).tobytes())
     except FileNotFoundError:

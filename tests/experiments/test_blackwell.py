@@ -13,7 +13,7 @@ SPEC.loader.exec_module(run)
 
 @pytest.fixture(scope="module")
 def rows():
-    return [json.loads(line) for line in open(run.RESULTS, encoding="utf-8")]
+    return [json.loads(line) for line in run.RESULTS.read_text(encoding="utf-8").splitlines()]
 
 
 def test_the_readme_shows_the_recorded_counts(rows):
