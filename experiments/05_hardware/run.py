@@ -81,7 +81,7 @@ def machine(args):
 
 
 def report(args):
-    rows = [json.loads(line) for line in open(RESULTS, encoding="utf-8")]
+    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     text = (HERE / "README.md").read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     (HERE / "README.md").write_text(before + BEGIN + "\n" + table(rows) + "\n" + END + rest.split(END)[1], encoding="utf-8")

@@ -123,7 +123,7 @@ def tables(rows):
 
 
 def report():
-    rows = [json.loads(line) for line in open(RESULTS, encoding="utf-8")]
+    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     readme = HERE / "README.md"
     text = readme.read_text(encoding="utf-8")
     readme.write_text(text.split(BEGIN)[0] + "\n".join([BEGIN, *tables(rows), END]) + text.split(END)[1], encoding="utf-8")

@@ -22,7 +22,14 @@ def as_bytes(trace: Trace) -> bytes:
 
 
 def save(trace: Trace, path: str | Path) -> None:
-    Path(path).write_bytes(as_bytes(trace))
+    """Whole or not at all."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.write_bytes(as_bytes(trace))
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def open_trace(path: str | Path) -> Trace:

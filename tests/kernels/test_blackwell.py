@@ -13,6 +13,7 @@ from numba_marlin.kernels.tcgen05_config import FORMATS, Tcgen05Config
 from numba_marlin.trace import perfetto
 from tests.kernels.blackwell import BLOCK_MMA, TARGETS, TCGEN05, USUAL, check_exact, check_near, exact_operand, multiply, prepare, random_operand, values
 from tests.kernels.broken import change
+from tests.kernels.harness import launch_on
 
 KERNELS = [TCGEN05, BLOCK_MMA]
 by_name = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -101,12 +102,29 @@ def test_a_guard_less_is_noticed(name):
         multiply(TCGEN05, exact_operand(m, k, "nvfp4", 7), exact_operand(n, k, "nvfp4", 8), sms=1, edit_ptx=edit, races=True)
 
 
+ALWAYS = (r"mbarrier\.try_wait\S+ complete, [^;]*;", "setp.eq.u32 complete, 0, 0;")
+BROKEN_MMA = {
+    "stages are filled without waiting": (change(*ALWAYS, which=0), Race, "missing-copy-wait"),
+    "stages are read without waiting": (change(*ALWAYS, which=2), PendingCopyRead, "still in flight"),
+    "a warp gives a stage back before all its lanes have read": (change(r"bar\.warp\.sync[^;]*;"), Race, "missing-barrier"),
+    "no warp gives a stage back": (change(r"mbarrier\.arrive\.shared[^;]*;"), Deadlock, "wait at mbarrier"),
+    "nobody says how many bytes come": (change(r"mbarrier\.arrive\.expect_tx[^;]*;"), Deadlock, "wait at mbarrier"),
+    "barriers are used before they are there": (change(r"bar\.sync[^;]*;"), (Race, BarrierMisuse), ""),
+    "barriers are not made visible": (change(r"fence\.mbarrier_init[^;]*;"), ProxyHazard, "no fence.mbarrier_init"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_MMA)
+def test_a_guard_less_in_block_mma_is_noticed(name):
+    edit, kind, pattern = BROKEN_MMA[name]
+    with pytest.raises(kind, match=f"(?s){pattern}"):
+        multiply(BLOCK_MMA, exact_operand(150, 800, "nvfp4", 7), exact_operand(24, 800, "nvfp4", 8), sms=1, edit_ptx=edit, races=True)
+
+
 def counted(kernel, m, n, k, sms=2):
     prepared = prepare(kernel, exact_operand(m, k, "nvfp4", 9), exact_operand(n, k, "nvfp4", 10), sms=sms)
     machine = Machine(prepared.compiled.ptx)
-    addresses = {name: machine.memory.buffer(array, name=name, readonly=name != "d").address for name, array in prepared.buffers.items()}
-    arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
-    return counts.count(machine, prepared.compiled.entry, grid=prepared.grid, block=prepared.compiled.threads, shared_bytes=prepared.compiled.shared_bytes, args=arguments)[1]
+    return counts.count(machine, **launch_on(machine, prepared))[1]
 
 
 def test_what_the_tcgen05_kernel_moves():
