@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from numba_marlin import testing
 from numba_marlin.formats import FORMATS, PackedWeight, QuantizedWeight, find_format, marlin
+from numba_marlin.formats.marlin_order import locate
 from numba_marlin.layout.fragments import MMA_M16N8K16_A, MMA_M16N8K16_B
 
 
@@ -100,7 +101,7 @@ def test_locate_finds_every_code():
     qweight = marlin.pack(weight).qweight.view(np.uint32)
     for k_index in range(0, 32, 3):
         for n_index in range(0, 128, 5):
-            row, column, nibble = marlin.locate(k_index, n_index)
+            row, column, nibble = locate(k_index, n_index)
             assert int(qweight[row, column]) >> 4 * nibble & 15 == weight.codes[k_index, n_index]
 
 

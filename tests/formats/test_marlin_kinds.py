@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from numba_marlin import testing
 from numba_marlin.formats import PackedWeight, QuantizedWeight, marlin
-from numba_marlin.formats.marlin_order import code_order, code_source
+from numba_marlin.formats.marlin_order import code_order, code_source, locate
 from numba_marlin.layout.fragments import MMA_M16N8K16_A, MMA_M16N8K16_B
 from numba_marlin.quantize import dequantize
 
@@ -164,7 +164,7 @@ def test_locate_finds_every_byte():
     qweight = marlin.pack(weight).qweight.view(np.uint32)
     for k_index in range(0, 32, 3):
         for n_index in range(0, 128, 5):
-            row, column, byte = marlin.locate(k_index, n_index, 8)
+            row, column, byte = locate(k_index, n_index, 8)
             assert int(qweight[row, column]) >> 8 * byte & 255 == weight.codes[k_index, n_index]
 
 
