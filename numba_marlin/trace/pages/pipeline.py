@@ -29,7 +29,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     grid = Grid(
         tuple(tuple(state_cell(*each) for each in row) for row in states),
         tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use" + (f", the first {MOST} of {len(uses)}" if len(uses) > MOST else ""),
-        source=RECORDED, note="k: where the weights in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
+        source=RECORDED, note=f"k: where the {'operands' if trace.block_scaled else 'weights'} in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
     )  # fmt: skip
     steps = tuple(one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states)))
     zeros = sum(fill.zeros for fill in found)
