@@ -18,7 +18,7 @@ def recorded(args, report):
     from numba_marlin.emulator import Machine
     from numba_marlin.heuristics import block_scaled
     from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel
-    from numba_marlin.inspect.block_launch import BlockLaunch
+    from numba_marlin.inspect.block_launch import BlockLaunch, boxes_of
     from numba_marlin.quantize.block_scaled import quantize_blocks
     from numba_marlin.trace.stages import ranges_of
 
@@ -48,7 +48,7 @@ def recorded(args, report):
     trace.header["about"] = {
         "kernel": args.kernel, "config": asdict(config), "reasons": [*chosen.reasons, *([ALL_ROLES] if changes and not given else [])], "weight": source, "problem": problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
-        "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())}, "stages": ranges_of(args.kernel, config, trace.header["launch"]["shared_base"]),
+        "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())}, "stages": ranges_of(args.kernel, config, trace.header["launch"]["shared_base"]), "boxes": boxes_of(definition, config, problem),
     }  # fmt: skip
     return trace, bool(right.all())
 

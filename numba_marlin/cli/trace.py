@@ -141,6 +141,7 @@ def _describes(args) -> list[str]:
 
 def _recorded(args, report):
     """(trace, whether the product is right) of the problem that the arguments describe."""
+    _describes(args)
     if args.kernel in BLOCK_KERNELS:
         from numba_marlin.cli.block_trace import recorded
 
@@ -157,7 +158,6 @@ def _recorded(args, report):
     from numba_marlin.heuristics import Problem, candidate
     from numba_marlin.trace.stages import ranges_of
 
-    _describes(args)
     args.m = DEMO["m"] if args.m is None else args.m
     random = np.random.default_rng(args.seed)
     stored = stored_layer(args)
@@ -181,7 +181,7 @@ def _recorded(args, report):
         problem = Problem.of(args.m, stored)
         args.kernel = args.kernel or (DEMO["kernel"] if problem.codes == "integer" and problem.zeros is None and problem.bits == 4 else "decode")
     device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
-    config = None if args.config is None else _config(args.config, candidate(problem, device, args.kernel).config)
+    config = None if args.config is None else changed_config(args.config, candidate(problem, device, args.kernel).config)
     plan = backends.Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
     blocks = check_place(args, plan.candidate)
     with report.step(f"quantising and packing {problem.k} x {problem.n} weights"):
@@ -236,7 +236,7 @@ def _in_blocks(values, kind: str):
     return to_weight(quantize_blocks(np.ascontiguousarray(values.T, np.float32), kind))
 
 
-def _config(texts: list[str], default):
+def changed_config(texts: list[str], default):
     """``default`` with fields replaced; ValueError names those there are."""
     from dataclasses import fields, replace
 

@@ -55,7 +55,7 @@ def layer(path: str, name: str | None = None, transpose: bool = False):
         if Path(path).is_dir():
             raise
         return None  # ``load`` says what is wrong with it
-    names = list(found.layers)
+    names = sorted(found.layers)
     if not names or name in found.others:
         return None
     if name is None and (len(names) > 1 or found.others):

@@ -155,9 +155,10 @@ def candidate(problem: BlockProblem, device: Device, kernel: str, config=None) -
         raise ValueError(f"config={config} does not multiply {problem}")
     tile_m, tile_n = getattr(config, "tile_m", TILE), getattr(config, "tile_n", TILE)
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
-    tiles, blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n), math.prod(grid)
+    across = {"m": -(-problem.m // tile_m), "n": -(-problem.n // tile_n)}
+    tiles, blocks = math.prod(across.values()), math.prod(grid)
     share = "a block each" if tiles == blocks else f"{blocks} blocks, one a multiprocessor, take one after the other"
-    figures = {"blocks": blocks, "tiles": {"m": tile_m, "n": tile_n}, "waves": round(tiles / device.sms, 3), "least_bytes": problem.least_bytes}
+    figures = {"blocks": blocks, "tiles": across, "waves": round(tiles / device.sms, 3), "least_bytes": problem.least_bytes}
     if device.bandwidth_bytes:
         figures["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)
     return Candidate(kernel, config, grid, definition.threads(config), definition.shared_bytes(config), (f"{tiles} tiles of {tile_m} x {tile_n}: {share}",), figures)

@@ -21,6 +21,12 @@ def random_operands(problem: BlockProblem, random: np.random.Generator) -> tuple
     return tuple(quantize_blocks(random.standard_normal((rows, problem.k)).astype(np.float32), problem.format) for rows in (problem.m, problem.n))
 
 
+def boxes_of(definition, config, problem: BlockProblem) -> dict[str, list[int]]:
+    """{buffer: [bytes of a row in shared memory, swizzle in bytes]} of what tensor copies bring: what ``trace`` must know to say where a byte came from."""
+    maps = definition.tensor_maps(config, problem.m, problem.n, problem.k, problem.k).values()
+    return {name: [each.row_bytes, each.swizzle] for name, each in maps}
+
+
 class BlockLaunch:
     """``grid``, ``shape``: what Machine.run takes but for the arguments; ``on(machine)`` gives those. ``d``, sfd: the results of the last machine."""
 

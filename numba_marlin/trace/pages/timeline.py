@@ -48,7 +48,7 @@ def side_by_side(trace: Trace, block: int) -> Timeline:
         if not warps:
             continue
         steps, (told, waits) = trace.steps_of(block * trace.warps + warps[0]), activities(trace, block * trace.warps + warps[0])
-        label = f"{role}, warp {warps[0]}" + (f" of {len(warps)}" if len(warps) > 1 else "")
+        label = f"{role}, warp {warps[0]}" + (f", first of {len(warps)}" if len(warps) > 1 else "")
         lines.append((label, steps[told == index], np.where(waits, len(names) - 1, told)[told == index]))
     return order(trace, lines, names, f"The roles of block {block}, side by side", "what had most of it: work, or instructions of a wait")
 

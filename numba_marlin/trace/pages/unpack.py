@@ -50,7 +50,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     if final is not None:
         steps.append(Step("What it has become", (final,)))
     note = (
-        SIDE_BY_SIDE[bool(links)]
+        SIDE_BY_SIDE[not any(".block_scale" in ins["text"] for ins in trace.instructions)] + (MADE_NOTHING if not links and not products(history) else "")
         if trace.block_scaled
         else TURNED
         if floats(trace)
@@ -68,6 +68,7 @@ TURNED = (
 )
 
 
+MADE_NOTHING = " This warp has loaded the word and made nothing of it: it has no part of this tile."
 SIDE_BY_SIDE = (
     "Eight codes s e e m of consecutive k, the first in the lowest bits. Nothing unpacks them: tensor cores with block scales take codes as they are, and the scales beside them.",
     "Eight codes s e e m of consecutive k, the first in the lowest bits. Shifts and masks put sign, exponent and mantissa into the places of a 16-bit float, which is then the code's number times 2**-14, "
