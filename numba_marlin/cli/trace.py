@@ -185,7 +185,7 @@ def _recorded(args, report):
     plan = backends.Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
     blocks = check_place(args, plan.candidate)
     with report.step(f"quantising and packing {problem.k} x {problem.n} weights"):
-        packed = stored or api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
+        packed = stored if stored is not None else api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
     with report.step(f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"):
         compiled = compiler.build(plan.definition, plan.candidate.config, target=device.target, line_info=True)
     x = random.standard_normal((args.m, problem.k)).astype(np.float16)
