@@ -13,13 +13,13 @@ EXAMPLES = """  numba-marlin profile --demo                                    n
   numba-marlin profile --open run.json --html page.html          show it again
   numba-marlin profile --open before.json --against after.json   compare two
   numba-marlin profile --demo --kernel block_scaled              both operands NVFP4, on Hopper
-  numba-marlin profile --demo --kernel tcgen05 --view summary,memory      the problem that experiments/12_blackwell compares with a published walk-through
+  numba-marlin profile --demo --kernel tcgen05 --view memory     what experiments/12_blackwell compares with a published walk-through
 
 Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says which."""
 DEMO = (16, 4096, 4096)
 BLOCK_DEMO = {"block_scaled": (4096, 4096, 4096), "tcgen05": (2048, 2048, 2048), "block_mma": (2048, 2048, 2048)}  # a measured one; that of the walk-through in experiments/12_blackwell
 NEVER_MEASURED = {
-    "block_scaled": "not these sizes, and not by this verb: experiments/11_block_scaled times the kernel on an H200",
+    "block_scaled": "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb does",
     "tcgen05": "never: no GPU with these instructions was at hand; experiments/12_blackwell compares its traffic with a published analysis",
     "block_mma": "never: no GPU with these instructions was at hand",
 }
@@ -89,8 +89,7 @@ def _profile(args, report) -> dict:
     probe = driver.probe()
     on_gpu = probe.usable and args.device is None
     device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
-    if device.source == "model":
-        raise ValueError("--device model is the PTX machine itself, which has no time to profile; name a GPU of the table")
+    _check_timed(device)
     limits = driver.limits(0) if on_gpu else sizes.limits_of(device)
     candidate = heuristics.rank(problem, device)[0] if args.kernel is None else heuristics.candidate(problem, device, args.kernel)
     if args.config is not None:
@@ -99,12 +98,7 @@ def _profile(args, report) -> dict:
         candidate = heuristics.candidate(problem, device, args.kernel, changed_config(args.config, candidate.config))
     observation = ceilings = None
     if on_gpu:
-        from numba_marlin.bench import ceilings as ceilings_module
-        from numba_marlin.inspect import on_gpu as gpu
-
-        with report.step(f"timing {candidate.kernel} on {device.name}, plain and instrumented"):
-            observation = gpu.observe(problem, candidate)
-            ceilings = ceilings_module.measure(problem.dtype).to_dict()
+        observation, ceilings = _observed(problem, candidate, device, report)
     with report.step(f"counting on the PTX machine what {candidate.kernel} does"):
         counted = on_machine.observe(problem, candidate, device, None if observation is None else observation.compiled, args.seed)
     state = observation.state if on_gpu else {"missing": f"no GPU was used: {probe.reason}" if not probe.usable else f"{device.name} was modelled, this machine's GPU was not asked"}
@@ -112,7 +106,7 @@ def _profile(args, report) -> dict:
 
 
 def _block_scaled(args, report) -> dict:
-    """Of a kernel with two block-scaled operands: counted, and modelled for a device that has its instructions."""
+    """Of a kernel with two block-scaled operands: measured where the GPU has its instructions, else counted, and modelled for a device that has them."""
     from dataclasses import fields
 
     from numba_marlin import devices, driver, sizes
@@ -129,16 +123,37 @@ def _block_scaled(args, report) -> dict:
     device = driver.describe(0) if probe.usable and args.device is None else None
     if device is None or not devices.runs_machine_code(block_scaled.find_block_kernel(args.kernel).min_arch, device.compute_capability):
         device = devices.device(args.device) if args.device else block_scaled.devices_for(args.kernel)[0]
+    _check_timed(device)
     block_scaled.check_device(args.kernel, device)
     config = block_scaled.configuration(args.kernel, m, n, device.sms, **config_changes(args.config or [], known))
     problem = block_scaled.BlockProblem.of(config, m, n, k)
     candidate = block_scaled.candidate(problem, device, args.kernel, config)
+    if device.source == "measured":
+        observation, ceilings = _observed(problem, candidate, device, report)
+        if args.kernel != "block_scaled":
+            ceilings = None  # cuBLAS's halves say nothing of the tensor cores that this kernel uses
+        limits, state, elsewhere = driver.limits(0), observation.state, {}
+    else:
+        observation, ceilings, limits = None, None, sizes.limits_of(device)
+        state = {"missing": f"no GPU was used: {probe.reason}" if not probe.usable else f"{device.name} was modelled, this machine's GPU was not asked"}
+        elsewhere = {"measured_elsewhere": model.recorded(args.kernel, problem, config) or NEVER_MEASURED[args.kernel]}
     with report.step(f"counting on the PTX machine what {args.kernel} does"):
-        counted = on_machine.observe(problem, candidate, device, None, args.seed)
-    state = {"missing": f"no GPU was used: {args.kernel} is counted and modelled, on no GPU timed by this verb"}
-    limits = driver.limits(0) if device.source == "measured" else sizes.limits_of(device)
-    said = model.recorded(args.kernel, problem, config) or NEVER_MEASURED[args.kernel]
-    return profile.build(counted, device, limits, state=state, tools=other_tools()) | {"measured_elsewhere": said}
+        counted = on_machine.observe(problem, candidate, device, None if observation is None else observation.compiled, args.seed)
+    return profile.build(counted, device, limits, observation, ceilings, state, other_tools()) | elsewhere
+
+
+def _check_timed(device) -> None:
+    if device.source == "model":
+        raise ValueError("--device model is the PTX machine itself, which has no time to profile; name a GPU of the table")
+
+
+def _observed(problem, candidate, device, report) -> tuple:
+    """(what a GPU did, its measured ceilings)"""
+    from numba_marlin.bench import ceilings
+    from numba_marlin.inspect import on_gpu
+
+    with report.step(f"timing {candidate.kernel} on {device.name}, plain and instrumented"):
+        return on_gpu.observe(problem, candidate), ceilings.measure("float16" if not hasattr(problem, "dtype") else problem.dtype).to_dict()
 
 
 def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:

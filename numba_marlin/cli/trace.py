@@ -15,9 +15,9 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --save run.npz --perfetto run.json
   numba-marlin trace --open run.npz --phase fragments --block 1 --step 9
   numba-marlin trace --config stages=3 --compare run.npz
-  numba-marlin trace --demo --kernel block_scaled --phase launch,timeline        both operands NVFP4, on Hopper
-  numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5           the same on Blackwell
-  numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor model.layers.0.mlp.up_proj"""
+  numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
+  numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
+  numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
 BLOCK_KERNELS = ("block_scaled", "tcgen05", "block_mma")  # both operands block-scaled
 DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
 BLOCK_DEMO = {"m": 128, "n": 384, "k": 768, "sms": 2}  # three tiles for two multiprocessors
@@ -34,19 +34,19 @@ def add_arguments(parser) -> None:
         help=f"{DEMO['kernel']} (or --kernel) at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for; m={BLOCK_DEMO['m']}, n={BLOCK_DEMO['n']}, "
         f"k={BLOCK_DEMO['k']} of kernels with two block-scaled operands",
     )  # fmt: skip
-    parser.add_argument("--m", type=int, metavar="M", help=f"rows of activations (default {DEMO['m']}; {BLOCK_DEMO['m']})")
-    parser.add_argument("--n", type=int, metavar="N", help=f"columns of a random weight (default {DEMO['n']}; {BLOCK_DEMO['n']})")
-    parser.add_argument("--k", type=int, metavar="K", help=f"rows of a random weight (default {DEMO['k']}; {BLOCK_DEMO['k']})")
+    parser.add_argument("--m", type=int, metavar="M", help="rows of activations (default: --demo's)")
+    parser.add_argument("--n", type=int, metavar="N", help="columns of a random weight (default: --demo's)")
+    parser.add_argument("--k", type=int, metavar="K", help="rows of a random weight (default: --demo's)")
     parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors; or a quantised checkpoint, a .safetensors file or a directory")
     parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file, or layer of a checkpoint")
     parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
     parser.add_argument(
         "--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for mxfp4)"
     )
-    parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma; of kernels with two block-scaled operands, nvfp4: block_scaled; nvfp4, mxfp4: block_mma; all but int4, int8: tcgen05)")
+    parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma); with two block-scaled operands, of both (default nvfp4; mxfp4: block_mma, tcgen05; mxfp8-e4m3: tcgen05)")
     parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma", *BLOCK_KERNELS), help=f"default {DEMO['kernel']}; {', '.join(BLOCK_KERNELS)} multiply two block-scaled operands")
     parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="fields of the kernel's configuration, in place of what would be chosen")
-    parser.add_argument("--sms", type=int, metavar="N", help=f"multiprocessors that the machine plays (default 4; {BLOCK_DEMO['sms']})")
+    parser.add_argument("--sms", type=int, metavar="N", help=f"multiprocessors that the machine plays (default 4; {BLOCK_DEMO['sms']} with two block-scaled operands)")
     parser.add_argument("--device", metavar="NAME", help="whose memory hierarchy is shown, from the table of `explain` (default H200; B200 for tcgen05, RTX 5090 for block_mma)")
     parser.add_argument(
         "--phase", metavar="NAME[,...]", help="only these sections: launch, phases, copies, unpack, fragments, sums, pipeline, timeline, memory, intensity"
@@ -79,7 +79,7 @@ def _execute(args, report) -> bool:
     save, events = check("--save", args.save, (".npz",)), check("--perfetto", args.perfetto, (".json",))
     keys = tuple(key for key in (args.phase or "").split(",") if key)
     pages.check_keys(keys)
-    device = _device(args.device, args.kernel)
+    _device(args.device, args.kernel)  # before any work
     if args.compare is not None and keys:
         raise ValueError("--compare shows sections of its own; leave out --phase")
     for name, limit in (("lane", 32), ("step", None), ("warp", None), ("block", None)):  # before any work

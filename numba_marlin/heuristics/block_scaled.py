@@ -46,10 +46,10 @@ class BlockProblem:
         block = BLOCK_FORMATS[self.result].block if self.result in BLOCK_FORMATS else N_STEP
         step = block * (2 if self.gated else 1)
         if self.k % K_STEP:
-            raise ValueError(f"k={self.k} must be a multiple of {K_STEP} for block-scaled operands: {self.k // K_STEP * K_STEP or K_STEP} or {-(-self.k // K_STEP) * K_STEP}")
+            raise ValueError(f"k={self.k} must be a multiple of {K_STEP} for block-scaled operands: {nearest(self.k, K_STEP)}")
         if self.n % step:
             why = f" for result={self.result!r}{' and a gate' if self.gated else ''}" if step > N_STEP else " for block-scaled operands"
-            raise ValueError(f"n={self.n} must be a multiple of {step}{why}: {self.n // step * step or step} or {-(-self.n // step) * step}")
+            raise ValueError(f"n={self.n} must be a multiple of {step}{why}: {nearest(self.n, step)}")
 
     @classmethod
     def of(cls, config, m: int, n: int, k: int) -> BlockProblem:
@@ -99,6 +99,11 @@ class BlockProblem:
         """The fields, and what follows from them: bits of a code, which are e2m1 or 8-bit floats, and how many share a scale."""
         form = BLOCK_FORMATS[self.format]
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"bits": form.bits, "codes": form.element, "group_size": form.block}
+
+
+def nearest(size: int, step: int) -> str:
+    """The multiples of ``step`` beside ``size``, in words."""
+    return " or ".join(str(each * step) for each in (size // step, -(-size // step)) if each)
 
 
 def find_block_kernel(name: str) -> KernelDefinition:

@@ -107,7 +107,7 @@ def test_block_scaled_operands_out_of_a_checkpoint_are_walked_through(checkpoint
     roles = next(part for part in launch["parts"] if part["title"].startswith("The warps"))
     assert [row[2] for row in roles["rows"]] == ["epilogue"] * 4 + ["load", "mma"]
     first = timeline["parts"][0]
-    assert first["title"] == "The roles of block 0, side by side" and [lane["label"] for lane in first["lanes"]] == ["load, warp 4", "mma, warp 5", "epilogue, warp 0, first of 4"]
+    assert first["title"] == "The roles of block 0, side by side" and [lane["label"] for lane in first["lanes"]] == ["load, warp 4", "mma, warp 5", "epilogue, warps 0-3"]
     begin = [next(span["start"] for span in lane["spans"] if span["kind"] == lane["label"].split(",")[0]) for lane in first["lanes"]]
     assert begin[0] < begin[1] and any(span["kind"] == "waits" for span in first["lanes"][2]["spans"])
     names = {each["tid"]: each["args"]["name"] for each in json.loads((tmp_path / "run.json").read_text())["traceEvents"] if each["name"] == "thread_name"}

@@ -138,7 +138,7 @@ RULES = [
     ({"parts__us": {"multiply": 50.0, "wait_block": 40.0}}, "blocks take turns"), ({"counts__coalescing": 60.0}, "40.0% of the sectors touched are waste"),
     ({"counts__conflicts": 10**9}, "bank conflicts"), ({"launch__spill_bytes": 48}, "48 bytes of registers"), ({"state__throttle": ["power cap"]}, "held back by power cap"),
     ({"time__cublas_us": 1e9}, "times as fast as cuBLAS"), ({"occupancy__share": 0.1, "parts__us": {"multiply": 40.0, "wait_barrier": 60.0}}, "more would hide waits"),
-    ({"counts__flops": 10**12}, "batch rows that only fill up the tile"),
+    ({"counts__flops": 10**12}, "batch rows that only fill up the tile"), ({"parts__us": {"multiply": 50.0, "wait_role": 50.0}}, "one role of the block is slower"),
 ]  # fmt: skip
 
 
@@ -233,7 +233,7 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--kernel", "tcgen05", "--device", "H200"], "choose B200"), (["--kernel", "block_scaled", "--k", "100"], "k=100 must be a multiple of 32"), (["--kernel", "block_mma", "--group-size", "64"], "--group-size is not for block_mma"),
+    (["--kernel", "tcgen05", "--device", "H200"], "choose B200"), (["--kernel", "block_scaled", "--device", "model"], "no time to profile"), (["--kernel", "block_scaled", "--k", "100"], "k=100 must be a multiple of 32"), (["--kernel", "block_mma", "--group-size", "64"], "--group-size is not for block_mma"),
     (["--kernel", "tcgen05", "--config", "tile_m=4"], "must be NAME=VALUE with one of format"), (["--config", "stages=4"], "give --kernel too"), (["--kernel", "nothing"], "block_scaled, tcgen05, block_mma"),
 ])  # fmt: skip
 def test_what_a_block_scaled_kernel_cannot_do_is_refused_before_any_work(arguments, message, capsys):

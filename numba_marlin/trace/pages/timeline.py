@@ -7,7 +7,7 @@ import numpy as np
 from numba_marlin.devices import device as device_named
 from numba_marlin.sizes import sizes_of
 from numba_marlin.trace import model
-from numba_marlin.trace.pages.choice import Choice
+from numba_marlin.trace.pages.choice import Choice, ranges
 from numba_marlin.trace.pages.memory import peak_of
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.roles import WAITING, activities, roles_of, warps_of_role
@@ -48,9 +48,9 @@ def side_by_side(trace: Trace, block: int) -> Timeline:
         if not warps:
             continue
         steps, (told, waits) = trace.steps_of(block * trace.warps + warps[0]), activities(trace, block * trace.warps + warps[0])
-        label = f"{role}, warp {warps[0]}" + (f", first of {len(warps)}" if len(warps) > 1 else "")
+        label = f"{role}, warp{'s' * (len(warps) > 1)} {ranges(warps)}"
         lines.append((label, steps[told == index], np.where(waits, len(names) - 1, told)[told == index]))
-    return order(trace, lines, names, f"The roles of block {block}, side by side", "what had most of it: work, or instructions of a wait")
+    return order(trace, lines, names, f"The roles of block {block}, side by side", "what had most of it, work or instructions of a wait, of the first warp of a role")
 
 
 def order(trace: Trace, lines: list[tuple], names: list[str], title: str, what: str) -> Timeline:
