@@ -41,7 +41,7 @@ SAMPLE = {
 @pytest.fixture(scope="module")
 def experiment():
     """The experiment's modules by name, imported as its run.py imports them."""
-    names = ("cells", "shapes", "conditions", "proofs", "report", "run", "problems")
+    names = ("cells", "shapes", "conditions", "block_conditions", "proofs", "report", "run", "problems")
     others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     path = list(sys.path)
     sys.path.insert(0, str(FOLDER))
