@@ -20,7 +20,7 @@ def recorded(args, report):
     from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel
     from numba_marlin.inspect.block_launch import BlockLaunch, boxes_of
     from numba_marlin.quantize.block_scaled import quantize_blocks
-    from numba_marlin.trace.stages import ranges_of
+    from numba_marlin.trace.stages import ranges_of, rings_of
 
     definition, stored = find_block_kernel(args.kernel), stored_layer(args)
     random = np.random.default_rng(args.seed)
@@ -49,6 +49,7 @@ def recorded(args, report):
         "kernel": args.kernel, "config": asdict(config), "reasons": [*chosen.reasons, *([ALL_ROLES] if changes and not given else [])], "weight": source, "problem": problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())}, "stages": ranges_of(args.kernel, config, trace.header["launch"]["shared_base"]), "boxes": boxes_of(definition, config, problem),
+        "rings": rings_of(args.kernel, config, trace.header["launch"]["shared_base"]),
     }  # fmt: skip
     return trace, bool(right.all())
 

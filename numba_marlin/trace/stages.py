@@ -36,6 +36,16 @@ def ranges_of(kernel: str, config, shared_base: int) -> list[list[list[int]]]:
     return []
 
 
+def rings_of(kernel: str, config, shared_base: int) -> list[list]:
+    """[name, shared address of its first mbarrier, stages] of the rings through which roles of a kernel hand things to each other (``kernels.pipeline``: a full and an empty barrier a stage)."""
+    base = -(-shared_base // ALIGNMENT) * ALIGNMENT
+    places = {
+        "block_scaled": (("packed stages", "barriers_shared", "stages"), ("B as halves", "expanded_barriers", "expanded_stages"), ("tile numbers", "tile_barriers", None), ("C", "source_barriers", None)),
+        "tcgen05": (("stages", "load_barriers", "stages"), ("tiles of sums", "sum_barriers", "accumulators")), "block_mma": (("stages", "barriers_shared", "stages"),),
+    }.get(kernel, ())  # fmt: skip
+    return [[name, base + getattr(config, first), 1 if count is None else getattr(config, count)] for name, first, count in places]
+
+
 @dataclass(frozen=True)
 class Fill:
     """One filling of a stage: steps of its first and last issue, of the last landing (-1: never waited for), of the first and last read (-1: never).

@@ -7,7 +7,7 @@ from numba_marlin import trace
 from numba_marlin.emulator import Machine
 from numba_marlin.heuristics.block_scaled import BlockProblem
 from numba_marlin.inspect.block_launch import boxes_of
-from numba_marlin.trace.stages import ranges_of
+from numba_marlin.trace.stages import ranges_of, rings_of
 from tests.kernels import blackwell, block_problems, test_block_scaled
 from tests.kernels.harness import launch_on
 
@@ -34,7 +34,7 @@ def record(name, **options):
     operands, found = prepared(name, **options)
     machine = Machine(found.compiled.ptx)
     about = {"kernel": name, "problem": BlockProblem.of(found.config, *RUNS[name]).to_dict(), "config": asdict(found.config), "stages": ranges_of(name, found.config, BASE),
-             "boxes": boxes_of(found.kernel, found.config, BlockProblem.of(found.config, *RUNS[name]))}
+             "boxes": boxes_of(found.kernel, found.config, BlockProblem.of(found.config, *RUNS[name])), "rings": rings_of(name, found.config, BASE)}
     return trace.record(machine, about=about, **launch_on(machine, found)), operands, found
 
 

@@ -59,6 +59,25 @@ def test_stages_are_filled_with_both_operands_and_their_scales_and_then_read(nam
     assert names == {"a", "b", "sfa", "sfb"}
 
 
+RINGS = {  # who fills, waits for, gives back, and waits for room, where no verbs tell roles
+    "block_scaled": {
+        "packed stages": ("warp 12", "warps 0-11", "warps 0-11", "warp 12"), "B as halves": ("warps 8-11", "warps 0-7", "warps 0-7", "warps 8-11"),
+        "tile numbers": ("warp 13", "warps 0-12, 14", "warps 0-12, 14", "warp 13"), "C": ("warp 14", "warps 0-7", "warps 0-7", "warp 14"),
+    },
+    "tcgen05": {"stages": ("warp 4", "warp 5", "warp 5", "warp 4"), "tiles of sums": ("warp 5", "warps 0-3", "warps 0-3", "warp 5")},
+    "block_mma": {"stages": ("warp 8", "warps 0-7", "warps 0-7", "warp 8")},
+}  # fmt: skip
+
+
+@by_name
+def test_rings_are_shown_with_those_who_meet_at_them(name):
+    found, _, prepared = recorded(name)
+    rows = [cells(row) for row in titled(section(found, "pipeline"), "The rings between the roles")["rows"]]
+    assert {row[0]: tuple(cell.split(" (")[0] for cell in row[2:]) for row in rows} == RINGS[name]
+    used = [each for each in fills(found, 0) if each.landed >= 0]
+    assert rows[0][1] == str(prepared.config.stages) and rows[0][2].endswith(f"({len(used)})")
+
+
 @by_name
 def test_blocks_are_shown_where_they_wrote(name):
     """Tiles go to blocks in turn; the last block of block_scaled may take any."""
