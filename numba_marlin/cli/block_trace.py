@@ -25,7 +25,7 @@ def recorded(args, report):
     definition, stored = find_block_kernel(args.kernel), stored_layer(args)
     random = np.random.default_rng(args.seed)
     given = config_changes(args.config or [], {each.name for each in fields(definition.config_type)})
-    changes = ({"source": True} if args.kernel == "block_scaled" and not args.config else {}) | given
+    changes = ({"source": True} if args.kernel == "block_scaled" and not given else {}) | given
     args.m = BLOCK_DEMO["m"] if args.m is None else args.m
     args.n, args.k = (BLOCK_DEMO[name] if getattr(args, name) is None and args.input is None else getattr(args, name) for name in ("n", "k"))
     b, n, k, source = _weight(args, stored, changes, random)
@@ -46,7 +46,7 @@ def recorded(args, report):
     exact, error = block_scaled_bounds(a, b, beta=launch.beta, c=launch.c, bias=launch.bias, activation=problem.activation)
     right = within_bounds(launch.result, exact, error, getattr(config, "rounding", "floor"))
     trace.header["about"] = {
-        "kernel": args.kernel, "config": asdict(config), "reasons": [*chosen.reasons, *([ALL_ROLES] if changes and not given else [])], "weight": source, "problem": problem.to_dict(),
+        "kernel": args.kernel, "config": asdict(config), "reasons": [*chosen.reasons, *([ALL_ROLES] if problem.source and "source" not in given else [])], "weight": source, "problem": problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())}, "stages": ranges_of(args.kernel, config, trace.header["launch"]["shared_base"]), "boxes": boxes_of(definition, config, problem),
         "rings": rings_of(args.kernel, config, trace.header["launch"]["shared_base"]),

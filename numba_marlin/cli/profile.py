@@ -136,7 +136,8 @@ def _block_scaled(args, report) -> dict:
     else:
         observation, ceilings, limits = None, None, sizes.limits_of(device)
         state = {"missing": f"no GPU was used: {probe.reason}" if not probe.usable else f"{device.name} was modelled, this machine's GPU was not asked"}
-        elsewhere = {"measured_elsewhere": model.recorded(args.kernel, problem, config) or NEVER_MEASURED[args.kernel]}
+        recorded = model.recorded(args.kernel, problem, config)
+        elsewhere = {"measured_elsewhere": [recorded, profile.MEASURED] if recorded else [NEVER_MEASURED[args.kernel]]}
     with report.step(f"counting on the PTX machine what {args.kernel} does"):
         counted = on_machine.observe(problem, candidate, device, None if observation is None else observation.compiled, args.seed)
     return profile.build(counted, device, limits, observation, ceilings, state, other_tools()) | elsewhere

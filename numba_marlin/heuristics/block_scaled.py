@@ -166,4 +166,4 @@ def candidate(problem: BlockProblem, device: Device, kernel: str, config=None) -
     figures = {"blocks": blocks, "tiles": across, "waves": round(tiles / device.sms, 3), "least_bytes": problem.least_bytes}
     if device.bandwidth_bytes:
         figures["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)
-    return Candidate(kernel, config, grid, definition.threads(config), definition.shared_bytes(config), (f"{tiles} tiles of {tile_m} x {tile_n}: {share}",), figures)
+    return Candidate(kernel, config, grid, definition.threads(config), definition.shared_bytes(config), (f"{tiles} tile{'s' * (tiles > 1)} of {tile_m} x {tile_n}: {share}",), figures)

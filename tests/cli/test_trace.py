@@ -104,6 +104,7 @@ def test_block_scaled_operands_out_of_a_checkpoint_are_walked_through(checkpoint
     code, data = run_json(capsys, "trace", "--kernel", "tcgen05", "--input", checkpoint, "--tensor", "mlp.up.weight", "--m", 72, "--block", 0, *files)
     assert code == 0 and data["problem"] == {**data["problem"], "m": 72, "n": 128, "k": 512, "format": "nvfp4", "bits": 4, "group_size": 16}
     launch, timeline = (next(each for each in data["page"]["sections"] if each["key"] == key) for key in ("launch", "timeline"))
+    assert [row[1].split(":")[0] for row in launch["parts"][0]["rows"] if row[0] in ("why", "")] == ["1 tile of 128 x 128"]
     roles = next(part for part in launch["parts"] if part["title"].startswith("The warps"))
     assert [row[2] for row in roles["rows"]] == ["epilogue"] * 4 + ["load", "mma"]
     first = timeline["parts"][0]

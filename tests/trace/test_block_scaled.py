@@ -50,11 +50,12 @@ def test_every_section_is_shown(name):
 def test_stages_are_filled_with_both_operands_and_their_scales_and_then_read(name):
     found, (a, b), prepared = recorded(name)
     step_k = getattr(prepared.config, "stage_k", 128 if name == "block_scaled" else 256)
-    used = [each for each in fills(found, 0) if each.read >= 0]
     steps = -(-a.shape[1] // step_k)
-    assert [each.tile for each in used] == [step_k * i for i in range(steps)] * (len(used) // steps) and len(used) >= steps
-    for each in used:
-        assert each.issued < each.landed <= each.read <= each.read_last
+    for block in range(found.blocks):
+        used = [each for each in fills(found, block) if each.read >= 0]
+        assert [each.tile for each in used] == [step_k * i for i in range(steps)] * (len(used) // steps) and len(used) >= steps
+        for each in used:
+            assert each.issued < each.landed <= each.read <= each.read_last
     names = {row[-1] for row in (cells(row) for row in titled(section(found, "pipeline"), "Where the stages lie")["rows"])}
     assert names == {"a", "b", "sfa", "sfb"}
 
