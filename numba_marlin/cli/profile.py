@@ -132,15 +132,22 @@ def _block_scaled(args, report) -> dict:
         observation, ceilings = _observed(problem, candidate, device, report)
         if args.kernel != "block_scaled":
             ceilings = None  # cuBLAS's halves say nothing of the tensor cores that this kernel uses
-        limits, state, elsewhere = driver.limits(0), observation.state, {}
+        limits, state, recorded = driver.limits(0), observation.state, None
     else:
         observation, ceilings, limits = None, None, sizes.limits_of(device)
         state = {"missing": f"no GPU was used: {probe.reason}" if not probe.usable else f"{device.name} was modelled, this machine's GPU was not asked"}
         recorded = model.recorded(args.kernel, problem, config)
-        elsewhere = {"measured_elsewhere": [recorded, profile.MEASURED] if recorded else [NEVER_MEASURED[args.kernel]]}
     with report.step(f"counting on the PTX machine what {args.kernel} does"):
         counted = on_machine.observe(problem, candidate, device, None if observation is None else observation.compiled, args.seed)
-    return profile.build(counted, device, limits, observation, ceilings, state, other_tools()) | elsewhere
+    data = profile.build(counted, device, limits, observation, ceilings, state, other_tools())
+    return data if observation is not None else data | {"measured_elsewhere": _elsewhere(args.kernel, recorded, data["time"]["modelled_us"])}
+
+
+def _elsewhere(kernel: str, row: dict | None, modelled_us: float) -> list[str]:
+    """What is known of a kernel's time that this run did not measure, and its source if it is a measurement."""
+    if row is None:
+        return [NEVER_MEASURED[kernel]]
+    return [f"{row['us']:.1f} us on {row['device']}, {row['us'] / modelled_us:.2f} times what the model says; cuBLAS fp16 {row['cublas_us']:.1f} us in the same rounds (experiments/11_block_scaled, {row['date']})", "measured"]
 
 
 def _check_timed(device) -> None:

@@ -107,13 +107,13 @@ def error(kernel: str | None = None) -> Error | None:
     return Error(len(off), statistics.mean(off), max(off), where) if off else None
 
 
-def recorded(kernel: str, problem, config) -> str | None:
-    """What experiments/11_block_scaled measured of this product in this configuration, in words; None where nothing was, or outside of a checkout."""
+def recorded(kernel: str, problem, config) -> dict | None:
+    """The row of experiments/11_block_scaled of this product in this configuration; None where nothing was measured, or outside of a checkout."""
     path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         row = json.loads(line)
         if row["part"] == "whole" and (row["kernel"], row["m"], row["n"], row["k"], row["config"]) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
-            return f"{row['us']:.1f} us on {row['device']}, cuBLAS fp16 {row['cublas_us']:.1f} us in the same rounds, by experiments/11_block_scaled on {row['date']}"
+            return row
     return None
 
 

@@ -17,6 +17,7 @@ from numba_marlin.trace.record import Trace
 from numba_marlin.trace.stages import fills
 from numba_marlin.views import html, plain, text
 from tests.trace.block_runs import RUNS, record, recorded
+from tests.views.pages import shown as shown_in_browser
 
 by_name = pytest.mark.parametrize("name", RUNS)
 
@@ -209,3 +210,16 @@ def test_roles_are_told_by_their_verbs():
     told, waits = roles.activities(found, 0)
     assert told.tolist() == [-1, 0, 0] and waits.tolist() == [True, False, True]
     assert roles.roles_of_warp(found, 1) == ["mma", "epilogue"] and roles.warps_of_role(found, 0, "load") == [0] and roles.multipliers(found, 0) == [1]
+
+
+@pytest.mark.thorough
+@by_name
+def test_the_page_in_a_browser(name, tmp_path):
+    found, *_ = recorded(name)
+    page = pages.page(found, pages.Choice(warp=roles.multipliers(found, 0)[0]))
+    with shown_in_browser(html.render(page), tmp_path, "#fragments/2") as (browser, complaints):
+        assert browser.title() == page.title and "product 1 of" in browser.inner_text("section.here .step.here h3")
+        assert "block by block" in browser.inner_text("section.here") or "What the product adds" in browser.inner_text("section.here") or name == "block_scaled"
+        browser.keyboard.press("ArrowRight")
+        assert "product 2 of" in browser.inner_text("section.here .step.here h3")
+        assert complaints == []
