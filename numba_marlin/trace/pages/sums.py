@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from numba_marlin.counts.transactions import SECTOR_BYTES, sectors
@@ -153,6 +155,8 @@ def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
 
 
 def number(value: np.ndarray, lane: int, text: str) -> str:
+    if re.search(r"\.(e2m1|e4m3|e5m2)x2\.f", text.split()[0]):  # codes of small floats
+        return f"codes {int(value[lane]) & 0xFFFF:#06x}"
     if "x2" in text.split()[0]:
         low, high = (
             value.view(np.float16).reshape(32, 2)[lane]
