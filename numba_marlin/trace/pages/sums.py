@@ -157,6 +157,8 @@ def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
 def number(value: np.ndarray, lane: int, text: str) -> str:
     if re.search(r"\.(e2m1|e4m3|e5m2)x2\.f", text.split()[0]):  # codes of small floats
         return f"codes {int(value[lane]) & 0xFFFF:#06x}"
+    if re.match(r"cvt(\.(rn|rz|rni|rzi|sat|satfinite))*\.[usb](8|16|32)\.", text.split()[0]):
+        return f"{int(value[lane])}"
     if "x2" in text.split()[0]:
         low, high = (
             value.view(np.float16).reshape(32, 2)[lane]
