@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def ranges_of(kernel: str, config, shared_base: int) -> list[list[list[int]]]:
     if kernel in ALIGNED:  # A, B and their scales
         pitch, end = -(-config.stage_bytes // ALIGNMENT) * ALIGNMENT, getattr(config, "copied_bytes", config.stage_bytes)
         edges = (0, config.b_shared, config.sfa_shared, config.sfb_shared, end)
-        return [[[base + stage * pitch + start, base + stage * pitch + stop] for start, stop in zip(edges, edges[1:])] for stage in range(config.stages)]
+        return [[[base + stage * pitch + start, base + stage * pitch + stop] for start, stop in pairwise(edges)] for stage in range(config.stages)]
     return []
 
 

@@ -38,7 +38,7 @@ def record(name, **options):
     return trace.record(machine, about=about, **launch_on(machine, found)), operands, found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def recorded(name):
     """(trace, (A, B), a harness.Prepared: its buffer d has the result)"""
     return record(name)

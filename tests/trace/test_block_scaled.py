@@ -49,7 +49,7 @@ def test_every_section_is_shown(name):
 
 @by_name
 def test_stages_are_filled_with_both_operands_and_their_scales_and_then_read(name):
-    found, (a, b), prepared = recorded(name)
+    found, (a, _), prepared = recorded(name)
     step_k = getattr(prepared.config, "stage_k", 128 if name == "block_scaled" else 256)
     steps = -(-a.shape[1] // step_k)
     for block in range(found.blocks):
@@ -139,7 +139,7 @@ def test_a_product_of_tcgen05_shows_the_operands_and_the_scales_as_they_lie():
 
 
 def test_sums_that_leave_tensor_memory_are_the_product():
-    found, (a, b), prepared = recorded("tcgen05")
+    found, (a, b), _ = recorded("tcgen05")
     exact = dequantize(a, np.float64) @ dequantize(b, np.float64).T
     for warp, lane in ((0, 3), (2, 17)):
         rows = [cells(row) for row in titled(section(found, "sums", warp=warp, lane=lane), "Sums out of tensor memory")["rows"]]

@@ -71,8 +71,8 @@ TURNED = (
 MADE_NOTHING = " This warp has loaded the word and made nothing of it: it has no part of this tile."
 SIDE_BY_SIDE = (
     "Eight codes s e e m of consecutive k, the first in the lowest bits. Nothing unpacks them: tensor cores with block scales take codes as they are, and the scales beside them.",
-    "Eight codes s e e m of consecutive k, the first in the lowest bits. Shifts and masks put sign, exponent and mantissa into the places of a 16-bit float, which is then the code's number times 2**-14, "
-    "subnormal ones included; the scale of its block multiplies it, exactly. (formats.small_floats has the codes, the global scales come last, in fp32.)",
+    ("Eight codes s e e m of consecutive k, the first in the lowest bits. Shifts and masks put sign, exponent and mantissa into the places of a 16-bit float, which is then the code's number times 2**-14, "
+    "subnormal ones included; the scale of its block multiplies it, exactly. (formats.small_floats has the codes, the global scales come last, in fp32.)"),
 )
 AS_THEY_LIE = "Nothing is unpacked: the tensor cores read codes out of shared memory and scales out of tensor memory as they lie. The fragments of a product show both, as numbers."
 
