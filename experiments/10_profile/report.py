@@ -15,8 +15,8 @@ import beside  # noqa: E402
 
 SAMPLE = "h200_ampere.json"  # a profile measured on an H200, kept
 TIMES, VIEWS_TABLE = "times", "views"
-ORDER = ("launch", "setup", "copy", "multiply", "wait_copies", "wait_room", "wait_barrier", "wait_block", "wait_kernel", "reduce_block", "reduce_grid", "write", "recorder", "unrecorded", "tail")
-TITLES = {"wait_copies": "wait: copies", "wait_room": "wait: room", "wait_barrier": "wait: barrier", "wait_block": "wait: block", "wait_kernel": "wait: kernel before", "reduce_block": "add up in block",
+ORDER = ("launch", "setup", "copy", "multiply", "wait_copies", "wait_room", "wait_barrier", "wait_block", "wait_kernel", "wait_role", "reduce_block", "reduce_grid", "write", "recorder", "unrecorded", "tail")
+TITLES = {"wait_copies": "wait: copies", "wait_room": "wait: room", "wait_barrier": "wait: barrier", "wait_block": "wait: block", "wait_kernel": "wait: kernel before", "wait_role": "wait: role", "reduce_block": "add up in block",
           "reduce_grid": "between blocks", "setup": "set up"}  # fmt: skip
 VIEWS = (  # picture, what people ask for, what is shown, section, figures of it: first, behind the last
     ("summary", "Profiling summary: throughput, bottleneck, recommendations", "time beside cuBLAS and the model, what is used of measured ceilings, findings with the rule behind each", "summary", 0, 3),

@@ -34,26 +34,33 @@ CELLS = {  # name: kernel, m, n, k
     "wgmma, m=64": ("wgmma", 64, 8192, 8192),
     "wgmma": ("wgmma", 256, 8192, 8192),
     "wgmma, m=1024": ("wgmma", 1024, 8192, 8192),
+    "block_scaled": ("block_scaled", 4096, 4096, 4096),
 }
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 def candidate_of(name, device):
     from numba_marlin import heuristics
+    from numba_marlin.heuristics import block_scaled
 
     kernel, m, n, k = CELLS[name]
+    if kernel in block_scaled.KERNELS:
+        config = block_scaled.configuration(kernel, m, n, device.sms)
+        problem = block_scaled.BlockProblem.of(config, m, n, k)
+        return problem, block_scaled.candidate(problem, device, kernel, config)
     problem = heuristics.Problem(m, n, k, GROUP_SIZE)
     return problem, heuristics.candidate(problem, device, kernel)
 
 
 def build(name):
     """In a process of its own, into the disk cache."""
-    from numba_marlin import compiler, driver, heuristics
+    from numba_marlin import compiler, driver
+    from numba_marlin.inspect.on_machine import definition_of
 
     warnings.filterwarnings("ignore", message=".*Could not find source for function.*")  # lambdas of the kernels
     device = driver.describe(0)
     _, candidate = candidate_of(name, device)
-    compiler.build(heuristics.find_kernel(candidate.kernel), candidate.config, target=device.target, line_info=True)
+    compiler.build(definition_of(candidate.kernel), candidate.config, target=device.target, line_info=True)
 
 
 def row_of(observation, environment):

@@ -17,9 +17,11 @@ from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.measure import checked, least_launches
 from numba_marlin.bench.timing import GraphTimer, interleave, torch_on_gpu
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.heuristics import Candidate, Problem, find_kernel
-from numba_marlin.inspect import recorder, records, totals
+from numba_marlin.heuristics import Candidate, Problem
+from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.inspect import block_on_gpu, recorder, records, totals
 from numba_marlin.inspect.device_state import Monitor
+from numba_marlin.inspect.on_machine import definition_of
 
 CAPACITY = 4088  # sections a warp: slots of 32 KiB
 LAUNCHES, READ = 8, 64  # launches of a replay, its last, of which events and totals are kept
@@ -36,7 +38,7 @@ class Observation:
     recordings: of launches that followed each other. light, detailed: the builds that gave the one and the other; both_us: of the light builds in which all warps record, and
     some; ends_us: of one that records ends alone."""
 
-    problem: Problem
+    problem: Problem | BlockProblem
     candidate: Candidate
     compiled: object
     light: recorder.Instrumented
@@ -92,26 +94,20 @@ class ReadTimer:
         return us
 
 
-def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capacity: int = CAPACITY, ends: bool = False) -> Observation:
+def observe(problem: Problem | BlockProblem, candidate: Candidate, rounds: int = ROUNDS, capacity: int = CAPACITY, ends: bool = False) -> Observation:
     """ends: also time a build that records its warps' ends alone. CapabilityMissing without torch or a GPU; WrongResult if the kernel, plain or instrumented, multiplies wrongly."""
     torch = torch_on_gpu()
     torch.manual_seed(0)
-    definition, config = find_kernel(candidate.kernel), candidate.config
+    definition, config, both = definition_of(candidate.kernel), candidate.config, isinstance(problem, BlockProblem)
     ordinal = torch.cuda.current_device()
-    compiled = compiler.build(definition, config, target=driver.describe(ordinal).target, line_info=True)
+    compiled = compiler.build(definition, config, target=definition.min_arch if both else driver.describe(ordinal).target, line_info=True)
     blocks = math.prod(candidate.grid)
     builds = {"light": totals.instrument(compiled), "some": totals.instrument(compiled, every=EVERY), "detailed": recorder.instrument(compiled, capacity)}
     if ends:
         builds["ends"] = totals.instrument(compiled, ends_only=True)
     counts = {"light": READ, "ends": READ, "some": READ, "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
     buffers = {name: Buffers(torch, build, blocks, counts[name]) for name, build in builds.items()}
-    weights = operands.random_weights(problem)
-    batch = operands.random_batch(weights, problem.m)
-    entrants = {name: contenders.kernel(problem, candidate, weights, batch, compiled=compiled, overlap=name == "plain") for name in ("plain", "alone")}
-    entrants |= {name: contenders.kernel(problem, candidate, weights, batch, compiled=build.compiled, more=buffers[name].arguments, overlap=False) for name, build in builds.items()}
-    for each in entrants.values():
-        checked(each, batch)
-    entrants["cublas"] = contenders.cublas(weights, batch)
+    entrants = (_of_both if both else _of_weights)(problem, candidate, compiled, builds, buffers)
     clocks = ClockWatch()
     clocks.settle()
     timers: dict = {name: GraphTimer(each.launch, least=max(8, least_launches(each))) for name, each in entrants.items()}
@@ -129,6 +125,27 @@ def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capaci
         problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["alone"], us["light"], us["detailed"], us.get("ends"), (us["all"], us["some"]), us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
         clocks.summary(), resident, state,
     )
+
+
+def _of_weights(problem: Problem, candidate: Candidate, compiled, builds: dict, buffers: dict) -> dict:
+    """Contenders by name, all but cuBLAS checked."""
+    weights = operands.random_weights(problem)
+    batch = operands.random_batch(weights, problem.m)
+    entrants = {name: contenders.kernel(problem, candidate, weights, batch, compiled=compiled, overlap=name == "plain") for name in ("plain", "alone")}
+    entrants |= {name: contenders.kernel(problem, candidate, weights, batch, compiled=build.compiled, more=buffers[name].arguments, overlap=False) for name, build in builds.items()}
+    for each in entrants.values():
+        checked(each, batch)
+    return entrants | {"cublas": contenders.cublas(weights, batch)}
+
+
+def _of_both(problem: BlockProblem, candidate: Candidate, compiled, builds: dict, buffers: dict) -> dict:
+    """The same of two block-scaled operands, whose kernels never begin beside the launch before."""
+    made = block_on_gpu.Operands(problem)
+    entrants = {name: block_on_gpu.contender(candidate, made, compiled) for name in ("plain", "alone")}
+    entrants |= {name: block_on_gpu.contender(candidate, made, build.compiled, buffers[name].arguments) for name, build in builds.items()}
+    for each in entrants.values():
+        block_on_gpu.check(each, made)
+    return entrants | {"cublas": block_on_gpu.cublas(made)}
 
 
 def watched(work, uuid: str | None, seconds: float = WATCHED, samples: int = 8) -> dict:

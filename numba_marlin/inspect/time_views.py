@@ -64,8 +64,8 @@ def timeline(data: dict) -> Section:
         mine = data["sections"].get(name, {})
         rows.append((Cell(name_of(name), name_of(name)), f"{value:.2f}", f"{mine['instructions']:,}" if mine else "", f"{mine['flops']:,}" if mine.get("flops") else "", f"{mine['wavefronts']:,}" if mine.get("wavefronts") else "",
                      f"{mine['global_bytes']:,}" if mine.get("global_bytes") else ""))
-    table = Table(("section", "us", "warp instructions", "tensor operations", "shared wavefronts", "global bytes"), tuple(rows), title="Time beside work",
-                  note=f"us: {parts['source']}; the others: counted" + ("" if data["counts"]["factor"] == 1 else f", on 1/{data['counts']['factor']:g} of the problem, and scaled") + ".")
+    table = Table(("section", "us", "warp instr.", "tensor ops", "wavefronts", "global bytes"), tuple(rows), title="Time beside work",
+                  note=f"us: {parts['source']}; the others: counted (wavefronts: of shared memory)" + ("" if data["counts"]["factor"] == 1 else f", on 1/{data['counts']['factor']:g} of the problem, and scaled") + ".")
     found = [Bars(bars, "us", title="Where the time goes", source=parts["source"]), table]
     drawn = tuple(Lane(f"warp {lane['warp']}", tuple(Span(start, end, name_of(name), name_of(name)) for start, end, name in lane["spans"])) for lane in lanes["warps"] if lane["spans"])
     if drawn:
