@@ -48,7 +48,7 @@ def leavings(module: Module, kernel: Kernel) -> list[Instruction]:
     return found
 
 
-def interrupted(found: list[Reading]) -> dict[str, frozenset[str]]:
+def interruptions(found: list[Reading]) -> dict[str, frozenset[str]]:
     """Wait -> sections that it interrupts."""
     pairs = [each.enter for each in found if each.enter] + [each.leave for each in found if each.leave]
     return {wait: frozenset(section for other, section in pairs if other == wait) for wait, _ in pairs}
@@ -66,12 +66,13 @@ def readings(module: Module, kernel: Kernel, without: frozenset[str] = frozenset
     if not without <= WAITS:
         raise ValueError(f"without={sorted(without)}: only waits can be left out: {', '.join(sorted(WAITS))}")
     at = _anchors(module, kernel)
-    waits = {pc: wait for pc, wait in _waits(kernel, at).items() if wait not in without}
+    waits = _waits(kernel, at)
     outer = [None if section is None or BY_NAME[section].reason else section for section in at]
     interrupted = _interrupted(outer, waits)
-    ends = _ends(kernel, waits)
     for pc, wait in waits.items():
         outer[pc] = None if wait == WAIT else interrupted[pc]
+    waits = {pc: wait for pc, wait in waits.items() if wait not in without}
+    ends = _ends(kernel, waits)
     restarts = {pc for pc, (wait, _) in ends.items() if wait == WAIT}
     for pc in restarts:
         outer[pc] = outer[pc] or START

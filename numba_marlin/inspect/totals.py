@@ -23,7 +23,7 @@ import numpy as np
 from numba_marlin.compiler import CompiledKernel
 from numba_marlin.emulator import Machine
 from numba_marlin.emulator.program import Instruction
-from numba_marlin.inspect.coarse import WAITS, Reading, interrupted, leavings, readings
+from numba_marlin.inspect.coarse import WAITS, Reading, interruptions, leavings, readings
 from numba_marlin.inspect.recorder import Instrumented, block_number, edited, rebuilt
 from numba_marlin.inspect.records import LAUNCH, TAIL, Warps
 from numba_marlin.inspect.sections import NUMBER, SECTIONS, START
@@ -66,7 +66,7 @@ def builds(compiled: CompiledKernel, machine_code: bool = True) -> tuple[dict[st
     """({LIGHT: the build that tells everything apart; WORK, in a kernel that waits: one that tells no wait from the work that it interrupts; wait, of several: one that tells this one alone},
     {wait: sections that it interrupts})."""
     machine = Machine(compiled.ptx)
-    interrupts = interrupted(readings(machine.module, machine.kernel(compiled.entry)))
+    interrupts = interruptions(readings(machine.module, machine.kernel(compiled.entry)))
     without = {LIGHT: frozenset(), **({WORK: WAITS} if interrupts else {}), **({wait: WAITS - {wait} for wait in interrupts} if len(interrupts) > 1 else {})}
     with ThreadPoolExecutor() as pool:  # the assembler is a process of its own
         return dict(zip(without, pool.map(lambda each: instrument(compiled, machine_code, without=each), without.values()))), interrupts

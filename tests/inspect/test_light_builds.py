@@ -35,10 +35,20 @@ def test_a_build_without_waits_multiplies_bit_for_bit_and_counts_them_as_work(na
 
 
 @pytest.mark.parametrize("name", KERNELS)
+def test_a_wait_that_is_not_told_counts_as_the_work_that_it_interrupts(name):
+    """And as no other: what is divided later must be what the finer builds divide."""
+    interrupts = coarse.interruptions(coarse.readings(*kernel_of(name)))
+    parts, told = totals.shares([untold(name, coarse.WAITS).launch]), totals.shares([added_up(name).launch])
+    for section in set(told) - coarse.WAITS - {"launch", "tail"}:
+        waited = sum(told[wait] for wait in interrupts if section in interrupts[wait])
+        assert 0.9 * told[section] <= parts[section] <= 1.05 * (told[section] + waited)
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_each_wait_alone_is_read_where_it_is_read_among_all(name):
     module, kernel = kernel_of(name)
     everything = coarse.readings(module, kernel)
-    for wait in coarse.interrupted(everything):
+    for wait in coarse.interruptions(everything):
         alone = coarse.readings(module, kernel, coarse.WAITS - {wait})
         assert enters(alone) == [each for each in enters(everything) if each[1][0] == wait]
         assert [each.leave for each in alone if each.leave] == [each.leave for each in everything if each.leave and each.leave[0] == wait]
