@@ -197,16 +197,17 @@ def align(launches: list[np.ndarray]) -> list[Totals]:
     launches = _without_bygone(launches)
     everything = np.concatenate([each[each["used"][:, 0] != 0, 0] for each in launches])
     origin = int(everything["timer"].min())
-    lines = {}
-    for smid in np.unique(everything["smid"]).tolist():
+    smids = np.unique(everything["smid"])
+    lines = np.zeros(len(smids), [("base", np.int64), ("slope", float), ("x", float), ("y", float)])
+    for line, smid in zip(lines, smids):
         mine = everything[everything["smid"] == smid]
-        base = int(mine["clock"].min())
-        x, y = (mine["clock"] - np.uint64(base)).astype(np.float64), (mine["timer"] - np.uint64(origin)).astype(np.float64)
+        base = mine["clock"].min()
+        x, y = (mine["clock"] - base).astype(np.float64), (mine["timer"] - np.uint64(origin)).astype(np.float64)
         spread = ((x - x.mean()) ** 2).sum()
-        lines[smid] = (base, float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread else None, float(x.mean()), float(y.mean()))
-    known = [slope for _, slope, _, _ in lines.values() if slope]
-    usual = float(np.median(known)) if known else 1.0  # of a multiprocessor that had one block in all
-    return [_aligned(each.reshape(-1), each.shape[1], lines, usual) for each in launches]
+        line["base"], line["slope"], line["x"], line["y"] = base, ((x - x.mean()) * (y - y.mean())).sum() / spread if spread else 0, x.mean(), y.mean()
+    known = lines["slope"][lines["slope"] != 0]
+    lines["slope"][lines["slope"] == 0] = np.median(known) if len(known) else 1.0  # of a multiprocessor that had one block in all
+    return [_aligned(each.reshape(-1), each.shape[1], smids, lines) for each in launches]
 
 
 def _without_bygone(launches: list[np.ndarray]) -> list[np.ndarray]:
@@ -220,13 +221,12 @@ def _without_bygone(launches: list[np.ndarray]) -> list[np.ndarray]:
     return found
 
 
-def _aligned(slots: np.ndarray, warps: int, lines: dict, usual: float) -> Totals:
+def _aligned(slots: np.ndarray, warps: int, smids: np.ndarray, lines: np.ndarray) -> Totals:
     number = np.flatnonzero(slots["used"])
     slots = slots[number]
-    base, slope, x, y = (np.array([lines[smid][i] for smid in slots["smid"].tolist()], object) for i in range(4))
-    slope = np.array([usual if each is None else each for each in slope])
-    end = ((slots["clock"].astype(np.int64) - base.astype(np.int64)).astype(np.float64) - x.astype(float)) * slope + y.astype(float)
-    sections = slots["cycles"].view(np.int32) * slope[:, None]
+    line = lines[np.searchsorted(smids, slots["smid"])]
+    end = ((slots["clock"].astype(np.int64) - line["base"]).astype(np.float64) - line["x"]) * line["slope"] + line["y"]
+    sections = slots["cycles"].view(np.int32) * line["slope"][:, None]
     return Totals(slots["smid"].astype(np.int64), number // warps, slots["warp"].astype(np.int64), end - sections.sum(axis=1), end, slots["waits"] != 0, sections)
 
 
