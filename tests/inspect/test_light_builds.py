@@ -171,6 +171,6 @@ def measured(**us):
 
 def test_the_timeline_says_which_build_said_what():
     both, alone = measured(raw_us={"multiply": 8.75, "wait_copies": 2.5}), measured()
-    for said in ("+2.5%", "+2.0%", "wait for copies +10.0%", "wait at a barrier +3.0%", "11.25 us, +12.5%", "all at once, us", "8.75", "8.00"):
+    for said in ("+2.5%", "+2.0%", "wait for copies +10.0%", "wait at a barrier +3.0%", "11.25 us, +12.5%", "all at once, us", "8.75", "8.00", "-0.75", "-0.25"):
         assert said in " ".join(both.split())
     assert "all at once" not in alone and "11.25" not in alone and "+15.0%" in alone
