@@ -81,6 +81,6 @@ def timeline(data: dict) -> Section:
         found.append(Text("No warp was recorded.", "warning"))
     if raw:
         pairs = [(name, parts["us"].get(name, 0.0), raw.get(name, 0.0)) for name in dict.fromkeys((*parts["us"], *raw))]
-        found.append(Table(("section", "us", "all at once, us", "less"), tuple((Cell(name_of(name), name_of(name)), f"{us:.2f}", f"{seen:.2f}", f"{us - seen:+.2f}") for name, us, seen in pairs),
+        found.append(Table(("section", "us", "all at once, us", "difference"), tuple((Cell(name_of(name), name_of(name)), f"{us:.2f}", f"{seen:.2f}", f"{us - seen:+.2f}") for name, us, seen in pairs),
                            title="Beside what one build saw of everything at once", source=parts["source"]))
     return Section("timeline", "Execution timeline", tuple(notes), tuple(found))
