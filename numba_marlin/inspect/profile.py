@@ -73,14 +73,19 @@ def times(modelled: model.Modelled, candidate, observation) -> dict:
         return {"us": round(modelled.us, 3), "source": MODELLED, **found}
     return {
         "us": round(observation.us, 3), "source": MEASURED, "rounds": [round(each, 3) for each in observation.rounds], "alone_us": round(observation.alone_us, 3), "light_us": round(observation.light_us, 3),
+        "work_us": None if observation.work_us is None else round(observation.work_us, 3), "finer_us": {name: round(us, 3) for name, us in observation.finer_us.items()}, "raw_parts_us": round(observation.raw_timeline_us, 3),
         "detailed_us": round(observation.detailed_us, 3), "cublas_us": round(observation.cublas_us, 3), "parts_us": round(observation.timeline_us, 3), **found,
     }
 
 
 def parts(modelled: model.Modelled, observation) -> dict:
-    """Where the time of an average warp goes."""
-    found = modelled.parts if observation is None else observation.shares_us
-    return {"source": MODELLED if observation is None else MEASURED, "us": {name: round(value, 4) for name, value in found.items() if value > LEAST_US}}
+    """Where the time of an average warp goes; ``raw_us``: as one build saw it that tells everything apart, where that is not the same."""
+    def listed(found: dict[str, float]) -> dict[str, float]:
+        return {name: round(value, 4) for name, value in found.items() if value > LEAST_US}
+
+    if observation is None:
+        return {"source": MODELLED, "us": listed(modelled.parts)}
+    return {"source": MEASURED, "us": listed(observation.shares_us), **({"raw_us": listed(observation.raw_us)} if observation.raw_us != observation.shares_us else {})}
 
 
 def title_of(part: str) -> str:
