@@ -32,5 +32,9 @@ VIEWS = (
     ("buffers", "Buffers in shared memory", "where the stages lie and what is copied there", (), "pipeline", 0, 2, 3),
     ("order", "Activity over time", "the warps of a block in the order in which the machine ran them (`--perfetto` has every instruction)", (), "timeline", 0, 0, 1),
     ("overlap", "Timeline without and with the pipeline", "modelled, by rules that stand under it, from the fills that were recorded", (), "timeline", 0, 2, 5),
+    ("roles", "Warp specialisation: the roles of a block, side by side",
+     "scheduler, loads, expansion, mma and epilogue of the kernel of two NVFP4 operands, in the order in which the machine ran them", ("--kernel", "block_scaled"), "timeline", 0, 0, 1),
+    ("rings", "The pipelines between the roles", "who fills, waits for and gives back what, by the accesses to mbarriers that were recorded", ("--kernel", "tcgen05"), "pipeline", 0, 3, 4),
+    ("blockwise", "A block-scaled product", "one sum, block by block: codes times codes, times both scales", ("--kernel", "block_mma"), "fragments", 0, 8, 9),
     ("intensity", "Bytes and arithmetic intensity beside fp16 weights", "bytes that must move, what this run asked for, the device's ridge", (), "intensity", 0, 0, 3),
 )  # fmt: skip
