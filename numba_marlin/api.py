@@ -105,7 +105,7 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
     view = arrays.view("x", x)
-    if view.type_name not in HALF_TYPES or not (isinstance(view.dtype, str) or view.dtype.isnative):
+    if view.type_name not in HALF_TYPES:
         convert = "x.half()" if view.kind == "torch" else "x.astype(numpy.float16)"
         raise TypeError(f"x.dtype={view.dtype} must be float16 or bfloat16, in native byte order; convert with {convert}")
     if len(view.shape) != 2:

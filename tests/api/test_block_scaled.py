@@ -84,6 +84,7 @@ ONES = np.ones(32, np.float32)
     (A, B, {"out_format": "mxfp4", "activation": "gated_silu"}, ValueError, "n=32 must be a multiple of 64 for out_format='mxfp4' and a gate"),
     (A, B, {"out_global_scale": 2.0}, ValueError, "out_global_scale=2.0 must be 1"), (A, B, {"beta": 1.0}, ValueError, "needs c"), (A, B, {"c": np.ones((20, 32))}, ValueError, "leaves c out"),
     (A, B, {"beta": 1.0, "c": np.ones((20, 32))}, ValueError, r"c is float64\[20, 32\], must be float16"), (A, B, {"bias": ONES[:8]}, ValueError, r"bias is float32\[8\], must be float32\[32\]"),
+    (A, B, {"bias": ONES.astype(">f4")}, ValueError, r"bias is >f4\[32\], must be float32\[32\]"), (A, B, {"beta": 1.0, "c": np.ones((20, 32), ">f2")}, ValueError, r"c is >f2\[20, 32\], must be float16"),
     (A, B, {"beta": 1.0, "c": np.ones((20, 32), np.float32), "out_format": "float32"}, ValueError, "c must be None with out_format='float32'"),
     (A, B, {"backend": "gpu"}, ValueError, "backend='gpu' must be one of"), (A, B, {"config": SMALL, "backend": "emulator"}, ValueError, "must have result='float16', source=False"),
     (A, B, {"alpha": 1e39, "backend": "emulator"}, ValueError, "must be finite in float32"), (A, B, {"out_format": "nvfp4", "out_global_scale": 1e-45, "backend": "emulator"}, ValueError, "its inverse finite"),
