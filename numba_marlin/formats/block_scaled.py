@@ -12,8 +12,8 @@ data: uint8 [rows, columns * bits / 8], C-contiguous; of two 4-bit codes in a by
 ``scale_order``: "plain" [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them (``layout.block_scales``). Blocks lie along the columns:
 both operands of a product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear has its weight.
 
-data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device: nothing here reads them. TypeError or ValueError
-naming value and rule when made. Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
+data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device: making one reads neither, and codes may be NaN or infinity where the format has
+them. The methods that read them want them on the host. TypeError or ValueError naming value and rule when made. Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numba_marlin.formats.block_weight import BlockWeight
+from numba_marlin.formats.floats import as_numpy, number
 from numba_marlin.formats.small_floats import BITS
 from numba_marlin.layout import block_scales
 
@@ -65,7 +66,7 @@ BLOCK_FORMATS = {
 
 
 def find_block_format(name: str) -> BlockFormat:
-    if name not in BLOCK_FORMATS:
+    if not isinstance(name, str) or name not in BLOCK_FORMATS:
         raise ValueError(f"format={name!r} must be one of {', '.join(BLOCK_FORMATS)}")
     return BLOCK_FORMATS[name]
 
@@ -78,6 +79,12 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
 def unpack_codes(data: np.ndarray, bits: int) -> np.ndarray:
     """The inverse of ``pack_codes``."""
     return data if bits == 8 else np.stack([data & np.uint8(15), data >> np.uint8(4)], axis=2).reshape(data.shape[0], -1)
+
+
+def _sizes(shape: object) -> tuple[int, int]:
+    if not isinstance(shape, (tuple, list)) or len(shape) != 2 or not all(isinstance(size, (int, np.integer)) for size in shape):
+        raise TypeError(f"shape={shape!r} must be (rows, columns), two integers")
+    return int(shape[0]), int(shape[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +100,7 @@ class BlockScaled:
 
     def __post_init__(self) -> None:
         form = find_block_format(self.format)
-        rows, columns = (int(size) for size in self.shape)
+        rows, columns = _sizes(self.shape)
         if rows < 1 or columns < 1 or columns % form.block:
             raise ValueError(f"shape={self.shape} must be (rows, columns), at least 1 and a multiple of {form.block}, the block of {self.format}")
         object.__setattr__(self, "shape", (rows, columns))
@@ -106,9 +113,12 @@ class BlockScaled:
                 raise ValueError(f"{name}.shape={tuple(array.shape)} must be {shape}: {self.format} {rows} x {columns}, scale_order {self.scale_order!r}")
             if isinstance(array, np.ndarray) and array.dtype != np.uint8:
                 raise TypeError(f"{name}.dtype={array.dtype} must be uint8; codes of another type are viewed as such with .view(numpy.uint8)")
-        scale = self.global_scale
-        if not (np.isfinite(scale) and scale > 0 and float(np.float32(scale)) == float(scale)):
+        scale = number("global_scale", self.global_scale)
+        with np.errstate(over="ignore"):
+            single = float(np.float32(scale))
+        if not (0 < scale < np.inf and single == scale):
             raise ValueError(f"global_scale={scale!r} must be a finite number of float32 above 0")
+        object.__setattr__(self, "global_scale", scale)
         if scale != 1 and not form.has_global_scale:
             raise ValueError(f"global_scale={scale!r} must be 1: {self.format} has none")
 
@@ -118,19 +128,27 @@ class BlockScaled:
 
     def codes(self) -> np.ndarray:
         """uint8 [rows, columns], a code each."""
-        return unpack_codes(self.data, self.form.bits)
+        return unpack_codes(self._on_host("data"), self.form.bits)
 
     def plain_scales(self) -> np.ndarray:
         """uint8 [rows, columns / block]"""
-        rows, columns = self.shape
-        return self.scales if self.scale_order == "plain" else block_scales.from_tiles(self.scales, rows, columns // self.form.block)
+        (rows, columns), scales = self.shape, self._on_host("scales")
+        return scales if self.scale_order == "plain" else block_scales.from_tiles(scales, rows, columns // self.form.block)
 
     def with_scales(self, order: str) -> BlockScaled:
         """The same matrix with its scales in ``order``."""
         self.form.scales_shape(*self.shape, order)
         if order == self.scale_order:
             return self
-        return replace(self, scales=block_scales.to_tiles(self.scales) if order == "128x4" else self.plain_scales(), scale_order=order)
+        return replace(self, scales=block_scales.to_tiles(self.plain_scales()) if order == "128x4" else self.plain_scales(), scale_order=order)
+
+    def _on_host(self, name: str) -> np.ndarray:
+        """data or scales, to be read here."""
+        array = getattr(self, name)
+        host = as_numpy(name, array)
+        if host.dtype != np.uint8:
+            raise TypeError(f"{name} is a {type(array).__name__} of {array.dtype}, must be uint8 on the host to be read: bring it there first, as uint8")
+        return host
 
 
 def from_weight(weight: BlockWeight) -> BlockScaled:

@@ -7,6 +7,8 @@ ml_dtypes goes from float64 to bfloat16 through float32, so that 1 + 2**-8 + 2**
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
 
 HALF_TYPES = ("float16", "bfloat16")
@@ -21,6 +23,23 @@ def float_type(dtype: object) -> np.dtype:
             raise ImportError("bfloat16 arrays on the host need ml_dtypes: pip install ml_dtypes") from error
         return np.dtype(bfloat16)
     return np.dtype(dtype).newbyteorder("=")
+
+
+def number(name: str, value: object) -> float:
+    """A real number of Python's or of an array library's, 0-dimensional arrays included. TypeError, naming it, for anything else."""
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(plain, numbers.Real):
+        kind = f"{value!r}" if isinstance(value, (str, complex, type(None))) else f"a {type(value).__name__}"
+        raise TypeError(f"{name} is {kind}, must be a number")
+    return float(plain)
+
+
+def as_numpy(name: str, array: object) -> np.ndarray:
+    """``numpy.asarray`` of it; TypeError with what to do if NumPy cannot read it, as torch's bfloat16 or an array on a GPU."""
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} is a {type(array).__name__} that NumPy cannot read ({error}): bring it to the host, in a type that NumPy has, first") from error
 
 
 def largest(dtype: object) -> float:
