@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
+from numba_marlin import devices, driver
 from numba_marlin.block_reference import block_scaled_bounds, interleave_gated
 from numba_marlin.heuristics.block_scaled import TILES, choose
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
@@ -87,11 +88,67 @@ ONES = np.ones(32, np.float32)
     (A, B, {"bias": ONES.astype(">f4")}, ValueError, r"bias is >f4\[32\], must be float32\[32\]"), (A, B, {"beta": 1.0, "c": np.ones((20, 32), ">f2")}, ValueError, r"c is >f2\[20, 32\], must be float16"),
     (A, B, {"beta": 1.0, "c": np.ones((20, 32), np.float32), "out_format": "float32"}, ValueError, "c must be None with out_format='float32'"),
     (A, B, {"backend": "gpu"}, ValueError, "backend='gpu' must be one of"), (A, B, {"config": SMALL, "backend": "emulator"}, ValueError, "must have result='float16', source=False"),
-    (A, B, {"alpha": 1e39, "backend": "emulator"}, ValueError, "must be finite in float32"), (A, B, {"out_format": "nvfp4", "out_global_scale": 1e-45, "backend": "emulator"}, ValueError, "its inverse finite"),
+    (A, B, {"alpha": 1e39}, ValueError, "must be finite in float32"), (A, B, {"out_format": "nvfp4", "out_global_scale": 1e-45}, ValueError, "its inverse finite"),
+    (A, B, {"alpha": np.nan}, ValueError, "alpha=nan, beta=0.0: .* must be finite"), (A, B, {"alpha": "2"}, TypeError, "alpha is '2', must be a number"), (A, B, {"alpha": 1j}, TypeError, "alpha is 1j"),
+    (A, B, {"beta": np.ones(3), "c": np.ones((20, 32), np.float16)}, TypeError, "beta is a ndarray, must be a number"), (A, B, {"out_format": "nvfp4", "out_global_scale": None}, TypeError, "out_global_scale is None"),
+    (A, B, {"out_rounding": "up"}, ValueError, "out_rounding='up' must be one of floor, ceil"), (A, B, {"activation": ["relu"]}, ValueError, r"activation=\['relu'\] must be one of"),
+    (A, B, {"config": "big"}, TypeError, "config is a str, must be a BlockScaledConfig"), (A, B, {"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of"),
+    (A, B, {"beta": 1.0, "c": np.ones((20, 32), np.float16), "activation": "gated_silu"}, ValueError, "c must be None with activation='gated_silu'"),
 ))
 def test_what_does_not_fit_is_refused(a, b, options, error, message):
-    with pytest.raises(error, match=message):
-        nm.block_scaled_matmul(a, b, **options)
+    for backend in {"reference", "emulator"} if "backend" not in options else {options["backend"]}:
+        with pytest.raises(error, match=message):
+            nm.block_scaled_matmul(a, b, **{**options, "backend": backend})
+
+
+def test_numbers_of_array_libraries_are_numbers():
+    assert np.array_equal(*(nm.block_scaled_matmul(A, B, alpha=alpha, backend="reference") for alpha in (np.array(0.5), np.float16(0.5))))
+
+
+def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
+    """Sums that overflow and a scale that is NaN; a matrix that holds NaN can be looked at."""
+    a, b = (nm.BlockScaled("nvfp4", (rows, 64), np.zeros((rows, 32), np.uint8), np.full((rows, 4), 0x7E, np.uint8)) for rows in (3, 32))
+    a.data[:2], b.data[0], b.data[17] = 0x77, 0x77, 0xFF  # 6, 6 and -6, times 448
+    a.scales[1, 2] = 0x7F
+    for config in (FLOATS, BLOCKS):
+        options = {"alpha": 3e38 / 2.0**28, "out_format": config.result}
+        y = nm.block_scaled_matmul(a, b, **options, backend="emulator", config=config)
+        expected = nm.block_scaled_matmul(a, b, **options, backend="reference")
+        if config is BLOCKS:
+            assert np.array_equal(y.data, expected.data) and np.array_equal(y.scales, expected.scales)
+            y = nm.dequantize(y)
+            assert y[0, [0, 17]].tolist() == [6 * 448, -6 * 448]
+        else:
+            assert np.array_equal(y, expected, equal_nan=True) and y[0, [0, 17]].tolist() == [np.inf, -np.inf]
+        assert np.isnan(y[1]).all() and not y[2].any()
+
+
+def test_the_rounding_of_powers_makes_no_other_kernel_of_what_has_none():
+    y = nm.block_scaled_matmul(A, B, out_format="float32", out_rounding="ceil", backend="emulator", config=FLOATS)
+    assert np.array_equal(y, nm.block_scaled_matmul(A, B, out_format="float32", backend="emulator", config=FLOATS))
+
+
+@pytest.mark.parametrize("name", ("B200", "RTX 4090"))
+def test_a_gpu_that_the_kernel_does_not_know_is_a_missing_capability(name, monkeypatch):
+    device = devices.device(name)
+    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", (device,)))
+    monkeypatch.setattr(driver, "describe", lambda ordinal: device)
+    y = nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS)
+    assert np.array_equal(y, nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS, backend="emulator"))
+    with pytest.raises(nm.CapabilityMissing, match=f"backend='cuda': .*{name}.* the kernel needs sm_90a"):
+        nm.block_scaled_matmul(A, B, backend="cuda")
+
+
+def test_arrays_of_torch_on_the_host():
+    torch = pytest.importorskip("torch")
+    a, b = (replace(each, data=torch.tensor(each.data), scales=torch.tensor(each.scales)) for each in (A, B))
+    c, bias = torch.ones((20, 32), dtype=torch.bfloat16, requires_grad=True), torch.ones(32, requires_grad=True)
+    y = nm.block_scaled_matmul(a, b, c=c, beta=2.0, bias=bias, out_format="bfloat16", backend="reference")
+    expected, _ = block_scaled_bounds(A, B, c=np.ones((20, 32)), beta=2.0, bias=ONES)
+    assert np.abs(y.astype(np.float64) - expected).max() < 0.02
+    assert np.array_equal(a.with_scales("128x4").scales, A.with_scales("128x4").scales)
+    q = nm.quantize_blocks(torch.ones((2, 32), dtype=torch.bfloat16, requires_grad=True))
+    assert np.array_equal(q.data, nm.quantize_blocks(np.ones((2, 32), np.float32)).data)
 
 
 @pytest.mark.thorough
