@@ -78,6 +78,8 @@ def pack(q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: 
     layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None: the one that fits. dtype: of the activations that a BlockWeight is
     to multiply, "float16" (None) or "bfloat16"; a QuantizedWeight multiplies both.
     """
+    if isinstance(q, BlockScaled):
+        raise TypeError("q is a BlockScaled, an operand of block_scaled_matmul; as a weight W = B^T for matmul: numba_marlin.formats.block_scaled.to_weight(q)")
     layout = ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
     form, options = find_format(layout), {}
     if layout == "marlin-fp4":

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numba_marlin.formats.block_weight import BlockWeight
-from numba_marlin.formats.floats import as_numpy, number
+from numba_marlin.formats.floats import as_numpy, is_single, number, two_sizes
 from numba_marlin.formats.small_floats import BITS
 from numba_marlin.layout import block_scales
 
@@ -81,12 +81,6 @@ def unpack_codes(data: np.ndarray, bits: int) -> np.ndarray:
     return data if bits == 8 else np.stack([data & np.uint8(15), data >> np.uint8(4)], axis=2).reshape(data.shape[0], -1)
 
 
-def _sizes(shape: object) -> tuple[int, int]:
-    if not isinstance(shape, (tuple, list)) or len(shape) != 2 or not all(isinstance(size, (int, np.integer)) for size in shape):
-        raise TypeError(f"shape={shape!r} must be (rows, columns), two integers")
-    return int(shape[0]), int(shape[1])
-
-
 @dataclass(frozen=True, eq=False)
 class BlockScaled:
     """See the module's docstring."""
@@ -100,7 +94,7 @@ class BlockScaled:
 
     def __post_init__(self) -> None:
         form = find_block_format(self.format)
-        rows, columns = _sizes(self.shape)
+        rows, columns = two_sizes("shape", self.shape, "(rows, columns)")
         if rows < 1 or columns < 1 or columns % form.block:
             raise ValueError(f"shape={self.shape} must be (rows, columns), at least 1 and a multiple of {form.block}, the block of {self.format}")
         object.__setattr__(self, "shape", (rows, columns))
@@ -114,9 +108,7 @@ class BlockScaled:
             if isinstance(array, np.ndarray) and array.dtype != np.uint8:
                 raise TypeError(f"{name}.dtype={array.dtype} must be uint8; codes of another type are viewed as such with .view(numpy.uint8)")
         scale = number("global_scale", self.global_scale)
-        with np.errstate(over="ignore"):
-            single = float(np.float32(scale))
-        if not (0 < scale < np.inf and single == scale):
+        if not (scale > 0 and is_single(scale)):
             raise ValueError(f"global_scale={scale!r} must be a finite number of float32 above 0")
         object.__setattr__(self, "global_scale", scale)
         if scale != 1 and not form.has_global_scale:

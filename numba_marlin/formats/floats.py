@@ -34,6 +34,19 @@ def number(name: str, value: object) -> float:
     return float(plain)
 
 
+def is_single(value: float) -> bool:
+    """Whether a number is finite and one of float32's."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(value)) and float(np.float32(value)) == value
+
+
+def two_sizes(name: str, sizes: object, what: str) -> tuple[int, int]:
+    """Two Python integers; TypeError for anything else."""
+    if not isinstance(sizes, (tuple, list)) or len(sizes) != 2 or not all(isinstance(size, numbers.Integral) for size in sizes):
+        raise TypeError(f"{name}={sizes!r} must be {what}, two integers")
+    return int(sizes[0]), int(sizes[1])
+
+
 def as_numpy(name: str, array: object) -> np.ndarray:
     """``numpy.asarray`` of it; TypeError with what to do if NumPy cannot read it, as torch's bfloat16 or an array on a GPU."""
     try:
