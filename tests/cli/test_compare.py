@@ -59,4 +59,15 @@ def test_files_that_hold_no_rows_are_refused(capsys, files, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     code, _, err = run(capsys, files[0], empty)
-    assert code == 2 and "no cell in common" in err
+    assert code == 2 and f"{empty} holds no measurement" in err
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"[" * 100_000, "maximum recursion depth"), (b'{"a":' * 100_000 + b"\n", "maximum recursion depth"), (b"\x93NUMPY", "must be a text file of JSON"), (b"hello", "holds no measurement"),
+    (json.dumps({**row(m=1), "clocks": "high"}).encode(), "clocks='high' must be an object"),
+])
+def test_files_of_another_kind_are_refused(capsys, files, tmp_path, content, message):
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(content)
+    code, _, err = run(capsys, files[0], other)
+    assert code == 2 and message in err and str(other) in err and len(err.splitlines()) == 1
