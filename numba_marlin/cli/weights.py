@@ -32,7 +32,7 @@ def load(path: str, tensor: str | None = None, transpose: bool = False) -> Weigh
     if file.suffix == ".npy":
         if tensor is not None:
             raise ValueError(f"--tensor {tensor} is for .safetensors files; {path} holds one array")
-        values, source = _load_npy(file), str(path)
+        values, source = load_array(file, "--input"), str(path)
     else:
         values, source = _load_safetensors(file, tensor)
     if values.ndim != 2:
@@ -42,13 +42,16 @@ def load(path: str, tensor: str | None = None, transpose: bool = False) -> Weigh
     return Weight(values.T if transpose else values, f"{source}, transposed" if transpose else source)
 
 
-def _load_npy(file: Path) -> np.ndarray:
+def load_array(file: Path, option: str) -> np.ndarray:
+    """The array of a .npy file, mapped; ValueError names ``option`` and the file."""
+    if not file.is_file():
+        raise ValueError(f"{option} {file}: {'is not a regular file' if file.exists() else 'no such file'}")
     try:
         # Mapped, a header that promises more than the file holds is an error and not an allocation.
-        return np.load(file, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(file, mode="r")
     except Exception as error:  # a hostile header makes NumPy raise almost anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"--input {file}: not a .npy array of numbers ({reason})") from error
+        raise ValueError(f"{option} {file}: not a .npy array of numbers ({reason})") from error
 
 
 def _load_safetensors(file: Path, tensor: str | None) -> tuple[np.ndarray, str]:
