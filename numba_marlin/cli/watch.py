@@ -42,6 +42,8 @@ def _execute(args, report) -> bool:
 
     if not SLOWEST <= args.hz <= FASTEST:
         raise ValueError(f"--hz {args.hz:g} must be from {SLOWEST:g} to {FASTEST:g}")
+    if args.seconds is not None and not args.seconds >= 0:
+        raise ValueError(f"--seconds {args.seconds:g} must not be negative")
     sizes = (args.m, args.n, args.k)
     if any(size is not None for size in sizes) and None in sizes:
         raise ValueError("--m, --n and --k go together: the product to run meanwhile")
@@ -53,34 +55,41 @@ def _execute(args, report) -> bool:
     states: list = []
     try:
         with work, screen(report) as show:
-            _look(monitor, work, 1 / args.hz, seconds, states, show)
+            taken = _look(monitor, work, 1 / args.hz, seconds, states, show, keep_all=report.as_json or args.out is not None)
     finally:
         monitor.close()
+    if not states:  # interrupted before there was anything to say
+        raise KeyboardInterrupt
     kernels = work.kernels()
     report.data = {
         "device": monitor.name, "samples": [state.to_dict() for state in states], "missing": monitor.missing, "kernels": [list(each) for each in kernels],
         **({"command": args.command, "returncode": work.returncode} if args.command else {}),
     }  # fmt: skip
-    report.row("watched", f"{monitor.name}: {len(states)} samples in {states[-1].seconds:.1f} s" + ("" if work.returncode in (None, 0) else f"; the command ended with {work.returncode}"))
+    report.row("watched", f"{monitor.name}: {taken} samples in {states[-1].seconds:.1f} s" + ("" if work.returncode in (None, 0) else f"; the command ended with {work.returncode}"))
     for name, how, launches in kernels:
         report.row("kernel", f"{name}: {how}" + (f", {launches} launches" if launches else ""))
     return work.returncode in (None, 0)
 
 
-def _look(monitor, work, period: float, seconds: float | None, states: list, show) -> None:
+def _look(monitor, work, period: float, seconds: float | None, states: list, show, keep_all: bool) -> int:
+    """-> samples taken, of which ``states`` has the last KEPT, or all."""
     from numba_marlin.inspect import device_page
 
+    taken = 0
     start = due = monitor.start = time.monotonic()  # what works beside it may have taken a while to begin
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             states.append(monitor.sample())
-            del states[:-KEPT]
-            show(device_page.page(monitor.name, states, monitor.missing, work.kernels(), work.note()), states[-1])
+            taken += 1
+            if not keep_all:
+                del states[:-KEPT]
+            show(device_page.page(monitor.name, states[-KEPT:], monitor.missing, work.kernels(), work.note()), states[-1])
             due += period
             ended = work.ended()
             if ended or (seconds is not None and due - start > seconds):
-                return
+                break
             time.sleep(max(0.0, due - time.monotonic()))
+    return taken
 
 
 @contextlib.contextmanager
