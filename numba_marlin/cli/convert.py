@@ -41,7 +41,7 @@ def _execute(args, report) -> bool:
     start = time.perf_counter()
     with progress_bar("converting") as progress:
         target = convert(
-            args.source, args.target, args.to, source_format=args.source_format, allow_loss=args.allow_loss, shard_bytes=int(args.shard_bytes), progress=progress,
+            args.source, args.target, args.to, source_format=args.source_format, allow_loss=args.allow_loss, shard_bytes=int(min(args.shard_bytes, 2.0**62)), progress=progress,
         )
     seconds = time.perf_counter() - start
     before, after = (load_checkpoint(path) for path in (args.source, target))
