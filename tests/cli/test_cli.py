@@ -193,6 +193,29 @@ def test_a_reader_that_stops_is_no_error():
         assert done.stderr == "" and done.stdout.strip() in ("0", "141")  # 0: everything fitted into the pipe first
 
 
+def test_a_full_disk_is_told_once():
+    command = f"{sys.executable} -m numba_marlin bench --shapes list --json > /dev/full; echo $?"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.strip() == "2" and done.stderr == "numba-marlin bench: error: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ("stdout", "stderr"))
+def test_closed_streams_are_no_error(capsys, monkeypatch, closed):
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, closed, None)
+        assert cli.main(["run", "--backend", "reference", "--n", "64", "--k", "128", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out == "") == (closed == "stdout") and (closed == "stdout" or json.loads(captured.out)["ok"])
+
+
+def test_an_interruption_while_starting_is_told_as_any_other(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "parser", interrupted)
+    assert run(capsys, "info") == (130, "", "\nnumba-marlin: interrupted\n")
+
+
 def test_without_arguments_the_help_is_printed(capsys):
     code, out, err = run(capsys)
     assert code == 2 and out == "" and "examples:" in err and "VERB" in err
