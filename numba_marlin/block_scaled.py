@@ -22,6 +22,7 @@ from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled
 from numba_marlin.formats.floats import float_type, number, round_to
 from numba_marlin.heuristics.block_scaled import choose
+from numba_marlin.heuristics.problem import LARGEST_DIMENSION
 from numba_marlin.interop import arrays
 from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
@@ -48,10 +49,10 @@ def block_scaled_matmul(
 
     Arrays are NumPy's, or all on one device, with scales in 128x4 order there. backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
     """
+    m, n, k = _check_operands(a, b)
     (a, views), (b, more) = _readable("a", a), _readable("b", b)
     views |= more
     _check_views(views)
-    m, n, k = _check_shapes(a, b)
     gated = activation == "gated_silu"
     alpha, beta, out_global_scale = (number(*each) for each in (("alpha", alpha), ("beta", beta), ("out_global_scale", out_global_scale)))
     _check_epilogue(activation, out_format, n, out_global_scale, out_rounding)
@@ -78,12 +79,25 @@ def block_scaled_matmul(
 # ---- checks
 
 
-def _readable(name: str, operand) -> tuple[BlockScaled, dict[str, arrays.ArrayView]]:
+def _check_operands(a, b) -> tuple[int, int, int]:
+    """-> m, n, k"""
+    for name, operand in (("a", a), ("b", b)):
+        if not isinstance(operand, BlockScaled):
+            raise TypeError(f"{name} is a {type(operand).__name__}, must be a BlockScaled: nm.quantize_blocks makes one")
+        if operand.format != "nvfp4":
+            raise ValueError(f"{name}.format={operand.format!r} must be 'nvfp4': this kernel multiplies no other")
+    (m, k), (n, other) = a.shape, b.shape
+    if k != other:
+        raise ValueError(f"a.shape={a.shape} and b.shape={b.shape} must have the same k as columns")
+    if k % 32 or n % 8:
+        raise ValueError(f"k={k} must be a multiple of 32 and n={n} of 8")
+    if max(m, n, k) > LARGEST_DIMENSION:
+        raise ValueError(f"m={m}, n={n} and k={k} must fit in 32 bits")
+    return m, n, k
+
+
+def _readable(name: str, operand: BlockScaled) -> tuple[BlockScaled, dict[str, arrays.ArrayView]]:
     """The operand, and its arrays, as a kernel can read them: on a device as they are, on the host NumPy's, with scales in 128x4 order."""
-    if not isinstance(operand, BlockScaled):
-        raise TypeError(f"{name} is a {type(operand).__name__}, must be a BlockScaled: nm.quantize_blocks makes one")
-    if operand.format != "nvfp4":
-        raise ValueError(f"{name}.format={operand.format!r} must be 'nvfp4': this kernel multiplies no other")
     data, scales = (arrays.view(f"{name}.{part}", getattr(operand, part)) for part in ("data", "scales"))
     if data.on_host and scales.on_host:
         operand = replace(operand, data=arrays.to_host(data), scales=arrays.to_host(scales)).with_scales("128x4")
@@ -107,15 +121,6 @@ def _same_place(name: str, view: arrays.ArrayView, a: arrays.ArrayView) -> None:
 
 def _place_name(view: arrays.ArrayView) -> str:
     return "the host" if view.on_host else f"cuda:{view.device}"
-
-
-def _check_shapes(a: BlockScaled, b: BlockScaled) -> tuple[int, int, int]:
-    (m, k), (n, other) = a.shape, b.shape
-    if k != other:
-        raise ValueError(f"a.shape={a.shape} and b.shape={b.shape} must have the same k as columns")
-    if k % 32 or n % 8:
-        raise ValueError(f"k={k} must be a multiple of 32 and n={n} of 8")
-    return m, n, k
 
 
 def _check_epilogue(activation, out_format: str, n: int, out_global_scale: float, out_rounding: str) -> None:

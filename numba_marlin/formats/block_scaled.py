@@ -146,6 +146,8 @@ class BlockScaled:
 def from_weight(weight: BlockWeight) -> BlockScaled:
     """A weight W [k, n] out of a file as the operand B = W^T [n, k]. ValueError if its blocks are not those of a block-scaled format. A global scale that divides is
     turned over, rounded to float32 (``formats.block_files`` says the same of files)."""
+    if not isinstance(weight, BlockWeight):
+        raise TypeError(f"weight is a {type(weight).__name__}, must be a BlockWeight, as load_checkpoint and unpack give it")
     for form in BLOCK_FORMATS.values():
         if (weight.grid, weight.scale_grid, weight.block) == (form.element, form.scale_grid, (form.block, 1)):
             break
@@ -154,12 +156,15 @@ def from_weight(weight: BlockWeight) -> BlockScaled:
     if weight.k % form.block:
         raise ValueError(f"k={weight.k} must be a multiple of {form.block}, the block of {form.name}")
     factor = 1.0 if weight.global_scale is None else weight.global_scale
-    factor = float(np.float32(1) / np.float32(factor)) if weight.divides else factor
+    with np.errstate(over="ignore"):
+        factor = float(np.float32(1) / np.float32(factor)) if weight.divides else factor
     return BlockScaled(form.name, (weight.n, weight.k), pack_codes(weight.codes.T, form.bits), np.ascontiguousarray(weight.scales.T), factor)
 
 
 def to_weight(operand: BlockScaled) -> BlockWeight:
     """The inverse of ``from_weight``: an operand [n, k] as a weight [k, n], its scales plain."""
+    if not isinstance(operand, BlockScaled):
+        raise TypeError(f"operand is a {type(operand).__name__}, must be a BlockScaled")
     form = operand.form
     factor = operand.global_scale if form.has_global_scale else None
     scales = np.ascontiguousarray(operand.plain_scales().T)

@@ -74,12 +74,13 @@ def test_the_choice_of_tiles_is_the_one_that_ends_first():
 
 
 A, B = operands()
+HUGE = nm.BlockScaled("nvfp4", (2**31, 64), np.broadcast_to(np.uint8(0), (2**31, 32)), np.broadcast_to(np.uint8(0), (2**31, 4)))
 ONES = np.ones(32, np.float32)
 
 
 @pytest.mark.parametrize("a, b, options, error, message", (
     (A.data, B, {}, TypeError, "a is a ndarray, must be a BlockScaled"), (A, nm.quantize_blocks(np.ones((8, 64), np.float32), "mxfp4"), {}, ValueError, "b.format='mxfp4' must be 'nvfp4'"),
-    (A, operands(k=32)[1], {}, ValueError, "must have the same k"), (operands(k=48)[0], operands(k=48)[1], {}, ValueError, "k=48 must be a multiple of 32"),
+    (HUGE, B, {}, ValueError, "m=2147483648, n=32 and k=64 must fit in 32 bits"), (A, operands(k=32)[1], {}, ValueError, "must have the same k"), (operands(k=48)[0], operands(k=48)[1], {}, ValueError, "k=48 must be a multiple of 32"),
     (A, operands(n=12)[1], {}, ValueError, "n=12 of 8"), (A, B, {"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
     (A, B, {"out_format": "int8"}, ValueError, "out_format='int8' must be one of"), (A, operands(n=24)[1], {"out_format": "nvfp4"}, ValueError, "n=24 must be a multiple of 16"),
     (A, B, {"out_format": "mxfp4", "activation": "gated_silu"}, ValueError, "n=32 must be a multiple of 64 for out_format='mxfp4' and a gate"),

@@ -190,3 +190,8 @@ def test_arrays_on_a_device_are_brought_to_the_host_first():
 def test_a_weight_of_another_kind_is_no_operand():
     with pytest.raises(ValueError, match="is none of nvfp4"):
         from_weight(replace(to_weight(GOOD), block=(32, 1), scales=to_weight(GOOD).scales[:1]))
+    with pytest.raises(ValueError, match="global_scale=inf must be"):
+        from_weight(replace(to_weight(GOOD), global_scale=2.0**-149, divides=True))
+    for turn in (from_weight, to_weight):
+        with pytest.raises(TypeError, match="is a ndarray, must be a Block"):
+            turn(GOOD.data)
