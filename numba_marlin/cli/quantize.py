@@ -99,7 +99,7 @@ def _source(args):
 
         if args.tensor:
             raise ValueError(f"--tensor is for .safetensors files; {args.source} holds one array")
-        return {"weight": load(args.source, transpose=args.transpose).values}, {}, None
+        return {"weight": load(args.source, transpose=args.transpose, option="SRC").values}, {}, None
     from numba_marlin.checkpoints.source import Source
 
     source = Source(args.source)

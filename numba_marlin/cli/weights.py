@@ -22,17 +22,17 @@ class Weight:
     source: str
 
 
-def load(path: str, tensor: str | None = None, transpose: bool = False) -> Weight:
-    """``transpose``: the file holds [n, k], as torch.nn.Linear does."""
+def load(path: str, tensor: str | None = None, transpose: bool = False, option: str = "--input") -> Weight:
+    """``transpose``: the file holds [n, k], as torch.nn.Linear does. option: what messages call the file."""
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"--input {path}: {'is not a regular file' if file.exists() else 'no such file'}")
+        raise ValueError(f"{option} {path}: {'is not a regular file' if file.exists() else 'no such file'}")
     if file.suffix not in (".npy", ".safetensors"):
-        raise ValueError(f"--input {path} must be a .npy or .safetensors file")
+        raise ValueError(f"{option} {path} must be a .npy or .safetensors file")
     if file.suffix == ".npy":
         if tensor is not None:
             raise ValueError(f"--tensor {tensor} is for .safetensors files; {path} holds one array")
-        values, source = load_array(file, "--input"), str(path)
+        values, source = load_array(file, option), str(path)
     else:
         values, source = _load_safetensors(file, tensor)
     if values.ndim != 2:

@@ -41,7 +41,7 @@ def test_the_page_shows_words_on_the_terminal_and_as_html(capsys, tmp_path):
 @pytest.mark.parametrize("arguments, message", [
     (["--k", "3"], "--k and --n go together"), (["--word", "1"], "must be ROW,COLUMN"), (["--word", "0,0", "--k", "1", "--n", "1"], "exclude each other"),
     (["--layer", "x"], "needs SRC"), (["--format", "nothing"], "must be one of"), (["--word", "99,0"], "must be within B"), (["--view", "moon"], "is not one of"),
-    (["--words", "0"], "at least 1"),
+    (["--words", "0"], "at least 1"), (["--tensor", "nope"], "--tensor nope must be one that holds packed codes: B"), (["--tensor", "s"], "packed codes: B"), (["--word", "\u00b2,0"], "must be ROW,COLUMN"),
 ])  # fmt: skip
 def test_bad_input_says_what_to_do(capsys, arguments, message):
     assert main(["unpack", *arguments]) == 2
