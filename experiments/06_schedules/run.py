@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT)]
 
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 
-from numba_marlin import compiler, testing  # noqa: E402
+from numba_marlin import testing  # noqa: E402
 from numba_marlin.bench.environment import commit, cpu_model  # noqa: E402
 from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
 from tests.kernels.small_problems import SMALLS  # noqa: E402
@@ -34,8 +34,7 @@ HUNDRED = 100
 
 def judged_by(small):
     """A digest of what a row is about: the kernel's PTX and its problem."""
-    ptx = compiler.build(small.kernel, small.config, target="sm_90a").ptx
-    return hashlib.sha256("\n".join([ptx, *map(repr, (small.shape, small.sms, small.places))]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([small.ptx, *map(repr, (small.shape, small.sms, small.places))]).encode()).hexdigest()[:16]
 
 
 def a_hundred(name, number):
@@ -66,8 +65,7 @@ def table(rows):
         mine = [row for row in rows if row["kernel"] == name]
         for row in mine:
             drawn.update(row["drawn"])
-        m, n, k, group = SMALLS[name].shape
-        lines.append([name, f"m={m} n={n} k={k}, groups of {group}" if group != -1 else f"m={m} n={n} k={k}", f"{sum(row['schedules'] for row in mine):,}",
+        lines.append([name, SMALLS[name].label, f"{sum(row['schedules'] for row in mine):,}",
                       "0" if mine else "-", f"{sum(row['cpu_seconds'] for row in mine):.0f}"])
     said = ", ".join(f"{kind} {count:,}" for kind, count in sorted(drawn.items()))
     dates = sorted({row["date"] for row in rows})

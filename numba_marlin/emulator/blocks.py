@@ -92,7 +92,9 @@ def members_of(ins: Instruction, execution: Execution):
 
 def step_of(bound: Any, ins: Instruction, execution: Execution, observer: Callable | None, after: Callable | None) -> Callable | None:
     """What runs for ``ins``; None for a terminator that nobody watches (what it does, it does behind this)."""
-    step = None if ins.root in TERMINATORS else guarded(execution.warpgroups.checks.watched(bound, ins), ins, execution)
+    if ins.root not in TERMINATORS:
+        bound = execution.tensor_cores.registers.watched(execution.warpgroups.checks.watched(bound, ins), ins)
+    step = None if ins.root in TERMINATORS else guarded(bound, ins, execution)
     return step if observer is None and after is None else observed(step, ins, observer, after)
 
 

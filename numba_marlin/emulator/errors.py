@@ -78,7 +78,7 @@ class BarrierMisuse(MachineError):
 
 
 class RegisterHazard(MachineError):
-    """A register of a wgmma touched before the wait for it, or written without a wgmma.fence before it."""
+    """A register of a wgmma or tcgen05.ld touched before the wait for it, or of a wgmma written without a wgmma.fence before it."""
 
 
 class ProxyHazard(MachineError):

@@ -37,6 +37,7 @@ class MBarriers:
         self.waits = np.full((3, placement.warps), -1, np.int64)
         self.deliver: Callable[[np.ndarray], None] = lambda words: None
         self.arrivals: Callable[[np.ndarray], None] = lambda words: None  # those of commits
+        self.late, self.asked = False, np.full(words, -1, np.int32)  # the phase in which somebody last asked for a word, in vain
         self.races = None  # set by Execution
 
     def forget(self, slots: slice) -> None:
@@ -64,6 +65,7 @@ class MBarriers:
         self.live[words], self.fenced[words] = True, False
         self.count[words] = self.pending[words] = counts
         self.tx[words] = self.phase[words] = 0
+        self.asked[words] = -1
         self.memory.progress += 1
         if self.races is not None:
             self.races.mbarrier_made(words)
@@ -175,6 +177,8 @@ class MBarriers:
     def _ask(self, ins, lanes, words, done, parity, again) -> np.ndarray:
         if not done.all():
             stuck = np.unique(words[~done])
+            if self.late:
+                stuck = self._asked_before(stuck)
             self.arrivals(stuck)
             self.deliver(stuck[self.pending[stuck] == 0])
             done = again()
@@ -188,6 +192,13 @@ class MBarriers:
             at = tuple(failed.T)
             self.waits[:, warps[rows]] = words[at], np.broadcast_to(parity, done.shape)[at], np.full(len(rows), ins.pc)
         return done
+
+    def _asked_before(self, words: np.ndarray) -> np.ndarray:
+        """Those of ``words`` whose phase somebody has asked for before. Nothing comes to the others yet: who asks once only, and goes on, must not find what he wants."""
+        found = self.asked[words] == self.phase[words]
+        self.asked[words] = self.phase[words]
+        self.memory.progress += int(not found.all())
+        return words[found]
 
     def _expect(self, ins: Instruction, lanes: Lanes, words: np.ndarray, expected: np.ndarray) -> None:
         np.add.at(self.tx, words.reshape(-1), expected.reshape(-1).astype(np.int32))

@@ -43,6 +43,7 @@ class Scheduler:
             groups.reverse() if schedule.order == "reverse" else self.random.shuffle(groups)
             for engine in (execution.bulk, execution.tensor_cores):
                 engine.random, engine.early = self.random if schedule.copies == "any" else None, schedule.copies == "early"
+            execution.mbarriers.late = schedule.copies == "late"
         self.chooser = None if schedule is None else Chooser(schedule, self.random, self.placement)
         self.order = [number for group in reversed(groups) for number in reversed(group)]
         self.budget, self.instructions, self.steps, self.events, self.round = budget, 0, 0, 0, 0

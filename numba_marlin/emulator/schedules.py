@@ -4,7 +4,7 @@ Hardware promises no order but the one that a program asks for, so every schedul
 of them. ``order`` says who is preferred: nobody ("any": bundles are chosen, and torn apart, at random), all but one warp of each block ("slowest warp"), one block
 ("one block ahead"), or the blocks from the last to the first ("reverse"). Whoever is preferred runs as long as he gets anywhere: when nothing has changed for a while,
 somebody else is let on, for otherwise who spins would wait for ever. ``copies`` says when bulk copies land, and tcgen05's operations are done: as soon as they are issued ("early"), as
-late as their mbarriers allow ("late"), or in between ("any"). (cp.async and wgmma always take effect at their wait: the latest moment there is.)
+late as their mbarriers allow ("late": when somebody has asked in vain), or in between ("any"). (cp.async and wgmma always take effect at their wait: the latest moment there is.)
 ``resident_blocks``: places for blocks, fewer than there are blocks; None for as many.
 """
 

@@ -23,6 +23,7 @@ from numba_marlin.emulator.operand_chunks import CHUNK, bytes_at, readable_chunk
 from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.tensor_hazards import TensorHazards, Use, in_pipeline
 from numba_marlin.emulator.tensor_memory import TensorMemory
+from numba_marlin.emulator.tensor_registers import TensorRegisters
 from numba_marlin.layout import tcgen05, wgmma
 from numba_marlin.layout.tcgen05 import InstructionDescriptor, Kind
 
@@ -63,6 +64,7 @@ class TensorCores:
         self.memory, self.barriers, self.placement = memory, barriers, placement
         self.tensor = TensorMemory(placement, instructions)
         self.hazards = TensorHazards(placement, instructions, self.tensor.used)
+        self.registers = TensorRegisters(placement.warps, instructions)
         self.flying: list[list[Operation]] = [[] for _ in range(placement.slots)]
         self.commits: list[list[Commit]] = [[] for _ in range(placement.slots)]
         self.issued = 0
@@ -77,6 +79,7 @@ class TensorCores:
         per_block = self.placement.warps_per_block
         self.tensor.forget(slice(warps.start // per_block, warps.stop // per_block))
         self.hazards.forget(warps)
+        self.registers.forget(warps)
 
     def of_block(self, warp: int) -> list[Operation]:
         return self.flying[warp // self.placement.warps_per_block]

@@ -68,13 +68,15 @@ def schedule_verbs(lang, config, listeners):
 
     @lang.device
     def fetch_together(shared, place, lane):
-        """For a whole warp -> (tile, place)"""
+        """For a whole warp, one lane of which reads the word and gives it back: no other has a read that could come late -> (tile, place)
+
+        (That lane alone waiting too costs the widest tiles 16 bytes of stack.)"""
         wait_full(shared + uint32(BARRIERS), place)
-        tile = uint32(ptx.ld_shared_b32(shared + uint32(TILES) + place[0] * uint32(4)))
-        ptx.bar_warp_sync(uint32(ALL_LANES))
+        tile = uint32(NO_TILE)
         if lane == uint32(0):
+            tile = uint32(ptx.ld_shared_b32(shared + uint32(TILES) + place[0] * uint32(4)))
             release(shared + uint32(BARRIERS), place)
-        return tile, advance(place)
+        return uint32(ptx.shfl_sync_idx(tile, uint32(0))), advance(place)
 
     return SimpleNamespace(counts=counts, corner=corner, hand_out_tiles=hand_out_tiles, fetch_alone=fetch_alone, fetch_together=fetch_together,
                            initialise=ring.initialise, start=ring.consumer_start)

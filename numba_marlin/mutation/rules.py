@@ -72,7 +72,12 @@ def launch_dependents(ins):
     yield "arrival", "deleted", DELETED
 
 
-@rule(r"fence\..*|membar\..*|wgmma\.fence\..*")
+@rule(r"tcgen05\.wait::.*")
+def wait_of_tensor_memory(ins):
+    yield "wait", "deleted", DELETED
+
+
+@rule(r"fence\..*|membar\..*|wgmma\.fence\..*|tcgen05\.fence::.*")
 def fence(ins):
     yield "fence", "deleted", DELETED
 
@@ -80,6 +85,22 @@ def fence(ins):
 @rule(r"cp\.async(\.bulk)?\.commit_group|wgmma\.commit_group\..*")
 def commit(ins):
     yield "commit", "deleted", DELETED
+
+
+@rule(r"tcgen05\.commit\..*")
+def commit_of_tensor_cores(ins):
+    """Gone, or an arrival of the thread's own, which does not wait for what it has issued."""
+    yield "commit", "deleted", DELETED
+    yield "commit", "an arrival at once", f"{{ .reg .b64 state; {rewritten(ins, 'mbarrier.arrive.shared::cta.b64', ['state', *operand_texts(ins)])} }}"
+
+
+@rule(r"tcgen05\.(alloc|dealloc|relinquish_alloc_permit)\..*")
+def tensor_memory(ins):
+    """What is not given back, not taken, or too small."""
+    yield "arrival", "deleted", DELETED
+    texts = operand_texts(ins)
+    if texts and isinstance(ins.operands[-1], Immediate):
+        yield "size", "half the columns", rewritten(ins, ins.opcode, [*texts[:-1], str(int(ins.operands[-1].value) // 2)])
 
 
 @rule(r"mbarrier\.(arrive|expect_tx|init|inval).*")

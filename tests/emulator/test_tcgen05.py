@@ -13,6 +13,7 @@ from numba_marlin.emulator import (
     PendingCopyRead,
     ProxyHazard,
     Race,
+    RegisterHazard,
     Schedule,
     TensorMemoryHazard,
     TensorMemoryMisuse,
@@ -235,7 +236,7 @@ HAZARDS = {
     "a copy over scales in use": (C.set_up() + ONLY_ONE + C.copies() + C.products() + C.copies() + END_ONE, "tcgen05.mma at .* may still be reading"),
     "a copy over a copy": (C.set_up() + ONLY_ONE + C.copies() + C.copies() + END_ONE, "tcgen05.cp at .* may still be writing"),
     "another accumulator at the same place": (C.set_up() + ONLY_ONE + C.copies() + C.products() + C.product(0).replace(f"{C.idesc[0]:#x}", f"{InstructionDescriptor(16).encode(NVFP4):#x}") + END_ONE, "may still be writing"),
-    "a product over a load not waited for": (C.set_up() + ISSUE + C.read_back(WAIT).replace(snippet("tcgen05_wait_ld"), "") + AGAIN, r"tcgen05.ld at .* of warp 0 may still be reading: no tcgen05.wait::ld"),
+    "a product over a load not waited for": (C.set_up() + ISSUE + C.read_back(WAIT).split(snippet("tcgen05_wait_ld"))[0] + AGAIN, r"tcgen05.ld at .* of warp 0 may still be reading: no tcgen05.wait::ld"),
     "a product over a load not announced": (C.set_up() + ISSUE + C.read_back(WAIT) + AGAIN, "of warp 0 was reading: no tcgen05.fence::before_thread_sync by it since"),
     "a product that does not look": (C.set_up() + ISSUE + C.read_back(WAIT) + BEFORE + AGAIN.replace(AFTER, ""), "of warp 0 was reading: no tcgen05.fence::after_thread_sync by this thread since"),
     "columns given back in use": (C.set_up() + ISSUE + C.finish(), "tcgen05.mma at .* may still be writing|tcgen05.cp at"),
@@ -247,6 +248,13 @@ HAZARDS = {
 def test_tensor_memory_is_guarded(name):
     text, pattern = HAZARDS[name]
     broken(TensorMemoryHazard, text, pattern)
+
+
+def test_registers_are_there_when_the_load_has_been_waited_for():
+    text = C.set_up() + ISSUE + C.read_back(WAIT).replace(snippet("tcgen05_wait_ld"), "")
+    assert "the tcgen05.ld at PTX line" in str(broken(RegisterHazard, text, "%d0 is filled by .*: no tcgen05.wait::ld by the warp since"))
+    twice = C.read_back(WAIT).split(snippet("tcgen05_wait_ld"))[0]
+    broken(RegisterHazard, C.set_up() + ISSUE + twice + twice.replace("WAIT", "MORE"), "%d0 is filled by")
 
 
 def test_a_second_product_after_all_fences_is_right():

@@ -8,8 +8,11 @@ from numba_marlin.block_reference import block_scaled_bounds
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER
+from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 from numba_marlin.quantize.block_scaled import inverse_of, quantize_blocks
 from tests.kernels.harness import Prepared, on_gpu, on_machine, target_of
+
+SMALL = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=3, source=True, bias=True)
 
 
 @dataclass(frozen=True, eq=False)

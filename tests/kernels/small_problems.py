@@ -7,23 +7,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from numba_marlin import testing
+from numba_marlin import compiler, testing
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.naive import KERNEL as NAIVE
 from numba_marlin.kernels.tiled import KERNEL as TILED
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
-from tests.kernels.harness import config_for, run_kernel
+from tests.kernels import blackwell, block_problems
+from tests.kernels.harness import config_for, on_machine, run_kernel
 from tests.kernels.test_decode import PLAIN
+from tests.kernels.test_fp4 import FEW_ROWS, ONE_WORD
 from tests.kernels.test_wgmma import ARRANGEMENTS, SMALL
 
 
-exact_problem = functools.cache(testing.exact_problem)
+exact_problem, exact_blocks = functools.cache(testing.exact_problem), functools.cache(testing.exact_blocks)
 
 
 @dataclass(frozen=True)
 class Small:
-    """``places``: numbers of resident blocks, below all there are, with which the kernel must work too."""
+    """Weights of 4 bits and numbers. ``places``: numbers of resident blocks, below all there are, with which the kernel must work too."""
     kernel: object
     config: object
     shape: tuple  # m, n, k, group_size
@@ -33,8 +35,11 @@ class Small:
     def run(self, **options):
         """-> (c, expected). options: of harness.run_kernel."""
         config = self.config
-        types = {"dtype": config.dtype, "bits": config.bits, "zeros_kind": config.zeros, "bias": config.bias} if hasattr(config, "dtype") else {}
-        problem = exact_problem(*self.shape, seed=1, **types)
+        if getattr(config, "codes", "integer") == "e2m1":
+            problem = exact_blocks({16: "nvfp4", 32: "mxfp4"}[self.shape[3]], *self.shape[:3], seed=1, bias=config.bias)
+        else:
+            types = {"dtype": config.dtype, "bits": config.bits, "zeros_kind": config.zeros, "bias": config.bias} if hasattr(config, "dtype") else {}
+            problem = exact_problem(*self.shape, seed=1, **types)
         run = run_kernel(self.kernel, problem.x, problem.weight, config=config, sms=self.sms, bias=problem.bias, **options)
         return run.c, problem.expected
 
@@ -42,6 +47,45 @@ class Small:
         """How many elements of C are wrong."""
         c, expected = self.run(**options)
         return int(np.count_nonzero(c.astype(np.float64) != expected.astype(np.float64)))
+
+    @property
+    def ptx(self):
+        return compiler.build(self.kernel, self.config, target="sm_90a").ptx
+
+    @property
+    def label(self):
+        m, n, k, group_size = self.shape
+        return f"m={m} n={n} k={k}, groups of {group_size}" if group_size != -1 else f"m={m} n={n} k={k}"
+
+
+@dataclass(frozen=True)
+class SmallBlocks(Small):
+    """Both operands NVFP4; shape: m, n, k."""
+
+    @functools.cached_property
+    def problem(self):
+        """-> (prepare(), D as it must be)"""
+        m, n, k = self.shape
+        if self.kernel.name == "block_scaled":
+            problem = block_problems.small_integers(m, n, k, seed=1, c_dtype=self.config.result, bias=True)
+            return functools.partial(block_problems.prepare, problem, self.config, self.sms), problem.bounds()[0]
+        a, b = blackwell.exact_operand(m, k, "nvfp4", 1), blackwell.exact_operand(n, k, "nvfp4", 2)
+        return functools.partial(blackwell.prepare, self.kernel, a, b, config=self.config, sms=self.sms), (blackwell.values(a) @ blackwell.values(b).T).astype(self.config.result)
+
+    def run(self, seed=None, edit_ptx=None, races=False):
+        prepare, expected = self.problem
+        prepared = prepare()
+        on_machine(prepared, seed, edit_ptx, races)
+        assert not prepared.buffers.get("locks", np.zeros(1)).any(), "the counter is not zero after the launch"
+        return prepared.buffers["d"], expected
+
+    @property
+    def ptx(self):
+        return self.problem[0]().compiled.ptx
+
+    @property
+    def label(self):
+        return "m={} n={} k={}".format(*self.shape)
 
 
 def of(name, *shape):
@@ -57,4 +101,10 @@ SMALLS = {
     "wgmma": Small(WGMMA, replace(SMALL, group_blocks=4), (20, 128, 192, 64), 3, (1, 2)),
     "wgmma, two parts": Small(WGMMA, replace(ARRANGEMENTS["two parts"], group_blocks=-1), (40, 128, 192, -1), 4, (1, 3)),
     "wgmma, pairs of blocks": Small(WGMMA, replace(ARRANGEMENTS["pairs, two rows of consumers"], group_blocks=-1), (40, 128, 256, -1), 2),
+    "decode, NVFP4": Small(DECODE, FEW_ROWS, (2, 256, 640, 16), 3, (1, 2)),
+    "wgmma, MXFP4": Small(WGMMA, replace(ONE_WORD, group_blocks=2), (20, 128, 192, 32), 3, (1, 2)),
+    "block_scaled": SmallBlocks(block_problems.KERNEL, block_problems.SMALL, (100, 136, 96), 2, (1,)),
+    "block_scaled, one block": SmallBlocks(block_problems.KERNEL, block_problems.SMALL, (100, 72, 160), 1),
+    "tcgen05": SmallBlocks(blackwell.TCGEN05, blackwell.USUAL[blackwell.TCGEN05], (150, 136, 288), 2, (1,)),
+    "block_mma": SmallBlocks(blackwell.BLOCK_MMA, blackwell.USUAL[blackwell.BLOCK_MMA], (20, 24, 1056), 1),
 }

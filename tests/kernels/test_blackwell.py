@@ -6,7 +6,7 @@ import pytest
 
 from numba_marlin import compiler, counts, heuristics, trace
 from numba_marlin.compiler import gates
-from numba_marlin.emulator import BarrierMisuse, Deadlock, Machine, PendingCopyRead, ProxyHazard, Race, Schedule, TensorMemoryHazard, TensorMemoryMisuse
+from numba_marlin.emulator import BarrierMisuse, Deadlock, Machine, PendingCopyRead, ProxyHazard, Race, RegisterHazard, Schedule, TensorMemoryHazard, TensorMemoryMisuse
 from numba_marlin.kernels.block_mma_config import BlockMmaConfig
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 from numba_marlin.kernels.tcgen05_config import FORMATS, Tcgen05Config
@@ -79,7 +79,7 @@ BROKEN = {
     "scales are not told to be there": (change(FENCE_AFTER, which=0), TensorMemoryHazard, "fence::after_thread_sync"),
     "sums are not told to be there": (change(FENCE_AFTER, which=1), TensorMemoryHazard, "tcgen05.mma .* has written: no tcgen05.fence::after"),
     "sums are given back untold": (change(FENCE_BEFORE), TensorMemoryHazard, "no tcgen05.fence::before_thread_sync"),
-    "nobody waits for loads": (change(r"tcgen05\.wait::ld[^;]*;", which=None), TensorMemoryHazard, "no tcgen05.wait::ld"),
+    "nobody waits for loads": (change(r"tcgen05\.wait::ld[^;]*;", which=None), RegisterHazard, "no tcgen05.wait::ld"),
     "a commit for the stage is gone": (change(r"tcgen05\.commit[^;]*;", which=0), Deadlock, "lacks 1 of 1 arrivals"),
     "a commit for the sums is gone": (change(r"tcgen05\.commit[^;]*;", which=1), Deadlock, "lacks 1 of 1 arrivals"),
     "the stage is given back by an arrival": (change(r"tcgen05\.commit\S+ (\[%\w+\]);", r"mbarrier.arrive.shared::cta.b64 _, \1;", 0), (PendingCopyRead, Race), "missing-commit-wait|overwrites .* may still be reading"),

@@ -35,6 +35,13 @@ CHANGES = {
     "cp.async.commit_group;": {"commit/deleted": ""},
     "cp.async.bulk.commit_group;": {"commit/deleted": ""},
     "wgmma.commit_group.sync.aligned;": {"commit/deleted": ""},
+    "tcgen05.wait::ld.sync.aligned;": {"wait/deleted": ""},
+    "tcgen05.fence::before_thread_sync;": {"fence/deleted": ""},
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1];":
+        {"commit/deleted": "", "commit/an arrival at once": "{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%r1]; }"},
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 512;":
+        {"arrival/deleted": "", "size/half the columns": "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 256;"},
+    "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;": {"arrival/deleted": ""},
     "mbarrier.init.shared::cta.b64 [%r1], %r2;": {
         "arrival/deleted": "", "count/one arrival more": "{ .reg .b32 other; add.u32 other, %r2, 1; mbarrier.init.shared::cta.b64 [%r1], other; }",
         "count/one arrival fewer": "{ .reg .b32 other; sub.u32 other, %r2, 1; mbarrier.init.shared::cta.b64 [%r1], other; }"},

@@ -183,7 +183,8 @@ def moved(ins, m, address, values):
 
 @instruction("tcgen05.ld")
 def ld(ins, m):
-    """#tcgen05-instructions-tcgen05-ld: .sync.aligned.32x32b.xN.b32 r, [taddr]. The registers are there at once, for the ISA keeps what depends on them in order."""
+    """#tcgen05-instructions-tcgen05-ld: .sync.aligned.32x32b.xN.b32 r, [taddr]. The registers are there at once; that nobody touches them before a wait is
+    ``tensor_registers``' business."""
     values, address = operands(ins, 2)
     count, items, columns = moved(ins, m, address, values)
     targets, cores = [m.destination(ins, item, "b32") for item in items], m.tensor_cores
@@ -238,6 +239,8 @@ def waits(ins, m, what: str):
         lanes.require_whole_warps(ins, ins.root)
         for _, warp, _ in warps_of(whole(lanes)):
             m.tensor_cores.hazards.waited(warp, what)
+        if what == "ld":
+            m.tensor_cores.registers.waited(lanes.warps)
 
     return step
 
