@@ -241,8 +241,20 @@ def _run_machine(views, factors, config, sizes, device, stream, compiler) -> dic
 
 @functools.lru_cache(maxsize=256)
 def _device_factors(values: bytes, ordinal: int) -> driver.DeviceArray:
-    """Kept: a launch that has not begun, or a captured graph, may still point to it."""
+    """Kept for a while: freeing it would wait for launches that have not begun."""
     return driver.DeviceArray.from_host(np.frombuffer(values, np.float32), ordinal)
+
+
+_captured_factors: list = []  # for good: graphs that captured a launch point to them
+launch.before_release(_captured_factors.clear)
+
+
+def _factors_address(factors: np.ndarray, ordinal: int, stream: int) -> int:
+    found = _device_factors(factors.tobytes(), ordinal)
+    with driver.on_device(ordinal):
+        if driver.capture_id(stream) is not None:
+            _captured_factors.append(found)
+    return found.address
 
 
 def _run_cuda(views, factors, config, sizes, device, stream, compiler) -> dict[str, object]:
@@ -250,13 +262,19 @@ def _run_cuda(views, factors, config, sizes, device, stream, compiler) -> dict[s
     a = views["a"]
     ordinal, handle = a.device or 0, arrays.stream_handle(stream, a.stream)
     compiled = _compiled(config, device.target, compiler)
+    # A library makes copies and results in the order of its own stream, and hands their memory on in that order.
+    crossed = set() if a.on_host else {view.stream for view in views.values()} - {handle}
+    for each in crossed:
+        driver.follow(ordinal, handle, each)
     copies = {name: arrays.view(name, driver.DeviceArray.from_host(np.ascontiguousarray(view.host), ordinal)) if view.on_host else view for name, view in views.items()}
     results = {name: _result_array(copies["a"] if a.on_host else a, shape, kind, ordinal, handle) for name, (shape, kind) in _result_shapes(config, m, n).items()}
     addresses = {name: view.address for name, view in copies.items()} | {name: arrays.view(name, each).address for name, each in results.items()}
-    addresses["factors"] = _device_factors(factors.tobytes(), ordinal).address
+    addresses["factors"] = _factors_address(factors, ordinal, handle)
     addresses["locks"] = launch.workspace(ordinal, handle, 16, 1)[1]
     arguments = KERNEL.arguments(config, addresses, m, n, k, k, functools.partial(driver.encode_tensor_map, ordinal=ordinal))
     launch.launcher(compiled, ordinal, **KERNEL.launch_options(config))(KERNEL.grid(config, m, n, k, device.sms), arguments, stream=handle)
+    for each in crossed:
+        driver.follow(ordinal, each, handle)
     if not a.on_host:
         return results
     driver.synchronize(ordinal, handle)

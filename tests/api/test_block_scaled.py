@@ -1,13 +1,15 @@
 """Contract under test: ``block_scaled_matmul`` gives the product that its reference gives, results that are operands again, and errors that name value and rule."""
+import contextlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import devices, driver
+from numba_marlin import block_scaled, devices, driver
 from numba_marlin.block_reference import block_scaled_bounds, interleave_gated
 from numba_marlin.heuristics.block_scaled import TILES, choose
+from numba_marlin.interop import arrays
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 
 SMALL = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=2, source=True, bias=True)  # those of tests.kernels.test_block_scaled: compiled once
@@ -138,6 +140,58 @@ def test_a_gpu_that_the_kernel_does_not_know_is_a_missing_capability(name, monke
     assert np.array_equal(y, nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS, backend="emulator"))
     with pytest.raises(nm.CapabilityMissing, match=f"backend='cuda': .*{name}.* the kernel needs sm_90a"):
         nm.block_scaled_matmul(A, B, backend="cuda")
+
+
+class Bytes:
+    """An array on device 0 that a library made on ``stream``."""
+
+    def __init__(self, shape, address, stream=None):
+        self.shape, self.dtype = shape, np.dtype(np.uint8)
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3, "stream": stream, "strides": None}
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """a and b on a made-up device, and what is done there, in order."""
+    done = []
+    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", (devices.device("H200"),)))
+    monkeypatch.setattr(driver, "describe", lambda ordinal: devices.device("H200"))
+    monkeypatch.setattr(driver, "on_device", lambda ordinal: contextlib.nullcontext())
+    monkeypatch.setattr(driver, "capture_id", lambda stream: None)
+    monkeypatch.setattr(driver, "follow", lambda ordinal, stream, before: done.append((stream, before)))
+    monkeypatch.setattr(driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128))
+    monkeypatch.setattr(driver.DeviceArray, "from_host", lambda array, ordinal: Bytes((16,), 0x7000) if done.append("factors") is None else None)
+    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
+    monkeypatch.setattr(arrays, "empty_like", lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None)
+    monkeypatch.setattr(block_scaled.launch, "workspace", lambda *arguments: (0x5000, 0x6000))
+    monkeypatch.setattr(block_scaled.launch, "launcher", lambda compiled, ordinal, **options: lambda grid, arguments, stream: done.append(f"kernel on {stream}"))
+    monkeypatch.setattr(block_scaled, "_compiled", lambda config, target, compiler: None)
+    monkeypatch.setattr(Bytes, "address", property(lambda self: self.__cuda_array_interface__["data"][0]), raising=False)
+    block_scaled._device_factors.cache_clear()
+    operands = [replace(each, data=Bytes(each.data.shape, 0x10000 << side, stream), scales=Bytes(each.scales.shape, 0x1000 << side, stream))
+                for side, (each, stream) in enumerate(((A.with_scales("128x4"), None), (B.with_scales("128x4"), 5)))]
+    yield *operands, done
+    block_scaled._device_factors.cache_clear()
+
+
+@pytest.mark.parametrize("stream, before, after", ((7, {(7, 0), (7, 5)}, {(0, 7), (5, 7)}), (5, {(5, 0)}, {(0, 5)}), (None, {(0, 5)}, {(5, 0)})))
+def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(on_device, stream, before, after):
+    """They may hand memory on as soon as their own streams are done with it: copies of operands, and the result."""
+    a, b, done = on_device
+    nm.block_scaled_matmul(a, b, stream=stream)
+    start, kernel = done.index("result"), done.index(f"kernel on {stream or 0}")
+    assert set(done[:start]) == before and set(done[kernel + 1 :]) == after
+
+
+def test_factors_of_a_captured_launch_are_kept(on_device, monkeypatch):
+    a, b, _ = on_device
+    kept = []
+    monkeypatch.setattr(block_scaled, "_captured_factors", kept)
+    nm.block_scaled_matmul(a, b)
+    assert kept == []
+    monkeypatch.setattr(driver, "capture_id", lambda stream: 3)
+    nm.block_scaled_matmul(a, b, alpha=2.0)
+    assert [each.address for each in kept] == [0x7000]
 
 
 def test_arrays_of_torch_on_the_host():
