@@ -69,8 +69,12 @@ def block_scaled_matmul(
         return _rounded(value, out_format, out_global_scale, out_rounding)
     device = driver.describe(views["a"].device or 0) if where == "cuda" else devices.MODEL
     config = choose(m, n, device.sms, **epilogue) if config is None else config
-    run = _run_machine if where == "emulator" else _run_cuda
-    results = run(views | extra, factors, config, (m, n, k), device, stream, compiler)
+    if where == "emulator":
+        results = _run_machine(views | extra, factors, config, (m, n, k), device, compiler)
+    else:
+        given = (a.data, a.scales, b.data, b.scales, c, bias)
+        made = {view.stream for view in (views | extra).values() if not any(view.owner is each for each in given)} | {views["a"].stream}
+        results = _run_cuda(views | extra, factors, config, (m, n, k), device, stream, compiler, made)
     if config.result not in BLOCK_FORMATS:
         return results["d"]
     return BlockScaled(out_format, (m, n // 2 if gated else n), results["d"], results["sfd"], float(np.float32(out_global_scale)) if out_format == "nvfp4" else 1.0, "128x4")
@@ -224,7 +228,7 @@ def _compiled(config: BlockScaledConfig, target: str, compiler: str):
     return compiler_room.build(KERNEL, config, target=target, compiler=compiler)
 
 
-def _run_machine(views, factors, config, sizes, device, stream, compiler) -> dict[str, np.ndarray]:
+def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, np.ndarray]:
     from numba_marlin.emulator import Machine
 
     m, n, k = sizes
@@ -257,13 +261,13 @@ def _factors_address(factors: np.ndarray, ordinal: int, stream: int) -> int:
     return found.address
 
 
-def _run_cuda(views, factors, config, sizes, device, stream, compiler) -> dict[str, object]:
+def _run_cuda(views, factors, config, sizes, device, stream, compiler, made: set[int]) -> dict[str, object]:
+    """made: streams in whose order libraries made copies, and will make the result, and hand their memory on."""
     m, n, k = sizes
     a = views["a"]
     ordinal, handle = a.device or 0, arrays.stream_handle(stream, a.stream)
     compiled = _compiled(config, device.target, compiler)
-    # A library makes copies and results in the order of its own stream, and hands their memory on in that order.
-    crossed = set() if a.on_host else {view.stream for view in views.values()} - {handle}
+    crossed = set() if a.on_host else made - {handle}
     for each in crossed:
         driver.follow(ordinal, handle, each)
     copies = {name: arrays.view(name, driver.DeviceArray.from_host(np.ascontiguousarray(view.host), ordinal)) if view.on_host else view for name, view in views.items()}

@@ -174,10 +174,15 @@ def on_device(monkeypatch):
     block_scaled._device_factors.cache_clear()
 
 
-@pytest.mark.parametrize("stream, before, after", ((7, {(7, 0), (7, 5)}, {(0, 7), (5, 7)}), (5, {(5, 0)}, {(0, 5)}), (None, {(0, 5)}, {(5, 0)})))
-def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(on_device, stream, before, after):
+@pytest.mark.parametrize("copied, stream, before, after", (
+    (False, None, set(), set()), (False, 7, {(7, 0)}, {(0, 7)}), (True, 7, {(7, 0), (7, 5)}, {(0, 7), (5, 7)}), (True, 5, {(5, 0)}, {(0, 5)}), (True, None, {(0, 5)}, {(5, 0)}),
+))
+def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(on_device, monkeypatch, copied, stream, before, after):
     """They may hand memory on as soon as their own streams are done with it: copies of operands, and the result."""
     a, b, done = on_device
+    if copied:
+        contiguous, copy = arrays.contiguous, arrays.view("copy", Bytes(b.scales.shape, 0x40000, 5))
+        monkeypatch.setattr(arrays, "contiguous", lambda name, view: copy if name == "b.scales" else contiguous(name, view))
     nm.block_scaled_matmul(a, b, stream=stream)
     start, kernel = done.index("result"), done.index(f"kernel on {stream or 0}")
     assert set(done[:start]) == before and set(done[kernel + 1 :]) == after
