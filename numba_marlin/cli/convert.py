@@ -67,7 +67,9 @@ def progress_bar(what: str):
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[name]}"))
+    from numba_marlin.cli.report import printable
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[name]}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, name="")
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=name[-40:])
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=printable(name)[-40:])

@@ -11,7 +11,7 @@ import os
 import sys
 
 from numba_marlin import __version__
-from numba_marlin.cli.report import Report
+from numba_marlin.cli.report import Report, printable
 from numba_marlin.errors import CapabilityMissing
 
 OK, CHECK_FAILED, USAGE, MISSING = 0, 1, 2, 3
@@ -107,7 +107,7 @@ def _main(argv: list[str] | None) -> int:
         if code is None or os.environ.get(TRACEBACK):
             raise
         text = str(error) or type(error).__name__
-        print(f"numba-marlin {report.verb}: error: {text}", file=sys.stderr)
+        print(f"numba-marlin {report.verb}: error: {printable(text)}", file=sys.stderr)
         try:
             report.finish(False, text)
             sys.stdout.flush()

@@ -84,7 +84,7 @@ def _layer(args):
         raise ValueError(f"--layer {name} is not in {args.source}; it holds {', '.join(list(checkpoint.layers)[:8])}{' ...' if len(checkpoint.layers) > 8 else ''}")
     found = checkpoint.layers[name]
     tensors = {last: checkpoint.source.array(full) for last, full in found.tensors.items() if last not in found.form.ignored}
-    return Layer(found.form, tensors, codec_for(found.geometry.k * found.geometry.n)), f"{args.source}: {name or '(no name)'}"
+    return Layer(found.form, tensors, codec_for(found.geometry.k * found.geometry.n)), f"{args.source}: {(name if name.isprintable() else repr(name)) or '(no name)'}"
 
 
 def _places(args, layer, tensor: str) -> list[tuple[int, int]]:

@@ -187,6 +187,25 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch):
             assert report.styled("text", report.RED) == "text"
 
 
+@pytest.mark.parametrize("terminal", (False, True))
+def test_names_out_of_files_steer_no_terminal_and_are_no_markup(capsys, monkeypatch, terminal):
+    from numba_marlin.cli.convert import progress_bar
+    from numba_marlin.cli.report import Report
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    name, report = "a[/b]\x1b]0;owned\x07\u202e\n\tb\u00e9", Report("run", False)
+    report.row("label", name)
+    report.text(name)
+    with report.step(name), progress_bar("reading") as progress:
+        if progress is not None:
+            progress(1, 2, name)
+    found = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\u202e"} & set(found.out) and "\x1b]0;" not in found.err and "\u202e" not in found.err
+    assert "a[/b]\\x1b]0;owned\\x07\\u202e" in found.out and "b\u00e9" in found.out
+    cli.main(["inspect", name])
+    assert "a[/b]\\x1b]0;owned" in capsys.readouterr().err
+
+
 def test_a_reader_that_stops_is_no_error():
     command = f"{sys.executable} -m numba_marlin explain --m 16 --n 8192 --k 8192 | head -n 0; echo ${{PIPESTATUS[0]}}"
     for _ in range(3):

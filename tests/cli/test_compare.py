@@ -40,6 +40,12 @@ def test_people_get_a_table_and_a_summary(capsys, files):
     assert next(line for line in out.splitlines() if "slower" in line and "64" in line).split()[-1] == "slower"
 
 
+def test_names_of_kernels_are_shown_as_they_are(capsys, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(row(m=1, kernel="[/b]\x1b[31m")) + "\n")
+    code, out, _ = run(capsys, tmp_path / "a.jsonl", tmp_path / "a.jsonl")
+    assert code == 0 and "[/b]\\x1b[31m" in out and "\x1b" not in out
+
+
 def test_nothing_slower_is_exit_code_0(capsys, files):
     assert run(capsys, files[0], files[0])[0] == 0
     assert run(capsys, *files, "--tolerance", 25)[0] == 0
