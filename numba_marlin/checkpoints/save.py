@@ -23,7 +23,7 @@ from numba_marlin.checkpoints.checkpoint import codec_for, load_checkpoint
 from numba_marlin.checkpoints.configuration import FACTS, quantization_of
 from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
-from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter
+from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter, alone
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.stored import StoredFormat
@@ -86,10 +86,13 @@ class _Job:
         self.partial = target.with_name(target.name + PARTIAL)
         self.held: tuple[str, dict, dict] | None = None  # a converted layer that the shard before had no room for
         self.done, self.total, self.progress = 0, sum(sizes.values()), progress
-        if target.exists():
-            raise CheckpointError(f"{target} exists: a checkpoint is never written over; remove it or choose another name")
+        self._check_free()
         if not target.parent.is_dir():
             raise CheckpointError(f"{target}: there is no directory {target.parent}")
+
+    def _check_free(self) -> None:
+        if self.target.exists():
+            raise CheckpointError(f"{self.target} exists: a checkpoint is never written over; remove it or choose another name")
 
     def run(self, shard_bytes: int, companions: Path | None = None) -> Path:
         """Write everything; after an error nothing of it is left, after an interruption what a next run can use."""
@@ -109,6 +112,7 @@ class _Job:
 
     def _file(self) -> None:
         self._shard(self.partial, list(self.sizes))
+        self._check_free()
         os.replace(self.partial, self.target)
 
     def _directory(self, shard_bytes: int, companions: Path | None) -> None:
@@ -118,6 +122,7 @@ class _Job:
         self.partial.mkdir(exist_ok=True)
         plan.write_text(self.plan or "", encoding="utf-8")
         for left in self.partial.glob("*" + WRITING):
+            alone(left).close()
             left.unlink()
         names = self._filled(shard_bytes) if self.plan is None else self._planned(shard_bytes)
         files = {name: SafetensorsFile(self.partial / name) for name in names}
@@ -132,6 +137,7 @@ class _Job:
             fits = each.is_file() and each.suffix in _COMPANIONS and each.stat().st_size <= _COMPANION_LIMIT
             if fits and not each.name.endswith(".index.json") and each.name not in ("config.json", "quantize_config.json", "hf_quant_config.json", PLAN):
                 shutil.copyfile(each, self.partial / each.name)
+        self._check_free()
         plan.unlink()
         os.replace(self.partial, self.target)
 
