@@ -248,6 +248,13 @@ def test_the_module_is_the_command():
     assert done.returncode == 0 and done.stdout.startswith("numba-marlin ")
 
 
+def test_every_kernel_of_the_ladder_can_be_asked_for():
+    from numba_marlin.heuristics import LADDER
+
+    verbs = next(action for action in cli.parser()._actions if action.dest == "verb").choices
+    assert tuple(next(action for action in verbs["run"]._actions if action.dest == "kernel").choices) == LADDER
+
+
 def test_help_loads_neither_numpy_nor_numba():
     program = "import sys\nfrom numba_marlin.cli.main import parser\nparser().format_help()\nprint([m for m in ('numpy', 'numba', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
