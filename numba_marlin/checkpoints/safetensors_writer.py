@@ -43,6 +43,9 @@ class ShardWriter:
 
     def add(self, name: str, array: np.ndarray, code: str | None = None) -> None:
         """Write a tensor; code: its type in the header, if the array's own type does not say it."""
+        if not isinstance(array, np.ndarray) or array.dtype.name not in NAMES and code is None:
+            kind = f"of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+            raise TypeError(f"tensor {name!r} is {kind}, must be a numpy.ndarray of {', '.join(NAMES)}")
         code = NAMES[array.dtype.name] if code is None else code
         if array.nbytes % 8 or not array.shape:
             self.late.append((name, code, array.shape, bytes(_bytes(array))))

@@ -150,6 +150,22 @@ def test_targets_that_exist_are_left_alone(tmp_path):
         convert(source, tmp_path / "x", "nope")
 
 
+Q = nm.quantize(np.ones((128, 64), np.float32))
+
+
+@pytest.mark.parametrize("weights, options, error, message", [
+    ([Q], {}, TypeError, "weights is a list, must be a mapping: name -> weight"), ({1: Q}, {}, TypeError, "weights: name 1 is a int, must be a str"), ({"\ud800": Q}, {}, ValueError, "cannot be written in UTF-8"),
+    ({"a": None}, {}, TypeError, "layer 'a' is a NoneType, must be a QuantizedWeight"), ({"a": nm.quantize_blocks(np.ones((16, 64), np.float32))}, {}, TypeError, "to_weight makes one of it"),
+    ({"a": Q}, {"others": {"__metadata__": np.ones(3)}}, ValueError, "'__metadata__' cannot be the name of a tensor"), ({"a": Q}, {"others": [1]}, TypeError, "others is a list"),
+    ({"a": Q}, {"others": {"b": [1.0]}}, TypeError, "tensor 'b' is a list, must be a numpy.ndarray of bool"), ({"a": Q}, {"others": {"b": np.array([None])}}, TypeError, "tensor 'b' is of object"),
+    ({"a": Q}, {"shard_bytes": 0}, ValueError, "shard_bytes=0 must be at least 1"),
+])
+def test_what_no_file_can_hold_is_refused_and_nothing_is_left(tmp_path, weights, options, error, message):
+    with pytest.raises(error, match=message):
+        nm.save_checkpoint(tmp_path / "model.safetensors", weights, **options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_two_that_write_one_file_are_told_apart(tmp_path):
     """The second would empty what the first has written, and the first would give it its name."""
     pytest.importorskip("fcntl")
