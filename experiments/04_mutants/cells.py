@@ -16,16 +16,23 @@ from problems import Case, Launch as Prepared  # noqa: E402
 
 from numba_marlin.emulator.schedules import Schedule  # noqa: E402
 from numba_marlin.kernels.ampere_config import AmpereConfig  # noqa: E402
+from numba_marlin.kernels.block_mma_config import BlockMmaConfig  # noqa: E402
+from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: E402
 from numba_marlin.kernels.decode_config import DecodeConfig  # noqa: E402
 from numba_marlin.kernels.naive import NaiveConfig  # noqa: E402
+from numba_marlin.kernels.tcgen05_config import Tcgen05Config  # noqa: E402
 from numba_marlin.kernels.tiled import TiledConfig  # noqa: E402
 from numba_marlin.kernels.wgmma_config import WgmmaConfig  # noqa: E402
 from numba_marlin.mutation.judge import Launch  # noqa: E402
+from tests.kernels import blackwell, block_problems  # noqa: E402
 
 TARGET, COMPILER = "sm_90a", "numba-cuda"
-# The machine looks for races: it need not meet the one schedule that does harm, only take the ways that a slow warp, or a block ahead of the others, takes.
-SCHEDULES = (None, Schedule(1, "slowest warp", "early"), *(Schedule(seed, "one block ahead", "late") for seed in (2, 3)))
+# The machine looks for races: it need not meet the one schedule that does harm, only take the ways that a slow warp, or a block ahead of the others, takes. The slowest warps of 0 and 17 are, of
+# block_scaled's only block, the one that loads and the one that hands out tiles.
+SCHEDULES = (None, Schedule(1, "slowest warp", "early"), *(Schedule(seed, "one block ahead", "late") for seed in (2, 3)), *(Schedule(seed, "slowest warp", "late") for seed in (0, 17)),
+             *(Schedule(seed) for seed in (4, 5, 6)))
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=-1)
+SMALL_BLOCKS = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=3)
 PLAIN = DecodeConfig(batch=8, warps_n=2, warps_k=2, stage_k=128, stages=2, resident=1, group_blocks=4)
 
 
@@ -54,6 +61,76 @@ class Cell:
     @cached_property
     def launches(self):
         return tuple(launch_of(case, self.compiled) for case in self.cases)
+
+
+@dataclass(frozen=True)
+class HopperBlocks:
+    """The kernel of two NVFP4 operands on Hopper. problems: as those of a Cell."""
+    name: str
+    config: BlockScaledConfig
+    problems: tuple
+    kernel = "block_scaled"
+
+    @cached_property
+    def prepared(self):
+        """(Prepared, D and its scales as they must be), of every problem."""
+        source = self.config.result if self.config.source else None
+        problems = (block_problems.small_integers(m, n, k, seed=m + n + k, c_dtype=source, bias=self.config.bias) for m, n, k, _ in self.problems)
+        return [(block_problems.prepare(problem, self.config, sms), self.result(problem)) for problem, (*_, sms) in zip(problems, self.problems)]
+
+    def result(self, problem):
+        numbers, _ = problem.bounds(self.config.activation)
+        if self.config.kind != "blocks":
+            return {"d": block_problems.round_to(numbers, self.config.result)}
+        blocks = block_problems.quantize_blocks(numbers.astype(np.float32), self.config.result, global_scale=problem.global_scale).with_scales("128x4")
+        return {"d": blocks.data, "sfd": blocks.scales}
+
+    @cached_property
+    def compiled(self):
+        return self.prepared[0][0].compiled
+
+    @cached_property
+    def launches(self):
+        return tuple(launch_of_blocks(prepared, expected | {"locks": np.zeros(1, np.int32)}) for prepared, expected in self.prepared)
+
+
+@dataclass(frozen=True)
+class BlackwellBlocks:
+    """A kernel of two block-scaled operands on Blackwell. problems: as those of a Cell."""
+    name: str
+    definition: object
+    config: object
+    problems: tuple
+
+    @property
+    def kernel(self):
+        return self.definition.name
+
+    @cached_property
+    def prepared(self):
+        """(Prepared, D as it must be), of every problem."""
+        found = []
+        for m, n, k, sms in self.problems:
+            a, b = (blackwell.exact_operand(rows, k, self.config.format, seed=rows + k) for rows in (m, n))
+            expected = 0.5 * (blackwell.values(a) @ blackwell.values(b).T)
+            found.append((blackwell.prepare(self.definition, a, b, 0.5, self.config, sms), {"d": expected.astype(np.float32).astype(self.config.result)}))
+        return found
+
+    @cached_property
+    def compiled(self):
+        return self.prepared[0][0].compiled
+
+    @cached_property
+    def launches(self):
+        return tuple(launch_of_blocks(*each) for each in self.prepared)
+
+
+def launch_of_blocks(prepared, expected):
+    """-> numba_marlin.mutation.judge.Launch"""
+    m, n, k, _ = prepared.sizes
+    return Launch(
+        f"m={m} n={n} k={k}, {prepared.grid[0]} blocks", prepared.compiled.entry, prepared.grid, prepared.compiled.threads, prepared.compiled.shared_bytes, 1, prepared.buffers, expected, (), (),
+        lambda addresses: prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address)))
 
 
 def compiler_of(cell):
@@ -92,4 +169,11 @@ CELLS = {cell.name: cell for cell in (
     Cell("wgmma, pairs of blocks, two rows of consumers", "wgmma", replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
          ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2))),
     Cell("wgmma, tiles in two parts", "wgmma", replace(SMALL, tile_m=32, parts=2, split=False), ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2), (5, 64, 128, 2))),
+    Cell("wgmma, NVFP4", "wgmma", replace(SMALL, group_blocks=1, codes="e2m1"), ((20, 200, 336, 4), (33, 128, 320, 1), (5, 64, 320, 4), (5, 64, 576, 9), (5, 64, 128, 2))),
+    # two tiles a block, of one step each that ends inside; more tiles and steps than the rings have places
+    HopperBlocks("block_scaled, C and a bias", replace(SMALL_BLOCKS, source=True, bias=True), ((140, 128, 96, 2), (140, 72, 352, 1))),
+    HopperBlocks("block_scaled, NVFP4 results", replace(SMALL_BLOCKS, result="nvfp4"), ((140, 128, 96, 2), (140, 80, 352, 1))),
+    # the second has three tiles for each of two places of sums; each ends at another stage of the ring, or with another parity
+    BlackwellBlocks("tcgen05", blackwell.TCGEN05, Tcgen05Config(), ((150, 136, 288, 2), (700, 24, 800, 1), (20, 24, 544, 1), (20, 24, 1184, 1))),
+    BlackwellBlocks("block_mma", blackwell.BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))),
 )}

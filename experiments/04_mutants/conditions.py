@@ -1,5 +1,5 @@
 """The side conditions of ``proofs`` that know a kernel: (cell, program, instruction) -> whether a proof may speak of it."""
-from shapes import condition, following, guards_a_loop, join_of, opcodes, operand_texts, previous, sides, skips_only, touches, until_next
+from shapes import condition, following, guards_a_loop, join_of, number_of, opcodes, operand_texts, previous, sides, skips_only, touches, until_next
 
 
 def repeats_the_loops_question(cell, program, branch):
@@ -213,7 +213,8 @@ def factors_of_whole_tiles(cell, program, branch):
 
 
 def packed_columns(cell, program, branch):
-    return not cell.config.bias and cell.config.tile_n == 64 and skips_only("ld.global.b16")(cell, program, branch)
+    """(Of FP4 there is a factor for each.)"""
+    return not cell.config.bias and cell.config.tile_n == 64 and skips_only("ld.global.v2.f32" if cell.config.block_scaled else "ld.global.b16")(cell, program, branch)
 
 
 def one_row_of_consumers(cell, program, branch):
@@ -251,3 +252,7 @@ def waits_for_its_turn(cell, program, branch):
 def passes_over_partial_sums(cell, program, branch):
     """Forward, and over fp32 vectors in global memory, which nothing but partial sums is."""
     return branch.target > branch.pc and skips_only("st.global.v4.f32", "ld.global.v4.f32")(cell, program, branch)
+
+
+def the_parity_it_has(cell, program, ins):
+    return number_of(program, ins.operands[2]) == 0

@@ -21,7 +21,7 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # a process a core; be
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-from cells import CELLS, COMPILER, SCHEDULES, TARGET, compiler_of  # noqa: E402
+from cells import CELLS, COMPILER, SCHEDULES, compiler_of  # noqa: E402
 from proofs import proof_of  # noqa: E402
 from report import report, settled  # noqa: E402
 
@@ -105,7 +105,7 @@ def main():
         run(args.cell or list(CELLS), args.processes, args.again)
     rows = settled(current(read()).values())
     write(rows)
-    sys.exit(report(rows, HERE / "README.md", f"{COMPILER}, {TARGET}"))
+    sys.exit(report(rows, HERE / "README.md", f"{COMPILER}, {', '.join(dict.fromkeys(cell.compiled.target for cell in CELLS.values()))}"))
 
 
 if __name__ == "__main__":

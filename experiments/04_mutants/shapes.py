@@ -2,7 +2,8 @@
 from collections import Counter
 
 from numba_marlin.emulator.cfg import EXIT
-from numba_marlin.emulator.program import Vector
+from numba_marlin.emulator.program import Register, Vector
+from numba_marlin.kernels.pipeline import BARRIER_BYTES
 from numba_marlin.mutation.flow import reachable, touches
 from numba_marlin.mutation.program import operand_texts, registers
 
@@ -44,10 +45,18 @@ def guards_a_loop(cell, program, branch):
     return not opcodes(taken) and any(ins.root == "bra" and ins.target is not None and branch.pc < ins.target <= ins.pc for ins in through)
 
 
+def meaning(program, text):
+    """An operand as it is written, or, where it is a register that one instruction makes, what that does."""
+    found = next((writers for register, writers in program.writers.items() if text in (register.name, f"[{register.name}]")), [])
+    made = [ins for ins in found if ins.root in RESULT_FIRST or not touches(ins)]  # an address stands first, too
+    return (made[0].opcode, *operand_texts(made[0])[1:]) if len(made) == 1 else text
+
+
 def differ_in_hints(cell, program, branch):
     """Both sides have the same accesses, one with a cache policy."""
     def plain(instructions):
-        return Counter((ins.opcode.replace(HINT, ""), tuple(operand_texts(ins)[:-1] if HINT in ins.opcode else operand_texts(ins))) for ins in instructions if touches(ins))
+        found = ((ins.opcode, operand_texts(ins)) for ins in instructions if touches(ins))
+        return Counter((opcode.replace(HINT, ""), tuple(meaning(program, text) for text in (texts[:-1] if HINT in opcode else texts))) for opcode, texts in found)
     one, other = sides(program, branch)
     return plain(one) == plain(other) and opcodes(one) != opcodes(other)
 
@@ -63,7 +72,18 @@ def waits_again(cell, program, branch):
     taken, through = sides(program, branch)
     again = [ins for ins in through if touches(ins)]
     before = next((ins for ins in reversed(program.instructions[:branch.pc]) if touches(ins)), None)
-    return not opcodes(taken) and len(again) == 1 and before is not None and before.opcode == again[0].opcode and before.operands[1:] == again[0].operands[1:]
+
+    def question(ins):
+        return [number_of(program, operand, operand) for operand in ins.operands[1:]]
+    return not opcodes(taken) and len(again) == 1 and before is not None and before.opcode == again[0].opcode and question(before) == question(again[0])
+
+
+def number_of(program, operand, otherwise=None):
+    """The number that an operand is, or that the only instruction to write it moves there."""
+    made = program.writers.get(operand, []) if isinstance(operand, Register) else []
+    if len(made) == 1 and made[0].root == "mov" and made[0].guard is None:
+        operand = made[0].operands[1]
+    return getattr(operand, "value", otherwise)
 
 
 def dead(cell, program, ins):
@@ -114,24 +134,42 @@ def waits_for_registers_that_nobody_wants_yet(cell, program, ins):
             last = "commit"
     if not products:
         return False
-    committed = [group for group in groups if group[-1].pc < ins.pc]
+    committed = sum(group[-1].pc < ins.pc for group in groups)
 
-    def untouched(group, region):
-        inputs = {register for product in group for operand in product.operands[1:2] if isinstance(operand, Vector) for register in registers([operand])}
+    def untouched(number, region):
+        """Whether nobody wants the registers of a product there; counted round the loop that all of them stand in."""
+        inputs = {register for product in groups[number % len(groups)] for operand in product.operands[1:2] if isinstance(operand, Vector) for register in registers([operand])}
         return bool(inputs) and not any(
-            each.root.startswith("mbarrier.arrive") or inputs & set(registers([*each.operands, each.guard])) for each in region if each.root != "wgmma.mma_async")
+            gives_operands_back(cell, program, each) or inputs & touched(each) for each in region if each.root != "wgmma.mma_async")
 
-    before = committed[-2] if len(committed) > 1 else None
-    if before is None:
-        return False
-    if ins.root == "wgmma.wait_group":
-        region, _ = until_next(program, ins.pc, "wgmma.wait_group")
-        return untouched(before, region)
-    _, waits = until_next(program, ins.pc, "wgmma.wait_group")
+    waits = [ins] if ins.root == "wgmma.wait_group" else until_next(program, ins.pc, "wgmma.wait_group")[1]
     if len(waits) != 1:
         return False
-    first, following = until_next(program, waits[0].pc, "wgmma.wait_group")
-    return untouched(before, first) and all(untouched(committed[-1], until_next(program, wait.pc, "wgmma.wait_group")[0]) for wait in following)
+    flying = int(waits[0].operands[-1].value)  # products that the wait leaves on their way
+    # Without the wait one product is let go of at the next; without the commit, this one and all that are under way.
+    for number in range(committed - 1 - flying, committed - flying if ins.root == "wgmma.wait_group" else committed):
+        behind = {each.pc: each for wait in waits for each in until_next(program, wait.pc, "wgmma.wait_group")[1]}
+        if not all(untouched(number, until_next(program, wait.pc, "wgmma.wait_group")[0]) for wait in waits):
+            return False
+        waits = [wait for pc, wait in sorted(behind.items()) if int(wait.operands[-1].value)]  # one that leaves nothing lets go of all
+    return True
+
+
+def touched(ins):
+    """Registers that an instruction changes, or reads for more than a copy."""
+    return set(registers([*(ins.operands[:1] if ins.root == "mov" else ins.operands), ins.guard]))
+
+
+def offsets(program, operand):
+    """The numbers that have been added on the way to a value."""
+    return {number_of(program, ins.operands[2]) for ins in program.origins(operand) if ins.root == "add"} - {None}
+
+
+def gives_operands_back(cell, program, ins):
+    """An arrival, which may say that a stage can be filled again. (Packed stages of block_scaled hold no operands: what came out of them is in registers.)"""
+    if not ins.root.startswith("mbarrier.arrive"):
+        return False
+    return cell.kernel != "block_scaled" or cell.config.barriers_shared + BARRIER_BYTES not in set().union(*(offsets(program, operand) for operand in ins.operands))
 
 
 def previous(program, ins):

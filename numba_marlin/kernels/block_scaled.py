@@ -61,7 +61,8 @@ def make(lang, config):
     def initialise(shared):
         initialise_packed(shared + uint32(BARRIERS))
         initialise_expanded(shared + uint32(EXPANDED_BARRIERS))
-        initialise_source(shared + uint32(SOURCE_BARRIERS))
+        if SOURCED:
+            initialise_source(shared + uint32(SOURCE_BARRIERS))
         initialise_tiles(shared + uint32(TILE_BARRIERS))
 
     @lang.device

@@ -31,6 +31,9 @@ SAMPLE = {
     "wgmma, one word, tiles shared": (
         "fence wgmma", "fence proxy", "wait wgmma /0/", "commit cp.async.bulk", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /1/", "phase xor"),
     "wgmma, pairs of blocks, two rows of consumers": ("barrier cluster.arrive", "order /1/ relaxed", "scope mbarrier"),
+    "block_scaled, C and a bias": ("scope atom", "fence proxy /1/", "wait wgmma /5/", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /0/", "arrival expects"),
+    "tcgen05": ("commit tcgen05 /1/ at once", "wait tcgen05.wait::ld /0/", "fence tcgen05 after /1/", "size tcgen05.alloc", "arrival tcgen05.dealloc", "swizzle descriptor", "barrier bar.warp.sync /0/"),
+    "block_mma": ("fence mbarrier_init", "wait try_wait /2/", "swizzle xor", "phase try_wait /2/ 1"),
     "wgmma, tiles in two parts": ("barrier bar.sync/1/", "order -> release", "order -> acquire", "scope atom"),
 }
 
@@ -38,7 +41,7 @@ SAMPLE = {
 @pytest.fixture(scope="module")
 def experiment():
     """The experiment's modules by name, imported as its run.py imports them."""
-    names = ("cells", "shapes", "conditions", "proofs", "report", "run", "problems")
+    names = ("cells", "shapes", "conditions", "block_conditions", "proofs", "report", "run", "problems")
     others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     path = list(sys.path)
     sys.path.insert(0, str(FOLDER))

@@ -38,7 +38,7 @@ def test_rounding_near_ties_falls_to_the_right_side(exponent, significand, besid
 
 def test_every_bfloat16_rounds_to_itself():
     every = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)
-    finite = every[np.isfinite(every)]
+    finite = every[np.isfinite(every.astype(np.float32))]  # of its own, NumPy warns of signalling NaN
     assert np.array_equal(floats.round_to(finite.astype(np.float64), "bfloat16").view(np.uint16), finite.view(np.uint16))
     assert np.array_equal(floats.round_to(np.float64([np.inf, -np.inf]), "bfloat16").astype(float), [np.inf, -np.inf])
     assert np.isnan(floats.round_to(np.float64([np.nan]), "bfloat16").astype(float)).all()
