@@ -77,8 +77,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this: nobody reads what is said there
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started this: nobody reads what is said there
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # what has no place in its encoding is shown as an escape
     try:
         return _main(argv)
     except KeyboardInterrupt:

@@ -1,6 +1,9 @@
 """Contract under test: ``numba-marlin unpack`` finds a weight's bits in files and in random layers, in the terminal, as HTML and as JSON."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -36,6 +39,14 @@ def test_the_page_shows_words_on_the_terminal_and_as_html(capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "B[0, 37]" in shown and "B[0, 38]" in shown and "register of B" in shown
     assert "B[0, 37]" in target.read_text(encoding="utf-8")
+
+
+def test_names_that_the_terminal_or_utf8_has_no_characters_for(tmp_path):
+    source, page = tmp_path / "\u00e9\udcff.safetensors", tmp_path / "page.html"
+    nm.save_checkpoint(source, {"layer": nm.quantize(np.ones((128, 64), np.float32))})
+    done = subprocess.run([sys.executable, "-m", "numba_marlin", "unpack", str(source), "--html", str(page)], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and b"\\xe9\\udcff.safetensors: layer" in done.stdout and done.stderr == b""
+    assert "\u00e9\\udcff.safetensors: layer" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("arguments, message", [
