@@ -47,7 +47,7 @@ def block_scaled_matmul(
     k a multiple of 32, n of 8; of a block-scaled result, of its block as well, twice that if gated. c without a gate. Of a block-scaled result, infinities are cut off, and NaN is NaN in the
     formats that have it.
 
-    Arrays are NumPy's, or all on one device, with scales in 128x4 order there. backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
+    Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they complete a tile (NaN there is NaN in the result, if k is no multiple of 64). backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
     """
     m, n, k = _check_operands(a, b)
     (a, views), (b, more) = _readable("a", a), _readable("b", b)
@@ -104,7 +104,8 @@ def _readable(name: str, operand: BlockScaled) -> tuple[BlockScaled, dict[str, a
     """The operand, and its arrays, as a kernel can read them: on a device as they are, on the host NumPy's, with scales in 128x4 order."""
     data, scales = (arrays.view(f"{name}.{part}", getattr(operand, part)) for part in ("data", "scales"))
     if data.on_host and scales.on_host:
-        operand = replace(operand, data=arrays.to_host(data), scales=arrays.to_host(scales)).with_scales("128x4")
+        operand = replace(operand, data=arrays.to_host(data), scales=arrays.to_host(scales))
+        operand = operand.with_scales("plain").with_scales("128x4")  # whatever completed its tiles is zeros then: the kernel multiplies by it
         data, scales = arrays.view("data", operand.data), arrays.view("scales", operand.scales)
     elif operand.scale_order != "128x4":
         raise ValueError(f"{name}.scale_order={operand.scale_order!r} must be '128x4' on a device: use with_scales('128x4') before the arrays are moved there")

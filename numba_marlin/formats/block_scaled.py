@@ -9,7 +9,7 @@
     mxfp8-e5m2  e5m2     32     e8m0    none (1)
 
 data: uint8 [rows, columns * bits / 8], C-contiguous; of two 4-bit codes in a byte the low one is the column with the even number. scales: uint8, in one of two orders,
-``scale_order``: "plain" [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them (``layout.block_scales``). Blocks lie along the columns:
+``scale_order``: "plain" [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them (``layout.block_scales``: zeros complete its tiles). Blocks lie along the columns:
 both operands of a product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear has its weight.
 
 data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device: making one reads neither, and codes may be NaN or infinity where the format has

@@ -11,6 +11,7 @@ from numba_marlin.block_reference import block_scaled_bounds, interleave_gated
 from numba_marlin.heuristics.block_scaled import TILES, choose
 from numba_marlin.interop import arrays
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
+from numba_marlin.layout import block_scales
 
 SMALL = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=2, source=True, bias=True)  # those of tests.kernels.test_block_scaled: compiled once
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
@@ -124,6 +125,17 @@ def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
         else:
             assert np.array_equal(y, expected, equal_nan=True) and y[0, [0, 17]].tolist() == [np.inf, -np.inf]
         assert np.isnan(y[1]).all() and not y[2].any()
+
+
+def test_bytes_that_complete_a_tile_of_scales_have_no_say_on_the_host():
+    """Some leave there what was in memory; the kernel multiplies zeros by it, and NaN is not zero then."""
+    a, b = operands(k=96)
+    expected = nm.block_scaled_matmul(a, b, out_format="float32", backend="emulator", config=FLOATS)
+    for operand in (a, b):
+        full, rows, blocks = np.full_like(operand.with_scales("128x4").scales, 0x7F), *np.indices(operand.scales.shape)
+        full[block_scales.place(rows, blocks, 6)] = operand.scales
+        given = [replace(each, scales=full, scale_order="128x4") if each is operand else each for each in (a, b)]
+        assert np.array_equal(nm.block_scaled_matmul(*given, out_format="float32", backend="emulator", config=FLOATS), expected)
 
 
 def test_the_rounding_of_powers_makes_no_other_kernel_of_what_has_none():
