@@ -7,6 +7,7 @@ ml_dtypes goes from float64 to bfloat16 through float32, so that 1 + 2**-8 + 2**
 
 from __future__ import annotations
 
+import math
 import numbers
 
 import numpy as np
@@ -26,12 +27,15 @@ def float_type(dtype: object) -> np.dtype:
 
 
 def number(name: str, value: object) -> float:
-    """A real number of Python's or of an array library's, 0-dimensional arrays included. TypeError, naming it, for anything else."""
+    """A real number of Python's or of an array library's, 0-dimensional arrays included, infinite where float64 ends. TypeError, naming it, for anything else."""
     plain = value.item() if getattr(value, "shape", None) == () else value
     if not isinstance(plain, numbers.Real):
         kind = f"{value!r}" if isinstance(value, (str, complex, type(None))) else f"a {type(value).__name__}"
         raise TypeError(f"{name} is {kind}, must be a number")
-    return float(plain)
+    try:
+        return float(plain)
+    except OverflowError:  # an int
+        return math.inf if plain > 0 else -math.inf
 
 
 def is_single(value: float) -> bool:

@@ -142,7 +142,7 @@ GOOD = quantize_blocks(np.ones((4, 32), np.float32))
     (dict(shape=(5, 32)), ValueError, r"data.shape=\(4, 16\) must be \(5, 16\)"), (dict(data=GOOD.data.view(np.int8)), TypeError, "data.dtype=int8 must be uint8"),
     (dict(scale_order="128x4"), ValueError, r"scales.shape=\(4, 2\) must be \(512,\)"), (dict(scale_order="4x128"), ValueError, "scale_order='4x128' must be one of"),
     (dict(shape=(4.5, 32)), TypeError, r"shape=\(4.5, 32\) must be \(rows, columns\), two integers"), (dict(shape=(4, 32, 1)), TypeError, "two integers"), (dict(shape=4), TypeError, "two integers"),
-    (dict(global_scale=None), TypeError, "global_scale is None, must be a number"), (dict(global_scale=1e39), ValueError, "must be a finite"), (dict(format=["nvfp4"]), ValueError, "must be one of nvfp4"),
+    (dict(global_scale=None), TypeError, "global_scale is None, must be a number"), (dict(global_scale=1e39), ValueError, "must be a finite"), (dict(global_scale=10**400), ValueError, "global_scale=inf must be a finite"), (dict(format=["nvfp4"]), ValueError, "must be one of nvfp4"),
     (dict(global_scale=0.0), ValueError, "global_scale=0.0 must be a finite"), (dict(global_scale=0.1), ValueError, "of float32"), (dict(data=[1]), TypeError, "data is a list"),
 ])
 def test_a_block_scaled_matrix_that_exists_is_valid(change, error, message):
