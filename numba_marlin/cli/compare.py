@@ -5,6 +5,8 @@ The rule is that of ``numba_marlin.bench.compare``. Exit code 1 if a cell got sl
 
 from __future__ import annotations
 
+from pathlib import Path
+
 HELP = "say which measurements of two files are faster, slower, the same or ambiguous"
 EXAMPLES = """  numba-marlin compare before.jsonl after.jsonl
   numba-marlin compare before.json after.json --by speedup --tolerance 3
@@ -30,6 +32,8 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
+    if target is not None and target.resolve() in {Path(path).resolve() for path in (args.a, args.b)}:
+        raise ValueError(f"--out {args.out} is one of the files that are compared: the result would take its place")
     if not 0 <= args.tolerance < 100:
         raise ValueError(f"--tolerance {args.tolerance} must be from 0 to below 100")
     found = compare(*(_rows(path) for path in (args.a, args.b)), args.tolerance / 100, args.by, args.each)
