@@ -189,6 +189,21 @@ class Command(Nothing):
         return f"while {' '.join(self.arguments)} runs (pid {self.process.pid})"
 
 
+def random_weight(random, n: int, k: int):
+    """A PackedWeight of any sizes that a layout holds: in groups of 128, or one scale a column where those do not fit."""
+    import numpy as np
+
+    from numba_marlin.formats import PackedWeight
+    from numba_marlin.formats.marlin import check_problem, packed_columns
+
+    group_size = 128 if k % 128 == 0 and k > 128 else -1
+    check_problem(k, n, group_size)
+    columns = packed_columns(n)
+    words = random.integers(-(2**31), 2**31, (k // 16, 2 * columns), dtype=np.int64).astype(np.int32)
+    scales = random.uniform(0.001, 0.01, (k // group_size if group_size > 0 else 1, columns)).astype(np.float16)
+    return PackedWeight("marlin", words, scales, 4, group_size, k, n)
+
+
 class Products(Nothing):
     """One product again and again, in a thread of this process, on random weights."""
 
@@ -198,11 +213,9 @@ class Products(Nothing):
         import numpy as np
 
         from numba_marlin import api, driver
-        from numba_marlin.formats import PackedWeight
 
         random = np.random.default_rng(seed)
-        words = random.integers(-(2**31), 2**31, (k // 16, 2 * n), dtype=np.int64).astype(np.int32)
-        self.weight = PackedWeight("marlin", words, random.uniform(0.001, 0.01, (max(1, k // 128), n)).astype(np.float16), 4, 128 if k > 128 else -1, k, n)
+        self.weight = random_weight(random, n, k)
         self.x = driver.DeviceArray.from_host(random.standard_normal((m, k)).astype(np.float16), 0)
         self.c = driver.DeviceArray((m, n), np.float16, 0)
         _, self.info = api.matmul(self.x, self.weight, "cuda", self.c, return_info=True)

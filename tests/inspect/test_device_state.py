@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from numba_marlin.cli import watch as watching
@@ -77,6 +78,17 @@ def test_all_samples_are_kept_for_a_file_and_counted_on_a_screen(monkeypatch, ca
     assert len(json.loads((tmp_path / "run.json").read_text())["samples"]) == 5
     assert main(["watch", "--hz", "10", "--seconds", "0.45"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if ": 5 samples in" in line]
+
+
+def test_products_of_any_sizes():
+    random = np.random.default_rng(0)
+    for n, k, groups in ((64, 128, 1), (72, 272, 1), (8, 512, 4)):
+        weight = watching.random_weight(random, n, k)
+        assert (weight.n, weight.k, weight.groups) == (n, k, groups)
+    with pytest.raises(ValueError, match="n=100 must be a positive multiple of 8"):
+        watching.random_weight(random, 100, 128)
+    with pytest.raises(ValueError, match="k=-16"):
+        watching.random_weight(random, 64, -16)
 
 
 def test_interrupted_before_the_first_sample(monkeypatch, capsys):
