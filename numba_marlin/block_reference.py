@@ -15,7 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats.block_scaled import BlockScaled
-from numba_marlin.formats.floats import as_numpy
+from numba_marlin.formats.floats import as_numpy, round_to
+from numba_marlin.formats.small_floats import decode, encode
+from numba_marlin.quantize.block_scaled import block_scales, inverse_of
 from numba_marlin.quantize.dequantize import dequantize
 from numba_marlin.reference import UNIT_ROUNDOFF
 
@@ -74,3 +76,28 @@ def block_scaled_bounds(a: BlockScaled, b: BlockScaled, *, alpha=1.0, beta=0.0, 
     product = gate[:, :, 0] * other[:, :, 1]
     off = gate_error[:, :, 0] * (np.abs(other[:, :, 1]) + gate_error[:, :, 1]) + np.abs(gate[:, :, 0]) * gate_error[:, :, 1] + _FLOAT32 * np.abs(product)
     return product.reshape(m, -1), off.reshape(m, -1)
+
+
+def within_bounds(actual, exact: np.ndarray, error: np.ndarray, rounding: str = "floor") -> np.ndarray:
+    """Which elements of a kernel's result may have come from fp32 numbers within ``error`` of ``exact``: bool [m, n]; NaN never may. actual: floats, or a BlockScaled whose
+    scales were made with ``rounding``: then every element of a block is out if its scale is, and else only if its code is none of those between the two ends."""
+    if not isinstance(actual, BlockScaled):
+        values = np.asarray(actual).astype(np.float64)
+        low, high = (round_to(each, np.asarray(actual).dtype).astype(np.float64) for each in (exact - error, exact + error))
+        return (low <= values) & (values <= high)
+    form, inverse = actual.form, inverse_of(actual.global_scale)
+    in_blocks = (*exact.shape[:1], -1, form.block)
+    least, most = (np.clip(np.abs(exact) + sign * error, 0, None).reshape(in_blocks).max(axis=2) for sign in (-1, 1))
+    (first, _), (last, _) = (block_scales(_outwards(each, up), form, inverse, rounding) for each, up in ((least, False), (most, True)))
+    scales = actual.plain_scales()
+    factor = np.repeat(decode(scales, form.scale_grid).astype(np.float64) * actual.global_scale, form.block, axis=1)
+    values = decode(actual.codes(), form.element).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ends = [np.where(factor > 0, (exact + sign * (error + 2.0**-21 * np.abs(exact))) / factor, 0) for sign in (-1, 1)]  # the factor was rounded three times
+    low, high = (decode(encode(each.astype(np.float32), form.element), form.element) for each in ends)
+    return (low <= values) & (values <= high) & np.repeat((first <= scales) & (scales <= last), form.block, axis=1)
+
+
+def _outwards(values: np.ndarray, up: bool) -> np.ndarray:
+    """float64 -> float32 below, or above."""
+    return np.nextafter(values.astype(np.float32), np.float32(np.inf if up else 0))

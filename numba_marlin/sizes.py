@@ -2,7 +2,8 @@
 kernels need).
 
 ``sizes_of(device)`` looks a device of the table up by its name, "NVIDIA H200" included; None for one that is not in it. Makers' data sheets and architecture
-white papers, and what an H200's driver says of its L2; None where nobody says. ``matrix_flops``: dense, 16-bit factors, fp32 sums, at boost clock.
+white papers, and what an H200's driver says of its L2; None where nobody says. ``matrix_flops``: dense, 16-bit factors, fp32 sums, at boost clock; ``fp8_flops`` and ``fp4_flops`` the
+same of block-scaled factors, None where there are no such tensor cores too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Sizes:
     register_bytes_per_sm: int
     matrix_flops: float | None
     source: str = "spec"
+    fp8_flops: float | None = None
+    fp4_flops: float | None = None
 
 
 REGISTERS = 64 * 1024 * 4
@@ -37,8 +40,8 @@ SIZES = (
     Sizes("RTX 4090", 24 * GB, 72 * MB, 128 * KB, 100 * KB, REGISTERS, 165.2e12),
     Sizes("H100", 80 * GB, 50 * MB, 256 * KB, 228 * KB, REGISTERS, 989.4e12),
     Sizes("H200", 141 * GB, 60 * MB, 256 * KB, 228 * KB, REGISTERS, 989.4e12),
-    Sizes("B200", 180 * GB, 126 * MB, 256 * KB, 228 * KB, REGISTERS, 2250e12),
-    Sizes("RTX 5090", 32 * GB, 96 * MB, 128 * KB, 100 * KB, REGISTERS, 209.5e12),
+    Sizes("B200", 180 * GB, 126 * MB, 256 * KB, 228 * KB, REGISTERS, 2250e12, fp8_flops=4500e12, fp4_flops=9000e12),
+    Sizes("RTX 5090", 32 * GB, 96 * MB, 128 * KB, 100 * KB, REGISTERS, 209.5e12, fp4_flops=1676e12),
 )
 
 

@@ -15,8 +15,8 @@ import beside  # noqa: E402
 
 SAMPLE = "h200_ampere.json"  # a profile measured on an H200, kept
 TIMES, VIEWS_TABLE = "times", "views"
-ORDER = ("launch", "setup", "copy", "multiply", "wait_copies", "wait_room", "wait_barrier", "wait_block", "wait_kernel", "reduce_block", "reduce_grid", "write", "recorder", "unrecorded", "tail")
-TITLES = {"wait_copies": "wait: copies", "wait_room": "wait: room", "wait_barrier": "wait: barrier", "wait_block": "wait: block", "wait_kernel": "wait: kernel before", "reduce_block": "add up in block",
+ORDER = ("launch", "setup", "copy", "multiply", "wait_copies", "wait_room", "wait_barrier", "wait_block", "wait_kernel", "wait_role", "reduce_block", "reduce_grid", "write", "recorder", "unrecorded", "tail")
+TITLES = {"wait_copies": "wait: copies", "wait_room": "wait: room", "wait_barrier": "wait: barrier", "wait_block": "wait: block", "wait_kernel": "wait: kernel before", "wait_role": "wait: role", "reduce_block": "add up in block",
           "reduce_grid": "between blocks", "setup": "set up"}  # fmt: skip
 VIEWS = (  # picture, what people ask for, what is shown, section, figures of it: first, behind the last
     ("summary", "Profiling summary: throughput, bottleneck, recommendations", "time beside cuBLAS and the model, what is used of measured ceilings, findings with the rule behind each", "summary", 0, 3),
@@ -53,16 +53,25 @@ def off(row: dict) -> float:
 
 
 def times(rows: list[dict], tolerance: float) -> str:
-    seen = [name for name in ORDER if any(abs(row["parts_us"].get(name, 0)) >= 0.05 for row in rows)]
-    heads = ["kernel", "m", "k x n", "plain us", "overlapping", "parts add up to", "ends alone", "light build", "all events", *(TITLES.get(name, name) for name in seen)]
+    """Two lines a cell: the parts, and those of the one build that tells everything apart, where they are others. (Rows from before there were several builds have one.)"""
+    seen = [name for name in ORDER if any(abs(parts.get(name, 0)) >= 0.05 for row in rows for parts in (row["parts_us"], row.get("raw_parts_us", {})))]
+    heads = ["kernel", "m", "k x n", "plain us", "overlapping", "parts add up to", "ends alone", "work", "each wait", "all at once", "all events", *(TITLES.get(name, name) for name in seen)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" + "--:|" * (len(heads) - 1)]
     for row in rows:
-        def cost(name, row=row):
-            return f"{row[name] / alone(row) - 1:+.0%}" if row.get(name) else ""
+        def cost(us, row=row):
+            return f"{us / alone(row) - 1:+.0%}" if us else ""
+
+        def parts(found):
+            return [f"{found[name]:.1f}" if found.get(name) else "" for name in seen]
 
         mark = "**" if abs(off(row)) <= tolerance else ""
-        cells = [row["kernel"], str(row["m"]), f"{row['k']} x {row['n']}", f"{alone(row):.1f}", f"{row['us']:.1f}" if "alone_us" in row and alone(row) > 1.01 * row["us"] else "", f"{mark}{row['timeline_us']:.1f} ({off(row):+.1%}){mark}", cost("ends_us"), cost("light_us"), cost("detailed_us")]
-        lines.append("| " + " | ".join(cells + [f"{row['parts_us'][name]:.1f}" if row["parts_us"].get(name) else "" for name in seen]) + " |")
+        finer = sorted(row.get("finer_us", {}).values())
+        each = "" if not finer else cost(finer[0]) if cost(finer[0]) == cost(finer[-1]) else f"{cost(finer[0])} .. {cost(finer[-1])}"
+        cells = [row["kernel"], str(row["m"]), f"{row['k']} x {row['n']}", f"{alone(row):.1f}", f"{row['us']:.1f}" if "alone_us" in row and alone(row) > 1.01 * row["us"] else "", f"{mark}{row['timeline_us']:.1f} ({off(row):+.1%}){mark}",
+                 cost(row.get("ends_us")), cost(row.get("work_us")), each, cost(row["light_us"]), cost(row["detailed_us"])]  # fmt: skip
+        lines.append("| " + " | ".join(cells + parts(row["parts_us"])) + " |")
+        if row.get("raw_parts_us", row["parts_us"]) != row["parts_us"]:
+            lines.append("| " + " | ".join(["", "", "all at once:", "", "", f"{row['raw_timeline_us']:.1f} ({row['raw_timeline_us'] / alone(row) - 1:+.1%})", *[""] * 5, *parts(row["raw_parts_us"])]) + " |")
     wide = [row for row in rows if abs(off(row)) > tolerance]
     said = f"In {len(rows) - len(wide)} of {len(rows)} cells the parts add up to the plain kernel's time within {tolerance:.0%} (bold)."
     if wide:

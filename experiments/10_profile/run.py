@@ -1,12 +1,12 @@
 """Where does a kernel's time go on a GPU, do the parts add up to it, and what does looking cost?
 
-    python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a GPU and torch, a minute
+    python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a GPU and torch, three minutes
     python experiments/10_profile/run.py report                                            # tables into this README.md
     python experiments/10_profile/run.py pictures                                          # needs playwright and a Chromium
 
-measure: for every cell the plain kernel, its two instrumented builds (``numba_marlin.inspect``: ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
-interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end to the next one's, of the light build, add up to ``timeline_us``, which must be within 10% of the
-plain kernel's time, launches kept apart (``alone_us``). Exit code 1 if one is not.
+measure: for every cell the plain kernel, its instrumented builds (``numba_marlin.inspect``: ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
+interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end to the next one's add up to ``timeline_us``, which must be within 10% of the plain kernel's time,
+launches kept apart (``alone_us``), though it is taken from builds that never were the plain kernel and never scaled. ``raw_timeline_us``: of the one build that tells everything. Exit code 1 if a cell is not.
 """
 import argparse
 import concurrent.futures
@@ -34,26 +34,33 @@ CELLS = {  # name: kernel, m, n, k
     "wgmma, m=64": ("wgmma", 64, 8192, 8192),
     "wgmma": ("wgmma", 256, 8192, 8192),
     "wgmma, m=1024": ("wgmma", 1024, 8192, 8192),
+    "block_scaled": ("block_scaled", 4096, 4096, 4096),
 }
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 def candidate_of(name, device):
     from numba_marlin import heuristics
+    from numba_marlin.heuristics import block_scaled
 
     kernel, m, n, k = CELLS[name]
+    if kernel in block_scaled.KERNELS:
+        config = block_scaled.configuration(kernel, m, n, device.sms)
+        problem = block_scaled.BlockProblem.of(config, m, n, k)
+        return problem, block_scaled.candidate(problem, device, kernel, config)
     problem = heuristics.Problem(m, n, k, GROUP_SIZE)
     return problem, heuristics.candidate(problem, device, kernel)
 
 
 def build(name):
     """In a process of its own, into the disk cache."""
-    from numba_marlin import compiler, driver, heuristics
+    from numba_marlin import compiler, driver
+    from numba_marlin.inspect.on_machine import definition_of
 
     warnings.filterwarnings("ignore", message=".*Could not find source for function.*")  # lambdas of the kernels
     device = driver.describe(0)
     _, candidate = candidate_of(name, device)
-    compiler.build(heuristics.find_kernel(candidate.kernel), candidate.config, target=device.target, line_info=True)
+    compiler.build(definition_of(candidate.kernel), candidate.config, target=device.target, line_info=True)
 
 
 def row_of(observation, environment):
@@ -64,13 +71,30 @@ def row_of(observation, environment):
     return {
         "kernel": observation.candidate.kernel, "config": dataclasses.asdict(observation.candidate.config), **dataclasses.asdict(problem),
         "us": round(observation.us, 3), "alone_us": round(observation.alone_us, 3), "us_spread": [round(min(observation.rounds), 3), round(max(observation.rounds), 3)], "cublas_us": round(observation.cublas_us, 3),
-        "speedup": round(observation.cublas_us / observation.us, 4), "light_us": round(observation.light_us, 3), "detailed_us": round(observation.detailed_us, 3), "ends_us": round(observation.ends_us, 3), "light_builds_us": [round(each, 3) for each in observation.both_us],
+        "speedup": round(observation.cublas_us / observation.us, 4), "light_us": round(observation.light_us, 3), "detailed_us": round(observation.detailed_us, 3), "ends_us": round(observation.ends_us, 3),
+        "work_us": None if observation.work_us is None else round(observation.work_us, 3), "finer_us": {name: round(each, 3) for name, each in observation.finer_us.items()},
         "timeline_us": round(observation.timeline_us, 3), "timeline_over_us": round(observation.timeline_us / observation.alone_us, 4),
-        "timeline_over_light_us": round(observation.timeline_us / observation.light_us, 4), "parts_us": {name: round(value, 3) for name, value in shares.items() if value},
+        "raw_timeline_us": round(observation.raw_timeline_us, 3), "raw_timeline_over_light_us": round(observation.raw_timeline_us / observation.light_us, 4),
+        "parts_us": {name: round(value, 3) for name, value in shares.items() if value}, "raw_parts_us": {name: round(value, 3) for name, value in observation.raw_us.items() if value},
         "span_us": round((last.last_ns - last.first_ns) / 1e3, 3), "marks": observation.light.marks, "clipped_warps": max(each.clipped for each in observation.recordings),
         "registers": {name: each.registers for name, each in resources.items()}, "spill_bytes": {name: (each.spill_stores or 0) + (each.spill_loads or 0) for name, each in resources.items()},
         "multiprocessors": len(set(last.smid.tolist())), "clocks": observation.clocks, "kind": "measured", **environment,
     }
+
+
+def described(name, row):
+    """Lines for the terminal."""
+    def more(us):
+        return f"{us / row['alone_us'] - 1:+.1%}"
+
+    def parts(found):
+        return ", ".join(f"{part} {value:.2f}" for part, value in found.items())
+
+    builds = {"ends": row["ends_us"], "work": row["work_us"], **row["finer_us"], "all at once": row["light_us"], "events": row["detailed_us"]}
+    return (
+        f"{name}: plain {row['alone_us']:.2f} us ({row['us']:.2f} overlapping); builds: {', '.join(f'{build} {more(us)}' for build, us in builds.items() if us)}{'; CLIPPED' if row['clipped_warps'] else ''}\n"
+        f"    parts       {row['timeline_us']:8.2f} ({more(row['timeline_us'])}): {parts(row['parts_us'])}\n    all at once {row['raw_timeline_us']:8.2f} ({more(row['raw_timeline_us'])}): {parts(row['raw_parts_us'])}"
+    )
 
 
 def measure(args):
@@ -78,7 +102,7 @@ def measure(args):
     from numba_marlin.bench.environment import describe
     from numba_marlin.inspect.on_gpu import observe
 
-    names = args.cells.split(";") if args.cells else list(CELLS)
+    names = [each.strip() for each in args.cells.split(";")] if args.cells else list(CELLS)
     began = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(args.processes) as pool:
         list(pool.map(build, names))
@@ -91,10 +115,7 @@ def measure(args):
             file.write(json.dumps(row) + "\n")
             file.flush()
             ok = ok and abs(row["timeline_over_us"] - 1) <= TOLERANCE
-            parts = ", ".join(f"{part} {value:.1f}" for part, value in row["parts_us"].items())
-            ends, detailed, everybody, some = (each / row["alone_us"] - 1 for each in (row["ends_us"], row["detailed_us"], *row["light_builds_us"]))
-            print(f"{name:>14} plain {row['alone_us']:8.2f} us ({row['us']:.2f} overlapping), ends {ends:+.1%}, totals of all warps {everybody:+.1%}, of some {some:+.1%}, events {detailed:+.1%}; parts {row['timeline_us']:8.2f} ({row['timeline_over_us']:.3f} of plain, "
-                  f"{row['timeline_over_light_us']:.3f} of totals): {parts}{', CLIPPED' if row['clipped_warps'] else ''}", flush=True)
+            print(described(name, row), flush=True)
     print(f"{'all within' if ok else 'NOT all within'} {TOLERANCE:.0%} of the plain kernel's time; {time.monotonic() - began:.1f} s")
     return 0 if ok else 1
 

@@ -14,9 +14,14 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --m 8 --n 512 --k 1024 --kernel decode --phase pipeline
   numba-marlin trace --save run.npz --perfetto run.json
   numba-marlin trace --open run.npz --phase fragments --block 1 --step 9
-  numba-marlin trace --config stages=3 --compare run.npz"""
+  numba-marlin trace --config stages=3 --compare run.npz
+  numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
+  numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
+  numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
+BLOCK_KERNELS = ("block_scaled", "tcgen05", "block_mma")  # both operands block-scaled
 DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
-WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32)}  # bits, and rows that share a scale
+BLOCK_DEMO = {"m": 128, "n": 384, "k": 768, "sms": 2}  # three tiles for two multiprocessors
+WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32), "mxfp8-e4m3": (8, 32)}  # bits, and rows that share a scale
 ALL_BLOCKS = 16  # grids of so many blocks are recorded whole
 MORE = "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane and --step what you want to look at."
 
@@ -25,27 +30,30 @@ def add_arguments(parser) -> None:
     from numba_marlin.cli.pages import add_page_arguments
 
     parser.add_argument(
-        "--demo", action="store_true", help=f"{DEMO['kernel']} at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for"
-    )
-    parser.add_argument("--m", type=int, metavar="M", help=f"rows of activations (default {DEMO['m']})")
-    parser.add_argument("--n", type=int, metavar="N", help=f"columns of a random weight (default {DEMO['n']})")
-    parser.add_argument("--k", type=int, metavar="K", help=f"rows of a random weight (default {DEMO['k']})")
-    parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors")
-    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file")
+        "--demo", action="store_true",
+        help=f"{DEMO['kernel']} (or --kernel) at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for; m={BLOCK_DEMO['m']}, n={BLOCK_DEMO['n']}, "
+        f"k={BLOCK_DEMO['k']} of kernels with two block-scaled operands",
+    )  # fmt: skip
+    parser.add_argument("--m", type=int, metavar="M", help="rows of activations (default: --demo's)")
+    parser.add_argument("--n", type=int, metavar="N", help="columns of a random weight (default: --demo's)")
+    parser.add_argument("--k", type=int, metavar="K", help="rows of a random weight (default: --demo's)")
+    parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors; or a quantised checkpoint, a .safetensors file or a directory")
+    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file, or layer of a checkpoint")
     parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
     parser.add_argument(
         "--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for mxfp4)"
     )
-    parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma)")
-    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma"), help=f"default {DEMO['kernel']}")
+    parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma); with two block-scaled operands, of both (default nvfp4; mxfp4: block_mma, tcgen05; mxfp8-e4m3: tcgen05)")
+    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma", *BLOCK_KERNELS), help=f"default {DEMO['kernel']}; {', '.join(BLOCK_KERNELS)} multiply two block-scaled operands")
     parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="fields of the kernel's configuration, in place of what would be chosen")
-    parser.add_argument("--sms", type=int, metavar="N", help="multiprocessors that the machine plays (default 4)")
-    parser.add_argument("--device", metavar="NAME", default="H200", help="whose memory hierarchy is shown, from the table of `explain` (default H200)")
+    parser.add_argument("--sms", type=int, metavar="N", help=f"multiprocessors that the machine plays (default 4; {BLOCK_DEMO['sms']} with two block-scaled operands)")
+    parser.add_argument("--device", metavar="NAME", help="whose memory hierarchy is shown, from the table of `explain` (default H200; B200 for tcgen05, RTX 5090 for block_mma)")
     parser.add_argument(
         "--phase", metavar="NAME[,...]", help="only these sections: launch, phases, copies, unpack, fragments, sums, pipeline, timeline, memory, intensity"
     )
-    for name, what in (("block", "of the grid"), ("warp", "of the block"), ("lane", "of the warp"), ("step", "which tensor-core instruction of the warp")):
+    for name, what in (("block", "of the grid"), ("lane", "of the warp"), ("step", "which tensor-core instruction of the warp")):
         parser.add_argument(f"--{name}", type=int, default=0, metavar="I", help=f"{what} (default 0)")
+    parser.add_argument("--warp", type=int, metavar="I", help="of the block (default: the first that multiplies)")
     parser.add_argument("--save", metavar="FILE.npz", help="keep the record")
     parser.add_argument("--open", metavar="FILE.npz", help="show a record that was kept, instead of running")
     parser.add_argument("--compare", metavar="FILE.npz", help="show what differs from this record")
@@ -60,26 +68,27 @@ def execute(args, report) -> bool:
 
 
 def _execute(args, report) -> bool:
-    from numba_marlin import devices
     from numba_marlin import trace as room
     from numba_marlin.cli.pages import check, check_page_arguments, show
     from numba_marlin.cli.report import write_atomically
     from numba_marlin.trace import compare, pages, perfetto
     from numba_marlin.trace.file import as_bytes
+    from numba_marlin.trace.roles import multipliers
 
     check_page_arguments(args)
     save, events = check("--save", args.save, (".npz",)), check("--perfetto", args.perfetto, (".json",))
     keys = tuple(key for key in (args.phase or "").split(",") if key)
     pages.check_keys(keys)
-    device = devices.device(args.device)
+    _device(args.device, args.kernel)  # before any work
     if args.compare is not None and keys:
         raise ValueError("--compare shows sections of its own; leave out --phase")
     for name, limit in (("lane", 32), ("step", None), ("warp", None), ("block", None)):  # before any work
-        if getattr(args, name) < 0 or limit is not None and getattr(args, name) >= limit:
+        if getattr(args, name) is not None and (getattr(args, name) < 0 or limit is not None and getattr(args, name) >= limit):
             raise ValueError(f"--{name} {getattr(args, name)} must be 0 to {limit - 1}" if limit else f"--{name} {getattr(args, name)} must not be negative")
     other = None if args.compare is None else room.open_trace(args.compare)
     trace, ok = (room.open_trace(args.open), True) if args.open is not None and not _describes(args) else _recorded(args, report)
-    choice = pages.Choice(args.block, args.warp, args.lane, args.step, device)
+    warp = next(iter(multipliers(trace, args.block)), 0) if args.warp is None else args.warp
+    choice = pages.Choice(args.block, warp, args.lane, args.step, _device(args.device, trace.about.get("kernel")))
     report.data = {
         "kernel": trace.header["kernel"],
         "problem": trace.about.get("problem"),
@@ -101,6 +110,19 @@ def _execute(args, report) -> bool:
     return ok
 
 
+def _device(name: str | None, kernel: str | None):
+    """The device called ``name``; ValueError for one that has not the instructions of a kernel with block-scaled operands. None: the one to look at that kernel on."""
+    from numba_marlin import devices
+    from numba_marlin.heuristics import block_scaled
+
+    if kernel not in BLOCK_KERNELS:
+        return devices.device(name or "H200")
+    device = block_scaled.devices_for(kernel)[0] if name is None else devices.device(name)
+    if device.source != "model":
+        block_scaled.check_device(kernel, device)
+    return device
+
+
 def _describes(args) -> list[str]:
     """Options of a problem that were given; ValueError if they contradict --demo or --open."""
     given = [
@@ -109,8 +131,9 @@ def _describes(args) -> list[str]:
         if getattr(args, name) not in (None, False)
     ]
     for option in ("demo", "open"):
-        if getattr(args, option) and given:
-            raise ValueError(f"--{option} says what is traced; leave out --{given[0].replace('_', '-')}")
+        against = [name for name in given if (option, name) != ("demo", "kernel")]
+        if getattr(args, option) and against:
+            raise ValueError(f"--{option} says what is traced; leave out --{against[0].replace('_', '-')}")
     if args.demo and args.open:
         raise ValueError("--demo and --open are two ways to say what is traced: choose one")
     return given
@@ -118,6 +141,11 @@ def _describes(args) -> list[str]:
 
 def _recorded(args, report):
     """(trace, whether the product is right) of the problem that the arguments describe."""
+    _describes(args)
+    if args.kernel in BLOCK_KERNELS:
+        from numba_marlin.cli.block_trace import recorded
+
+        return recorded(args, report)
     from dataclasses import asdict, replace
 
     import numpy as np
@@ -125,50 +153,77 @@ def _recorded(args, report):
     from numba_marlin import api, backends, compiler, devices, reference
     from numba_marlin import trace as room
     from numba_marlin.cli.run import weight_of
+    from numba_marlin.formats import PackedWeight
+    from numba_marlin.formats.fp4_marlin import PackedBlocks
     from numba_marlin.heuristics import Problem, candidate
     from numba_marlin.trace.stages import ranges_of
 
-    _describes(args)
-    kind = args.weights or "int4"
-    bits, block_rows = WEIGHTS[kind]
-    if block_rows is not None and args.group_size not in (None, block_rows):
-        raise ValueError(f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave it out")
-    args.group_size = args.group_size if args.group_size is not None else block_rows or DEMO["group_size"]
-    args.kernel = args.kernel or (DEMO["kernel"] if kind == "int4" else "decode")
     args.m = DEMO["m"] if args.m is None else args.m
-    if args.input is None:
-        args.n, args.k = (DEMO[name] if getattr(args, name) is None else getattr(args, name) for name in ("n", "k"))
-    if args.sms is not None and args.sms < 1:
-        raise ValueError(f"--sms {args.sms} must be at least 1")
     random = np.random.default_rng(args.seed)
-    weight = weight_of(args, random)
-    k, n = weight.values.shape
-    problem = Problem(args.m, n, k, args.group_size, bits=bits, codes="integer" if block_rows is None else "e2m1")
+    stored = stored_layer(args)
+    if stored is None:
+        kind = args.weights or "int4"
+        bits, block_rows = WEIGHTS[kind]
+        if kind == "mxfp8-e4m3":
+            raise ValueError("--weights mxfp8-e4m3 is for --kernel tcgen05: no other kernel multiplies 8-bit floats")
+        if block_rows is not None and args.group_size not in (None, block_rows):
+            raise ValueError(f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave it out")
+        args.group_size = args.group_size if args.group_size is not None else block_rows or DEMO["group_size"]
+        args.kernel = args.kernel or (DEMO["kernel"] if kind == "int4" else "decode")
+        if args.input is None:
+            args.n, args.k = (DEMO[name] if getattr(args, name) is None else getattr(args, name) for name in ("n", "k"))
+        weight = weight_of(args, random)
+        (k, n), source = weight.values.shape, weight.source
+        problem = Problem(args.m, n, k, args.group_size, bits=bits, codes="integer" if block_rows is None else "e2m1")
+    else:
+        stored, source = stored
+        stored = stored if isinstance(stored, (PackedWeight, PackedBlocks)) else api.pack(stored)
+        problem = Problem.of(args.m, stored)
+        args.kernel = args.kernel or (DEMO["kernel"] if problem.codes == "integer" and problem.zeros is None and problem.bits == 4 else "decode")
     device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
-    config = None if args.config is None else _config(args.config, candidate(problem, device, args.kernel).config)
+    config = None if args.config is None else changed_config(args.config, candidate(problem, device, args.kernel).config)
     plan = backends.Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
-    blocks, warps = int(np.prod(plan.candidate.grid)), plan.candidate.threads // 32
-    if args.block >= blocks or args.warp >= warps:
-        name, value, count = ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
-        raise ValueError(
-            f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, plan.candidate.grid))} blocks of {warps} warps"
-        )
-    with report.step(f"quantising and packing {k} x {n} weights"):
-        packed = api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
+    blocks = check_place(args, plan.candidate)
+    with report.step(f"quantising and packing {problem.k} x {problem.n} weights"):
+        packed = stored if stored is not None else api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
     with report.step(f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"):
         compiled = compiler.build(plan.definition, plan.candidate.config, target=device.target, line_info=True)
-    x = random.standard_normal((args.m, k)).astype(np.float16)
+    x = random.standard_normal((args.m, problem.k)).astype(np.float16)
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
         prepared = backends.prepare_emulator(x, packed, problem, plan, compiled)
         trace = room.record(prepared.machine, blocks=None if blocks <= ALL_BLOCKS else (args.block,), **prepared.launch)
     verdict = reference.check(prepared.y, x, packed, order="random")
     trace.header["about"] = {
-        "kernel": args.kernel, "config": asdict(plan.candidate.config), "reasons": list(plan.candidate.reasons), "weight": weight.source,
+        "kernel": args.kernel, "config": asdict(plan.candidate.config), "reasons": list(plan.candidate.reasons), "weight": source,
         "problem": {name: value for name, value in asdict(problem).items()}, "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": verdict.ok, "outputs": verdict.size, "failures": verdict.failures},
         "stages": ranges_of(args.kernel, plan.candidate.config, trace.header["launch"]["shared_base"]),
     }  # fmt: skip
     return trace, verdict.ok
+
+
+def check_place(args, chosen) -> int:
+    """Blocks of a candidate's grid; ValueError unless --block and --warp are some of what there is."""
+    from math import prod
+
+    blocks, warps = prod(chosen.grid), chosen.threads // 32
+    if args.block >= blocks or (args.warp or 0) >= warps:
+        name, value, count = ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
+        raise ValueError(f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, chosen.grid))} blocks of {warps} warps")
+    return blocks
+
+
+def stored_layer(args):
+    """(weight, where it came from) if --input is a quantised checkpoint, else None. ValueError for options that such a file decides, and for --sms."""
+    if args.sms is not None and args.sms < 1:
+        raise ValueError(f"--sms {args.sms} must be at least 1")
+    from numba_marlin.cli.weights import layer
+
+    found = None if args.input is None else layer(args.input, args.tensor, args.transpose)
+    for name in ("n", "k", "weights", "group_size"):
+        if found is not None and getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for weights that are quantised here; {found[1]} decides for itself")
+    return found
 
 
 def _in_blocks(values, kind: str):
@@ -181,15 +236,18 @@ def _in_blocks(values, kind: str):
     return to_weight(quantize_blocks(np.ascontiguousarray(values.T, np.float32), kind))
 
 
-def _config(texts: list[str], default):
+def changed_config(texts: list[str], default):
     """``default`` with fields replaced; ValueError names those there are."""
     from dataclasses import fields, replace
 
-    known = {each.name for each in fields(default)}
+    return replace(default, **config_changes(texts, {each.name for each in fields(default)}))
+
+
+def config_changes(texts: list[str], known: set[str]) -> dict:
     changes = {}
     for text in texts:
         name, _, value = text.partition("=")
         if name not in known or not value:
             raise ValueError(f"--config {text} must be NAME=VALUE with one of {', '.join(sorted(known))}")
         changes[name] = {"true": True, "false": False, "none": None}.get(value.lower(), int(value) if value.lstrip("-").isdigit() else value)
-    return replace(default, **changes)
+    return changes

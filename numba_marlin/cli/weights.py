@@ -42,6 +42,32 @@ def load(path: str, tensor: str | None = None, transpose: bool = False, option: 
     return Weight(values.T if transpose else values, f"{source}, transposed" if transpose else source)
 
 
+def layer(path: str, name: str | None = None, transpose: bool = False):
+    """(weight, where it came from) of a quantised layer of a checkpoint, a .safetensors file or a directory: the layer called ``name``, or that has a tensor of this name, or the
+    only one there is. None where nothing quantised is stored, or ``name`` is the name of something else. ValueError for a choice that is nobody's."""
+    from numba_marlin.checkpoints import CheckpointError, load_checkpoint
+
+    if not Path(path).is_dir() and Path(path).suffix != ".safetensors":
+        return None
+    try:
+        found = load_checkpoint(path)
+    except CheckpointError:
+        if Path(path).is_dir():
+            raise
+        return None  # ``load`` says what is wrong with it
+    names = sorted(found.layers)
+    if not names or name in found.others:
+        return None
+    if name is None and (len(names) > 1 or found.others):
+        raise ValueError(f"--input {path} holds {len(names)} quantised layer{'s' * (len(names) > 1)}; choose one with --tensor: {_listed(names)}")
+    chosen = names[0] if name is None else next((each.name for each in found.layers.values() if name == each.name or name in each.tensors.values()), None)
+    if chosen is None:
+        raise ValueError(f"--tensor {name} is not in {path}; its quantised layers: {_listed(names)}")
+    if transpose:
+        raise ValueError(f"--transpose is for plain matrices: the format of {chosen} ({found.layers[chosen].form.name}) says which way it lies")
+    return found[chosen], f"{path}: {chosen}, {found.layers[chosen].form.name}"
+
+
 def load_array(file: Path, option: str) -> np.ndarray:
     """The array of a .npy file, mapped; ValueError names ``option`` and the file."""
     if not file.is_file():

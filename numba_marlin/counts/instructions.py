@@ -77,6 +77,12 @@ def flops_of_columns(ins: Instruction, columns: int) -> int:
     return 2 * tcgen05.ROWS * columns * tcgen05.KINDS[named, vectors].depth
 
 
+def tensor_bits(texts) -> int:
+    """Bits of a factor of tensor-core instructions, given as text: 4 or 8 of products with block scales, by their kind, else 16."""
+    kinds = " ".join(texts)
+    return 4 if ".kind::mxf4" in kinds else 8 if ".kind::mxf8f6f4" in kinds else 16
+
+
 def shape_of(ins: Instruction) -> tuple[int, int, int]:
     """(m, n, k) from the modifier that says so."""
     return next(tuple(map(int, found.groups())) for modifier in ins.modifiers if (found := re.fullmatch(r"m(\d+)n(\d+)k(\d+)", modifier)))

@@ -73,7 +73,7 @@ def find_block_format(name: str) -> BlockFormat:
 
 def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     """uint8 codes [rows, columns] -> data [rows, columns * bits / 8]."""
-    return np.ascontiguousarray(codes) if bits == 8 else codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+    return np.ascontiguousarray(codes if bits == 8 else codes[:, 0::2] | codes[:, 1::2] << np.uint8(4))
 
 
 def unpack_codes(data: np.ndarray, bits: int) -> np.ndarray:

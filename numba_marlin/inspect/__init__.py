@@ -4,7 +4,7 @@ Two sources. On a GPU: CUDA events, an *instrumented build* of the same kernel (
 timing model. Every figure says which: measured, counted, modelled or spec.
 
 - ``sections``: the parts of a kernel's time, and where in its PTX they begin; ``recorder`` writes them down, ``records`` reads them.
-- ``on_gpu``: a kernel observed on this machine's GPU.
+- ``on_gpu``: a kernel observed on this machine's GPU; ``on_machine``: on the PTX machine. ``block_on_gpu``, ``block_launch``: the operands of kernels that multiply two block-scaled matrices.
 
-May import bench, compiler, counts, devices, driver, emulator, errors, heuristics, kernels, launch and views. No import of it touches CUDA.
+May import bench, compiler, counts, devices, driver, emulator, errors, formats, heuristics, kernels, launch, layout, quantize, sizes and views. No import of it touches CUDA.
 """

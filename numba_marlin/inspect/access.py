@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from numba_marlin.counts import transactions
-from numba_marlin.counts.instructions import ATOMIC, COPY, GLOBAL, SHARED, TENSOR, class_of
+from numba_marlin.counts.instructions import ATOMIC, COPY, GLOBAL, SHARED, TENSOR, TENSOR_MEMORY, class_of
 from numba_marlin.counts.observer import padded
 from numba_marlin.emulator.program import Instruction
 
@@ -17,6 +17,10 @@ FIRST = 24  # accesses of block 0 that are listed one by one
 def way(ins: Instruction) -> tuple[str, str] | None:
     """(from, to) of a memory instruction; None for others."""
     kind, root = class_of(ins), ins.root
+    if kind == TENSOR_MEMORY:
+        return ("tensor memory", "registers") if root.endswith("ld") else ("registers", "tensor memory")
+    if root == "tcgen05.cp":
+        return "shared", "tensor memory"
     if kind == COPY:
         if not root.startswith("cp.") or "prefetch" in root:
             return None
@@ -26,7 +30,7 @@ def way(ins: Instruction) -> tuple[str, str] | None:
         return ("registers", "global") if "shared" not in "".join(ins.modifiers) else ("registers", "shared")
     if kind in (GLOBAL, SHARED):
         return ("registers", kind) if root.startswith("st") else (kind, "registers")
-    return ("shared", "tensor cores") if kind == TENSOR and root.startswith("wgmma") else None
+    return ("shared", "tensor cores") if kind == TENSOR and root.startswith(("wgmma", "tcgen05")) else None
 
 
 def short(opcode: str) -> str:
@@ -48,7 +52,7 @@ def rows(counted) -> list[dict]:
         })  # fmt: skip
         both = tally.reads + tally.writes
         for name, value in (("requests", max(both.requests, tally.shared.requests, tally.executed if where[1] == "tensor cores" else 0)),
-                            ("bytes", both.bytes or tally.shared.bytes or tally.operand_bytes),
+                            ("bytes", both.bytes or tally.shared.bytes or tally.operand_bytes or sum(tally.tensor_memory.values())),
                             ("sectors", both.sectors), ("needed", both.needed), ("wavefronts", tally.shared.wavefronts), ("ideal", tally.shared.ideal)):
             mine[name] += round(value * counted.factor)
     return sorted((each for each in found.values() if each["bytes"]), key=lambda each: -each["bytes"])

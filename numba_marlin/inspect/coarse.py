@@ -1,18 +1,20 @@
 """Where the light instrumented build (``totals``) reads the clock: as seldom as the sections of a timeline allow, so that its cost stays small.
 
 Work of a loop is one section, whatever its verbs: issuing copies counts as multiplying in a kernel whose warps do both. A wait, alone or several in a row, is read before and behind; what it
-interrupts is known, since the section of what follows it begins before it. ``readings(module, kernel)`` -> by pc, in the order of the code.
+interrupts is known, since the section of what follows it begins before it. ``readings(module, kernel, without)`` -> by pc, in the order of the code; waits ``without`` are not read:
+they are part of the work that they interrupt. ``leavings``: where threads that have nothing to do go home.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_marlin.emulator.cfg import EXIT, successors
-from numba_marlin.emulator.program import Kernel, Module
-from numba_marlin.inspect.sections import BY_NAME, START, anchors, transitions
+from numba_marlin.emulator.cfg import BRANCH, EXIT, LEAVE, successors
+from numba_marlin.emulator.program import Instruction, Kernel, Module
+from numba_marlin.inspect.sections import BY_NAME, SECTIONS, START, anchors, states, transitions
 
 WAIT = "wait_kernel"
+WAITS = frozenset(section.name for section in SECTIONS if section.reason) - {WAIT}
 NEAR = 12  # instructions between two waits of a basic block that are one
 IDLE = "idle"
 SPINS = ("mbarrier.try_wait", "mbarrier.test_wait", "ld")
@@ -33,22 +35,48 @@ class Reading:
     told: bool = False
 
 
-def readings(module: Module, kernel: Kernel) -> list[Reading]:
+def leavings(module: Module, kernel: Kernel) -> list[Instruction]:
+    """Branches straight to the end, of threads that have done nothing but set up and wait: the other lanes of a warp whose leader copies, blocks without work."""
+    count = len(kernel.instructions)
+    ends = {start for start, block in kernel.blocks.items() if all(ins.root in LEAVE for ins in kernel.instructions[start : min(block.stop, count)])}
+    worked = [None if section is None or BY_NAME[section].reason else section for section in anchors(module, kernel)]
+    found = []
+    for start, begun in sorted(states(kernel, worked).items()):
+        last = kernel.instructions[kernel.blocks[start].stop - 1]
+        if begun == {START} and last.root in BRANCH and last.target in ends and set(worked[start : last.pc]) <= {None, START}:
+            found.append(last)
+    return found
+
+
+def interruptions(found: list[Reading]) -> dict[str, frozenset[str]]:
+    """Wait -> sections that it interrupts."""
+    pairs = [each.enter for each in found if each.enter] + [each.leave for each in found if each.leave]
+    return {wait: frozenset(section for other, section in pairs if other == wait) for wait, _ in pairs}
+
+
+def _anchors(module: Module, kernel: Kernel) -> list[str | None]:
     at = anchors(module, kernel)
     for pc in range(1, len(at)):
         if at[pc - 1] == WAIT and at[pc] == START:
             at[pc] = None  # put there for ``recorder``
-    if "wait_room" not in at:
-        at = ["multiply" if section == "copy" else section for section in at]
+    return at if "wait_room" in at else ["multiply" if section == "copy" else section for section in at]
+
+
+def readings(module: Module, kernel: Kernel, without: frozenset[str] = frozenset()) -> list[Reading]:
+    if not without <= WAITS:
+        raise ValueError(f"without={sorted(without)}: only waits can be left out: {', '.join(sorted(WAITS))}")
+    at = _anchors(module, kernel)
     waits = _waits(kernel, at)
     outer = [None if section is None or BY_NAME[section].reason else section for section in at]
     interrupted = _interrupted(outer, waits)
-    ends = _ends(kernel, waits)
     for pc, wait in waits.items():
         outer[pc] = None if wait == WAIT else interrupted[pc]
+    waits = {pc: wait for pc, wait in waits.items() if wait not in without}
+    ends = _ends(kernel, waits)
     restarts = {pc for pc, (wait, _) in ends.items() if wait == WAIT}
     for pc in restarts:
         outer[pc] = outer[pc] or START
+    _begin_before_loops(kernel, outer)
     switches = {mark.pc: (mark.section, mark.before) for mark in transitions(kernel, outer)}
     inside, unsure = _inside(kernel, waits, ends)
     told = {ends[pc][0] for pc in unsure}
@@ -77,6 +105,19 @@ def _waits(kernel: Kernel, at: list[str | None]) -> dict[int, str]:
             found[pc] = found[before] if joined else section
             before = pc
     return found
+
+
+def _begin_before_loops(kernel: Kernel, outer: list[str | None]) -> None:
+    """A loop of one section, to which control comes from another: the section begins with the last instruction before the loop, so that nobody asks in every round whether it has begun."""
+    count = len(kernel.instructions)
+    after = {block.stop - 1: successors(kernel.instructions[block.stop - 1], block.stop, count) for block in kernel.blocks.values()}
+    loops = [range(target, last + 1) for last, targets in after.items() for target in targets if EXIT != target <= last]
+    for mark in transitions(kernel, outer):
+        mine = [loop for loop in loops if mark.pc in loop and {outer[pc] for pc in loop} <= {None, mark.section}]
+        for last, targets in after.items() if mine and not mark.sure else ():
+            loop = max(mine, key=len)
+            if last not in loop and outer[last] is None and any(target in loop for target in targets):
+                outer[last] = mark.section
 
 
 def _interrupted(outer: list[str | None], waits: dict[int, str]) -> dict[int, str]:

@@ -24,10 +24,17 @@ def scaled(data: dict) -> str:
     return f"Counted on the PTX machine on m={part['m']} n={part['n']} k={part['k']} (as {counts['sms']} multiprocessors would have it), times {counts['factor']:g}."
 
 
+def parts_of(data: dict) -> dict[str, int]:
+    """Bytes by what they are, also of a profile that was kept when only integer weights were profiled."""
+    if "bytes" in data:
+        return data["bytes"]
+    problem = data["problem"]
+    weights, x, y = problem["k"] * problem["n"] * problem["bits"] // 8, 2 * problem["m"] * problem["k"], 2 * problem["m"] * problem["n"]
+    return {"weights": weights, "scales and zero points": data["rates"]["least_bytes"] - weights - x - y, "activations": x, "result": y}
+
+
 def memory(data: dict) -> Section:
     problem, limits, counts, rates, shape = (data[name] for name in ("problem", "limits", "counts", "rates", "launch"))
-    weights = problem["k"] * problem["n"] * problem["bits"] // 8
-    x, y = 2 * problem["m"] * problem["k"], 2 * problem["m"] * problem["n"]
     source = rates["source"]
     sample = (data["state"].get("samples") or [{}])[-1]
     used = f"{size(sample['memory_used'])} in use of " if "memory_used" in sample else ""
@@ -35,9 +42,8 @@ def memory(data: dict) -> Section:
     share = "" if rates["memory_share"] is None else f", {rates['memory_share']:.0%} of the ceiling"
     reuse = counts["asked_bytes"] / max(1, counts["distinct_bytes"])
     levels = (
-        Level("device memory", f"{used}{size(limits['memory_bytes'])}", (
-            ("weights", f"{size(weights)}, {problem['bits']} bits each"), ("scales and zero points", size(rates["least_bytes"] - weights - x - y)),
-            ("activations", size(x)), ("result", size(y)),
+        Level("device memory", f"{used}{size(limits['memory_bytes'])}", tuple(
+            (name, size(nbytes) + (f", {problem['bits']} bits each" if name in ("weights", "A, codes", "B, codes") else "")) for name, nbytes in parts_of(data).items()
         ), down=f"{size(rates['least_bytes'])} must pass: {rates['bytes_per_s'] / 1e12:.2f} TB/s{share} ({source})", source=limits["source"]),
         Level("L2", size(capacity), (
             ("asked for, by all blocks", size(counts["asked_bytes"]), "counted"), ("different sectors", size(counts["distinct_bytes"]), "counted"),
@@ -47,10 +53,11 @@ def memory(data: dict) -> Section:
         Level("shared memory, L1", f"{size(limits['shared_bytes'])} a multiprocessor", (
             ("a block takes", size(shape["shared_bytes"])), *((f"filled by {name}", size(value), "counted") for name, value in counts["copied"].items()),
             ("accesses", f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them conflicts", "counted"),
-            *((("read by wgmma itself", size(counts["operand_bytes"]), "counted"),) if counts["operand_bytes"] else ()),
+            *((("read by tensor cores themselves", size(counts["operand_bytes"]), "counted"),) if counts["operand_bytes"] else ()),
         ), down=f"{size(counts['shared_bytes'])} to and from registers (counted)", source=limits["source"]),
         Level("registers", f"{size(4 * limits['registers'])} a multiprocessor", (
             ("a thread has", "unknown" if shape["registers"] is None else f"{shape['registers']} at compile time"), ("live at most in the PTX", f"{counts['live_registers']} words", "counted"),
+            *((f"tensor memory, {kind}", size(nbytes), "counted") for kind, nbytes in counts.get("tensor_memory", {}).items()),
             ("spilled, or in local arrays", size(counts["local_bytes"]) if counts["local_bytes"] else "nothing", "counted"),
         ), source=limits["source"]),
     )  # fmt: skip
@@ -94,12 +101,14 @@ def packing(data: dict) -> Section:
     kinds = [""] * word["bits"]
     for name, each in zip(names, word["codes"]):
         kinds[word["bits"] - 1 - each["high"] : word["bits"] - each["low"]] = [name] * (each["high"] - each["low"] + 1)
-    rows = tuple((Cell(name, name), f"{each['high']}-{each['low']}", str(each["code"]), str(each["k"]), str(each["n"]), f"{each['zero']:g}", f"{each['scale']:.6g}", f"{each['value']:.6g}")
+    rows = tuple((Cell(name, name), f"{each['high']}-{each['low']}", str(each["code"]), str(each["k"]), str(each["n"]), *(() if "element" in word else (f"{each['zero']:g}",)), f"{each['scale']:.6g}", f"{each['value']:.6g}")
                  for name, each in zip(names, word["codes"]))
     note = "Marlin's order: the codes of a word are what one lane multiplies, not neighbours in memory. `numba-marlin unpack` takes any word of any format apart."
+    if "element" in word:
+        note = f"Codes side by side along k, the first in the lowest bits: numbers of {word['element']}, each times the scale of its block and the matrix's global scale. `numba-marlin trace --phase unpack` follows one through the kernel."
     return Section("packing", "Packing", (note,), (
-        Bits((BitRow("word", word["value"], word["bits"], tuple(kinds)),), title=f"The first word of the weights that ran, {word['hex']}", source="recorded"),
-        Table(("", "bits", "code", "k", "n", "- zero", "x scale", "= value"), rows, title="What it holds", source="recorded"),
+        Bits((BitRow("word", word["value"], word["bits"], tuple(kinds)),), title=f"The first word of {'B' if 'element' in word else 'the weights'} that ran, {word['hex']}", source="recorded"),
+        Table(("", "bits", "code", "k", "n", *(() if "element" in word else ("- zero",)), "x scale", "= value"), rows, title="What it holds", source="recorded"),
     ))
 
 
@@ -107,7 +116,7 @@ def tensor(data: dict) -> Section:
     counts, rates, time = data["counts"], data["rates"], data["time"]
     if not counts["flops"]:
         return Section("tensor", "Tensor cores", ("This kernel does not use them.",))
-    useful = rates["flops"]
+    useful, bits = rates["flops"], data.get("tensor_bits", 16)
     source = time["source"]
     sample = (data["state"].get("samples") or [{}])[-1]
     bars = []
@@ -119,7 +128,7 @@ def tensor(data: dict) -> Section:
     facts = Facts((
         ("instructions", f"{counts['tensor_instructions']:,} of {counts['instructions']:,} warp instructions", "counted"),
         ("operations", f"{counts['flops']:,}", "counted"), ("of which useful", f"{useful / counts['flops']:.0%}: 2 m n k = {useful:,}", "counted"),
-        ("ceiling", f"{(data['ceilings']['matrix_flops'] or 0) / 1e12:.0f} TFLOP/s, fp16", data["ceilings"]["source"]),
+        ("ceiling", f"{(data['ceilings']['matrix_flops'] or 0) / 1e12:.0f} TFLOP/s, {'fp16' if bits == 16 else f'{bits}-bit factors'}" if data["ceilings"]["matrix_flops"] else "not known", data["ceilings"]["source"]),
         *((("by GPM", "not known: " + data["state"].get("missing", {}).get("tensor", "no GPU") if isinstance(data["state"].get("missing"), dict) else "not known: no GPU was used"),) if "tensor" not in sample else ()),
     ), title="Work")  # fmt: skip
     blocks = [len(row["blocks"]) for row in data["placement"]["rows"]]

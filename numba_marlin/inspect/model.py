@@ -14,15 +14,16 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from numba_marlin.counts.instructions import tensor_bits
 from numba_marlin.devices import Device, device
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel
 from numba_marlin.inspect.on_machine import Counted
 from numba_marlin.inspect.records import LAUNCH
 from numba_marlin.inspect.sections import SECTIONS
-from numba_marlin.sizes import Limits
+from numba_marlin.sizes import Limits, sizes_of
 
 SCHEDULERS = 4
 MMA_SHARE = 0.62  # of a Hopper's tensor peak that mma.sync reaches
@@ -38,6 +39,17 @@ class Modelled:
     us: float
     parts: dict[str, float]
     fitted: bool
+
+
+def factor_bits(counted: Counted) -> int:
+    """Of what the kernel's tensor-core instructions multiply."""
+    return tensor_bits(row.text for row in counted.counts.instructions)
+
+
+def limits_for(counted: Counted, device: Device, limits: Limits) -> Limits:
+    """With the peak of the tensor cores that the kernel uses: those of block-scaled factors have one of their own."""
+    bits, sizes = factor_bits(counted), sizes_of(device)
+    return limits if bits == 16 else replace(limits, tensor_flops=None if sizes is None else sizes.fp4_flops if bits == 4 else sizes.fp8_flops)
 
 
 def model(counted: Counted, device: Device, limits: Limits) -> Modelled:
@@ -93,6 +105,16 @@ def error(kernel: str | None = None) -> Error | None:
                 off.append(abs(found / row["us"] - 1))
                 where = row["device"]
     return Error(len(off), statistics.mean(off), max(off), where) if off else None
+
+
+def recorded(kernel: str, problem, config) -> dict | None:
+    """The row of experiments/11_block_scaled of this product in this configuration; None where nothing was measured, or outside of a checkout."""
+    path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        row = json.loads(line)
+        if row["part"] == "whole" and (row["kernel"], row["m"], row["n"], row["k"], row["config"]) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
+            return row
+    return None
 
 
 def _predicted(row: dict) -> float | None:

@@ -1,7 +1,8 @@
 """A kernel on this machine's GPU, looked at: its time, and where its warps spend it. Needs torch.
 
-``observe(problem, candidate)`` -> ``Observation``. The plain kernel, its two instrumented builds (``totals``: how long in each section; ``recorder``: when) and cuBLAS are timed in the same rounds,
+``observe(problem, candidate)`` -> ``Observation``. The plain kernel, its instrumented builds (``totals``: how long in each section; ``recorder``: when) and cuBLAS are timed in the same rounds,
 cold L2 (``bench``), with launches kept apart: where they overlap, the time from one end to the next is less than a launch takes. Totals are read after every round, events once. All builds come from the same PTX with line numbers, which change no instruction.
+The timeline never knows the plain kernel's time: how long, says the build that tells no wait from work; how it divides, those that do (``totals.divided``). Where that build is not the faster one, the one that tells everything is believed as it is.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.measure import checked, least_launches
 from numba_marlin.bench.timing import GraphTimer, interleave, torch_on_gpu
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.heuristics import Candidate, Problem, find_kernel
-from numba_marlin.inspect import recorder, records, totals
+from numba_marlin.heuristics import Candidate, Problem
+from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.inspect import block_on_gpu, recorder, records, totals
 from numba_marlin.inspect.device_state import Monitor
+from numba_marlin.inspect.on_machine import definition_of
 
 CAPACITY = 4088  # sections a warp: slots of 32 KiB
 LAUNCHES, READ = 8, 64  # launches of a replay, its last, of which events and totals are kept
 MOST_BYTES = 2 << 30  # of the buffers
 ROUNDS = 9
-EVERY = 4  # of so many warps of a block one records in a second light build; that of the two which cost less is believed
 WATCHED = 1.6  # seconds of launches that NVML looks at
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
     """us: of the plain kernel as it is launched, and alone_us with launches kept apart, in a kernel that else begins beside the one before it; of its instrumented builds, kept apart too, and of
-    cuBLAS: medians of the rounds; ``rounds`` of the plain one. shares_us: where the time of a launch goes, medians of the rounds;
-    recordings: of launches that followed each other. light, detailed: the builds that gave the one and the other; both_us: of the light builds in which all warps record, and
-    some; ends_us: of one that records ends alone."""
+    cuBLAS: medians of the rounds; ``rounds`` of the plain one. shares_us: where the time of a launch goes; raw_us: as the one light build saw it that tells everything apart (medians of the rounds);
+    recordings: of launches that followed each other. light, detailed: the builds that gave the one and the other; work_us: of the light build that tells no wait from work, and finer_us of those that tell one
+    kind of wait, by wait; ends_us: of one that records ends alone."""
 
-    problem: Problem
+    problem: Problem | BlockProblem
     candidate: Candidate
     compiled: object
     light: recorder.Instrumented
@@ -46,10 +48,12 @@ class Observation:
     light_us: float
     detailed_us: float
     ends_us: float | None
-    both_us: tuple[float, float]
+    work_us: float | None
+    finer_us: dict[str, float]
     cublas_us: float
     rounds: tuple[float, ...]
     shares_us: dict[str, float]
+    raw_us: dict[str, float]
     recordings: tuple[records.Recording, ...]
     clocks: dict | None
     resident_blocks: int
@@ -59,6 +63,10 @@ class Observation:
     def timeline_us(self) -> float:
         """What the parts add up to."""
         return sum(self.shares_us.values())
+
+    @property
+    def raw_timeline_us(self) -> float:
+        return sum(self.raw_us.values())
 
 
 class Buffers:
@@ -81,7 +89,7 @@ class Buffers:
 
 
 class ReadTimer:
-    """A GraphTimer whose records are read after every replay: ``found`` has ``shares`` of each."""
+    """A GraphTimer whose records are read after every replay: ``found`` has ``shares`` of each, ``shares_us`` their medians."""
 
     def __init__(self, timer: GraphTimer, buffers: Buffers) -> None:
         self.timer, self.buffers, self.found = timer, buffers, []
@@ -91,44 +99,64 @@ class ReadTimer:
         self.found.append(totals.shares(totals.align(self.buffers.read(totals.raw, self.timer.launches)), apart=True))
         return us
 
+    @property
+    def shares_us(self) -> dict[str, float]:
+        return {name: statistics.median(each[name] for each in self.found) / 1e3 for name in self.found[0]}
 
-def observe(problem: Problem, candidate: Candidate, rounds: int = ROUNDS, capacity: int = CAPACITY, ends: bool = False) -> Observation:
+
+def observe(problem: Problem | BlockProblem, candidate: Candidate, rounds: int = ROUNDS, capacity: int = CAPACITY, ends: bool = False) -> Observation:
     """ends: also time a build that records its warps' ends alone. CapabilityMissing without torch or a GPU; WrongResult if the kernel, plain or instrumented, multiplies wrongly."""
     torch = torch_on_gpu()
     torch.manual_seed(0)
-    definition, config = find_kernel(candidate.kernel), candidate.config
+    definition, config, both = definition_of(candidate.kernel), candidate.config, isinstance(problem, BlockProblem)
     ordinal = torch.cuda.current_device()
-    compiled = compiler.build(definition, config, target=driver.describe(ordinal).target, line_info=True)
+    compiled = compiler.build(definition, config, target=definition.min_arch if both else driver.describe(ordinal).target, line_info=True)
     blocks = math.prod(candidate.grid)
-    builds = {"light": totals.instrument(compiled), "some": totals.instrument(compiled, every=EVERY), "detailed": recorder.instrument(compiled, capacity)}
+    light, interrupts = totals.builds(compiled)
+    builds = {**light, "detailed": recorder.instrument(compiled, capacity)}
     if ends:
         builds["ends"] = totals.instrument(compiled, ends_only=True)
-    counts = {"light": READ, "ends": READ, "some": READ, "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
+    counts = {name: READ for name in builds} | {"detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))}
     buffers = {name: Buffers(torch, build, blocks, counts[name]) for name, build in builds.items()}
+    entrants = (_of_both if both else _of_weights)(problem, candidate, compiled, builds, buffers)
+    clocks = ClockWatch()
+    clocks.settle()
+    timers: dict = {name: GraphTimer(each.launch, least=max(8, least_launches(each))) for name, each in entrants.items()}
+    for name in light:
+        timers[name] = ReadTimer(timers[name], buffers[name])
+    times = interleave(timers, rounds, clocks.sample)
+    recordings = records.align(buffers["detailed"].read(records.raw, timers["detailed"].launches))
+    us = {name: statistics.median(each) for name, each in times.items()}
+    shares = raw = timers[totals.LIGHT].shares_us
+    if us.get(totals.WORK, math.inf) < us[totals.LIGHT]:
+        shares = totals.divided(timers[totals.WORK].shares_us, {wait: timers.get(wait, timers[totals.LIGHT]).shares_us for wait in interrupts}, interrupts)
+    resident = launch.launcher(compiled, ordinal, **definition.launch_options(config)).resident_blocks
+    state = watched(timers["plain"].replay, uuid_of(torch, ordinal))
+    return Observation(
+        problem, candidate, compiled, builds[totals.LIGHT], builds["detailed"], us["plain"], us["alone"], us[totals.LIGHT], us["detailed"], us.get("ends"), us.get(totals.WORK), {wait: us[wait] for wait in interrupts if wait in us},
+        us["cublas"], tuple(times["plain"]), shares, raw, tuple(recordings), clocks.summary(), resident, state,
+    )
+
+
+def _of_weights(problem: Problem, candidate: Candidate, compiled, builds: dict, buffers: dict) -> dict:
+    """Contenders by name, all but cuBLAS checked."""
     weights = operands.random_weights(problem)
     batch = operands.random_batch(weights, problem.m)
     entrants = {name: contenders.kernel(problem, candidate, weights, batch, compiled=compiled, overlap=name == "plain") for name in ("plain", "alone")}
     entrants |= {name: contenders.kernel(problem, candidate, weights, batch, compiled=build.compiled, more=buffers[name].arguments, overlap=False) for name, build in builds.items()}
     for each in entrants.values():
         checked(each, batch)
-    entrants["cublas"] = contenders.cublas(weights, batch)
-    clocks = ClockWatch()
-    clocks.settle()
-    timers: dict = {name: GraphTimer(each.launch, least=max(8, least_launches(each))) for name, each in entrants.items()}
-    for name in ("light", "some"):
-        timers[name] = ReadTimer(timers[name], buffers[name])
-    times = interleave(timers, rounds, clocks.sample)
-    recordings = records.align(buffers["detailed"].read(records.raw, timers["detailed"].launches))
-    us = {name: statistics.median(each) for name, each in times.items()}
-    us["all"], chosen = us["light"], min(("light", "some"), key=lambda name: us[name])
-    us["light"], builds["light"], found = us[chosen], builds[chosen], timers[chosen].found
-    shares = {name: statistics.median(each[name] for each in found) / 1e3 for name in found[0]}
-    resident = launch.launcher(compiled, ordinal, **definition.launch_options(config)).resident_blocks
-    state = watched(timers["plain"].replay, uuid_of(torch, ordinal))
-    return Observation(
-        problem, candidate, compiled, builds["light"], builds["detailed"], us["plain"], us["alone"], us["light"], us["detailed"], us.get("ends"), (us["all"], us["some"]), us["cublas"], tuple(times["plain"]), shares, tuple(recordings),
-        clocks.summary(), resident, state,
-    )
+    return entrants | {"cublas": contenders.cublas(weights, batch)}
+
+
+def _of_both(problem: BlockProblem, candidate: Candidate, compiled, builds: dict, buffers: dict) -> dict:
+    """The same of two block-scaled operands, whose kernels never begin beside the launch before."""
+    made = block_on_gpu.Operands(problem)
+    entrants = {name: block_on_gpu.contender(candidate, made, compiled) for name in ("plain", "alone")}
+    entrants |= {name: block_on_gpu.contender(candidate, made, build.compiled, buffers[name].arguments) for name, build in builds.items()}
+    for each in entrants.values():
+        block_on_gpu.check(each, made)
+    return entrants | {"cublas": block_on_gpu.cublas(made)}
 
 
 def watched(work, uuid: str | None, seconds: float = WATCHED, samples: int = 8) -> dict:

@@ -18,12 +18,16 @@ from numba_marlin.formats import PackedWeight
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.marlin import packed_columns
+from numba_marlin.formats.small_floats import decode
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
+from numba_marlin.heuristics import block_scaled as both
+from numba_marlin.heuristics.block_scaled import BlockProblem
 from numba_marlin.inspect import access, recorder, records, sections
+from numba_marlin.inspect.block_launch import BlockLaunch, random_operands
 from numba_marlin.inspect.words import Layer
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
-COST = {"naive": 0.42}  # warp instructions a multiply-add, seen; the others pay for whole tiles of 16 rows
+COST = {"naive": 0.42, "block_scaled": 0.0025, "block_mma": 0.0012, "tcgen05": 0.0006}  # warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole tiles of 16 rows
 TENSOR_COST = 0.012
 CAPACITY = 1016
 
@@ -33,8 +37,8 @@ class Counted:
     """part: the problem that ran, on ``sms`` multiprocessors, ``grid``; sections: of every pc; counts: of ``part``. recording: of the instrumented build, in warp instructions of the machine, not in
     time. weight: what was multiplied; kernel: the parsed one; first: its first memory accesses (``access``); word: one word of the weight taken apart (``words``), None where the format has no such thing."""
 
-    problem: Problem
-    part: Problem
+    problem: Problem | BlockProblem
+    part: Problem | BlockProblem
     factor: float
     sms: int
     grid: tuple
@@ -44,7 +48,7 @@ class Counted:
     counts: counts.Counts
     sections: tuple[str, ...]
     recording: records.Recording
-    weight: PackedWeight
+    weight: PackedWeight | None
     kernel: object
     first: list
     word: dict | None
@@ -54,12 +58,21 @@ class Counted:
         return self.factor == 1
 
 
-def observe(problem: Problem, candidate: Candidate, device: Device, compiled=None, seed: int = 0, work: float = WORK) -> Counted:
+def definition_of(kernel: str):
+    """The KernelDefinition of a rung, or of a kernel of two block-scaled operands."""
+    return both.find_block_kernel(kernel) if kernel in both.KERNELS else find_kernel(kernel)
+
+
+def observe(problem: Problem | BlockProblem, candidate: Candidate, device: Device, compiled=None, seed: int = 0, work: float = WORK) -> Counted:
     """``compiled``: the kernel with line numbers, where it is there already. ValueError for a kernel that the machine cannot run (it needs line numbers: numba-cuda)."""
-    definition = find_kernel(candidate.kernel)
-    compiled = compiled or compiler.build(definition, candidate.config, target=device.target, line_info=True)
+    definition, block_scaled = definition_of(candidate.kernel), isinstance(problem, BlockProblem)
+    compiled = compiled or compiler.build(definition, candidate.config, target=definition.min_arch if block_scaled else device.target, line_info=True)
     part, sms = cut(problem, candidate, device, work)
-    launch = _Launch(definition, candidate.config, compiled, part, sms, seed)
+    if block_scaled:
+        random = np.random.default_rng(seed)
+        launch = BlockLaunch(both.candidate(part, replace(device, sms=sms), candidate.kernel, candidate.config), part, compiled, *random_operands(part, random), random)
+    else:
+        launch = _Launch(definition, candidate.config, compiled, part, sms, seed)
     counting, arguments = launch.on(Machine(compiled.ptx), ())
     _, found = counts.count(counting, compiled.entry, args=arguments, **launch.shape)
     instrumented = recorder.instrument(compiled, CAPACITY, machine_code=False)
@@ -75,7 +88,7 @@ def observe(problem: Problem, candidate: Candidate, device: Device, compiled=Non
     of_pc = sections.sections(counting.module, counting.kernel(compiled.entry))
     return Counted(
         problem, part, factor, sms, launch.grid, candidate, compiled, instrumented, found, tuple(of_pc), recording, launch.weight,
-        counting.kernel(compiled.entry), first.found, word_of(launch.weight),
+        counting.kernel(compiled.entry), first.found, word_of_rows(launch.b) if block_scaled else word_of(launch.weight),
     )
 
 
@@ -87,7 +100,19 @@ def word_of(weight: PackedWeight) -> dict | None:
     return Layer(find_stored("vllm-marlin"), {"qweight": weight.qweight, "scales": weight.scales, **zeros}).word("qweight", 0, 0).to_dict()
 
 
-def cut(problem: Problem, candidate: Candidate, device: Device, work: float = WORK) -> tuple[Problem, int]:
+def word_of_rows(operand) -> dict:
+    """The same of a matrix whose codes lie side by side, a ``formats.BlockScaled``: its first row's first word."""
+    form, codes = operand.form, operand.codes()[0]
+    scale = float(decode(operand.plain_scales()[0, :1], form.scale_grid)[0]) * operand.global_scale
+    found = []
+    for number in range(32 // form.bits):
+        code, low = int(codes[number]), number * form.bits
+        found.append({"low": low, "high": low + form.bits - 1, "code": code, "k": number, "n": 0, "zero": 0.0, "scale": scale, "value": float(decode(codes[number : number + 1], form.element)[0]) * scale})
+    value = int(operand.data[0, :4].copy().view(np.uint32)[0])
+    return {"value": value, "bits": 32, "hex": f"{value:#010x}", "codes": found, "element": form.element}
+
+
+def cut(problem: Problem | BlockProblem, candidate: Candidate, device: Device, work: float = WORK) -> tuple[Problem | BlockProblem, int]:
     """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
     def cost(m: int, n: int) -> float:
         rate = COST.get(candidate.kernel)

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from numba_marlin.devices import Device
-from numba_marlin.heuristics import Problem, find_kernel
+from numba_marlin.heuristics.block_scaled import BlockProblem
 from numba_marlin.inspect import access, model, records, sections
 from numba_marlin.inspect.occupancy import occupancy
-from numba_marlin.inspect.on_machine import Counted
+from numba_marlin.inspect.on_machine import Counted, definition_of
 from numba_marlin.sizes import Limits
 
 SCHEMA = "numba-marlin/profile-run/1"
@@ -29,14 +29,15 @@ LANES, SPANS = 16, 160  # of a timeline: warps of one block, spans of a warp
 def build(counted: Counted, device: Device, limits: Limits, observation=None, ceilings: dict | None = None, state: dict | None = None, tools: list | None = None) -> dict:
     problem, candidate, compiled = counted.problem, counted.candidate, counted.compiled
     resources, blocks = compiled.resources, math.prod(candidate.grid)
+    definition, limits = definition_of(candidate.kernel), model.limits_for(counted, device, limits)
     modelled = model.model(counted, device, limits)
     fits = occupancy(limits, device.sms, compiled.threads, resources.registers, compiled.shared_bytes + (resources.static_shared or 0), blocks)
     data = {
-        "schema": SCHEMA, "problem": asdict(problem), "kernel": candidate.kernel, "config": asdict(candidate.config), "target": compiled.target,
+        "schema": SCHEMA, "problem": problem.to_dict() if isinstance(problem, BlockProblem) else asdict(problem), "kernel": candidate.kernel, "config": asdict(candidate.config), "target": compiled.target,
         "device": device.to_dict(), "limits": asdict(limits), "measured": observation is not None,
         "launch": {
-            "grid": list(candidate.grid), "blocks": blocks, "cluster": find_kernel(candidate.kernel).cluster(candidate.config),
-            "dependent": find_kernel(candidate.kernel).dependent(candidate.config), "threads": compiled.threads, "shared_bytes": compiled.shared_bytes, "registers": resources.registers,
+            "grid": list(candidate.grid), "blocks": blocks, "cluster": definition.cluster(candidate.config),
+            "dependent": definition.dependent(candidate.config), "threads": compiled.threads, "shared_bytes": compiled.shared_bytes, "registers": resources.registers,
             "spill_bytes": None if resources.spill_stores is None else resources.spill_stores + (resources.spill_loads or 0),
         },
         "occupancy": {**fits.to_dict(), **achieved(fits, observation, limits)},
@@ -51,9 +52,9 @@ def build(counted: Counted, device: Device, limits: Limits, observation=None, ce
         "ceilings": {**({"read_bytes": ceilings["read_bytes"], "matrix_flops": ceilings["matrix_flops"], "source": MEASURED} if ceilings else
                         {"read_bytes": device.bandwidth_bytes, "matrix_flops": limits.tensor_flops, "source": SPEC})},
         "state": state or {"missing": "no GPU was used: nothing to ask NVML about"},
-        "tools": tools or [],
+        "tools": tools or [], "tensor_bits": model.factor_bits(counted), "bytes": bytes_of(problem),
     }  # fmt: skip
-    data["rates"] = rates(data)
+    data["rates"] = rates(data, problem.least_bytes)
     return data
 
 
@@ -72,14 +73,19 @@ def times(modelled: model.Modelled, candidate, observation) -> dict:
         return {"us": round(modelled.us, 3), "source": MODELLED, **found}
     return {
         "us": round(observation.us, 3), "source": MEASURED, "rounds": [round(each, 3) for each in observation.rounds], "alone_us": round(observation.alone_us, 3), "light_us": round(observation.light_us, 3),
+        "work_us": None if observation.work_us is None else round(observation.work_us, 3), "finer_us": {name: round(us, 3) for name, us in observation.finer_us.items()}, "raw_parts_us": round(observation.raw_timeline_us, 3),
         "detailed_us": round(observation.detailed_us, 3), "cublas_us": round(observation.cublas_us, 3), "parts_us": round(observation.timeline_us, 3), **found,
     }
 
 
 def parts(modelled: model.Modelled, observation) -> dict:
-    """Where the time of an average warp goes."""
-    found = modelled.parts if observation is None else observation.shares_us
-    return {"source": MODELLED if observation is None else MEASURED, "us": {name: round(value, 4) for name, value in found.items() if value > LEAST_US}}
+    """Where the time of an average warp goes; ``raw_us``: as one build saw it that tells everything apart, where that is not the same."""
+    def listed(found: dict[str, float]) -> dict[str, float]:
+        return {name: round(value, 4) for name, value in found.items() if value > LEAST_US}
+
+    if observation is None:
+        return {"source": MODELLED, "us": listed(modelled.parts)}
+    return {"source": MEASURED, "us": listed(observation.shares_us), **({"raw_us": listed(observation.raw_us)} if observation.raw_us != observation.shares_us else {})}
 
 
 def title_of(part: str) -> str:
@@ -118,6 +124,7 @@ def counts_of(counted: Counted) -> dict:
         "shared_bytes": round(tally.shared.bytes * factor), "wavefronts": round(tally.shared.wavefronts * factor), "conflicts": round(tally.shared.conflicts * factor),
         "operand_bytes": round(tally.operand_bytes * factor), "copied": {name: round(value * factor) for name, value in tally.copied.items()},
         "live_registers": tally.registers, "local_bytes": round(tally.local_bytes * factor),
+        "tensor_memory": {name: round(value * factor) for name, value in tally.tensor_memory.items()},
         "buffers": [{"name": each.name, "read": round(each.reads.traffic * factor), "read_distinct": each.read_distinct, "written": round(each.writes.traffic * factor), "bytes": each.nbytes}
                     for each in counted.counts.buffers],
     }  # fmt: skip
@@ -163,10 +170,20 @@ def merged(spans: list[tuple[float, float, str]], most: int = SPANS) -> list[lis
     return [[round(start, 4), round(end, 4), name] for start, end, name in found]
 
 
-def rates(data: dict) -> dict:
+def bytes_of(problem) -> dict[str, int]:
+    """What of a problem must move at least once, by what it is."""
+    m, n, k = problem.m, problem.n, problem.k
+    if isinstance(problem, BlockProblem):
+        found = {"A, codes": m * k * problem.bits // 8, "B, codes": n * k * problem.bits // 8, "their scales": (m + n) * k // problem.group_size, "C": 2 * m * n * problem.source, "bias": 4 * n * problem.bias, "result": problem.result_bytes}
+        return {name: nbytes for name, nbytes in found.items() if nbytes}
+    weights, x, y = k * n * problem.bits // 8, 2 * m * k, 2 * m * n
+    return {"weights": weights, "scales and zero points": problem.least_bytes - weights - x - y, "activations": x, "result": y}
+
+
+def rates(data: dict, least: int) -> dict:
     """Bytes and operations a second of the launch, and their shares of the ceilings; None where there is no ceiling."""
     problem, seconds, ceilings = data["problem"], data["time"]["us"] * 1e-6, data["ceilings"]
-    least, flops = Problem(**problem).least_bytes, 2 * problem["m"] * problem["n"] * problem["k"]
+    flops = 2 * problem["m"] * problem["n"] * problem["k"]
     issued = data["counts"]["instructions"] / data["device"]["sms"] / 4 / (seconds * (data["limits"]["clock_mhz"] or 1500) * 1e6)
     return {
         "least_bytes": least, "flops": flops, "bytes_per_s": least / seconds, "flops_per_s": flops / seconds, "intensity": flops / least,

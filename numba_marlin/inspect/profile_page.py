@@ -14,7 +14,7 @@ SMS_A_ROW = 12
 
 def page(data: dict) -> Page:
     problem, device = data["problem"], data["device"]
-    size = f"m={problem['m']} n={problem['n']} k={problem['k']}, groups of {problem['group_size']}"
+    size = f"m={problem['m']} n={problem['n']} k={problem['k']}, " + (f"{problem['format']} times {problem['format']}" if "format" in problem else f"groups of {problem['group_size']}")
     where = f"measured on {device['name']}" if data["measured"] else f"counted on the PTX machine, modelled for {device['name']}"
     sections = (summary(data), launch(data), blocks(data), memory(data), warp(data), transactions(data), packing(data), tensor(data), timeline(data), state(data))
     return Page(f"Profile of {data['kernel']}", sections, f"{size}; {where}")
@@ -28,6 +28,7 @@ def summary(data: dict) -> Section:
         ("time of a launch", f"{time['us']:.2f} us", source),
         *([("beside it", f"cuBLAS fp16 {time['cublas_us']:.2f} us: {time['cublas_us'] / time['us']:.2f} times as fast as it", "measured")] if "cublas_us" in time else []),
         ("the model says", f"{time['modelled_us']:.2f} us" + (f"; {time['model_error']['text']}" if time["model_error"] else "" if time["fitted"] else ", a lower bound: no time of this kernel was fitted"), "modelled"),
+        *([("measured", *data["measured_elsewhere"])] if "measured_elsewhere" in data else []),
         ("tokens a second", f"{problem['m'] / time['us'] * 1e6:,.0f} through this layer", source),
         ("bytes that must move", f"{rates['least_bytes'] / 1e6:.2f} MB: {rates['bytes_per_s'] / 1e12:.2f} TB/s", source),
         ("operations", f"{rates['flops'] / 1e9:.2f} GFLOP: {rates['flops_per_s'] / 1e12:.1f} TFLOP/s", source),

@@ -111,6 +111,7 @@ def waits(data):
         "wait_barrier": "warps of a block wait for each other at every step: fewer barriers, or mbarriers that only the consumers of a stage wait for",
         "wait_block": "blocks take turns: parts whose last arrival adds up would not wait",
         "wait_room": "copies come faster than they are consumed: the consumers are the limit",
+        "wait_role": "one role of the block is slower than the others: more warps for it, or more stages between them",
         "wait_kernel": "the launch before this one has not ended: nothing of this one's making",
         "latency": "the model cannot say what for: run it on a GPU",
     }[most]

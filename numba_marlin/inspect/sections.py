@@ -10,6 +10,7 @@ section begins: the instructions before which control may come from another sect
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 from numba_marlin.counts.instructions import ATOMIC, COPY, GLOBAL, SHARED, TENSOR, class_of
@@ -39,6 +40,7 @@ SECTIONS = (
     Section("reduce_block", "add up inside the block"),
     Section("reduce_grid", "add up between blocks"),
     Section("write", "write the result"),
+    Section("wait_role", "wait for another role", "warps of the block whose part comes before"),
 )
 NUMBER = {section.name: number for number, section in enumerate(SECTIONS)}
 BY_NAME = {section.name: section for section in SECTIONS}
@@ -52,10 +54,14 @@ section_of_verb = {
     **dict.fromkeys(("thread_block_reduce", "share_out", "add_groups", "add_quad"), "reduce_block"),
     **dict.fromkeys(("global_reduce", "barrier_release", "leave_partial", "count_in", "add_parts", "combine", "combine_parts", "combine_stripes", "add_blocks"), "reduce_grid"),
     **dict.fromkeys(("write_result", "scale_columns", "add_bias", "finish_columns", "store_sixteen_rows", "drain"), "write"),
-    **dict.fromkeys(("initialise", "open_exchange", "own_slice", "slice_pointers"), "setup"),
+    **dict.fromkeys(("initialise", "open_exchange", "own_slice", "slice_pointers", "hand_out_tiles"), "setup"),
+    **dict.fromkeys(("load_operands", "load_source", "load_tiles"), "copy"),
+    **dict.fromkeys(("expand_tiles", "multiply_tiles", "copy_scales", "multiply_step"), "multiply"),
+    **dict.fromkeys(("epilogue", "finish_tiles", "store_pair"), "write"),
 }
 # A barrier or an mbarrier is waited at for copies, but in these verbs for something else.
-_WAIT_OF_VERB = {"barrier_acquire": "wait_block", "wait_empty": "wait_room", "add_blocks": "wait_block", "close_exchange": "wait_block"}
+_WAIT_OF_VERB = {"barrier_acquire": "wait_block", "wait_empty": "wait_room", "add_blocks": "wait_block", "close_exchange": "wait_block",
+                 **dict.fromkeys(("fetch_together", "fetch_alone", "open_expanded", "finish_tiles"), "wait_role")}
 _WAIT_OF_ROOT = {
     "bar": "wait_barrier", "barrier": "wait_barrier", "barrier.cluster": "wait_barrier", "cp.async.wait_group": "wait_copies", "cp.async.wait_all": "wait_copies",
     "cp.async.bulk.wait_group": "write", "mbarrier.try_wait": "wait_copies", "mbarrier.test_wait": "wait_copies", "griddepcontrol": "wait_kernel",
@@ -82,15 +88,25 @@ def stacks(module: Module, kernel: Kernel) -> list[tuple[str, ...]]:
     """For every pc the verbs it was inlined from, the innermost first; () without line numbers."""
     names = {label: plain_name(module.strings.get(label, label)) for label in {ins.inlined[0] for ins in kernel.instructions if ins.inlined}}
     called_from = {ins.source: (names[ins.inlined[0]], ins.inlined[1]) for ins in kernel.instructions if ins.inlined}
+    owners = {}  # of lines, those of the kernel itself included, where they are sure
+    for ins in kernel.instructions:
+        if ins.source:
+            owners.setdefault(ins.source[0], {})[ins.source[1]] = called_from.get(ins.source)
+    lines = {file: sorted(found) for file, found in owners.items()}
+
+    def caller(place):
+        """(verb, place of its call) that a line belongs to: a line that nothing was left of belongs to what the last one before it did."""
+        before = bisect.bisect_right(lines.get(place[0], ()), place[1])
+        return owners[place[0]][lines[place[0]][before - 1]] if before else None
 
     def stack(ins: Instruction) -> tuple[str, ...]:
         if not ins.inlined:
             return ()
         found, place = [names[ins.inlined[0]]], ins.inlined[1]
         seen = {ins.source}
-        while place in called_from and place not in seen:
+        while place not in seen and (known := caller(place)):
             seen.add(place)
-            name, place = called_from[place]
+            name, place = known
             found.append(name)
         return tuple(name for name in found if name != LAMBDA)
 
@@ -121,7 +137,8 @@ def sections(module: Module, kernel: Kernel) -> list[str]:
 def _of(ins: Instruction, stack: tuple[str, ...]) -> str | None:
     """By its verbs; where the table knows none of them, by what it does."""
     named = next((section_of_verb[verb] for verb in stack if verb in section_of_verb), None)
-    return named or _OF_CLASS.get(class_of(ins)) or ("multiply" if ins.root in ("ld", "ldmatrix") and class_of(ins) == SHARED else None)
+    out = class_of(ins) == COPY and next((modifier for modifier in ins.modifiers if modifier.startswith(("shared", "global"))), "") == "global"  # a tile that leaves shared memory
+    return named or ("write" if out else _OF_CLASS.get(class_of(ins))) or ("multiply" if ins.root in ("ld", "ldmatrix") and class_of(ins) == SHARED else None)
 
 
 def anchors(module: Module, kernel: Kernel) -> list[str | None]:

@@ -45,7 +45,7 @@ def timeline(data: dict) -> Section:
     parts, lanes, time = data["parts"], data["lanes"], data["time"]
     total = sum(parts["us"].values())
     bars = tuple(Bar(title_of(name), value, f"{value:.2f} us, {value / total:.0%}", name_of(name), total) for name, value in parts["us"].items())
-    notes = []
+    notes, raw = [], parts.get("raw_us")
     if parts["source"] == "measured":
         alone = time.get("alone_us", time["us"])
         apart = f" of launches kept apart ({time['us']:.2f} us from end to end where they overlap)" if abs(alone / time["us"] - 1) > 0.01 else ""
@@ -53,6 +53,12 @@ def timeline(data: dict) -> Section:
             f"An average working warp, from the end of the launch before to the end of its own: {total:.2f} us in all, {total / alone - 1:+.1%} of the plain kernel's {alone:.2f} us{apart}. "
             f"The build that adds up takes {time['light_us'] / alone - 1:+.1%}, the one that records every event {time['detailed_us'] / alone - 1:+.1%}."
         )
+        if raw:
+            each = ", ".join(f"{name_of(name)} {us / alone - 1:+.1%}" for name, us in time["finer_us"].items())
+            notes.append(
+                f"How long, says a build that does not read the clock at waits ({time['work_us'] / alone - 1:+.1%}); how much of it was waiting, {f'builds that tell one kind of wait each ({each})' if each else 'the one that adds up'}. "
+                f"What the build that adds up saw of everything at once comes to {sum(raw.values()):.2f} us, {sum(raw.values()) / alone - 1:+.1%}, and stands at the end. None of them knows the plain kernel's time."
+            )
     else:
         notes.append("Modelled: each section's work by the machine's counts (instructions, shared wavefronts, tensor operations), what is left of the predicted time as waiting.")
         if time["model_error"]:
@@ -64,8 +70,8 @@ def timeline(data: dict) -> Section:
         mine = data["sections"].get(name, {})
         rows.append((Cell(name_of(name), name_of(name)), f"{value:.2f}", f"{mine['instructions']:,}" if mine else "", f"{mine['flops']:,}" if mine.get("flops") else "", f"{mine['wavefronts']:,}" if mine.get("wavefronts") else "",
                      f"{mine['global_bytes']:,}" if mine.get("global_bytes") else ""))
-    table = Table(("section", "us", "warp instructions", "tensor operations", "shared wavefronts", "global bytes"), tuple(rows), title="Time beside work",
-                  note=f"us: {parts['source']}; the others: counted" + ("" if data["counts"]["factor"] == 1 else f", on 1/{data['counts']['factor']:g} of the problem, and scaled") + ".")
+    table = Table(("section", "us", "warp instr.", "tensor ops", "wavefronts", "global bytes"), tuple(rows), title="Time beside work",
+                  note=f"us: {parts['source']}; the others: counted (wavefronts: of shared memory)" + ("" if data["counts"]["factor"] == 1 else f", on 1/{data['counts']['factor']:g} of the problem, and scaled") + ".")
     found = [Bars(bars, "us", title="Where the time goes", source=parts["source"]), table]
     drawn = tuple(Lane(f"warp {lane['warp']}", tuple(Span(start, end, name_of(name), name_of(name)) for start, end, name in lane["spans"])) for lane in lanes["warps"] if lane["spans"])
     if drawn:
@@ -73,4 +79,8 @@ def timeline(data: dict) -> Section:
         found.append(Timeline(drawn, lanes["unit"], title=f"Warps of block {lanes['block']}", source=lanes["source"], note=note))
     else:
         found.append(Text("No warp was recorded.", "warning"))
+    if raw:
+        pairs = [(name, parts["us"].get(name, 0.0), raw.get(name, 0.0)) for name in dict.fromkeys((*parts["us"], *raw))]
+        found.append(Table(("section", "us", "all at once, us", "difference"), tuple((Cell(name_of(name), name_of(name)), f"{us:.2f}", f"{seen:.2f}", f"{us - seen:+.2f}") for name, us, seen in pairs),
+                           title="Beside what one build saw of everything at once", source=parts["source"]))
     return Section("timeline", "Execution timeline", tuple(notes), tuple(found))

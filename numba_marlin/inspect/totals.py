@@ -1,4 +1,4 @@
-"""The light instrumented build: how long each warp was in each section altogether, and nothing about when.
+"""The light instrumented builds: how long each warp was in each section altogether, and nothing about when.
 
 ``instrument(compiled) -> Instrumented``, as ``recorder`` makes, but the clock is read only where ``coarse`` says, and what is read goes into a register for each section: added to that of the section
 that ends, subtracted from that of the one that begins. Nothing is stored before the end, since a store in a loop would keep later loads from being issued before it. (On an H200 the recorder of events cost 11 to 26% of a kernel's
@@ -9,22 +9,28 @@ A slot is 128 bytes a warp:
         16  u32 %smid   20  u32 warp of the block   24  u32 1   28  u32 1 if the kernel waits for the one before   32  u32 cycles of each section since the start, or since that wait was over
 
 ``ends_only``: sections are not told apart; for measuring what the ends alone cost. ``align`` gives ``Totals``, ``shares`` says where the time of a launch in a row of launches went.
+To read the clock around the waits of a loop costs up to a tenth of a kernel's time, since the assembler may not move work across it. So ``builds`` makes one that reads at none, and one for each kind
+of wait, and ``divided`` puts them together.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from numba_marlin.compiler import CompiledKernel
-from numba_marlin.inspect.coarse import Reading, readings
+from numba_marlin.emulator import Machine
+from numba_marlin.emulator.program import Instruction
+from numba_marlin.inspect.coarse import WAITS, Reading, interruptions, leavings, readings
 from numba_marlin.inspect.recorder import Instrumented, block_number, edited, rebuilt
 from numba_marlin.inspect.records import LAUNCH, TAIL, Warps
 from numba_marlin.inspect.sections import NUMBER, SECTIONS, START
 
 SLOT_BYTES, SECTIONS_AT = 128, 32
 WAIT = "wait_kernel"
+LIGHT, WORK = "light", "work"
 PLACES = -(-len(SECTIONS) // 4) * 4  # stored four at a time
 
 _SLOT = np.dtype({
@@ -33,46 +39,53 @@ _SLOT = np.dtype({
 })  # fmt: skip
 
 
-def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: bool = False, every: int = 1) -> Instrumented:
-    """ValueError if the PTX has no line numbers. machine_code: False for the PTX machine, which needs none. every: only the first of so many warps of a block records (1, 2, 4 ...), and the last,
-    the others branch around it."""
+def instrument(compiled: CompiledKernel, machine_code: bool = True, ends_only: bool = False, without: frozenset[str] = frozenset()) -> Instrumented:
+    """without: waits that are not told from the work that they interrupt (``coarse.WAITS``). machine_code: False for the PTX machine, which needs none. ValueError if the PTX has no line numbers."""
     name, warps = f"{compiled.entry}_param_{len(compiled.parameters)}", -(-compiled.threads // 32)
     used: list[str] = [START]
-    waits: list[bool] = []
+    found: list[Reading] = []
 
-    def places(module, kernel) -> list[Reading]:
-        found = readings(module, kernel)
+    def places(module, kernel) -> list:
+        found.extend(readings(module, kernel, without))
         if ends_only:
-            found = [Reading(each.pc, restart=True) for each in found if each.restart]
+            found[:] = [Reading(each.pc, restart=True) for each in found if each.restart]
         for each in found:
             used.extend([*(each.leave or ()), *(each.enter or ()), *((each.switch[0], *each.switch[1]) if each.switch else ())])
         used[:] = [section for section in NUMBER if section in used]
-        waits.append(any(each.restart for each in found))
-        return found
+        return [*found, *leavings(module, kernel)]
 
     labels = iter(range(1 << 20))
-    ptx, count = edited(
-        compiled.ptx, compiled.entry, name, places, lambda: _prologue(used, every, warps),
-        lambda each: _by_some(_reading(each, used, f"$nmr_same{next(labels)}"), every, f"$nmr_other{next(labels)}"),
-        lambda: _by_some(_epilogue(name, warps, used, waits[0]), every, f"$nmr_other{next(labels)}"),
+    ptx, _ = edited(
+        compiled.ptx, compiled.entry, name, places, lambda: _prologue(used), lambda each: _reading(each, used, f"$nmr_same{next(labels)}") if isinstance(each, Reading) else _leaving(each),
+        lambda: _epilogue(name, warps, used, any(each.restart for each in found)),
     )
-    return Instrumented(rebuilt(compiled, ptx, machine_code), count, SLOT_BYTES)
+    return Instrumented(rebuilt(compiled, ptx, machine_code), len(found), SLOT_BYTES)
 
 
-def _by_some(text: str, every: int, label: str) -> str:
-    return text if every == 1 else f"	@!%nmr_on bra {label};\n{text}{label}:\n"
+def builds(compiled: CompiledKernel, machine_code: bool = True) -> tuple[dict[str, Instrumented], dict[str, frozenset[str]]]:
+    """({LIGHT: the build that tells everything apart; WORK, in a kernel that waits: one that tells no wait from the work that it interrupts; wait, of several: one that tells this one alone},
+    {wait: sections that it interrupts})."""
+    machine = Machine(compiled.ptx)
+    interrupts = interruptions(readings(machine.module, machine.kernel(compiled.entry)))
+    without = {LIGHT: frozenset(), **({WORK: WAITS} if interrupts else {}), **({wait: WAITS - {wait} for wait in interrupts} if len(interrupts) > 1 else {})}
+    with ThreadPoolExecutor() as pool:  # the assembler is a process of its own
+        return dict(zip(without, pool.map(lambda each: instrument(compiled, machine_code, without=each), without.values()))), interrupts
 
 
-def _prologue(used: list[str], every: int, warps: int) -> str:
-    chosen = ""
-    if every > 1:
-        chosen = f"	mov.u32 %nmr_b, %tid.x;\n	and.b32 %nmr_a, %nmr_b, {32 * (every - 1)};\n	setp.eq.u32 %nmr_on, %nmr_a, 0;\n	setp.ge.or.u32 %nmr_on, %nmr_b, {32 * (warps - 1)}, %nmr_on;\n"
+def _leaving(branch: Instruction) -> str:
+    """Who would go to the end leaves at once, without a record: were the lanes that do nothing to meet their leader there again, the assembler could no longer tell that a single lane works, and
+    that what it works with is the same for the warp. (In the decode kernel's producer 37 moves to uniform registers became 105.)"""
+    guard = "" if branch.guard is None else f"@{'!' if branch.guard_negated else ''}{branch.guard.name} "
+    return f"	{guard}exit; // instead of "
+
+
+def _prologue(used: list[str]) -> str:
     return f"""
 	.reg .b32 %nmr_a, %nmr_b, %nmr_c, %nmr_d, %nmr_now;
 	.reg .b32 %nmr_s<{PLACES}>;
 	.reg .b64 %nmr_to, %nmr_t;
-	.reg .pred %nmr_p, %nmr_q, %nmr_on;
-{chosen}	mov.u32 %nmr_a, %clock;
+	.reg .pred %nmr_p, %nmr_q;
+	mov.u32 %nmr_a, %clock;
 {_begun(used)}"""
 
 
@@ -170,36 +183,50 @@ class Totals(Warps):
 
 
 def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarray:
-    """The slots of a launch [blocks, warps], of uint8 [nbytes]; ValueError if the first warp of a block did not come to its end."""
+    """The slots of a launch [blocks, warps], of uint8 [nbytes]; a warp that had nothing to do has none in use. ValueError if all of them, or the first of a block whose others had something to do."""
     slots = np.ascontiguousarray(buffer[: instrumented.nbytes(blocks)]).view(_SLOT).reshape(blocks, instrumented.warps)
-    if not slots["used"][:, 0].all():
-        raise ValueError(f"block {int(np.argmin(slots['used'][:, 0]))} of {blocks} left no record")
+    used = slots["used"] != 0
+    lacking = used.any(axis=1) & ~used[:, 0] if used.any() else ~used[:, 0]
+    if lacking.any():
+        raise ValueError(f"block {int(np.argmax(lacking))} of {blocks} left no record")
     return slots
 
 
 def align(launches: list[np.ndarray]) -> list[Totals]:
     """Launches that followed each other, on one axis of time whose zero is the first end of a block: the clock of a multiprocessor is laid on the timer by a line through the ends of its blocks."""
-    everything = np.concatenate([each[:, 0] for each in launches])
+    launches = _without_bygone(launches)
+    everything = np.concatenate([each[each["used"][:, 0] != 0, 0] for each in launches])
     origin = int(everything["timer"].min())
-    lines = {}
-    for smid in np.unique(everything["smid"]).tolist():
+    smids = np.unique(everything["smid"])
+    lines = np.zeros(len(smids), [("base", np.int64), ("slope", float), ("x", float), ("y", float)])
+    for line, smid in zip(lines, smids):
         mine = everything[everything["smid"] == smid]
-        base = int(mine["clock"].min())
-        x, y = (mine["clock"] - np.uint64(base)).astype(np.float64), (mine["timer"] - np.uint64(origin)).astype(np.float64)
+        base = mine["clock"].min()
+        x, y = (mine["clock"] - base).astype(np.float64), (mine["timer"] - np.uint64(origin)).astype(np.float64)
         spread = ((x - x.mean()) ** 2).sum()
-        lines[smid] = (base, float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread else None, float(x.mean()), float(y.mean()))
-    known = [slope for _, slope, _, _ in lines.values() if slope]
-    usual = float(np.median(known)) if known else 1.0  # of a multiprocessor that had one block in all
-    return [_aligned(each.reshape(-1), each.shape[1], lines, usual) for each in launches]
+        line["base"], line["slope"], line["x"], line["y"] = base, ((x - x.mean()) * (y - y.mean())).sum() / spread if spread else 0, x.mean(), y.mean()
+    known = lines["slope"][lines["slope"] != 0]
+    lines["slope"][lines["slope"] == 0] = np.median(known) if len(known) else 1.0  # of a multiprocessor that had one block in all
+    return [_aligned(each.reshape(-1), each.shape[1], smids, lines) for each in launches]
 
 
-def _aligned(slots: np.ndarray, warps: int, lines: dict, usual: float) -> Totals:
+def _without_bygone(launches: list[np.ndarray]) -> list[np.ndarray]:
+    """A block that had nothing to do this time may have left its record of an earlier launch in the same buffer: from before the launch before had ended."""
+    found, ended = [], 0
+    for each in launches:
+        each = each.copy()
+        each["used"][each["timer"][:, 0] < ended] = 0
+        found.append(each)
+        ended = int(each["timer"][:, 0].max())
+    return found
+
+
+def _aligned(slots: np.ndarray, warps: int, smids: np.ndarray, lines: np.ndarray) -> Totals:
     number = np.flatnonzero(slots["used"])
     slots = slots[number]
-    base, slope, x, y = (np.array([lines[smid][i] for smid in slots["smid"].tolist()], object) for i in range(4))
-    slope = np.array([usual if each is None else each for each in slope])
-    end = ((slots["clock"].astype(np.int64) - base.astype(np.int64)).astype(np.float64) - x.astype(float)) * slope + y.astype(float)
-    sections = slots["cycles"].view(np.int32) * slope[:, None]
+    line = lines[np.searchsorted(smids, slots["smid"])]
+    end = ((slots["clock"].astype(np.int64) - line["base"]).astype(np.float64) - line["x"]) * line["slope"] + line["y"]
+    sections = slots["cycles"].view(np.int32) * line["slope"][:, None]
     return Totals(slots["smid"].astype(np.int64), number // warps, slots["warp"].astype(np.int64), end - sections.sum(axis=1), end, slots["waits"] != 0, sections)
 
 
@@ -209,13 +236,6 @@ def working(launch: Totals) -> np.ndarray:
     return busy if busy.any() else np.ones(len(busy), bool)
 
 
-def weights_of(launch: Totals) -> np.ndarray:
-    """float64 [warps]: how many working warps each stands for, where not all record: those up to the next that does, but itself alone if it only copies."""
-    following = np.append(launch.warp[1:], 0)
-    step = np.where(following > launch.warp, following - launch.warp, 1)
-    return np.where(launch.sections_ns[:, NUMBER["multiply"]] > 0, step, 1).astype(np.float64)
-
-
 def shares(launches: list[Totals], warps=None, apart: bool = False) -> dict[str, float]:
     """ns of an average working warp by section, from the end of the launch before to the end of its own, "launch" and "tail" included; a single launch has its own span. What lies before the wait for
     the kernel before was over counts as that wait, or, of launches that were kept ``apart``, as launching. ``warps``: bool [warps], of whom instead."""
@@ -223,17 +243,28 @@ def shares(launches: list[Totals], warps=None, apart: bool = False) -> dict[str,
     total = {name: 0.0 for name in (LAUNCH, *NUMBER, TAIL)}
     for opening, each in windows:
         rows = working(each) if warps is None else warps
-        weights = weights_of(each)[rows]
         start, end, waits, sections = (array[rows] for array in (each.start_ns, each.end_ns, each.waits, each.sections_ns))
-
         waits = waits & (not apart)
-
-        def mean(values: np.ndarray, weights=weights) -> float:
-            return float((values * weights).sum() / weights.sum())
-
-        total[LAUNCH] += mean(np.where(waits, 0, start - opening))
-        total[WAIT] += mean(np.where(waits, start - opening, 0))
-        total[TAIL] += mean(each.last_ns - end)
+        total[LAUNCH] += float(np.where(waits, 0, start - opening).mean())
+        total[WAIT] += float(np.where(waits, start - opening, 0).mean())
+        total[TAIL] += float((each.last_ns - end).mean())
         for name, number in NUMBER.items():
-            total[name] += mean(sections[:, number])
+            total[name] += float(sections[:, number].mean())
     return {name: value / len(windows) for name, value in total.items()}
+
+
+def divided(work: dict[str, float], finer: dict[str, dict[str, float]], interrupts: dict[str, frozenset[str]]) -> dict[str, float]:
+    """``work``: shares of a build that tells no wait from the work that it interrupts; ``finer``: wait -> shares of a build that tells this one. What they add up to stays that of ``work``: the
+    build that reads the clock least says how long the work and its interruptions took together, the finer one which part of it was waiting, and of which of several kinds of work it is missing."""
+    parts = dict(work)
+    for wait, shares_of_it in finer.items():
+        sections = sorted(interrupts[wait])
+        together, slower = sum(work[name] for name in sections), shares_of_it[wait] + sum(shares_of_it[name] for name in sections)
+        if not slower or not together:
+            continue
+        missing = {name: max(0.0, work[name] * slower / together - shares_of_it[name]) for name in sections}
+        for name in sections:
+            taken = min(parts[name], together * shares_of_it[wait] / slower * missing[name] / (sum(missing.values()) or 1.0))
+            parts[name] -= taken
+            parts[wait] += taken
+    return parts

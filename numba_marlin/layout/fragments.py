@@ -143,6 +143,15 @@ MMA_M16N8K16_B = _evaluate(
 MMA_M16N8K8_A = _evaluate("mma.m16n8k8.A", (16, 8), 16, lambda group, thread, i: (group + 8 * (i // 2), 2 * thread + i % 2))
 MMA_M16N8K8_B = _evaluate("mma.m16n8k8.B", (8, 8), 16, lambda group, thread, i: (2 * thread + i, group))
 
+# 4-bit elements, eight to a register, k contiguous: of block-scaled products and of 4-bit integers.
+MMA_M16N8K64_A = _evaluate(
+    "mma.m16n8k64.A",
+    (16, 64),
+    4,
+    lambda group, thread, i: (group + 8 * (i // 8 % 2), 8 * thread + i % 8 + 32 * (i // 16)),
+)
+MMA_M16N8K64_B = _evaluate("mma.m16n8k64.B", (64, 8), 4, lambda group, thread, i: (8 * thread + i % 8 + 32 * (i // 8), group))
+
 # Rows are m, columns n; fp32 accumulators, so one element to a register. D has the same map.
 MMA_M16N8K16_C = _evaluate(
     "mma.m16n8k16.C",
@@ -164,7 +173,7 @@ LDMATRIX_8X8_TRANS = LDMATRIX_8X8.transposed()
 
 FRAGMENTS = {
     fragment.name: fragment
-    for fragment in (MMA_M16N8K16_A, MMA_M16N8K16_B, MMA_M16N8K8_A, MMA_M16N8K8_B, MMA_M16N8K16_C, LDMATRIX_8X8, LDMATRIX_8X8_TRANS)
+    for fragment in (MMA_M16N8K16_A, MMA_M16N8K16_B, MMA_M16N8K8_A, MMA_M16N8K8_B, MMA_M16N8K64_A, MMA_M16N8K64_B, MMA_M16N8K16_C, LDMATRIX_8X8, LDMATRIX_8X8_TRANS)
 }
 
 

@@ -83,13 +83,15 @@ def traffic(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
 
 
 def results(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
-    a, b = (trace.arrays.get("after_c") for trace in (first, second))
+    a, b = (trace.arrays.get(f"after_{trace.result_name}") for trace in (first, second))
     if a is None or b is None or a.shape != b.shape:
         said = "The two runs have no results of the same shape to compare."
     else:
-        differing = int((a.view(np.uint16) != b.view(np.uint16)).sum())
-        inputs = [name for name in ("a", "b", "scales") if not np.array_equal(first.arrays.get(f"words_{name}"), second.arrays.get(f"words_{name}"))]
-        said = f"{differing:,} of {len(a) // 2:,} results differ" + (
+        result = first.buffer(first.result_name)
+        wide = result["nbytes"] // int(np.prod(result["shape"]))  # bytes of an element
+        differing = int((a.reshape(-1, wide) != b.reshape(-1, wide)).any(axis=1).sum())
+        inputs = [name for name in ("a", "b", "scales", "sfa", "sfb", "c", "bias") if name != first.result_name and not np.array_equal(first.arrays.get(f"words_{name}"), second.arrays.get(f"words_{name}"))]
+        said = f"{differing:,} of {len(a) // wide:,} results differ" + (
             f" (operands differ too: {', '.join(inputs)})" if inputs else " (the operands are the same)"
         )
-    return Section("results", "Results", (), (Facts((("results", said, RECORDED),), title="C, element by element"),))
+    return Section("results", "Results", (), (Facts((("results", said, RECORDED),), title=f"{first.result_name.upper()}, element by element"),))

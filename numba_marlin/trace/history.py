@@ -11,7 +11,7 @@ import numpy as np
 
 from numba_marlin.trace.record import Trace, remembered
 
-TENSOR = ("mma", "wgmma.mma_async", "wmma.mma")
+TENSOR = ("mma", "wgmma.mma_async", "wmma.mma", "tcgen05.mma")
 
 
 @dataclass(frozen=True)

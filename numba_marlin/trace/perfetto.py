@@ -11,6 +11,7 @@ import json
 import numpy as np
 
 from numba_marlin.trace.record import Trace
+from numba_marlin.trace.roles import roles_of_warp
 from numba_marlin.trace.traffic import copies
 
 
@@ -20,7 +21,8 @@ def events(trace: Trace) -> dict:
     for block in range(trace.blocks):
         found.append({"ph": "M", "pid": block, "tid": 0, "name": "process_name", "args": {"name": f"block {block}"}})
         for warp in range(trace.warps):
-            found.append({"ph": "M", "pid": block, "tid": warp, "name": "thread_name", "args": {"name": f"warp {warp}"}})
+            role = ", ".join(roles_of_warp(trace, block * trace.warps + warp))
+            found.append({"ph": "M", "pid": block, "tid": warp, "name": "thread_name", "args": {"name": f"warp {warp}" + (f": {role}" if role else "")}})
             found += visits(trace, block, warp)
         if block in trace.header["blocks"]:
             found += flights(trace, block)

@@ -12,7 +12,8 @@ arrays. One instruction by the warps that stood there together is a step; a step
     bulk_step, bulk_pc, bulk_kind, bulk_warp, bulk_lane, bulk_address, bulk_bytes [N]: bulk copies, a row a contiguous piece
     write_step, write_register, write_warp [N]; write_value uint32 [N, 32]: registers after each instruction that wrote them, 64-bit ones in two rows
     lock_step, lock_pc, lock_warp, lock_address, lock_before [N]: accesses to the buffer "locks", of all blocks, and what was there before
-    tile_step, tile_pc, tile_warp, tile_address [N]; tile_value uint8 [N, 16]: 16-byte chunks that wgmma reads by descriptor, at issue
+    tile_step, tile_pc, tile_warp, tile_address [N]; tile_value uint8 [N, 16]: 16-byte chunks that wgmma and tcgen05 read by descriptor, at issue; of tcgen05.mma those of A,
+        row after row, then those of B
     words_NAME, after_NAME uint8: the contents of buffer NAME before the run, and after it if it could be written
 """
 
@@ -70,6 +71,16 @@ class Trace:
     @property
     def counts(self) -> dict:
         return self.header["counts"]
+
+    @property
+    def block_scaled(self) -> bool:
+        """Whether both operands are block-scaled matrices, A [m, k] and B [n, k], codes side by side (``formats.block_scaled``), and D the result: about["problem"] has their format."""
+        return "format" in (self.about.get("problem") or {})
+
+    @property
+    def result_name(self) -> str:
+        """Of the buffer with the result."""
+        return "d" if self.block_scaled else "c"
 
     @property
     def steps(self) -> int:

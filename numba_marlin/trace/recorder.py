@@ -24,6 +24,7 @@ ROWS = 200_000  # of registers: 32 lanes of 4 bytes each
 WAIT, PRODUCT = "wgmma.wait_group", "wgmma.mma_async"
 KIND = {name: number for number, name in enumerate(KINDS)}
 PIECES = ("bulk-issue", "bulk-land", "bulk-read", "bulk-write")
+OPERANDS = ("tensor-a", "tensor-b", "tensor-copy")  # of tcgen05, in shared memory: their addresses are places in the array of all blocks
 CHUNK = 16
 
 
@@ -199,7 +200,11 @@ class Recorder:
         if kind in PIECES:
             self._piece(access)
             return
-        if kind not in KIND:  # what tcgen05 asks for is in the counts alone
+        if kind in OPERANDS:
+            if self.kept(int(lanes.warps[0])):
+                self._chunks(access, access.address - int(self.execution.memory.shared.origin[int(lanes.warps[0]), 0]) + self.execution.memory.shared.base)
+            return
+        if kind not in KIND:  # what moves between tensor memory and registers is in the counts, and in the registers
             return
         if self.lock_buffer is not None and access.space == "global" and access.nbytes == 4 and kind in ("load", "store", "atomic"):
             self._lock(access)
@@ -208,7 +213,7 @@ class Recorder:
         if not any(mine):
             return
         if kind == "wgmma":
-            self._chunks(access)
+            self._chunks(access, access.address)
             return
         address, active = padded(access)
         warps = [self.warp(row) for row in rows[mine].tolist()]
@@ -230,9 +235,9 @@ class Recorder:
             if not self.locks or self.locks[-1][:4] != row:  # an atomic loads and stores
                 self.locks.append((*row, value))
 
-    def _chunks(self, access: Access) -> None:
+    def _chunks(self, access: Access, addresses: np.ndarray) -> None:
         shared, row = self.execution.memory.shared, int(access.lanes.warps[0])
-        for address in access.address.reshape(-1).tolist():
+        for address in addresses.reshape(-1).tolist():
             start = int(shared.origin[row, 0]) + address - shared.base
             self.tiles.append((self.now, access.ins.pc, self.warp(row), address, shared.data[start : start + CHUNK].copy()))
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from numba_marlin.trace.traffic import Copy, copies
 READS = tuple(KINDS.index(kind) for kind in ("load", "ldmatrix"))
 STORES = tuple(KINDS.index(kind) for kind in ("store", "stmatrix"))
 SHARED = SPACES.index("shared")
-WGMMA_ALIGNMENT = 1024  # that kernel rounds the start of its ring up
+ALIGNMENT = 1024  # kernels with swizzled tiles round the start of their ring up
+ALIGNED = ("wgmma", "block_scaled", "tcgen05", "block_mma")
 
 
 def ranges_of(kernel: str, config, shared_base: int) -> list[list[list[int]]]:
@@ -25,10 +27,24 @@ def ranges_of(kernel: str, config, shared_base: int) -> list[list[list[int]]]:
         b_base, s_base = shared_base + config.stages * config.a_stage_bytes, shared_base + config.shared_bytes - config.stages * config.s_stage_bytes
         parts = [(shared_base, config.a_stage_bytes), (b_base, config.b_stage_bytes), (s_base, config.s_stage_bytes)]
         return [[[base + stage * size, base + (stage + 1) * size] for base, size in parts] for stage in range(config.stages)]
+    base = -(-shared_base // ALIGNMENT) * ALIGNMENT if kernel in ALIGNED else shared_base
     if kernel in ("decode", "wgmma"):
-        base = -(-shared_base // WGMMA_ALIGNMENT) * WGMMA_ALIGNMENT if kernel == "wgmma" else shared_base
         return [[[base + stage * config.stage_bytes, base + (stage + 1) * config.stage_bytes]] for stage in range(config.stages)]
+    if kernel in ALIGNED:  # A, B and their scales
+        pitch, end = -(-config.stage_bytes // ALIGNMENT) * ALIGNMENT, getattr(config, "copied_bytes", config.stage_bytes)
+        edges = (0, config.b_shared, config.sfa_shared, config.sfb_shared, end)
+        return [[[base + stage * pitch + start, base + stage * pitch + stop] for start, stop in pairwise(edges)] for stage in range(config.stages)]
     return []
+
+
+def rings_of(kernel: str, config, shared_base: int) -> list[list]:
+    """[name, shared address of its first mbarrier, stages] of the rings through which roles of a kernel hand things to each other (``kernels.pipeline``: a full and an empty barrier a stage)."""
+    base = -(-shared_base // ALIGNMENT) * ALIGNMENT
+    places = {
+        "block_scaled": (("packed stages", "barriers_shared", "stages"), ("B as halves", "expanded_barriers", "expanded_stages"), ("tile numbers", "tile_barriers", None), ("C", "source_barriers", None)),
+        "tcgen05": (("stages", "load_barriers", "stages"), ("tiles of sums", "sum_barriers", "accumulators")), "block_mma": (("stages", "barriers_shared", "stages"),),
+    }.get(kernel, ())  # fmt: skip
+    return [[name, base + getattr(config, first), 1 if count is None else getattr(config, count)] for name, first, count in places]
 
 
 @dataclass(frozen=True)
@@ -109,5 +125,8 @@ def least_k(trace: Trace, sources: list[Copy]) -> int | None:
     b = trace.buffer("b")
     if b is None or len(b["shape"]) != 2:
         return None
+    if trace.block_scaled:  # B [n, k], codes side by side
+        columns = [(copy.source - b["address"]) % b["shape"][1] for copy in sources if b["address"] <= copy.source < b["address"] + b["nbytes"]]
+        return min(columns) * 8 // trace.about["problem"]["bits"] if columns else None
     rows = [(copy.source - b["address"]) // (4 * b["shape"][1]) for copy in sources if b["address"] <= copy.source < b["address"] + b["nbytes"]]
     return 16 * min(rows) if rows else None

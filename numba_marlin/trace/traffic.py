@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numba_marlin.layout.tensor_map import swizzled
 from numba_marlin.trace.history import History, history_of, vector
 from numba_marlin.trace.record import KINDS, SPACES, Trace, remembered
 
@@ -33,7 +34,7 @@ class Request:
 @dataclass(frozen=True)
 class Copy:
     """An asynchronous copy of one lane, or a row of a bulk copy: ``nbytes`` from global ``source`` (-1: zeros) to shared ``target``, issued at ``step``
-    by ``warp``, ``lane``; landed at ``landed`` (-1: never)."""
+    by ``warp``, ``lane``; landed at ``landed`` (-1: never); its 16-byte chunks permuted by a ``swizzle`` of so many bytes."""
 
     step: int
     pc: int
@@ -44,6 +45,7 @@ class Copy:
     nbytes: int
     landed: int
     bulk: bool
+    swizzle: int = 0
 
 
 def requests(trace: Trace, block: int, kinds: tuple[str, ...], spaces: tuple[str, ...] = ("shared", "global")) -> list[Request]:
@@ -84,7 +86,7 @@ def _lane_copies(trace: Trace, block: int) -> list[Copy]:
 
 
 def _bulk_copies(trace: Trace, block: int) -> list[Copy]:
-    mine = np.flatnonzero(trace.bulk_warp // trace.warps == block)
+    mine, boxes = np.flatnonzero(trace.bulk_warp // trace.warps == block), trace.about.get("boxes") or {}
     by_step: dict[int, dict[str, list[int]]] = {}
     for row in mine.tolist():
         by_step.setdefault(int(trace.bulk_step[row]), {}).setdefault(KINDS[trace.bulk_kind[row]], []).append(row)
@@ -99,33 +101,42 @@ def _bulk_copies(trace: Trace, block: int) -> list[Copy]:
         per_issue = len(reads) // len(issues)
         for position, issue in enumerate(issues):
             start, landed = int(trace.bulk_address[issue]), next((at for at in landings.get(int(trace.bulk_address[issue]), ()) if at > step), -1)
+            box = boxes.get(name_at(trace, int(trace.bulk_address[reads[0]]))) or (0, 0)
             mine_of_issue = reads[position * per_issue : (position + 1) * per_issue]
-            pitch = int(trace.bulk_bytes[issue]) // max(len(mine_of_issue), 1)
+            pitch = box[0] or int(trace.bulk_bytes[issue]) // max(len(mine_of_issue), 1)
             for number, read in enumerate(mine_of_issue):
                 found.append(Copy(
                     step, int(trace.bulk_pc[issue]), int(trace.bulk_warp[issue]), int(trace.bulk_lane[issue]), int(trace.bulk_address[read]), start + number * pitch,
-                    int(trace.bulk_bytes[read]), landed, True,
+                    int(trace.bulk_bytes[read]), landed, True, box[1],
                 ))  # fmt: skip
     return found
 
 
+def name_at(trace: Trace, address: int) -> str:
+    buffer = trace.buffer_at(address)
+    return buffer["name"] if buffer else ""
+
+
 @remembered
 def _places(trace: Trace, block: int) -> np.ndarray:
-    """Copies that landed, as columns: target, nbytes, landed, issued, source."""
+    """Copies that landed, as columns: target, nbytes, landed, issued, source, swizzle."""
     return (
-        np.array([(copy.target, copy.nbytes, copy.landed, copy.step, copy.source) for copy in copies(trace, block) if copy.landed >= 0], np.int64)
-        .reshape(-1, 5)
+        np.array([(copy.target, copy.nbytes, copy.landed, copy.step, copy.source, copy.swizzle) for copy in copies(trace, block) if copy.landed >= 0], np.int64)
+        .reshape(-1, 6)
         .T
     )
 
 
 def origin(trace: Trace, block: int, address: int, step: int) -> int | None:
     """The global address that the byte at a shared address had come from when ``step`` began; None if no copy that was recorded brought it."""
-    target, nbytes, landed, issued, source = _places(trace, block)
-    found = np.flatnonzero((target <= address) & (address < target + nbytes) & (landed <= step))
+    target, nbytes, landed, issued, source, swizzle = _places(trace, block)
+    plain = address * np.ones_like(target)  # where the byte would lie if nothing were swizzled
+    for span in np.unique(swizzle[swizzle > 0]).tolist():
+        plain[swizzle == span] = swizzled(address, span)
+    found = np.flatnonzero((target <= plain) & (plain < target + nbytes) & (landed <= step))
     if len(found):
         latest = found[np.argmax(issued[found])]
-        return None if source[latest] < 0 else int(source[latest] + address - target[latest])
+        return None if source[latest] < 0 else int(source[latest] + plain[latest] - target[latest])
     return _stored(trace, block, address, step)
 
 

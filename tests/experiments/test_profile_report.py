@@ -36,7 +36,15 @@ def written(report, tmp_path, rows):
 def test_cells_within_the_tolerance_pass_and_are_bold(report, tmp_path):
     code, text = written(report, tmp_path, [row()])
     assert code == 0 and "**10.5 (+5.0%)**" in text and "In 1 of 1 cells" in text and "bygone" not in text and text.endswith("end\n") and "prose" in text
-    assert "| +1% | +4% | +15% |" in text
+    assert "| +1% |  |  | +4% | +15% |" in text
+
+
+def test_parts_of_several_builds_are_shown_beside_those_of_one(report, tmp_path):
+    new = row(us=30.0, parts={"multiply": 25.0, "wait_copies": 6.0}, raw_parts_us={"multiply": 27.0, "wait_copies": 7.5}, raw_timeline_us=34.5, work_us=31.2, finer_us={"wait_copies": 33.0, "wait_barrier": 31.5},
+              light_us=34.8, ends_us=30.6, detailed_us=36.0)  # fmt: skip
+    code, text = written(report, tmp_path, [new, row("naive", finer_us={}, work_us=None, raw_timeline_us=10.5, raw_parts_us={"launch": 1.0, "multiply": 8.0, "wait_copies": 1.5})])
+    assert code == 0 and "| **31.0 (+3.3%)** | +2% | +4% | +5% .. +10% | +16% | +20% |" in text
+    assert "| all at once: |  |  | 34.5 (+15.0%) |  |  |  |  |  |  | 27.0 | 7.5 |" in text and text.count("all at once:") == 1
 
 
 def test_a_cell_that_is_too_far_is_named(report, tmp_path):

@@ -54,3 +54,9 @@ def events(name: str, capacity: int = recorder.CAPACITY) -> Run:
 @functools.cache
 def added_up(name: str) -> Run:
     return Run(name, lambda compiled: totals.instrument(compiled, machine_code=False), totals.raw, totals.align)
+
+
+@functools.cache
+def untold(name: str, without: frozenset) -> Run:
+    """A light build that does not tell these waits from work."""
+    return Run(name, lambda compiled: totals.instrument(compiled, machine_code=False, without=without), totals.raw, totals.align)

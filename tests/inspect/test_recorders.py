@@ -8,7 +8,7 @@ from numba_marlin.compiler.resources import count_ptx
 from numba_marlin.inspect import coarse, records, recorder, sections, totals
 from numba_marlin.inspect.sections import NUMBER, SECTIONS
 from numba_marlin.emulator import Machine
-from tests.inspect.observed import Run, added_up, events
+from tests.inspect.observed import added_up, events
 
 KERNELS = ["naive", "tiled", "ampere", "decode", pytest.param("wgmma", marks=pytest.mark.thorough)]
 SEEN = {  # sections that every run of a kernel has
@@ -49,15 +49,6 @@ def test_both_recorders_see_the_same_order_of_magnitude_in_every_wait(name):
     of_events, of_totals = records.shares([events(name).launch]), totals.shares([added_up(name).launch])
     work = {section: sum(parts[each] for each in ("multiply", "copy", "reduce_block", "reduce_grid", "write")) for section, parts in (("events", of_events), ("totals", of_totals))}
     assert work["totals"] == pytest.approx(work["events"], rel=0.35)
-
-
-def test_where_some_warps_record_for_all_each_stands_for_those_behind_it():
-    run = Run("decode", lambda compiled: totals.instrument(compiled, machine_code=False, every=4), totals.raw, totals.align)
-    assert (run.c == run.expected).all() and run.launch.warp.tolist() == [0, 4] * run.blocks
-    assert totals.weights_of(run.launch)[:2].tolist() == [4, 1]  # four that multiply, one that copies
-    parts, all_of_them = totals.shares([run.launch]), totals.shares([added_up("decode").launch])
-    assert sum(parts.values()) == pytest.approx(run.launch.last_ns - run.launch.first_ns)
-    assert parts["multiply"] / sum(parts.values()) == pytest.approx(all_of_them["multiply"] / sum(all_of_them.values()), rel=0.15)
 
 
 def test_a_full_slot_says_what_was_not_recorded():

@@ -8,8 +8,10 @@ import numpy as np
 
 from numba_marlin.layout import fragments, wgmma
 from numba_marlin.trace.history import History, vector
+from numba_marlin.trace.pages import block_fragments
 from numba_marlin.trace.pages.choice import Choice, chosen_history, element, products
 from numba_marlin.trace.record import Trace
+from numba_marlin.trace.roles import multipliers
 from numba_marlin.trace.traffic import loaded_from
 from numba_marlin.views import RECORDED, Cell, Grid, Section, Step, Table, Text
 
@@ -22,7 +24,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     found = products(history)
     if not found:
         said = f"{choice.words.capitalize()} ran no tensor-core instruction" + (
-            ": this kernel has none." if not trace.counts["total"]["tally"]["flops"] else "."
+            ": this kernel has none." if not trace.counts["total"]["tally"]["flops"] else others(trace, choice)
         )
         return Section(KEY, TITLE, (said,))
     first = min(choice.step, len(found) - 1)
@@ -34,15 +36,27 @@ def section(trace: Trace, choice: Choice) -> Section:
     notes = (
         f"{choice.words.capitalize()} ran {len(found)} tensor-core instructions; these are numbers {first} to {first + len(steps) - 1}. An element's colour is its register, "
         f"lane {choice.lane} is marked; pointing at an element shows all that the same lane holds.",
-        "In an m16n8k16 product lane 4 g + t holds rows g and g + 8 of A, column g of B, rows g and g + 8 of C. It does not hold whole rows.",
+        WHO_HOLDS[trace.instructions[int(trace.step_pc[found[first]])]["root"] == "tcgen05.mma"],
     )
     return Section(KEY, TITLE, notes, (), tuple(steps))
+
+
+WHO_HOLDS = (
+    "In a product of 16 rows by 8 columns lane 4 g + t holds rows g and g + 8 of A, column g of B, rows g and g + 8 of C. It does not hold whole rows.",
+    "One lane issues a product of 128 rows. Factors stay in shared memory, scales and sums in tensor memory, whose lane r has row r of the sums: --lane chooses the row.",
+)
+
+
+def others(trace: Trace, choice: Choice) -> str:
+    """Whose products there are to look at."""
+    found = multipliers(trace, choice.block)
+    return f": choose one that did, --warp {found[0]}" + (f" to {found[-1]}." if len(found) > 1 else ".") if found else "."
 
 
 def product(trace: Trace, history: History, choice: Choice, step: int, number: int, count: int) -> Step | None:
     ins = trace.instructions[int(trace.step_pc[step])]
     operands = history.operands(step)
-    maker = {"mma": warp_product, "wgmma.mma_async": warpgroup_product}.get(ins["root"])
+    maker = {"mma": warp_product, "wgmma.mma_async": warpgroup_product, "tcgen05.mma": tensor_memory_product}.get(ins["root"])
     grids = maker(trace, history, choice, step, ins, operands) if maker else None
     if grids is None:
         return Step(f"product {number} of {count}: {ins['root']}", (Text(ins["text"], "code"), Text("The fragments of this shape are not drawn.")))
@@ -50,7 +64,13 @@ def product(trace: Trace, history: History, choice: Choice, step: int, number: i
     return Step(f"product {number} of {count} of this warp", (said, *grids))
 
 
+def tensor_memory_product(trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]) -> list | None:
+    return block_fragments.tensor_memory_product(trace, history, choice, step, ins, operands, short)
+
+
 def warp_product(trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]) -> list[Grid] | None:
+    if ".m16n8k64." in ins["text"] and ".block_scale." in ins["text"]:
+        return block_fragments.warp_product(history, choice, step, ins, operands, fragment_grid, short)
     if ".m16n8k16." not in ins["text"] or ".f32." not in ins["text"]:
         return None
     kind = "bf16" if ".bf16." in ins["text"] else "f16"
@@ -154,6 +174,8 @@ def role(trace: Trace, history: History, registers: list[str], step: int, choice
         return "zeros" if source is None else "of unknown origin"
     name, row, column = place
     words = {"a": "activations", "b": "weights", "scales": "scales"}.get(name, name)
+    if trace.block_scaled:
+        return f"matrix {name.upper()}, lane {choice.lane} from row {row}, k {column * 8 // trace.about['problem']['bits']}" if name in ("a", "b") else words
     if name == "b" and trace.about.get("problem"):
         return f"{words} of k from {16 * row}, n from {64 * (column // (32 * trace.about['problem']['bits']))}"
     return f"{words}, lane {choice.lane} from row {row}, column {column}"
@@ -167,7 +189,7 @@ def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers:
         for position in range(fragment.elements):
             row, column = fragment.coords(lane, position)
             register = position // per_register
-            half = "" if per_register == 1 else (" low half" if position % 2 == 0 else " high half")
+            half = {1: "", 2: (" low half", " high half")[position % 2]}.get(per_register, f" code {position % per_register}")
             cells[row][column] = Cell(
                 short(values[position, lane]),
                 f"register {register}",
@@ -199,7 +221,7 @@ def short(value: float) -> str:
     """At most seven letters."""
     if np.isnan(value):
         return "?"
-    text = f"{value:.3g}"
+    text = f"{value:.3g}".replace("e+0", "e")
     if len(text) > 7:
         text = f"{value:.4f}"
     return text if len(text) <= 7 and (float(text) or not value) else f"{value:.0e}"

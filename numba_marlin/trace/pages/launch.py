@@ -8,18 +8,21 @@ import numpy as np
 
 from numba_marlin.trace.pages.choice import Choice, ranges, size
 from numba_marlin.trace.record import KINDS, Trace
+from numba_marlin.trace.roles import roles_of, roles_of_warp
 from numba_marlin.trace.traffic import origin, requests
 from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Table
 
 MOST_ROWS, MOST_COLUMNS, LOADS = 16, 16, 16
 READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
+TILE = 128  # rows and columns of a tile, where the configuration does not say
 STRIPES = " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so blocks need not hold a rectangle."
 BULK = KINDS.index("bulk-read")
+WRITES = tuple(KINDS.index(kind) for kind in ("store", "bulk-write"))
 
 
 def section(trace: Trace, choice: Choice) -> Section:
     parts = [facts(trace)]
-    parts += [each for each in (tiles(trace), roles(trace, choice)) if each is not None]
+    parts += [each for each in (results(trace) if trace.block_scaled else tiles(trace), roles(trace, choice)) if each is not None]
     return Section("launch", "Launch configuration", (), tuple(parts))
 
 
@@ -105,6 +108,36 @@ def tiles(trace: Trace) -> Grid | None:
     )  # fmt: skip
 
 
+def results(trace: Trace) -> Grid | None:
+    """Which block wrote which part of D: rows down, columns across, from the first of every 16 bytes that somebody wrote."""
+    d, problem = trace.buffer("d"), trace.about["problem"]
+    stores = np.flatnonzero((trace.access_kind == WRITES[0]) & (trace.access_space == 0))
+    pieces = np.flatnonzero(trace.bulk_kind == WRITES[1])
+    address = [trace.access_address[stores].reshape(-1), *(start + np.arange(0, nbytes, 16) for start, nbytes in zip(trace.bulk_address[pieces].tolist(), trace.bulk_bytes[pieces].tolist()))]
+    blocks = [np.repeat(trace.access_warp[stores], 32), *(np.full(len(each), warp) for each, warp in zip(address[1:], trace.bulk_warp[pieces].tolist()))]
+    address, blocks = np.concatenate(address), np.concatenate(blocks) // trace.warps
+    inside = (address >= d["address"]) & (address < d["address"] + d["nbytes"])
+    if not inside.any():
+        return None
+    width = d["nbytes"] // problem["m"]
+    row, column = np.divmod(address[inside] - d["address"], width)
+    columns = problem["n"] // (2 if problem.get("activation") == "gated_silu" else 1)
+    column, blocks = column * columns // width, blocks[inside]
+    config = trace.about.get("config") or {}
+    tall, wide = config.get("tile_m", TILE), config.get("tile_n", TILE) // (problem["n"] // columns)
+    tall, wide = (tile * max(1, -(-size // tile // most)) for tile, size, most in ((tall, problem["m"], MOST_ROWS), (wide, columns, MOST_COLUMNS)))
+    cells = []
+    for top in range(0, problem["m"], tall):
+        line = []
+        for left in range(0, columns, wide):
+            owners = np.unique(blocks[(row // tall == top // tall) & (column // wide == left // wide)]).tolist()
+            text = ranges(owners) if owners else "-"
+            line.append(Cell(text, f"block {text}" if owners else "", tip=f"rows {top} to {min(top + tall, problem['m']) - 1}, columns {left} to {min(left + wide, columns) - 1}"))
+        cells.append(tuple(line))
+    return Grid(tuple(cells), tuple(f"m {top}" for top in range(0, problem["m"], tall)), tuple(f"n {left}" for left in range(0, columns, wide)), title="Which blocks wrote which part of D", source=RECORDED,
+                note=f"Each cell is {tall} rows by {wide} columns." + ("" if len(trace.header["blocks"]) == trace.blocks else " Only some blocks were recorded."))  # fmt: skip
+
+
 def roles(trace: Trace, choice: Choice) -> Table:
     """What each warp of the block spends its instructions on."""
     phases = [ins["phase"] for ins in trace.instructions]
@@ -113,11 +146,12 @@ def roles(trace: Trace, choice: Choice) -> Table:
         counts = Counter(phases[pc] for pc in trace.step_pc[trace.steps_of(choice.block * trace.warps + warp)].tolist())
         total = sum(counts.values())
         most = ", ".join(f"{name} {count / total:.0%}" for name, count in counts.most_common(2))
-        rows.append((Cell(str(warp), tone="hot" if warp == choice.warp else ""), f"{total:,}", weights_of(trace, choice.block * trace.warps + warp), most))
-    return Table(
-        ("warp", "instr.", "weights that it multiplies", "most of its instructions"), tuple(rows), title=f"The warps of block {choice.block}", source=RECORDED,
-        note=f"Weights: of the first {LOADS} loads by each warp, traced back to global memory.",
-    )  # fmt: skip
+        mine = ", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) or "none" if roles_of(trace) else weights_of(trace, choice.block * trace.warps + warp)
+        rows.append((Cell(str(warp), tone="hot" if warp == choice.warp else ""), f"{total:,}", mine, most))
+    what, note = ("weights that it multiplies", f"Weights: of the first {LOADS} loads by each warp, traced back to global memory.")
+    if roles_of(trace):
+        what, note = ("role", "Roles: by the verbs that a warp came to; none: it only took part in what all warps do.")
+    return Table(("warp", "instr.", what, "most of its instructions"), tuple(rows), title=f"The warps of block {choice.block}", source=RECORDED, note=note)
 
 
 def weights_of(trace: Trace, warp: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numba_marlin.counts.instructions import tensor_bits
 from numba_marlin.counts.transactions import SECTOR_BYTES
 from numba_marlin.devices import device as device_named
 from numba_marlin.sizes import sizes_of
@@ -36,17 +37,29 @@ def section(trace: Trace, choice: Choice) -> Section:
             ("shared", f"{size(trace.header['launch']['shared_bytes'])} a block", COUNTED),
             *((kind, f"{size(nbytes)} copied past the registers", COUNTED) for kind, nbytes in copied.items()),
             ("conflicts", f"{tally['shared']['conflicts']:,} wavefronts more than the least of {tally['shared']['ideal']:,}", COUNTED)),
-              f"{size(tally['shared']['bytes'])} between shared memory and registers" + (f", {size(tally['operand_bytes'])} to wgmma by descriptor" if tally["operand_bytes"] else "") + f" ({COUNTED})", "", source),
+              f"{size(tally['shared']['bytes'])} between shared memory and registers" + (f", {size(tally['operand_bytes'])} to tensor cores by descriptor" if tally["operand_bytes"] else "") + f" ({COUNTED})", "", source),
         Level("Registers", f"{of(sizes and sizes.register_bytes_per_sm)} a multiprocessor", (
             ("live", f"{tally['registers']} words of 32 bits a thread at most, in the PTX", COUNTED),
+            *((f"tensor memory, {kind}", size(nbytes), COUNTED) for kind, nbytes in (tally.get("tensor_memory") or {}).items()),
             *((("assigned", f"{trace.about['compiled']['registers']} a thread, by ptxas"),) if (trace.about.get("compiled") or {}).get("registers") else ())),
               f"operands of {tally['classes'].get('tensor', 0):,} tensor-core instructions ({COUNTED})", "", source),
-        Level("Tensor cores", f"{sizes.matrix_flops / 1e12:.0f} TFLOP/s, 16-bit, fp32 sums" if sizes and sizes.matrix_flops else "peak unknown", (
+        Level("Tensor cores", peak_words(trace, sizes), (
             ("operations", f"{tally['flops']:,} multiplications and additions", COUNTED),), "", "", source),
     )  # fmt: skip
     title = f"{device.name}: sizes by the data sheet, traffic by this run" if sizes else f"{device.name}: sizes unknown, traffic of this run"
     note = "Bytes are those of all blocks. A cache's hits are not in a recording; the two bounds are: what a cache that forgets nothing would let through."
     return Section("memory", "Memory hierarchy", (), (Levels(levels, title=title, note=note),))
+
+
+def peak_words(trace: Trace, sizes) -> str:
+    peak, bits = peak_of(trace, sizes)
+    return f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, fp32 sums" if peak else f"peak of {bits}-bit products unknown"
+
+
+def peak_of(trace: Trace, sizes) -> tuple[float | None, int]:
+    """(operations a second, dense, bits of a factor) of the tensor-core instructions that the trace has; None where nobody says."""
+    bits = tensor_bits(ins["text"] for ins in trace.instructions if ins["kind"] == "tensor")
+    return None if sizes is None else {4: sizes.fp4_flops, 8: sizes.fp8_flops, 16: sizes.matrix_flops}[bits], bits
 
 
 def ratio(value: float | None) -> str:
@@ -56,6 +69,8 @@ def ratio(value: float | None) -> str:
 def intensity(trace: Trace, choice: Choice) -> Section:
     """Against 16-bit weights: what must move at least, and operations a byte."""
     problem = trace.about.get("problem")
+    if problem and trace.block_scaled:
+        return of_both(trace, choice)
     if not problem:
         return Section("intensity", "Bytes and intensity", ("Of this run no problem is known: only kernels of this package say what m, n and k are.",))
     m, n, k = problem["m"], problem["n"], problem["k"]
@@ -85,3 +100,33 @@ def intensity(trace: Trace, choice: Choice) -> Section:
         ("Packed weights are read in a quarter of the bytes; where the memory is the limit that is where the speed comes from.",),
         tuple(parts),
     )
+
+
+def of_both(trace: Trace, choice: Choice) -> Section:
+    """The same where both operands are block-scaled: against fp16 operands with the same result."""
+    problem, stored = trace.about["problem"], {each["name"]: each["nbytes"] for each in trace.header["buffers"]}
+    m, n, k = (problem[name] for name in "mnk")
+    flops, c, d = 2 * m * n * k, stored.get("c", 0), stored["d"] + stored.get("sfd", 0)
+    rows, ours, theirs = [], c + d, c + d
+    for name, rows_of in (("a", m), ("b", n)):
+        half, packed = 2 * rows_of * k, stored[name] + rows_of * k // problem["group_size"]
+        ours, theirs = ours + packed, theirs + half
+        rows.append((f"{name.upper()} with its scales", f"{half:,}", f"{packed:,}", f"{half / packed:.2f}"))
+    rows += [(name, f"{value:,}", f"{value:,}", "1.00") for name, value in (("C", c), (f"D, {problem['result']}", d)) if value]
+    rows += [("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"), ("operations a byte", f"{flops / theirs:.1f}", f"{flops / ours:.1f}", f"{theirs / ours:.2f}")]
+    moved = sum(each["reads"]["sectors"] + each["writes"]["sectors"] for each in trace.counts["buffers"]) * SECTOR_BYTES
+    kind = problem["format"]
+    parts: list = [
+        Table(("bytes", "fp16", kind, "ratio"), tuple(rows), title=f"What must move at least once, and {flops:,} operations on it", source=MODELLED, note="From the shapes: every operand once, as it is stored."),
+        Bars((Bar("fp16 operands", theirs, f"{theirs:,}", "sixteen"), Bar(f"{kind} operands", ours, f"{ours:,}", "packed"), Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked")), title="Bytes", source=MODELLED,
+             note="What a run asks for is more than its operands: every tile reads its rows of A and of B anew. Caches stand between."),
+    ]  # fmt: skip
+    device = choice.device or device_named("H200")
+    peak, bits = peak_of(trace, sizes_of(device))
+    if peak and device.bandwidth_bytes:
+        parts.append(Facts((
+            ("ridge", f"{peak / device.bandwidth_bytes:,.0f} operations a byte: below it {device.name}'s memory is the limit, above it its {bits}-bit tensor cores", SPEC),
+            ("at the limit", f"{1e6 * max(ours / device.bandwidth_bytes, flops / peak):.3g} us for these operands", MODELLED),
+        ), title=f"On {device.name}"))  # fmt: skip
+    note = "Operands of four bits, and their scales, are read in little more than a quarter of the bytes of fp16." if problem["bits"] == 4 else "Operands of eight bits are read in half of the bytes of fp16."
+    return Section("intensity", "Bytes and intensity", (note + (" Their products take fp16's tensor cores here." if bits == 16 else " Tensor cores multiply the codes as they are."),), tuple(parts))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from numba_marlin.trace.pages.choice import Choice, element, size
+from numba_marlin.trace.pages.choice import Choice, element, ranges, size
 from numba_marlin.trace.record import Trace
+from numba_marlin.trace.roles import roles_of_warp
 from numba_marlin.trace.stages import Fill, fills
-from numba_marlin.trace.traffic import copies
+from numba_marlin.trace.traffic import copies, requests
 from numba_marlin.views import RECORDED, Cell, Grid, Lane, Section, Span, Step, Table, Timeline
 
 KEY, TITLE = "pipeline", "The pipeline, stage by stage"
 EMPTY, LOADING, READY, IN_USE, ZEROS = "empty", "loading", "ready", "in use", "zeros"
 MOST = 24  # uses that are shown
+BARRIER_BYTES = 8
+ARRIVES, WAITS_FOR = ("mbarrier.arrive", "tcgen05.commit"), ("mbarrier.try_wait", "mbarrier.test_wait")
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -29,7 +32,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     grid = Grid(
         tuple(tuple(state_cell(*each) for each in row) for row in states),
         tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use" + (f", the first {MOST} of {len(uses)}" if len(uses) > MOST else ""),
-        source=RECORDED, note="k: where the weights in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
+        source=RECORDED, note=f"k: where the {'operands' if trace.block_scaled else 'weights'} in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
     )  # fmt: skip
     steps = tuple(one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states)))
     zeros = sum(fill.zeros for fill in found)
@@ -40,7 +43,30 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
     )
     drawn = [fill for fill in found if len(uses) <= MOST or fill.issued < uses[MOST].read]
-    return Section(KEY, TITLE, notes, (grid, timeline(drawn, count), places(trace, choice)), steps)
+    parts = (grid, timeline(drawn, count), places(trace, choice), *((rings(trace, choice),) if trace.about.get("rings") else ()))
+    return Section(KEY, TITLE, notes, parts, steps)
+
+
+def rings(trace: Trace, choice: Choice) -> Table:
+    """Who arrives at the barriers of each ring of the block, and who waits at them."""
+    rows, found = [], requests(trace, choice.block, ("mbarrier",), ("shared", "shared::cluster"))
+    touched = [(int(each.address[each.active][0]), trace.instructions[each.pc]["root"], each.warp % trace.warps) for each in found]
+    for name, first, count in trace.about["rings"]:
+        cells = []
+        for offset in (0, BARRIER_BYTES):  # full, empty
+            mine = {first + 2 * BARRIER_BYTES * stage + offset for stage in range(count)}
+            for roots in (ARRIVES, WAITS_FOR):
+                warps = [warp for address, root, warp in touched if address in mine and root in roots]
+                cells.append(named(trace, choice, sorted(set(warps))) + (f" ({len(warps)})" if warps and roots is ARRIVES else ""))
+        rows.append((Cell(name), str(count), *cells))
+    return Table(("ring", "stages", "filled by", "waited for by", "given back by", "room waited for by"), tuple(rows), title=f"The rings between the roles of block {choice.block}", source=RECORDED,
+                 note="In brackets: arrivals at the barriers that say so. A stage whose bytes a copy engine counts in has one arrival, of who asked for them; a commit of tcgen05 arrives when its products are done.")  # fmt: skip
+
+
+def named(trace: Trace, choice: Choice, warps: list[int]) -> str:
+    """Warps of a block by the roles that they take, or by number."""
+    roles = dict.fromkeys(", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) for warp in warps)
+    return "; ".join(roles) if all(roles) and roles else f"warp{'s' * (len(warps) > 1)} {ranges(warps)}" if warps else "nobody"
 
 
 def places(trace: Trace, choice: Choice) -> Table:

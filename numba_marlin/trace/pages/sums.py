@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from numba_marlin.counts.transactions import SECTOR_BYTES, sectors
@@ -19,12 +21,40 @@ ROWS = 32  # of a table
 def section(trace: Trace, choice: Choice) -> Section:
     history = chosen_history(trace, choice)
     parts = [each for each in (
-        accumulation(trace, history, choice), onwards(trace, history, choice), exchanged(trace, choice), locks(trace), *written(trace, choice),
+        accumulation(trace, history, choice), loaded(trace, choice), onwards(trace, history, choice), exchanged(trace, choice), locks(trace), *written(trace, choice),
     ) if each is not None]  # fmt: skip
-    notes = (
-        "Sums stay in fp32 until they are written: in the accumulators of a lane, between the warps that share columns, and between the blocks that share a column of tiles.",
-    )
-    return Section(KEY, TITLE, notes, tuple(parts))
+    return Section(KEY, TITLE, (BLOCK_SCALED if trace.block_scaled else BETWEEN,), tuple(parts))
+
+
+BETWEEN = "Sums stay in fp32 until they are written: in the accumulators of a lane, between the warps that share columns, and between the blocks that share a column of tiles."
+BLOCK_SCALED = (
+    "A tile of sums is one block's alone, in fp32, over all of k: nothing is exchanged. Behind the last product the epilogue multiplies by the global scales (alpha), does what else it was asked for, and writes D."
+)
+
+
+def loads_of(trace: Trace, choice: Choice) -> tuple[History, list[int]]:
+    """(a warp, its loads out of tensor memory): of the chosen one if it has any, else of the block's first that does."""
+    for warp in (choice.warp, *range(trace.warps)):
+        history = history_of(trace, choice.block * trace.warps + warp)
+        found = history.steps_with("tcgen05.ld").tolist()
+        if found:
+            return history, found
+    return history, []
+
+
+def loaded(trace: Trace, choice: Choice) -> Table | None:
+    """Sums that came out of tensor memory, a lane's own row."""
+    history, found = loads_of(trace, choice)
+    rows = []
+    for step in found[:ROWS]:
+        operands = history.operands(step)
+        column = int(history.value(operands[1].strip("[]").split("+")[0], step)[choice.lane]) & 0xFFFF
+        column += int(operands[1].strip("[]").partition("+")[2] or 0)
+        values = [history.result(name, step) for name in vector(operands[0])]
+        rows.append((str(step), f"{column}-{column + len(values) - 1}", *(f"{float(value.view(np.float32)[choice.lane]):.5g}" for value in values[:4])))
+    warp = history.warp % trace.warps
+    return Table(("step", "columns", *(f"first + {i}" for i in range(4))), tuple(rows), title=f"Sums out of tensor memory: warp {warp}, lane {choice.lane}", source=RECORDED,
+                 note=f"Lane {choice.lane} of warp {warp} has row {32 * (warp % 4) + choice.lane} of the tile." + (f" The first {ROWS} of {len(found)} loads." if len(found) > ROWS else "")) if rows else None  # fmt: skip
 
 
 def chain(trace: Trace, history: History, found: list[int], chosen: int) -> list[int]:
@@ -58,6 +88,8 @@ def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None
         return None
     chosen = found[min(choice.step, len(found) - 1)]
     ins = trace.instructions[int(trace.step_pc[chosen])]
+    if ins["root"] == "tcgen05.mma":  # its sums are in tensor memory
+        return None
     if ins["root"] == "wgmma.mma_async":
         return waits(trace, history, choice, found, vector(history.operands(chosen)[0]))
     line = chain(trace, history, found, chosen)
@@ -94,12 +126,17 @@ def waits(trace: Trace, history: History, choice: Choice, found: list[int], regi
 
 
 def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
-    """What becomes of the first accumulator behind the last product."""
+    """What becomes of the first accumulator behind the last product, or of the first sum out of tensor memory."""
     found = products(history)
-    if not found:
-        return None
-    line = chain(trace, history, found, found[min(choice.step, len(found) - 1)])
-    start, register = line[-1], vector(history.operands(line[-1])[0])[0]
+    start, register, what = None, "", f"c0 of lane {choice.lane} behind the last product"
+    if not found or trace.instructions[int(trace.step_pc[found[0]])]["root"] == "tcgen05.mma":
+        history, loads = loads_of(trace, choice)
+        if not loads:
+            return None
+        start, register, what = loads[0], vector(history.operands(loads[0])[0])[0], f"the first of these sums, of lane {choice.lane}"
+    else:
+        line = chain(trace, history, found, found[min(choice.step, len(found) - 1)])
+        start, register = line[-1], vector(history.operands(line[-1])[0])[0]
     if trace.instructions[int(trace.step_pc[start])]["root"] == "wgmma.mma_async":
         start = max((wait for step in found if (wait := history.wait_of(step)) is not None), default=start)
     links, ends = history.followed(start, register, choice.lane, through_sums=True)
@@ -114,10 +151,14 @@ def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
     if not rows:
         return None
     shown = tuple(row[1:] for row in sorted(rows, key=lambda row: row[0])[:ROWS])
-    return Table(("step", "verb", "instruction", "value"), shown, title=f"What becomes of c0 of lane {choice.lane} behind the last product", source=RECORDED)
+    return Table(("step", "verb", "instruction", "value"), shown, title=f"What becomes of {what}", source=RECORDED)
 
 
 def number(value: np.ndarray, lane: int, text: str) -> str:
+    if re.search(r"\.(e2m1|e4m3|e5m2)x2\.f", text.split()[0]):  # codes of small floats
+        return f"codes {int(value[lane]) & 0xFFFF:#06x}"
+    if re.match(r"cvt(\.(rn|rz|rni|rzi|sat|satfinite))*\.[usb](8|16|32)\.", text.split()[0]):
+        return f"{int(value[lane])}"
     if "x2" in text.split()[0]:
         low, high = (
             value.view(np.float16).reshape(32, 2)[lane]
@@ -156,7 +197,7 @@ def exchanged(trace: Trace, choice: Choice) -> Table | None:
 def locks(trace: Trace) -> Table | Text:
     """Every access to the locks, of all blocks; asking again and again is one row."""
     if not len(trace.lock_step):
-        return Text("No block met another at a lock: no column of tiles was shared, or this kernel has no locks.")
+        return Text("Blocks share no tile, and meet at no lock." if trace.block_scaled else "No block met another at a lock: no column of tiles was shared, or this kernel has no locks.")
     rows: list[list] = []
     base, latest = trace.buffer("locks")["address"], {}
     for position in range(len(trace.lock_step)):
@@ -171,35 +212,38 @@ def locks(trace: Trace) -> Table | Text:
     shown = tuple(
         (str(step), Cell(str(key[0]), f"block {key[0]}"), str(key[1]), ins["phase"], ins["text"].split()[0], str(key[3]), str(times)) for key, step, times, ins in rows[:ROWS]
     )  # fmt: skip
+    title, note = ("Locks, all blocks", "was: the lock's value when the access came. A block waits until it is its turn, from the bottom of the column of tiles to the top; the top block sets the lock back to 0.")
+    if trace.block_scaled:
+        title, note = ("The counter of tiles, all blocks", "was: the counter's value when a block's scheduler asked. Its first tile is its own number, the next one the counter's value and the number of blocks, if there are so many; who asks last sets it back to 0.")
     return Table(
-        ("step", "block", "lock", "verb", "instruction", "was", "times"), shown, title="Locks, all blocks", source=RECORDED,
-        note="was: the lock's value when the access came. A block waits until it is its turn, from the bottom of the column of tiles to the top; the top block sets the lock back to 0."
+        ("step", "block", "lock", "verb", "instruction", "was", "times"), shown, title=title, source=RECORDED,
+        note=note
         + (f" The first {ROWS} of {len(rows)}." if len(rows) > ROWS else ""),
     )  # fmt: skip
 
 
 def written(trace: Trace, choice: Choice) -> list:
-    """The stores of C: which lane writes which elements."""
-    c = trace.buffer("c")
+    """The stores of the result: which lane writes which elements."""
+    c, name = trace.buffer(trace.result_name), trace.result_name.upper()
     stores = [
         each
         for each in requests(trace, choice.block, ("store",), ("global",))
         if c and c["address"] <= int(each.address[each.active][0]) < c["address"] + c["nbytes"]
     ]
-    total = next((each["writes"] for each in trace.counts["buffers"] if each["name"] == "c"), None)
+    total = next((each["writes"] for each in trace.counts["buffers"] if each["name"] == trace.result_name), None)
     said = (
         ""
         if total is None or not total["requests"]
         else (
-            f"All blocks: {total['bytes']:,} bytes of C written in {total['sectors']:,} sectors of {SECTOR_BYTES} bytes, {total['coalescing']:.0f}% coalesced ({COUNTED})."
+            f"All blocks: {total['bytes']:,} bytes of {name} written in {total['sectors']:,} sectors of {SECTOR_BYTES} bytes, {total['coalescing']:.0f}% coalesced ({COUNTED})."
         )
     )
     if not stores:
         rows = np.flatnonzero((trace.bulk_warp // trace.warps == choice.block) & (trace.bulk_kind == 15))
         way = (
-            f"Block {choice.block} wrote C by bulk copies out of shared memory, {len(rows)} pieces of rows. "
+            f"Block {choice.block} wrote {name} by bulk copies out of shared memory, {len(rows)} pieces of rows. "
             if len(rows)
-            else f"Block {choice.block} wrote nothing of C: another block that shares its columns did. "
+            else f"Block {choice.block} wrote nothing of {name}: another block that shares its columns did. "
         )
         return [Text(way + said)]
     mine = [each for each in stores if each.warp == choice.grid_warp(trace)] or [each for each in stores if each.warp == stores[0].warp]
@@ -212,4 +256,4 @@ def written(trace: Trace, choice: Choice) -> list:
             Cell(f"{place[1]},{place[2]}", f"row {place[1]}", "hot" if lane == choice.lane else "", key=f"lane {lane}") if place else Cell("-", tone="dim")
         )
     note = f"{first.nbytes} bytes a lane at step {first.step}: {used:,} bytes in {asked} sectors, {needed} would do. {said}"
-    return [lane_grid(cells, f"The first store of warp {first.warp % trace.warps}: first element of C that each lane writes, as row,column", note)]
+    return [lane_grid(cells, f"The first store of warp {first.warp % trace.warps}: first element of {name} that each lane writes, as row,column", note)]

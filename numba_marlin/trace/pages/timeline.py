@@ -7,8 +7,10 @@ import numpy as np
 from numba_marlin.devices import device as device_named
 from numba_marlin.sizes import sizes_of
 from numba_marlin.trace import model
-from numba_marlin.trace.pages.choice import Choice
+from numba_marlin.trace.pages.choice import Choice, ranges
+from numba_marlin.trace.pages.memory import peak_of
 from numba_marlin.trace.record import Trace
+from numba_marlin.trace.roles import WAITING, activities, roles_of, warps_of_role
 from numba_marlin.views import MODELLED, RECORDED, Bar, Bars, Lane, Section, Span, Text, Timeline
 
 KEY, TITLE = "timeline", "Timeline, without and with the pipeline"
@@ -17,41 +19,53 @@ MOST_WARPS, MOST_BLOCKS, MOST_USES = 16, 16, 24
 
 
 def section(trace: Trace, choice: Choice) -> Section:
-    phases = [ins["phase"] for ins in trace.instructions]
     warps = [choice.block * trace.warps + warp for warp in range(min(trace.warps, MOST_WARPS))]
     blocks = [block for block in range(min(trace.blocks, MOST_BLOCKS))]
-    parts = [
-        order(
-            trace,
-            phases,
-            warps,
-            [f"warp {warp % trace.warps}" for warp in warps],
-            f"The warps of block {choice.block}, in the order in which the machine ran them",
-        )
-    ]
+    parts = [side_by_side(trace, choice.block)] if roles_of(trace) else []
+    parts.append(verbs(trace, warps, [f"warp {warp % trace.warps}" for warp in warps], f"The warps of block {choice.block}, in the order in which the machine ran them"))
     if len(blocks) > 1:
         first = [block * trace.warps + choice.warp for block in blocks]
-        parts.append(order(trace, phases, first, [f"block {block}" for block in blocks], f"Warp {choice.warp} of each block"))
+        parts.append(verbs(trace, first, [f"block {block}" for block in blocks], f"Warp {choice.warp} of each block"))
     parts += modelled(trace, choice)
     notes = ("A tick of the machine is one instruction by all warps that stand at it together: order is the program's, lengths are not those of a GPU.",)
     return Section(KEY, TITLE, notes, tuple(parts))
 
 
-def order(trace: Trace, phases: list[str], warps: list[int], labels: list[str], title: str) -> Timeline:
+def verbs(trace: Trace, warps: list[int], labels: list[str], title: str) -> Timeline:
+    phases = [ins["phase"] for ins in trace.instructions]
     names = list(dict.fromkeys(phases))
     number = np.array([names.index(phase) for phase in phases])
+    steps = [trace.steps_of(warp) for warp in warps]
+    return order(trace, [(label, each, number[trace.step_pc[each]]) for label, each in zip(labels, steps)], names, title, "the verb that had most of it")
+
+
+def side_by_side(trace: Trace, block: int) -> Timeline:
+    """A line a role, of its first warp: what it works at, and where it stands at a wait."""
+    names = [*roles_of(trace), WAITING]
+    lines = []
+    for index, role in enumerate(roles_of(trace)):
+        warps = warps_of_role(trace, block, role)
+        if not warps:
+            continue
+        steps, (told, waits) = trace.steps_of(block * trace.warps + warps[0]), activities(trace, block * trace.warps + warps[0])
+        label = f"{role}, warp{'s' * (len(warps) > 1)} {ranges(warps)}"
+        lines.append((label, steps[told == index], np.where(waits, len(names) - 1, told)[told == index]))
+    return order(trace, lines, names, f"The roles of block {block}, side by side", "what had most of it, work or instructions of a wait, of the first warp of a role")
+
+
+def order(trace: Trace, lines: list[tuple], names: list[str], title: str, what: str) -> Timeline:
+    """lines: (label, steps, number of the name at each)."""
     columns = min(COLUMNS, trace.steps)
     lanes = []
-    for warp, label in zip(warps, labels):
-        steps = trace.steps_of(warp)
+    for label, steps, number in lines:
         column = steps * columns // trace.steps
         share = np.zeros((columns, len(names)), np.int64)
-        np.add.at(share, (column, number[trace.step_pc[steps]]), 1)
+        np.add.at(share, (column, number), 1)
         most = np.where(share.any(axis=1), share.argmax(axis=1), -1)
         lanes.append(Lane(label, tuple(runs(most, names, trace.steps / columns))))
     return Timeline(
         tuple(lanes), "steps of the machine", title=title, source=RECORDED,
-        note=f"Drawn in {columns} columns of {trace.steps / columns:.3g} steps, each with the verb that had most of it; gaps: others ran, or the warp waited. --perfetto has every instruction.",
+        note=f"Drawn in {columns} columns of {trace.steps / columns:.3g} steps, each with {what}; gaps: others ran, or the warp waited. --perfetto has every instruction.",
     )  # fmt: skip
 
 
@@ -74,15 +88,16 @@ def modelled(trace: Trace, choice: Choice) -> list:
                 "No fills of a ring of stages were recorded, so there is nothing to overlap: loading and multiplying take turns, as they do in the first picture of any pipeline."
             )
         ]
-    if sizes is None or not device.bandwidth_bytes or not sizes.matrix_flops:
-        return [Text(f"No bandwidth or peak is known of {device.name}: choose a device of the table (--device H200) to see the modelled timeline.")]
-    rates = model.rates(device.bandwidth_bytes, sizes.matrix_flops, device.sms)
+    peak, bits = peak_of(trace, sizes)
+    if not device.bandwidth_bytes or not peak:
+        return [Text(f"No bandwidth or peak is known of {device.name}: choose a device of the table whose {bits}-bit peak is known (--device {'H200' if bits == 16 else 'B200'}) to see the modelled timeline.")]
+    rates = model.rates(device.bandwidth_bytes, peak, device.sms)
     without, with_it = model.without_pipeline(works, rates), model.with_pipeline(works, rates)
     end_without, end_with = without[-1].done, with_it[-1].done
     note = (
         f"Rules: a copy lands {model.LATENCY} cycles after its issue, and not before the bytes ahead of it at {rates.bytes_per_cycle:.3g} bytes a cycle "
         f"({device.name}: {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} multiprocessors at {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at {model.SCHEDULERS} a cycle, or its tensor-core "
-        f"operations at {rates.flops_per_cycle:.0f} a cycle. What was issued when is recorded."
+        f"operations at {rates.flops_per_cycle:.0f} a cycle ({bits}-bit factors). What was issued when is recorded."
         + (f" Drawn: the first {MOST_USES} of {len(works)} uses." if len(works) > MOST_USES else "")
     )
     figures = []

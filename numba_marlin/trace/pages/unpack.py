@@ -20,31 +20,39 @@ KEY, TITLE = "unpack", "Unpacking a word"
 def section(trace: Trace, choice: Choice) -> Section:
     history = chosen_history(trace, choice)
     found = word_of(trace, history, choice)
+    if found is None and trace.block_scaled and any(ins["root"] == "tcgen05.mma" for ins in trace.instructions):
+        return Section(KEY, TITLE, (AS_THEY_LIE,))
     if found is None:
         return Section(
             KEY, TITLE, (f"No load of a word of weights was found for {choice.words}: it may be a producer, or its registers were not recorded so far.",)
         )
     step, register, address = found
-    b, bits = trace.buffer("b"), trace.about["problem"]["bits"]
-    word = (address - b["address"]) // 4
+    b, bits = trace.buffer_at(address), trace.about["problem"]["bits"]
+    word, where_to = (address - b["address"]) // 4, ("k", "n")
     places = places_of(word, b["shape"][1], bits)
+    if trace.block_scaled:
+        where_to = ("k", "m" if b["name"] == "a" else "n")
+        places = places_of_rows(word, b["shape"][1], bits)
     value = int(history.result(register, step)[choice.lane])
     ins = trace.instructions[int(trace.step_pc[step])]
     codes = 32 // bits
     where = Facts((
+        ("word", f"matrix {b['name'].upper()}, row {places[0][3]}, k from {places[0][2]}") if trace.block_scaled else
         ("word", f"{word // b['shape'][1]}, {word % b['shape'][1]} of the packed matrix: k from {places[0][2]}, n from {places[0][3]}"),
         ("loaded", f"at step {step} into {register} of lane {choice.lane}: {ins['text']}"),
         ("verb", f"{ins['phase']}" + (f", {ins['source']}" if ins["source"] else "")),
     ), title="Which word", source=RECORDED)  # fmt: skip
     others, plain = other_words(trace, value)
-    steps = [Step("The word as it lies in memory", (bits_of("word", value, codes_of_bits(value, others, bits)), codes_table(trace, plain, places, bits)))]
+    steps = [Step("The word as it lies in memory", (bits_of("word", value, codes_of_bits(value, others, bits)), codes_table(trace, plain, places, bits, where_to)))]
     links, sources, results = follow(trace, history, choice, step, register, others, bits)
     steps += links
-    final = finals(sources, results, places, plain, bits)
+    final = finals(sources, results, places, plain, bits, where_to)
     if final is not None:
         steps.append(Step("What it has become", (final,)))
     note = (
-        TURNED
+        SIDE_BY_SIDE[not any(".block_scale" in ins["text"] for ins in trace.instructions)] + (MADE_NOTHING if not links and not products(history) else "")
+        if trace.block_scaled
+        else TURNED
         if floats(trace)
         else (
             f"Marlin stores {codes} codes of {bits} bits in a word, in the order in which tensor-core kernels take them out: code 0 and code {codes // 2} are the two halves of the first register. "
@@ -60,14 +68,23 @@ TURNED = (
 )
 
 
+MADE_NOTHING = " This warp has loaded the word and made nothing of it: it has no part of this tile."
+SIDE_BY_SIDE = (
+    "Eight codes s e e m of consecutive k, the first in the lowest bits. Nothing unpacks them: tensor cores with block scales take codes as they are, and the scales beside them.",
+    ("Eight codes s e e m of consecutive k, the first in the lowest bits. Shifts and masks put sign, exponent and mantissa into the places of a 16-bit float, which is then the code's number times 2**-14, "
+    "subnormal ones included; the scale of its block multiplies it, exactly. (formats.small_floats has the codes, the global scales come last, in fp32.)"),
+)
+AS_THEY_LIE = "Nothing is unpacked: the tensor cores read codes out of shared memory and scales out of tensor memory as they lie. The fragments of a product show both, as numbers."
+
+
 def floats(trace: Trace) -> bool:
-    """Whether the codes are e2m1 numbers, not integers."""
-    return trace.about["problem"].get("codes", "integer") == "e2m1"
+    """Whether the codes are small floats, e2m1 in Marlin's order, not integers."""
+    return trace.about["problem"].get("codes", "integer") != "integer"
 
 
 def other_words(trace: Trace, value: int) -> tuple[list[int], int]:
     """(the 32 words that differ from ``value`` in one bit of one code, in the order of the codes; the word with its codes side by side, code 0 lowest)"""
-    if not floats(trace):
+    if not floats(trace) or trace.block_scaled:
         return [value ^ 1 << bit for bit in range(32)], value
     dtype = trace.about["problem"].get("dtype", "float16")
     plain = unturn_codes(np.array([value], np.uint32), dtype)
@@ -80,9 +97,11 @@ def word_of(trace: Trace, history: History, choice: Choice) -> tuple[int, str, i
     if b is None or not trace.about.get("problem"):
         return None
 
+    operands = [trace.buffer(name) for name in ("a", "b")] if trace.block_scaled else [b]
+
     def weights(step: int, register: str) -> int | None:
         address = loaded_from(trace, history, step, register, choice.lane)
-        return address if address is not None and b["address"] <= address < b["address"] + b["nbytes"] else None
+        return address if address is not None and any(each["address"] <= address < each["address"] + each["nbytes"] for each in operands) else None
 
     found = products(history)
     if found:
@@ -93,10 +112,10 @@ def word_of(trace: Trace, history: History, choice: Choice) -> tuple[int, str, i
             if address is not None:
                 return *source, address
         return None
-    loads = []
+    loads, spaces = [], ("global", "shared") if trace.block_scaled else ("global",)
     for step in history.steps.tolist():
         ins = trace.instructions[int(trace.step_pc[step])]
-        if ins["root"] == "ld" and ins["kind"] == "global" and requests_at(trace, step, history.warp) and weights(step, ins["writes"][0]) is not None:
+        if ins["root"] == "ld" and ins["kind"] in spaces and requests_at(trace, step, history.warp) and weights(step, ins["writes"][0]) is not None:
             loads.append(step)
             if len(loads) > choice.step:
                 break
@@ -114,6 +133,12 @@ def places_of(word: int, width: int, bits: int) -> list[tuple[int, int, int, int
     return [(code, bits * code, 16 * row + int(order.row[inside, code]), 64 * block + int(order.column[inside, code])) for code in range(32 // bits)]
 
 
+def places_of_rows(word: int, width: int, bits: int) -> list[tuple[int, int, int, int]]:
+    """The same of a matrix [rows, width] of bytes whose codes lie side by side: (code's number, bits from, k, row)."""
+    row, byte = divmod(4 * word, width)
+    return [(code, bits * code, byte * 8 // bits + code, row) for code in range(32 // bits)]
+
+
 def kind_of(codes: int) -> str:
     """A set of codes in words: "code 3", "codes 0 4", "" for none."""
     numbers = [number for number in range(8) if codes >> number & 1]
@@ -124,12 +149,12 @@ def bits_of(label: str, value: int, sources: list[int]) -> Bits:
     return Bits((BitRow(label, value, 32, tuple(kind_of(sources[bit]) for bit in range(31, -1, -1))),), source=RECORDED, title="Bit 31 to bit 0")
 
 
-def codes_table(trace: Trace, plain: int, places: list, bits: int) -> Table:
-    """plain: codes side by side."""
+def codes_table(trace: Trace, plain: int, places: list, bits: int, where_to: tuple[str, str]) -> Table:
+    """plain: codes side by side; where_to: what k and n are called."""
     rows = []
     for code, first, k, n in places:
         number = plain >> first & (1 << bits) - 1
-        meaning = f"{float(numbers_of('e2m1')[number]):g}" if floats(trace) else f"{number - (1 << bits - 1):+d}"
+        meaning = f"{float(numbers_of(trace.about['problem']['codes'])[number]):g}" if floats(trace) else f"{number - (1 << bits - 1):+d}"
         rows.append(
             (
                 Cell(f"{code}", f"code {code}"),
@@ -142,13 +167,13 @@ def codes_table(trace: Trace, plain: int, places: list, bits: int) -> Table:
             )
         )
     heads = (
-        ("code", "binary", "code's value", "as e2m1", "k", "n")
+        ("code", "binary", "code's value", f"as {trace.about['problem']['codes']}", *where_to)
         if floats(trace)
         else ("code", "bits", "binary", "code's value", f"minus {1 << bits - 1}", "k", "n")
     )
     return Table(
-        heads, tuple(rows), title="Which weights these are", source=RECORDED,
-        note="k and n follow from the fragment map of the instruction that consumes them: layout.fragments, formats.marlin_order.",
+        heads, tuple(rows), title="Which numbers these are" if trace.block_scaled else "Which weights these are", source=RECORDED,
+        note="" if trace.block_scaled else "k and n follow from the fragment map of the instruction that consumes them: layout.fragments, formats.marlin_order.",
     )  # fmt: skip
 
 
@@ -211,7 +236,7 @@ def follow(trace: Trace, history: History, choice: Choice, step: int, register: 
             BitRow(f"= {link.register}", found, 32, tuple(kind_of(sources[link.register][bit]) for bit in range(31, -1, -1)), halves(found, ins["text"]) or "")
         )
         steps.append(
-            Step(f"{ins['text'].split()[0]} in {ins['phase']}", (Bits(tuple(rows), source=RECORDED, title=ins["text"], note=meaning(ins, names, values)),))
+            Step(f"{ins['text'].split()[0]} in {ins['phase']}", (Bits(tuple(rows), source=RECORDED, title=ins["text"], note=(of_floats if floats(trace) else meaning)(ins, names, values)),))
         )
     return steps, sources, results
 
@@ -242,7 +267,16 @@ def meaning(ins: dict, names: list[str], values: list) -> str:
     return ""
 
 
-def finals(sources: dict, results: dict, places: list, value: int, bits: int) -> Table | None:
+def of_floats(ins: dict, names: list[str], values: list) -> str:
+    """The same where codes are small floats."""
+    return {
+        "lop3": "Two masks, or two words, in one instruction: bits of sign, exponent and mantissa where a 16-bit float has them.",
+        "prmt": "Bytes picked into place: a code's byte becomes the upper byte of a 16-bit float.",
+        "mul": "The scale of the block: exact, for a code has two significant bits and a scale four." if "x2" in ins["text"] else "",
+    }.get(ins["root"], meaning(ins, names, values) if ins["root"] == "shr" else "")
+
+
+def finals(sources: dict, results: dict, places: list, value: int, bits: int, where_to: tuple[str, str]) -> Table | None:
     """For every code the halves that hold it alone after 16-bit arithmetic: the number before and after a scale."""
     found: dict[int, list[tuple[str, str, str, str, str]]] = {}
     for register, (held, text, factor) in results.items():
@@ -265,7 +299,7 @@ def finals(sources: dict, results: dict, places: list, value: int, bits: int) ->
             Cell(str(code), f"code {code}"), str(k), str(n), str(value >> first & (1 << bits) - 1), exact[2] if exact else "", last[4] if scaled else "", last[2] if scaled else "",
             f"{last[0]} {last[1]}" if last else "-",
         ))  # fmt: skip
-    heads = ("code", "k", "n", "code's value", "dequantised", "times", "scaled", "in register, half")
+    heads = ("code", *where_to, "code's value", "dequantised", "times", "scaled", "in register, half")
     keep = [i for i in range(len(heads)) if any(str(getattr(row[i], "text", row[i])) for row in rows)]
     return Table(
         tuple(heads[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in rows), title="From codes to the numbers that multiply", source=RECORDED

@@ -1,0 +1,44 @@
+"""Recorded runs of kernels that multiply two block-scaled operands: configurations that other tests compile too, each run once."""
+
+import functools
+from dataclasses import asdict
+
+from numba_marlin import trace
+from numba_marlin.emulator import Machine
+from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.inspect.block_launch import boxes_of
+from numba_marlin.trace.stages import ranges_of, rings_of
+from tests.kernels import blackwell, block_problems, test_block_scaled
+from tests.kernels.harness import launch_on
+
+RUNS = {"block_scaled": (130, 64, 288), "tcgen05": (140, 136, 544), "block_mma": (130, 24, 288)}
+BASE = 0x400  # of shared memory, on the machine
+
+
+def prepared(name, seed=0, change=lambda found: None):
+    """(operands, a harness.Prepared)"""
+    m, n, k = RUNS[name]
+    if name == "block_scaled":
+        problem = block_problems.small_integers(m, n, k, seed, c_dtype="float16", bias=True)
+        found = block_problems.prepare(problem, test_block_scaled.SMALL, sms=2)
+        operands = problem.a, problem.b
+    else:
+        kernel = blackwell.TCGEN05 if name == "tcgen05" else blackwell.BLOCK_MMA
+        operands = tuple(blackwell.exact_operand(rows, k, "nvfp4", seed + rows) for rows in (m, n))
+        found = blackwell.prepare(kernel, *operands, sms=2)
+    change(found)
+    return operands, found
+
+
+def record(name, **options):
+    operands, found = prepared(name, **options)
+    machine = Machine(found.compiled.ptx)
+    about = {"kernel": name, "problem": BlockProblem.of(found.config, *RUNS[name]).to_dict(), "config": asdict(found.config), "stages": ranges_of(name, found.config, BASE),
+             "boxes": boxes_of(found.kernel, found.config, BlockProblem.of(found.config, *RUNS[name])), "rings": rings_of(name, found.config, BASE)}
+    return trace.record(machine, about=about, **launch_on(machine, found)), operands, found
+
+
+@functools.cache
+def recorded(name):
+    """(trace, (A, B), a harness.Prepared: its buffer d has the result)"""
+    return record(name)
