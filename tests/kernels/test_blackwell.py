@@ -37,8 +37,8 @@ def test_ordinary_data_is_within_its_bound(kernel):
 
 
 @by_name
-@pytest.mark.parametrize("seed", [None, 0, Schedule(2, copies="early"), Schedule(3, "slowest warp", "late")], ids=str)
-def test_no_schedule_finds_a_race_or_changes_a_bit(kernel, seed):
+@pytest.mark.parametrize("seed", [Schedule(2, copies="early"), Schedule(3, "slowest warp", "late")], ids=str)
+def test_sums_that_round_come_out_the_same_in_any_order(kernel, seed):
     a, b = random_operand(150, 800, "nvfp4", 3), random_operand(24, 800, "nvfp4", 4)
     got = multiply(kernel, a, b, seed=seed, races=True, sms=1)
     assert np.array_equal(got, multiply(kernel, a, b))

@@ -183,11 +183,11 @@ def test_other_types_stay_under_the_bound(dtype, bits, zeros, group_size, run_on
     assert report.ok, report
 
 
-@pytest.mark.parametrize("name", ("one word, one warpgroup", "pairs, two rows of consumers"))
-def test_any_order_of_warps_gives_the_same_bits(name, run_on):
+@pytest.mark.parametrize("name, group_size", (("one word, one warpgroup", 64), ("pairs, two rows of consumers", -1)))
+def test_any_order_of_warps_gives_the_same_bits(name, group_size, run_on):
     """Whoever comes last adds up, and in the same order."""
-    x, weight = real_problem(20, 192, 320, 64)
-    config = replace(ARRANGEMENTS[name], group_blocks=4)
+    x, weight = real_problem(20, 192, 320, group_size)
+    config = replace(ARRANGEMENTS[name], group_blocks=-1 if group_size == -1 else group_size // 16)
     bits = [run_kernel(KERNEL, x, weight, config=config, run_on=run_on, sms=4, seed=seed).c.view(np.uint16) for seed in range(3)]
     assert all((other == bits[0]).all() for other in bits[1:])
 
