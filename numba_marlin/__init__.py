@@ -18,7 +18,7 @@ _EXPORTS = {
     "pack": "api",
     "unpack": "api",
     "dequantize": "quantize.dequantize",
-    "quantize_blocks": "quantize.block_scaled",
+    "quantize_blocks": "api",
     "BlockScaled": "formats.block_scaled",
     "block_scaled_matmul": "block_scaled",
     "interleave_gated": "block_scaled",

@@ -1,4 +1,4 @@
-"""The public functions: quantize, pack, unpack, dequantize, matmul, explain. ``numba_marlin`` exports them.
+"""The public functions: quantize, quantize_blocks, pack, unpack, dequantize, matmul, explain. ``numba_marlin`` exports them.
 
 Bad input is a TypeError (wrong kind of thing) or a ValueError (wrong value) that names the value and the rule, raised before
 anything is written; ``CapabilityMissing`` says that this machine lacks what was asked for by name.
@@ -17,6 +17,7 @@ from numba_marlin import backends, calls, devices, driver, heuristics
 from numba_marlin.backends import RunInfo, Workspace
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats.block_scaled import BlockScaled
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
@@ -38,12 +39,29 @@ def quantize(
     """
     if method not in _METHODS:
         raise ValueError(f"method={method!r} must be one of {list(_METHODS)}")
-    host = w if isinstance(w, np.ndarray) or not _is_array(w) else arrays.to_host(arrays.view("w", w))
     room = importlib.import_module(f"numba_marlin.quantize.{method}")
     known = room.quantize.__kwdefaults__ or {}
     for name in options.keys() - known.keys():
         raise TypeError(f"method {method!r} takes no {name}" + (f"; it takes {', '.join(known)}" if known else ""))
-    return room.quantize(host, bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype, **options)
+    if _is_array(options.get("calibration")):
+        options["calibration"] = _on_host("calibration", options["calibration"])
+    return room.quantize(_on_host("w", w), bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype, **options)
+
+
+def quantize_blocks(x, format: str = "nvfp4", *, global_scale: float | None = None, rounding: str = "floor") -> BlockScaled:
+    """x [rows, columns], float, finite -> small floats in blocks that share a scale, on the host: an operand of ``block_scaled_matmul``.
+
+    format: "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2". global_scale: of NVFP4, default: so that no block's scale is cut off. rounding: of the scales of the others,
+    "floor" or "ceil". ``quantize.block_scaled`` has the rules and their edge cases.
+    """
+    from numba_marlin.quantize import block_scaled
+
+    return block_scaled.quantize_blocks(_on_host("x", x), format, global_scale=global_scale, rounding=rounding)
+
+
+def _on_host(name: str, value: object) -> object:
+    """An array of any library as one of NumPy; what is no array as it is."""
+    return value if isinstance(value, np.ndarray) or not _is_array(value) else arrays.to_host(arrays.view(name, value))
 
 
 def _is_array(value: object) -> bool:
@@ -60,6 +78,8 @@ def pack(q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: 
     layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None: the one that fits. dtype: of the activations that a BlockWeight is
     to multiply, "float16" (None) or "bfloat16"; a QuantizedWeight multiplies both.
     """
+    if isinstance(q, BlockScaled):
+        raise TypeError("q is a BlockScaled, an operand of block_scaled_matmul; as a weight W = B^T for matmul: numba_marlin.formats.block_scaled.to_weight(q)")
     layout = ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
     form, options = find_format(layout), {}
     if layout == "marlin-fp4":
@@ -105,7 +125,7 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
     view = arrays.view("x", x)
-    if view.type_name not in HALF_TYPES or not (isinstance(view.dtype, str) or view.dtype.isnative):
+    if view.type_name not in HALF_TYPES:
         convert = "x.half()" if view.kind == "torch" else "x.astype(numpy.float16)"
         raise TypeError(f"x.dtype={view.dtype} must be float16 or bfloat16, in native byte order; convert with {convert}")
     if len(view.shape) != 2:

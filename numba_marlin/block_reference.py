@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats.block_scaled import BlockScaled
-from numba_marlin.formats.floats import round_to
+from numba_marlin.formats.floats import as_numpy, round_to
 from numba_marlin.formats.small_floats import decode, encode
 from numba_marlin.quantize.block_scaled import block_scales, inverse_of
 from numba_marlin.quantize.dequantize import dequantize
@@ -29,12 +29,12 @@ GATED_COLUMNS = 8
 
 
 def _silu(v: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return v / (1 + np.exp(-v))
 
 
 def _gelu(v: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return v / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (v + 0.044715 * v**3)))
 
 
@@ -43,8 +43,8 @@ ACTIVATIONS = {None: lambda v: v, "relu": lambda v: np.maximum(v, 0), "silu": _s
 
 def interleave_gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """Rows of two weights [n, ...] as activation="gated_silu" wants them in one B [2 n, ...]: eight of the gate, the eight they open, and so on."""
-    gate, up = np.asarray(gate), np.asarray(up)
-    if gate.shape != up.shape or gate.shape[0] % GATED_COLUMNS:
+    gate, up = as_numpy("gate", gate), as_numpy("up", up)
+    if gate.shape != up.shape or gate.ndim == 0 or gate.shape[0] % GATED_COLUMNS:
         raise ValueError(f"gate.shape={gate.shape} and up.shape={up.shape} must be the same, with a multiple of {GATED_COLUMNS} rows")
     return np.stack([each.reshape(-1, GATED_COLUMNS, *each.shape[1:]) for each in (gate, up)], axis=1).reshape(-1, *gate.shape[1:])
 

@@ -20,12 +20,13 @@ from numba_marlin import compiler as compiler_room
 from numba_marlin.block_reference import ACTIVATIONS, block_scaled_bounds, interleave_gated
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled
-from numba_marlin.formats.floats import float_type, round_to
+from numba_marlin.formats.floats import float_type, number, round_to
 from numba_marlin.heuristics.block_scaled import choose
+from numba_marlin.heuristics.problem import LARGEST_DIMENSION
 from numba_marlin.interop import arrays
 from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
-from numba_marlin.quantize.block_scaled import inverse_of, quantize_blocks
+from numba_marlin.quantize.block_scaled import check_rounding, inverse_of, round_blocks
 
 __all__ = ["block_scaled_matmul", "interleave_gated"]
 
@@ -43,32 +44,37 @@ def block_scaled_matmul(
     128x4 order, computed by the kernel (``quantize.block_scaled`` has the rules; NVFP4 with ``out_global_scale``, MX with ``out_rounding``).
     c [m, n], only with out_format float16 or bfloat16, and of that type. bias [n], float32. activation: "relu", "gelu" (tanh form), "silu", or "gated_silu": of every 16
     columns eight of the gate and the eight they open (``interleave_gated`` puts rows of B so).
-    k a multiple of 32, n of 8; of a block-scaled result, of its block as well, twice that if gated.
+    k a multiple of 32, n of 8; of a block-scaled result, of its block as well, twice that if gated. c without a gate. Of a block-scaled result, infinities are cut off, and NaN is NaN in the
+    formats that have it.
 
-    Arrays are NumPy's, or all on one device, with scales in 128x4 order there. backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
+    Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they complete a tile (NaN there is NaN in the result, if k is no multiple of 64). backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
     """
-    views = _operands(a, b)
-    m, n, k = _check_shapes(a, b)
+    m, n, k = _check_operands(a, b)
+    (a, views), (b, more) = _readable("a", a), _readable("b", b)
+    views |= more
+    _check_views(views)
     gated = activation == "gated_silu"
-    _check_epilogue(activation, out_format, n, out_global_scale)
-    extra = _epilogue_arrays(views["a"], m, n, out_format, c, beta, bias)
+    alpha, beta, out_global_scale = (number(*each) for each in (("alpha", alpha), ("beta", beta), ("out_global_scale", out_global_scale)))
+    _check_epilogue(activation, out_format, n, out_global_scale, out_rounding)
+    extra = _epilogue_arrays(views["a"], m, n, out_format, c, beta, bias, gated)
+    factors = _factors(a, b, alpha, beta, out_global_scale)
+    epilogue = {"result": out_format, "source": "c" in extra, "bias": "bias" in extra, "activation": activation}
+    epilogue["rounding"] = out_rounding if _has_powers(out_format) else "floor"  # of nothing else: the same kernel then
+    _check_config(config, epilogue)
+    if compiler not in compiler_room.COMPILERS:
+        raise ValueError(f"compiler={compiler!r} must be one of {', '.join(compiler_room.COMPILERS)}")
     where = _place(backend, views["a"])
-    epilogue = {"result": out_format, "source": "c" in extra, "bias": "bias" in extra, "activation": activation, "rounding": out_rounding}
     if where == "reference":
-        value, _ = block_scaled_bounds(a, b, alpha=alpha, beta=beta, c=c, bias=bias, activation=activation)
+        value, _ = block_scaled_bounds(a, b, alpha=alpha, beta=beta, **{name: view.host for name, view in extra.items()}, activation=activation)
         return _rounded(value, out_format, out_global_scale, out_rounding)
     device = driver.describe(views["a"].device or 0) if where == "cuda" else devices.MODEL
-    if config is None:
-        config = choose(m, n, device.sms, **epilogue)
-    elif {name: getattr(config, name) for name in epilogue} != epilogue:
-        raise ValueError(f"config={config} must have {', '.join(f'{name}={value!r}' for name, value in epilogue.items())}: what was asked for")
-    inverse = inverse_of(out_global_scale)
-    with np.errstate(over="ignore"):
-        factors = np.array([alpha * a.global_scale * b.global_scale * 2.0**OPERAND_POWER, beta, inverse, inverse / np.float32(6)], np.float32)
-    if not np.isfinite(factors).all():
-        raise ValueError(f"alpha={alpha}, beta={beta}: with the global scales {a.global_scale} and {b.global_scale} they must be finite in float32")
-    run = _run_machine if where == "emulator" else _run_cuda
-    results = run(views | extra, factors, config, (m, n, k), device, stream, compiler)
+    config = choose(m, n, device.sms, **epilogue) if config is None else config
+    if where == "emulator":
+        results = _run_machine(views | extra, factors, config, (m, n, k), device, compiler)
+    else:
+        given = (a.data, a.scales, b.data, b.scales, c, bias)
+        made = {view.stream for view in (views | extra).values() if not any(view.owner is each for each in given)} | {views["a"].stream}
+        results = _run_cuda(views | extra, factors, config, (m, n, k), device, stream, compiler, made)
     if config.result not in BLOCK_FORMATS:
         return results["d"]
     return BlockScaled(out_format, (m, n // 2 if gated else n), results["d"], results["sfd"], float(np.float32(out_global_scale)) if out_format == "nvfp4" else 1.0, "128x4")
@@ -77,25 +83,40 @@ def block_scaled_matmul(
 # ---- checks
 
 
-def _operands(a, b) -> dict[str, arrays.ArrayView]:
-    found = {}
+def _check_operands(a, b) -> tuple[int, int, int]:
+    """-> m, n, k"""
     for name, operand in (("a", a), ("b", b)):
         if not isinstance(operand, BlockScaled):
             raise TypeError(f"{name} is a {type(operand).__name__}, must be a BlockScaled: nm.quantize_blocks makes one")
         if operand.format != "nvfp4":
             raise ValueError(f"{name}.format={operand.format!r} must be 'nvfp4': this kernel multiplies no other")
-        data = arrays.view(f"{name}.data", operand.data)
-        if data.on_host:
-            operand = replace(operand, data=data.host, scales=arrays.view(f"{name}.scales", operand.scales).host).with_scales("128x4")
-            data = arrays.view(f"{name}.data", operand.data)
-        elif operand.scale_order != "128x4":
-            raise ValueError(f"{name}.scale_order={operand.scale_order!r} must be '128x4' on a device: use with_scales('128x4') before the arrays are moved there")
-        found |= {name: arrays.contiguous(f"{name}.data", data), f"sf{name}": arrays.contiguous(f"{name}.scales", arrays.view(f"{name}.scales", operand.scales))}
-    for name, view in found.items():
-        _same_place(name, view, found["a"])
+    (m, k), (n, other) = a.shape, b.shape
+    if k != other:
+        raise ValueError(f"a.shape={a.shape} and b.shape={b.shape} must have the same k as columns")
+    if k % 32 or n % 8:
+        raise ValueError(f"k={k} must be a multiple of 32 and n={n} of 8")
+    if max(m, n, k) > LARGEST_DIMENSION:
+        raise ValueError(f"m={m}, n={n} and k={k} must fit in 32 bits")
+    return m, n, k
+
+
+def _readable(name: str, operand: BlockScaled) -> tuple[BlockScaled, dict[str, arrays.ArrayView]]:
+    """The operand, and its arrays, as a kernel can read them: on a device as they are, on the host NumPy's, with scales in 128x4 order."""
+    data, scales = (arrays.view(f"{name}.{part}", getattr(operand, part)) for part in ("data", "scales"))
+    if data.on_host and scales.on_host:
+        operand = replace(operand, data=arrays.to_host(data), scales=arrays.to_host(scales))
+        operand = operand.with_scales("plain").with_scales("128x4")  # whatever completed its tiles is zeros then: the kernel multiplies by it
+        data, scales = arrays.view("data", operand.data), arrays.view("scales", operand.scales)
+    elif operand.scale_order != "128x4":
+        raise ValueError(f"{name}.scale_order={operand.scale_order!r} must be '128x4' on a device: use with_scales('128x4') before the arrays are moved there")
+    return operand, {name: arrays.contiguous(f"{name}.data", data), f"sf{name}": arrays.contiguous(f"{name}.scales", scales)}
+
+
+def _check_views(views: dict[str, arrays.ArrayView]) -> None:
+    for name, view in views.items():
+        _same_place(name, view, views["a"])
         if view.itemsize != 1:
             raise TypeError(f"{name} has elements of {view.dtype}, must be of one byte")
-    return found
 
 
 def _same_place(name: str, view: arrays.ArrayView, a: arrays.ArrayView) -> None:
@@ -107,31 +128,48 @@ def _place_name(view: arrays.ArrayView) -> str:
     return "the host" if view.on_host else f"cuda:{view.device}"
 
 
-def _check_shapes(a: BlockScaled, b: BlockScaled) -> tuple[int, int, int]:
-    (m, k), (n, other) = a.shape, b.shape
-    if k != other:
-        raise ValueError(f"a.shape={a.shape} and b.shape={b.shape} must have the same k as columns")
-    if k % 32 or n % 8:
-        raise ValueError(f"k={k} must be a multiple of 32 and n={n} of 8")
-    return m, n, k
-
-
-def _check_epilogue(activation, out_format: str, n: int, out_global_scale: float) -> None:
-    if activation not in ACTIVATIONS:
+def _check_epilogue(activation, out_format: str, n: int, out_global_scale: float, out_rounding: str) -> None:
+    if activation not in tuple(ACTIVATIONS):
         raise ValueError(f"activation={activation!r} must be one of {', '.join(map(str, ACTIVATIONS))}")
     if out_format not in (*FLOAT_RESULTS, *BLOCK_FORMATS):
         raise ValueError(f"out_format={out_format!r} must be one of {', '.join((*FLOAT_RESULTS, *BLOCK_FORMATS))}")
     if out_global_scale != 1 and out_format != "nvfp4":
         raise ValueError(f"out_global_scale={out_global_scale!r} must be 1: out_format={out_format!r} has none")
+    check_rounding("out_rounding", out_rounding)
     block = BLOCK_FORMATS[out_format].block if out_format in BLOCK_FORMATS else 8
     step = block * (2 if activation == "gated_silu" else 1)
     if n % step:
         raise ValueError(f"n={n} must be a multiple of {step} for out_format={out_format!r}{' and a gate' if activation == 'gated_silu' else ''}")
 
 
-def _epilogue_arrays(a: arrays.ArrayView, m: int, n: int, out_format: str, c, beta: float, bias) -> dict[str, arrays.ArrayView]:
+def _factors(a: BlockScaled, b: BlockScaled, alpha: float, beta: float, out_global_scale: float) -> np.ndarray:
+    """The kernel's four numbers (``kernels.block_scaled_epilogue``)."""
+    inverse = inverse_of(out_global_scale, "out_global_scale")
+    with np.errstate(over="ignore"):
+        factors = np.array([alpha * a.global_scale * b.global_scale * 2.0**OPERAND_POWER, beta, inverse, inverse / np.float32(6)], np.float32)
+    if not np.isfinite(factors).all():
+        raise ValueError(f"alpha={alpha}, beta={beta}: with the global scales {a.global_scale} and {b.global_scale} they must be finite in float32")
+    return factors
+
+
+def _has_powers(out_format: str) -> bool:
+    return out_format in BLOCK_FORMATS and BLOCK_FORMATS[out_format].scale_grid == "e8m0"
+
+
+def _check_config(config, epilogue: dict[str, object]) -> None:
+    if config is None:
+        return
+    if not isinstance(config, BlockScaledConfig):
+        raise TypeError(f"config is a {type(config).__name__}, must be a BlockScaledConfig (numba_marlin.kernels.block_scaled_config)")
+    if {name: getattr(config, name) for name in epilogue} != epilogue:
+        raise ValueError(f"config={config} must have {', '.join(f'{name}={value!r}' for name, value in epilogue.items())}: what was asked for")
+
+
+def _epilogue_arrays(a: arrays.ArrayView, m: int, n: int, out_format: str, c, beta: float, bias, gated: bool) -> dict[str, arrays.ArrayView]:
     if (c is None) != (beta == 0):
         raise ValueError(f"beta={beta} {'needs c' if c is None else 'leaves c out'}: give both or neither")
+    if c is not None and gated:
+        raise ValueError("c must be None with activation='gated_silu': the result has half as many columns")
     if c is not None and out_format not in ("float16", "bfloat16"):
         raise ValueError(f"c must be None with out_format={out_format!r}: it is added to results of float16 or bfloat16 only")
     found = {}
@@ -149,14 +187,23 @@ def _epilogue_arrays(a: arrays.ArrayView, m: int, n: int, out_format: str, c, be
 def _place(backend: str, a: arrays.ArrayView) -> str:
     if backend not in backends.BACKENDS:
         raise ValueError(f"backend={backend!r} must be one of {', '.join(backends.BACKENDS)}")
-    probe = driver.probe() if backend in ("auto", "cuda") else None
-    if backend == "auto":
-        backend = "cuda" if probe.usable else "emulator"
-    elif backend == "cuda" and not probe.usable:
-        raise CapabilityMissing(f"backend='cuda': {probe.reason}")
+    if backend in ("auto", "cuda"):
+        reason = _unusable(a.device or 0)
+        if reason and (backend == "cuda" or not a.on_host):
+            raise CapabilityMissing(f"backend={backend!r}: {reason}")
+        backend = "emulator" if reason else "cuda"
     if backend != "cuda" and not a.on_host:
         raise ValueError(f"a.data is on {_place_name(a)}, must be on the host for backend={backend!r}")
     return backend
+
+
+def _unusable(ordinal: int) -> str:
+    """Why the kernel cannot run on a device; empty if it can."""
+    probe = driver.probe()
+    if not probe.usable:
+        return probe.reason
+    device = driver.describe(ordinal)
+    return "" if device.runs(KERNEL.min_arch) else f"{device.name} is {device.arch}, the kernel needs {KERNEL.min_arch}"
 
 
 # ---- runs
@@ -164,8 +211,7 @@ def _place(backend: str, a: arrays.ArrayView) -> str:
 
 def _rounded(value: np.ndarray, out_format: str, global_scale: float, rounding: str):
     if out_format in BLOCK_FORMATS:
-        options = {"global_scale": global_scale} if BLOCK_FORMATS[out_format].has_global_scale else {"rounding": rounding}
-        return quantize_blocks(value, out_format, **options).with_scales("128x4")
+        return round_blocks(value, BLOCK_FORMATS[out_format], global_scale, rounding).with_scales("128x4")
     return round_to(value, out_format)
 
 
@@ -183,7 +229,7 @@ def _compiled(config: BlockScaledConfig, target: str, compiler: str):
     return compiler_room.build(KERNEL, config, target=target, compiler=compiler)
 
 
-def _run_machine(views, factors, config, sizes, device, stream, compiler) -> dict[str, np.ndarray]:
+def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, np.ndarray]:
     from numba_marlin.emulator import Machine
 
     m, n, k = sizes
@@ -200,22 +246,40 @@ def _run_machine(views, factors, config, sizes, device, stream, compiler) -> dic
 
 @functools.lru_cache(maxsize=256)
 def _device_factors(values: bytes, ordinal: int) -> driver.DeviceArray:
-    """Kept: a launch that has not begun, or a captured graph, may still point to it."""
+    """Kept for a while: freeing it would wait for launches that have not begun."""
     return driver.DeviceArray.from_host(np.frombuffer(values, np.float32), ordinal)
 
 
-def _run_cuda(views, factors, config, sizes, device, stream, compiler) -> dict[str, object]:
+_captured_factors: list = []  # for good: graphs that captured a launch point to them
+launch.before_release(_captured_factors.clear)
+
+
+def _factors_address(factors: np.ndarray, ordinal: int, stream: int) -> int:
+    found = _device_factors(factors.tobytes(), ordinal)
+    with driver.on_device(ordinal):
+        if driver.capture_id(stream) is not None:
+            _captured_factors.append(found)
+    return found.address
+
+
+def _run_cuda(views, factors, config, sizes, device, stream, compiler, made: set[int]) -> dict[str, object]:
+    """made: streams in whose order libraries made copies, and will make the result, and hand their memory on."""
     m, n, k = sizes
     a = views["a"]
     ordinal, handle = a.device or 0, arrays.stream_handle(stream, a.stream)
     compiled = _compiled(config, device.target, compiler)
+    crossed = set() if a.on_host else made - {handle}
+    for each in crossed:
+        driver.follow(ordinal, handle, each)
     copies = {name: arrays.view(name, driver.DeviceArray.from_host(np.ascontiguousarray(view.host), ordinal)) if view.on_host else view for name, view in views.items()}
     results = {name: _result_array(copies["a"] if a.on_host else a, shape, kind, ordinal, handle) for name, (shape, kind) in _result_shapes(config, m, n).items()}
     addresses = {name: view.address for name, view in copies.items()} | {name: arrays.view(name, each).address for name, each in results.items()}
-    addresses["factors"] = _device_factors(factors.tobytes(), ordinal).address
+    addresses["factors"] = _factors_address(factors, ordinal, handle)
     addresses["locks"] = launch.workspace(ordinal, handle, 16, 1)[1]
     arguments = KERNEL.arguments(config, addresses, m, n, k, k, functools.partial(driver.encode_tensor_map, ordinal=ordinal))
     launch.launcher(compiled, ordinal, **KERNEL.launch_options(config))(KERNEL.grid(config, m, n, k, device.sms), arguments, stream=handle)
+    for each in crossed:
+        driver.follow(ordinal, each, handle)
     if not a.on_host:
         return results
     driver.synchronize(ordinal, handle)

@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -94,6 +95,7 @@ def test_impossible_problems_are_refused_by_value_and_rule(arguments, message):
 
 
 def test_a_size_that_is_no_int_is_a_type_error():
+    assert json.dumps(explain(np.int64(4), 64, 64, 64, "H200").to_dict()) == json.dumps(explain(4, 64, 64, 64, "H200").to_dict())  # NumPy's are ints
     with pytest.raises(TypeError, match="m=1.0 must be an int"):
         explain(1.0, 256, 1024)
 

@@ -42,6 +42,8 @@ def check(row: object, where: str) -> dict:
     missing = [name for name in REQUIRED if name not in row]
     if missing:
         raise ValueError(f"{where}: a row must have {', '.join(REQUIRED)}; {', '.join(missing)} is missing")
+    if not isinstance(row.get("clocks") or {}, dict):
+        raise ValueError(f"{where}: clocks={row['clocks']!r} must be an object")
     if not isinstance(row["us"], (int, float)) or not 0 < row["us"] < float("inf"):
         raise ValueError(f"{where}: us={row['us']!r} must be positive and finite")
     return row
@@ -50,9 +52,14 @@ def check(row: object, where: str) -> dict:
 def read(path: str | os.PathLike) -> list[dict]:
     """The rows of a JSON-lines file, or of the object that ``numba-marlin bench --json`` prints. ValueError if it is neither."""
     path = Path(path)
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: must be a text file of JSON ({error})") from error
     try:
         whole = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"{path}: {error}") from error
     except ValueError:
         return _lines(path, text)
     if isinstance(whole, dict) and "rows" in whole:
@@ -70,7 +77,7 @@ def _lines(path: Path, text: str) -> list[dict]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines) and not text.endswith("\n"):
                 break  # torn: the run that wrote it was killed
             raise ValueError(f"{path}, line {number}: {error}") from error

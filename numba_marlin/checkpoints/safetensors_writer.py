@@ -16,6 +16,11 @@ import numpy as np
 
 from numba_marlin.checkpoints.safetensors_file import DTYPES, HEADER_LIMIT, METADATA, NAMES, Entry
 
+try:
+    import fcntl
+except ImportError:  # there, the last writer wins
+    fcntl = None
+
 WRITING = ".writing"
 _CHUNK = 16 << 20
 _LONGEST_ENTRY = 200  # bytes of a header entry besides the name
@@ -32,12 +37,15 @@ class ShardWriter:
             raise ValueError(f"{target}: {len(names)} tensors need a header of {self.begin} bytes, must be at most {HEADER_LIMIT}")
         self.header: dict[str, dict] = {}
         self.late: list[tuple[str, str, tuple[int, ...], bytes]] = []
-        self.file = self.partial.open("wb")
+        self.file = alone(self.partial)
         self.file.seek(self.begin)
         self.position = 0
 
     def add(self, name: str, array: np.ndarray, code: str | None = None) -> None:
         """Write a tensor; code: its type in the header, if the array's own type does not say it."""
+        if not isinstance(array, np.ndarray) or array.dtype.name not in NAMES and code is None:
+            kind = f"of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+            raise TypeError(f"tensor {name!r} is {kind}, must be a numpy.ndarray of {', '.join(NAMES)}")
         code = NAMES[array.dtype.name] if code is None else code
         if array.nbytes % 8 or not array.shape:
             self.late.append((name, code, array.shape, bytes(_bytes(array))))
@@ -87,14 +95,39 @@ class ShardWriter:
         self.file.write((self.begin - 8).to_bytes(8, "little"))
         self.file.flush()
         os.fsync(self.file.fileno())
+        lock = os.dup(self.file.fileno()) if fcntl else None  # held until nobody can open the file by the old name
         self.file.close()
-        os.replace(self.partial, self.target)
+        try:
+            os.replace(self.partial, self.target)
+        finally:
+            if lock is not None:
+                os.close(lock)
         return {name: each["data_offsets"][1] - each["data_offsets"][0] for name, each in self.header.items()}
 
     def abandon(self) -> None:
         """Close and remove what was written."""
         self.file.close()
         self.partial.unlink(missing_ok=True)
+
+
+def alone(path: Path):
+    """The file, made if it is not there, open for writing and empty. BlockingIOError while another process has it so: two that write one file would make one that looks whole."""
+    if fcntl is None:
+        return path.open("wb")
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    if not _lock(file) or not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # or it was finished, and renamed, after it had been opened here
+        file.close()
+        raise BlockingIOError(f"{path} is being written by another process: wait for it, or choose another name")
+    file.truncate(0)
+    return file
+
+
+def _lock(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)  # of another kind: a file system without locks
+    return True
 
 
 def _bytes(array: np.ndarray) -> memoryview:

@@ -22,8 +22,10 @@ import numba_marlin
 from numba_marlin.checkpoints.checkpoint import codec_for, load_checkpoint
 from numba_marlin.checkpoints.configuration import FACTS, quantization_of
 from numba_marlin.checkpoints.errors import CheckpointError
-from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
-from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter
+from numba_marlin.checkpoints.safetensors_file import METADATA, SafetensorsFile
+from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter, alone
+from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
+from numba_marlin.formats.block_scaled import BlockScaled
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.stored import StoredFormat
@@ -45,6 +47,9 @@ def save_checkpoint(path: Path | str, weights: Mapping, format: str = "marlin", 
     format cannot hold without loss is a LossError (``allow_loss=True`` goes on), any other mistake a ValueError; nothing is left then.
     """
     others = {} if others is None else others
+    _check_names(weights=weights, others=others)
+    if not shard_bytes >= 1:
+        raise ValueError(f"shard_bytes={shard_bytes!r} must be at least 1")
     items = {("layer", name): 1 for name in weights} | {("tensor", name): 1 for name in others}
 
     def add(writer: ShardWriter, name: str, report) -> None:
@@ -52,6 +57,24 @@ def save_checkpoint(path: Path | str, weights: Mapping, format: str = "marlin", 
         report(1)
 
     return _Job(Path(path), find_stored(format), allow_loss, weights, config or {}, progress, items, add, None).run(shard_bytes)
+
+
+def _check_names(**mappings: Mapping) -> None:
+    for what, mapping in mappings.items():
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"{what} is a {type(mapping).__name__}, must be a mapping: name -> {'weight' if what == 'weights' else 'array'}")
+        for name in mapping:
+            if not isinstance(name, str):
+                raise TypeError(f"{what}: name {name!r} is a {type(name).__name__}, must be a str")
+            if name == METADATA or not name.isascii() and not _is_utf8(name):
+                raise ValueError(f"{what}: {name!r} cannot be the name of a tensor: {'a file has its metadata there' if name == METADATA else 'it cannot be written in UTF-8'}")
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def convert(source: Path | str, target: Path | str, format: str, *, source_format: str | None = None, allow_loss: bool = False,
@@ -86,10 +109,13 @@ class _Job:
         self.partial = target.with_name(target.name + PARTIAL)
         self.held: tuple[str, dict, dict] | None = None  # a converted layer that the shard before had no room for
         self.done, self.total, self.progress = 0, sum(sizes.values()), progress
-        if target.exists():
-            raise CheckpointError(f"{target} exists: a checkpoint is never written over; remove it or choose another name")
+        self._check_free()
         if not target.parent.is_dir():
             raise CheckpointError(f"{target}: there is no directory {target.parent}")
+
+    def _check_free(self) -> None:
+        if self.target.exists():
+            raise CheckpointError(f"{self.target} exists: a checkpoint is never written over; remove it or choose another name")
 
     def run(self, shard_bytes: int, companions: Path | None = None) -> Path:
         """Write everything; after an error nothing of it is left, after an interruption what a next run can use."""
@@ -109,6 +135,7 @@ class _Job:
 
     def _file(self) -> None:
         self._shard(self.partial, list(self.sizes))
+        self._check_free()
         os.replace(self.partial, self.target)
 
     def _directory(self, shard_bytes: int, companions: Path | None) -> None:
@@ -118,6 +145,7 @@ class _Job:
         self.partial.mkdir(exist_ok=True)
         plan.write_text(self.plan or "", encoding="utf-8")
         for left in self.partial.glob("*" + WRITING):
+            alone(left).close()
             left.unlink()
         names = self._filled(shard_bytes) if self.plan is None else self._planned(shard_bytes)
         files = {name: SafetensorsFile(self.partial / name) for name in names}
@@ -132,6 +160,7 @@ class _Job:
             fits = each.is_file() and each.suffix in _COMPANIONS and each.stat().st_size <= _COMPANION_LIMIT
             if fits and not each.name.endswith(".index.json") and each.name not in ("config.json", "quantize_config.json", "hf_quant_config.json", PLAN):
                 shutil.copyfile(each, self.partial / each.name)
+        self._check_free()
         plan.unlink()
         os.replace(self.partial, self.target)
 
@@ -194,6 +223,9 @@ class _Job:
     def _converted(self, name: str) -> tuple[str, dict, dict]:
         """A layer: its name, its tensors, and what the configuration will say about it."""
         weight = self.layers[name]
+        if not isinstance(weight, (QuantizedWeight, PackedWeight, BlockWeight, PackedBlocks)):
+            hint = ": numba_marlin.formats.block_scaled.to_weight makes one of it" if isinstance(weight, BlockScaled) else ""
+            raise TypeError(f"layer {name!r} is a {type(weight).__name__}, must be a QuantizedWeight, a BlockWeight, or one of them packed{hint}")
         try:
             tensors = self.form.write(weight, codec_for(weight.k * weight.n), self.allow_loss)
         except LossError as error:

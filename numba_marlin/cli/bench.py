@@ -66,6 +66,11 @@ def _check(args) -> None:
         raise ValueError("--n and --k belong together: give both")
     if args.shapes is not None and args.n is not None:
         raise ValueError("--shapes or --n and --k, not both")
+    if args.kernel not in ("best", "all"):
+        from numba_marlin.heuristics import find_kernel
+
+        for name in args.kernel.split(","):
+            find_kernel(name.strip())
     if args.autotune and args.kernel != "best":
         raise ValueError(f"--autotune measures every candidate, so --kernel {args.kernel} has no say")
     if args.backend == "emulator":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from numba_marlin.cli.report import columns
+from numba_marlin.cli.report import columns, printable
 
 
 def print_table(headers: list[str], lines: list[list[str]], left: int, styles: list[str] | None = None, dispensable: tuple[str, ...] = ()) -> None:
@@ -14,13 +14,14 @@ def print_table(headers: list[str], lines: list[list[str]], left: int, styles: l
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    headers, lines = fitting(headers, lines, columns(), dispensable)
+    headers, lines = fitting(headers, [[printable(cell) for cell in line] for line in lines], columns(), dispensable)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for position, header in enumerate(headers):
         table.add_column(header, justify="left" if position < left else "right", no_wrap=True)
     for position, line in enumerate(lines):
-        table.add_row(*line, style=styles[position] if styles else None)
+        table.add_row(*map(Text, line), style=styles[position] if styles else None)
     Console(width=max(columns(), _width(headers, lines)), highlight=False).print(table)
 
 

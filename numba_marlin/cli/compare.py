@@ -5,6 +5,8 @@ The rule is that of ``numba_marlin.bench.compare``. Exit code 1 if a cell got sl
 
 from __future__ import annotations
 
+from pathlib import Path
+
 HELP = "say which measurements of two files are faster, slower, the same or ambiguous"
 EXAMPLES = """  numba-marlin compare before.jsonl after.jsonl
   numba-marlin compare before.json after.json --by speedup --tolerance 3
@@ -26,14 +28,15 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin.bench import rows
     from numba_marlin.bench.compare import compare
     from numba_marlin.cli.report import check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
+    if target is not None and target.resolve() in {Path(path).resolve() for path in (args.a, args.b)}:
+        raise ValueError(f"--out {args.out} is one of the files that are compared: the result would take its place")
     if not 0 <= args.tolerance < 100:
         raise ValueError(f"--tolerance {args.tolerance} must be from 0 to below 100")
-    found = compare(rows.read(args.a), rows.read(args.b), args.tolerance / 100, args.by, args.each)
+    found = compare(*(_rows(path) for path in (args.a, args.b)), args.tolerance / 100, args.by, args.each)
     counts = found.counts
     report.data = {
         "a": args.a, "b": args.b, "by": args.by, "tolerance": args.tolerance / 100, "counts": counts, "only_a": found.only_a, "only_b": found.only_b,
@@ -45,6 +48,15 @@ def execute(args, report) -> bool:
     if target is not None:
         write_atomically(target, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n"))
     return ok
+
+
+def _rows(path: str) -> list[dict]:
+    from numba_marlin.bench import rows
+
+    found = rows.read(path)
+    if not found:
+        raise ValueError(f"{path} holds no measurement: it must be what numba-marlin bench --out or --json wrote")
+    return found
 
 
 def _show(args, report, found) -> None:

@@ -41,7 +41,7 @@ def _execute(args, report) -> bool:
     start = time.perf_counter()
     with progress_bar("converting") as progress:
         target = convert(
-            args.source, args.target, args.to, source_format=args.source_format, allow_loss=args.allow_loss, shard_bytes=int(args.shard_bytes), progress=progress,
+            args.source, args.target, args.to, source_format=args.source_format, allow_loss=args.allow_loss, shard_bytes=int(min(args.shard_bytes, 2.0**62)), progress=progress,
         )
     seconds = time.perf_counter() - start
     before, after = (load_checkpoint(path) for path in (args.source, target))
@@ -67,7 +67,9 @@ def progress_bar(what: str):
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[name]}"))
+    from numba_marlin.cli.report import printable
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[name]}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, name="")
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=name[-40:])
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=printable(name)[-40:])

@@ -71,6 +71,8 @@ def entries(machine, report) -> None:
         shared = sum(variable.size for variable in kernel.variables if variable.space == "shared")
         found.append({"entry": name, "parameters": parameters, "max_threads": kernel.max_threads, "shared_bytes": shared, "instructions": len(kernel.instructions)})
         report.row(name, f"{len(kernel.instructions)} instructions; parameters {', '.join(f'.{each.type} of {each.size} bytes' for each in kernel.parameters) or 'none'}")
+    if not found:
+        report.text("no kernel (.entry) in this file")
     report.data = {"entries": found}
 
 
@@ -78,13 +80,12 @@ def run(machine, args, report) -> None:
     import numpy as np
 
     from numba_marlin.cli import machine_arguments
-    from numba_marlin.cli.report import check_output, write_atomically
+    from numba_marlin.cli.report import write_atomically
 
     random = np.random.default_rng(args.seed)
     kernel = machine.kernel(args.entry)
     arguments = [machine_arguments.parse(text, number, random) for number, text in enumerate(args.args)]
-    for each in arguments:
-        check_output(None if each.save is None else str(each.save), (".npy",))
+    machine_arguments.check_files(arguments)
     values = [given(machine, parameter, each) for parameter, each in fitting(kernel, arguments)]
     launch = dict(
         grid=three("grid", args.grid), block=three("block", args.block), shared_bytes=args.shared, args=values, resident_blocks=args.resident, seed=args.schedule,
@@ -150,12 +151,15 @@ def given(machine, parameter, argument) -> bytes:
 def output(argument, report) -> dict:
     """One output as plain data; a row for people."""
     array = argument.array
-    flat = array.reshape(-1)
     shape = "x".join(map(str, array.shape))
+    data = {"name": argument.name, "dtype": str(array.dtype), "shape": list(array.shape)}
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:  # numbers of a kind that JSON has not
+        report.row(argument.name, f"{array.dtype} {shape}")
+        return data
+    flat = array.reshape(-1)
     first = ", ".join(f"{value:.6g}" for value in flat[:SHOWN].tolist()) + (", ..." if flat.size > SHOWN else "")
     summary = f"; from {flat.min():.6g} to {flat.max():.6g}, mean {flat.mean():.6g}" if flat.size > SHOWN else ""
     report.row(argument.name, f"{array.dtype} {shape}: {first}{summary}")
-    data = {"name": argument.name, "dtype": str(array.dtype), "shape": list(array.shape)}
     if flat.size <= LISTED:
         data["values"] = array.tolist()
     return data | ({"min": float(flat.min()), "max": float(flat.max())} if flat.size else {})

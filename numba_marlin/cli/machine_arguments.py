@@ -6,7 +6,7 @@ An ``Argument`` is what the kernel is given, as bytes: a scalar's, a structure's
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,15 @@ LARGEST = 100  # of random integers, exclusive
 
 @dataclass(frozen=True)
 class Argument:
-    """``data``: the bytes the kernel is given, None where ``array`` is to be mapped and its address given. ``box`` and ``swizzle``: of a tensor map."""
+    """``data``: the bytes the kernel is given, None where ``array`` is to be mapped and its address given. ``source``, ``save``: files it came from and goes to. ``box`` and
+    ``swizzle``: of a tensor map."""
 
     name: str
     data: bytes | None = None
     array: np.ndarray | None = None
     written: bool = False
     save: Path | None = None
+    source: Path | None = None
     box: tuple[int, ...] | None = None
     swizzle: int = 0
 
@@ -45,10 +47,13 @@ def parse(text: str, number: int, random: np.random.Generator) -> Argument:
     if kind in TYPES and colon:
         return Argument(name, _number(kind, rest, number))
     if kind == "tensormap" and colon:
-        spec, box, *swizzle = rest.split(",")
+        spec, *sizes = rest.split(",")
         held = parse(spec, number, random)
         try:
-            return Argument(name, None, held.array, held.written, held.save, tuple(int(size) for size in box.split("x")), int(swizzle[0]) if swizzle else 0)
+            box, swizzle = sizes if len(sizes) == 2 else (*sizes, "0")
+            if held.array is None or held.box is not None:
+                raise ValueError
+            return replace(held, name=name, box=tuple(int(size) for size in box.split("x")), swizzle=int(swizzle))
         except ValueError:
             raise ValueError(f"argument {number}: {text!r} must be tensormap:ARRAY,BOX,SWIZZLE such as tensormap:in:f16[128x64],64x64,128") from None
     if kind in ("in", "out", "inout") and colon:
@@ -70,6 +75,16 @@ def _number(kind: str, text: str, number: int) -> bytes:
     return np.array(value, dtype).tobytes()
 
 
+def _loaded(file: Path, number: int) -> np.ndarray:
+    """A copy of the file's array, as a kernel reads it: in native byte order, one row after the other."""
+    from numba_marlin.cli.weights import load_array
+
+    array = load_array(file, f"argument {number}:")
+    if array.dtype.kind in "SUMm":
+        raise ValueError(f"argument {number}: {file} holds {array.dtype}, must be numbers, or structures of them")
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
+
+
 def _array(name: str, kind: str, text: str, number: int, random: np.random.Generator) -> Argument:
     source, colon, target = text.partition(":")
     save = Path(target) if colon else None
@@ -87,11 +102,23 @@ def _array(name: str, kind: str, text: str, number: int, random: np.random.Gener
         else:
             array = random.integers(0 if dtype.kind == "u" else -LARGEST + 1, LARGEST, shape).astype(dtype)
     elif source.endswith(".npy") and kind != "out":
-        array = np.ascontiguousarray(np.load(source))
-        if save is not None and save.resolve() == Path(source).resolve():
-            raise ValueError(f"argument {number}: the result would take the place of {source}")
+        array = _loaded(Path(source), number)
     else:
         raise ValueError(f"argument {number}: {source!r} must be an array such as f32[1024] or f16[64x32]" + (" or a .npy file" if kind != "out" else ""))
     if kind == "in":
         array.flags.writeable = False
-    return Argument(name, None, array, kind != "in", save)
+    return Argument(name, None, array, kind != "in", save, None if shaped else Path(source))
+
+
+def check_files(arguments: list[Argument]) -> None:
+    """ValueError for a result that cannot be saved, or that would take the place of another or of what an argument was read from."""
+    from numba_marlin.cli.pages import check
+
+    taken = {each.source.resolve() for each in arguments if each.source is not None}
+    for number, each in enumerate(arguments):
+        if each.save is None:
+            continue
+        check(f"argument {number}:", str(each.save), (".npy",))
+        if each.save.resolve() in taken:
+            raise ValueError(f"argument {number}: the result would take the place of {each.save}")
+        taken.add(each.save.resolve())

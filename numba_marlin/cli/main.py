@@ -11,11 +11,11 @@ import os
 import sys
 
 from numba_marlin import __version__
-from numba_marlin.cli.report import Report
+from numba_marlin.cli.report import Report, printable
 from numba_marlin.errors import CapabilityMissing
 
 OK, CHECK_FAILED, USAGE, MISSING = 0, 1, 2, 3
-PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell has it
+INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 + SIGINT and SIGPIPE, as a shell has it
 TRACEBACK = "NUMBA_MARLIN_TRACEBACK"  # set, it shows where an error came from
 VERBS = {
     "run": "numba_marlin.cli.run",
@@ -76,6 +76,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started this: nobody reads what is said there
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # what has no place in its encoding is shown as an escape
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:
+        print("\nnumba-marlin: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _main(argv: list[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments:  # somebody who looks around
         parser().print_help(sys.stderr)
@@ -88,21 +102,27 @@ def main(argv: list[str] | None = None) -> int:
         ok = args.execute(args, report)
         report.finish(ok)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read stdout has seen enough; Python would complain once more when it closes it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read stdout has seen enough
+        _drop_stdout()
         return PIPE_CLOSED
     except Exception as error:
         code = _exit_code(error)
         if code is None or os.environ.get(TRACEBACK):
             raise
         text = str(error) or type(error).__name__
-        print(f"numba-marlin {report.verb}: error: {text}", file=sys.stderr)
-        report.finish(False, text)
+        print(f"numba-marlin {report.verb}: error: {printable(text)}", file=sys.stderr)
+        try:
+            report.finish(False, text)
+            sys.stdout.flush()
+        except OSError:  # a full disk: said on stderr just now
+            _drop_stdout()
         return code
-    except KeyboardInterrupt:
-        print("\nnumba-marlin: interrupted", file=sys.stderr)
-        return 130
     return OK if ok else CHECK_FAILED
+
+
+def _drop_stdout() -> None:
+    """What could not be written is given up: Python would try and complain once more when it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:

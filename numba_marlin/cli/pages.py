@@ -50,7 +50,7 @@ def show(page, args, report, every_step: bool = True, more: str = "") -> None:
             report.text(f"\n{more}")
     target = check("--html", args.html, (".html", ".htm"))
     if target is not None:
-        document = html.render(page).encode()
+        document = html.render(page).encode(errors="backslashreplace")  # a name of bytes that are no UTF-8
         write_atomically(target, lambda file: file.write(document))
         report.row("wrote", f"{target}, {len(document):,} bytes: open it in any browser")
         report.data["html"] = {"file": str(target), "bytes": len(document)}

@@ -99,7 +99,7 @@ def _source(args):
 
         if args.tensor:
             raise ValueError(f"--tensor is for .safetensors files; {args.source} holds one array")
-        return {"weight": load(args.source, transpose=args.transpose).values}, {}, None
+        return {"weight": load(args.source, transpose=args.transpose, option="SRC").values}, {}, None
     from numba_marlin.checkpoints.source import Source
 
     source = Source(args.source)
@@ -149,7 +149,7 @@ def _check_holds(args, name: str, k: int, n: int) -> None:
 
 def _calibration(args, names: list[str]):
     """layer -> inputs, mapped."""
-    import numpy as np
+    from numba_marlin.cli.weights import load_array
 
     path = Path(args.calib)
     if not path.is_file():
@@ -157,10 +157,7 @@ def _calibration(args, names: list[str]):
     if path.suffix == ".npy":
         if len(names) != 1:
             raise ValueError(f"--calib {path} holds one array, for one layer; {len(names)} layers need a .safetensors file with an array for each")
-        try:
-            return {names[0]: np.load(path, mmap_mode="r", allow_pickle=False)}
-        except Exception as error:  # a hostile header makes NumPy raise almost anything
-            raise ValueError(f"--calib {path}: not a .npy array of numbers ({(str(error).splitlines() or [type(error).__name__])[0]})") from error
+        return {names[0]: load_array(path, "--calib")}
     if path.suffix != ".safetensors":
         raise ValueError(f"--calib {path} must be a .npy or .safetensors file")
     from numba_marlin.checkpoints.safetensors_file import SafetensorsFile

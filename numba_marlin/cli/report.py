@@ -33,23 +33,24 @@ class Report:
         """One labelled line for people; what does not fit, and further lines of ``text``, go on indented under it."""
         if not self.as_json:
             indent = " " * (width + 1)
-            lines = wrapped(text, columns() - len(indent))
+            lines = wrapped(printable(text), columns() - len(indent))
             print("\n".join([styled(f"{label:<{width}}", style) + " " + lines[0], *(indent + line for line in lines[1:])]).rstrip(), flush=True)
 
     def text(self, text: str, style: str = "") -> None:
         if not self.as_json:
-            print("\n".join(styled(line, style) for line in wrapped(text, columns())), flush=True)
+            print("\n".join(styled(line, style) for line in wrapped(printable(text), columns())), flush=True)
 
     @contextlib.contextmanager
     def step(self, what: str):
         """Show on stderr that ``what`` is going on."""
         if not sys.stderr.isatty():
-            print(f"{what} ...", file=sys.stderr, flush=True)
+            print(f"{printable(what)} ...", file=sys.stderr, flush=True)
             yield
             return
         from rich.console import Console
+        from rich.text import Text
 
-        with Console(stderr=True).status(f"{what} ..."):
+        with Console(stderr=True).status(Text(f"{printable(what)} ...")):  # as it is: a name in brackets is no markup
             yield
 
     def object(self, ok: bool, error: str | None = None) -> dict:
@@ -73,6 +74,11 @@ def wrapped(text: str, width: int) -> list[str]:
         hang = lead + ("  " if line.lstrip(" ").startswith("- ") else "")
         result += textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False) or [""]
     return result
+
+
+def printable(text: str) -> str:
+    """What a file says, shown and not obeyed: characters that would steer a terminal, all but tabs and the ends of lines, become their escapes."""
+    return text if text.isprintable() else "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
 
 
 def styled(text: str, style: str) -> str:

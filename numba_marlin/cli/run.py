@@ -27,7 +27,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
     parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
     parser.add_argument("--backend", choices=("auto", "cuda", "emulator", "reference"), default="auto", help="where to run (default auto: a GPU if there is one)")
-    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere"), help="a rung of the ladder (default: what explain says)")
+    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma"), help="a rung of the ladder (default: what explain says)")
     parser.add_argument("--batch-invariant", action="store_true", help="the same bits for a row of activations whatever M is")
     parser.add_argument("--compiler", choices=("numba-cuda", "numba-cuda-mlir"), default="numba-cuda", help="who compiles (default numba-cuda)")
     parser.add_argument("--out", metavar="FILE.npy", help="write the product, fp16 [m, n]")

@@ -46,7 +46,9 @@ def _execute(args, report) -> bool:
     if args.words < 1:
         raise ValueError(f"--words {args.words} must be at least 1")
     layer, source = _layer(args)
-    tensor = args.tensor or layer.packed[0]
+    tensor = layer.packed[0] if args.tensor is None else args.tensor
+    if tensor not in layer.packed:
+        raise ValueError(f"--tensor {tensor} must be one that holds packed codes: {', '.join(layer.packed)}")
     words = tuple(layer.word(tensor, *place) for place in _places(args, layer, tensor))
     chosen = None if args.k is None else (args.k, args.n)
     ok = all(field.agrees for word in words for field in word.fields)
@@ -82,7 +84,7 @@ def _layer(args):
         raise ValueError(f"--layer {name} is not in {args.source}; it holds {', '.join(list(checkpoint.layers)[:8])}{' ...' if len(checkpoint.layers) > 8 else ''}")
     found = checkpoint.layers[name]
     tensors = {last: checkpoint.source.array(full) for last, full in found.tensors.items() if last not in found.form.ignored}
-    return Layer(found.form, tensors, codec_for(found.geometry.k * found.geometry.n)), f"{args.source}: {name or '(no name)'}"
+    return Layer(found.form, tensors, codec_for(found.geometry.k * found.geometry.n)), f"{args.source}: {(name if name.isprintable() else repr(name)) or '(no name)'}"
 
 
 def _places(args, layer, tensor: str) -> list[tuple[int, int]]:
@@ -99,6 +101,6 @@ def _places(args, layer, tensor: str) -> list[tuple[int, int]]:
 
 def _word(text: str) -> tuple[int, int]:
     parts = text.split(",")
-    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
         raise ValueError(f"--word {text} must be ROW,COLUMN: two numbers")
     return int(parts[0]), int(parts[1])

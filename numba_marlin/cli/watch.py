@@ -42,6 +42,8 @@ def _execute(args, report) -> bool:
 
     if not SLOWEST <= args.hz <= FASTEST:
         raise ValueError(f"--hz {args.hz:g} must be from {SLOWEST:g} to {FASTEST:g}")
+    if args.seconds is not None and not args.seconds >= 0:
+        raise ValueError(f"--seconds {args.seconds:g} must not be negative")
     sizes = (args.m, args.n, args.k)
     if any(size is not None for size in sizes) and None in sizes:
         raise ValueError("--m, --n and --k go together: the product to run meanwhile")
@@ -53,34 +55,41 @@ def _execute(args, report) -> bool:
     states: list = []
     try:
         with work, screen(report) as show:
-            _look(monitor, work, 1 / args.hz, seconds, states, show)
+            taken = _look(monitor, work, 1 / args.hz, seconds, states, show, keep_all=report.as_json or args.out is not None)
     finally:
         monitor.close()
+    if not states:  # interrupted before there was anything to say
+        raise KeyboardInterrupt
     kernels = work.kernels()
     report.data = {
         "device": monitor.name, "samples": [state.to_dict() for state in states], "missing": monitor.missing, "kernels": [list(each) for each in kernels],
         **({"command": args.command, "returncode": work.returncode} if args.command else {}),
     }  # fmt: skip
-    report.row("watched", f"{monitor.name}: {len(states)} samples in {states[-1].seconds:.1f} s" + ("" if work.returncode in (None, 0) else f"; the command ended with {work.returncode}"))
+    report.row("watched", f"{monitor.name}: {taken} samples in {states[-1].seconds:.1f} s" + ("" if work.returncode in (None, 0) else f"; the command ended with {work.returncode}"))
     for name, how, launches in kernels:
         report.row("kernel", f"{name}: {how}" + (f", {launches} launches" if launches else ""))
     return work.returncode in (None, 0)
 
 
-def _look(monitor, work, period: float, seconds: float | None, states: list, show) -> None:
+def _look(monitor, work, period: float, seconds: float | None, states: list, show, keep_all: bool) -> int:
+    """-> samples taken, of which ``states`` has the last KEPT, or all."""
     from numba_marlin.inspect import device_page
 
+    taken = 0
     start = due = monitor.start = time.monotonic()  # what works beside it may have taken a while to begin
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             states.append(monitor.sample())
-            del states[:-KEPT]
-            show(device_page.page(monitor.name, states, monitor.missing, work.kernels(), work.note()), states[-1])
+            taken += 1
+            if not keep_all:
+                del states[:-KEPT]
+            show(device_page.page(monitor.name, states[-KEPT:], monitor.missing, work.kernels(), work.note()), states[-1])
             due += period
             ended = work.ended()
             if ended or (seconds is not None and due - start > seconds):
-                return
+                break
             time.sleep(max(0.0, due - time.monotonic()))
+    return taken
 
 
 @contextlib.contextmanager
@@ -180,6 +189,21 @@ class Command(Nothing):
         return f"while {' '.join(self.arguments)} runs (pid {self.process.pid})"
 
 
+def random_weight(random, n: int, k: int):
+    """A PackedWeight of any sizes that a layout holds: in groups of 128, or one scale a column where those do not fit."""
+    import numpy as np
+
+    from numba_marlin.formats import PackedWeight
+    from numba_marlin.formats.marlin import check_problem, packed_columns
+
+    group_size = 128 if k % 128 == 0 and k > 128 else -1
+    check_problem(k, n, group_size)
+    columns = packed_columns(n)
+    words = random.integers(-(2**31), 2**31, (k // 16, 2 * columns), dtype=np.int64).astype(np.int32)
+    scales = random.uniform(0.001, 0.01, (k // group_size if group_size > 0 else 1, columns)).astype(np.float16)
+    return PackedWeight("marlin", words, scales, 4, group_size, k, n)
+
+
 class Products(Nothing):
     """One product again and again, in a thread of this process, on random weights."""
 
@@ -189,11 +213,9 @@ class Products(Nothing):
         import numpy as np
 
         from numba_marlin import api, driver
-        from numba_marlin.formats import PackedWeight
 
         random = np.random.default_rng(seed)
-        words = random.integers(-(2**31), 2**31, (k // 16, 2 * n), dtype=np.int64).astype(np.int32)
-        self.weight = PackedWeight("marlin", words, random.uniform(0.001, 0.01, (max(1, k // 128), n)).astype(np.float16), 4, 128 if k > 128 else -1, k, n)
+        self.weight = random_weight(random, n, k)
         self.x = driver.DeviceArray.from_host(random.standard_normal((m, k)).astype(np.float16), 0)
         self.c = driver.DeviceArray((m, n), np.float16, 0)
         _, self.info = api.matmul(self.x, self.weight, "cuda", self.c, return_info=True)

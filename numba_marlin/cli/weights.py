@@ -22,17 +22,17 @@ class Weight:
     source: str
 
 
-def load(path: str, tensor: str | None = None, transpose: bool = False) -> Weight:
-    """``transpose``: the file holds [n, k], as torch.nn.Linear does."""
+def load(path: str, tensor: str | None = None, transpose: bool = False, option: str = "--input") -> Weight:
+    """``transpose``: the file holds [n, k], as torch.nn.Linear does. option: what messages call the file."""
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"--input {path}: {'is not a regular file' if file.exists() else 'no such file'}")
+        raise ValueError(f"{option} {path}: {'is not a regular file' if file.exists() else 'no such file'}")
     if file.suffix not in (".npy", ".safetensors"):
-        raise ValueError(f"--input {path} must be a .npy or .safetensors file")
+        raise ValueError(f"{option} {path} must be a .npy or .safetensors file")
     if file.suffix == ".npy":
         if tensor is not None:
             raise ValueError(f"--tensor {tensor} is for .safetensors files; {path} holds one array")
-        values, source = _load_npy(file), str(path)
+        values, source = load_array(file, option), str(path)
     else:
         values, source = _load_safetensors(file, tensor)
     if values.ndim != 2:
@@ -68,13 +68,16 @@ def layer(path: str, name: str | None = None, transpose: bool = False):
     return found[chosen], f"{path}: {chosen}, {found.layers[chosen].form.name}"
 
 
-def _load_npy(file: Path) -> np.ndarray:
+def load_array(file: Path, option: str) -> np.ndarray:
+    """The array of a .npy file, mapped; ValueError names ``option`` and the file."""
+    if not file.is_file():
+        raise ValueError(f"{option} {file}: {'is not a regular file' if file.exists() else 'no such file'}")
     try:
         # Mapped, a header that promises more than the file holds is an error and not an allocation.
-        return np.load(file, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(file, mode="r")
     except Exception as error:  # a hostile header makes NumPy raise almost anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"--input {file}: not a .npy array of numbers ({reason})") from error
+        raise ValueError(f"{option} {file}: not a .npy array of numbers ({reason})") from error
 
 
 def _load_safetensors(file: Path, tensor: str | None) -> tuple[np.ndarray, str]:

@@ -9,11 +9,11 @@
     mxfp8-e5m2  e5m2     32     e8m0    none (1)
 
 data: uint8 [rows, columns * bits / 8], C-contiguous; of two 4-bit codes in a byte the low one is the column with the even number. scales: uint8, in one of two orders,
-``scale_order``: "plain" [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them (``layout.block_scales``). Blocks lie along the columns:
+``scale_order``: "plain" [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them (``layout.block_scales``: zeros complete its tiles). Blocks lie along the columns:
 both operands of a product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear has its weight.
 
-data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device: nothing here reads them. TypeError or ValueError
-naming value and rule when made. Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
+data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device: making one reads neither, and codes may be NaN or infinity where the format has
+them. The methods that read them want them on the host. TypeError or ValueError naming value and rule when made. Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numba_marlin.formats.block_weight import BlockWeight
+from numba_marlin.formats.floats import as_numpy, is_single, number, two_sizes
 from numba_marlin.formats.small_floats import BITS
 from numba_marlin.layout import block_scales
 
@@ -65,7 +66,7 @@ BLOCK_FORMATS = {
 
 
 def find_block_format(name: str) -> BlockFormat:
-    if name not in BLOCK_FORMATS:
+    if not isinstance(name, str) or name not in BLOCK_FORMATS:
         raise ValueError(f"format={name!r} must be one of {', '.join(BLOCK_FORMATS)}")
     return BLOCK_FORMATS[name]
 
@@ -93,7 +94,7 @@ class BlockScaled:
 
     def __post_init__(self) -> None:
         form = find_block_format(self.format)
-        rows, columns = (int(size) for size in self.shape)
+        rows, columns = two_sizes("shape", self.shape, "(rows, columns)")
         if rows < 1 or columns < 1 or columns % form.block:
             raise ValueError(f"shape={self.shape} must be (rows, columns), at least 1 and a multiple of {form.block}, the block of {self.format}")
         object.__setattr__(self, "shape", (rows, columns))
@@ -106,9 +107,10 @@ class BlockScaled:
                 raise ValueError(f"{name}.shape={tuple(array.shape)} must be {shape}: {self.format} {rows} x {columns}, scale_order {self.scale_order!r}")
             if isinstance(array, np.ndarray) and array.dtype != np.uint8:
                 raise TypeError(f"{name}.dtype={array.dtype} must be uint8; codes of another type are viewed as such with .view(numpy.uint8)")
-        scale = self.global_scale
-        if not (np.isfinite(scale) and scale > 0 and float(np.float32(scale)) == float(scale)):
+        scale = number("global_scale", self.global_scale)
+        if not (scale > 0 and is_single(scale)):
             raise ValueError(f"global_scale={scale!r} must be a finite number of float32 above 0")
+        object.__setattr__(self, "global_scale", scale)
         if scale != 1 and not form.has_global_scale:
             raise ValueError(f"global_scale={scale!r} must be 1: {self.format} has none")
 
@@ -118,24 +120,34 @@ class BlockScaled:
 
     def codes(self) -> np.ndarray:
         """uint8 [rows, columns], a code each."""
-        return unpack_codes(self.data, self.form.bits)
+        return unpack_codes(self._on_host("data"), self.form.bits)
 
     def plain_scales(self) -> np.ndarray:
         """uint8 [rows, columns / block]"""
-        rows, columns = self.shape
-        return self.scales if self.scale_order == "plain" else block_scales.from_tiles(self.scales, rows, columns // self.form.block)
+        (rows, columns), scales = self.shape, self._on_host("scales")
+        return scales if self.scale_order == "plain" else block_scales.from_tiles(scales, rows, columns // self.form.block)
 
     def with_scales(self, order: str) -> BlockScaled:
         """The same matrix with its scales in ``order``."""
         self.form.scales_shape(*self.shape, order)
         if order == self.scale_order:
             return self
-        return replace(self, scales=block_scales.to_tiles(self.scales) if order == "128x4" else self.plain_scales(), scale_order=order)
+        return replace(self, scales=block_scales.to_tiles(self.plain_scales()) if order == "128x4" else self.plain_scales(), scale_order=order)
+
+    def _on_host(self, name: str) -> np.ndarray:
+        """data or scales, to be read here."""
+        array = getattr(self, name)
+        host = as_numpy(name, array)
+        if host.dtype != np.uint8:
+            raise TypeError(f"{name} is a {type(array).__name__} of {array.dtype}, must be uint8 on the host to be read: bring it there first, as uint8")
+        return host
 
 
 def from_weight(weight: BlockWeight) -> BlockScaled:
     """A weight W [k, n] out of a file as the operand B = W^T [n, k]. ValueError if its blocks are not those of a block-scaled format. A global scale that divides is
     turned over, rounded to float32 (``formats.block_files`` says the same of files)."""
+    if not isinstance(weight, BlockWeight):
+        raise TypeError(f"weight is a {type(weight).__name__}, must be a BlockWeight, as load_checkpoint and unpack give it")
     for form in BLOCK_FORMATS.values():
         if (weight.grid, weight.scale_grid, weight.block) == (form.element, form.scale_grid, (form.block, 1)):
             break
@@ -144,12 +156,15 @@ def from_weight(weight: BlockWeight) -> BlockScaled:
     if weight.k % form.block:
         raise ValueError(f"k={weight.k} must be a multiple of {form.block}, the block of {form.name}")
     factor = 1.0 if weight.global_scale is None else weight.global_scale
-    factor = float(np.float32(1) / np.float32(factor)) if weight.divides else factor
+    with np.errstate(over="ignore"):
+        factor = float(np.float32(1) / np.float32(factor)) if weight.divides else factor
     return BlockScaled(form.name, (weight.n, weight.k), pack_codes(weight.codes.T, form.bits), np.ascontiguousarray(weight.scales.T), factor)
 
 
 def to_weight(operand: BlockScaled) -> BlockWeight:
     """The inverse of ``from_weight``: an operand [n, k] as a weight [k, n], its scales plain."""
+    if not isinstance(operand, BlockScaled):
+        raise TypeError(f"operand is a {type(operand).__name__}, must be a BlockScaled")
     form = operand.form
     factor = operand.global_scale if form.has_global_scale else None
     scales = np.ascontiguousarray(operand.plain_scales().T)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numba_marlin.formats.floats import is_single, number, two_sizes
 from numba_marlin.formats.small_floats import BITS, decode, table
 
 GRIDS = ("e2m1", "e4m3", "e5m2")
@@ -47,7 +48,7 @@ class BlockWeight:
             if array.ndim != 2 or array.size == 0:
                 raise ValueError(f"{name}.shape={array.shape} must be 2 sizes above 0")
         k, n = self.codes.shape
-        rows, columns = (int(each) for each in self.block)
+        rows, columns = two_sizes("block", self.block, "(rows, columns)")
         if not (0 < rows <= k and 0 < columns <= n):
             raise ValueError(f"block={self.block} must be between (1, 1) and (k, n)=({k}, {n})")
         object.__setattr__(self, "block", (rows, columns))
@@ -65,9 +66,12 @@ class BlockWeight:
                 row, column = np.argwhere(bad)[0]
                 raise ValueError(f"{name}[{row}, {column}]={array[row, column]} must be finite")
         for name in ("global_scale", "input_scale"):
-            value = getattr(self, name)
-            if value is not None and not (np.isfinite(value) and value != 0 and float(np.float32(value)) == float(value)):
+            if getattr(self, name) is None:
+                continue
+            value = number(name, getattr(self, name))
+            if value == 0 or not is_single(value):
                 raise ValueError(f"{name}={value!r} must be a finite number of float32 other than 0")
+            object.__setattr__(self, name, value)
 
     @property
     def k(self) -> int:

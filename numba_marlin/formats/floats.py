@@ -7,6 +7,9 @@ ml_dtypes goes from float64 to bfloat16 through float32, so that 1 + 2**-8 + 2**
 
 from __future__ import annotations
 
+import math
+import numbers
+
 import numpy as np
 
 HALF_TYPES = ("float16", "bfloat16")
@@ -21,6 +24,39 @@ def float_type(dtype: object) -> np.dtype:
             raise ImportError("bfloat16 arrays on the host need ml_dtypes: pip install ml_dtypes") from error
         return np.dtype(bfloat16)
     return np.dtype(dtype).newbyteorder("=")
+
+
+def number(name: str, value: object) -> float:
+    """A real number of Python's or of an array library's, 0-dimensional arrays included, infinite where float64 ends. TypeError, naming it, for anything else."""
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(plain, numbers.Real):
+        kind = f"{value!r}" if isinstance(value, (str, complex, type(None))) else f"a {type(value).__name__}"
+        raise TypeError(f"{name} is {kind}, must be a number")
+    try:
+        return float(plain)
+    except OverflowError:  # an int
+        return math.inf if plain > 0 else -math.inf
+
+
+def is_single(value: float) -> bool:
+    """Whether a number is finite and one of float32's."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(value)) and float(np.float32(value)) == value
+
+
+def two_sizes(name: str, sizes: object, what: str) -> tuple[int, int]:
+    """Two Python integers; TypeError for anything else."""
+    if not isinstance(sizes, (tuple, list)) or len(sizes) != 2 or not all(isinstance(size, numbers.Integral) for size in sizes):
+        raise TypeError(f"{name}={sizes!r} must be {what}, two integers")
+    return int(sizes[0]), int(sizes[1])
+
+
+def as_numpy(name: str, array: object) -> np.ndarray:
+    """``numpy.asarray`` of it; TypeError with what to do if NumPy cannot read it, as torch's bfloat16 or an array on a GPU."""
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} is a {type(array).__name__} that NumPy cannot read ({error}): bring it to the host, in a type that NumPy has, first") from error
 
 
 def largest(dtype: object) -> float:

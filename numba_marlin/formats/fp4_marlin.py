@@ -224,7 +224,7 @@ class Fp4MarlinFormat:
             ("factors", "float32", "(n_packed,)", (columns,)),
         ):
             array = getattr(packed, name)
-            if not isinstance(array, np.ndarray) or array.dtype.name != dtype or not array.flags.c_contiguous:
+            if not isinstance(array, np.ndarray) or array.dtype != dtype or not array.flags.c_contiguous:
                 raise TypeError(f"{name} is {getattr(array, 'dtype', type(array).__name__)}, must be a C-contiguous numpy.ndarray of {dtype}")
             if array.shape != expected:
                 raise ValueError(f"{name}.shape={array.shape} must be {rule}={expected} for layout 'marlin-fp4'")

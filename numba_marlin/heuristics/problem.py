@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 
 from numba_marlin.formats import fp4_marlin
@@ -36,8 +37,9 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise TypeError(f"{name}={value!r} must be an int")
+            object.__setattr__(self, name, int(value))  # NumPy's too
             if not 0 < value <= LARGEST_DIMENSION:
                 raise ValueError(f"{name}={value} must be positive and fit in 32 bits")
         if self.codes == "integer":

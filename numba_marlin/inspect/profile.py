@@ -198,7 +198,7 @@ def load(path: str | Path) -> dict:
     """A profile that was saved; ValueError for another file."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a profile ({error})") from error
     data = data.get("profile", data) if isinstance(data, dict) else data
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:

@@ -30,8 +30,8 @@ _STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}  # 1 is the inter
 
 @functools.lru_cache(maxsize=64)
 def _name(dtype: np.dtype) -> str:
-    """NumPy works out a dtype's name anew each time, which takes 2 us."""
-    return dtype.name
+    """What NumPy calls the type, or ">f2" and the like in another byte order. NumPy works it out anew each time, which takes 2 us."""
+    return dtype.name if dtype.isnative else dtype.str
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +57,7 @@ class ArrayView:
 
     @property
     def type_name(self) -> str:
+        """A type's plain name means native byte order: kernels read nothing else."""
         return self.dtype if isinstance(self.dtype, str) else _name(self.dtype)
 
     @property

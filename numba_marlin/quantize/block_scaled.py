@@ -25,6 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats.block_scaled import BlockFormat, BlockScaled, find_block_format, pack_codes
+from numba_marlin.formats.floats import number
 from numba_marlin.formats.small_floats import LARGEST, decode, encode
 
 ROUNDINGS = ("floor", "ceil")
@@ -39,19 +40,23 @@ def default_global_scale(amax: float) -> float:
         return float(scale) if scale > 0 and np.isfinite(_ONE / scale) else 1.0
 
 
-def inverse_of(global_scale: float) -> np.float32:
-    """1 / global_scale in float32; ValueError if that is not finite."""
+def inverse_of(global_scale: float, name: str = "global_scale") -> np.float32:
+    """1 / global_scale in float32; ValueError if that is not finite, TypeError for what is no number."""
     with np.errstate(over="ignore", divide="ignore"):
-        inverse = _ONE / np.float32(global_scale)
+        inverse = _ONE / np.float32(number(name, global_scale))
     if not np.isfinite(inverse) or inverse <= 0:
-        raise ValueError(f"global_scale={global_scale!r} must be above 0, and its inverse finite in float32")
+        raise ValueError(f"{name}={global_scale!r} must be above 0, and its inverse finite in float32")
     return inverse
+
+
+def check_rounding(name: str, rounding: object) -> None:
+    if rounding not in ROUNDINGS:
+        raise ValueError(f"{name}={rounding!r} must be one of {', '.join(ROUNDINGS)}")
 
 
 def power_offset(element: str, rounding: str) -> int:
     """What is subtracted from the bits of amax (float32), so that its upper 9 bits are the e8m0 code of a block's scale."""
-    if rounding not in ROUNDINGS:
-        raise ValueError(f"rounding={rounding!r} must be one of {', '.join(ROUNDINGS)}")
+    check_rounding("rounding", rounding)
     largest = int(np.float32(LARGEST[element]).view(np.uint32))
     return (largest & ~0x7FFFFF if rounding == "floor" else largest - 0x7FFFFF) - (127 << 23)
 
@@ -77,23 +82,36 @@ def quantize_blocks(x: np.ndarray, format: str = "nvfp4", *, global_scale: float
         raise ValueError(f"x.shape={x.shape} must be (rows, columns), at least 1 and a multiple of {form.block}, the block of {format}")
     if global_scale is not None and not form.has_global_scale:
         raise ValueError(f"global_scale={global_scale!r} must be None: {format} has none")
-    power_offset(form.element, rounding)
+    check_rounding("rounding", rounding)
     largest = float(np.max([np.abs(chunk).max() for _, chunk in _rows_of(x)]))
     if not np.isfinite(largest):
-        raise ValueError("x must be finite, in float32 too: there is no scale for NaN or infinity")
+        _refuse_nonfinite(x)
     if form.has_global_scale and global_scale is None:
         global_scale = default_global_scale(largest)
-    inverse = inverse_of(1.0 if global_scale is None else global_scale)
+    return round_blocks(x, form, 1.0 if global_scale is None else global_scale, rounding)
+
+
+def round_blocks(x: np.ndarray, form: BlockFormat, global_scale: float, rounding: str) -> BlockScaled:
+    """x [rows, columns] of a shape that fits, by the same rules, whatever its numbers are, as a kernel rounds its sums: infinities are cut off, NaN is NaN in the formats
+    that have it."""
+    inverse = inverse_of(global_scale)
     rows, columns = x.shape
     data = np.empty(form.data_shape(rows, columns), np.uint8)
     scales = np.empty((rows, columns // form.block), np.uint8)
     for where, chunk in _rows_of(x):
         blocks = chunk.reshape(len(chunk), -1, form.block)
         scales[where], factors = block_scales(np.abs(blocks).max(axis=2), form, inverse, rounding)
-        with np.errstate(under="ignore", over="ignore"):
+        with np.errstate(under="ignore", over="ignore", invalid="ignore"):
             codes = encode(blocks * factors[:, :, None], form.element)
         data[where] = pack_codes(codes.reshape(chunk.shape), form.bits)
-    return BlockScaled(format, x.shape, data, scales, 1.0 if global_scale is None else float(np.float32(global_scale)))
+    return BlockScaled(form.name, x.shape, data, scales, float(np.float32(global_scale)))
+
+
+def _refuse_nonfinite(x: np.ndarray) -> None:
+    for where, chunk in _rows_of(x):
+        if not np.isfinite(chunk).all():
+            row, column = np.argwhere(~np.isfinite(chunk))[0] + (where.start, 0)
+            raise ValueError(f"x[{row}, {column}]={x[row, column]} must be finite, in float32 too: there is no scale for NaN or infinity")
 
 
 def _rows_of(x: np.ndarray):

@@ -13,11 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight, find_format
-from numba_marlin.formats.block_scaled import BlockScaled, to_weight
+from numba_marlin.formats.block_scaled import BlockScaled
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.formats.small_floats import decode
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
+_TEMPORARY = 1 << 22  # elements: temporaries of 16 or 32 MB, whatever the size of the weight
 
 
 def as_quantized(weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
@@ -78,24 +79,42 @@ def _scales_of_block(weight: BlockWeight, block: int) -> np.ndarray:
     return (decode(scales, weight.scale_grid) if weight.scale_grid else scales).astype(np.float64)
 
 
+def _checked_type(dtype: np.dtype | type | str) -> np.dtype:
+    dtype = float_type(dtype)
+    if dtype.name not in _DTYPES:
+        raise TypeError(f"dtype={dtype} must be one of {_DTYPES}")
+    return dtype
+
+
+def _dequantize_operand(matrix: BlockScaled, dtype: np.dtype) -> np.ndarray:
+    """[rows, columns], a few rows at a time."""
+    (rows, columns), form, codes, scales = matrix.shape, matrix.form, matrix.codes(), matrix.plain_scales()
+    result = np.empty((rows, columns), dtype)
+    step = max(1, _TEMPORARY // columns)
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        values = decode(codes[part], form.element).astype(np.float64)
+        values *= np.repeat(decode(scales[part], form.scale_grid).astype(np.float64), form.block, axis=1)
+        result[part] = round_to(values * matrix.global_scale, dtype)
+    return result
+
+
 def dequantize(weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks | BlockScaled, dtype: np.dtype | type | str | None = None) -> np.ndarray:
     """Weight in any form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or float64; None: the type of its scales (float32 for
-    a BlockWeight). A BlockScaled matrix -> its rows and columns as they are, float32 by default.
+    a BlockWeight). A BlockScaled matrix -> its rows and columns as they are, float32 by default; NaN where a code or its scale is NaN.
 
     16-bit types: (code - zero) * scale, one rounding to nearest even. float64: the exact product; float32: the same, rounded once
     if it must be.
     """
     if isinstance(weight, BlockScaled):
-        return np.ascontiguousarray(dequantize(to_weight(weight), dtype).T)
+        return _dequantize_operand(weight, _checked_type("float32" if dtype is None else dtype))
     weight = as_quantized(weight)
     block_scaled = isinstance(weight, BlockWeight)
-    dtype = float_type(("float32" if block_scaled else weight.scale_dtype) if dtype is None else dtype)
-    if dtype.name not in _DTYPES:
-        raise TypeError(f"dtype={dtype} must be one of {_DTYPES}")
+    dtype = _checked_type(("float32" if block_scaled else weight.scale_dtype) if dtype is None else dtype)
     if block_scaled:
         return dequantize_block_rows(weight, 0, weight.k, dtype)
     result = np.empty((weight.k, weight.n), dtype=dtype)
-    rows = max(1, (1 << 22) // weight.n)  # Temporaries of 16 or 32 MB, whatever the size of the weight.
+    rows = max(1, _TEMPORARY // weight.n)
     for start in range(0, weight.k, rows):
         stop = min(start + rows, weight.k)
         rows_of_weight = slice(start, stop) if weight.permutation is None else weight.permutation[start:stop]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.formats.floats import as_numpy
 from numba_marlin.quantize.grid import refuse_nonfinite
 
 _ROWS, _BLOCK = 4096, 1024
@@ -37,7 +38,7 @@ class Hessian:
 
     def add(self, x: np.ndarray) -> Hessian:
         """Inputs of the layer, [..., k] -> self. TypeError or ValueError, with nothing added, for anything but finite numbers of that shape."""
-        x = np.asarray(x)
+        x = as_numpy("calibration: x", x)
         if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
             raise TypeError(f"calibration: x.dtype={x.dtype} must be float16, bfloat16, float32 or float64")
         if x.ndim == 0 or x.shape[-1] != self.k:
@@ -77,7 +78,7 @@ def as_hessian(calibration: object, k: int) -> Hessian:
         if calibration.k != k:
             raise ValueError(f"calibration is a Hessian of k={calibration.k}, must be k={k}, the weight's rows")
         return calibration
-    if calibration is None:
+    if not hasattr(calibration, "__iter__") and not hasattr(calibration, "__array__"):
         raise TypeError("method 'gptq' needs calibration: inputs of the layer [m, k], an iterable of such batches, or a numba_marlin.Hessian")
     hessian = Hessian(k)
     for x in [calibration] if hasattr(calibration, "__array__") else calibration:

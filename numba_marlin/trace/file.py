@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def open_trace(path: str | Path) -> Trace:
         header = json.loads(arrays.pop(HEADER).tobytes())
     except FileNotFoundError:
         raise
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, KeyError, OSError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a trace that `numba-marlin trace --save` wrote ({reason})") from None
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:

@@ -50,6 +50,7 @@ def test_a_wrong_x_is_refused_and_out_is_untouched(packed, bad, error, message):
     "make, error, message",
     [
         (lambda x: np.empty((4, N), np.float32), TypeError, "out.dtype=float32 must be float16"),
+        (lambda x: np.empty((4, N), ">f2"), TypeError, "out.dtype=>f2 must be float16"),
         (lambda x: np.empty((4, N + 1), np.float16), ValueError, r"out.shape=\(4, 129\) must be \(m, n\)=\(4, 128\)"),
         (lambda x: np.empty((N, 4), np.float16), ValueError, "out.shape"),
         (lambda x: np.broadcast_to(np.float16(1), (4, N)), ValueError, "out is read-only"),
@@ -69,6 +70,7 @@ def test_a_wrong_out_is_refused_and_x_is_untouched(packed, x, make, error, messa
     "bias, error, message",
     [
         (np.ones(N, np.float32), TypeError, "bias.dtype=float32 must be float16, x's"),
+        (np.ones(N, ">f2"), TypeError, "bias.dtype=>f2 must be float16, x's"),
         (np.ones((1, N), np.float16), ValueError, r"bias.shape=\(1, 128\) must be \(n,\)=\(128,\)"),
         (np.ones(N + 1, np.float16), ValueError, r"bias.shape=\(129,\) must be"),
         ([0.0] * N, TypeError, "bias is a list"),

@@ -1,13 +1,17 @@
 """Contract under test: ``block_scaled_matmul`` gives the product that its reference gives, results that are operands again, and errors that name value and rule."""
+import contextlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
+from numba_marlin import block_scaled, devices, driver
 from numba_marlin.block_reference import block_scaled_bounds, interleave_gated
 from numba_marlin.heuristics.block_scaled import TILES, choose
+from numba_marlin.interop import arrays
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
+from numba_marlin.layout import block_scales
 
 SMALL = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=2, source=True, bias=True)  # those of tests.kernels.test_block_scaled: compiled once
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
@@ -73,24 +77,150 @@ def test_the_choice_of_tiles_is_the_one_that_ends_first():
 
 
 A, B = operands()
+HUGE = nm.BlockScaled("nvfp4", (2**31, 64), np.broadcast_to(np.uint8(0), (2**31, 32)), np.broadcast_to(np.uint8(0), (2**31, 4)))
 ONES = np.ones(32, np.float32)
 
 
 @pytest.mark.parametrize("a, b, options, error, message", (
     (A.data, B, {}, TypeError, "a is a ndarray, must be a BlockScaled"), (A, nm.quantize_blocks(np.ones((8, 64), np.float32), "mxfp4"), {}, ValueError, "b.format='mxfp4' must be 'nvfp4'"),
-    (A, operands(k=32)[1], {}, ValueError, "must have the same k"), (operands(k=48)[0], operands(k=48)[1], {}, ValueError, "k=48 must be a multiple of 32"),
+    (HUGE, B, {}, ValueError, "m=2147483648, n=32 and k=64 must fit in 32 bits"), (A, operands(k=32)[1], {}, ValueError, "must have the same k"), (operands(k=48)[0], operands(k=48)[1], {}, ValueError, "k=48 must be a multiple of 32"),
     (A, operands(n=12)[1], {}, ValueError, "n=12 of 8"), (A, B, {"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
     (A, B, {"out_format": "int8"}, ValueError, "out_format='int8' must be one of"), (A, operands(n=24)[1], {"out_format": "nvfp4"}, ValueError, "n=24 must be a multiple of 16"),
     (A, B, {"out_format": "mxfp4", "activation": "gated_silu"}, ValueError, "n=32 must be a multiple of 64 for out_format='mxfp4' and a gate"),
     (A, B, {"out_global_scale": 2.0}, ValueError, "out_global_scale=2.0 must be 1"), (A, B, {"beta": 1.0}, ValueError, "needs c"), (A, B, {"c": np.ones((20, 32))}, ValueError, "leaves c out"),
     (A, B, {"beta": 1.0, "c": np.ones((20, 32))}, ValueError, r"c is float64\[20, 32\], must be float16"), (A, B, {"bias": ONES[:8]}, ValueError, r"bias is float32\[8\], must be float32\[32\]"),
+    (A, B, {"bias": ONES.astype(">f4")}, ValueError, r"bias is >f4\[32\], must be float32\[32\]"), (A, B, {"beta": 1.0, "c": np.ones((20, 32), ">f2")}, ValueError, r"c is >f2\[20, 32\], must be float16"),
     (A, B, {"beta": 1.0, "c": np.ones((20, 32), np.float32), "out_format": "float32"}, ValueError, "c must be None with out_format='float32'"),
     (A, B, {"backend": "gpu"}, ValueError, "backend='gpu' must be one of"), (A, B, {"config": SMALL, "backend": "emulator"}, ValueError, "must have result='float16', source=False"),
-    (A, B, {"alpha": 1e39, "backend": "emulator"}, ValueError, "must be finite in float32"), (A, B, {"out_format": "nvfp4", "out_global_scale": 1e-45, "backend": "emulator"}, ValueError, "its inverse finite"),
+    (A, B, {"alpha": 1e39}, ValueError, "must be finite in float32"), (A, B, {"out_format": "nvfp4", "out_global_scale": 1e-45}, ValueError, "its inverse finite"),
+    (A, B, {"alpha": np.nan}, ValueError, "alpha=nan, beta=0.0: .* must be finite"), (A, B, {"alpha": "2"}, TypeError, "alpha is '2', must be a number"), (A, B, {"alpha": 1j}, TypeError, "alpha is 1j"),
+    (A, B, {"beta": np.ones(3), "c": np.ones((20, 32), np.float16)}, TypeError, "beta is a ndarray, must be a number"), (A, B, {"out_format": "nvfp4", "out_global_scale": None}, TypeError, "out_global_scale is None"),
+    (A, B, {"out_rounding": "up"}, ValueError, "out_rounding='up' must be one of floor, ceil"), (A, B, {"activation": ["relu"]}, ValueError, r"activation=\['relu'\] must be one of"),
+    (A, B, {"config": "big"}, TypeError, "config is a str, must be a BlockScaledConfig"), (A, B, {"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of"),
+    (A, B, {"beta": 1.0, "c": np.ones((20, 32), np.float16), "activation": "gated_silu"}, ValueError, "c must be None with activation='gated_silu'"),
 ))
 def test_what_does_not_fit_is_refused(a, b, options, error, message):
-    with pytest.raises(error, match=message):
-        nm.block_scaled_matmul(a, b, **options)
+    for backend in {"reference", "emulator"} if "backend" not in options else {options["backend"]}:
+        with pytest.raises(error, match=message):
+            nm.block_scaled_matmul(a, b, **{**options, "backend": backend})
+
+
+def test_numbers_of_array_libraries_are_numbers():
+    assert np.array_equal(*(nm.block_scaled_matmul(A, B, alpha=alpha, backend="reference") for alpha in (np.array(0.5), np.float16(0.5))))
+
+
+def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
+    """Sums that overflow and a scale that is NaN; a matrix that holds NaN can be looked at."""
+    a, b = (nm.BlockScaled("nvfp4", (rows, 64), np.zeros((rows, 32), np.uint8), np.full((rows, 4), 0x7E, np.uint8)) for rows in (3, 32))
+    a.data[:2], b.data[0], b.data[17] = 0x77, 0x77, 0xFF  # 6, 6 and -6, times 448
+    a.scales[1, 2] = 0x7F
+    for config in (FLOATS, BLOCKS):
+        options = {"alpha": 3e38 / 2.0**28, "out_format": config.result}
+        y = nm.block_scaled_matmul(a, b, **options, backend="emulator", config=config)
+        expected = nm.block_scaled_matmul(a, b, **options, backend="reference")
+        if config is BLOCKS:
+            assert np.array_equal(y.data, expected.data) and np.array_equal(y.scales, expected.scales)
+            y = nm.dequantize(y)
+            assert y[0, [0, 17]].tolist() == [6 * 448, -6 * 448]
+        else:
+            assert np.array_equal(y, expected, equal_nan=True) and y[0, [0, 17]].tolist() == [np.inf, -np.inf]
+        assert np.isnan(y[1]).all() and not y[2].any()
+
+
+def test_bytes_that_complete_a_tile_of_scales_have_no_say_on_the_host():
+    """Some leave there what was in memory; the kernel multiplies zeros by it, and NaN is not zero then."""
+    a, b = operands(k=96)
+    expected = nm.block_scaled_matmul(a, b, out_format="float32", backend="emulator", config=FLOATS)
+    for operand in (a, b):
+        full, rows, blocks = np.full_like(operand.with_scales("128x4").scales, 0x7F), *np.indices(operand.scales.shape)
+        full[block_scales.place(rows, blocks, 6)] = operand.scales
+        given = [replace(each, scales=full, scale_order="128x4") if each is operand else each for each in (a, b)]
+        assert np.array_equal(nm.block_scaled_matmul(*given, out_format="float32", backend="emulator", config=FLOATS), expected)
+
+
+def test_the_rounding_of_powers_makes_no_other_kernel_of_what_has_none():
+    y = nm.block_scaled_matmul(A, B, out_format="float32", out_rounding="ceil", backend="emulator", config=FLOATS)
+    assert np.array_equal(y, nm.block_scaled_matmul(A, B, out_format="float32", backend="emulator", config=FLOATS))
+
+
+@pytest.mark.parametrize("name", ("B200", "RTX 4090"))
+def test_a_gpu_that_the_kernel_does_not_know_is_a_missing_capability(name, monkeypatch):
+    device = devices.device(name)
+    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", (device,)))
+    monkeypatch.setattr(driver, "describe", lambda ordinal: device)
+    y = nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS)
+    assert np.array_equal(y, nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS, backend="emulator"))
+    with pytest.raises(nm.CapabilityMissing, match=f"backend='cuda': .*{name}.* the kernel needs sm_90a"):
+        nm.block_scaled_matmul(A, B, backend="cuda")
+
+
+class Bytes:
+    """An array on device 0 that a library made on ``stream``."""
+
+    def __init__(self, shape, address, stream=None):
+        self.shape, self.dtype = shape, np.dtype(np.uint8)
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3, "stream": stream, "strides": None}
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """a and b on a made-up device, and what is done there, in order."""
+    done = []
+    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", (devices.device("H200"),)))
+    monkeypatch.setattr(driver, "describe", lambda ordinal: devices.device("H200"))
+    monkeypatch.setattr(driver, "on_device", lambda ordinal: contextlib.nullcontext())
+    monkeypatch.setattr(driver, "capture_id", lambda stream: None)
+    monkeypatch.setattr(driver, "follow", lambda ordinal, stream, before: done.append((stream, before)))
+    monkeypatch.setattr(driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128))
+    monkeypatch.setattr(driver.DeviceArray, "from_host", lambda array, ordinal: Bytes((16,), 0x7000) if done.append("factors") is None else None)
+    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
+    monkeypatch.setattr(arrays, "empty_like", lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None)
+    monkeypatch.setattr(block_scaled.launch, "workspace", lambda *arguments: (0x5000, 0x6000))
+    monkeypatch.setattr(block_scaled.launch, "launcher", lambda compiled, ordinal, **options: lambda grid, arguments, stream: done.append(f"kernel on {stream}"))
+    monkeypatch.setattr(block_scaled, "_compiled", lambda config, target, compiler: None)
+    monkeypatch.setattr(Bytes, "address", property(lambda self: self.__cuda_array_interface__["data"][0]), raising=False)
+    block_scaled._device_factors.cache_clear()
+    operands = [replace(each, data=Bytes(each.data.shape, 0x10000 << side, stream), scales=Bytes(each.scales.shape, 0x1000 << side, stream))
+                for side, (each, stream) in enumerate(((A.with_scales("128x4"), None), (B.with_scales("128x4"), 5)))]
+    yield *operands, done
+    block_scaled._device_factors.cache_clear()
+
+
+@pytest.mark.parametrize("copied, stream, before, after", (
+    (False, None, set(), set()), (False, 7, {(7, 0)}, {(0, 7)}), (True, 7, {(7, 0), (7, 5)}, {(0, 7), (5, 7)}), (True, 5, {(5, 0)}, {(0, 5)}), (True, None, {(0, 5)}, {(5, 0)}),
+))
+def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(on_device, monkeypatch, copied, stream, before, after):
+    """They may hand memory on as soon as their own streams are done with it: copies of operands, and the result."""
+    a, b, done = on_device
+    if copied:
+        contiguous, copy = arrays.contiguous, arrays.view("copy", Bytes(b.scales.shape, 0x40000, 5))
+        monkeypatch.setattr(arrays, "contiguous", lambda name, view: copy if name == "b.scales" else contiguous(name, view))
+    nm.block_scaled_matmul(a, b, stream=stream)
+    start, kernel = done.index("result"), done.index(f"kernel on {stream or 0}")
+    assert set(done[:start]) == before and set(done[kernel + 1 :]) == after
+
+
+def test_factors_of_a_captured_launch_are_kept(on_device, monkeypatch):
+    a, b, _ = on_device
+    kept = []
+    monkeypatch.setattr(block_scaled, "_captured_factors", kept)
+    nm.block_scaled_matmul(a, b)
+    assert kept == []
+    monkeypatch.setattr(driver, "capture_id", lambda stream: 3)
+    nm.block_scaled_matmul(a, b, alpha=2.0)
+    assert [each.address for each in kept] == [0x7000]
+
+
+def test_arrays_of_torch_on_the_host():
+    torch = pytest.importorskip("torch")
+    a, b = (replace(each, data=torch.tensor(each.data), scales=torch.tensor(each.scales)) for each in (A, B))
+    c, bias = torch.ones((20, 32), dtype=torch.bfloat16, requires_grad=True), torch.ones(32, requires_grad=True)
+    y = nm.block_scaled_matmul(a, b, c=c, beta=2.0, bias=bias, out_format="bfloat16", backend="reference")
+    expected, _ = block_scaled_bounds(A, B, c=np.ones((20, 32)), beta=2.0, bias=ONES)
+    assert np.abs(y.astype(np.float64) - expected).max() < 0.02
+    assert np.array_equal(a.with_scales("128x4").scales, A.with_scales("128x4").scales)
+    q = nm.quantize_blocks(torch.ones((2, 32), dtype=torch.bfloat16, requires_grad=True))
+    assert np.array_equal(q.data, nm.quantize_blocks(np.ones((2, 32), np.float32)).data)
 
 
 @pytest.mark.thorough

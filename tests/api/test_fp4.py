@@ -98,5 +98,7 @@ def test_what_does_not_fit_says_what_to_do():
         nm.matmul(round_to(x, "bfloat16"), nm.pack(weight), "reference")
     with pytest.raises(ValueError, match="dtype='float16' must be None: layout 'marlin' is the same"):
         nm.pack(testing.make_quantized("uniform", "ordinary", 64, 64, 32, 1), dtype="float16")
+    with pytest.raises(TypeError, match=r"q is a BlockScaled, .*to_weight\(q\)"):
+        nm.pack(nm.quantize_blocks(np.ones((64, 64), np.float32)))
     with pytest.raises(TypeError, match="must be a BlockWeight for layout 'marlin-fp4'"):
         nm.pack(testing.make_quantized("uniform", "ordinary", 64, 64, 32, 1), "marlin-fp4")

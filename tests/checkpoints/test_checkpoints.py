@@ -16,6 +16,7 @@ from safetensors import safe_open
 import numba_marlin as nm
 from numba_marlin import testing
 from numba_marlin.checkpoints import convert, save
+from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
 from numba_marlin.checkpoints.safetensors_writer import ShardWriter
 from numba_marlin.formats.files import STORED
 from tests.checkpoints.models import OTHERS, same_weight, small_model
@@ -147,6 +148,61 @@ def test_targets_that_exist_are_left_alone(tmp_path):
     assert (tmp_path / "other.partial" / "file").read_text() == "mine"
     with pytest.raises(ValueError, match="format='nope' must be one of"):
         convert(source, tmp_path / "x", "nope")
+
+
+Q = nm.quantize(np.ones((128, 64), np.float32))
+
+
+@pytest.mark.parametrize("weights, options, error, message", [
+    ([Q], {}, TypeError, "weights is a list, must be a mapping: name -> weight"), ({1: Q}, {}, TypeError, "weights: name 1 is a int, must be a str"), ({"\ud800": Q}, {}, ValueError, "cannot be written in UTF-8"),
+    ({"a": None}, {}, TypeError, "layer 'a' is a NoneType, must be a QuantizedWeight"), ({"a": nm.quantize_blocks(np.ones((16, 64), np.float32))}, {}, TypeError, "to_weight makes one of it"),
+    ({"a": Q}, {"others": {"__metadata__": np.ones(3)}}, ValueError, "'__metadata__' cannot be the name of a tensor"), ({"a": Q}, {"others": [1]}, TypeError, "others is a list"),
+    ({"a": Q}, {"others": {"b": [1.0]}}, TypeError, "tensor 'b' is a list, must be a numpy.ndarray of bool"), ({"a": Q}, {"others": {"b": np.array([None])}}, TypeError, "tensor 'b' is of object"),
+    ({"a": Q}, {"shard_bytes": 0}, ValueError, "shard_bytes=0 must be at least 1"),
+])
+def test_what_no_file_can_hold_is_refused_and_nothing_is_left(tmp_path, weights, options, error, message):
+    with pytest.raises(error, match=message):
+        nm.save_checkpoint(tmp_path / "model.safetensors", weights, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_that_write_one_file_are_told_apart(tmp_path):
+    """The second would empty what the first has written, and the first would give it its name."""
+    pytest.importorskip("fcntl")
+    model, target = small_model(2), tmp_path / "model.safetensors"
+    first = ShardWriter(tmp_path / "model.safetensors.partial", ["a"])
+    first.add("a", np.arange(4, dtype=np.float32))
+    with pytest.raises(BlockingIOError, match="model.safetensors.partial.writing is being written by another process"):
+        nm.save_checkpoint(target, model, "gptq")
+    first.finish({})
+    assert np.array_equal(SafetensorsFile(first.target).array("a"), np.arange(4)) and not target.exists()
+    nm.save_checkpoint(target, model, "gptq")
+    assert len(nm.load_checkpoint(target)) == 2
+
+
+def test_a_shard_that_another_process_writes_is_left_alone(tmp_path, monkeypatch):
+    pytest.importorskip("fcntl")
+    source = nm.save_checkpoint(tmp_path / "source", small_model(2), "gptq")
+    with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
+        changed.setattr(save._Job, "_shard", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        convert(source, tmp_path / "target", "awq")
+    other = ShardWriter(tmp_path / "target.partial" / "model.safetensors", ["a"])
+    with pytest.raises(BlockingIOError, match="is being written by another process"):
+        convert(source, tmp_path / "target", "awq")
+    assert other.partial.exists()
+    other.abandon()
+
+
+def test_what_came_to_be_meanwhile_is_not_written_over(tmp_path):
+    class Model(dict):
+        def __getitem__(self, name):
+            target.write_bytes(b"somebody else's")
+            return super().__getitem__(name)
+
+    target = tmp_path / "model.safetensors"
+    with pytest.raises(nm.CheckpointError, match="never written over"):
+        nm.save_checkpoint(target, Model(small_model(1)), "gptq")
+    assert target.read_bytes() == b"somebody else's" and [each.name for each in tmp_path.iterdir()] == ["model.safetensors"]
 
 
 def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path, monkeypatch):

@@ -68,6 +68,8 @@ def test_without_a_gpu_it_is_exit_code_3_and_says_what_to_do(capsys, monkeypatch
     assert code == 3 and out == "" and "bench needs a GPU: no NVIDIA driver on this machine" in err and "--backend emulator" in err
     code, out, _ = run(capsys, "bench", "--json")
     assert code == 3 and json.loads(out)["ok"] is False and json.loads(out)["schema"] == "numba-marlin/bench/1"
+    code, _, err = run(capsys, "bench", "--kernel", "best,warp")
+    assert code == 2 and "kernel='best' must be one of naive" in err
 
 
 def test_json_has_every_cell_and_stands_alone(capsys, gpu):

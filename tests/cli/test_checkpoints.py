@@ -30,6 +30,7 @@ def test_help_knows_every_format():
 
 def test_convert_writes_the_other_format(capsys, tmp_path, source):
     code, data = run(capsys, "convert", source, tmp_path / "awq", "--to", "awq", "--out", tmp_path / "said.json", "--shard-bytes", 6000)
+    assert run(capsys, "convert", source, tmp_path / "whole", "--to", "awq", "--shard-bytes", "inf")[1]["target"]["files"] == 1
     assert code == 0 and data["schema"] == "numba-marlin/convert/1" and data["ok"] is True
     assert data["source"]["formats"] == ["gptq"] and data["target"] | {"path": "", "bytes": 0} == {"path": "", "format": "awq", "layers": 3, "files": 3, "bytes": 0}
     assert json.loads((tmp_path / "said.json").read_text()) == data

@@ -6,6 +6,7 @@ Most runs take the ``reference`` backend, which compiles nothing; one goes all t
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,11 +187,53 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch):
             assert report.styled("text", report.RED) == "text"
 
 
+@pytest.mark.parametrize("terminal", (False, True))
+def test_names_out_of_files_steer_no_terminal_and_are_no_markup(capsys, monkeypatch, terminal):
+    from numba_marlin.cli.convert import progress_bar
+    from numba_marlin.cli.report import Report
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    name, report = "a[/b]\x1b]0;owned\x07\u202e\n\tb\u00e9", Report("run", False)
+    report.row("label", name)
+    report.text(name)
+    with report.step(name), progress_bar("reading") as progress:
+        if progress is not None:
+            progress(1, 2, name)
+    found = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\u202e"} & set(found.out) and "\x1b]0;" not in found.err and "\u202e" not in found.err
+    assert "a[/b]\\x1b]0;owned\\x07\\u202e" in found.out and "b\u00e9" in found.out
+    cli.main(["inspect", name])
+    assert "a[/b]\\x1b]0;owned" in capsys.readouterr().err
+
+
 def test_a_reader_that_stops_is_no_error():
     command = f"{sys.executable} -m numba_marlin explain --m 16 --n 8192 --k 8192 | head -n 0; echo ${{PIPESTATUS[0]}}"
     for _ in range(3):
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
         assert done.stderr == "" and done.stdout.strip() in ("0", "141")  # 0: everything fitted into the pipe first
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+def test_a_full_disk_leaves_one_line_and_the_exit_code():
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m numba_marlin compare nothing nothing --json > /dev/full; echo $?"], capture_output=True, text=True)
+    assert done.stdout.strip() == "2" and len(done.stderr.splitlines()) == 1 and "error: " in done.stderr
+
+
+@pytest.mark.parametrize("closed", ("stdout", "stderr"))
+def test_closed_streams_are_no_error(capsys, monkeypatch, closed):
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, closed, None)
+        assert cli.main(["run", "--backend", "reference", "--n", "64", "--k", "128", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out == "") == (closed == "stdout") and (closed == "stdout" or json.loads(captured.out)["ok"])
+
+
+def test_an_interruption_while_starting_is_told_as_any_other(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "parser", interrupted)
+    assert run(capsys, "info") == (130, "", "\nnumba-marlin: interrupted\n")
 
 
 def test_without_arguments_the_help_is_printed(capsys):
@@ -203,6 +246,13 @@ def test_the_module_is_the_command():
     assert done.returncode == 0 and json.loads(done.stdout)["ok"] is True
     done = subprocess.run([sys.executable, "-m", "numba_marlin", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("numba-marlin ")
+
+
+def test_every_kernel_of_the_ladder_can_be_asked_for():
+    from numba_marlin.heuristics import LADDER
+
+    verbs = next(action for action in cli.parser()._actions if action.dest == "verb").choices
+    assert tuple(next(action for action in verbs["run"]._actions if action.dest == "kernel").choices) == LADDER
 
 
 def test_help_loads_neither_numpy_nor_numba():

@@ -40,6 +40,12 @@ def test_people_get_a_table_and_a_summary(capsys, files):
     assert next(line for line in out.splitlines() if "slower" in line and "64" in line).split()[-1] == "slower"
 
 
+def test_names_of_kernels_are_shown_as_they_are(capsys, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(row(m=1, kernel="[/b]\x1b[31m")) + "\n")
+    code, out, _ = run(capsys, tmp_path / "a.jsonl", tmp_path / "a.jsonl")
+    assert code == 0 and "[/b]\\x1b[31m" in out and "\x1b" not in out
+
+
 def test_nothing_slower_is_exit_code_0(capsys, files):
     assert run(capsys, files[0], files[0])[0] == 0
     assert run(capsys, *files, "--tolerance", 25)[0] == 0
@@ -48,7 +54,7 @@ def test_nothing_slower_is_exit_code_0(capsys, files):
 @pytest.mark.parametrize("change, message", [
     (lambda a, b: (a, "nothing.json"), "No such file"),
     (lambda a, b: (a, b, "--tolerance", -1), "--tolerance -1.0 must be"),
-    (lambda a, b: (a, b, "--out", "x.txt"), "--out x.txt must end in .json"),
+    (lambda a, b: (a, b, "--out", "x.txt"), "--out x.txt must end in .json"), (lambda a, b: (a, b, "--out", b), "the result would take its place"),
 ])
 def test_bad_input_is_exit_code_2(capsys, files, change, message):
     code, out, err = run(capsys, *change(*files))
@@ -59,4 +65,15 @@ def test_files_that_hold_no_rows_are_refused(capsys, files, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     code, _, err = run(capsys, files[0], empty)
-    assert code == 2 and "no cell in common" in err
+    assert code == 2 and f"{empty} holds no measurement" in err
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"[" * 100_000, "maximum recursion depth"), (b'{"a":' * 100_000 + b"\n", "maximum recursion depth"), (b"\x93NUMPY", "must be a text file of JSON"), (b"hello", "holds no measurement"),
+    (json.dumps({**row(m=1), "clocks": "high"}).encode(), "clocks='high' must be an object"),
+])
+def test_files_of_another_kind_are_refused(capsys, files, tmp_path, content, message):
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(content)
+    code, _, err = run(capsys, files[0], other)
+    assert code == 2 and message in err and str(other) in err and len(err.splitlines()) == 1

@@ -92,10 +92,44 @@ def test_a_hazard_is_a_failed_check(files, capsys):
 @pytest.mark.parametrize("wrong, said", [
     ({"x": "in:f31[5]"}, "type 'f31'"), ({"x": "in:nowhere.npy"}, "nowhere.npy"), ({"x": "somewhere"}, "must be a number such as"), ({"by": "f32:fast"}, "no number"), ({"by": "f64:1"}, "takes 4"),
     ({"n": "i8:50"}, "is 1 bytes"), ({"n": "u32:-1"}, "between 0 and"), ({"y": "out:f32[50]:y.txt"}, ".npy"), ({"y": "in:f32[50]:y.npy"}, "only out and inout"), ({"y": "hex:0"}, "hexadecimal"),
+    ({"y": "tensormap:out:f32[50]"}, "must be tensormap:ARRAY,BOX,SWIZZLE"), ({"y": "tensormap:null,1,0"}, "must be tensormap:ARRAY"), ({"y": "tensormap:out:f32[50],1,2,3"}, "must be tensormap:ARRAY"),
+    ({"y": "out:f32[50]:no/where/y.npy"}, "argument 1: no/where/y.npy: there is no directory"),
 ])
 def test_what_is_wrong_with_an_argument_is_said(files, capsys, wrong, said):
     code, _, error = scaled(files, capsys, **{"x": "in:f32[50]", "y": "out:f32[50]", **wrong})
     assert code == 2 and said in error
+
+
+@pytest.mark.parametrize("content, said", [(b"", "not a .npy array of numbers"), (b"PK\x03\x04 no zip", "not a .npy array of numbers"), (b"\x80\x04 a pickle", "not a .npy array of numbers"), (None, "regular file")])
+def test_files_that_hold_no_array_are_refused(files, capsys, content, said):
+    (files / "y.npy").mkdir() if content is None else (files / "y.npy").write_bytes(content)
+    code, found, error = scaled(files, capsys, f"in:{files}/y.npy", "out:f32[50]")
+    assert code == 2 and said in error and "argument 0" in found["error"]
+
+
+def test_arrays_are_read_as_a_kernel_reads_them(files, capsys):
+    """Another byte order and another order of elements are put right; what is no number is refused, what JSON has no number for is not shown."""
+    x = np.arange(50, dtype=np.float32)
+    for other in (x.astype(">f4"), np.repeat(x, 2)[::2], np.asfortranarray(x.reshape(10, 5))):
+        np.save(files / "other.npy", other)
+        assert scaled(files, capsys, f"in:{files}/other.npy", "out:f32[50]")[1]["outputs"][0]["max"] == 147.5
+    np.save(files / "other.npy", np.zeros(50, "M8[s]"))
+    assert "holds datetime64[s], must be numbers" in scaled(files, capsys, f"in:{files}/other.npy", "out:f32[50]")[2]
+    np.save(files / "other.npy", np.zeros(25, np.complex64))
+    assert scaled(files, capsys, f"in:{files}/x.npy", f"inout:{files}/other.npy")[1]["outputs"] == [{"name": "argument1", "dtype": "complex64", "shape": [25]}]
+
+
+@pytest.mark.parametrize("y", ("out:f32[50]:{}/x.npy", "inout:{}/x.npy:{}/y.npy"))
+def test_a_result_takes_the_place_of_no_argument_and_no_other_result(files, capsys, y):
+    code, _, error = scaled(files, capsys, f"inout:f32[50]:{files}/y.npy" if "y.npy" in y else f"in:{files}/x.npy", y.format(files, files))
+    assert code == 2 and "argument 1: the result would take the place of" in error
+    assert np.array_equal(np.load(files / "x.npy"), np.arange(50))
+
+
+def test_a_file_without_kernels_says_so(files, capsys):
+    (files / "none.ptx").write_text(HEADER)
+    assert cli.main(["machine", "entries", str(files / "none.ptx")]) == 0
+    assert "no kernel" in capsys.readouterr().out
 
 
 def test_the_launch_must_fit(files, capsys):

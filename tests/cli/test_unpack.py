@@ -1,6 +1,9 @@
 """Contract under test: ``numba-marlin unpack`` finds a weight's bits in files and in random layers, in the terminal, as HTML and as JSON."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -38,10 +41,18 @@ def test_the_page_shows_words_on_the_terminal_and_as_html(capsys, tmp_path):
     assert "B[0, 37]" in target.read_text(encoding="utf-8")
 
 
+def test_names_that_the_terminal_or_utf8_has_no_characters_for(tmp_path):
+    source, page = tmp_path / "\u00e9\udcff.safetensors", tmp_path / "page.html"
+    nm.save_checkpoint(source, {"layer": nm.quantize(np.ones((128, 64), np.float32))})
+    done = subprocess.run([sys.executable, "-m", "numba_marlin", "unpack", str(source), "--html", str(page)], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and b"\\xe9\\udcff.safetensors: layer" in done.stdout and done.stderr == b""
+    assert "\u00e9\\udcff.safetensors: layer" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("arguments, message", [
     (["--k", "3"], "--k and --n go together"), (["--word", "1"], "must be ROW,COLUMN"), (["--word", "0,0", "--k", "1", "--n", "1"], "exclude each other"),
     (["--layer", "x"], "needs SRC"), (["--format", "nothing"], "must be one of"), (["--word", "99,0"], "must be within B"), (["--view", "moon"], "is not one of"),
-    (["--words", "0"], "at least 1"),
+    (["--words", "0"], "at least 1"), (["--tensor", "nope"], "--tensor nope must be one that holds packed codes: B"), (["--tensor", "s"], "packed codes: B"), (["--word", "\u00b2,0"], "must be ROW,COLUMN"),
 ])  # fmt: skip
 def test_bad_input_says_what_to_do(capsys, arguments, message):
     assert main(["unpack", *arguments]) == 2

@@ -133,6 +133,8 @@ def test_numbers_of_another_kind_must_be_quantised_anew():
     (dict(block=(0, 1)), ValueError, r"block=\(0, 1\) must be between"), (dict(codes=np.zeros((64, 12), np.int8)), TypeError, "codes is int8"),
     (dict(codes=np.full((64, 12), 16, np.uint8)), ValueError, "codes must be below 16"), (dict(scales=np.full((4, 12), 0x7F, np.uint8)), ValueError, r"scales\[0, 0\]=127 must be finite"),
     (dict(scale_grid=None), TypeError, "scales is uint8, must be a numpy.ndarray of float32"), (dict(global_scale=float("inf")), ValueError, "global_scale=inf must be a finite"),
+    (dict(block=16), TypeError, r"block=16 must be \(rows, columns\), two integers"), (dict(block=(16.5, 1)), TypeError, "two integers"),
+    (dict(global_scale="1"), TypeError, "global_scale is '1', must be a number"), (dict(global_scale=np.ones(1, np.float32)), TypeError, "global_scale is a ndarray"), (dict(input_scale=1e39), ValueError, "input_scale=1e"),
     (dict(global_scale=0.1), ValueError, "of float32 other than 0"), (dict(input_scale=0.0), ValueError, "input_scale=0.0"), (dict(codes=np.zeros((0, 12), np.uint8)), ValueError, "2 sizes above 0"),
 ])
 def test_a_block_weight_that_exists_is_valid(change, error, message):

@@ -151,6 +151,7 @@ def test_what_cannot_be_packed_is_named():
 
 
 @pytest.mark.parametrize("change, error, message", [
+    (lambda p: dict(qweight=p.qweight.astype(">i4")), TypeError, "qweight is >i4, must be a C-contiguous numpy.ndarray of int32"),
     (lambda p: dict(qweight=p.qweight[:1]), ValueError, r"qweight.shape=\(1, 128\) must be"),
     (lambda p: dict(scales=p.scales[:, :8].copy()), ValueError, "scales.shape"),
     (lambda p: dict(factors=p.factors.astype(np.float64)), TypeError, "factors is float64"),

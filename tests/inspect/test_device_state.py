@@ -3,8 +3,10 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
+from numba_marlin.cli import watch as watching
 from numba_marlin.cli.main import main
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.inspect import device_page, device_state
@@ -69,6 +71,35 @@ def test_watching_a_command_lists_the_kernels_that_it_loads(monkeypatch, capsys)
     assert code == 1 and found["returncode"] == 5
 
 
+def test_all_samples_are_kept_for_a_file_and_counted_on_a_screen(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(watching, "KEPT", 2)
+    monkeypatch.setattr(device_state, "_pynvml", lambda: FakeNvml())
+    assert main(["watch", "--hz", "10", "--seconds", "0.45", "--out", str(tmp_path / "run.json")]) == 0
+    assert len(json.loads((tmp_path / "run.json").read_text())["samples"]) == 5
+    assert main(["watch", "--hz", "10", "--seconds", "0.45"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if ": 5 samples in" in line]
+
+
+def test_products_of_any_sizes():
+    random = np.random.default_rng(0)
+    for n, k, groups in ((64, 128, 1), (72, 272, 1), (8, 512, 4)):
+        weight = watching.random_weight(random, n, k)
+        assert (weight.n, weight.k, weight.groups) == (n, k, groups)
+    with pytest.raises(ValueError, match="n=100 must be a positive multiple of 8"):
+        watching.random_weight(random, 100, 128)
+    with pytest.raises(ValueError, match="k=-16"):
+        watching.random_weight(random, 64, -16)
+
+
+def test_interrupted_before_the_first_sample(monkeypatch, capsys):
+    def interrupted(monitor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_state, "_pynvml", lambda: FakeNvml())
+    monkeypatch.setattr(device_state.Monitor, "sample", interrupted)
+    assert main(["watch"]) == 130
+
+
 def test_without_a_terminal_there_is_a_line_a_sample(monkeypatch, capsys):
     monkeypatch.setattr(device_state, "_pynvml", lambda: FakeNvml())
     assert main(["watch", "--hz", "10", "--seconds", "0.15"]) == 0
@@ -77,7 +108,7 @@ def test_without_a_terminal_there_is_a_line_a_sample(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("arguments, message", [(["--hz", "0.5"], "must be from 1 to 10"), (["--m", "3"], "go together"), (["--m", "1", "--n", "64", "--k", "64", "--", "ls"], "exclude"),
-                                                (["--", "/no/such/program"], "cannot run"), (["--device", "7"], "NVML")])  # fmt: skip
+                                                (["--", "/no/such/program"], "cannot run"), (["--device", "7"], "NVML"), (["--seconds", "nan"], "must not be negative"), (["--seconds", "-1"], "must not be negative")])  # fmt: skip
 def test_bad_input_says_what_to_do(monkeypatch, capsys, arguments, message):
     monkeypatch.setattr(device_state, "_pynvml", lambda: FakeNvml())
     assert main(["watch", *arguments]) in (2, 3)

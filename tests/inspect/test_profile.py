@@ -196,6 +196,13 @@ def test_bad_input_says_what_to_do(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_file_that_is_nested_without_end_is_no_profile(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="not a profile"):
+        profile.load(path)
+
+
 def test_the_page_in_a_browser(tmp_path):
     page = profile_page.page(data())
     with shown(html.render(page), tmp_path) as (browser, complaints):

@@ -141,6 +141,8 @@ GOOD = quantize_blocks(np.ones((4, 32), np.float32))
     (dict(format="fp4"), ValueError, "format='fp4' must be one of nvfp4"), (dict(shape=(4, 24)), ValueError, "a multiple of 16"),
     (dict(shape=(5, 32)), ValueError, r"data.shape=\(4, 16\) must be \(5, 16\)"), (dict(data=GOOD.data.view(np.int8)), TypeError, "data.dtype=int8 must be uint8"),
     (dict(scale_order="128x4"), ValueError, r"scales.shape=\(4, 2\) must be \(512,\)"), (dict(scale_order="4x128"), ValueError, "scale_order='4x128' must be one of"),
+    (dict(shape=(4.5, 32)), TypeError, r"shape=\(4.5, 32\) must be \(rows, columns\), two integers"), (dict(shape=(4, 32, 1)), TypeError, "two integers"), (dict(shape=4), TypeError, "two integers"),
+    (dict(global_scale=None), TypeError, "global_scale is None, must be a number"), (dict(global_scale=1e39), ValueError, "must be a finite"), (dict(global_scale=10**400), ValueError, "global_scale=inf must be a finite"), (dict(format=["nvfp4"]), ValueError, "must be one of nvfp4"),
     (dict(global_scale=0.0), ValueError, "global_scale=0.0 must be a finite"), (dict(global_scale=0.1), ValueError, "of float32"), (dict(data=[1]), TypeError, "data is a list"),
 ])
 def test_a_block_scaled_matrix_that_exists_is_valid(change, error, message):
@@ -150,7 +152,9 @@ def test_a_block_scaled_matrix_that_exists_is_valid(change, error, message):
 
 @pytest.mark.parametrize("x, options, error, message", [
     (np.ones((2, 24), np.float32), {}, ValueError, "a multiple of 16"), (np.ones((2, 32), np.int32), {}, TypeError, "must be a float type"),
-    (np.full((2, 32), np.nan, np.float32), {}, ValueError, "x must be finite"), (np.full((2, 32), 1e39), {}, ValueError, "x must be finite"),
+    (np.full((2, 32), np.nan, np.float32), {}, ValueError, r"x\[0, 0\]=nan must be finite"), (np.full((2, 32), 1e39), {}, ValueError, r"x\[0, 0\]=1e\+39 must be finite, in float32 too"),
+    (np.where(np.arange(64).reshape(2, 32) == 37, np.inf, 1.0), {}, ValueError, r"x\[1, 5\]=inf"), (np.ones((2, 32), np.float32), {"global_scale": "1"}, TypeError, "global_scale is '1', must be a number"),
+    (np.ones((2, 32), np.float32), {"format": ["nvfp4"]}, ValueError, r"format=\['nvfp4'\] must be one of"),
     (np.ones((2, 32), np.float32), {"global_scale": 1e-45}, ValueError, "its inverse finite"), (np.ones((2, 32), np.float32), {"rounding": "up"}, ValueError, "rounding='up'"),
     (np.ones((2, 32), np.float32), {"format": "mxfp4", "global_scale": 2.0}, ValueError, "must be None: mxfp4 has none"),
 ])
@@ -159,6 +163,35 @@ def test_what_has_no_scale_is_refused(x, options, error, message):
         quantize_blocks(x, **options)
 
 
+def test_nan_is_nan():
+    nan = replace(GOOD, scales=np.array([[0x7F, 0x38]] * 4, np.uint8))
+    assert np.array_equal(np.isnan(dequantize(nan)), np.arange(32)[None].repeat(4, 0) < 16)
+    with pytest.raises(ValueError, match="must be finite"):
+        to_weight(nan)
+
+
+class OnADevice:
+    """Has shape and dtype, and memory that NumPy cannot read."""
+
+    def __init__(self, shape):
+        self.shape, self.dtype = shape, "uint8"
+
+    def __array__(self, *_, **__):
+        raise TypeError("implicit conversion to a host array is not allowed")
+
+
+def test_arrays_on_a_device_are_brought_to_the_host_first():
+    q = replace(GOOD, data=OnADevice(GOOD.data.shape), scales=OnADevice(GOOD.scales.shape))
+    for read in (q.codes, q.plain_scales, lambda: q.with_scales("128x4"), lambda: dequantize(q)):
+        with pytest.raises(TypeError, match="is a OnADevice that NumPy cannot read .*: bring it to the host"):
+            read()
+
+
 def test_a_weight_of_another_kind_is_no_operand():
     with pytest.raises(ValueError, match="is none of nvfp4"):
         from_weight(replace(to_weight(GOOD), block=(32, 1), scales=to_weight(GOOD).scales[:1]))
+    with pytest.raises(ValueError, match="global_scale=inf must be"):
+        from_weight(replace(to_weight(GOOD), global_scale=2.0**-149, divides=True))
+    for turn in (from_weight, to_weight):
+        with pytest.raises(TypeError, match="is a ndarray, must be a Block"):
+            turn(GOOD.data)

@@ -151,6 +151,17 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
         path.write_bytes(contents)
         with pytest.raises(ValueError, match="is not a trace that"):
             trace.open_trace(path)
+    np.savez_compressed(path, header=np.arange(1000))
+    damaged = bytearray(path.read_bytes())
+    damaged[60:80] = bytes(20)  # of what is compressed
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    for contents in (bytes(damaged), (tmp_path / "array.npy").read_bytes()):
+        path.write_bytes(contents)
+        with pytest.raises(ValueError, match="is not a trace that"):
+            trace.open_trace(path)
+    np.savez(path, header=np.frombuffer(b"[" * 100_000, np.uint8))
+    with pytest.raises(ValueError, match="is not a trace that"):
+        trace.open_trace(path)
     np.savez(path, x=np.zeros(3))
     with pytest.raises(ValueError, match="is not a trace that"):
         trace.open_trace(path)
