@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 
 STEPS_SHOWN = 1  # of each section, on a terminal, where nobody asked for a section
 
@@ -26,6 +27,18 @@ def check_page_arguments(args) -> None:
     """Before any work: whether the files can be written; ValueError if not."""
     check("--html", args.html, (".html", ".htm"))
     check("--out", args.out, (".json",))
+
+
+@contextmanager
+def shown_from(*paths: str | None):
+    """Inside, what was read from files is shown: an entry that is missing, or of another kind, is a ValueError about them. None: of no file."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        names = [path for path in paths if path is not None]
+        if not names:
+            raise
+        raise ValueError(f"{' or '.join(names)} is damaged, or was altered: it cannot be shown ({type(error).__name__}: {error})") from error
 
 
 def check(option: str, path: str | None, suffixes: tuple[str, ...]):

@@ -59,14 +59,15 @@ def _execute(args, report) -> bool:
     target = pages.check("--save", args.save, (".json",))
     other = None if args.against is None else profile.load(args.against)
     data = profile.load(args.open) if args.open else _profile(args, report)
-    page = profile_page.page(data)
-    if other is not None:
-        page = Page(f"{page.title}, compared", (profile_page.compared(data, other, (Path(args.open).stem if args.open else "this run", Path(args.against).stem)), *page.sections), page.subtitle)
-    what, why = rules.bottleneck(data)
-    report.data = {
-        "profile": data, "bottleneck": {"what": what, "why": why}, "findings": [{"rule": each.rule, "tone": each.tone, "text": each.text} for each in rules.findings(data)],
-    }
-    pages.show(pages.viewed(page, args), args, report)
+    with pages.shown_from(args.open, args.against):
+        page = profile_page.page(data)
+        if other is not None:
+            page = Page(f"{page.title}, compared", (profile_page.compared(data, other, (Path(args.open).stem if args.open else "this run", Path(args.against).stem)), *page.sections), page.subtitle)
+        what, why = rules.bottleneck(data)
+        report.data = {
+            "profile": data, "bottleneck": {"what": what, "why": why}, "findings": [{"rule": each.rule, "tone": each.tone, "text": each.text} for each in rules.findings(data)],
+        }
+        pages.show(pages.viewed(page, args), args, report)
     if target is not None:
         write_atomically(target, lambda file: file.write(to_json(data).encode() + b"\n"))
         report.text(f"wrote {target}")

@@ -69,7 +69,7 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin import trace as room
-    from numba_marlin.cli.pages import check, check_page_arguments, show
+    from numba_marlin.cli.pages import check, check_page_arguments, show, shown_from
     from numba_marlin.cli.report import write_atomically
     from numba_marlin.trace import compare, pages, perfetto
     from numba_marlin.trace.file import as_bytes
@@ -87,21 +87,22 @@ def _execute(args, report) -> bool:
             raise ValueError(f"--{name} {getattr(args, name)} must be 0 to {limit - 1}" if limit else f"--{name} {getattr(args, name)} must not be negative")
     other = None if args.compare is None else room.open_trace(args.compare)
     trace, ok = (room.open_trace(args.open), True) if args.open is not None and not _describes(args) else _recorded(args, report)
-    warp = next(iter(multipliers(trace, args.block)), 0) if args.warp is None else args.warp
-    choice = pages.Choice(args.block, warp, args.lane, args.step, _device(args.device, trace.about.get("kernel")))
-    report.data = {
-        "kernel": trace.header["kernel"],
-        "problem": trace.about.get("problem"),
-        "launch": trace.header["launch"],
-        "result": trace.header["result"],
-        "steps": trace.steps,
-    }
-    if other is None:
-        page = pages.page(trace, choice, keys)
-    else:
-        page = compare.page(other, trace, (Path(args.compare).stem, Path(args.open).stem if args.open else "this run"))
-        report.data["same"] = compare.same(other, trace)
-    show(page, args, report, every_step=bool(keys) or other is not None, more=MORE)
+    with shown_from(args.open, args.compare):
+        warp = next(iter(multipliers(trace, args.block)), 0) if args.warp is None else args.warp
+        choice = pages.Choice(args.block, warp, args.lane, args.step, _device(args.device, trace.about.get("kernel")))
+        report.data = {
+            "kernel": trace.header["kernel"],
+            "problem": trace.about.get("problem"),
+            "launch": trace.header["launch"],
+            "result": trace.header["result"],
+            "steps": trace.steps,
+        }
+        if other is None:
+            page = pages.page(trace, choice, keys)
+        else:
+            page = compare.page(other, trace, (Path(args.compare).stem, Path(args.open).stem if args.open else "this run"))
+            report.data["same"] = compare.same(other, trace)
+        show(page, args, report, every_step=bool(keys) or other is not None, more=MORE)
     for target, make in ((save, lambda: as_bytes(trace)), (events, lambda: perfetto.render(trace).encode())):
         if target is not None:
             data = make()

@@ -25,8 +25,12 @@ INITIALISER_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
 def parse(text: str, root_of: Callable[[str], Optional[str]]) -> Module:
-    """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there is none."""
-    return Parser(text, root_of).module()
+    """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there is none. PtxSyntaxError, UnknownInstruction: with the line."""
+    parser = Parser(text, root_of)
+    try:
+        return parser.module()
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # a word is missing, or stands where another kind must
+        parser.fail(f"a statement that cannot be read ends here ({type(error).__name__}: {error})", parser.tokens[parser.at - 1] if parser.at else None)
 
 
 class Parser:

@@ -28,7 +28,8 @@ def activation_verb(lang, name):
 
     @lang.device
     def relu(v):
-        return ptx.max_f32(v, float32(0))
+        """(max.f32 would make 0 of NaN.)"""
+        return float32(0) if v < float32(0) else v
 
     @lang.device
     def silu(v):

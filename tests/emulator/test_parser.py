@@ -53,6 +53,20 @@ def test_operands_of_the_wrong_kind_are_refused(text, reason):
     assert reason in str(caught.value) and caught.value.text == text
 
 
+@pytest.mark.parametrize("before, after", [(".target sm_90a", ".target"), ("}\n", "}\n}\n"), (".param .u64", ".param"), (".version 8.7", ".version"), (".entry k(", ".entry k(.param .b8 x[")])
+def test_a_text_without_a_word_that_it_needs_is_refused(before, after):
+    text = frame("", 1)
+    before = next(line for line in text.splitlines() if line.startswith(before.split()[0])) if before.startswith((".target", ".version")) else before
+    assert before in text
+    with pytest.raises((PtxSyntaxError, UnknownInstruction), match="PTX line"):
+        Machine(text.replace(before, after))
+
+
+def test_a_parameter_has_a_name():
+    with pytest.raises(UnknownInstruction, match="a parameter has a name"):
+        launch("ld.param.u64 %rd0, [0];")
+
+
 def test_a_text_that_ends_early():
     with pytest.raises(PtxSyntaxError, match="ends in the middle"):
         Machine(frame("", 0).rstrip().rstrip("}"))

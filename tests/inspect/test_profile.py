@@ -185,6 +185,12 @@ def test_a_profile_is_kept_opened_and_compared(tmp_path, capsys):
     other.write_text(json.dumps(altered))
     assert main(["profile", "--open", str(kept), "--against", str(other), "--view", "compare"]) == 0
     assert "2.000" in capsys.readouterr().out
+    for change in (lambda each: each.pop("counts"), lambda each: each.update(launch=[]), lambda each: each.update(sections=7)):
+        altered = json.loads(kept.read_text())
+        change(altered)
+        other.write_text(json.dumps(altered))
+        assert main(["profile", "--open", str(other)]) == 2
+        assert f"{other} is damaged, or was altered" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments, message", [

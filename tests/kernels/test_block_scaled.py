@@ -87,6 +87,15 @@ def test_every_epilogue_stays_within_its_bounds(config, run_on):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("activation", (None, "relu", "silu", "gelu"))
+def test_nan_stays_nan(activation, run_on):
+    problem = small_integers(3, 16, 32, bias=True)
+    problem.bias[5] = np.nan
+    result = run(problem, replace(FLOATS, bias=True, activation=activation), run_on=run_on)
+    assert np.isnan(result[:, 5]).all() and np.isfinite(np.delete(result, 5, axis=1)).all()
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("fields", ({}, {"activation": "gated_silu", "bias": True}, {"rounding": "ceil"}, {"tile_n": 128, "tile_m": 256}), ids=str)
 @pytest.mark.parametrize("result", ELEMENTS)
 def test_every_block_scaled_result_is_that_of_the_quantiser(result, fields, run_on):

@@ -82,6 +82,8 @@ def load_parameter(ins, m, targets, address, kind):
                 d[lanes.sel] = data[where + i * size].view(dtype)[..., 0]
 
         return step
+    if not isinstance(address.base, Symbol):
+        raise unsupported(ins, "a parameter has a name, or an address in a register")
     start = m.address_of(Symbol(address.base.name, address.offset))
     values = [data[start + i * size : start + (i + 1) * size].view(dtype)[0] for i in range(len(targets))]
 
