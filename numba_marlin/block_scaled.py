@@ -47,7 +47,8 @@ def block_scaled_matmul(
     k a multiple of 32, n of 8; of a block-scaled result, of its block as well, twice that if gated. c without a gate. Of a block-scaled result, infinities are cut off, and NaN is NaN in the
     formats that have it.
 
-    Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they complete a tile (NaN there is NaN in the result, if k is no multiple of 64). backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
+    Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they complete a tile (NaN there is NaN in the result, if k is no multiple of 64).
+    backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
     """
     m, n, k = _check_operands(a, b)
     (a, views), (b, more) = _readable("a", a), _readable("b", b)
