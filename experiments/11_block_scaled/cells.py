@@ -15,7 +15,11 @@ EPILOGUES = ({"result": "float32"}, {"source": True, "bias": True}, {"bias": Tru
 def quick():
     """Neighbours of the chosen configuration, at the two sizes that the kernel is made for."""
     usual = choose(*LARGE[0][:2], SMS)
-    others = [replace(usual, **fields) for fields in ({}, {"group_m": 8}, {"group_m": 32}, {"stages": 4, "expanded_stages": 3})]
+    wide = {"tile_m": 128, "tile_n": 256}
+    others = [replace(usual, **fields) for fields in (
+        {}, {"group_m": 8}, {"group_m": 32}, {"stages": 4, "expanded_stages": 3}, {**wide, "stages": 3, "expanded_stages": 2}, {**wide, "stages": 2, "expanded_stages": 3},
+        {**wide, "stages": 3, "expanded_stages": 2, "expander_registers": 104},
+    )]
     return [(shape, [*(("whole", config) for config in others), ("one_ahead", usual)]) for shape in LARGE]
 
 

@@ -5,6 +5,9 @@ which codes these are). ``sums``: a tuple with the accumulators of each m64 bloc
 while two are in flight: with one, both warpgroups, which keep in step, leave the tensor cores idle at the same time. A packed stage is given back as soon as it is in
 registers, an expanded one when the first products of the next are under way.
 
+Tiles of 256 columns are two ``parts`` of 128, each with sums of its own, that A's fragments are multiplied with one after the other. (One instruction of 256 columns is not to be had
+with 512 threads: it wants more registers than each has when the kernel begins.)
+
 ``lane_place``: (warpgroup, warp in it, lane).
 """
 from types import SimpleNamespace
@@ -24,17 +27,17 @@ def multiply_verbs(lang, config, packed, expanded):
     returns nothing is in flight and all stages are given back."""
     ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
     numbers = number_verbs(lang)
-    WORDS, ACCUMULATORS, STAGE, SFA_SHARED = config.words, config.accumulators, config.stage_bytes, config.sfa_shared
+    WORDS, PARTS, STAGE, SFA_SHARED = config.words, config.parts, config.stage_bytes, config.sfa_shared
+    ACCUMULATORS, PART_N = config.accumulators // PARTS, config.tile_n // PARTS
     EXPANDED, EXPANDED_BYTES, BARRIERS, EXPANDED_BARRIERS = config.expanded_shared, config.expanded_bytes, config.barriers_shared, config.expanded_barriers
     wait_full, release, advance = packed.wait_full, packed.release, packed.advance
     wait_expanded, release_expanded, advance_expanded = expanded.wait_full, expanded.release, expanded.advance
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
-    wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=config.tile_n)
+    wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=PART_N)
     keep_sums, keep_fragment = ptx.keep_f32(width=ACCUMULATORS), ptx.keep_u32(width=4)
     wait_for_all_but_two, wait_for_all = ptx.wgmma_wait_group(n=IN_FLIGHT), ptx.wgmma_wait_group(n=0)
-    zero = repeat(lang, WORDS, ptx.zero_f32(width=ACCUMULATORS))
-    multiply = together(lang, WORDS, 1, lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)))
-    keep = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
+    zero = repeat(lang, WORDS * PARTS, ptx.zero_f32(width=ACCUMULATORS))
+    keep = map_each(lang, WORDS * PARTS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
     no_fragments = repeat(lang, WORDS, lang.device(lambda: (uint32(0), uint32(0), uint32(0), uint32(0))))
     pin = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_fragment(one[0]),)))
     keep_fragments = for_each(lang, WORDS, 1, lang.device(lambda one, where: keep_fragment(one[0])))
@@ -74,6 +77,15 @@ def multiply_verbs(lang, config, packed, expanded):
             return ((times(upper[0], s), times(lower[0], s_below), times(upper[1], s), times(lower[1], s_below)),)
 
         return map_each(lang, WORDS, 1, spread)
+
+    PART_DESCRIPTOR = PART_N * 128 // 16  # from the first rows of B to those of the second part
+
+    @lang.device
+    def multiply_parts(sums, a, where):
+        return wgmma(sums[0], a[0], where[0], where[1]), wgmma(sums[1], a[0], where[0] + uint64(PART_DESCRIPTOR), where[1])
+
+    multiply = multiply_parts if PARTS == 2 else together(lang, WORDS, 1, lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)))
+    joined = lang.device(lambda sums: (sums[0] + sums[1],)) if PARTS == 2 else lang.device(lambda sums: sums)
 
     # ---- products -------------------------------------------------------------------------------------------------------------------
 
@@ -159,6 +171,6 @@ def multiply_verbs(lang, config, packed, expanded):
         keep_fragments(a6, uint32(0))
         keep_fragments(a7, uint32(0))
         give_back(shared, before, leader and begun)
-        return (place, target), keep(sums, uint32(0))
+        return (place, target), joined(keep(sums, uint32(0)))
 
     return SimpleNamespace(multiply_steps=multiply_steps)
