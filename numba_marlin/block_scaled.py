@@ -21,7 +21,7 @@ from numba_marlin.block_reference import ACTIVATIONS, block_scaled_bounds, inter
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled
 from numba_marlin.formats.floats import float_type, number, round_to
-from numba_marlin.heuristics.block_scaled import choose
+from numba_marlin.heuristics.block_scaled import K_STEP, N_STEP, choose, column_step
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
 from numba_marlin.interop import arrays
 from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER
@@ -94,8 +94,8 @@ def _check_operands(a, b) -> tuple[int, int, int]:
     (m, k), (n, other) = a.shape, b.shape
     if k != other:
         raise ValueError(f"a.shape={a.shape} and b.shape={b.shape} must have the same k as columns")
-    if k % 32 or n % 8:
-        raise ValueError(f"k={k} must be a multiple of 32 and n={n} of 8")
+    if k % K_STEP or n % N_STEP:
+        raise ValueError(f"k={k} must be a multiple of {K_STEP} and n={n} of {N_STEP}")
     if max(m, n, k) > LARGEST_DIMENSION:
         raise ValueError(f"m={m}, n={n} and k={k} must fit in 32 bits")
     return m, n, k
@@ -137,8 +137,7 @@ def _check_epilogue(activation, out_format: str, n: int, out_global_scale: float
     if out_global_scale != 1 and out_format != "nvfp4":
         raise ValueError(f"out_global_scale={out_global_scale!r} must be 1: out_format={out_format!r} has none")
     check_rounding("out_rounding", out_rounding)
-    block = BLOCK_FORMATS[out_format].block if out_format in BLOCK_FORMATS else 8
-    step = block * (2 if activation == "gated_silu" else 1)
+    step = column_step(out_format, activation)
     if n % step:
         raise ValueError(f"n={n} must be a multiple of {step} for out_format={out_format!r}{' and a gate' if activation == 'gated_silu' else ''}")
 

@@ -60,6 +60,7 @@ def _weight(args, stored, changes: dict, random):
     from numba_marlin.cli.trace import WEIGHTS
     from numba_marlin.formats.block_scaled import from_weight
     from numba_marlin.formats.block_weight import BlockWeight
+    from numba_marlin.heuristics.block_scaled import formats_of
 
     if stored is None:
         kind = args.weights or changes.get("format", "nvfp4")
@@ -75,7 +76,7 @@ def _weight(args, stored, changes: dict, random):
             raise ValueError(f"{source} is no block-scaled layer, and {args.kernel} multiplies nothing else: choose another kernel (--kernel decode), or another layer")
         found = from_weight(weight)
         kind, (n, k) = found.format, found.shape
-    formats = {"block_scaled": ("nvfp4",), "block_mma": ("nvfp4", "mxfp4"), "tcgen05": ("nvfp4", "mxfp4", "mxfp8-e4m3")}[args.kernel]
+    formats = formats_of(args.kernel)
     if kind not in formats or changes.get("format", kind) != kind:
         raise ValueError(f"{kind} operands are not for {args.kernel}, which multiplies {', '.join(formats)}" if kind not in formats else f"--config format={changes['format']} contradicts {kind} of the weights")
     if args.kernel != "block_scaled":

@@ -13,8 +13,10 @@ from numba_marlin.devices import SPECIFICATIONS, Device, runs_machine_code
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, find_block_format
 from numba_marlin.heuristics.candidates import Candidate
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
+from numba_marlin.kernels.block_mma_config import SCALES_OF_A_STEP
 from numba_marlin.kernels.block_scaled_config import RESULTS, BlockScaledConfig
 from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.tcgen05_config import FORMATS
 
 # (tile_m, tile_n): time of a tile relative to that of the first, and its rings. Measured on an H200 at 8192 x 8192 x 8192 but for the last, which is modelled.
 TILES = {(256, 128): (1.0, 3, 4), (128, 128): (0.65, 4, 4), (128, 64): (0.45, 4, 4)}
@@ -43,8 +45,7 @@ class BlockProblem:
         for name in ("m", "n", "k"):
             if not 0 < getattr(self, name) <= LARGEST_DIMENSION:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive and fit in 32 bits")
-        block = BLOCK_FORMATS[self.result].block if self.result in BLOCK_FORMATS else N_STEP
-        step = block * (2 if self.gated else 1)
+        step = column_step(self.result, self.activation)
         if self.k % K_STEP:
             raise ValueError(f"k={self.k} must be a multiple of {K_STEP} for block-scaled operands: {nearest(self.k, K_STEP)}")
         if self.n % step:
@@ -99,6 +100,16 @@ class BlockProblem:
         """The fields, and what follows from them: bits of a code, which are e2m1 or 8-bit floats, and how many share a scale."""
         form = BLOCK_FORMATS[self.format]
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"bits": form.bits, "codes": form.element, "group_size": form.block}
+
+
+def column_step(result: str, activation: str | None) -> int:
+    """What n is a multiple of: blocks of a block-scaled result are whole, and a gate takes two columns for one."""
+    return (BLOCK_FORMATS[result].block if result in BLOCK_FORMATS else N_STEP) * (2 if activation == "gated_silu" else 1)
+
+
+def formats_of(kernel: str) -> tuple[str, ...]:
+    """Of the operands that a kernel multiplies."""
+    return {"block_scaled": ("nvfp4",), "tcgen05": tuple(FORMATS), "block_mma": tuple(SCALES_OF_A_STEP)}[kernel]
 
 
 def nearest(size: int, step: int) -> str:

@@ -74,7 +74,7 @@ def builds(compiled: CompiledKernel, machine_code: bool = True) -> tuple[dict[st
 
 def _leaving(branch: Instruction) -> str:
     """Who would go to the end leaves at once, without a record: were the lanes that do nothing to meet their leader there again, the assembler could no longer tell that a single lane works, and
-    that what it works with is the same for the warp. (In the decode kernel's producer 37 moves to uniform registers became 105.)"""
+    that what it works with is the same for the warp."""
     guard = "" if branch.guard is None else f"@{'!' if branch.guard_negated else ''}{branch.guard.name} "
     return f"	{guard}exit; // instead of "
 

@@ -10,6 +10,7 @@ STEP_K = 128  # of k in a packed stage: 64 bytes a row
 ROW_BYTES = STEP_K // 2
 SCALE_ROWS = 128
 SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two tiles of 128 rows by 4 blocks
+ALL_LANES = 0xFFFFFFFF
 ALIGNMENT = 1024  # of what a 128-byte swizzle is applied to
 SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
 REGISTER_FILE = 65536

@@ -22,8 +22,8 @@ through registers, and it is the larger part of the tile, A, whose fragment a la
 """
 from types import SimpleNamespace
 
-from numba_marlin.kernels.block_scaled_config import ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP
-from numba_marlin.kernels.block_scaled_schedule import ALL_LANES, NO_TILE
+from numba_marlin.kernels.block_scaled_config import ALL_LANES, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP
+from numba_marlin.kernels.block_scaled_schedule import NO_TILE
 from numba_marlin.kernels.verbs import AND_OR
 
 SIGNS, MAGNITUDES, UPPER_BYTES = 0x80808080, 0x0E0E0E0E, 0xFF00FF00

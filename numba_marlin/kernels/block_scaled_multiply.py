@@ -12,9 +12,8 @@ with 512 threads: it wants more registers than each has when the kernel begins.)
 """
 from types import SimpleNamespace
 
-from numba_marlin.kernels.block_scaled_config import ROW_BYTES, SCALE_BYTES, SCALE_ROWS
+from numba_marlin.kernels.block_scaled_config import ALL_LANES, ROW_BYTES, SCALE_BYTES, SCALE_ROWS
 from numba_marlin.kernels.block_scaled_expand import number_verbs
-from numba_marlin.kernels.block_scaled_schedule import ALL_LANES
 from numba_marlin.kernels.tuples import for_each, map_each, numbered, repeat, together
 
 DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)  # 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)

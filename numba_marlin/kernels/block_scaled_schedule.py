@@ -14,7 +14,6 @@ from numba_marlin.kernels.pipeline import pipeline_verbs
 from numba_marlin.kernels.tile_order import tile_order_verb
 
 NO_TILE = 0xFFFFFFFF
-ALL_LANES = 0xFFFFFFFF
 
 
 def schedule_verbs(lang, config, listeners):

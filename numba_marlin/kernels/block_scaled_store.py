@@ -8,10 +8,10 @@ A warp goes its own way: nowhere here does it wait for another.
 """
 from types import SimpleNamespace
 
+from numba_marlin.kernels.block_scaled_config import ALL_LANES
 from numba_marlin.kernels.block_scaled_epilogue import finish_verbs
 from numba_marlin.kernels.block_scaled_load import BOX_COLUMNS
 from numba_marlin.kernels.block_scaled_quantize import ELEMENTS, quantize_verbs
-from numba_marlin.kernels.block_scaled_schedule import ALL_LANES
 from numba_marlin.kernels.tuples import numbered_each
 
 
