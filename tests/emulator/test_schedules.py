@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import Deadlock, Machine, Schedule
+from numba_marlin.emulator import Deadlock, Machine, PendingCopyRead, Schedule
 from numba_marlin.emulator.schedules import COPIES, ORDERS
 from tests.emulator.ptx_cases import frame, snippet
 from tests.emulator.test_mbarrier import spin, start
@@ -96,6 +96,24 @@ def test_early_copies_are_there_at_once_and_late_ones_only_when_waited_for():
             assert copies == "early" and out[0] == 9
         except Exception as error:
             assert copies == "late" and error.kind == "pending-copy-read"
+
+
+def test_late_copies_come_when_somebody_has_asked_in_vain():
+    """Who asks once and goes on, whatever the answer, finds nothing; in the machine's own order he is lucky."""
+    body = start(1) + ".shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %t, 0; @%q1 bra END;"
+    body += snippet("mbarrier_arrive_expect_tx", "%r40", "512") + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40") + snippet("mbarrier_try_wait_parity", "%r30", "%r40", "0")
+    read = "mov.u32 %r1, s; ld.shared.u32 %r2, [%r1]; st.global.u32 [%p1], %r2;"
+
+    def run(text, schedule):
+        out, machine = np.zeros(1, np.uint32), Machine(frame(text, 2))
+        machine.run("k", args=[machine.memory.buffer(array).address for array in (np.full(128, 9, np.uint32), out)], seed=schedule)
+        return out[0]
+
+    late = Schedule(1, copies="late")
+    assert run(body + read + "END:", None) == 9
+    with pytest.raises(PendingCopyRead):
+        run(body + read + "END:", late)
+    assert run(body + spin("W", "%r40", "0") + read + "END:", late) == 9
 
 
 @pytest.mark.parametrize("wrong, rule", (({"order": "fast"}, "order='fast' must be one of any"), ({"copies": "never"}, "copies='never' must be one of any")))
