@@ -1,6 +1,5 @@
-"""The block-scaled kernel with parts of its work left out: what each role could do if the others cost nothing. Pipelines are whole; results are wrong, but for the first.
+"""The block-scaled kernel with parts of its work left out: what each role could do if the others cost nothing. Pipelines are whole; results are wrong.
 
-    one_ahead   the whole kernel, but one k16 row in flight, not two, while the next is expanded
     loads       stages are filled, and given back unread
     expand      B is expanded too
     multiply    A is expanded and multiplied by whatever the expanded stages hold
@@ -91,7 +90,6 @@ def plain_numbers(lang):
 
 
 IDLE_EXPAND, IDLE_MULTIPLY = (block_scaled, "expand_verbs", idle_expand_verbs), (block_scaled, "multiply_verbs", idle_multiply_verbs)
-ONE_IN_FLIGHT = (block_scaled_multiply, "IN_FLIGHT", 1)
 PLAIN_B = (block_scaled_expand, "number_verbs", plain_numbers)
 PLAIN = (block_scaled_multiply, "number_verbs", plain_numbers)
 
@@ -108,7 +106,6 @@ def variant(name, *patches):
 
 VARIANTS = {
     "whole": KERNEL,
-    "one_ahead": variant("one_ahead", ONE_IN_FLIGHT),
     "loads": variant("loads", IDLE_EXPAND, IDLE_MULTIPLY),
     "expand": variant("expand", IDLE_MULTIPLY),
     "multiply": variant("multiply", IDLE_EXPAND),

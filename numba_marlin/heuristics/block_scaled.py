@@ -147,7 +147,7 @@ def choose(m: int, n: int, sms: int, **epilogue) -> BlockScaledConfig:
     stored_in_halves = RESULTS.get(epilogue.get("result", "float16")) == "halves" and epilogue.get("activation") == "gated_silu"
     tile_m, tile_n = min((tile for tile in TILES if tile[1] == 128 or not stored_in_halves), key=waves_end)
     _, stages, expanded_stages = TILES[tile_m, tile_n]
-    return BlockScaledConfig(tile_m, tile_n, stages, expanded_stages, group_m=16, **epilogue)
+    return BlockScaledConfig(tile_m, tile_n, stages, expanded_stages, group_m=8, **epilogue)
 
 
 def configuration(kernel: str, m: int, n: int, sms: int, **changes):

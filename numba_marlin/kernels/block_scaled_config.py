@@ -23,7 +23,7 @@ ACTIVATIONS = (None, "relu", "gelu", "silu", "gated_silu")
 
 @dataclass(frozen=True)
 class BlockScaledConfig:
-    """A block multiplies tiles of tile_m rows of A, 128 or 256, by tile_n rows of B, 64, 128 or, with 128 of A, 256. result: type of D, one of RESULTS. source: whether beta * C
+    """A block multiplies tiles of tile_m rows of A, 128 or 256, by tile_n rows of B, 64 or 128. result: type of D, one of RESULTS. source: whether beta * C
     is added, C of the type of D (16 bits). bias: whether a float32 number is added to every column. activation: one of ACTIVATIONS.
 
     stages: packed steps of k = 128 in shared memory; expanded_stages: steps of k = 64 of B as halves. group_m: row tiles that
@@ -39,15 +39,13 @@ class BlockScaledConfig:
     bias: bool = False
     activation: str | None = None
     rounding: str = "floor"
-    expander_registers: int = 72
+    expander_registers: int = 56
 
     def __post_init__(self):
         if self.tile_m not in (128, 256):
             raise ValueError(f"tile_m={self.tile_m} must be 128 or 256")
-        if self.tile_n not in (64, 128, 256):
-            raise ValueError(f"tile_n={self.tile_n} must be 64, 128 or 256")
-        if self.tile_m * self.tile_n > 256 * 128:
-            raise ValueError(f"tile_m={self.tile_m} with tile_n={self.tile_n}: must be 256 x 128 or 128 x 256 at most, for sums are kept in registers")
+        if self.tile_n not in (64, 128):
+            raise ValueError(f"tile_n={self.tile_n} must be 64 or 128")
         if self.result not in RESULTS:
             raise ValueError(f"result={self.result!r} must be one of {', '.join(RESULTS)}")
         if self.source and RESULTS[self.result] != "halves":
@@ -56,8 +54,8 @@ class BlockScaledConfig:
             raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
         if self.gated and self.source:
             raise ValueError("source=True with activation='gated_silu': D has half as many columns as C would have")
-        if self.gated and self.kind == "halves" and self.tile_n < 128:
-            raise ValueError(f"tile_n={self.tile_n} must be 128 or 256 with activation='gated_silu' and result={self.result!r}: D is stored 64 columns at a time, half of as many")
+        if self.gated and self.kind == "halves" and self.tile_n != 128:
+            raise ValueError(f"tile_n={self.tile_n} must be 128 with activation='gated_silu' and result={self.result!r}: D is stored 64 columns at a time, half of as many")
         if self.expander_registers % 8 or not 24 <= self.expander_registers <= 128:
             raise ValueError(f"expander_registers={self.expander_registers} must be a multiple of 8 from 24 to 128")
         if self.rounding not in ("floor", "ceil"):
@@ -78,11 +76,6 @@ class BlockScaledConfig:
     def words(self):
         """m64 blocks of the instruction that a warpgroup multiplies."""
         return self.tile_m // (64 * MULTIPLIERS)
-
-    @property
-    def parts(self):
-        """Products that an m64 block of a k16 row takes: of 128 columns at most."""
-        return ceil_div(self.tile_n, 128)
 
     @property
     def accumulators(self):
@@ -124,7 +117,7 @@ class BlockScaledConfig:
     @property
     def stage_bytes(self):
         """Of a packed stage, all of which is copied; a multiple of ALIGNMENT."""
-        return self.sfb_shared + ceil_div(self.tile_n, SCALE_ROWS) * SCALE_BYTES
+        return self.sfb_shared + SCALE_BYTES
 
     @property
     def expanded_shared(self):

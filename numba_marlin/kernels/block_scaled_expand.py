@@ -54,7 +54,7 @@ def number_verbs(lang):
 
 
 def expand_verbs(lang, config, schedule, packed, expanded):
-    """packed, expanded: pipelines of both kinds of stages. -> ``expand_tiles(shared, sizes)``, for the 128 threads of a warpgroup: each takes a row of B, or two 128 apart."""
+    """packed, expanded: pipelines of both kinds of stages. -> ``expand_tiles(shared, sizes)``, for the 128 threads of a warpgroup: each takes a row of B."""
     ptx, uint32, uint16 = lang.ptx, lang.uint32, lang.uint16
     numbers = number_verbs(lang)
     odd_nibbles, even_nibbles = numbers.odd_nibbles, numbers.even_nibbles
@@ -100,39 +100,6 @@ def expand_verbs(lang, config, schedule, packed, expanded):
                  ptx.ld_shared_v4_b32(address + (flip ^ uint32(48)))), (s01[0], s01[1], s23[0], s23[1]))
 
     @lang.device
-    def load_one(stage, row, first_row):
-        return (load_row(stage, uint32(row % uint32(TILE_N)), first_row),)
-
-    @lang.device
-    def load_two(stage, row, first_row):
-        return load_row(stage, row, first_row), load_row(stage, uint32(row + uint32(WARPGROUP)), first_row)
-
-    def put_half(half):
-        """-> device function (target, row, rows): one half of the step of all the thread's rows."""
-        FIRST, SECOND, scale_of = 2 * half, 2 * half + 1, high if half else low
-
-        @lang.device
-        def put(target, row, held):
-            q, s = held
-            put_row(target, row, (q[0][FIRST], q[1][FIRST], q[2][FIRST], q[3][FIRST]), (q[0][SECOND], q[1][SECOND], q[2][SECOND], q[3][SECOND]),
-                    (scale_of(s[0]), scale_of(s[1]), scale_of(s[2]), scale_of(s[3])))
-
-        @lang.device
-        def put_one(target, row, rows):
-            if row < uint32(TILE_N):
-                put(target, row, rows[0])
-
-        @lang.device
-        def put_two(target, row, rows):
-            put(target, row, rows[0])
-            put(target, uint32(row + uint32(WARPGROUP)), rows[1])
-
-        return put_two if TILE_N > WARPGROUP else put_one
-
-    load_rows = load_two if TILE_N > WARPGROUP else load_one
-    put_first, put_second = put_half(0), put_half(1)
-
-    @lang.device
     def publish(shared, place, lane):
         """Ordinary stores become visible to wgmma, then the stage is full."""
         ptx.fence_proxy_async_shared()
@@ -152,15 +119,19 @@ def expand_verbs(lang, config, schedule, packed, expanded):
             step = uint32(0)
             while step < steps:
                 wait_full(shared + uint32(BARRIERS), place)
-                rows = load_rows(shared + place[0] * uint32(STAGE), row, first_row)
+                q, s = load_row(shared + place[0] * uint32(STAGE), uint32(row % uint32(TILE_N)), first_row)
                 wait_empty(shared + uint32(EXPANDED_BARRIERS), target)
-                put_first(shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES), row, rows)
+                if row < uint32(TILE_N):
+                    put_row(shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES), row, (q[0][0], q[1][0], q[2][0], q[3][0]), (q[0][1], q[1][1], q[2][1], q[3][1]),
+                            (low(s[0]), low(s[1]), low(s[2]), low(s[3])))
                 publish(shared, target, lane)
                 if lane == uint32(0):
                     release(shared + uint32(BARRIERS), place)
                 place, target = advance(place), advance_expanded(target)
                 wait_empty(shared + uint32(EXPANDED_BARRIERS), target)
-                put_second(shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES), row, rows)
+                if row < uint32(TILE_N):
+                    put_row(shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES), row, (q[0][2], q[1][2], q[2][2], q[3][2]), (q[0][3], q[1][3], q[2][3], q[3][3]),
+                            (high(s[0]), high(s[1]), high(s[2]), high(s[3])))
                 publish(shared, target, lane)
                 target = advance_expanded(target)
                 step = uint32(step + uint32(1))

@@ -1,12 +1,13 @@
 """The role of the block-scaled kernel (``block_scaled``) that multiplies: A from packed stages into registers, B from expanded stages, to the tensor cores.
 
 A warpgroup has ``words`` blocks of 64 rows of A, a warp 16 rows of each, a lane rows g and g + 8 of those, of which it expands share t (``block_scaled_expand`` says
-which codes these are). ``sums``: a tuple with the accumulators of each m64 block. A k16 row is one wgmma group. The next row is expanded, into a third set of registers,
-while two are in flight: with one, both warpgroups, which keep in step, leave the tensor cores idle at the same time. A packed stage is given back as soon as it is in
-registers, an expanded one when the first products of the next are under way.
+which codes these are). ``sums``: a tuple with the accumulators of each m64 block. A k16 row is one wgmma group; the next row is expanded while it is multiplied. The
+next packed stage is waited for and loaded into registers of its own in the middle of the one before, and the first row of it expanded while two products are under way: whatever stands
+between two products, the tensor cores of both warpgroups, which keep in step, wait for. A packed stage is given back when the next is in registers, an expanded one when the first
+products of the next are under way.
 
-Tiles of 256 columns are two ``parts`` of 128, each with sums of its own, that A's fragments are multiplied with one after the other. (One instruction of 256 columns is not to be had
-with 512 threads: it wants more registers than each has when the kernel begins.)
+Tried, at 4096 and 8192 cubed on an H200: two products in flight everywhere, with a third set of registers (2% slower), and with the load brought forward as well (then they do not fit, the
+assembler serialises: 15% slower); the load beside the last product, or between (0.5 to 1% slower); giving the packed stage back at once, in a branch (2% slower); asking for expanded stages earlier (no faster).
 
 ``lane_place``: (warpgroup, warp in it, lane).
 """
@@ -17,7 +18,6 @@ from numba_marlin.kernels.block_scaled_expand import number_verbs
 from numba_marlin.kernels.tuples import for_each, map_each, numbered, repeat, together
 
 DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)  # 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)
-IN_FLIGHT = 2  # k16 rows that are multiplied while the next one is expanded
 ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
 
 
@@ -26,17 +26,17 @@ def multiply_verbs(lang, config, packed, expanded):
     returns nothing is in flight and all stages are given back."""
     ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
     numbers = number_verbs(lang)
-    WORDS, PARTS, STAGE, SFA_SHARED = config.words, config.parts, config.stage_bytes, config.sfa_shared
-    ACCUMULATORS, PART_N = config.accumulators // PARTS, config.tile_n // PARTS
+    WORDS, ACCUMULATORS, STAGE, SFA_SHARED = config.words, config.accumulators, config.stage_bytes, config.sfa_shared
     EXPANDED, EXPANDED_BYTES, BARRIERS, EXPANDED_BARRIERS = config.expanded_shared, config.expanded_bytes, config.barriers_shared, config.expanded_barriers
     wait_full, release, advance = packed.wait_full, packed.release, packed.advance
     wait_expanded, release_expanded, advance_expanded = expanded.wait_full, expanded.release, expanded.advance
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
-    wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=PART_N)
+    wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=config.tile_n)
     keep_sums, keep_fragment = ptx.keep_f32(width=ACCUMULATORS), ptx.keep_u32(width=4)
-    wait_for_all_but_two, wait_for_all = ptx.wgmma_wait_group(n=IN_FLIGHT), ptx.wgmma_wait_group(n=0)
-    zero = repeat(lang, WORDS * PARTS, ptx.zero_f32(width=ACCUMULATORS))
-    keep = map_each(lang, WORDS * PARTS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
+    wait_for_all_but_one, wait_for_all_but_two, wait_for_all = ptx.wgmma_wait_group(n=1), ptx.wgmma_wait_group(n=2), ptx.wgmma_wait_group(n=0)
+    zero = repeat(lang, WORDS, ptx.zero_f32(width=ACCUMULATORS))
+    multiply = together(lang, WORDS, 1, lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)))
+    keep = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
     no_fragments = repeat(lang, WORDS, lang.device(lambda: (uint32(0), uint32(0), uint32(0), uint32(0))))
     pin = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_fragment(one[0]),)))
     keep_fragments = for_each(lang, WORDS, 1, lang.device(lambda one, where: keep_fragment(one[0])))
@@ -77,15 +77,6 @@ def multiply_verbs(lang, config, packed, expanded):
 
         return map_each(lang, WORDS, 1, spread)
 
-    PART_DESCRIPTOR = PART_N * 128 // 16  # from the first rows of B to those of the second part
-
-    @lang.device
-    def multiply_parts(sums, a, where):
-        return wgmma(sums[0], a[0], where[0], where[1]), wgmma(sums[1], a[0], where[0] + uint64(PART_DESCRIPTOR), where[1])
-
-    multiply = multiply_parts if PARTS == 2 else together(lang, WORDS, 1, lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)))
-    joined = lang.device(lambda sums: (sums[0] + sums[1],)) if PARTS == 2 else lang.device(lambda sums: sums)
-
     # ---- products -------------------------------------------------------------------------------------------------------------------
 
     @lang.device
@@ -102,15 +93,15 @@ def multiply_verbs(lang, config, packed, expanded):
         return uint64(uint32(ptx.shfl_sync_idx(stage, uint32(0)) & uint32(0x3FFFF)) >> uint32(4)) | uint64(DESCRIPTOR_HIGH)
 
     def then(row):
-        """-> device function (sums, a, before_last, rows, descriptor) -> (sums, the next row's fragments): multiplies k16 row ``row`` by what ``a`` holds; expands the next
-        row when the product of ``before_last``, two rows back, has ended."""
+        """-> device function (sums, a, last, rows, descriptor) -> (sums, the next row's fragments): multiplies k16 row ``row`` by what ``a`` holds; expands the next
+        row when the product of ``last``, a row back, has ended."""
         spread, offset = spread_row(row + 1), row % 4 * ROW_DESCRIPTORS
 
         @lang.device
-        def go_on(sums, a, before_last, rows, descriptor):
+        def go_on(sums, a, last, rows, descriptor):
             sums = start(sums, a, descriptor + uint64(offset))
-            wait_for_all_but_two()
-            keep_fragments(before_last, uint32(0))
+            wait_for_all_but_one()
+            keep_fragments(last, uint32(0))
             return sums, pin(spread(rows, uint32(0)), uint32(0))
 
         return go_on
@@ -120,10 +111,14 @@ def multiply_verbs(lang, config, packed, expanded):
 
     @lang.device
     def take_packed(shared, place, lane_place):
-        """-> A's rows of a packed stage, and the fragments of its first k16 row"""
+        """-> A's rows of a packed stage"""
         wait_full(shared + uint32(BARRIERS), place)
-        rows = load_rows(nothing(), (shared + place[0] * uint32(STAGE), lane_place))
-        return rows, pin(spread_first(rows, uint32(0)), uint32(0))
+        return load_rows(nothing(), (shared + place[0] * uint32(STAGE), lane_place))
+
+    @lang.device
+    def first_row(rows):
+        """-> the fragments of its first k16 row"""
+        return pin(spread_first(rows, uint32(0)), uint32(0))
 
     @lang.device
     def open_expanded(shared, target):
@@ -136,40 +131,46 @@ def multiply_verbs(lang, config, packed, expanded):
             release_expanded(shared + uint32(EXPANDED_BARRIERS), target)
 
     @lang.device
+    def give_back_packed(shared, place, leader):
+        ptx.bar_warp_sync(uint32(ALL_LANES))
+        if leader:
+            release(shared + uint32(BARRIERS), place)
+
+    @lang.device
     def multiply_steps(shared, places, steps, lane_place):
         place, target = places
         leader = lane_place[2] == uint32(0)
         sums, a6, a7 = zero(), no_fragments(), no_fragments()
-        rows, a0 = take_packed(shared, place, lane_place)
+        rows = take_packed(shared, place, lane_place)
+        a0 = first_row(rows)
         before, begun = target, False
         while steps != uint32(0):
             descriptor = open_expanded(shared, target)
-            sums, a1 = after0(sums, a0, a6, rows, descriptor)
-            sums, a2 = after1(sums, a1, a7, rows, descriptor)
+            sums, a1 = after0(sums, a0, a7, rows, descriptor)
+            keep_fragments(a6, uint32(0))
+            sums, a2 = after1(sums, a1, a0, rows, descriptor)
             give_back(shared, before, leader and begun)
-            sums, a3 = after2(sums, a2, a0, rows, descriptor)
-            sums, a4 = after3(sums, a3, a1, rows, descriptor)
+            sums, a3 = after2(sums, a2, a1, rows, descriptor)
+            sums, a4 = after3(sums, a3, a2, rows, descriptor)
             before, target = target, advance_expanded(target)
             descriptor = open_expanded(shared, target)
-            sums, a5 = after4(sums, a4, a2, rows, descriptor)
-            sums, a6 = after5(sums, a5, a3, rows, descriptor)
+            sums, a5 = after4(sums, a4, a3, rows, descriptor)
+            upcoming = advance(place) if steps != uint32(1) else place  # behind the last step: its own stage once more, for nothing; a branch would cost every step
+            next_rows = take_packed(shared, upcoming, lane_place)
+            sums, a6 = after5(sums, a5, a4, rows, descriptor)
             give_back(shared, before, leader)
-            sums, a7 = after6(sums, a6, a4, rows, descriptor)
+            sums, a7 = after6(sums, a6, a5, rows, descriptor)
             sums = start(sums, a7, descriptor + uint64(3 * ROW_DESCRIPTORS))
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if leader:
-                release(shared + uint32(BARRIERS), place)
-            place = advance(place)
-            steps = uint32(steps - uint32(1))
+            give_back_packed(shared, place, leader)
+            rows, place, steps = next_rows, advance(place), uint32(steps - uint32(1))
             wait_for_all_but_two()
             keep_fragments(a5, uint32(0))
-            if steps != uint32(0):
-                rows, a0 = take_packed(shared, place, lane_place)
+            a0 = first_row(rows)
             before, target, begun = target, advance_expanded(target), True
         wait_for_all()
         keep_fragments(a6, uint32(0))
         keep_fragments(a7, uint32(0))
         give_back(shared, before, leader and begun)
-        return (place, target), joined(keep(sums, uint32(0)))
+        return (place, target), keep(sums, uint32(0))
 
     return SimpleNamespace(multiply_steps=multiply_steps)

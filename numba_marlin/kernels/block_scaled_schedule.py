@@ -67,9 +67,7 @@ def schedule_verbs(lang, config, listeners):
 
     @lang.device
     def fetch_together(shared, place, lane):
-        """For a whole warp, one lane of which reads the word and gives it back: no other has a read that could come late -> (tile, place)
-
-        (That lane alone waiting too costs the widest tiles 16 bytes of stack.)"""
+        """For a whole warp, one lane of which reads the word and gives it back: no other has a read that could come late -> (tile, place)"""
         wait_full(shared + uint32(BARRIERS), place)
         tile = uint32(NO_TILE)
         if lane == uint32(0):
