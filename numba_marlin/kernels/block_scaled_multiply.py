@@ -4,7 +4,7 @@ A warpgroup has ``words`` blocks of 64 rows of A, a warp 16 rows of each, a lane
 which codes these are). ``sums``: a tuple with the accumulators of each m64 block. A k16 row is one wgmma group; the next row is expanded while it is multiplied. The
 next packed stage is waited for and loaded into registers of its own in the middle of the one before, and the first row of it expanded while two products are under way: whatever stands
 between two products, the tensor cores of both warpgroups, which keep in step, wait for. A packed stage is given back when the next is in registers, an expanded one when the first
-products of the next are under way.
+product of the next is under way.
 
 Tried, at 4096 and 8192 cubed on an H200: two products in flight everywhere, with a third set of registers (2% slower), and with the load brought forward as well (then they do not fit, the
 assembler serialises: 15% slower); the load beside the last product, or between (0.5 to 1% slower); giving the packed stage back at once, in a branch (2% slower); asking for expanded stages earlier (no faster).
@@ -148,17 +148,17 @@ def multiply_verbs(lang, config, packed, expanded):
             descriptor = open_expanded(shared, target)
             sums, a1 = after0(sums, a0, a7, rows, descriptor)
             keep_fragments(a6, uint32(0))
-            sums, a2 = after1(sums, a1, a0, rows, descriptor)
             give_back(shared, before, leader and begun)
+            sums, a2 = after1(sums, a1, a0, rows, descriptor)
             sums, a3 = after2(sums, a2, a1, rows, descriptor)
             sums, a4 = after3(sums, a3, a2, rows, descriptor)
             before, target = target, advance_expanded(target)
             descriptor = open_expanded(shared, target)
             sums, a5 = after4(sums, a4, a3, rows, descriptor)
+            give_back(shared, before, leader)
             upcoming = advance(place) if steps != uint32(1) else place  # behind the last step: its own stage once more, for nothing; a branch would cost every step
             next_rows = take_packed(shared, upcoming, lane_place)
             sums, a6 = after5(sums, a5, a4, rows, descriptor)
-            give_back(shared, before, leader)
             sums, a7 = after6(sums, a6, a5, rows, descriptor)
             sums = start(sums, a7, descriptor + uint64(3 * ROW_DESCRIPTORS))
             give_back_packed(shared, place, leader)
