@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from numba_marlin.inspect.profile import reason_of, title_of
+from numba_marlin.inspect.profile import SPANS, reason_of, title_of
 from numba_marlin.views import Bar, Bars, Cell, Lane, Section, Span, Table, Text, Timeline
-
-ROWS = 24  # of a warp's activities
 
 
 def name_of(part: str) -> str:
     return title_of(part).split(":")[0]
 
 
+def steps_of(lanes: list[dict]) -> str:
+    """What to know of a picture that has fewer spans than there were."""
+    most = max(lane["count"] for lane in lanes)
+    return f"Up to {most:,} activities a warp, too short to draw: every step shows one that occurs in it, chosen so that each comes to its share of the time." if most > SPANS else ""
+
+
 def warp(data: dict) -> Section:
     """One warp: what it did when, and why it waited."""
     lanes = data["lanes"]
-    chosen = max(lanes["warps"], key=lambda lane: sum(end - start for start, end, name in lane["spans"] if name == "multiply"), default=None)
+    chosen = max(lanes["warps"], key=lambda lane: lane["totals"].get("multiply", 0.0), default=None)
     if chosen is None or not chosen["spans"]:
         return Section("warp", "A warp's activity", ("Nothing was recorded.",))
-    spans, unit, source = chosen["spans"], lanes["unit"], lanes["source"]
-    total = spans[-1][1] - spans[0][0] or 1.0
+    spans, unit, source, by_name = chosen["spans"], lanes["unit"], lanes["source"], chosen["totals"]
+    total = sum(by_name.values()) or 1.0
     rows = tuple(
-        (f"{start:,.2f}", f"{end - start:,.2f}", Cell(name_of(name), name_of(name)), reason_of(name) or "-") for start, end, name in spans[:ROWS]
+        (f"{start:,.2f}", f"{end - start:,.2f}", Cell(name_of(name), name_of(name)), reason_of(name) or "-") for start, end, name in chosen["first"]
     )
-    by_name: dict[str, float] = {}
-    for start, end, name in spans:
-        by_name[name] = by_name.get(name, 0.0) + end - start
     waited = sum(value for name, value in by_name.items() if reason_of(name))
     bars = tuple(Bar(name_of(name), value, f"{value / total:.0%}" + (f": {reason_of(name)}" if reason_of(name) else ""), name_of(name), total) for name, value in sorted(by_name.items(), key=lambda item: -item[1]))
     notes = [f"Block {lanes['block']}, warp {chosen['warp']} of {len(lanes['warps'])} shown" + (f", on SM {lanes['sm']}" if source == "measured" else "") + f": {waited / total:.0%} of its time it waits."]
@@ -33,9 +34,9 @@ def warp(data: dict) -> Section:
         notes.append("Recorded on the PTX machine, whose clock counts the warp instructions that it has executed: an order of events, not their duration on a GPU.")
     else:
         notes.append("From the build that records every event, which is slower than the plain kernel (the summary of times says by how much).")
-    more = f"The first {ROWS} of {len(spans)} activities; short ones are joined to the ones before them." if len(spans) > ROWS else ""
+    more = f"The first {len(rows)} of {chosen['count']:,} activities." if chosen["count"] > len(rows) else ""
     return Section("warp", "A warp's activity", tuple(notes), (
-        Timeline((Lane(f"warp {chosen['warp']}", tuple(Span(start, end, name_of(name), name_of(name)) for start, end, name in spans)),), unit, title="One warp", source=source),
+        Timeline((Lane(f"warp {chosen['warp']}", tuple(Span(start, end, name_of(name), name_of(name)) for start, end, name in spans)),), unit, title="One warp", source=source, note=steps_of([chosen])),
         Bars(bars, unit, title="Active and stalled", source=source), Table(("from", unit if len(unit) < 4 else "took", "activity", "stalled for"), rows, title="Activity by activity", source=source, note=more),
     ))  # fmt: skip
 
@@ -75,7 +76,7 @@ def timeline(data: dict) -> Section:
     found = [Bars(bars, "us", title="Where the time goes", source=parts["source"]), table]
     drawn = tuple(Lane(f"warp {lane['warp']}", tuple(Span(start, end, name_of(name), name_of(name)) for start, end, name in lane["spans"])) for lane in lanes["warps"] if lane["spans"])
     if drawn:
-        note = "" if lanes["source"] == "measured" else "The machine's clock counts warp instructions: an order of events, not time."
+        note = steps_of(lanes["warps"]) if lanes["source"] == "measured" else f"The machine's clock counts warp instructions: an order of events, not time. {steps_of(lanes['warps'])}".strip()
         found.append(Timeline(drawn, lanes["unit"], title=f"Warps of block {lanes['block']}", source=lanes["source"], note=note))
     else:
         found.append(Text("No warp was recorded.", "warning"))

@@ -57,7 +57,8 @@ ALTERED = [  # section, what of the profile is altered
     ("summary", change(("time", "us"), 1234.5)), ("summary", change(("counts", "coalescing"), 41.0)), ("launch", change(("launch", "registers"), 251)),
     ("launch", change(("occupancy", "achieved"), 0.77)), ("blocks", lambda found: found["placement"]["rows"].pop()), ("memory", change(("counts", "asked_bytes"), lambda value: 3 * value)),
     ("memory", change(("limits", "l2_bytes"), 7 << 20)), ("warp", lambda found: found["lanes"]["warps"][0]["spans"].insert(0, [-500.0, 0.0, "wait_room"])),
-    ("warp", lambda found: [lane.update(spans=[[0, 10, "wait_kernel"]]) for lane in found["lanes"]["warps"]]), ("transactions", change(("accesses", 0, "bytes"), 987654321)),
+    ("warp", lambda found: [lane.update(spans=[[0, 10, "wait_kernel"]]) for lane in found["lanes"]["warps"]]), ("warp", lambda found: [lane["first"].pop() for lane in found["lanes"]["warps"]]),
+    ("warp", lambda found: [lane["totals"].update(wait_kernel=1e6) for lane in found["lanes"]["warps"]]), ("transactions", change(("accesses", 0, "bytes"), 987654321)),
     ("transactions", lambda found: found["first_accesses"].pop(0)), ("packing", change(("word", "codes", 3, "value"), 42.5)), ("packing", change(("word", "value"), 0x12345678)),
     ("tensor", change(("counts", "flops"), lambda value: 5 * value)), ("timeline", change(("parts", "us", "launch"), 999.0)), ("timeline", change(("sections", "multiply", "instructions"), 31337)),
     ("device", change(("state",), {"missing": "somebody pulled the plug"})), ("device", change(("tools",), [{"name": "ncu", "text": "a new one"}])),
@@ -221,6 +222,22 @@ def test_the_page_in_a_browser(tmp_path):
 
 def test_numbers_in_json_are_plain():
     assert np.isfinite(json.loads(json.dumps(data()))["time"]["us"])
+
+
+def test_what_is_too_much_to_draw_keeps_its_place_and_its_share():
+    """Waits and products by turns, a thousand times, then one long write."""
+    spans = [each for step in range(1000) for each in ((step, step + 0.25, "wait_copies"), (step + 0.25, step + 1.0, "multiply"))] + [(1000.0, 1500.0, "write")]
+    drawn = profile.drawable(spans, most=150)
+    assert 40 < len(drawn) <= 150 and drawn[-1][1] == pytest.approx(1500) and all(one[1] == other[0] and one[2] != other[2] for one, other in zip(drawn, drawn[1:]))
+    assert drawn[-1] == (pytest.approx(1000), pytest.approx(1500), "write")
+    for first, last, wanted in ((0, 500, 0.25), (500, 1000, 0.25), (0, 1000, 0.25)):
+        waited = sum(max(min(end, last) - max(start, first), 0) for start, end, name in drawn if name == "wait_copies")
+        assert waited / (last - first) == pytest.approx(wanted, abs=0.03)
+    assert profile.drawable(spans, most=len(spans)) == spans and profile.drawable([], most=3) == []
+
+
+def test_one_activity_is_one_span():
+    assert profile.joined([(0.0, 1.0, "copy"), (1.0, 2.0, "copy"), (2.0, 3.0, "write"), (4.0, 5.0, "write")]) == [(0.0, 2.0, "copy"), (2.0, 3.0, "write"), (4.0, 5.0, "write")]
 
 
 # ---- two block-scaled operands
