@@ -8,6 +8,7 @@ from numba_marlin.heuristics.block_scaled import choose
 SMS = 132
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192))
 LAYERS = ((512, 8192, 8192), (1024, 8192, 8192), (2048, 8192, 8192), (4096, 8192, 8192), (4096, 57344, 8192), (4096, 8192, 28672))  # m, n, k
+FEW = ((1, 8192, 8192), (16, 8192, 8192), (32, 8192, 8192), (1, 57344, 8192), (32, 57344, 8192))  # rows that this kernel is not for
 EPILOGUES = ({"result": "float32"}, {"source": True, "bias": True}, {"bias": True, "activation": "silu"}, {"activation": "gelu"}, {"activation": "gated_silu"}, {"result": "nvfp4"}, {"result": "mxfp4"},
              {"result": "mxfp8-e4m3"}, {"result": "nvfp4", "activation": "gated_silu"})
 
@@ -23,7 +24,7 @@ def quick():
 def full():
     """The chosen configuration of every shape; what it costs to leave parts out at the largest, and to have each epilogue at the other."""
     small, large = LARGE
-    chosen = {shape: choose(*shape[:2], SMS) for shape in (*LARGE, *LAYERS)}
+    chosen = {shape: choose(*shape[:2], SMS) for shape in (*LARGE, *LAYERS, *FEW)}
     kernels = {shape: [("whole", config)] for shape, config in chosen.items()}
     kernels[large] += [(part, chosen[large]) for part in VARIANTS if part != "whole"]
     kernels[small] += [("whole", choose(*small[:2], SMS, **epilogue)) for epilogue in EPILOGUES]

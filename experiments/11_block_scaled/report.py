@@ -1,7 +1,7 @@
 """results.jsonl -> the tables of this README, between their markers. The newest row of a cell counts."""
 import json
 
-from cells import EPILOGUES, LARGE, LAYERS
+from cells import EPILOGUES, FEW, LARGE, LAYERS
 from variants import VARIANTS
 
 from numba_marlin.bench import rows as rows_module
@@ -16,6 +16,8 @@ def newest(rows):
     """{(shape, part, epilogue as text): row}"""
     found = {}
     for row in rows:
+        if row["part"] not in VARIANTS:  # one of earlier kernels
+            continue
         epilogue = json.dumps({name: row["config"][name] for name in EPILOGUE_FIELDS})
         found[(row["m"], row["n"], row["k"]), row["part"], epilogue] = row
     return found
@@ -27,7 +29,7 @@ def key_of(epilogue=None):
 
 def speed_table(found):
     lines = []
-    for shape in (*LARGE, *LAYERS):
+    for shape in (*LARGE, *LAYERS, *FEW):
         row = found.get((shape, "whole", key_of()))
         if row:
             config = row["config"]
