@@ -17,7 +17,7 @@ def quick():
     """Neighbours of the chosen configuration, at the two sizes that the kernel is made for."""
     usual = choose(*LARGE[0][:2], SMS)
     others = [replace(usual, **fields) for fields in (
-        {}, {"group_m": 4}, {"group_m": 16}, {"stages": 4, "expanded_stages": 3}, {"expander_registers": 64}, {"tile_m": 128, "stages": 4}, {"tile_m": 128, "tile_n": 64, "stages": 4})]
+        {}, {"group_m": 4}, {"group_m": 16}, {"stages": 3, "expanded_stages": 4}, {"expander_registers": 64}, {"tile_m": 128, "expanded_stages": 4}, {"tile_m": 128, "tile_n": 64, "expanded_stages": 4})]
     return [(shape, [("whole", config) for config in others]) for shape in LARGE]
 
 
