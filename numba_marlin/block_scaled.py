@@ -21,9 +21,10 @@ from numba_marlin.block_reference import ACTIVATIONS, block_scaled_bounds, inter
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled
 from numba_marlin.formats.floats import float_type, number, round_to
-from numba_marlin.heuristics.block_scaled import K_STEP, N_STEP, choose, column_step
+from numba_marlin.heuristics.block_scaled import K_STEP, MOST_ROWS_OF_BLOCKS, N_STEP, block_kernel_of, choose, column_step
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
 from numba_marlin.interop import arrays
+from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
 from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 from numba_marlin.quantize.block_scaled import check_rounding, inverse_of, round_blocks
@@ -35,7 +36,7 @@ FLOAT_RESULTS = ("float16", "bfloat16", "float32")
 
 def block_scaled_matmul(
     a: BlockScaled, b: BlockScaled, *, alpha: float = 1.0, beta: float = 0.0, c=None, bias=None, activation: str | None = None, out_format: str = "float16",
-    out_global_scale: float = 1.0, out_rounding: str = "floor", backend: str = "auto", config: BlockScaledConfig | None = None, stream=None,
+    out_global_scale: float = 1.0, out_rounding: str = "floor", backend: str = "auto", config: BlockScaledConfig | BlockDecodeConfig | None = None, stream=None,
     compiler: str = compiler_room.COMPILERS[0],
 ):
     """activation(alpha * A @ B^T + beta * C + bias) of NVFP4 matrices a [m, k] and b [n, k] -> D [m, n], or [m, n/2] if gated.
@@ -48,7 +49,7 @@ def block_scaled_matmul(
     formats that have it.
 
     Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they complete a tile (NaN there is NaN in the result, if k is no multiple of 64).
-    backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice.
+    backend, stream, compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice, which has a kernel of its own for up to 64 rows where D is an array and no gate is asked for.
     """
     m, n, k = _check_operands(a, b)
     (a, views), (b, more) = _readable("a", a), _readable("b", b)
@@ -61,7 +62,7 @@ def block_scaled_matmul(
     factors = _factors(a, b, alpha, beta, out_global_scale)
     epilogue = {"result": out_format, "source": "c" in extra, "bias": "bias" in extra, "activation": activation}
     epilogue["rounding"] = out_rounding if _has_powers(out_format) else "floor"  # of nothing else: the same kernel then
-    _check_config(config, epilogue)
+    _check_config(config, epilogue, m)
     if compiler not in compiler_room.COMPILERS:
         raise ValueError(f"compiler={compiler!r} must be one of {', '.join(compiler_room.COMPILERS)}")
     where = _place(backend, views["a"])
@@ -90,7 +91,7 @@ def _check_operands(a, b) -> tuple[int, int, int]:
         if not isinstance(operand, BlockScaled):
             raise TypeError(f"{name} is a {type(operand).__name__}, must be a BlockScaled: nm.quantize_blocks makes one")
         if operand.format != "nvfp4":
-            raise ValueError(f"{name}.format={operand.format!r} must be 'nvfp4': this kernel multiplies no other")
+            raise ValueError(f"{name}.format={operand.format!r} must be 'nvfp4': no other is multiplied")
     (m, k), (n, other) = a.shape, b.shape
     if k != other:
         raise ValueError(f"a.shape={a.shape} and b.shape={b.shape} must have the same k as columns")
@@ -156,13 +157,18 @@ def _has_powers(out_format: str) -> bool:
     return out_format in BLOCK_FORMATS and BLOCK_FORMATS[out_format].scale_grid == "e8m0"
 
 
-def _check_config(config, epilogue: dict[str, object]) -> None:
+def _check_config(config, epilogue: dict[str, object], m: int) -> None:
     if config is None:
         return
-    if not isinstance(config, BlockScaledConfig):
-        raise TypeError(f"config is a {type(config).__name__}, must be a BlockScaledConfig (numba_marlin.kernels.block_scaled_config)")
-    if {name: getattr(config, name) for name in epilogue} != epilogue:
-        raise ValueError(f"config={config} must have {', '.join(f'{name}={value!r}' for name, value in epilogue.items())}: what was asked for")
+    if not isinstance(config, (BlockScaledConfig, BlockDecodeConfig)):
+        raise TypeError(f"config is a {type(config).__name__}, must be a BlockScaledConfig or a BlockDecodeConfig (numba_marlin.kernels.block_scaled_config, block_decode_config)")
+    if isinstance(config, BlockDecodeConfig) and (epilogue["result"] in BLOCK_FORMATS or epilogue["activation"] == "gated_silu"):
+        raise ValueError(f"config={config} has no block-scaled results and no gate: leave it out, or give a BlockScaledConfig")
+    if isinstance(config, BlockDecodeConfig) and config.grid(m, 1)[1] > MOST_ROWS_OF_BLOCKS:
+        raise ValueError(f"m={m} with tokens={config.tokens} of config are more than {MOST_ROWS_OF_BLOCKS} rows of blocks: leave config out, or give a BlockScaledConfig")
+    wanted = {name: value for name, value in epilogue.items() if hasattr(config, name)}
+    if {name: getattr(config, name) for name in wanted} != wanted:
+        raise ValueError(f"config={config} must have {', '.join(f'{name}={value!r}' for name, value in wanted.items())}: what was asked for")
 
 
 def _epilogue_arrays(a: arrays.ArrayView, m: int, n: int, out_format: str, c, beta: float, bias, gated: bool) -> dict[str, arrays.ArrayView]:
@@ -215,7 +221,7 @@ def _rounded(value: np.ndarray, out_format: str, global_scale: float, rounding: 
     return round_to(value, out_format)
 
 
-def _result_shapes(config: BlockScaledConfig, m: int, n: int) -> dict[str, tuple[tuple[int, ...], str]]:
+def _result_shapes(config: BlockScaledConfig | BlockDecodeConfig, m: int, n: int) -> dict[str, tuple[tuple[int, ...], str]]:
     """{array: (shape, type)}"""
     columns = n // 2 if config.gated else n
     if config.result not in BLOCK_FORMATS:
@@ -225,8 +231,8 @@ def _result_shapes(config: BlockScaledConfig, m: int, n: int) -> dict[str, tuple
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(config: BlockScaledConfig, target: str, compiler: str):
-    return compiler_room.build(KERNEL, config, target=target, compiler=compiler)
+def _compiled(config: BlockScaledConfig | BlockDecodeConfig, target: str, compiler: str):
+    return compiler_room.build(block_kernel_of(config), config, target=target, compiler=compiler)
 
 
 def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, np.ndarray]:
@@ -239,8 +245,9 @@ def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, n
     readable = {name: view.host for name, view in views.items()} | {"factors": factors}
     written = results | {"locks": np.zeros(1, np.int32)}
     addresses = {name: machine.memory.buffer(array, name=name, readonly=name in readable).address for name, array in (readable | written).items()}
-    arguments = KERNEL.arguments(config, addresses, m, n, k, k, lambda tensor_map, address: tensor_map.encode(address))
-    machine.run(compiled.entry, grid=KERNEL.grid(config, m, n, k, device.sms), block=(compiled.threads,), shared_bytes=compiled.shared_bytes, args=arguments)
+    kernel = block_kernel_of(config)
+    arguments = kernel.arguments(config, addresses, m, n, k, k, lambda tensor_map, address: tensor_map.encode(address))
+    machine.run(compiled.entry, grid=kernel.grid(config, m, n, k, device.sms), block=(compiled.threads,), shared_bytes=compiled.shared_bytes, args=arguments, cluster=kernel.cluster(config))
     return results
 
 
@@ -276,8 +283,9 @@ def _run_cuda(views, factors, config, sizes, device, stream, compiler, made: set
     addresses = {name: view.address for name, view in copies.items()} | {name: arrays.view(name, each).address for name, each in results.items()}
     addresses["factors"] = _factors_address(factors, ordinal, handle)
     addresses["locks"] = launch.workspace(ordinal, handle, 16, 1)[1]
-    arguments = KERNEL.arguments(config, addresses, m, n, k, k, functools.partial(driver.encode_tensor_map, ordinal=ordinal))
-    launch.launcher(compiled, ordinal, **KERNEL.launch_options(config))(KERNEL.grid(config, m, n, k, device.sms), arguments, stream=handle)
+    kernel = block_kernel_of(config)
+    arguments = kernel.arguments(config, addresses, m, n, k, k, functools.partial(driver.encode_tensor_map, ordinal=ordinal))
+    launch.launcher(compiled, ordinal, **kernel.launch_options(config))(kernel.grid(config, m, n, k, device.sms), arguments, stream=handle)
     for each in crossed:
         driver.follow(ordinal, each, handle)
     if not a.on_host:

@@ -43,7 +43,7 @@ def test_sizes_that_no_kernel_takes_are_refused(fields, message):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_candidate_covers_the_result_on_devices_that_have_the_instructions(kernel):
     found = devices_for(kernel)
-    assert {each.name for each in found} == {"block_scaled": {"H100", "H200"}, "tcgen05": {"B200"}, "block_mma": {"RTX 5090"}}[kernel]
+    assert {each.name for each in found} == {"block_scaled": {"H100", "H200"}, "block_decode": {"H100", "H200"}, "tcgen05": {"B200"}, "block_mma": {"RTX 5090"}}[kernel]
     for each in devices.SPECIFICATIONS:
         if each not in found:
             with pytest.raises(ValueError, match=f"choose {found[0].name}"):
@@ -52,7 +52,7 @@ def test_a_candidate_covers_the_result_on_devices_that_have_the_instructions(ker
     problem = BlockProblem.of(config, 300, 264, 512)
     chosen = candidate(problem, found[0], kernel, config)
     tiles = chosen.figures["tiles"]
-    assert math.prod(chosen.grid) == min(found[0].sms, tiles["m"] * tiles["n"]) and tiles["m"] * getattr(config, "tile_m", 128) >= 300 and tiles["n"] * getattr(config, "tile_n", 128) >= 264
+    assert math.prod(chosen.grid) == (tiles["m"] * tiles["n"] * config.split if kernel == "block_decode" else min(found[0].sms, tiles["m"] * tiles["n"])) and tiles["m"] * getattr(config, "tile_m", 128) >= 300 and tiles["n"] * getattr(config, "tile_n", 128) >= 264
     with pytest.raises(ValueError, match="is no field of"):
         configuration(kernel, 300, 264, 4, tile_k=3)
     with pytest.raises(ValueError, match="does not multiply"):

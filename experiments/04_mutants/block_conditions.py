@@ -5,7 +5,7 @@ from shapes import condition, following, guards_a_loop, number_of, offsets, opco
 from numba_marlin.emulator.program import Register
 from numba_marlin.mutation.program import registers
 
-K = {"block_scaled": "param_13", "tcgen05": "param_8", "block_mma": "param_8"}  # which parameter k is
+K = {"block_scaled": "param_13", "block_decode": "param_10", "tcgen05": "param_8", "block_mma": "param_8"}  # which parameter k is
 
 
 def parameters(program, operand):

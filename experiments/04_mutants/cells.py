@@ -15,6 +15,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 from problems import Case, Launch as Prepared  # noqa: E402
 
 from numba_marlin.emulator.schedules import Schedule  # noqa: E402
+from numba_marlin.formats.block_scaled import BLOCK_FORMATS  # noqa: E402
+from numba_marlin.heuristics.block_scaled import block_kernel_of  # noqa: E402
 from numba_marlin.kernels.ampere_config import AmpereConfig  # noqa: E402
 from numba_marlin.kernels.block_mma_config import BlockMmaConfig  # noqa: E402
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: E402
@@ -25,6 +27,7 @@ from numba_marlin.kernels.tiled import TiledConfig  # noqa: E402
 from numba_marlin.kernels.wgmma_config import WgmmaConfig  # noqa: E402
 from numba_marlin.mutation.judge import Launch  # noqa: E402
 from tests.kernels import blackwell, block_problems  # noqa: E402
+from tests.kernels.block_problems import FEW_ROWS  # noqa: E402
 
 TARGET, COMPILER = "sm_90a", "numba-cuda"
 # The machine looks for races: it need not meet the one schedule that does harm, only take the ways that a slow warp, or a block ahead of the others, takes. The slowest warps of 0 and 17 are, of
@@ -65,11 +68,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class HopperBlocks:
-    """The kernel of two NVFP4 operands on Hopper. problems: as those of a Cell."""
+    """A kernel of two NVFP4 operands on Hopper. problems: as those of a Cell."""
     name: str
-    config: BlockScaledConfig
+    config: object
     problems: tuple
-    kernel = "block_scaled"
+
+    @property
+    def kernel(self):
+        return block_kernel_of(self.config).name
 
     @cached_property
     def prepared(self):
@@ -80,7 +86,7 @@ class HopperBlocks:
 
     def result(self, problem):
         numbers, _ = problem.bounds(self.config.activation)
-        if self.config.kind != "blocks":
+        if self.config.result not in BLOCK_FORMATS:
             return {"d": block_problems.round_to(numbers, self.config.result)}
         blocks = block_problems.quantize_blocks(numbers.astype(np.float32), self.config.result, global_scale=problem.global_scale).with_scales("128x4")
         return {"d": blocks.data, "sfd": blocks.scales}
@@ -129,7 +135,8 @@ def launch_of_blocks(prepared, expected):
     """-> numba_marlin.mutation.judge.Launch"""
     m, n, k, _ = prepared.sizes
     return Launch(
-        f"m={m} n={n} k={k}, {prepared.grid[0]} blocks", prepared.compiled.entry, prepared.grid, prepared.compiled.threads, prepared.compiled.shared_bytes, 1, prepared.buffers, expected, (), (),
+        f"m={m} n={n} k={k}, {prepared.grid[0]} blocks", prepared.compiled.entry, prepared.grid, prepared.compiled.threads, prepared.compiled.shared_bytes, prepared.kernel.cluster(prepared.config), prepared.buffers, expected, (),
+        tuple(prepared.buffers) if prepared.kernel.dependent(prepared.config) else (),
         lambda addresses: prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address)))
 
 
@@ -173,6 +180,9 @@ CELLS = {cell.name: cell for cell in (
     # two tiles a block, of one step each that ends inside; more tiles and steps than the rings have places
     HopperBlocks("block_scaled, C and a bias", replace(SMALL_BLOCKS, source=True, bias=True), ((140, 128, 96, 2), (140, 72, 352, 1))),
     HopperBlocks("block_scaled, NVFP4 results", replace(SMALL_BLOCKS, result="nvfp4"), ((140, 128, 96, 2), (140, 80, 352, 1))),
+    # more steps than the ring has places for both blocks, and none for the second; tokens for two blocks; rings that go round three times, and one step
+    HopperBlocks("block_decode, two blocks share k", replace(FEW_ROWS, tokens=32, k_warps=4, result="float32", source=False), ((40, 136, 2336, 1), (3, 136, 96, 1))),
+    HopperBlocks("block_decode, C and a bias", replace(FEW_ROWS, split=1), ((9, 40, 1312, 1), (5, 8, 64, 1))),
     # the second has three tiles for each of two places of sums; each ends at another stage of the ring, or with another parity
     BlackwellBlocks("tcgen05", blackwell.TCGEN05, Tcgen05Config(), ((150, 136, 288, 2), (700, 24, 800, 1), (20, 24, 544, 1), (20, 24, 1184, 1))),
     BlackwellBlocks("block_mma", blackwell.BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))),

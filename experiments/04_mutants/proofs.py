@@ -16,8 +16,8 @@ from shapes import skips_only
 from numba_marlin.mutation.mutants import Mutant
 from numba_marlin.mutation.program import Program
 
-ALL = ("naive", "tiled", "ampere", "decode", "wgmma", "block_scaled", "tcgen05", "block_mma")
-BLOCKS = ALL[-3:]  # both operands block-scaled
+ALL = ("naive", "tiled", "ampere", "decode", "wgmma", "block_scaled", "block_decode", "tcgen05", "block_mma")
+BLOCKS = ALL[-4:]  # both operands block-scaled
 BRANCH, NEVER, TURNED = ("predicate",), "never taken", "turned round"
 
 

@@ -35,6 +35,7 @@ CELLS = {  # name: kernel, m, n, k
     "wgmma": ("wgmma", 256, 8192, 8192),
     "wgmma, m=1024": ("wgmma", 1024, 8192, 8192),
     "block_scaled": ("block_scaled", 4096, 4096, 4096),
+    "block_decode": ("block_decode", 16, 8192, 8192),
 }
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 
 from variants import VARIANTS
 
-from numba_marlin.heuristics.block_scaled import choose
+from numba_marlin.heuristics.block_scaled import choose, choose_tiles
 
 SMS = 132
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192))
 LAYERS = ((512, 8192, 8192), (1024, 8192, 8192), (2048, 8192, 8192), (4096, 8192, 8192), (4096, 57344, 8192), (4096, 8192, 28672))  # m, n, k
-FEW = ((1, 8192, 8192), (16, 8192, 8192), (32, 8192, 8192), (1, 57344, 8192), (32, 57344, 8192))  # rows that this kernel is not for
+FEW = tuple((m, n, k) for n, k in ((4096, 4096), (8192, 8192), (11008, 4096), (18432, 8192), (28672, 8192), (57344, 8192), (8192, 28672)) for m in (1, 8, 16, 32, 64))  # rows; block_decode's
 EPILOGUES = ({"result": "float32"}, {"source": True, "bias": True}, {"bias": True, "activation": "silu"}, {"activation": "gelu"}, {"activation": "gated_silu"}, {"result": "nvfp4"}, {"result": "mxfp4"},
              {"result": "mxfp8-e4m3"}, {"result": "nvfp4", "activation": "gated_silu"})
 
@@ -26,6 +26,8 @@ def full():
     small, large = LARGE
     chosen = {shape: choose(*shape[:2], SMS) for shape in (*LARGE, *LAYERS, *FEW)}
     kernels = {shape: [("whole", config)] for shape, config in chosen.items()}
+    for shape in FEW:  # and what the other kernel takes
+        kernels[shape].append(("whole", choose_tiles(*shape[:2], SMS)))
     kernels[large] += [(part, chosen[large]) for part in VARIANTS if part != "whole"]
     kernels[small] += [("whole", choose(*small[:2], SMS, **epilogue)) for epilogue in EPILOGUES]
     return list(kernels.items())

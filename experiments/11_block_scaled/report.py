@@ -7,19 +7,19 @@ from variants import VARIANTS
 from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
 
-MARKERS = {part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->") for part in ("speed", "roles", "epilogues")}
+MARKERS = {part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->") for part in ("speed", "few", "roles", "epilogues")}
 PLAIN = {"result": "float16", "source": False, "bias": False, "activation": None}
 EPILOGUE_FIELDS = tuple(PLAIN)
 
 
 def newest(rows):
-    """{(shape, part, epilogue as text): row}"""
+    """{(shape, kernel or what is left of it, epilogue as text): row}"""
     found = {}
     for row in rows:
         if row["part"] not in VARIANTS:  # one of earlier kernels
             continue
         epilogue = json.dumps({name: row["config"][name] for name in EPILOGUE_FIELDS})
-        found[(row["m"], row["n"], row["k"]), row["part"], epilogue] = row
+        found[(row["m"], row["n"], row["k"]), row["kernel"] if row["part"] == "whole" else row["part"], epilogue] = row
     return found
 
 
@@ -29,18 +29,31 @@ def key_of(epilogue=None):
 
 def speed_table(found):
     lines = []
-    for shape in (*LARGE, *LAYERS, *FEW):
-        row = found.get((shape, "whole", key_of()))
+    for shape in (*LARGE, *LAYERS):
+        row = found.get((shape, "block_scaled", key_of()))
         if row:
             config = row["config"]
             lines.append([" x ".join(map(str, shape)), f"{config['tile_m']} x {config['tile_n']}", f"{row['us']:.1f}", f"{row['tflops']:.0f}", f"{row['cublas_us']:.1f}", f"{row['speedup']:.3f}"])
     return markdown(["m x n x k", "tile", "us", "TFLOP/s", "cuBLAS fp16, us", "speed-up"], lines, left=2)
 
 
+def few_table(found):
+    """TB/s: of B's codes and scales."""
+    lines = []
+    for shape in FEW:
+        row, other = (found.get((shape, kernel, key_of())) for kernel in ("block_decode", "block_scaled"))
+        if row:
+            m, n, k = shape
+            config = row["config"]
+            lines.append([f"{n} x {k}", str(m), f"{config['tokens']} tokens, k by {config['k_warps']} x {config['split']}", f"{row['us']:.1f}", f"{n * k * 9 / 16 / row['us'] / 1e6:.2f}", f"{row['cublas_us']:.1f}", f"{row['speedup']:.2f}",
+                          f"{other['us']:.1f}" if other else ""])
+    return markdown(["n x k", "m", "block_decode", "us", "TB/s", "cuBLAS fp16, us", "speed-up", "block_scaled, us"], lines, left=3)
+
+
 def roles_table(found):
     lines = []
     for part in VARIANTS:
-        row = found.get((LARGE[1], part, key_of()))
+        row = found.get((LARGE[1], "block_scaled" if part == "whole" else part, key_of()))
         if row:
             tiles = -(-row["m"] // row["config"]["tile_m"]) * -(-row["n"] // row["config"]["tile_n"])
             lines.append([part, f"{row['us']:.0f}", f"{row['us'] * 1e3 / (-(-tiles // 132) * row['k'] / 128):.0f}"])
@@ -48,10 +61,10 @@ def roles_table(found):
 
 
 def epilogue_table(found):
-    plain = found.get((LARGE[0], "whole", key_of()))
+    plain = found.get((LARGE[0], "block_scaled", key_of()))
     lines = []
     for epilogue in ({}, *EPILOGUES):
-        row = found.get((LARGE[0], "whole", key_of(epilogue)))
+        row = found.get((LARGE[0], "block_scaled", key_of(epilogue)))
         if row and plain:
             lines.append([", ".join(f"{name} {value}" for name, value in epilogue.items()) or "float16", f"{row['us']:.1f}", f"{100 * (row['us'] / plain['us'] - 1):+.1f}%"])
     return markdown(["epilogue", "us", "beside float16"], lines)
@@ -59,7 +72,7 @@ def epilogue_table(found):
 
 def show(rows):
     found = newest(rows)
-    return {"speed": "\n\n".join([speed_table(found), clocks(found.values()), origin(found.values())]), "roles": roles_table(found), "epilogues": epilogue_table(found)}
+    return {"speed": "\n\n".join([speed_table(found), clocks(found.values()), origin(found.values())]), "few": few_table(found), "roles": roles_table(found), "epilogues": epilogue_table(found)}
 
 
 def write(results, readme):

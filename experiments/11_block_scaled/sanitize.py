@@ -1,4 +1,4 @@
-"""The block-scaled kernel under compute-sanitizer: see ``experiments/sanitizer.py``; experiments/02_hopper/README.md says what the tools can see of kernels like it.
+"""The kernels of two NVFP4 operands under compute-sanitizer: see ``experiments/sanitizer.py``; experiments/02_hopper/README.md says what the tools can see of kernels like it.
 
     python experiments/11_block_scaled/sanitize.py all       # on a GPU
     python experiments/11_block_scaled/sanitize.py report    # tables into README.md
@@ -17,7 +17,9 @@ import sanitizer  # noqa: E402
 from numba_marlin import compiler, driver  # noqa: E402
 from numba_marlin.block_reference import block_scaled_bounds  # noqa: E402
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS  # noqa: E402
-from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER  # noqa: E402
+from numba_marlin.heuristics.block_scaled import block_kernel_of  # noqa: E402
+from numba_marlin.kernels.block_decode_config import BlockDecodeConfig  # noqa: E402
+from numba_marlin.kernels.block_scaled import OPERAND_POWER  # noqa: E402
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: E402
 from numba_marlin.quantize.block_scaled import quantize_blocks  # noqa: E402
 
@@ -26,30 +28,37 @@ hopper = beside.script("02_hopper/sanitize.py")
 SMALL = {"tile_m": 128, "tile_n": 64, "stages": 2, "expanded_stages": 2}
 CONFIGS = (BlockScaledConfig(**SMALL, source=True, bias=True), BlockScaledConfig(stages=3, expanded_stages=4), BlockScaledConfig(**SMALL, result="float32", bias=True, activation="gelu"),
            BlockScaledConfig(**SMALL, result="nvfp4"), BlockScaledConfig(**SMALL, result="mxfp8-e4m3", activation="gated_silu"))
+FEW_ROWS = (BlockDecodeConfig(stages=2, source=True, bias=True), BlockDecodeConfig(tokens=16, k_warps=2, split=2, stages=2, result="float32", activation="silu"), BlockDecodeConfig(tokens=32, split=4, stages=2))
 
 
 @dataclass(frozen=True)
 class BlockCase:
     """What ``sanitizer`` asks of a ``problems.Case``, and the buffers of the launch."""
-    config: BlockScaledConfig
+    config: BlockScaledConfig | BlockDecodeConfig
     m: int
     n: int
     k: int
     sms: int = 3
-    kernel = "block_scaled"
-    definition = KERNEL
+
+    @property
+    def definition(self):
+        return block_kernel_of(self.config)
+
+    @property
+    def kernel(self):
+        return self.definition.name
 
     @property
     def label(self):
         extras = "".join(f" {name}" for name in ("source", "bias") if getattr(self.config, name)) + (f" {self.config.activation}" if self.config.activation else "")
-        return f"block_scaled {self.config.tile_m}x{self.config.tile_n} m{self.m} n{self.n} k{self.k} {self.config.result}{extras}"
+        return f"{self.kernel} {self.config.tile_m}x{self.config.tile_n} m{self.m} n{self.n} k{self.k} {self.config.result}{extras}"
 
     @property
     def grid(self):
-        return KERNEL.grid(self.config, self.m, self.n, self.k, self.sms)
+        return self.definition.grid(self.config, self.m, self.n, self.k, self.sms)
 
     def build(self, compiled_by, target):
-        return compiler.build(KERNEL, self.config, target=target, compiler=compiled_by)
+        return compiler.build(self.definition, self.config, target=target, compiler=compiled_by)
 
     def given(self):
         """-> (what the kernel reads by name, the reference's arguments)"""
@@ -81,8 +90,8 @@ def run_case(case, compiled, plant=None):
         if short:
             arrays[name].fill_words(0)
     arrays |= {name: driver.DeviceArray(shape, kind).clear() for name, (shape, kind) in case.results().items()} | {"locks": driver.DeviceArray((1,), np.int32).clear()}
-    arguments = KERNEL.arguments(case.config, {name: array.address for name, array in arrays.items()}, case.m, case.n, case.k, case.k, driver.encode_tensor_map)
-    launcher(compiled, **KERNEL.launch_options(case.config))(case.grid, arguments)
+    arguments = case.definition.arguments(case.config, {name: array.address for name, array in arrays.items()}, case.m, case.n, case.k, case.k, driver.encode_tensor_map)
+    launcher(compiled, **case.definition.launch_options(case.config))(case.grid, arguments)
     driver.synchronize(0)
     if plant:
         return True
@@ -100,6 +109,8 @@ def cases():
     for config in CONFIGS:
         step = 128 if config.gated else 32
         yield from (BlockCase(config, m, n, k) for m, n, k in ((130, 2 * step, 160), (config.tile_m + 3, 5 * step, 416)))
+    for config in FEW_ROWS:
+        yield from (BlockCase(config, m, n, k) for m, n, k in ((3, 64, 160), (config.tile_m + 3, 136, 1440)))
 
 
 def plants():

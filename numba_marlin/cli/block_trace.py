@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+FEW_ROWS = 5  # of the demonstration of block_decode
 ALL_ROLES = "C is added, so that all roles have work: --config source=false leaves it out"
 
 
@@ -25,8 +26,8 @@ def recorded(args, report):
     definition, stored = find_block_kernel(args.kernel), stored_layer(args)
     random = np.random.default_rng(args.seed)
     given = config_changes(args.config or [], {each.name for each in fields(definition.config_type)})
-    changes = ({"source": True} if args.kernel == "block_scaled" and not given else {}) | given
-    args.m = BLOCK_DEMO["m"] if args.m is None else args.m
+    changes = ({"source": True} if args.kernel in ("block_scaled", "block_decode") and not given else {}) | given
+    args.m = FEW_ROWS if args.m is None and args.kernel == "block_decode" else BLOCK_DEMO["m"] if args.m is None else args.m
     args.n, args.k = (BLOCK_DEMO[name] if getattr(args, name) is None and args.input is None else getattr(args, name) for name in ("n", "k"))
     b, n, k, source = _weight(args, stored, changes, random)
     device = replace(devices.MODEL, sms=BLOCK_DEMO["sms"] if args.sms is None else args.sms)
@@ -79,6 +80,6 @@ def _weight(args, stored, changes: dict, random):
     formats = formats_of(args.kernel)
     if kind not in formats or changes.get("format", kind) != kind:
         raise ValueError(f"{kind} operands are not for {args.kernel}, which multiplies {', '.join(formats)}" if kind not in formats else f"--config format={changes['format']} contradicts {kind} of the weights")
-    if args.kernel != "block_scaled":
+    if len(formats) > 1:
         changes["format"] = kind
     return found, n, k, source

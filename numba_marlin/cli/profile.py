@@ -17,9 +17,10 @@ EXAMPLES = """  numba-marlin profile --demo                                    n
 
 Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says which."""
 DEMO = (16, 4096, 4096)
-BLOCK_DEMO = {"block_scaled": (4096, 4096, 4096), "tcgen05": (2048, 2048, 2048), "block_mma": (2048, 2048, 2048)}  # a measured one; that of the walk-through in experiments/12_blackwell
+BLOCK_DEMO = {"block_scaled": (4096, 4096, 4096), "block_decode": (16, 8192, 8192), "tcgen05": (2048, 2048, 2048), "block_mma": (2048, 2048, 2048)}  # a measured one; that of the walk-through in experiments/12_blackwell
 NEVER_MEASURED = {
     "block_scaled": "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb does",
+    "block_decode": "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb does",
     "tcgen05": "never: no GPU with these instructions was at hand; experiments/12_blackwell compares its traffic with a published analysis",
     "block_mma": "never: no GPU with these instructions was at hand",
 }
@@ -28,7 +29,7 @@ NEVER_MEASURED = {
 def add_arguments(parser) -> None:
     from numba_marlin.cli.pages import add_page_arguments, add_view_argument
 
-    parser.add_argument("--demo", action="store_true", help=f"a problem to look at: m={DEMO[0]}, n={DEMO[1]}, k={DEMO[2]}; m=n=k={BLOCK_DEMO['block_scaled'][0]} for block_scaled, {BLOCK_DEMO['tcgen05'][0]} for tcgen05 and block_mma")
+    parser.add_argument("--demo", action="store_true", help=f"a problem to look at: m={DEMO[0]}, n={DEMO[1]}, k={DEMO[2]}; m=n=k={BLOCK_DEMO['block_scaled'][0]} for block_scaled, {' x '.join(map(str, BLOCK_DEMO['block_decode']))} for block_decode, {BLOCK_DEMO['tcgen05'][0]} for tcgen05 and block_mma")
     parser.add_argument("--m", type=int, metavar="M", help="rows of activations")
     parser.add_argument("--n", type=int, metavar="N", help="columns of the weight")
     parser.add_argument("--k", type=int, metavar="K", help="rows of the weight")
@@ -131,7 +132,7 @@ def _block_scaled(args, report) -> dict:
     candidate = block_scaled.candidate(problem, device, args.kernel, config)
     if device.source == "measured":
         observation, ceilings = _observed(problem, candidate, device, report)
-        if args.kernel != "block_scaled":
+        if args.kernel not in ("block_scaled", "block_decode"):
             ceilings = None  # cuBLAS's halves say nothing of the tensor cores that this kernel uses
         limits, state, recorded = driver.limits(0), observation.state, None
     else:

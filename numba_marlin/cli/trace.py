@@ -18,7 +18,7 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
   numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
-BLOCK_KERNELS = ("block_scaled", "tcgen05", "block_mma")  # both operands block-scaled
+BLOCK_KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")  # both operands block-scaled
 DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
 BLOCK_DEMO = {"m": 128, "n": 384, "k": 768, "sms": 2}  # three tiles for two multiprocessors
 WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32), "mxfp8-e4m3": (8, 32)}  # bits, and rows that share a scale

@@ -1,10 +1,11 @@
 """Products of block-scaled matrices: the problem, the kernels that multiply both operands so, and which configuration one gets. Nothing here is a choice for quantised weights.
 
-``BlockProblem`` says what is multiplied, ``candidate`` how a kernel would do it on a device; ``choose`` picks the tiles of the Hopper kernel whose waves end first.
+``BlockProblem`` says what is multiplied, ``candidate`` how a kernel would do it on a device; ``choose`` picks Hopper's kernel for few rows where it is faster, else the tiles of the other whose waves end first.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from dataclasses import dataclass, fields, replace
@@ -13,6 +14,9 @@ from numba_marlin.devices import SPECIFICATIONS, Device, runs_machine_code
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, find_block_format
 from numba_marlin.heuristics.candidates import Candidate
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
+from numba_marlin.kernels.block_decode_config import COLUMNS, BlockDecodeConfig
+from numba_marlin.kernels.block_decode_config import ACTIVATIONS as FEW_ROWS_ACTIVATIONS
+from numba_marlin.kernels.block_decode_config import RESULT_BYTES as FEW_ROWS_RESULTS
 from numba_marlin.kernels.block_mma_config import SCALES_OF_A_STEP
 from numba_marlin.kernels.block_scaled_config import RESULTS, BlockScaledConfig
 from numba_marlin.kernels.definition import KernelDefinition
@@ -20,16 +24,21 @@ from numba_marlin.kernels.tcgen05_config import FORMATS
 
 # (tile_m, tile_n): time of a tile relative to that of the first, and its rings. Measured on an H200 at 8192 x 8192 x 8192 (experiments/11_block_scaled, measure --quick).
 TILES = {(256, 128): (1.0, 4, 3), (128, 128): (0.69, 4, 4), (128, 64): (0.59, 4, 4)}
-KERNELS = ("block_scaled", "tcgen05", "block_mma")
+# (k_warps, split): time of a block with all of k, split times as many of which a multiprocessor has one after the other or at once, and what comes on top of it, with 8 tokens and with more: both relative to a
+# block with all of k of the first. Fitted to an H200's times at k = 8192 and ten n from 1024 to 57344; the choice is within 11% of the best arrangement, in 27 of 30 cases within 9%.
+ARRANGEMENTS = {(4, 1): ((0.1, 0.1), 1.0), (4, 2): ((0.1, 0.1), 1.15), (2, 2): ((0.2, 0.2), 1.0), (2, 4): ((0.43, 0.3), 1.0), (2, 8): ((0.4, 0.25), 1.2)}
+FEW_ROWS = 64  # rows of A up to which Hopper's kernel for few of them is the faster one, measured there too
+KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")
 EPILOGUE = ("result", "source", "bias", "activation", "rounding")
 K_STEP, N_STEP = 32, 8
+MOST_ROWS_OF_BLOCKS = 65535  # of a grid, along y
 TILE = 128  # rows of A, and columns where the configuration does not say, of a tile of Blackwell's kernels
 
 
 @dataclass(frozen=True)
 class BlockProblem:
     """``D = activation(A @ B^T + C + bias)``, A [m, k] and B [n, k] of a block-scaled ``format``, D of type ``result``, [m, n], or [m, n/2] if gated; source: whether there is
-    a C. Only the kernel ``block_scaled`` has the last three. ValueError for sizes that no kernel takes."""
+    a C. Only Hopper's kernels, ``block_scaled`` and ``block_decode``, have the last three. ValueError for sizes that no kernel takes."""
 
     m: int
     n: int
@@ -109,7 +118,7 @@ def column_step(result: str, activation: str | None) -> int:
 
 def formats_of(kernel: str) -> tuple[str, ...]:
     """Of the operands that a kernel multiplies."""
-    return {"block_scaled": ("nvfp4",), "tcgen05": tuple(FORMATS), "block_mma": tuple(SCALES_OF_A_STEP)}[kernel]
+    return {"block_scaled": ("nvfp4",), "block_decode": ("nvfp4",), "tcgen05": tuple(FORMATS), "block_mma": tuple(SCALES_OF_A_STEP)}[kernel]
 
 
 def nearest(size: int, step: int) -> str:
@@ -122,6 +131,16 @@ def find_block_kernel(name: str) -> KernelDefinition:
     if name not in KERNELS:
         raise ValueError(f"kernel={name!r} must be one of {', '.join(KERNELS)}")
     return importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
+
+
+def block_kernel_of(config) -> KernelDefinition:
+    """The kernel of a configuration's type."""
+    return _kernel_of_type(type(config))
+
+
+@functools.lru_cache
+def _kernel_of_type(config_type: type) -> KernelDefinition:
+    return next(kernel for kernel in map(find_block_kernel, KERNELS) if issubclass(config_type, kernel.config_type))
 
 
 def devices_for(kernel: str) -> tuple[Device, ...]:
@@ -137,8 +156,27 @@ def check_device(kernel: str, device: Device) -> None:
         raise ValueError(f"kernel {kernel!r} is made of instructions of {needs} alone, and {device.name} is {device.arch}: choose {' or '.join(each.name for each in devices_for(kernel))}")
 
 
-def choose(m: int, n: int, sms: int, **epilogue) -> BlockScaledConfig:
+def choose(m: int, n: int, sms: int, **epilogue) -> BlockScaledConfig | BlockDecodeConfig:
     """``epilogue``: the fields of the configuration that the product decides: result, source, bias, activation, rounding."""
+    few = m <= FEW_ROWS and epilogue.get("result", "float16") in FEW_ROWS_RESULTS and epilogue.get("activation") in FEW_ROWS_ACTIVATIONS
+    return choose_few_rows(m, n, sms, **epilogue) if few else choose_tiles(m, n, sms, **epilogue)
+
+
+def choose_few_rows(m: int, n: int, sms: int, rounding: str = "floor", **epilogue) -> BlockDecodeConfig:
+    """The arrangement in which the fullest multiprocessor ends first. (``rounding``: of no result that this kernel has.)"""
+    tokens = next((each for each in (8, 16) if m <= each), 32)
+    blocks = -(-n // COLUMNS) * -(-m // tokens)
+
+    def ends(arrangement: tuple[int, int]) -> float:
+        fixed, slope = ARRANGEMENTS[arrangement]
+        return fixed[tokens > 8] + slope * -(-blocks * arrangement[1] // sms) / arrangement[1]
+
+    k_warps, split = min(ARRANGEMENTS, key=ends)
+    return BlockDecodeConfig(tokens, k_warps, split, stages=k_warps, **epilogue)
+
+
+def choose_tiles(m: int, n: int, sms: int, **epilogue) -> BlockScaledConfig:
+    """The tiles of ``block_scaled`` whose waves end first."""
 
     def waves_end(tile: tuple[int, int]) -> float:
         tiles = -(-m // tile[0]) * -(-n // tile[1])
@@ -157,10 +195,12 @@ def configuration(kernel: str, m: int, n: int, sms: int, **changes):
     for name, value in changes.items():
         if name not in known:
             raise ValueError(f"{name}={value!r} is no field of {kernel}'s configuration, which has {', '.join(known)}")
-    if kernel != "block_scaled":
+    if kernel == "block_decode" and "k_warps" in changes:  # the ring must fit them
+        changes = {"stages": max(2, changes["k_warps"] // 2)} | changes
+    chooser = {"block_scaled": choose_tiles, "block_decode": choose_few_rows}.get(kernel)
+    if chooser is None:
         return config_type(**changes)
-    default = choose(m, n, sms, **{name: value for name, value in changes.items() if name in EPILOGUE})
-    return replace(default, **changes)
+    return replace(chooser(m, n, sms, **{name: value for name, value in changes.items() if name in EPILOGUE}), **changes)
 
 
 def candidate(problem: BlockProblem, device: Device, kernel: str, config=None) -> Candidate:
@@ -171,9 +211,12 @@ def candidate(problem: BlockProblem, device: Device, kernel: str, config=None) -
         raise ValueError(f"config={config} does not multiply {problem}")
     tile_m, tile_n = getattr(config, "tile_m", TILE), getattr(config, "tile_n", TILE)
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
+    if grid[1] > MOST_ROWS_OF_BLOCKS:
+        raise ValueError(f"m={problem.m}: grid {grid} of kernel {kernel!r} with tokens={config.tokens} is beyond CUDA's limit of {MOST_ROWS_OF_BLOCKS} along y")
     across = {"m": -(-problem.m // tile_m), "n": -(-problem.n // tile_n)}
     tiles, blocks = math.prod(across.values()), math.prod(grid)
-    share = "a block each" if tiles == blocks else f"{blocks} blocks, one a multiprocessor, take one after the other"
+    share = ("a block each" if tiles == blocks else f"{blocks // tiles} blocks, a cluster, share the k of each" if blocks > tiles
+             else f"{blocks} blocks, one a multiprocessor, take one after the other")
     figures = {"blocks": blocks, "tiles": across, "waves": round(tiles / device.sms, 3), "least_bytes": problem.least_bytes}
     if device.bandwidth_bytes:
         figures["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)

@@ -39,7 +39,7 @@ class BlockLaunch:
         if problem.result in BLOCK_FORMATS and BLOCK_FORMATS[problem.result].has_global_scale:
             self.global_scale = default_global_scale(float(np.abs(dequantize(a, np.float32) @ dequantize(b, np.float32).T).max()))
         self.grid = chosen.grid
-        self.shape = {"grid": self.grid, "block": compiled.threads, "shared_bytes": compiled.shared_bytes}
+        self.shape = {"grid": self.grid, "block": compiled.threads, "shared_bytes": compiled.shared_bytes, "cluster": self.definition.cluster(self.config)}
 
     def on(self, machine: Machine, more: tuple = ()) -> tuple[Machine, tuple]:
         """The machine with all buffers, D and its scales as nobody leaves them, and the kernel's arguments."""

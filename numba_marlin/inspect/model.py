@@ -108,13 +108,14 @@ def error(kernel: str | None = None) -> Error | None:
 
 
 def recorded(kernel: str, problem, config) -> dict | None:
-    """The row of experiments/11_block_scaled of this product in this configuration; None where nothing was measured, or outside of a checkout."""
+    """The last row of experiments/11_block_scaled of this product in this configuration; None where nothing was measured, or outside of a checkout."""
     path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
+    found = None
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         row = json.loads(line)
         if row["part"] == "whole" and (row["kernel"], row["m"], row["n"], row["k"], row["config"]) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
-            return row
-    return None
+            found = row
+    return found
 
 
 def _predicted(row: dict) -> float | None:

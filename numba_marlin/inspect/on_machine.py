@@ -27,7 +27,7 @@ from numba_marlin.inspect.block_launch import BlockLaunch, random_operands
 from numba_marlin.inspect.words import Layer
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
-COST = {"naive": 0.42, "block_scaled": 0.0025, "block_mma": 0.0012, "tcgen05": 0.0006}  # warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole tiles of 16 rows
+COST = {"naive": 0.42, "block_scaled": 0.0025, "block_decode": 0.02, "block_mma": 0.0012, "tcgen05": 0.0006}  # warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole tiles of 16 rows
 TENSOR_COST = 0.012
 CAPACITY = 1016
 

@@ -51,16 +51,16 @@ section_of_verb = {
     **dict.fromkeys(("store_float16", "store_bfloat16"), "write"),
     **dict.fromkeys(("load_tile", "fetch_to_shared", "fetch_weights", "fetch_x", "fill_first", "fill_stages", "produce", "copy_box"), "copy"),
     **dict.fromkeys(("multiply_row", "fetch_to_registers", "matmul", "multiply_stage", "multiply_stages", "multiply_steps", "multiply_groups"), "multiply"),
-    **dict.fromkeys(("thread_block_reduce", "share_out", "add_groups", "add_quad"), "reduce_block"),
+    **dict.fromkeys(("thread_block_reduce", "share_out", "add_groups", "add_quad", "leave_sums", "add_shares"), "reduce_block"),
     **dict.fromkeys(("global_reduce", "barrier_release", "leave_partial", "count_in", "add_parts", "combine", "combine_parts", "combine_stripes", "add_blocks"), "reduce_grid"),
     **dict.fromkeys(("write_result", "scale_columns", "add_bias", "finish_columns", "store_sixteen_rows", "drain"), "write"),
     **dict.fromkeys(("initialise", "open_exchange", "own_slice", "slice_pointers", "hand_out_tiles"), "setup"),
-    **dict.fromkeys(("load_operands", "load_source", "load_tiles"), "copy"),
+    **dict.fromkeys(("load_operands", "load_source", "load_tiles", "load_stages"), "copy"),
     **dict.fromkeys(("expand_tiles", "multiply_tiles", "copy_scales", "multiply_step"), "multiply"),
     **dict.fromkeys(("epilogue", "finish_tiles", "store_pair"), "write"),
 }
 # A barrier or an mbarrier is waited at for copies, but in these verbs for something else.
-_WAIT_OF_VERB = {"barrier_acquire": "wait_block", "wait_empty": "wait_room", "add_blocks": "wait_block", "close_exchange": "wait_block",
+_WAIT_OF_VERB = {"barrier_acquire": "wait_block", "wait_empty": "wait_room", "add_blocks": "wait_block", "close_exchange": "wait_block", "write_out": "wait_block",
                  **dict.fromkeys(("fetch_together", "fetch_alone", "open_expanded", "finish_tiles"), "wait_role")}
 _WAIT_OF_ROOT = {
     "bar": "wait_barrier", "barrier": "wait_barrier", "barrier.cluster": "wait_barrier", "cp.async.wait_group": "wait_copies", "cp.async.wait_all": "wait_copies",

@@ -76,7 +76,7 @@ class KernelDefinition:
     needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a launch wait for
     each other where they share a workspace, so that all of them must be on the device at once; cluster(config): blocks of a cluster, 1 for
     none; dependent(config): a launch may begin while the kernel before it on the stream ends, and waits for it itself (griddepcontrol.wait) before
-    it touches anything but weights; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)};
+    it touches anything but weights, the parameters ``reads_early``; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)};
     takes: the problems it can be configured for; method(config): how it multiplies, one of ``reference.METHODS``, None for the default, which says
     how far its results may be from exact ones; order_of_sums(config): all that the order in which a result's products are added depends on, besides k and
     the types, in words: two configurations of which it is equal give every row of x the same bits, whatever m, n, the grid and the row's
@@ -95,6 +95,7 @@ class KernelDefinition:
     waits: bool = True
     cluster: Callable[[Any], int] = lambda config: 1
     dependent: Callable[[Any], bool] = lambda config: False
+    reads_early: tuple[str, ...] = ("b", "scales", "zeros")
     blocks_per_sm: Callable[[Any], int] = lambda config: 1
     tensor_maps: Callable[..., dict] = lambda config, m, n, k, a_stride: {}
     takes: Takes = Takes()

@@ -16,6 +16,7 @@ ROLES = {
         "mma": ("multiply_steps", "take_packed", "go_on", "start"), "epilogue": ("epilogue", "put_block", "finish", "store", "free_output", "drain"),
     },
     "tcgen05": {"load": ("load_tiles",), "mma": ("multiply_tiles", "copy_scales", "multiply_stage"), "epilogue": ("finish_tiles", "store_tile", "store_chunk")},
+    "block_decode": {"load": ("load_stages",), "multiply": ("multiply_stages", "fetch", "multiply"), "epilogue": ("leave_sums", "add_shares", "add_blocks", "finish_columns")},
     "block_mma": {"load": ("load_tile",), "mma": ("multiply_stages", "multiply_step", "fetch"), "epilogue": ("store_pair",)},
 }  # fmt: skip
 WAITS = ("wait_full", "wait_empty")

@@ -18,7 +18,7 @@ READS = tuple(KINDS.index(kind) for kind in ("load", "ldmatrix"))
 STORES = tuple(KINDS.index(kind) for kind in ("store", "stmatrix"))
 SHARED = SPACES.index("shared")
 ALIGNMENT = 1024  # kernels with swizzled tiles round the start of their ring up
-ALIGNED = ("wgmma", "block_scaled", "tcgen05", "block_mma")
+ALIGNED = ("wgmma", "block_scaled", "block_decode", "tcgen05", "block_mma")
 
 
 def ranges_of(kernel: str, config, shared_base: int) -> list[list[list[int]]]:
@@ -32,7 +32,7 @@ def ranges_of(kernel: str, config, shared_base: int) -> list[list[list[int]]]:
         return [[[base + stage * config.stage_bytes, base + (stage + 1) * config.stage_bytes]] for stage in range(config.stages)]
     if kernel in ALIGNED:  # A, B and their scales
         pitch, end = -(-config.stage_bytes // ALIGNMENT) * ALIGNMENT, getattr(config, "copied_bytes", config.stage_bytes)
-        edges = (0, config.b_shared, config.sfa_shared, config.sfb_shared, end)
+        edges = (0, *sorted(getattr(config, name) for name in ("a_shared", "b_shared", "sfa_shared", "sfb_shared") if hasattr(config, name)), end)
         return [[[base + stage * pitch + start, base + stage * pitch + stop] for start, stop in pairwise(edges)] for stage in range(config.stages)]
     return []
 
@@ -42,7 +42,7 @@ def rings_of(kernel: str, config, shared_base: int) -> list[list]:
     base = -(-shared_base // ALIGNMENT) * ALIGNMENT
     places = {
         "block_scaled": (("packed stages", "barriers_shared", "stages"), ("B as halves", "expanded_barriers", "expanded_stages"), ("tile numbers", "tile_barriers", None), ("C", "source_barriers", None)),
-        "tcgen05": (("stages", "load_barriers", "stages"), ("tiles of sums", "sum_barriers", "accumulators")), "block_mma": (("stages", "barriers_shared", "stages"),),
+        "tcgen05": (("stages", "load_barriers", "stages"), ("tiles of sums", "sum_barriers", "accumulators")), **dict.fromkeys(("block_mma", "block_decode"), (("stages", "barriers_shared", "stages"),)),
     }.get(kernel, ())  # fmt: skip
     return [[name, base + getattr(config, first), 1 if count is None else getattr(config, count)] for name, first, count in places]
 

@@ -8,8 +8,10 @@ import pytest
 import numba_marlin as nm
 from numba_marlin import block_scaled, devices, driver
 from numba_marlin.block_reference import block_scaled_bounds, interleave_gated
-from numba_marlin.heuristics.block_scaled import TILES, choose
+from numba_marlin.formats.floats import float_type
+from numba_marlin.heuristics.block_scaled import FEW_ROWS, TILES, choose
 from numba_marlin.interop import arrays
+from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 from numba_marlin.layout import block_scales
 
@@ -70,10 +72,30 @@ def test_gates_are_interleaved_in_eights():
 
 def test_the_choice_of_tiles_is_the_one_that_ends_first():
     assert (choose(4096, 4096, 132).tile_m, choose(4096, 4096, 132).tile_n) == (256, 128)
-    assert choose(128, 4096, 132).tile_m == 128 and choose(1, 64, 132).tile_n == 64
+    assert choose(128, 4096, 132).tile_m == 128 and choose(65, 64, 132).tile_n == 64
     assert choose(1, 64, 132, result="bfloat16", activation="gated_silu").tile_n == 128
     assert all(choose(m, n, 132, result="mxfp8-e4m3").result == "mxfp8-e4m3" for m, n in ((1, 8), (5000, 70)))
     assert set(TILES) == {(256, 128), (128, 128), (128, 64)}
+
+
+def test_few_rows_have_a_kernel_of_their_own():
+    """Blocks for all multiprocessors; gates and block-scaled results go the usual way, whatever m."""
+    for m, n, tokens, least in ((1, 4096, 8, 64), (1, 1024, 8, 64), (8, 8192, 8, 128), (9, 8192, 16, 128), (33, 8192, 32, 128), (64, 57344, 32, 896), (5, 64, 8, 8), (16, 18432, 16, 576)):
+        config = choose(m, n, 132, bias=True)
+        assert isinstance(config, BlockDecodeConfig) and config.bias and config.tokens == tokens and config.grid(m, n)[0] * config.grid(m, n)[1] >= least
+    for other in ({"activation": "gated_silu"}, {"result": "nvfp4"}, {"result": "mxfp4", "rounding": "ceil"}):
+        assert isinstance(choose(1, 4096, 132, **other), BlockScaledConfig)
+    assert isinstance(choose(FEW_ROWS + 1, 4096, 132), BlockScaledConfig) and isinstance(choose(FEW_ROWS, 4096, 132, rounding="floor"), BlockDecodeConfig)
+
+
+@pytest.mark.parametrize("m, given", ((3, {}), (20, {"beta": 0.5, "out_format": "bfloat16"}), (9, {"activation": "gelu", "out_format": "float32"})))
+def test_few_rows_agree_with_the_reference(m, given):
+    a, b = operands(m=m, n=136, k=320, seed=m)
+    given = given | ({"c": np.linspace(-2, 2, m * 136).reshape(m, 136).astype(float_type(given["out_format"]))} if "beta" in given else {})
+    y = nm.block_scaled_matmul(a, b, bias=np.arange(136, dtype=np.float32), backend="emulator", **given)
+    expected, error = block_scaled_bounds(a, b, bias=np.arange(136, dtype=np.float32), **{name: value for name, value in given.items() if name != "out_format"})
+    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[given.get("out_format", "float16")]
+    assert (np.abs(y.astype(np.float64) - expected) <= error + rounding * (np.abs(expected) + error)).all()
 
 
 A, B = operands()

@@ -31,7 +31,8 @@ SAMPLE = {
     "wgmma, one word, tiles shared": (
         "fence wgmma", "fence proxy", "wait wgmma /0/", "commit cp.async.bulk", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /1/", "phase xor"),
     "wgmma, pairs of blocks, two rows of consumers": ("barrier cluster.arrive", "order /1/ relaxed", "scope mbarrier"),
-    "block_scaled, C and a bias": ("scope atom", "fence proxy /1/", "wait wgmma /5/", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /0/", "arrival expects"),
+    "block_scaled, C and a bias": ("scope atom", "fence proxy /1/", "wait wgmma /8/", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /0/", "arrival expects"),
+    "block_decode, two blocks share k": ("barrier cluster.arrive", "wait try_wait /2/", "barrier bar.warp.sync /0/", "swizzle xor", "phase xor /2/", "arrival expects"),
     "tcgen05": ("commit tcgen05 /1/ at once", "wait tcgen05.wait::ld /0/", "fence tcgen05 after /1/", "size tcgen05.alloc", "arrival tcgen05.dealloc", "swizzle descriptor", "barrier bar.warp.sync /0/"),
     "block_mma": ("fence mbarrier_init", "wait try_wait /2/", "swizzle xor", "phase try_wait /2/ 1"),
     "wgmma, tiles in two parts": ("barrier bar.sync/1/", "order -> release", "order -> acquire", "scope atom"),

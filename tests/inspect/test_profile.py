@@ -264,7 +264,7 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--kernel", "tcgen05", "--device", "H200"], "choose B200"), (["--kernel", "block_scaled", "--device", "model"], "no time to profile"), (["--kernel", "block_scaled", "--k", "100"], "k=100 must be a multiple of 32"), (["--kernel", "block_mma", "--group-size", "64"], "--group-size is not for block_mma"),
-    (["--kernel", "tcgen05", "--config", "tile_m=4"], "must be NAME=VALUE with one of format"), (["--config", "stages=4"], "give --kernel too"), (["--kernel", "nothing"], "block_scaled, tcgen05, block_mma"),
+    (["--kernel", "tcgen05", "--config", "tile_m=4"], "must be NAME=VALUE with one of format"), (["--config", "stages=4"], "give --kernel too"), (["--kernel", "nothing"], "block_scaled, block_decode, tcgen05, block_mma"),
 ])  # fmt: skip
 def test_what_a_block_scaled_kernel_cannot_do_is_refused_before_any_work(arguments, message, capsys):
     assert main(["profile", "--m", "64", "--n", "128", *([] if "--k" in arguments else ["--k", "128"]), *arguments]) == 2

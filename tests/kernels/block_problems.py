@@ -7,12 +7,15 @@ from numba_marlin import compiler
 from numba_marlin.block_reference import block_scaled_bounds
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.formats.floats import float_type, round_to
-from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER
+from numba_marlin.heuristics.block_scaled import block_kernel_of
+from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
+from numba_marlin.kernels.block_scaled import OPERAND_POWER
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 from numba_marlin.quantize.block_scaled import inverse_of, quantize_blocks
 from tests.kernels.harness import Prepared, on_gpu, on_machine, target_of
 
 SMALL = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=3, source=True, bias=True)
+FEW_ROWS = BlockDecodeConfig(tokens=8, k_warps=2, split=2, stages=2, source=True, bias=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +73,9 @@ def prepare(problem, config, sms=3, run_on="machine", compiled_by="numba-cuda"):
     else:
         buffers["d"] = np.full((m, columns), np.nan, float_type(config.result))
     buffers |= {name: array for name, array in (("c", problem.c), ("bias", problem.bias)) if array is not None}
-    compiled = compiler.build(KERNEL, config, target=target_of(run_on), compiler=compiled_by)
-    return Prepared(KERNEL, config, compiled, KERNEL.grid(config, m, n, k, sms), buffers, (m, n, k, k))
+    kernel = block_kernel_of(config)
+    compiled = compiler.build(kernel, config, target=target_of(run_on), compiler=compiled_by)
+    return Prepared(kernel, config, compiled, kernel.grid(config, m, n, k, sms), buffers, (m, n, k, k))
 
 
 def run(problem, config, *, run_on="machine", seed=None, edit_ptx=None, races=False, **options):

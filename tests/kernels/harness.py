@@ -19,7 +19,6 @@ from numba_marlin.kernels.tiled import TiledConfig
 KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
 TILES = ((8, 8), (16, 4))
 WRITTEN = ("c", "d", "sfd", "partials", "locks")
-WEIGHTS = ("b", "scales", "zeros")  # all that a dependent launch may touch before the kernel before it is complete
 
 
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
@@ -136,7 +135,7 @@ def on_machine(prepared, seed=None, edit_ptx=None, races=False):
 def launch_on(machine, prepared, compiled=None):
     """What Machine.run takes, the buffers being in the machine's memory from now on. compiled: another build of the kernel than the prepared one."""
     compiled = compiled or prepared.compiled
-    early = WEIGHTS if prepared.kernel.dependent(prepared.config) else prepared.buffers
+    early = prepared.kernel.reads_early if prepared.kernel.dependent(prepared.config) else prepared.buffers
     addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN, earlier=name not in early).address for name, array in prepared.buffers.items()}
     return {"entry": compiled.entry, "grid": prepared.grid, "block": compiled.threads, "shared_bytes": compiled.shared_bytes,
             "args": prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address)), "cluster": prepared.kernel.cluster(prepared.config)}  # fmt: skip

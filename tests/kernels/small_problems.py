@@ -9,6 +9,8 @@ import numpy as np
 
 from numba_marlin import compiler, testing
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
+from numba_marlin.kernels.block_decode import KERNEL as BLOCK_DECODE
+from numba_marlin.kernels.block_scaled import KERNEL as BLOCK_SCALED
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.naive import KERNEL as NAIVE
 from numba_marlin.kernels.tiled import KERNEL as TILED
@@ -66,8 +68,8 @@ class SmallBlocks(Small):
     def problem(self):
         """-> (prepare(), D as it must be)"""
         m, n, k = self.shape
-        if self.kernel.name == "block_scaled":
-            problem = block_problems.small_integers(m, n, k, seed=1, c_dtype=self.config.result, bias=True)
+        if self.kernel.name in ("block_scaled", "block_decode"):
+            problem = block_problems.small_integers(m, n, k, seed=1, c_dtype=self.config.result if self.config.source else None, bias=True)
             return functools.partial(block_problems.prepare, problem, self.config, self.sms), problem.bounds()[0]
         a, b = blackwell.exact_operand(m, k, "nvfp4", 1), blackwell.exact_operand(n, k, "nvfp4", 2)
         return functools.partial(blackwell.prepare, self.kernel, a, b, config=self.config, sms=self.sms), (blackwell.values(a) @ blackwell.values(b).T).astype(self.config.result)
@@ -103,8 +105,9 @@ SMALLS = {
     "wgmma, pairs of blocks": Small(WGMMA, replace(ARRANGEMENTS["pairs, two rows of consumers"], group_blocks=-1), (40, 128, 256, -1), 2),
     "decode, NVFP4": Small(DECODE, FEW_ROWS, (2, 256, 640, 16), 3, (1, 2)),
     "wgmma, MXFP4": Small(WGMMA, replace(ONE_WORD, group_blocks=2), (20, 128, 192, 32), 3, (1, 2)),
-    "block_scaled": SmallBlocks(block_problems.KERNEL, block_problems.SMALL, (100, 136, 96), 2, (1,)),
-    "block_scaled, one block": SmallBlocks(block_problems.KERNEL, block_problems.SMALL, (100, 72, 160), 1),
+    "block_scaled": SmallBlocks(BLOCK_SCALED, block_problems.SMALL, (100, 136, 96), 2, (1,)),
+    "block_scaled, one block": SmallBlocks(BLOCK_SCALED, block_problems.SMALL, (100, 72, 160), 1),
+    "block_decode": SmallBlocks(BLOCK_DECODE, replace(block_problems.FEW_ROWS, result="float32", source=False), (9, 136, 1312), 1),
     "tcgen05": SmallBlocks(blackwell.TCGEN05, blackwell.USUAL[blackwell.TCGEN05], (150, 136, 288), 2, (1,)),
     "block_mma": SmallBlocks(blackwell.BLOCK_MMA, blackwell.USUAL[blackwell.BLOCK_MMA], (20, 24, 1056), 1),
 }

@@ -12,7 +12,7 @@ from tests.kernels.small_problems import SMALLS
 
 USUAL = {
     "naive": 50, "tiled": 50, "ampere": 30, "ampere, whole slices": 20, "decode": 30, "decode, NVFP4": 20, "wgmma": 20, "wgmma, two parts": 10, "wgmma, pairs of blocks": 10, "wgmma, MXFP4": 10,
-    "block_scaled": 30, "block_scaled, one block": 20, "tcgen05": 50, "block_mma": 50,
+    "block_scaled": 30, "block_scaled, one block": 20, "block_decode": 50, "tcgen05": 50, "block_mma": 50,
 }  # fmt: skip
 assert USUAL.keys() == SMALLS.keys()
 THOROUGH = 1000

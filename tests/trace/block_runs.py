@@ -8,19 +8,19 @@ from numba_marlin.emulator import Machine
 from numba_marlin.heuristics.block_scaled import BlockProblem
 from numba_marlin.inspect.block_launch import boxes_of
 from numba_marlin.trace.stages import ranges_of, rings_of
-from tests.kernels import blackwell, block_problems, test_block_scaled
+from tests.kernels import blackwell, block_problems
 from tests.kernels.harness import launch_on
 
-RUNS = {"block_scaled": (130, 64, 288), "tcgen05": (140, 136, 544), "block_mma": (130, 24, 288)}
+RUNS = {"block_scaled": (130, 64, 288), "block_decode": (9, 136, 1056), "tcgen05": (140, 136, 544), "block_mma": (130, 24, 288)}
 BASE = 0x400  # of shared memory, on the machine
 
 
 def prepared(name, seed=0, change=lambda found: None):
     """(operands, a harness.Prepared)"""
     m, n, k = RUNS[name]
-    if name == "block_scaled":
+    if name in ("block_scaled", "block_decode"):
         problem = block_problems.small_integers(m, n, k, seed, c_dtype="float16", bias=True)
-        found = block_problems.prepare(problem, test_block_scaled.SMALL, sms=2)
+        found = block_problems.prepare(problem, {"block_scaled": block_problems.SMALL, "block_decode": block_problems.FEW_ROWS}[name], sms=2)
         operands = problem.a, problem.b
     else:
         kernel = blackwell.TCGEN05 if name == "tcgen05" else blackwell.BLOCK_MMA

@@ -124,7 +124,7 @@ def results(trace: Trace) -> Grid | None:
     columns = problem["n"] // (2 if problem.get("activation") == "gated_silu" else 1)
     column, blocks = column * columns // width, blocks[inside]
     config = trace.about.get("config") or {}
-    tall, wide = config.get("tile_m", TILE), config.get("tile_n", TILE) // (problem["n"] // columns)
+    tall, wide = config.get("tile_m", config.get("tokens", TILE)), config.get("tile_n", TILE) // (problem["n"] // columns)
     tall, wide = (tile * max(1, -(-size // tile // most)) for tile, size, most in ((tall, problem["m"], MOST_ROWS), (wide, columns, MOST_COLUMNS)))
     cells = []
     for top in range(0, problem["m"], tall):

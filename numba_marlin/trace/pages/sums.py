@@ -23,13 +23,28 @@ def section(trace: Trace, choice: Choice) -> Section:
     parts = [each for each in (
         accumulation(trace, history, choice), loaded(trace, choice), onwards(trace, history, choice), exchanged(trace, choice), locks(trace), *written(trace, choice),
     ) if each is not None]  # fmt: skip
-    return Section(KEY, TITLE, (BLOCK_SCALED if trace.block_scaled else BETWEEN,), tuple(parts))
+    return Section(KEY, TITLE, ((SHARED_OUT.format(CLUSTER if shares_k_in_a_cluster(trace) else "") if shares_k(trace) else BLOCK_SCALED) if trace.block_scaled else BETWEEN,), tuple(parts))
+
+
+def shares_k(trace: Trace) -> bool:
+    """Whether warps share the k of a tile (``kernels.block_decode``)."""
+    return "split" in (trace.about.get("config") or {})
+
+
+def shares_k_in_a_cluster(trace: Trace) -> bool:
+    return (trace.about.get("config") or {}).get("split", 1) > 1
 
 
 BETWEEN = "Sums stay in fp32 until they are written: in the accumulators of a lane, between the warps that share columns, and between the blocks that share a column of tiles."
 BLOCK_SCALED = (
     "A tile of sums is one block's alone, in fp32, over all of k: nothing is exchanged. Behind the last product the epilogue multiplies by the global scales (alpha), does what else it was asked for, and writes D."
 )
+
+SHARED_OUT = (
+    "A warp has the sums of its share of k. Shares are added up first to last: those of a block's warps in its shared memory{}. Then the epilogue multiplies by the global scales (alpha), does what else it was asked for, "
+    "and writes D."
+)
+CLUSTER = ", then those of a cluster's blocks, each of which reads some columns of all the others'"
 
 
 def loads_of(trace: Trace, choice: Choice) -> tuple[History, list[int]]:
@@ -197,7 +212,7 @@ def exchanged(trace: Trace, choice: Choice) -> Table | None:
 def locks(trace: Trace) -> Table | Text:
     """Every access to the locks, of all blocks; asking again and again is one row."""
     if not len(trace.lock_step):
-        return Text("Blocks share no tile, and meet at no lock." if trace.block_scaled else "No block met another at a lock: no column of tiles was shared, or this kernel has no locks.")
+        return Text(("Blocks of a cluster meet at its barrier; there are no locks." if shares_k_in_a_cluster(trace) else "Blocks share no tile, and meet at no lock.") if trace.block_scaled else "No block met another at a lock: no column of tiles was shared, or this kernel has no locks.")
     rows: list[list] = []
     base, latest = trace.buffer("locks")["address"], {}
     for position in range(len(trace.lock_step)):
