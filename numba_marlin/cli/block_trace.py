@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-FEW_ROWS = 5  # of the demonstration of block_decode
 ALL_ROLES = "C is added, so that all roles have work: --config source=false leaves it out"
 
 
@@ -15,7 +14,7 @@ def recorded(args, report):
     from numba_marlin import compiler, devices
     from numba_marlin import trace as room
     from numba_marlin.block_reference import block_scaled_bounds, within_bounds
-    from numba_marlin.cli.trace import ALL_BLOCKS, BLOCK_DEMO, check_place, config_changes, stored_layer
+    from numba_marlin.cli.trace import ALL_BLOCKS, BLOCK_DEMO, FEW_ROWS, check_place, config_changes, stored_layer
     from numba_marlin.emulator import Machine
     from numba_marlin.heuristics import block_scaled
     from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel

@@ -21,6 +21,7 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
 BLOCK_KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")  # both operands block-scaled
 DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
 BLOCK_DEMO = {"m": 128, "n": 384, "k": 768, "sms": 2}  # three tiles for two multiprocessors
+FEW_ROWS = 5  # m of block_decode's
 WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32), "mxfp8-e4m3": (8, 32)}  # bits, and rows that share a scale
 ALL_BLOCKS = 16  # grids of so many blocks are recorded whole
 MORE = "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane and --step what you want to look at."
@@ -32,7 +33,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--demo", action="store_true",
         help=f"{DEMO['kernel']} (or --kernel) at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for; m={BLOCK_DEMO['m']}, n={BLOCK_DEMO['n']}, "
-        f"k={BLOCK_DEMO['k']} of kernels with two block-scaled operands",
+        f"k={BLOCK_DEMO['k']} of kernels with two block-scaled operands, of block_decode m={FEW_ROWS}",
     )  # fmt: skip
     parser.add_argument("--m", type=int, metavar="M", help="rows of activations (default: --demo's)")
     parser.add_argument("--n", type=int, metavar="N", help="columns of a random weight (default: --demo's)")
