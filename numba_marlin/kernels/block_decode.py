@@ -17,17 +17,16 @@ Launches overlap (``griddepcontrol``): blocks come and make ready while the kern
 Shares of k are added up in shared memory, those of a cluster's blocks through each other's, in an order that is always the same.
 """
 from numba_marlin.kernels.block_decode_config import (
-    ALIGNMENT, CHUNKS, COLUMNS, ROW_WARPS, SCALE_BYTES, STAGE_K, STAGE_ROW, WARP_COLUMNS, BlockDecodeConfig,
+    CHUNKS, COLUMNS, ROW_WARPS, SCALE_BYTES, STAGE_K, STAGE_ROW, WARP_BLOCKS, WARP_COLUMNS, BlockDecodeConfig,
 )
 from numba_marlin.kernels.block_decode_output import output_verbs
+from numba_marlin.kernels.block_scaled_config import ALIGNMENT, ALL_LANES, BLOCK
 from numba_marlin.kernels.block_scaled_expand import number_verbs
-from numba_marlin.kernels.definition import KernelDefinition, ceil_div
+from numba_marlin.kernels.definition import KernelDefinition
 from numba_marlin.kernels.pipeline import pipeline_verbs
 from numba_marlin.layout.block_scales import TILE_BYTES, TILE_ROWS
+from numba_marlin.layout.block_scales import tensor_map as scales_map
 from numba_marlin.layout.tensor_map import TensorMap
-
-ALL_LANES = 0xFFFFFFFF
-BLOCKS = WARP_COLUMNS // 16  # m16 blocks of the instruction that a warp has
 
 
 def make(lang, config):
@@ -35,7 +34,7 @@ def make(lang, config):
     shared_base = lang.shared_base
     STAGE, A_SHARED, SFB_SHARED, SFA_SHARED, BARRIERS = config.stage_bytes, config.a_shared, config.sfb_shared, config.sfa_shared, config.barriers_shared
     TOKENS, TOKEN_BLOCKS, CONSUMERS, SPLIT, STRIDE = config.tokens, config.token_blocks, config.consumers, config.split, config.k_warps // CHUNKS
-    HALF_ROWS, SUMS, B_WORDS, A_WORDS, FRAGMENTS = 2 * BLOCKS, 4 * BLOCKS * TOKEN_BLOCKS, 8 * BLOCKS, 4 * TOKEN_BLOCKS, 2 * TOKEN_BLOCKS
+    BLOCKS, HALF_ROWS, SUMS, B_WORDS, A_WORDS, FRAGMENTS = WARP_BLOCKS, 2 * WARP_BLOCKS, 4 * WARP_BLOCKS * TOKEN_BLOCKS, 8 * WARP_BLOCKS, 4 * TOKEN_BLOCKS, 2 * TOKEN_BLOCKS
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=ROW_WARPS * CHUNKS)
     initialise, producer_start, advance = ring.initialise, ring.producer_start, ring.advance
     wait_full, wait_empty, expect, full, release = ring.wait_full, ring.wait_empty, ring.expect, ring.full, ring.release
@@ -118,6 +117,7 @@ def make(lang, config):
         fragments = cuda.local.array(FRAGMENTS, uint32)
         chunk = uint32(k_warp % uint32(CHUNKS))
         share = uint32(own * uint32(STAGE_ROW)) + uint32(uint32(uint32(chunk * uint32(4) + t) ^ own) << uint32(4))
+        # Scales in 128x4 order: those of the next row are 16 bytes behind, those of the row 32 behind 4 bytes.
         scale = uint32(uint32(chunk * uint32(2) + t // uint32(2)) * uint32(TILE_BYTES) + own * uint32(16) + t % uint32(2) * uint32(2))
         b_share, b_scale = uint32(share + row_warp * uint32(WARP_COLUMNS * STAGE_ROW)), uint32(uint32(SFB_SHARED) + scale + row_warp * uint32(8))
         a_share, a_scale = uint32(uint32(A_SHARED) + share), uint32(uint32(SFA_SHARED) + scale + token % uint32(32) * uint32(16) + token % uint32(TILE_ROWS) // uint32(32) * uint32(4))
@@ -182,14 +182,12 @@ def make(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """A and B in boxes of 128 bytes of a block's rows, in the 128-byte swizzle; scales as rows of tiles, each 64 numbers of 8 bytes, in boxes of those of a stage."""
-    across = ceil_div(k, 64) * TILE_BYTES
-
+    """A and B in boxes of 128 bytes of a block's rows, in the 128-byte swizzle; scales in boxes of those of a stage."""
     def matrix(rows, box):
         return TensorMap("uint8", (rows, k // 2), (k // 2, 1), (box, STAGE_ROW), STAGE_ROW, 256)
 
     def scales(rows):
-        return TensorMap("uint64", (ceil_div(rows, TILE_ROWS), across // 8), (across, 8), (1, SCALE_BYTES // 8), 0, 256)
+        return scales_map(rows, k // BLOCK, (1, SCALE_BYTES // TILE_BYTES))
 
     return {"a_map": ("a", matrix(m, config.tokens)), "b_map": ("b", matrix(n, COLUMNS)), "sfa_map": ("sfa", scales(m)), "sfb_map": ("sfb", scales(n))}
 

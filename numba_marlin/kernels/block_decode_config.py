@@ -1,20 +1,22 @@
 """The sizes of the ``block_decode`` kernel: what can be chosen, and what follows from it. Pure."""
 from dataclasses import dataclass
 
+from numba_marlin.kernels.block_scaled_config import ACTIVATIONS as ALL_ACTIVATIONS
+from numba_marlin.kernels.block_scaled_config import ALIGNMENT, SHARED_LIMIT
 from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.pipeline import barrier_bytes
+from numba_marlin.layout.block_scales import TILE_BYTES
 
 COLUMNS = 128  # rows of B, columns of D, of a block: those of a tile of scales
 STAGE_ROW = 128  # bytes of a row in a stage: 256 elements, one row of the 128-byte swizzle
 STAGE_K = 2 * STAGE_ROW
-SCALE_BYTES = 4 * 512  # of 128 rows in a stage: four tiles of 128 rows by 4 blocks
+SCALE_BYTES = 4 * TILE_BYTES  # of 128 rows in a stage: four tiles of 128 rows by 4 blocks
 ROW_WARPS, WARP_COLUMNS = 2, 64  # warps beside each other, and the rows of B of each
+WARP_BLOCKS = WARP_COLUMNS // 16  # m16 blocks of the instruction that a warp has
 CHUNKS = 2  # of a stage: 128 of k, as much as a warp multiplies at a time
-ALIGNMENT = 1024
-SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
 PITCH = COLUMNS + 8  # numbers of a row of partial sums: lanes that write at once meet different banks
 RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
-ACTIVATIONS = (None, "relu", "gelu", "silu")
+ACTIVATIONS = tuple(each for each in ALL_ACTIVATIONS if each != "gated_silu")
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class BlockDecodeConfig:
     tokens: int = 8
     k_warps: int = 4
     split: int = 1
-    stages: int = 6
+    stages: int = 4
     result: str = "float16"
     source: bool = False
     bias: bool = False

@@ -5,10 +5,9 @@ B's 16, r being the row that g stands for, and of the tokens that 2 t and 2 t + 
 """
 from types import SimpleNamespace
 
-from numba_marlin.kernels.block_decode_config import COLUMNS, PITCH, RESULT_BYTES, WARP_COLUMNS
+from numba_marlin.kernels.block_decode_config import COLUMNS, PITCH, RESULT_BYTES, WARP_BLOCKS, WARP_COLUMNS
 from numba_marlin.kernels.block_scaled_epilogue import activation_verb
 
-BLOCKS = WARP_COLUMNS // 16
 VECTORS = COLUMNS // 4  # of a token, four columns each
 CONSUMER_BARRIER = 1  # 0 is syncthreads
 
@@ -27,7 +26,7 @@ def output_verbs(lang, config):
     def leave_sums(acc, shared, lane_place):
         row_warp, k_warp, own, t = lane_place
         first = shared + uint32(SHARED) + k_warp * uint32(BYTES) + uint32(uint32(t * uint32(PITCH)) + row_warp * uint32(WARP_COLUMNS) + own) * uint32(4)
-        for i in range(BLOCKS):
+        for i in range(WARP_BLOCKS):
             for j in range(TOKEN_BLOCKS):
                 o, address = 4 * (TOKEN_BLOCKS * i + j), first + uint32(4 * (16 * i + 8 * PITCH * j))
                 ptx.st_shared_b32(address, ptx.bits_of_f32(acc[o]))

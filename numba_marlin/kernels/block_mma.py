@@ -16,6 +16,7 @@ from numba_marlin.kernels.block_mma_config import (
 from numba_marlin.kernels.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.pipeline import pipeline_verbs
 from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
+from numba_marlin.layout.block_scales import tensor_map as scales_map
 from numba_marlin.layout.tensor_map import TensorMap
 
 M_TILES, N_TILES = WARP_ROWS // 16, WARP_COLUMNS // 8
@@ -174,14 +175,12 @@ def make(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """A and B in boxes of a tile's rows by 128 bytes; scales as rows of tiles, each 64 numbers of 8 bytes, in boxes of those of a stage."""
-    tiles = ceil_div(k // config.block, TILE_BLOCKS)
-
+    """A and B in boxes of a tile's rows by 128 bytes; scales in boxes of those of a stage."""
     def matrix(rows):
         return TensorMap("uint8", (rows, k // 2), (k // 2, 1), (TILE, STAGE_ROW), STAGE_ROW, 256)
 
     def scales(rows):
-        return TensorMap("uint64", (ceil_div(rows, TILE_ROWS), tiles * TILE_BYTES // 8), (tiles * TILE_BYTES, 8), (1, config.scale_tiles * TILE_BYTES // 8), 0, 256)
+        return scales_map(rows, k // config.block, (1, config.scale_tiles))
 
     return {"a_map": ("a", matrix(m)), "b_map": ("b", matrix(n)), "sfa_map": ("sfa", scales(m)), "sfb_map": ("sfb", scales(n))}
 

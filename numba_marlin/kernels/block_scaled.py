@@ -20,7 +20,7 @@ Roles, as CUTLASS's kernel for Blackwell has them, a warp or a thread each, that
 While the mma warps are in the epilogue of a tile, the others fill all stages of the next.
 """
 from numba_marlin.kernels.block_scaled_config import (
-    ALIGNMENT, HELPER_REGISTERS, MULTIPLIERS, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP, BlockScaledConfig,
+    ALIGNMENT, BLOCK, HELPER_REGISTERS, MULTIPLIERS, ROW_BYTES, SCALE_BYTES, SCALE_ROWS, WARPGROUP, BlockScaledConfig,
 )
 from numba_marlin.kernels.block_scaled_expand import E2M1_POWER, expand_verbs
 from numba_marlin.kernels.block_scaled_load import BOX_COLUMNS, load_verbs
@@ -30,6 +30,7 @@ from numba_marlin.kernels.block_scaled_store import store_verbs
 from numba_marlin.kernels.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.pipeline import pipeline_verbs
 from numba_marlin.layout.block_scales import TILE_BYTES
+from numba_marlin.layout.block_scales import tensor_map as scales_map
 from numba_marlin.layout.tensor_map import TensorMap
 
 WARPS = WARPGROUP // 32  # of a warpgroup
@@ -118,10 +119,8 @@ def make(lang, config):
 def tensor_maps(config, m, n, k, a_stride):
     """A and B in boxes of a tile's rows by 64 bytes, B's in the 64-byte swizzle; their scales in boxes of 1024 bytes, two tiles, by a row of tiles for every 128 rows; C in
     boxes of a tile's rows, D of a warp's 16 rows, by 64 columns."""
-    across = ceil_div(k, 64) * TILE_BYTES
-
     def scales(rows, tile_rows):
-        return TensorMap("uint64", (ceil_div(rows, SCALE_ROWS), across // 8), (across, 8), (ceil_div(tile_rows, SCALE_ROWS), SCALE_BYTES // 8), 0, 256)
+        return scales_map(rows, k // BLOCK, (ceil_div(tile_rows, SCALE_ROWS), SCALE_BYTES // TILE_BYTES))
 
     maps = {
         "a_map": ("a", TensorMap("uint8", (m, k // 2), (k // 2, 1), (config.tile_m, ROW_BYTES), 0, 256)),

@@ -8,6 +8,7 @@ WARPGROUP = 128
 MULTIPLIERS = 2  # warpgroups
 STEP_K = 128  # of k in a packed stage: 64 bytes a row
 ROW_BYTES = STEP_K // 2
+BLOCK = 16  # elements along k that share a scale
 SCALE_ROWS = 128
 SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two tiles of 128 rows by 4 blocks
 ALL_LANES = 0xFFFFFFFF

@@ -18,13 +18,14 @@ are two tiles of sums: the epilogue reads one while the other fills. What lies o
 
 No GPU that has these instructions has run this; the PTX machine has, under assumptions that ``emulator.block_scaled`` and ``emulator.tensor_hazards`` state.
 """
-from numba_marlin.kernels.definition import KernelDefinition, ceil_div
+from numba_marlin.kernels.definition import KernelDefinition
 from numba_marlin.kernels.pipeline import pipeline_verbs
 from numba_marlin.kernels.tcgen05_config import (
     ALIGNMENT, BOX_BYTES, EPILOGUE_WARPS, LOAD_WARP, MULTIPLY_WARP, PRODUCTS, STAGE_ROW, THREADS, TILE_M, Tcgen05Config,
 )
 from numba_marlin.kernels.tcgen05_output import output_verbs
 from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
+from numba_marlin.layout.block_scales import tensor_map as scales_map
 from numba_marlin.layout.tcgen05 import COLUMNS, LANE_SHIFT, SCALE_COLUMNS, encode, scale_descriptor
 from numba_marlin.layout.tensor_map import TensorMap
 from numba_marlin.layout.wgmma import Descriptor
@@ -177,14 +178,14 @@ def make(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """A and B in boxes of a tile's rows by 128 bytes; scales as rows of tiles, each 64 numbers of 8 bytes, in boxes of those of a stage; D in boxes of 32 rows by 128 bytes."""
-    row_bytes, tiles = k * config.bits // 8, ceil_div(k // config.kind.block, TILE_BLOCKS)
+    """A and B in boxes of a tile's rows by 128 bytes; scales in boxes of those of a stage; D in boxes of 32 rows by 128 bytes."""
+    row_bytes = k * config.bits // 8
 
     def matrix(rows, tile_rows):
         return TensorMap("uint8", (rows, row_bytes), (row_bytes, 1), (tile_rows, STAGE_ROW), STAGE_ROW, 256)
 
     def scales(rows, tile_rows):
-        return TensorMap("uint64", (ceil_div(rows, TILE_ROWS), tiles * TILE_BYTES // 8), (tiles * TILE_BYTES, 8), (tile_rows // TILE_ROWS, config.scale_tiles * TILE_BYTES // 8), 0, 256)
+        return scales_map(rows, k // config.kind.block, (tile_rows // TILE_ROWS, config.scale_tiles))
 
     size = STAGE_ROW // config.box_columns
     return {

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.layout.tensor_map import TensorMap
+
 TILE_ROWS, TILE_BLOCKS = 128, 4
 TILE_BYTES = TILE_ROWS * TILE_BLOCKS
 LANES = 32
@@ -44,6 +46,13 @@ def place(row, block, blocks: int):
     tile = row // TILE_ROWS * across + block // TILE_BLOCKS
     inside = row % TILE_ROWS
     return tile * TILE_BYTES + inside % LANES * LANE_BYTES + inside // LANES * TILE_BLOCKS + block % TILE_BLOCKS
+
+
+def tensor_map(rows: int, blocks: int, box: tuple[int, int]) -> TensorMap:
+    """Of scales [rows, blocks] in 128x4 order, as rows of tiles, each 64 numbers of 8 bytes; ``box``: (tiles along the rows, tiles along k) that a copy brings."""
+    row_tiles, block_tiles = tiles(rows, blocks)
+    across = block_tiles * TILE_BYTES
+    return TensorMap("uint64", (row_tiles, across // 8), (across, 8), (box[0], box[1] * TILE_BYTES // 8), 0, 256)
 
 
 def to_tiles(scales: np.ndarray) -> np.ndarray:
