@@ -38,7 +38,7 @@ def build(counted: Counted, device: Device, limits: Limits, observation=None, ce
         "device": device.to_dict(), "limits": asdict(limits), "measured": observation is not None,
         "launch": {
             "grid": list(candidate.grid), "blocks": blocks, "cluster": definition.cluster(candidate.config),
-            "dependent": definition.dependent(candidate.config), "threads": compiled.threads, "shared_bytes": compiled.shared_bytes, "registers": resources.registers,
+            "dependent": definition.dependent(candidate.config), "reads_early": bool(definition.reads_early), "threads": compiled.threads, "shared_bytes": compiled.shared_bytes, "registers": resources.registers,
             "spill_bytes": None if resources.spill_stores is None else resources.spill_stores + (resources.spill_loads or 0),
         },
         "occupancy": {**fits.to_dict(), **achieved(fits, observation, limits)},

@@ -81,9 +81,9 @@ def few_blocks(data):
     if launch["blocks"] >= sms:
         return None
     idle = sms - launch["blocks"]
-    if launch["dependent"] and idle >= launch["blocks"] and data["kernel"] != "block_decode":  # whose blocks only make ready there
+    if launch["dependent"] and idle >= launch["blocks"] and launch.get("reads_early", True):
         return Finding("fewer blocks than half of the multiprocessors, and launches may overlap", GOOD, f"{launch['blocks']} blocks leave {idle} of {sms} multiprocessors free: the launch behind begins there")
-    more = "larger clusters, or tiles of fewer columns," if data["config"].get("split", 1) not in (1, False, True) else "a kernel that shares tiles along k"
+    more = "larger clusters, or tiles of fewer columns," if data["config"].get("split", 1) > 1 else "a kernel that shares tiles along k"
     return Finding("fewer blocks than multiprocessors", BAD if launch["blocks"] < 0.8 * sms else WARN, f"{launch['blocks']} blocks leave {idle} of {sms} multiprocessors idle: {more} would use them")
 
 

@@ -3,6 +3,8 @@
 import copy
 import functools
 import json
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -291,10 +293,24 @@ def test_large_block_scaled_problems_are_cut_along_tiles():
         assert part.m % getattr(config, "tile_m", 128) == part.n % 128 == 0 and part.k == problem.k and sms >= 1 and part.m * part.n < 8192 * 8192 // 16
 
 
+def test_blocks_that_are_too_few_are_told_what_would_help():
+    """Not to share k where they do; and nothing is well where the next launch only makes ready."""
+    found = data()
+    found["launch"] |= {"blocks": 60, "dependent": True}
+    assert "the launch behind begins there" in rules.few_blocks(found).text
+    found["launch"]["reads_early"] = False
+    assert "a kernel that shares tiles along k" in rules.few_blocks(found).text
+    found["config"] = {"split": 2}
+    assert "larger clusters" in rules.few_blocks(found).text
+
+
 def test_a_recorded_time_is_shown_beside_the_model():
     from numba_marlin.heuristics import block_scaled
 
     config = block_scaled.configuration("block_scaled", 4096, 4096, 132)
     found = model.recorded("block_scaled", block_scaled.BlockProblem.of(config, 4096, 4096, 4096), config)
     assert found is None or found["us"] > 100 and found["part"] == "whole" and "H200" in found["device"]
+    path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
+    same = [row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()) if (row["kernel"], row["part"], row["m"], row["n"], row["k"]) == ("block_scaled", "whole", 4096, 4096, 4096) and row["config"] == asdict(config)]
+    assert len({row["us"] for row in same}) > 1 and found == same[-1]  # the last of several
     assert model.recorded("block_scaled", block_scaled.BlockProblem.of(config, 4096, 4096, 4128), config) is None
