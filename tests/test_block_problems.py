@@ -59,6 +59,18 @@ def test_a_candidate_covers_the_result_on_devices_that_have_the_instructions(ker
         candidate(replace(problem, result="float32"), found[0], kernel, config)
 
 
+def test_a_grid_has_so_many_rows():
+    config = configuration("block_decode", 1, 128, 132, tokens=8)
+    problem = BlockProblem.of(config, 8 * 65535 + 1, 128, 128)
+    with pytest.raises(ValueError, match="tokens=8 is beyond CUDA's limit of 65535"):
+        candidate(problem, devices.device("H200"), "block_decode", config)
+
+
+def test_a_ring_has_room_for_the_warps_that_were_asked_for():
+    assert configuration("block_decode", 1, 57344, 132).stages == 2 and configuration("block_decode", 1, 57344, 132, k_warps=8).stages == 4
+    assert configuration("block_decode", 1, 57344, 132, k_warps=8, stages=8).stages == 8
+
+
 def test_a_weight_out_of_a_file_lies_in_rows():
     """C-contiguous, as kernels take it: the transposed view of a file's codes is not."""
     weight = to_weight(quantize_blocks(np.random.default_rng(0).standard_normal((24, 64)).astype(np.float32)))

@@ -88,6 +88,18 @@ def test_few_rows_have_a_kernel_of_their_own():
     assert isinstance(choose(FEW_ROWS + 1, 4096, 132), BlockScaledConfig) and isinstance(choose(FEW_ROWS, 4096, 132, rounding="floor"), BlockDecodeConfig)
 
 
+@pytest.mark.parametrize("given, message", (({"out_format": "nvfp4"}, "has no block-scaled results and no gate"), ({"activation": "gated_silu"}, "has no block-scaled results and no gate"), ({"activation": "relu"}, "must have")))
+def test_a_configuration_for_few_rows_that_cannot_do_what_was_asked_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        nm.block_scaled_matmul(*operands(n=64), backend="emulator", config=BlockDecodeConfig(), **given)
+
+
+def test_more_rows_of_blocks_than_a_grid_has_are_refused():
+    with pytest.raises(ValueError, match="m=524281 with tokens=8 of config are more than 65535 rows of blocks"):
+        block_scaled._check_config(BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535 + 1)
+    block_scaled._check_config(BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535)
+
+
 @pytest.mark.parametrize("m, given", ((3, {}), (20, {"beta": 0.5, "out_format": "bfloat16"}), (9, {"activation": "gelu", "out_format": "float32"})))
 def test_few_rows_agree_with_the_reference(m, given):
     a, b = operands(m=m, n=136, k=320, seed=m)

@@ -60,6 +60,16 @@ def real_numbers(m, n, k, seed=0, c_dtype=None, bias=False, global_scale=1.0):
     return BlockProblem(a, b, 0.75, -0.5 if c_dtype else 0.0, c, rng.normal(size=n).astype(np.float32) if bias else None, global_scale)
 
 
+def every_code_and_scale(rows):
+    """(``rows`` rows in which every code stands with the scale of the row's number, ones on a diagonal): one product a result. k is 32."""
+    k = 32
+    codes, ones = np.zeros((rows, k), np.uint8), np.zeros((16, k), np.uint8)
+    codes[:, :16] = np.arange(16)
+    ones[np.arange(16), np.arange(16)] = 2
+    a = BlockScaled("nvfp4", (rows, k), pack_codes(codes, 4), np.repeat(np.arange(rows, dtype=np.uint8)[:, None], 2, axis=1)).with_scales("128x4")
+    return a, BlockScaled("nvfp4", (16, k), pack_codes(ones, 4), np.full((16, 2), 0x38, np.uint8)).with_scales("128x4")
+
+
 def prepare(problem, config, sms=3, run_on="machine", compiled_by="numba-cuda"):
     m, n, k = problem.sizes
     columns = n // 2 if config.gated else n

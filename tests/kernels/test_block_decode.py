@@ -11,12 +11,12 @@ import pytest
 from numba_marlin import compiler
 from numba_marlin.compiler import gates
 from numba_marlin.emulator import MachineError, Schedule
-from numba_marlin.formats.block_scaled import BlockScaled, pack_codes
+from numba_marlin.formats.block_scaled import BlockScaled
 from numba_marlin.kernels.block_decode import KERNEL
 from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 from tests.kernels.block_problems import FEW_ROWS as SMALL
-from tests.kernels.block_problems import check_exact, check_near, prepare, real_numbers, run, small_integers
+from tests.kernels.block_problems import check_exact, check_near, every_code_and_scale, prepare, real_numbers, run, small_integers
 from tests.kernels.broken import NO_WAIT, TRY_WAIT, polls
 from tests.kernels.harness import on_machine
 
@@ -45,17 +45,11 @@ def test_real_numbers_stay_within_their_bounds(run_on):
 
 
 def test_every_pair_of_codes_and_scales_is_exact(run_on):
-    """One product a result: B has every code with every scale, A ones."""
-    n, k = 120, 32
-    codes = np.zeros((n, k), np.uint8)
-    codes[:, :16] = np.arange(16)
-    b = BlockScaled("nvfp4", (n, k), pack_codes(codes, 4), np.repeat(np.arange(n, dtype=np.uint8)[:, None], 2, axis=1)).with_scales("128x4")
-    ones = np.zeros((16, k), np.uint8)
-    ones[np.arange(16), np.arange(16)] = 2
-    a = BlockScaled("nvfp4", (16, k), pack_codes(ones, 4), np.full((16, 2), 0x38, np.uint8)).with_scales("128x4")
-    base = small_integers(16, n, k)
-    check_exact(replace(base, a=a, b=b, alpha=1.0), FLOATS, run_on=run_on)
-    check_exact(replace(base, a=replace(b, shape=(n, k)), b=a, alpha=-2.0), FLOATS, run_on=run_on)
+    """One product a result: B has every code with every scale, A ones; and the other way round."""
+    every, ones = every_code_and_scale(120)
+    base = small_integers(16, 120, 32)
+    check_exact(replace(base, a=ones, b=every, alpha=1.0), FLOATS, run_on=run_on)
+    check_exact(replace(base, a=every, b=ones, alpha=-2.0), FLOATS, run_on=run_on)
 
 
 OTHERS = [pytest.param(replace(FLOATS, **fields), id=str(fields), marks=pytest.mark.thorough) for fields in (

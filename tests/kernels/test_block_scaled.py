@@ -17,7 +17,7 @@ from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 from numba_marlin.kernels.block_scaled_quantize import ELEMENTS, power_offset
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 from numba_marlin.quantize import block_scaled as quantiser
-from tests.kernels.block_problems import SMALL, check_exact, check_near, check_quantised, prepare, real_numbers, run, small_integers
+from tests.kernels.block_problems import SMALL, check_exact, check_near, check_quantised, every_code_and_scale, prepare, real_numbers, run, small_integers
 from tests.kernels.broken import NO_WAIT, TRY_WAIT, change, polls
 from tests.kernels.harness import on_machine
 
@@ -60,16 +60,9 @@ def test_results_of_extreme_size_are_quantised_alike(run_on):
 
 
 def test_every_pair_of_codes_and_scales_is_exact(run_on):
-    """One product a result: A has every code with every scale, B ones."""
-    from numba_marlin.formats.block_scaled import BlockScaled, pack_codes
-
+    """One product a result: A has every code with every scale, B ones; and the other way round."""
     m, k = 127, 32
-    codes = np.zeros((m, k), np.uint8)
-    codes[:, :16] = np.arange(16)
-    a = BlockScaled("nvfp4", (m, k), pack_codes(codes, 4), np.repeat(np.arange(m, dtype=np.uint8)[:, None], 2, axis=1)).with_scales("128x4")
-    ones = np.zeros((16, k), np.uint8)
-    ones[np.arange(16), np.arange(16)] = 2
-    b = BlockScaled("nvfp4", (16, k), pack_codes(ones, 4), np.full((16, 2), 0x38, np.uint8)).with_scales("128x4")
+    a, b = every_code_and_scale(m)
     base = small_integers(m, 16, k)
     check_exact(replace(base, a=a, b=b, alpha=1.0), FLOATS, run_on=run_on)
     check_exact(replace(base, a=b, b=replace(a, shape=(m - 7, k), data=a.data[:-7], scales=a.scales), alpha=-2.0), FLOATS, run_on=run_on)
