@@ -4,6 +4,7 @@ from dataclasses import replace
 from variants import VARIANTS
 
 from numba_marlin.heuristics.block_scaled import choose, choose_tiles
+from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
 
 SMS = 132
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192))
@@ -19,6 +20,12 @@ def quick():
     others = [replace(usual, **fields) for fields in (
         {}, {"group_m": 4}, {"group_m": 16}, {"stages": 3, "expanded_stages": 4}, {"expander_registers": 64}, {"tile_m": 128, "expanded_stages": 4}, {"tile_m": 128, "tile_n": 64, "expanded_stages": 4})]
     return [(shape, [("whole", config) for config in others]) for shape in LARGE]
+
+
+def arrangements():
+    """Every way to share out block_decode's k, at many widths: what its ARRANGEMENTS are fitted to."""
+    shapes = [(m, n, 8192) for n in (1024, 4096, 5120, 8192, 9216, 11008, 14336, 18432, 28672, 57344) for m in (1, 16, 32)]
+    return [((m, n, k), [("whole", BlockDecodeConfig(8 if m == 1 else m, k_warps, split, stages=k_warps)) for k_warps in (2, 4) for split in (1, 2, 4, 8)]) for m, n, k in shapes]
 
 
 def full():

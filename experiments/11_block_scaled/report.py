@@ -1,13 +1,16 @@
 """results.jsonl -> the tables of this README, between their markers. The newest row of a cell counts."""
 import json
+from pathlib import Path
 
 from cells import EPILOGUES, FEW, LARGE, LAYERS
 from variants import VARIANTS
 
 from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
+from numba_marlin.heuristics.block_scaled import choose_few_rows
 
-MARKERS = {part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->") for part in ("speed", "few", "roles", "epilogues")}
+HERE = Path(__file__).resolve().parent
+MARKERS = {part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->") for part in ("speed", "few", "roles", "epilogues", "tried", "arrangements")}
 PLAIN = {"result": "float16", "source": False, "bias": False, "activation": None}
 EPILOGUE_FIELDS = tuple(PLAIN)
 
@@ -50,6 +53,27 @@ def few_table(found):
     return markdown(["n x k", "m", "block_decode", "us", "TB/s", "cuBLAS fp16, us", "speed-up", "block_scaled, us"], lines, left=3)
 
 
+def tried_table(rows):
+    """Variants of kernels that were measured once, each in a run with others, and are gone."""
+    lines = [[row["what"], " x ".join(str(row[name]) for name in "mnk"), f"{row['us']:.1f}", f"{row['cublas_us']:.1f}", f"{row['speedup']:.3f}"] for row in rows]
+    return markdown(["what", "m x n x k", "us", "cuBLAS fp16, us", "speed-up"], lines, left=2)
+
+
+def arrangements_line(rows):
+    """How far the arrangement that is chosen is from the best, by (m, n, k). Rings of other lengths count as the same arrangement where the chosen one was not measured."""
+    measured = {}
+    for row in rows:
+        measured.setdefault((row["m"], row["n"], row["k"]), []).append((row["us"], (row["config"]["k_warps"], row["config"]["split"]), row["config"]["stages"]))
+    losses = {}
+    for (m, n, k), found in measured.items():
+        chosen = choose_few_rows(m, n, 132)
+        same = [(stages != chosen.stages, us) for us, arrangement, stages in found if arrangement == (chosen.k_warps, chosen.split)]
+        losses[m, n, k] = min(same)[1] / min(found)[0] - 1
+    worst = max(losses, key=losses.get)
+    return (f"Of {len(losses)} shapes with k = 8192 and n from {min(n for _, n, _ in losses)} to {max(n for _, n, _ in losses)}, all arrangements measured, the chosen one is {losses[worst]:.0%} slower than the best at most (m = {worst[0]}, n = {worst[1]}), "
+            f"and within 9.5% in {sum(loss <= 0.095 for loss in losses.values())}.")
+
+
 def roles_table(found):
     lines = []
     for part in VARIANTS:
@@ -72,7 +96,8 @@ def epilogue_table(found):
 
 def show(rows):
     found = newest(rows)
-    return {"speed": "\n\n".join([speed_table(found), clocks(found.values()), origin(found.values())]), "few": few_table(found), "roles": roles_table(found), "epilogues": epilogue_table(found)}
+    return {"speed": "\n\n".join([speed_table(found), clocks(found.values()), origin(found.values())]), "few": few_table(found), "roles": roles_table(found), "epilogues": epilogue_table(found),
+            "tried": tried_table(rows_module.read(HERE / "tried.jsonl")), "arrangements": arrangements_line(rows_module.read(HERE / "arrangements.jsonl"))}
 
 
 def write(results, readme):

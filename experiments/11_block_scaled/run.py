@@ -2,6 +2,7 @@
 
     python experiments/11_block_scaled/run.py measure           # needs an H100 or H200 and torch
     python experiments/11_block_scaled/run.py measure --quick   # two shapes, several configurations: for choosing one
+    python experiments/11_block_scaled/run.py measure --arrangements --out experiments/11_block_scaled/arrangements.jsonl      # block_decode's, all of them
     python experiments/11_block_scaled/run.py report            # tables from results.jsonl into README.md
 
 measure: operands of random codes and scales; each kernel's result is compared with cuBLAS's on the dequantised operands (fp32 output, before anything is timed), then
@@ -173,7 +174,7 @@ class Measurement:
 
 
 def measure(args):
-    wanted = cells.quick() if args.quick else cells.full()
+    wanted = cells.quick() if args.quick else cells.arrangements() if args.arrangements else cells.full()
     kernels = list(dict.fromkeys(each for _, of_shape in wanted for each in of_shape))
     pool = ProcessPoolExecutor(args.processes, mp_context=multiprocessing.get_context("fork"))
     compiled = {each: pool.submit(compile_one, *each) for each in kernels}
@@ -200,6 +201,7 @@ def main(argv=None):
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("measure", help="time on this machine's GPU (needs torch)")
     run.add_argument("--quick", action="store_true", help="two shapes, every configuration")
+    run.add_argument("--arrangements", action="store_true", help="block_decode in all its arrangements, at ten widths; give --out arrangements.jsonl")
     run.add_argument("--rounds", type=int, default=9)
     run.add_argument("--processes", type=int, default=min(16, len(os.sched_getaffinity(0))), help="that compile (default: one a core, 16 at most)")
     run.add_argument("--out", default=str(HERE / "results.jsonl"))

@@ -25,7 +25,7 @@ from numba_marlin.kernels.tcgen05_config import FORMATS
 # (tile_m, tile_n): time of a tile relative to that of the first, and its rings. Measured on an H200 at 8192 x 8192 x 8192 (experiments/11_block_scaled, measure --quick).
 TILES = {(256, 128): (1.0, 4, 3), (128, 128): (0.69, 4, 4), (128, 64): (0.59, 4, 4)}
 # (k_warps, split): time of a block with all of k, split times as many of which a multiprocessor has one after the other or at once, and what comes on top of it, with 8 tokens and with more: both relative to a
-# block with all of k of the first. Fitted to an H200's times at k = 8192 and ten n from 1024 to 57344; the choice is within 11% of the best arrangement, in 27 of 30 cases within 9%.
+# block with all of k of the first. Fitted to an H200's times at k = 8192 and ten n from 1024 to 57344 (experiments/11_block_scaled, measure --arrangements, says how well).
 ARRANGEMENTS = {(4, 1): ((0.1, 0.1), 1.0), (4, 2): ((0.1, 0.1), 1.15), (2, 2): ((0.2, 0.2), 1.0), (2, 4): ((0.43, 0.3), 1.0), (2, 8): ((0.4, 0.25), 1.2)}
 FEW_ROWS = 64  # rows of A up to which Hopper's kernel for few of them is the faster one, measured there too
 KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")

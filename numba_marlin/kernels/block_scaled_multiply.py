@@ -6,8 +6,8 @@ next packed stage is waited for and loaded into registers of its own in the midd
 between two products, the tensor cores of both warpgroups, which keep in step, wait for. A packed stage is given back when the next is in registers, an expanded one when the first
 product of the next is under way.
 
-Tried, at 4096 and 8192 cubed on an H200: two products in flight everywhere, with a third set of registers (2% slower), and with the load brought forward as well (then they do not fit, the
-assembler serialises: 15% slower); the load beside the last product, or between (0.5 to 1% slower); giving the packed stage back at once, in a branch (2% slower); asking for expanded stages earlier (no faster).
+Tried (experiments/11_block_scaled has the times): two products in flight everywhere, with a third set of registers, and with the load brought forward as well, when they do not fit and the assembler
+serialises; the load beside the last product, or between; giving the packed stage back at once, in a branch; asking for expanded stages earlier.
 
 ``lane_place``: (warpgroup, warp in it, lane).
 """
