@@ -1,14 +1,19 @@
 """Bring README.md up to date: paste what its commands really print, and the code it quotes.
 
-    python .ci/update_readme.py run         # its first command, word for word: all it prints on stdout
+    python .ci/update_readme.py run         # its first command, word for word: all it prints on
+                                            stdout
     python .ci/update_readme.py test        # its second command: the last line
     python .ci/update_readme.py example     # its example of the PTX machine, in this Python
-    python .ci/update_readme.py code        # the functions and files it quotes, and the lengths of the ladder's rungs
-    python .ci/update_readme.py formats     # the table of formats of files, found out by converting weights
-    python .ci/update_readme.py views       # the table of views, from those of experiments 09 and 10
+    python .ci/update_readme.py code        # the functions and files it quotes, and the lengths of
+                                            the ladder's rungs
+    python .ci/update_readme.py formats     # the table of formats of files, found out by converting
+                                            weights
+    python .ci/update_readme.py views       # the table of views, from those of experiments 09 and
+                                            10
 
-Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual environment, no cached kernels. A failing command changes
-nothing. ``tests/test_readme.py`` holds the rest against the sources.
+Run the first two from a fresh copy of the checkout to show what a newcomer sees: no virtual
+environment, no cached kernels. A failing command changes nothing. ``tests/test_readme.py`` holds
+the rest against the sources.
 """
 
 import ast
@@ -21,7 +26,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 LINES_SHOWN = {"run": None, "test": 1}
-QUOTE = re.compile(r"<!-- code:(?P<path>[\w/.]+)(?::(?P<name>\w+))? -->\n```(?P<language>\w*)\n(?P<code>.*?)```\n", re.DOTALL)
+QUOTE = re.compile(
+    r"<!-- code:(?P<path>[\w/.]+)(?::(?P<name>\w+))? -->\n```(?P<language>\w*)\n(?P<code>.*?)```\n",
+    re.DOTALL,
+)
 FORMATS = re.compile(r"(<!-- formats -->\n)(.*?)(<!-- end:formats -->)", re.DOTALL)
 VIEWS = re.compile(r"(<!-- views -->\n)(.*?)(<!-- end:views -->)", re.DOTALL)
 VIEW = re.compile(r"^(\| .* \|) !\[.*\]\((\w+\.png)\) \|$", re.MULTILINE)
@@ -38,27 +46,47 @@ def quoted(path: str, name: str | None) -> str:
     text = (ROOT / path).read_text(encoding="utf-8")
     if name is None:
         return text
-    node = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and node.name == name)
+    node = next(
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    )
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno])) + "\n"
 
 
 def with_code(text: str) -> str:
     """``text`` with every quotation as the sources have it now, and the length of every rung."""
+
     def quotation(found):
         name = f":{found['name']}" if found["name"] else ""
-        return f"<!-- code:{found['path']}{name} -->\n```{found['language']}\n{quoted(found['path'], found['name'])}```\n"
+        return (
+            f"<!-- code:{found['path']}{name}"
+            f" -->\n```{found['language']}\n{quoted(found['path'], found['name'])}```\n"
+        )
 
     text = QUOTE.sub(quotation, text)
-    return RUNG.sub(lambda found: f"{found[1]}{len((ROOT / found['path']).read_text(encoding='utf-8').splitlines())} |", text)
+    return RUNG.sub(
+        lambda found: (
+            f"{found[1]}{len((ROOT / found['path']).read_text(encoding='utf-8').splitlines())} |"
+        ),
+        text,
+    )
 
 
 def with_output(text: str, name: str, output: str) -> str:
     lines = output.rstrip().splitlines()
     if LINES_SHOWN.get(name) is not None:
         lines = lines[-LINES_SHOWN[name] :]
-    replacement = "\n".join([f"<!-- output:{name} -->", "```", *lines, "```", "<!-- end:output -->"])
-    replaced, count = re.subn(rf"<!-- output:{name} -->\n.*?<!-- end:output -->", lambda _: replacement, text, flags=re.DOTALL)
+    replacement = "\n".join(
+        [f"<!-- output:{name} -->", "```", *lines, "```", "<!-- end:output -->"]
+    )
+    replaced, count = re.subn(
+        rf"<!-- output:{name} -->\n.*?<!-- end:output -->",
+        lambda _: replacement,
+        text,
+        flags=re.DOTALL,
+    )
     if count != 1:
         sys.exit(f"README.md has {count} places marked output:{name}, must have one")
     return replaced
@@ -73,7 +101,8 @@ def with_formats(text: str) -> str:
 
 
 def with_views(text: str) -> str:
-    """``text`` with every view of a kernel's run: what is asked for, what is shown, the command, its picture."""
+    """``text`` with every view of a kernel's run: what is asked for, what is shown, the command,
+    its picture."""
     rows = ["| asked for | shown | command | |", "|---|---|---|---|"]
     for folder in ("experiments/09_views", "experiments/10_profile"):
         table = (ROOT / folder / "README.md").read_text(encoding="utf-8")
@@ -96,13 +125,23 @@ def main(name: str) -> None:
         command = [sys.executable, "-c", block(text, "example", "machine", "python")]
     else:
         command = ["bash", "-euo", "pipefail", "-c", block(text, "command", name, "sh")]
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
     if done.returncode:
         sys.exit(f"exit code {done.returncode}: README.md is unchanged")
-    README.write_text(with_output(README.read_text(encoding="utf-8"), name, done.stdout), encoding="utf-8")
+    README.write_text(
+        with_output(README.read_text(encoding="utf-8"), name, done.stdout), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in (*LINES_SHOWN, "example", "code", "formats", "views"):
+    if len(sys.argv) != 2 or sys.argv[1] not in (
+        *LINES_SHOWN,
+        "example",
+        "code",
+        "formats",
+        "views",
+    ):
         sys.exit(__doc__)
     main(sys.argv[1])

@@ -1,4 +1,5 @@
 """Scripts of other experiments, whose folders have names that ``import`` does not take."""
+
 import importlib.util
 from pathlib import Path
 

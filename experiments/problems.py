@@ -1,7 +1,10 @@
-"""Small problems and all that a launch of them needs, the same bytes wherever they are made: for experiments that compare bits or look for races. Imports no CUDA.
+"""Small problems and all that a launch of them needs, the same bytes wherever they are made: for
+experiments that compare bits or look for races. Imports no CUDA.
 
-A ``Case`` names a kernel, a shape and the data; ``Launch`` is that as host arrays: operands, C and partial sums of NaN, locks of zero.
+A ``Case`` names a kernel, a shape and the data; ``Launch`` is that as host arrays: operands, C and
+partial sums of NaN, locks of zero.
 """
+
 import concurrent.futures
 import hashlib
 import multiprocessing
@@ -29,9 +32,13 @@ OUTPUTS = ("c", "partials", "locks")
 
 @dataclass(frozen=True)
 class Case:
-    """tile: (thread_n_blocks, thread_k_blocks) of the faithful kernel, None for the others; sms: multiprocessors that the grid is made for. data: "gaussian"
-    (normal x, a rounded normal weight), "spread" (x times powers of two from 2**-8 to 2**8) or "exact" (integers, no rounding anywhere).
-    chosen: the configuration of a kernel that has more to choose than that; its types and bias are the problem's. padding: elements between the rows of x."""
+    """tile: (thread_n_blocks, thread_k_blocks) of the faithful kernel, None for the others; sms:
+    multiprocessors that the grid is made for. data: "gaussian" (normal x, a rounded normal weight),
+    "spread" (x times powers of two from 2**-8 to 2**8) or "exact" (integers, no rounding anywhere).
+    chosen: the configuration of a kernel that has more to choose than that; its types and bias are
+    the problem's. padding: elements between the rows of x.
+    """
+
     kernel: str
     m: int
     n: int
@@ -45,10 +52,19 @@ class Case:
 
     @property
     def label(self):
-        tile = f" tile {16 * self.tile[0]}x{16 * self.tile[1]} blocks {self.sms}" if self.tile else ""
-        types = "" if self.chosen is None else f" {self.dtype}{' bias' if getattr(self.chosen, 'bias', False) else ''}"
+        tile = (
+            f" tile {16 * self.tile[0]}x{16 * self.tile[1]} blocks {self.sms}" if self.tile else ""
+        )
+        types = (
+            ""
+            if self.chosen is None
+            else f" {self.dtype}{' bias' if getattr(self.chosen, 'bias', False) else ''}"
+        )
         types += " FP4" if self.block_scaled else ""
-        return f"{self.kernel} m{self.m} n{self.n} k{self.k} g{self.group_size}{tile}{types} {self.data}"
+        return (
+            f"{self.kernel} m{self.m} n{self.n} k{self.k} g{self.group_size}{tile}{types}"
+            f" {self.data}"
+        )
 
     @property
     def definition(self):
@@ -70,14 +86,23 @@ class Case:
             return KERNELS[self.kernel].config_type(self.group_size)
         n_blocks, k_blocks = self.tile
         ragged = bool(self.k % (16 * k_blocks) or self.n % (16 * n_blocks))
-        return ampere.AmpereConfig(min(4, -(-self.m // 16)), n_blocks, k_blocks, -1 if self.group_size == -1 else self.group_size // 16, 4, ragged)
+        return ampere.AmpereConfig(
+            min(4, -(-self.m // 16)),
+            n_blocks,
+            k_blocks,
+            -1 if self.group_size == -1 else self.group_size // 16,
+            4,
+            ragged,
+        )
 
     @property
     def grid(self):
         return KERNELS[self.kernel].grid(self.config, self.m, self.n, self.k, self.sms)
 
     def build(self, compiled_by, target):
-        return compiler.build(KERNELS[self.kernel], self.config, target=target, compiler=compiled_by)
+        return compiler.build(
+            KERNELS[self.kernel], self.config, target=target, compiler=compiled_by
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +119,11 @@ class Launch:
         x = generator.standard_normal((case.m, case.k))
         w = (0.05 * generator.standard_normal((case.k, case.n))).astype(np.float32)
         if case.block_scaled:
-            weight = to_weight(quantize_blocks(np.ascontiguousarray(w.T), {16: "nvfp4", 32: "mxfp4"}[case.group_size]))
+            weight = to_weight(
+                quantize_blocks(
+                    np.ascontiguousarray(w.T), {16: "nvfp4", 32: "mxfp4"}[case.group_size]
+                )
+            )
         else:
             weight = quantize(w, group_size=case.group_size, scale_dtype=case.dtype)
         if case.data == "spread":
@@ -105,11 +134,30 @@ class Launch:
     def exact(self):
         """-> testing.ExactProblem of the configuration's types; of "exact" data only."""
         from numba_marlin import testing  # needs hypothesis
+
         case, config = self.case, self.case.config
         if case.block_scaled:
-            return testing.exact_blocks({16: "nvfp4", 32: "mxfp4"}[case.group_size], case.m, case.n, case.k, seed=case.k, dtype=case.dtype, bias=getattr(config, "bias", False))
-        return testing.exact_problem(case.m, case.n, case.k, case.group_size, seed=case.k, dtype=case.dtype, bits=getattr(config, "bits", 4), zeros_kind=getattr(config, "zeros", None),
-                                     scale_dtype=getattr(config, "scale_dtype", case.dtype), bias=getattr(config, "bias", False))
+            return testing.exact_blocks(
+                {16: "nvfp4", 32: "mxfp4"}[case.group_size],
+                case.m,
+                case.n,
+                case.k,
+                seed=case.k,
+                dtype=case.dtype,
+                bias=getattr(config, "bias", False),
+            )
+        return testing.exact_problem(
+            case.m,
+            case.n,
+            case.k,
+            case.group_size,
+            seed=case.k,
+            dtype=case.dtype,
+            bits=getattr(config, "bits", 4),
+            zeros_kind=getattr(config, "zeros", None),
+            scale_dtype=getattr(config, "scale_dtype", case.dtype),
+            bias=getattr(config, "bias", False),
+        )
 
     @cached_property
     def bias(self):
@@ -117,41 +165,78 @@ class Launch:
         case = self.case
         if case.data == "exact":
             return self.exact.bias
-        return np.random.default_rng(case.n).standard_normal(case.n).astype(float_type(case.dtype)) if getattr(case.config, "bias", False) else None
+        return (
+            np.random.default_rng(case.n).standard_normal(case.n).astype(float_type(case.dtype))
+            if getattr(case.config, "bias", False)
+            else None
+        )
 
     @cached_property
     def buffers(self):
-        """{name: array} of all that the kernel may address; a run on the PTX machine writes into them."""
+        """{name: array} of all that the kernel may address; a run on the PTX machine writes into
+        them."""
         case, (x, weight) = self.case, self.operands
-        kernel, packed = case.definition, find_format("marlin-fp4").pack(weight, case.dtype) if case.block_scaled else marlin.pack(weight)
+        kernel, packed = (
+            case.definition,
+            (
+                find_format("marlin-fp4").pack(weight, case.dtype)
+                if case.block_scaled
+                else marlin.pack(weight)
+            ),
+        )
         a = np.full((case.m, case.k + case.padding), np.nan, x.dtype)
-        a[:, :case.k] = x
-        found = {"a": a, "b": packed.qweight, "c": np.full((case.m, case.n), np.nan, x.dtype), "scales": packed.scales}
-        optional = {"bias": self.bias, "zeros": getattr(packed, "zeros", None), "factors": getattr(packed, "factors", None)}
-        found |= {name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None}
+        a[:, : case.k] = x
+        found = {
+            "a": a,
+            "b": packed.qweight,
+            "c": np.full((case.m, case.n), np.nan, x.dtype),
+            "scales": packed.scales,
+        }
+        optional = {
+            "bias": self.bias,
+            "zeros": getattr(packed, "zeros", None),
+            "factors": getattr(packed, "factors", None),
+        }
+        found |= {
+            name: np.ascontiguousarray(array)
+            for name, array in optional.items()
+            if array is not None
+        }
         sizes = kernel.workspace_bytes(case.config, case.m, case.n, case.k, case.sms)
         if any(sizes):
-            found["partials"], found["locks"] = np.full(sizes[0] // 4, np.nan, np.float32), np.zeros(sizes[1] // 4, np.int32)
-        known = {name for name, kind in kernel.parameters if kind == "u64"} | {source for source, _ in self.tensor_maps.values()}
+            found["partials"], found["locks"] = (
+                np.full(sizes[0] // 4, np.nan, np.float32),
+                np.zeros(sizes[1] // 4, np.int32),
+            )
+        known = {name for name, kind in kernel.parameters if kind == "u64"} | {
+            source for source, _ in self.tensor_maps.values()
+        }
         assert set(found) <= known, f"kernel {case.kernel} knows {known}, not {set(found) - known}"
         return found
 
     @property
     def tensor_maps(self):
-        return self.case.definition.tensor_maps(self.case.config, *self.sizes, self.case.k + self.case.padding)
+        return self.case.definition.tensor_maps(
+            self.case.config, *self.sizes, self.case.k + self.case.padding
+        )
 
     @property
     def sizes(self):
         return self.case.m, self.case.n, self.case.k
 
     def arguments(self, addresses, encode):
-        """What a launch passes, in order, of {name: address}; encode(TensorMap, address) for parameters that are tensor maps."""
-        return self.case.definition.arguments(self.case.config, addresses, *self.sizes, self.case.k + self.case.padding, encode)
+        """What a launch passes, in order, of {name: address}; encode(TensorMap, address) for
+        parameters that are tensor maps."""
+        return self.case.definition.arguments(
+            self.case.config, addresses, *self.sizes, self.case.k + self.case.padding, encode
+        )
 
     @cached_property
     def digest(self):
         """SHA-256 in hex of the bytes that the kernel reads."""
-        return hashlib.sha256(b"".join(self.buffers[name].tobytes() for name in ("a", "b", "scales"))).hexdigest()
+        return hashlib.sha256(
+            b"".join(self.buffers[name].tobytes() for name in ("a", "b", "scales"))
+        ).hexdigest()
 
 
 def _build(case, compiled_by, target):
@@ -161,7 +246,9 @@ def _build(case, compiled_by, target):
 def warm_cache(cases, compilers, target, jobs=None):
     """Compile everything once, in processes side by side, so that it lies in the disk cache."""
     work = {(case.config, by): (case, by, target) for case in cases for by in compilers}
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
         for future in [pool.submit(_build, *each) for each in work.values()]:
             future.result()
     return len(work)

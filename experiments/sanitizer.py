@@ -1,15 +1,22 @@
-"""Kernels under compute-sanitizer's four tools, on small problems, and on planted errors that the tools should find: what ``sanitize.py`` of several experiments share.
+"""Kernels under compute-sanitizer's four tools, on small problems, and on planted errors that the
+tools should find: what ``sanitize.py`` of several experiments share.
 
-    python experiments/NN_question/sanitize.py all       # on a GPU: every tool in turn, verdicts to sanitizer.json
+    python experiments/NN_question/sanitize.py all       # on a GPU: every tool in turn, verdicts to
+                                                         sanitizer.json
     python experiments/NN_question/sanitize.py report    # table into README.md
-    compute-sanitizer --tool racecheck --report-api-errors no python experiments/NN_question/sanitize.py run --cases 0,3    # one tool by hand
+    compute-sanitizer --tool racecheck --report-api-errors no python
+        experiments/NN_question/sanitize.py run --cases 0,3    # one tool by hand
 
-A launch is raw addresses and nothing else: no framework's allocator that rounds sizes up. Every buffer is exactly as long as the kernel may think; C and the
-partial sums are never initialised, so that initcheck sees a block that reads a sum before it was left there. (C is, where a tensor copy stores it: initcheck does not see those.)
-"0 errors" is worth something only if the tool can see these kernels: so each is also shown some that have an error it looks for. One that it must find (``Plant.must``) and does not makes
-its verdict not clean; what else it finds or misses says how far it sees.
-Errors of API calls are not counted: the CUDA bindings look for entry points that a driver need not have.
+A launch is raw addresses and nothing else: no framework's allocator that rounds sizes up. Every
+buffer is exactly as long as the kernel may think; C and the partial sums are never initialised, so
+that initcheck sees a block that reads a sum before it was left there. (C is, where a tensor copy
+stores it: initcheck does not see those.) "0 errors" is worth something only if the tool can see
+these kernels: so each is also shown some that have an error it looks for. One that it must find
+(``Plant.must``) and does not makes its verdict not clean; what else it finds or misses says how far
+it sees. Errors of API calls are not counted: the CUDA bindings look for entry points that a driver
+need not have.
 """
+
 import argparse
 import concurrent.futures
 import dataclasses
@@ -42,16 +49,22 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPERANDS = ("a", "b", "scales", "bias", "factors")
 NAN_WORD = 0x7FFF7FFF  # two of float16 or of bfloat16
 CASES_SECONDS, PLANT_SECONDS = 180, 40
-FIRST_PORT, PORTS, PORTS_EACH = 49152, 800, 20  # a sanitizer talks to its program over one of ten ports: those that run side by side must not share them
+# a sanitizer talks to its program over one of ten ports: those that run side by side must not share
+# them
+FIRST_PORT, PORTS, PORTS_EACH = 49152, 800, 20
 _turns = itertools.count()
-ASYNCHRONOUS = ("UBLKCP", "UTMALDG", "UTMASTG")  # machine instructions that copy while the thread goes on
+# machine instructions that copy while the thread goes on
+ASYNCHRONOUS = ("UBLKCP", "UTMALDG", "UTMASTG")
 SASS_LINE = re.compile(r"(?m)^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
 @dataclass(frozen=True)
 class Plant:
-    """An error for ``tool`` to find in a launch of ``case``: a buffer that lacks its last row (``short``), one that is never written (``missing``), or a kernel whose
-    PTX was edited. must: the tool is known to look for it, and in the way that the kernel does it."""
+    """An error for ``tool`` to find in a launch of ``case``: a buffer that lacks its last row
+    (``short``), one that is never written (``missing``), or a kernel whose PTX was edited. must:
+    the tool is known to look for it, and in the way that the kernel does it.
+    """
+
     tool: str
     what: str
     case: Case
@@ -63,8 +76,12 @@ class Plant:
 
 @dataclass(frozen=True)
 class Suite:
-    """script: what to start under the tools; batches: indexes of the cases that share a process; more: options of a tool beside the usual ones. run_case: of cases that are not
-    ``problems.Case`` but have a label, a config, a kernel's name and ``build``: (case, compiled, plant) -> whether the result is right."""
+    """script: what to start under the tools; batches: indexes of the cases that share a process;
+    more: options of a tool beside the usual ones. run_case: of cases that are not ``problems.Case``
+    but have a label, a config, a kernel's name and ``build``: (case, compiled, plant) -> whether
+    the result is right.
+    """
+
     script: Path
     cases: tuple
     plants: tuple
@@ -78,39 +95,48 @@ class Suite:
         return self.script.parent / "sanitizer.json"
 
 
-# ---- inside the sanitizer -----------------------------------------------------------------------------------------------------------------
+# ---- inside the sanitizer ----
 
 
 def edited(compiled, edit):
     ptx = edit(compiled.ptx)
     if ptx == compiled.ptx:
         raise SystemExit(f"found nothing to break in {compiled.kernel}")
-    return dataclasses.replace(compiled, ptx=ptx, cubin=assemble(ptx, target_named(compiled.target))[0])
+    return dataclasses.replace(
+        compiled, ptx=ptx, cubin=assemble(ptx, target_named(compiled.target))[0]
+    )
 
 
 def run_case(case, compiled, plant=None):
     """Launch once; -> the report of ``reference.check``, None of a planted error."""
     from numba_marlin.launch import launcher
+
     launch, arrays = Launch(case), {}
     stored_by_copies = any(source == "c" for source, _ in launch.tensor_maps.values())
     for name, array in launch.buffers.items():
         if name in OPERANDS and not (plant and name in (plant.short, plant.missing)):
             arrays[name] = driver.DeviceArray.from_host(array)
             continue
-        arrays[name] = driver.DeviceArray((array.shape[0] - bool(plant and plant.short == name), *array.shape[1:]), array.dtype)
+        arrays[name] = driver.DeviceArray(
+            (array.shape[0] - bool(plant and plant.short == name), *array.shape[1:]), array.dtype
+        )
         if name == "locks" or (plant and plant.short == name):
             arrays[name].fill_words(0)
         elif name == "c" and stored_by_copies:
             arrays[name].fill_words(NAN_WORD)
     definition = case.definition
-    arguments = launch.arguments({name: array.address for name, array in arrays.items()}, driver.encode_tensor_map)
+    arguments = launch.arguments(
+        {name: array.address for name, array in arrays.items()}, driver.encode_tensor_map
+    )
     launcher(compiled, **definition.launch_options(case.config))(case.grid, arguments)
     driver.synchronize(0)
     if plant:
         return None
     if "locks" in arrays and arrays["locks"].to_host().any():
         raise SystemExit(f"{case.label}: locks are not zero")
-    return reference.check(arrays["c"].to_host(), *launch.operands, launch.bias, method=definition.method(case.config))
+    return reference.check(
+        arrays["c"].to_host(), *launch.operands, launch.bias, method=definition.method(case.config)
+    )
 
 
 def run(suite, args):
@@ -130,29 +156,42 @@ def run(suite, args):
     return 0
 
 
-# ---- what a tool said ---------------------------------------------------------------------------------------------------------------------
+# ---- what a tool said ----
 
 
 def parse_summary(text):
     """(errors, warnings) of a tool's last words; None where it said none."""
-    race = re.search(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)", text)
+    race = re.search(
+        r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)", text
+    )
     if race:
         return int(race[1]), int(race[2])
     error = re.search(r"ERROR SUMMARY: (\d+) errors?", text)
     return (int(error[1]), 0) if error else None
 
 
-RACE = re.compile(r"(Error|Warning): Race reported between (?:Read|Write) access at .*\+(0x[0-9a-f]+)(?:.*\n=+\s+and (?:Read|Write) access at .*\+0x[0-9a-f]+.*)+")
+RACE = re.compile(
+    r"(Error|Warning): Race reported between (?:Read|Write) access at"
+    r" .*\+(0x[0-9a-f]+)(?:.*\n=+\s+and (?:Read|Write) access at .*\+0x[0-9a-f]+.*)+"
+)
 PLACE = re.compile(r" access at .*?\+0x([0-9a-f]+)")
 
 
 def races(text, opcodes):
-    """[("Error" or "Warning", opcodes at both ends, sorted)] of what racecheck reported; opcodes: {place: opcode} of the one kernel that ran."""
-    return [(race[1], tuple(sorted({opcodes.get(int(place, 16), "?") for place in PLACE.findall(race[0])}))) for race in RACE.finditer(text)]
+    """[("Error" or "Warning", opcodes at both ends, sorted)] of what racecheck reported; opcodes:
+    {place: opcode} of the one kernel that ran."""
+    return [
+        (
+            race[1],
+            tuple(sorted({opcodes.get(int(place, 16), "?") for place in PLACE.findall(race[0])})),
+        )
+        for race in RACE.finditer(text)
+    ]
 
 
 def is_asynchronous(ends):
-    """A race of which one end is an asynchronous copy: the tool gives its write to the thread that asked for it, and to the moment it did."""
+    """A race of which one end is an asynchronous copy: the tool gives its write to the thread that
+    asked for it, and to the moment it did."""
     return any(opcode.startswith(ASYNCHRONOUS) for opcode in ends)
 
 
@@ -161,27 +200,57 @@ def opcodes_of(cubin):
     return {int(place, 16): opcode for place, opcode in SASS_LINE.findall(disassemble(cubin) or "")}
 
 
-# ---- around it ----------------------------------------------------------------------------------------------------------------------------
+# ---- around it ----
 
 
 def find_sanitizer():
     roots = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    candidates = [shutil.which("compute-sanitizer"), *(os.path.join(root, "bin", "compute-sanitizer") for root in roots if root)]
+    candidates = [
+        shutil.which("compute-sanitizer"),
+        *(os.path.join(root, "bin", "compute-sanitizer") for root in roots if root),
+    ]
     found = next((path for path in candidates if path and os.access(path, os.X_OK)), None)
     if found is None:
-        raise SystemExit("compute-sanitizer is not on PATH nor in CUDA_HOME; it comes with the CUDA toolkit")
+        raise SystemExit(
+            "compute-sanitizer is not on PATH nor in CUDA_HOME; it comes with the CUDA toolkit"
+        )
     return found
 
 
 def under(suite, tool, sanitizer, args, what, seconds):
     """Run ``run`` with the options ``what`` under a tool -> (its whole output, seconds)."""
-    command = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--target-processes", "application-only", "--print-limit", "100", "--port", str(FIRST_PORT + PORTS_EACH * (next(_turns) % PORTS)),
-               *suite.more.get(tool, ()),
-               *(["--padding", "4096"] if tool == "memcheck" else []),  # else a neighbouring allocation hides an overrun
-               sys.executable, str(suite.script), "run", "--compilers", ",".join(args.compilers), *what]
+    command = [
+        sanitizer,
+        "--tool",
+        tool,
+        "--report-api-errors",
+        "no",
+        "--target-processes",
+        "application-only",
+        "--print-limit",
+        "100",
+        "--port",
+        str(FIRST_PORT + PORTS_EACH * (next(_turns) % PORTS)),
+        *suite.more.get(tool, ()),
+        # else a neighbouring allocation hides an overrun
+        *(["--padding", "4096"] if tool == "memcheck" else []),
+        sys.executable,
+        str(suite.script),
+        "run",
+        "--compilers",
+        ",".join(args.compilers),
+        *what,
+    ]
     start = time.perf_counter()
     # A group of its own: on a timeout the program that the sanitizer started must end too.
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         text, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -191,22 +260,50 @@ def under(suite, tool, sanitizer, args, what, seconds):
 
 
 def judge_batch(suite, tool, sanitizer, args, number, target):
-    """-> {"errors", "warnings", "aside", "launches", "races"} of one process; errors is None where the tool or the program did not reach its end."""
+    """-> {"errors", "warnings", "aside", "launches", "races"} of one process; errors is None where
+    the tool or the program did not reach its end."""
     batch = suite.batches[number]
-    text, seconds = under(suite, tool, sanitizer, args, ["--cases", ",".join(map(str, batch))], CASES_SECONDS)
+    text, seconds = under(
+        suite, tool, sanitizer, args, ["--cases", ",".join(map(str, batch))], CASES_SECONDS
+    )
     launches, summary = re.search(r"right results of (\d+) launches", text), parse_summary(text)
     keep_log(args, f"{tool}_{number}", text)
-    row = {"errors": None, "warnings": None, "aside": 0, "launches": int(launches[1]) if launches else 0, "races": {}, "seconds": seconds}
+    row = {
+        "errors": None,
+        "warnings": None,
+        "aside": 0,
+        "launches": int(launches[1]) if launches else 0,
+        "races": {},
+        "seconds": seconds,
+    }
     if summary and launches:
         configurations = {suite.cases[index].config for index in batch}
-        alone = tool == "racecheck" and sum(summary) and len(configurations) * len(args.compilers) == 1
-        found = races(text, opcodes_of(suite.cases[batch[0]].build(args.compilers[0], target).cubin)) if alone else []
+        alone = (
+            tool == "racecheck" and sum(summary) and len(configurations) * len(args.compilers) == 1
+        )
+        found = (
+            races(text, opcodes_of(suite.cases[batch[0]].build(args.compilers[0], target).cubin))
+            if alone
+            else []
+        )
         for level, ends in found:
-            row["races"][f"{level}: {' and '.join(ends)}"] = row["races"].get(f"{level}: {' and '.join(ends)}", 0) + 1
-        aside = [sum(level == each and is_asynchronous(ends) for level, ends in found) for each in ("Error", "Warning")]
-        row |= {"errors": summary[0] - aside[0], "warnings": summary[1] - aside[1], "aside": sum(aside)}
+            row["races"][f"{level}: {' and '.join(ends)}"] = (
+                row["races"].get(f"{level}: {' and '.join(ends)}", 0) + 1
+            )
+        aside = [
+            sum(level == each and is_asynchronous(ends) for level, ends in found)
+            for each in ("Error", "Warning")
+        ]
+        row |= {
+            "errors": summary[0] - aside[0],
+            "warnings": summary[1] - aside[1],
+            "aside": sum(aside),
+        }
     if row["errors"] != 0 or row["warnings"]:
-        print(f"{tool}, {'; '.join(suite.cases[index].label for index in batch)}:\n{text[-4000:]}", flush=True)
+        print(
+            f"{tool}, {'; '.join(suite.cases[index].label for index in batch)}:\n{text[-4000:]}",
+            flush=True,
+        )
     return row
 
 
@@ -215,10 +312,24 @@ def judge_plant(suite, tool, sanitizer, args, number):
     text, _ = under(suite, tool, sanitizer, args, ["--plant", str(number)], PLANT_SECONDS)
     keep_log(args, f"{tool}_planted_{number}", text)
     summary = parse_summary(text)
-    found = sum(summary) if summary else len(re.findall(r"(?m)^=+ (?:Error|Warning|Invalid|Barrier error|Uninitialized|Warpgroup MMA)", text))
+    found = (
+        sum(summary)
+        if summary
+        else len(
+            re.findall(
+                r"(?m)^=+ (?:Error|Warning|Invalid|Barrier error|Uninitialized|Warpgroup MMA)", text
+            )
+        )
+    )
     if plant.must and not found:
         print(f"{tool} did not see the planted error ({plant.what}):\n{text[-2500:]}", flush=True)
-    return {"what": plant.what, "kernel": plant.case.kernel, "must": plant.must, "found": found, "ended": "killed after" not in text}
+    return {
+        "what": plant.what,
+        "kernel": plant.case.kernel,
+        "must": plant.must,
+        "found": found,
+        "ended": "killed after" not in text,
+    }
 
 
 def keep_log(args, name, text):
@@ -230,56 +341,152 @@ def keep_log(args, name, text):
 def add_up(rows):
     """The row of a tool from those of its processes."""
     ended = all(row["errors"] is not None for row in rows)
-    pairs = {name: sum(row["races"].get(name, 0) for row in rows) for row in rows for name in row["races"]}
-    return {"errors": sum(row["errors"] for row in rows) if ended else None, "warnings": sum(row["warnings"] for row in rows) if ended else None,
-            "aside": sum(row["aside"] for row in rows), "launches": sum(row["launches"] for row in rows), "processes": len(rows), "seconds": round(sum(row["seconds"] for row in rows), 1), "races": pairs}
+    pairs = {
+        name: sum(row["races"].get(name, 0) for row in rows)
+        for row in rows
+        for name in row["races"]
+    }
+    return {
+        "errors": sum(row["errors"] for row in rows) if ended else None,
+        "warnings": sum(row["warnings"] for row in rows) if ended else None,
+        "aside": sum(row["aside"] for row in rows),
+        "launches": sum(row["launches"] for row in rows),
+        "processes": len(rows),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "races": pairs,
+    }
 
 
 def run_all(suite, args):
     device, sanitizer = driver.describe(0), args.sanitizer or find_sanitizer()
     start = time.perf_counter()
-    warm_cache((*suite.cases, *(plant.case for plant in suite.plants)), args.compilers, device.target)
+    warm_cache(
+        (*suite.cases, *(plant.case for plant in suite.plants)), args.compilers, device.target
+    )
     print(f"kernels built in {time.perf_counter() - start:.0f} s; {sanitizer}", flush=True)
-    version = re.search(r"Version (\S+)", subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout)
+    version = re.search(
+        r"Version (\S+)",
+        subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout,
+    )
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        waiting = {tool: [pool.submit(judge_batch, suite, tool, sanitizer, args, number, device.target) for number in range(len(suite.batches))] for tool in args.tools}
-        rows = {tool: add_up([each.result() for each in futures]) for tool, futures in waiting.items()}
-        planted = {tool: [pool.submit(judge_plant, suite, tool, sanitizer, args, number) for number, plant in enumerate(suite.plants) if plant.tool == tool] for tool in args.tools}
+        waiting = {
+            tool: [
+                pool.submit(judge_batch, suite, tool, sanitizer, args, number, device.target)
+                for number in range(len(suite.batches))
+            ]
+            for tool in args.tools
+        }
+        rows = {
+            tool: add_up([each.result() for each in futures]) for tool, futures in waiting.items()
+        }
+        planted = {
+            tool: [
+                pool.submit(judge_plant, suite, tool, sanitizer, args, number)
+                for number, plant in enumerate(suite.plants)
+                if plant.tool == tool
+            ]
+            for tool in args.tools
+        }
         for tool, futures in planted.items():
             rows[tool]["planted"] = [each.result() for each in futures]
     for tool, row in rows.items():
-        print(f"{tool:10} {row['errors']} errors, {row['warnings']} warnings, {row['aside']} set aside in {row['launches']} launches, {row['seconds']:.0f} s; planted: "
-              + ", ".join(f"{each['kernel']}: {each['what']}: {each['found'] or 'not seen'}" for each in row["planted"]), flush=True)
+        print(
+            f"{tool:10} {row['errors']} errors, {row['warnings']} warnings, {row['aside']} set"
+            f" aside in {row['launches']} launches, {row['seconds']:.0f} s; planted: "
+            + ", ".join(
+                f"{each['kernel']}: {each['what']}: {each['found'] or 'not seen'}"
+                for each in row["planted"]
+            ),
+            flush=True,
+        )
     record = {
-        "date": datetime.date.today().isoformat(), "commit": commit(), "device": device.name, "driver": driver.probe().driver_version,
-        "versions": {**versions(), "compute-sanitizer": version[1] if version else "unknown"}, "compilers": list(args.compilers),
-        "problems": [case.label for case in suite.cases], "tools": rows,
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "device": device.name,
+        "driver": driver.probe().driver_version,
+        "versions": {**versions(), "compute-sanitizer": version[1] if version else "unknown"},
+        "compilers": list(args.compilers),
+        "problems": [case.label for case in suite.cases],
+        "tools": rows,
     }
     args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"{time.perf_counter() - start:.0f} s in all")
     return 0 if all(is_clean(row) for row in rows.values()) else 1
 
 
-# ---- the record ---------------------------------------------------------------------------------------------------------------------------
+# ---- the record ----
 
 
 def is_clean(row):
-    return row["errors"] == 0 and row["warnings"] == 0 and row["launches"] > 0 and all(each["found"] for each in row["planted"] if each["must"])
+    return (
+        row["errors"] == 0
+        and row["warnings"] == 0
+        and row["launches"] > 0
+        and all(each["found"] for each in row["planted"] if each["must"])
+    )
 
 
 def section(record):
     """The record as Markdown."""
     stated = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    lines = [f"{record['device']}, CUDA {record['driver']}, {record['date']}, commit {record['commit']}; {stated}; kernels from {' and '.join(record['compilers'])}.", ""]
+    lines = [
+        (
+            f"{record['device']}, CUDA {record['driver']}, {record['date']}, commit"
+            f" {record['commit']}; {stated}; kernels from {' and '.join(record['compilers'])}."
+        ),
+        "",
+    ]
     tools = record["tools"]
-    lines += [markdown(["tool", "launches", "errors", "warnings", "set aside", ""], [
-        [tool, str(row["launches"]), *("did not end" if row[name] is None else str(row[name]) for name in ("errors", "warnings")), str(row["aside"]), "clean" if is_clean(row) else "**not clean**"]
-        for tool, row in tools.items()]), ""]
-    lines += [markdown(["tool", "kernel", "planted error", ""], [
-        [tool, each["kernel"], each["what"], f"{each['found']} found" if each["found"] else "**not found**" if each["must"] else "not seen"] for tool, row in tools.items() for each in row["planted"]], left=3), ""]
+    lines += [
+        markdown(
+            ["tool", "launches", "errors", "warnings", "set aside", ""],
+            [
+                [
+                    tool,
+                    str(row["launches"]),
+                    *(
+                        "did not end" if row[name] is None else str(row[name])
+                        for name in ("errors", "warnings")
+                    ),
+                    str(row["aside"]),
+                    "clean" if is_clean(row) else "**not clean**",
+                ]
+                for tool, row in tools.items()
+            ],
+        ),
+        "",
+    ]
+    lines += [
+        markdown(
+            ["tool", "kernel", "planted error", ""],
+            [
+                [
+                    tool,
+                    each["kernel"],
+                    each["what"],
+                    (
+                        f"{each['found']} found"
+                        if each["found"]
+                        else "**not found**"
+                        if each["must"]
+                        else "not seen"
+                    ),
+                ]
+                for tool, row in tools.items()
+                for each in row["planted"]
+            ],
+            left=3,
+        ),
+        "",
+    ]
     pairs = {name: count for row in tools.values() for name, count in row["races"].items()}
     if pairs:
-        lines += ["Races reported, by the instructions at both ends: " + "; ".join(f"{name} ({count})" for name, count in sorted(pairs.items())) + ".", ""]
+        lines += [
+            "Races reported, by the instructions at both ends: "
+            + "; ".join(f"{name} ({count})" for name, count in sorted(pairs.items()))
+            + ".",
+            "",
+        ]
     lines.append(f"Problems: {'; '.join(dict.fromkeys(record['problems']))}.")
     return "\n".join(lines)
 
@@ -294,13 +501,36 @@ def report(suite, args):
 def main(suite, argv=None):
     def numbers(text):
         return tuple(map(int, text.split(",")))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=("run", "all", "report"))
-    parser.add_argument("--compilers", type=lambda text: text.split(","), default=suite.compilers, help=f"comma separated (default: {','.join(suite.compilers)})")
-    parser.add_argument("--tools", type=lambda text: text.split(","), default=TOOLS, help=f"comma separated (default: {','.join(TOOLS)})")
-    parser.add_argument("--cases", type=numbers, default=tuple(range(len(suite.cases))), help="run: numbers of the cases, comma separated (default: all)")
+    parser.add_argument(
+        "--compilers",
+        type=lambda text: text.split(","),
+        default=suite.compilers,
+        help=f"comma separated (default: {','.join(suite.compilers)})",
+    )
+    parser.add_argument(
+        "--tools",
+        type=lambda text: text.split(","),
+        default=TOOLS,
+        help=f"comma separated (default: {','.join(TOOLS)})",
+    )
+    parser.add_argument(
+        "--cases",
+        type=numbers,
+        default=tuple(range(len(suite.cases))),
+        help="run: numbers of the cases, comma separated (default: all)",
+    )
     parser.add_argument("--plant", type=int, help="run: only the planted error of that number")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="all: processes side by side (default: one a core)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count(),
+        help="all: processes side by side (default: one a core)",
+    )
     parser.add_argument("--sanitizer", help="path of compute-sanitizer (default: found)")
     parser.add_argument("--logs", type=Path, help="all: folder for the tools' whole output")
     parser.add_argument("--out", type=Path, default=suite.record)

@@ -2,9 +2,11 @@
 
     import numba_marlin as nm
     p = nm.pack(nm.quantize(w, group_size=128))     # w [k, n]
-    y = nm.matmul(x, p)                             # x fp16 [m, k]; on a GPU, or on the PTX machine without one
+    y = nm.matmul(x, p)                             # x fp16 [m, k]; on a GPU, or on the PTX machine
+                                                    without one
 
-Names are loaded on first use: importing the package imports neither NumPy nor Numba, and never touches CUDA.
+Names are loaded on first use: importing the package imports neither NumPy nor Numba, and never
+touches CUDA.
 """
 
 import sys
@@ -56,7 +58,8 @@ def __dir__():
 
 
 class _Package(types.ModuleType):
-    """Keeps ``numba_marlin.quantize`` the public function: importing the room of that name would bind the module here.
+    """Keeps ``numba_marlin.quantize`` the public function: importing the room of that name would
+    bind the module here.
 
     ``from numba_marlin.quantize import rtn`` and the like still reach the room.
     """

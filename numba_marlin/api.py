@@ -1,7 +1,9 @@
-"""The public functions: quantize, quantize_blocks, pack, unpack, dequantize, matmul, explain. ``numba_marlin`` exports them.
+"""The public functions: quantize, quantize_blocks, pack, unpack, dequantize, matmul, explain.
+``numba_marlin`` exports them.
 
-Bad input is a TypeError (wrong kind of thing) or a ValueError (wrong value) that names the value and the rule, raised before
-anything is written; ``CapabilityMissing`` says that this machine lacks what was asked for by name.
+Bad input is a TypeError (wrong kind of thing) or a ValueError (wrong value) that names the value
+and the rule, raised before anything is written; ``CapabilityMissing`` says that this machine lacks
+what was asked for by name.
 """
 
 from __future__ import annotations
@@ -16,25 +18,41 @@ import numpy as np
 from numba_marlin import backends, calls, devices, driver, heuristics
 from numba_marlin.backends import RunInfo, Workspace
 from numba_marlin.compiler import COMPILERS
-from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight, find_format
+from numba_marlin.formats import (
+    BlockWeight,
+    PackedBlocks,
+    PackedWeight,
+    QuantizedWeight,
+    find_format,
+)
 from numba_marlin.formats.block_scaled import BlockScaled
 from numba_marlin.formats.floats import HALF_TYPES
 from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
 
-_METHODS = ("rtn", "mse", "gptq")  # each a module of the quantize room, imported when something is quantised
+# each a module of the quantize room, imported when something is quantised
+_METHODS = ("rtn", "mse", "gptq")
 _thread = threading.local()
 
 
 def quantize(
-    w, bits: int = 4, group_size: int = 128, symmetric: bool = True, method: str = "rtn", scale_dtype: str = "float16", **options
+    w,
+    bits: int = 4,
+    group_size: int = 128,
+    symmetric: bool = True,
+    method: str = "rtn",
+    scale_dtype: str = "float16",
+    **options,
 ) -> QuantizedWeight:
-    """w [k, n], float, finite -> codes and scales on a grid. ``group_size`` rows of a column share a scale (-1: all of them).
+    """w [k, n], float, finite -> codes and scales on a grid. ``group_size`` rows of a column share
+    a scale (-1: all of them).
 
-    bits: 4 or 8. symmetric: zero in the middle of the grid; else every group has a zero point. scale_dtype: "float16" or "bfloat16".
-    method: "rtn" rounds to nearest; "mse" does, on the grid of least square error; "gptq" rounds so that the layer's outputs change least, for which it needs
-    ``calibration``: inputs [m, k] of the layer, an iterable of such batches, or a ``Hessian`` that was fed with them. Its other options are damping=0.01,
-    clip=True, act_order=False (the result then has a permutation) and static_groups=False. The modules of these names in
+    bits: 4 or 8. symmetric: zero in the middle of the grid; else every group has a zero point.
+    scale_dtype: "float16" or "bfloat16". method: "rtn" rounds to nearest; "mse" does, on the grid
+    of least square error; "gptq" rounds so that the layer's outputs change least, for which it
+    needs ``calibration``: inputs [m, k] of the layer, an iterable of such batches, or a ``Hessian``
+    that was fed with them. Its other options are damping=0.01, clip=True, act_order=False (the
+    result then has a permutation) and static_groups=False. The modules of these names in
     ``numba_marlin.quantize`` have the rules and their edge cases.
     """
     if method not in _METHODS:
@@ -42,51 +60,90 @@ def quantize(
     room = importlib.import_module(f"numba_marlin.quantize.{method}")
     known = room.quantize.__kwdefaults__ or {}
     for name in options.keys() - known.keys():
-        raise TypeError(f"method {method!r} takes no {name}" + (f"; it takes {', '.join(known)}" if known else ""))
+        raise TypeError(
+            f"method {method!r} takes no {name}"
+            + (f"; it takes {', '.join(known)}" if known else "")
+        )
     if _is_array(options.get("calibration")):
         options["calibration"] = _on_host("calibration", options["calibration"])
-    return room.quantize(_on_host("w", w), bits=bits, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype, **options)
+    return room.quantize(
+        _on_host("w", w),
+        bits=bits,
+        group_size=group_size,
+        symmetric=symmetric,
+        scale_dtype=scale_dtype,
+        **options,
+    )
 
 
-def quantize_blocks(x, format: str = "nvfp4", *, global_scale: float | None = None, rounding: str = "floor") -> BlockScaled:
-    """x [rows, columns], float, finite -> small floats in blocks that share a scale, on the host: an operand of ``block_scaled_matmul``.
+def quantize_blocks(
+    x, format: str = "nvfp4", *, global_scale: float | None = None, rounding: str = "floor"
+) -> BlockScaled:
+    """x [rows, columns], float, finite -> small floats in blocks that share a scale, on the host:
+    an operand of ``block_scaled_matmul``.
 
-    format: "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2". global_scale: of NVFP4, default: so that no block's scale is cut off. rounding: of the scales of the others,
-    "floor" or "ceil". ``quantize.block_scaled`` has the rules and their edge cases.
+    format: "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2". global_scale: of NVFP4, default: so that
+    no block's scale is cut off. rounding: of the scales of the others, "floor" or "ceil".
+    ``quantize.block_scaled`` has the rules and their edge cases.
     """
     from numba_marlin.quantize import block_scaled
 
-    return block_scaled.quantize_blocks(_on_host("x", x), format, global_scale=global_scale, rounding=rounding)
+    return block_scaled.quantize_blocks(
+        _on_host("x", x), format, global_scale=global_scale, rounding=rounding
+    )
 
 
 def _on_host(name: str, value: object) -> object:
     """An array of any library as one of NumPy; what is no array as it is."""
-    return value if isinstance(value, np.ndarray) or not _is_array(value) else arrays.to_host(arrays.view(name, value))
+    return (
+        value
+        if isinstance(value, np.ndarray) or not _is_array(value)
+        else arrays.to_host(arrays.view(name, value))
+    )
 
 
 def _is_array(value: object) -> bool:
-    return any(hasattr(value, name) for name in ("__cuda_array_interface__", "__dlpack__", "__array__"))
+    return any(
+        hasattr(value, name) for name in ("__cuda_array_interface__", "__dlpack__", "__array__")
+    )
 
 
-# Weights from which on the compiled loops pay for loading Numba and, once, compiling them (seconds).
+# Weights from which on the compiled loops pay for loading Numba and, once, compiling them
+# (seconds).
 _MANY_WEIGHTS = 1 << 24
 
 
-def pack(q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: str | None = None) -> PackedWeight | PackedBlocks:
-    """A quantised weight -> the bytes that a kernel reads. ``unpack`` gives the same weight back exactly; of a BlockWeight, its canonical form, the same numbers.
+def pack(
+    q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: str | None = None
+) -> PackedWeight | PackedBlocks:
+    """A quantised weight -> the bytes that a kernel reads. ``unpack`` gives the same weight back
+    exactly; of a BlockWeight, its canonical form, the same numbers.
 
-    layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None: the one that fits. dtype: of the activations that a BlockWeight is
-    to multiply, "float16" (None) or "bfloat16"; a QuantizedWeight multiplies both.
+    layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None:
+    the one that fits. dtype: of the activations that a BlockWeight is to multiply, "float16" (None)
+    or "bfloat16"; a QuantizedWeight multiplies both.
     """
     if isinstance(q, BlockScaled):
-        raise TypeError("q is a BlockScaled, an operand of block_scaled_matmul; as a weight W = B^T for matmul: numba_marlin.formats.block_scaled.to_weight(q)")
-    layout = ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
+        raise TypeError(
+            "q is a BlockScaled, an operand of block_scaled_matmul; as a weight W = B^T for matmul:"
+            " numba_marlin.formats.block_scaled.to_weight(q)"
+        )
+    layout = (
+        ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
+    )
     form, options = find_format(layout), {}
     if layout == "marlin-fp4":
         options = {"dtype": "float16" if dtype is None else dtype}
     elif dtype is not None:
-        raise ValueError(f"dtype={dtype!r} must be None: layout {layout!r} is the same for all types of activations")
-    if isinstance(q, (QuantizedWeight, BlockWeight)) and q.codes.size >= _MANY_WEIGHTS and layout in ("marlin", "marlin-fp4"):
+        raise ValueError(
+            f"dtype={dtype!r} must be None: layout {layout!r} is the same for all types of"
+            " activations"
+        )
+    if (
+        isinstance(q, (QuantizedWeight, BlockWeight))
+        and q.codes.size >= _MANY_WEIGHTS
+        and layout in ("marlin", "marlin-fp4")
+    ):
         from numba_marlin import hostloops
 
         if layout == "marlin":
@@ -102,12 +159,17 @@ def unpack(p: PackedWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
     if p.layout in ("marlin", "marlin-fp4") and p.k * p.n >= _MANY_WEIGHTS:
         from numba_marlin import hostloops
 
-        return hostloops.unpack_marlin(p) if p.layout == "marlin" else form.unpack(p, hostloops.unpack_marlin_codes)
+        return (
+            hostloops.unpack_marlin(p)
+            if p.layout == "marlin"
+            else form.unpack(p, hostloops.unpack_marlin_codes)
+        )
     return form.unpack(p)
 
 
 def last_run() -> RunInfo | None:
-    """What this thread's last successful ``matmul`` did: backend and why, kernel, configuration, grid, device."""
+    """What this thread's last successful ``matmul`` did: backend and why, kernel, configuration,
+    grid, device."""
     return getattr(_thread, "last", None)
 
 
@@ -115,7 +177,9 @@ def _check_packed(p: object) -> None:
     if isinstance(p, (QuantizedWeight, BlockWeight)):
         raise TypeError(f"p is a {type(p).__name__}, must be packed: pass nm.pack(q)")
     if not isinstance(p, (PackedWeight, PackedBlocks)):
-        raise TypeError(f"p is a {type(p).__name__}, must be a PackedWeight (nm.pack(nm.quantize(w)))")
+        raise TypeError(
+            f"p is a {type(p).__name__}, must be a PackedWeight (nm.pack(nm.quantize(w)))"
+        )
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -127,19 +191,29 @@ def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
     view = arrays.view("x", x)
     if view.type_name not in HALF_TYPES:
         convert = "x.half()" if view.kind == "torch" else "x.astype(numpy.float16)"
-        raise TypeError(f"x.dtype={view.dtype} must be float16 or bfloat16, in native byte order; convert with {convert}")
+        raise TypeError(
+            f"x.dtype={view.dtype} must be float16 or bfloat16, in native byte order; convert with"
+            f" {convert}"
+        )
     if len(view.shape) != 2:
-        raise ValueError(f"x.shape={view.shape} must have 2 dimensions (m, k); reshape with x.reshape(-1, {p.k})")
+        raise ValueError(
+            f"x.shape={view.shape} must have 2 dimensions (m, k); reshape with x.reshape(-1, {p.k})"
+        )
     if view.shape[1] != p.k:
         raise ValueError(f"x.shape={view.shape} must be (m, k) with k={p.k}, the weight's")
     if getattr(p, "dtype", view.type_name) != view.type_name:
-        raise ValueError(f"x.dtype={view.type_name} must be {p.dtype}, which p is packed for: nm.pack(nm.unpack(p), dtype={view.type_name!r})")
+        raise ValueError(
+            f"x.dtype={view.type_name} must be {p.dtype}, which p is packed for:"
+            f" nm.pack(nm.unpack(p), dtype={view.type_name!r})"
+        )
     if view.shape[0] == 0:
         raise ValueError(f"x.shape={view.shape} must have at least one row")
     return view
 
 
-def _check_beside(name: str, array: object, x: arrays.ArrayView, shape: tuple[int, ...], meaning: str) -> arrays.ArrayView:
+def _check_beside(
+    name: str, array: object, x: arrays.ArrayView, shape: tuple[int, ...], meaning: str
+) -> arrays.ArrayView:
     """An array of x's type and ``shape`` that is where x is."""
     view = arrays.view(name, array)
     if view.type_name != x.type_name:
@@ -152,34 +226,57 @@ def _check_beside(name: str, array: object, x: arrays.ArrayView, shape: tuple[in
     return view
 
 
-def _check_out(out: object, x: arrays.ArrayView, shape: tuple[int, int], bias: arrays.ArrayView | None) -> arrays.ArrayView:
+def _check_out(
+    out: object, x: arrays.ArrayView, shape: tuple[int, int], bias: arrays.ArrayView | None
+) -> arrays.ArrayView:
     view = _check_beside("out", out, x, shape, "(m, n)")
     if view.readonly:
         raise ValueError("out is read-only, must be writable")
     if not view.on_host and (not view.contiguous or view.address % 16):
-        raise ValueError(f"out (strides {view.strides}) on a device must be C-contiguous and 16-byte aligned")
+        raise ValueError(
+            f"out (strides {view.strides}) on a device must be C-contiguous and 16-byte aligned"
+        )
     if arrays.overlap(x, view):
-        raise ValueError("out overlaps x: every row of x is read after rows of out are written, so they must be separate")
+        raise ValueError(
+            "out overlaps x: every row of x is read after rows of out are written, so they must be"
+            " separate"
+        )
     if bias is not None and arrays.overlap(bias, view):
-        raise ValueError("out overlaps bias, which is read after some of out is written: they must be separate")
+        raise ValueError(
+            "out overlaps bias, which is read after some of out is written: they must be separate"
+        )
     return view
 
 
 def matmul(
-    x, p: PackedWeight | PackedBlocks, backend: str = "auto", out=None, *, bias=None, kernel: str | None = None, config=None, stream=None,
-    compiler: str = COMPILERS[0], workspace: Workspace | None = None, batch_invariant: bool = False, return_info: bool = False,
+    x,
+    p: PackedWeight | PackedBlocks,
+    backend: str = "auto",
+    out=None,
+    *,
+    bias=None,
+    kernel: str | None = None,
+    config=None,
+    stream=None,
+    compiler: str = COMPILERS[0],
+    workspace: Workspace | None = None,
+    batch_invariant: bool = False,
+    return_info: bool = False,
 ):
-    """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library and type (float16 or bfloat16) and on x's device.
+    """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library and type (float16 or
+    bfloat16) and on x's device.
 
-    backend: "cuda"; "emulator" executes the same compiled kernel on the CPU; "reference" is the float64 product, rounded;
-    "auto" takes CUDA if there is a usable device, else the emulator. ``last_run()``, ``return_info=True`` (-> result, RunInfo)
-    and the log ("numba_marlin", INFO) say which it was. A weight with a ``permutation`` costs a permuted copy of x.
-    x: NumPy, CuPy, torch or Numba; what a kernel cannot read where it lies is copied. out: [m, n] to write to, apart from x and bias. bias and out
-    are of x's type and where x is.
-    kernel, config: a rung of the ladder and its configuration; default: ``explain``'s choice.
-    stream: a raw handle or a stream object; default: the current stream of x's library. Host arrays are waited for.
-    batch_invariant: a row of x gives the same bits whatever m is and wherever in x it stands, on one device and with one version of this package; what
-    that costs, ``explain(..., batch_invariant=True)`` predicts. With ``config``: that one must do so; the same for all m is the caller's to give.
+    backend: "cuda"; "emulator" executes the same compiled kernel on the CPU; "reference" is the
+    float64 product, rounded; "auto" takes CUDA if there is a usable device, else the emulator.
+    ``last_run()``, ``return_info=True`` (-> result, RunInfo) and the log ("numba_marlin", INFO) say
+    which it was. A weight with a ``permutation`` costs a permuted copy of x. x: NumPy, CuPy, torch
+    or Numba; what a kernel cannot read where it lies is copied. out: [m, n] to write to, apart from
+    x and bias. bias and out are of x's type and where x is. kernel, config: a rung of the ladder
+    and its configuration; default: ``explain``'s choice. stream: a raw handle or a stream object;
+    default: the current stream of x's library. Host arrays are waited for. batch_invariant: a row
+    of x gives the same bits whatever m is and wherever in x it stands, on one device and with one
+    version of this package; what that costs, ``explain(..., batch_invariant=True)`` predicts. With
+    ``config``: that one must do so; the same for all m is the caller's to give.
     """
     plain = config is None and workspace is None
     choice = (backend, kernel, compiler, bias is None, batch_invariant)
@@ -193,23 +290,41 @@ def matmul(
     x_view = _check_x(x, p)
     if p.permutation is not None:
         return matmul(
-            arrays.take_columns("x", x_view, p.permutation), p.sorted_rows, backend, out, bias=bias, kernel=kernel, config=config, stream=stream,
-            compiler=compiler, workspace=workspace, batch_invariant=batch_invariant, return_info=return_info,
+            arrays.take_columns("x", x_view, p.permutation),
+            p.sorted_rows,
+            backend,
+            out,
+            bias=bias,
+            kernel=kernel,
+            config=config,
+            stream=stream,
+            compiler=compiler,
+            workspace=workspace,
+            batch_invariant=batch_invariant,
+            return_info=return_info,
         )
     problem = Problem.of(x_view.shape[0], p, x_view.type_name, bias is not None, batch_invariant)
     shape = (problem.m, problem.n)
     bias_view = None if bias is None else _check_beside("bias", bias, x_view, (problem.n,), "(n,)")
     out_view = None if out is None else _check_out(out, x_view, shape, bias_view)
     if workspace is not None and not isinstance(workspace, Workspace):
-        raise TypeError(f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace")
+        raise TypeError(
+            f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace"
+        )
 
     plan = backends.plan(problem, backend, kernel, config, x_view.device or 0)
     if plan.backend != "cuda":
-        result, info = _matmul_host(x_view, out_view, p, problem, plan, compiler, workspace, bias_view)
+        result, info = _matmul_host(
+            x_view, out_view, p, problem, plan, compiler, workspace, bias_view
+        )
     elif x_view.on_host:
-        result, info = _matmul_from_host(x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view)
+        result, info = _matmul_from_host(
+            x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view
+        )
     else:
-        result, info, prepared = _matmul_cuda(x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view)
+        result, info, prepared = _matmul_cuda(
+            x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view
+        )
         if plain and prepared is not None:
             calls.remember(x, x_view, p, choice, prepared)
     _thread.last = info
@@ -229,7 +344,12 @@ def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None)
 
 def _matmul_host(x, out, p, problem, plan, compiler, workspace, bias):
     host, added = (
-        None if each is None else arrays.contiguous(name, arrays.view(name, arrays.to_host(each, exact=True))).host for name, each in (("x", x), ("bias", bias))
+        (
+            None
+            if each is None
+            else arrays.contiguous(name, arrays.view(name, arrays.to_host(each, exact=True))).host
+        )
+        for name, each in (("x", x), ("bias", bias))
     )
     if plan.backend == "reference":
         y, info = backends.run_reference(host, p, problem, plan.reason, added)
@@ -261,22 +381,38 @@ def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace, bias):
     a = arrays.rows("x", x) if strides else arrays.contiguous("x", x)
     b = None if bias is None else arrays.contiguous("bias", bias)
     c = arrays.view("out", arrays.empty_like(x, (problem.m, problem.n))) if out is None else out
-    # A library made copies and the result in the order of its own stream, and hands their memory on in that order.
-    crossed = {given.stream for given, made in ((x, a is not x or out is None), (bias, b is not bias)) if made} - {handle}
+    # A library made copies and the result in the order of its own stream, and hands their memory on
+    # in that order.
+    crossed = {
+        given.stream
+        for given, made in ((x, a is not x or out is None), (bias, b is not bias))
+        if made
+    } - {handle}
     for stream in crossed:
         driver.follow(x.device, handle, stream)
-    prepared, info = backends.run_cuda(a, c, p, problem, plan, compiler, x.device, handle, workspace, b)
+    prepared, info = backends.run_cuda(
+        a, c, p, problem, plan, compiler, x.device, handle, workspace, b
+    )
     for stream in crossed:
         driver.follow(x.device, stream, handle)
     return c.owner, info, prepared if a is x else None
 
 
-def explain(m: int, n: int, k: int, group_size: int = 128, device: str | devices.Device | None = None, **types):
-    """What would run for ``x [m, k] @ w [k, n]``, on which grid, and why; ``str()`` it, or take ``.to_dict()``.
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    group_size: int = 128,
+    device: str | devices.Device | None = None,
+    **types,
+):
+    """What would run for ``x [m, k] @ w [k, n]``, on which grid, and why; ``str()`` it, or take
+    ``.to_dict()``.
 
-    device: a name (``devices.names()``) or a Device; None: this machine's GPU, or an H200 by its data sheet.
-    types: what is not the default of ``heuristics.Problem``: dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True,
-    batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with 32).
+    device: a name (``devices.names()``) or a Device; None: this machine's GPU, or an H200 by its
+    data sheet. types: what is not the default of ``heuristics.Problem``: dtype="bfloat16", bits=8,
+    zeros="integer" or "float16", scale_dtype, bias=True, batch_invariant=True, codes="e2m1"
+    (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with 32).
     """
     if device is None:
         probe = driver.probe()

@@ -1,8 +1,9 @@
 """The few calls of the CUDA driver that this package makes, checked, and memory on the device.
 
-Everything goes through ``cuda.bindings`` (12.x or 13.x), imported on the first call, never with this module. An error of the
-driver is a ``DriverError`` with its name and text; no driver, no bindings or no device is a ``CapabilityMissing``.
-Work runs in the device's primary context, the one that torch, CuPy and Numba share.
+Everything goes through ``cuda.bindings`` (12.x or 13.x), imported on the first call, never with
+this module. An error of the driver is a ``DriverError`` with its name and text; no driver, no
+bindings or no device is a ``CapabilityMissing``. Work runs in the device's primary context, the one
+that torch, CuPy and Numba share.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from numba_marlin.errors import CapabilityMissing
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed. An error of an earlier kernel may surface at a later call."""
+    """A call of the CUDA driver failed. An error of an earlier kernel may surface at a later
+    call."""
 
 
 @functools.lru_cache(maxsize=None)
@@ -31,12 +33,18 @@ def bindings():
         from cuda.bindings import driver
     except ImportError as error:
         raise CapabilityMissing(
-            f"cuda-bindings cannot be imported ({error}); install numba-marlin[cu13] or numba-marlin[cu12]"
+            f"cuda-bindings cannot be imported ({error}); install numba-marlin[cu13] or"
+            " numba-marlin[cu12]"
         ) from error
     try:
         (code,) = driver.cuInit(0)
-    except Exception as error:  # cuda.pathfinder has its own error for a libcuda that is not there, older bindings others
-        why = "" if "NotFound" in type(error).__name__ else f" ({(str(error).splitlines() or [type(error).__name__])[0]})"
+    # cuda.pathfinder has its own error for a libcuda that is not there, older bindings others
+    except Exception as error:
+        why = (
+            ""
+            if "NotFound" in type(error).__name__
+            else f" ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        )
         raise CapabilityMissing(f"no NVIDIA driver on this machine{why}") from error
     if code != driver.CUresult.CUDA_SUCCESS:
         raise CapabilityMissing(f"the NVIDIA driver does not start: {code.name}")
@@ -44,18 +52,22 @@ def bindings():
 
 
 def call(name: str, *arguments):
-    """``cuda.bindings.driver.<name>(*arguments)``: its result without the error code, or DriverError."""
+    """``cuda.bindings.driver.<name>(*arguments)``: its result without the error code, or
+    DriverError."""
     driver = bindings()
     code, *results = getattr(driver, name)(*arguments)
     if code != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(code)
-        raise DriverError(f"{name}: {code.name}: {text.decode() if isinstance(text, bytes) else text}")
+        raise DriverError(
+            f"{name}: {code.name}: {text.decode() if isinstance(text, bytes) else text}"
+        )
     return results[0] if len(results) == 1 else tuple(results) or None
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether CUDA can be used here. ``reason`` says why not, ``devices`` lists what there is (maybe too old)."""
+    """Whether CUDA can be used here. ``reason`` says why not, ``devices`` lists what there is
+    (maybe too old)."""
 
     usable: bool
     reason: str
@@ -84,12 +96,15 @@ def probe() -> Probe:
 
 @functools.lru_cache(maxsize=None)
 def describe(ordinal: int) -> devices.Device:
-    """The numbers of a real device; its bandwidth is the data sheet's if its name is one we know."""
+    """The numbers of a real device; its bandwidth is the data sheet's if its name is one we
+    know."""
     attributes = bindings().CUdevice_attribute
     handle = call("cuDeviceGet", ordinal)
 
     def ask(name: str) -> int:
-        return call("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)
+        return call(
+            "cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle
+        )
 
     name = call("cuDeviceGetName", 256, handle)
     name = name.split(b"\0")[0].decode() if isinstance(name, bytes) else name
@@ -99,7 +114,9 @@ def describe(ordinal: int) -> devices.Device:
         sms=ask("MULTIPROCESSOR_COUNT"),
         compute_capability=(ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")),
         shared_bytes_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        bandwidth_bytes=max(alike, key=lambda each: len(each.name)).bandwidth_bytes if alike else None,
+        bandwidth_bytes=(
+            max(alike, key=lambda each: len(each.name)).bandwidth_bytes if alike else None
+        ),
         source="measured",
     )
 
@@ -111,11 +128,20 @@ def limits(ordinal: int) -> sizes.Limits:
     by_table = sizes.limits_of(describe(ordinal))
 
     def ask(name: str) -> int:
-        return call("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)
+        return call(
+            "cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle
+        )
 
     return sizes.Limits(
-        ask("MAX_THREADS_PER_MULTIPROCESSOR") // 32, ask("MAX_BLOCKS_PER_MULTIPROCESSOR"), ask("MAX_REGISTERS_PER_MULTIPROCESSOR"), ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-        ask("L2_CACHE_SIZE"), call("cuDeviceTotalMem", handle), by_table.tensor_flops, ask("CLOCK_RATE") // 1000, "measured",
+        ask("MAX_THREADS_PER_MULTIPROCESSOR") // 32,
+        ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        ask("L2_CACHE_SIZE"),
+        call("cuDeviceTotalMem", handle),
+        by_table.tensor_flops,
+        ask("CLOCK_RATE") // 1000,
+        "measured",
     )
 
 
@@ -130,7 +156,8 @@ def primary_context(ordinal: int):
 
 @contextlib.contextmanager
 def on_device(ordinal: int):
-    """Make the device's primary context current for the calls inside, and leave the caller's as it was."""
+    """Make the device's primary context current for the calls inside, and leave the caller's as it
+    was."""
     call("cuCtxPushCurrent", primary_context(ordinal))
     try:
         yield
@@ -144,7 +171,8 @@ def synchronize(ordinal: int, stream: int = 0) -> None:
 
 
 def follow(ordinal: int, stream: int, before: int) -> None:
-    """What is put on ``stream`` from now on waits for what is on the stream ``before``; the host waits for nothing."""
+    """What is put on ``stream`` from now on waits for what is on the stream ``before``; the host
+    waits for nothing."""
     types = bindings()
     with on_device(ordinal):
         event = call("cuEventCreate", int(types.CUevent_flags.CU_EVENT_DISABLE_TIMING))
@@ -157,8 +185,8 @@ def follow(ordinal: int, stream: int, before: int) -> None:
 
 @functools.lru_cache(maxsize=None)
 def raw_launch():
-    """``cuLaunchKernelEx`` as a ctypes function (config, function, parameters, extra) -> error code, free of the bindings' own work.
-    Its arguments are what ``pointer`` makes."""
+    """``cuLaunchKernelEx`` as a ctypes function (config, function, parameters, extra) -> error
+    code, free of the bindings' own work. Its arguments are what ``pointer`` makes."""
     _, entry, *_ = bindings().cuGetProcAddress(b"cuLaunchKernelEx", 12000, 0)
     if not int(entry or 0):
         raise CapabilityMissing("the NVIDIA driver has no cuLaunchKernelEx; it came with CUDA 11.8")
@@ -174,18 +202,27 @@ LEGACY_STREAMS = (0, 1)  # the legacy default stream, which cannot be captured, 
 
 
 def capture_id(stream: int) -> int | None:
-    """The number of the capture that ``stream`` is in, unique in the process; None if it is in none."""
+    """The number of the capture that ``stream`` is in, unique in the process; None if it is in
+    none."""
     types = bindings()
     if stream in LEGACY_STREAMS:  # to ask would be an error, and end the capture of another stream
         return None
     status, number, *_ = call("cuStreamGetCaptureInfo", types.CUstream(stream))
-    return int(number) if status == types.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE else None
+    return (
+        int(number)
+        if status == types.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+        else None
+    )
 
 
 @contextlib.contextmanager
 def beside_captures():
-    """Inside, this thread may allocate and load while a stream is being captured; what it does is not part of the graph."""
-    mode = call("cuThreadExchangeStreamCaptureMode", bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    """Inside, this thread may allocate and load while a stream is being captured; what it does is
+    not part of the graph."""
+    mode = call(
+        "cuThreadExchangeStreamCaptureMode",
+        bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED,
+    )
     try:
         yield
     finally:
@@ -194,15 +231,25 @@ def beside_captures():
 
 @functools.lru_cache(maxsize=None)
 def _own_stream(ordinal: int):
-    """A stream of this package's for copies and fills that the host waits for: no other work is in their way."""
+    """A stream of this package's for copies and fills that the host waits for: no other work is in
+    their way."""
     with on_device(ordinal):
         return call("cuStreamCreate", int(bindings().CUstream_flags.CU_STREAM_NON_BLOCKING))
 
 
-# The driver's names: of the element types of a tensor map, and, with a number of bytes in them, of its swizzles and promotions.
+# The driver's names: of the element types of a tensor map, and, with a number of bytes in them, of
+# its swizzles and promotions.
 _TENSOR_TYPES = {
-    "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "int32": "INT32", "uint64": "UINT64", "int64": "INT64", "float16": "FLOAT16",
-    "bfloat16": "BFLOAT16", "float32": "FLOAT32", "float64": "FLOAT64",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "int32": "INT32",
+    "uint64": "UINT64",
+    "int64": "INT64",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
 }
 
 
@@ -216,15 +263,33 @@ def _encode(tensor_map, address: int, ordinal: int) -> bytes:
         return [getattr(types, kind)(value) for value in values]
 
     rank = len(tensor_map.shape)
-    strides = tensor_map.strides_bytes[:-1] or (tensor_map.shape[0] * tensor_map.strides_bytes[0] + 15 & ~15,)  # of one dimension too it wants one
+    # of one dimension too it wants one
+    strides = tensor_map.strides_bytes[:-1] or (
+        tensor_map.shape[0] * tensor_map.strides_bytes[0] + 15 & ~15,
+    )
     with on_device(ordinal):
         encoded = call(
-            "cuTensorMapEncodeTiled", member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[tensor_map.dtype]}"), rank, address,
-            words("cuuint64_t", reversed(tensor_map.shape)), words("cuuint64_t", reversed(strides)),
-            words("cuuint32_t", reversed(tensor_map.box)), words("cuuint32_t", [1] * rank),
+            "cuTensorMapEncodeTiled",
+            member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[tensor_map.dtype]}"),
+            rank,
+            address,
+            words("cuuint64_t", reversed(tensor_map.shape)),
+            words("cuuint64_t", reversed(strides)),
+            words("cuuint32_t", reversed(tensor_map.box)),
+            words("cuuint32_t", [1] * rank),
             member("Interleave", "INTERLEAVE_NONE"),
-            member("Swizzle", f"SWIZZLE_{tensor_map.swizzle}B" if tensor_map.swizzle else "SWIZZLE_NONE"),
-            member("L2promotion", f"L2_PROMOTION_L2_{tensor_map.l2_promotion}B" if tensor_map.l2_promotion else "L2_PROMOTION_NONE"),
+            member(
+                "Swizzle",
+                f"SWIZZLE_{tensor_map.swizzle}B" if tensor_map.swizzle else "SWIZZLE_NONE",
+            ),
+            member(
+                "L2promotion",
+                (
+                    f"L2_PROMOTION_L2_{tensor_map.l2_promotion}B"
+                    if tensor_map.l2_promotion
+                    else "L2_PROMOTION_NONE"
+                ),
+            ),
             member("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
         )
     return ctypes.string_at(int(encoded.getPtr()), 128)
@@ -232,21 +297,27 @@ def _encode(tensor_map, address: int, ordinal: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def tensor_map_template(tensor_map, ordinal: int) -> tuple[bytes, int] | None:
-    """(the driver's 128 bytes, where in them the address stands as 8 bytes); None if an address changes more than that.
+    """(the driver's 128 bytes, where in them the address stands as 8 bytes); None if an address
+    changes more than that.
 
-    What the bytes mean is the driver's own affair; so this asks it for two addresses that differ in nearly all bits, and compares.
+    What the bytes mean is the driver's own affair; so this asks it for two addresses that differ in
+    nearly all bits, and compares.
     """
     addresses = (0x2AAAAAAAAA00, 0x155555555500)
     first, second = (_encode(tensor_map, address, ordinal) for address in addresses)
     words = [address.to_bytes(8, "little") for address in addresses]
     for place in range(0, 128, 8):
-        if first[place : place + 8] == words[0] and first[:place] + words[1] + first[place + 8 :] == second:
+        if (
+            first[place : place + 8] == words[0]
+            and first[:place] + words[1] + first[place + 8 :] == second
+        ):
             return first, place
     return None
 
 
 def encode_tensor_map(tensor_map, address: int, ordinal: int = 0) -> bytes:
-    """``tensor_map`` (layout/tensor_map.py) of the memory at ``address`` as a kernel on that device reads it."""
+    """``tensor_map`` (layout/tensor_map.py) of the memory at ``address`` as a kernel on that device
+    reads it."""
     if address % 16:
         raise ValueError(f"address={address:#x} of a tensor map must be a multiple of 16")
     template = tensor_map_template(tensor_map, ordinal)
@@ -263,7 +334,8 @@ def _free(ordinal: int, address: int) -> None:
 
 
 class DeviceArray:
-    """A C-contiguous array on a device, 256-byte aligned, freed with the object; speaks ``__cuda_array_interface__``."""
+    """A C-contiguous array on a device, 256-byte aligned, freed with the object; speaks
+    ``__cuda_array_interface__``."""
 
     def __init__(self, shape: tuple[int, ...], dtype, device: int = 0):
         self.shape, self.dtype, self.device = tuple(shape), np.dtype(dtype), device
@@ -277,7 +349,13 @@ class DeviceArray:
         array = np.ascontiguousarray(array)
         result = cls(array.shape, array.dtype, device)
         with on_device(device), beside_captures():
-            call("cuMemcpyHtoDAsync", result.address, array.ctypes.data, array.nbytes, _own_stream(device))
+            call(
+                "cuMemcpyHtoDAsync",
+                result.address,
+                array.ctypes.data,
+                array.nbytes,
+                _own_stream(device),
+            )
             call("cuStreamSynchronize", _own_stream(device))
         return result
 
@@ -298,8 +376,20 @@ class DeviceArray:
     def fill_words(self, word: int, stream: int = 0) -> None:
         """Set every 32-bit word, in the order of ``stream``."""
         with on_device(self.device):
-            call("cuMemsetD32Async", self.address, word, self.nbytes // 4, bindings().CUstream(stream))
+            call(
+                "cuMemsetD32Async",
+                self.address,
+                word,
+                self.nbytes // 4,
+                bindings().CUstream(stream),
+            )
 
     @property
     def __cuda_array_interface__(self) -> dict:
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3, "strides": None}
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "version": 3,
+            "strides": None,
+        }

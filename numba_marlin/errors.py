@@ -2,7 +2,8 @@
 
 
 class CapabilityMissing(RuntimeError):
-    """This machine lacks something the call needs: a GPU, a driver, a compiler, a library. The message says what to do.
+    """This machine lacks something the call needs: a GPU, a driver, a compiler, a library. The
+    message says what to do.
 
     The command line turns it into exit code 3.
     """

@@ -1,13 +1,17 @@
-"""Pointers in, kernel enqueued: a ``CompiledKernel`` becomes a ``Launcher`` that puts it on a stream.
+"""Pointers in, kernel enqueued: a ``CompiledKernel`` becomes a ``Launcher`` that puts it on a
+stream.
 
-``launcher(compiled, device)`` loads the machine code once per device, opts in to large shared memory and returns a
-``Launcher``. Calling that with a grid, a tuple of the kernel's arguments in order (ints; 128 bytes for a tensor map), and a stream
-costs one driver call. ``bind`` fixes all of that and gives a ``BoundLaunch``, for which only a few words change from call to call.
-Nothing waits; an error inside the kernel surfaces at a later call or synchronisation, as CUDA has it.
+``launcher(compiled, device)`` loads the machine code once per device, opts in to large shared
+memory and returns a ``Launcher``. Calling that with a grid, a tuple of the kernel's arguments in
+order (ints; 128 bytes for a tensor map), and a stream costs one driver call. ``bind`` fixes all of
+that and gives a ``BoundLaunch``, for which only a few words change from call to call. Nothing
+waits; an error inside the kernel surfaces at a later call or synchronisation, as CUDA has it.
 
-``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that belongs to that stream, or, while the stream is
-captured, to that part of the graph alone: fp32 partial sums, and int32 locks that are zero between launches (kernels leave them so). It grows and
-never shrinks; an outgrown buffer stays alive, because a launch or a captured graph may still point to it. ``release_workspaces`` frees all.
+``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that
+belongs to that stream, or, while the stream is captured, to that part of the graph alone: fp32
+partial sums, and int32 locks that are zero between launches (kernels leave them so). It grows and
+never shrinks; an outgrown buffer stays alive, because a launch or a captured graph may still point
+to it. ``release_workspaces`` frees all.
 
 ValueError: wrong number of arguments, an argument out of range, a grid beyond CUDA's limits.
 CapabilityMissing: no device, or no machine code for it.
@@ -24,7 +28,8 @@ import threading
 from numba_marlin import devices, driver
 from numba_marlin.errors import CapabilityMissing
 
-KERNEL_LOG = "NUMBA_MARLIN_KERNEL_LOG"  # a file: every kernel loaded adds a line (`numba-marlin watch -- COMMAND` reads it)
+# a file: every kernel loaded adds a line (`numba-marlin watch -- COMMAND` reads it)
+KERNEL_LOG = "NUMBA_MARLIN_KERNEL_LOG"
 STATIC_SHARED_LIMIT = 48 * 1024  # more dynamic shared memory than this needs an opt-in
 WORD = 8
 _TYPES = {"u64": ("<Q", 0, 2**64), "i32": ("<i", -(2**31), 2**31)}  # struct code, range
@@ -35,8 +40,9 @@ PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can 
 class ArgumentBuffer:
     """The kernel's parameters in memory, and the array of pointers to them that the driver reads.
 
-    ``parameters``: ((name, "u64" | "i32" | "tensormap"), ...), as a KernelDefinition declares them. ``words``: the memory as 64-bit words,
-    ``place[name]``: the first word of a parameter; a parameter has words of its own.
+    ``parameters``: ((name, "u64" | "i32" | "tensormap"), ...), as a KernelDefinition declares them.
+    ``words``: the memory as 64-bit words, ``place[name]``: the first word of a parameter; a
+    parameter has words of its own.
     """
 
     def __init__(self, parameters: tuple[tuple[str, str], ...]):
@@ -46,7 +52,10 @@ class ArgumentBuffer:
             if kind == "tensormap":
                 size += -size % TENSOR_MAP_ALIGNMENT
             elif kind not in _TYPES:
-                raise ValueError(f"parameter {name} has type {kind!r}, must be one of {sorted((*_TYPES, 'tensormap'))}")
+                raise ValueError(
+                    f"parameter {name} has type {kind!r}, must be one of"
+                    f" {sorted((*_TYPES, 'tensormap'))}"
+                )
             offsets.append(size)
             size += TENSOR_MAP_BYTES if kind == "tensormap" else WORD
         size += -size % WORD
@@ -56,18 +65,26 @@ class ArgumentBuffer:
         self._bytes = memoryview(self._memory).cast("B")[start : start + size]
         self.words = self._bytes.cast("Q")
         self.place = {name: offset // WORD for (name, _), offset in zip(self.parameters, offsets)}
-        self._pointers = (ctypes.c_void_p * max(1, len(offsets)))(*(base + offset for offset in offsets))
+        self._pointers = (ctypes.c_void_p * max(1, len(offsets)))(
+            *(base + offset for offset in offsets)
+        )
         self.address = ctypes.addressof(self._pointers)
 
     def fill(self, arguments: tuple) -> None:
         if len(arguments) != len(self.parameters):
             names = ", ".join(name for name, _ in self.parameters)
-            raise ValueError(f"{len(arguments)} arguments given, the kernel takes {len(self.parameters)}: {names}")
+            raise ValueError(
+                f"{len(arguments)} arguments given, the kernel takes {len(self.parameters)}:"
+                f" {names}"
+            )
         for (name, kind), argument in zip(self.parameters, arguments):
             start = WORD * self.place[name]
             if kind == "tensormap":
                 if not isinstance(argument, bytes) or len(argument) != TENSOR_MAP_BYTES:
-                    raise ValueError(f"argument {name}={argument!r} must be the {TENSOR_MAP_BYTES} bytes of a tensor map")
+                    raise ValueError(
+                        f"argument {name}={argument!r} must be the {TENSOR_MAP_BYTES} bytes of a"
+                        " tensor map"
+                    )
                 self._bytes[start : start + TENSOR_MAP_BYTES] = argument
                 continue
             code, low, high = _TYPES[kind]
@@ -82,8 +99,21 @@ class _Attribute(ctypes.Structure):  # CUlaunchAttribute: cluster sizes, or one 
 
 class _Configuration(ctypes.Structure):  # CUlaunchConfig
     _fields_ = [
-        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes")),
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("attribute_count", ctypes.c_uint),
+        *(
+            (name, ctypes.c_uint)
+            for name in (
+                "grid_x",
+                "grid_y",
+                "grid_z",
+                "block_x",
+                "block_y",
+                "block_z",
+                "shared_bytes",
+            )
+        ),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
     ]
 
 
@@ -109,35 +139,58 @@ def check_grid(grid: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def load_image(compiled, device: devices.Device) -> bytes:
-    """What to hand to the driver: machine code if the device runs it, else PTX for the driver's own compiler."""
-    if compiled.cubin is not None and devices.runs_machine_code(compiled.target, device.compute_capability):
+    """What to hand to the driver: machine code if the device runs it, else PTX for the driver's own
+    compiler."""
+    if compiled.cubin is not None and devices.runs_machine_code(
+        compiled.target, device.compute_capability
+    ):
         return compiled.cubin
     if compiled.target.endswith("a"):
         raise CapabilityMissing(
-            f"kernel {compiled.kernel!r} was compiled for {compiled.target}, which {device.name} ({device.arch}) does not run"
+            f"kernel {compiled.kernel!r} was compiled for {compiled.target}, which {device.name}"
+            f" ({device.arch}) does not run"
         )
     return compiled.ptx.encode() + b"\0"
 
 
 class BoundLaunch:
-    """One launch with everything fixed but what its user writes to ``words`` (at ``place[name]``) under ``lock`` before ``enqueue``."""
+    """One launch with everything fixed but what its user writes to ``words`` (at ``place[name]``)
+    under ``lock`` before ``enqueue``."""
 
-    def __init__(self, launcher: Launcher, grid: tuple[int, ...], arguments: tuple, stream: int = 0):
+    def __init__(
+        self, launcher: Launcher, grid: tuple[int, ...], arguments: tuple, stream: int = 0
+    ):
         x, y, z = check_grid(grid)
         compiled = launcher.compiled
         if x % launcher.cluster:
-            raise ValueError(f"grid x={x} must be a multiple of the cluster's {launcher.cluster} blocks")
+            raise ValueError(
+                f"grid x={x} must be a multiple of the cluster's {launcher.cluster} blocks"
+            )
         self.launcher, self.grid, self.stream = launcher, tuple(grid), stream
         self.lock = threading.Lock()
         self._buffer = ArgumentBuffer(compiled.parameters)
         self._buffer.fill(arguments)
         self.words, self.place = self._buffer.words, self._buffer.place
         self._configuration = _Configuration(
-            x, y, z, compiled.threads, 1, 1, compiled.shared_bytes, stream, launcher.attributes, len(launcher.attributes)
+            x,
+            y,
+            z,
+            compiled.threads,
+            1,
+            1,
+            compiled.shared_bytes,
+            stream,
+            launcher.attributes,
+            len(launcher.attributes),
         )
         self._call = driver.raw_launch()
         self._handles = tuple(
-            driver.pointer(each) for each in (ctypes.addressof(self._configuration), launcher.function_handle, self._buffer.address)
+            driver.pointer(each)
+            for each in (
+                ctypes.addressof(self._configuration),
+                launcher.function_handle,
+                self._buffer.address,
+            )
         ) + (driver.pointer(0),)
 
     def refill(self, arguments: tuple, stream: int) -> None:
@@ -156,23 +209,29 @@ class BoundLaunch:
         if code:
             compiled = self.launcher.compiled
             raise driver.DriverError(
-                f"cuLaunchKernelEx: {driver.bindings().CUresult(code).name}: kernel {compiled.kernel!r}, grid {self.grid}, {compiled.threads} threads, "
-                f"{compiled.shared_bytes} bytes of shared memory" + (f", clusters of {self.launcher.cluster}" if self.launcher.cluster > 1 else "")
+                f"cuLaunchKernelEx: {driver.bindings().CUresult(code).name}: kernel"
+                f" {compiled.kernel!r}, grid {self.grid}, {compiled.threads} threads,"
+                f" {compiled.shared_bytes} bytes of shared memory"
+                + (f", clusters of {self.launcher.cluster}" if self.launcher.cluster > 1 else "")
             )
 
 
 def _note(compiled, resident_blocks: int) -> None:
     """A line in the file that KERNEL_LOG names; one that cannot be written is no reason to fail."""
     with contextlib.suppress(OSError), open(os.environ[KERNEL_LOG], "a", encoding="utf-8") as file:
-        file.write(f"{os.getpid()} {compiled.kernel} {compiled.target} {compiled.resources.registers} {compiled.threads} {compiled.shared_bytes} {resident_blocks}\n")
+        file.write(
+            f"{os.getpid()} {compiled.kernel} {compiled.target} {compiled.resources.registers}"
+            f" {compiled.threads} {compiled.shared_bytes} {resident_blocks}\n"
+        )
 
 
 class Launcher:
     """A kernel loaded on one device. Calls may come from several threads.
 
-    ``resident_blocks``: how many of its blocks the device can hold at once, given the registers and shared memory they take.
-    ``cluster``: blocks of a cluster, along x. ``dependent``: a launch may begin while the one before it on the stream ends; the kernel
-    must then wait for that one itself (griddepcontrol.wait) before it touches what that one wrote.
+    ``resident_blocks``: how many of its blocks the device can hold at once, given the registers and
+    shared memory they take. ``cluster``: blocks of a cluster, along x. ``dependent``: a launch may
+    begin while the one before it on the stream ends; the kernel must then wait for that one itself
+    (griddepcontrol.wait) before it touches what that one wrote.
     """
 
     def __init__(self, compiled, ordinal: int = 0, cluster: int = 1, dependent: bool = False):
@@ -185,15 +244,31 @@ class Launcher:
                 self._module = driver.call("cuModuleLoadData", image)
             except driver.DriverError as error:
                 raise CapabilityMissing(
-                    f"the driver (CUDA {driver.probe().driver_version}) refuses kernel {compiled.kernel!r} for {compiled.target}: {error}"
+                    f"the driver (CUDA {driver.probe().driver_version}) refuses kernel"
+                    f" {compiled.kernel!r} for {compiled.target}: {error}"
                 ) from error
             function = driver.call("cuModuleGetFunction", self._module, compiled.entry.encode())
             kinds = cuda.CUfunction_attribute
             if compiled.shared_bytes > STATIC_SHARED_LIMIT:
-                driver.call("cuFuncSetAttribute", function, kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, compiled.shared_bytes)
+                driver.call(
+                    "cuFuncSetAttribute",
+                    function,
+                    kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    compiled.shared_bytes,
+                )
             if cluster > PORTABLE_CLUSTER:
-                driver.call("cuFuncSetAttribute", function, kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
-            per_sm = driver.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, compiled.threads, compiled.shared_bytes)
+                driver.call(
+                    "cuFuncSetAttribute",
+                    function,
+                    kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                    1,
+                )
+            per_sm = driver.call(
+                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                function,
+                compiled.threads,
+                compiled.shared_bytes,
+            )
         self.function_handle = int(function)
         self.resident_blocks = per_sm * driver.describe(ordinal).sms
         self._bound = None
@@ -202,7 +277,8 @@ class Launcher:
             _note(compiled, self.resident_blocks)
 
     def bind(self, grid: tuple[int, ...], arguments: tuple, stream: int = 0) -> BoundLaunch:
-        """A launch on ``stream`` (a raw handle; 0 is the legacy default stream) with these arguments, to be enqueued many times."""
+        """A launch on ``stream`` (a raw handle; 0 is the legacy default stream) with these
+        arguments, to be enqueued many times."""
         return BoundLaunch(self, grid, arguments, stream)
 
     def __call__(self, grid: tuple[int, ...], arguments: tuple, stream: int = 0) -> None:
@@ -232,11 +308,16 @@ def launcher(compiled, ordinal: int = 0, cluster: int = 1, dependent: bool = Fal
 
 
 def check_workspace(partials_bytes: int, locks: int, *, needs_bytes: int, needs_locks: int) -> None:
-    """ValueError if a workspace of ``partials_bytes`` and ``locks`` int32 is smaller than a kernel needs."""
+    """ValueError if a workspace of ``partials_bytes`` and ``locks`` int32 is smaller than a kernel
+    needs."""
     if partials_bytes < needs_bytes:
-        raise ValueError(f"workspace partials have {partials_bytes} bytes, the kernel needs {needs_bytes}")
+        raise ValueError(
+            f"workspace partials have {partials_bytes} bytes, the kernel needs {needs_bytes}"
+        )
     if locks < needs_locks:
-        raise ValueError(f"workspace locks have {locks} entries, the kernel needs {needs_locks} int32")
+        raise ValueError(
+            f"workspace locks have {locks} entries, the kernel needs {needs_locks} int32"
+        )
 
 
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, another stream in every host thread
@@ -259,15 +340,19 @@ def _scratch(ordinal: int, stream: int, apart: object, role: str, nbytes: int) -
 
 
 def workspace(ordinal: int, stream: int, partials_bytes: int, locks: int) -> tuple[int, int]:
-    """(address of at least ``partials_bytes``, address of at least ``locks`` zeroed int32) that belong to the stream.
+    """(address of at least ``partials_bytes``, address of at least ``locks`` zeroed int32) that
+    belong to the stream.
 
-    Each capture of a stream has its own: two graphs captured on one stream may be replayed at the same time.
+    Each capture of a stream has its own: two graphs captured on one stream may be replayed at the
+    same time.
     """
     with driver.on_device(ordinal):
         apart = driver.capture_id(stream)
     if stream == PER_THREAD_STREAM:
         apart = (threading.get_ident(), apart)
-    return _scratch(ordinal, stream, apart, "partials", partials_bytes), _scratch(ordinal, stream, apart, "locks", 4 * locks)
+    return _scratch(ordinal, stream, apart, "partials", partials_bytes), _scratch(
+        ordinal, stream, apart, "locks", 4 * locks
+    )
 
 
 _to_forget: list = []
@@ -279,7 +364,8 @@ def before_release(forget) -> None:
 
 
 def release_workspaces() -> None:
-    """Free all scratch memory. No launch may be in flight and no captured graph may be replayed afterwards."""
+    """Free all scratch memory. No launch may be in flight and no captured graph may be replayed
+    afterwards."""
     with _registry_lock:
         for forget in _to_forget:
             forget()

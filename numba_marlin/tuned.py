@@ -1,11 +1,15 @@
-"""Which configuration was measured to be best here: a file of winners beside the kernel cache, written by ``bench.tune``, read by ``stored_choice``.
+"""Which configuration was measured to be best here: a file of winners beside the kernel cache,
+written by ``bench.tune``, read by ``stored_choice``.
 
-The file, ``tuned.json``, is an object: ``schema`` and ``entries``, one for each problem and device. m is rounded up to a bucket (``bucket``), and the winner of its
-largest m stands for all of it. An entry counts only while the kernels' sources, the device and the driver are what they were when it
-was measured; one that does not, is damaged, or names a configuration that no longer exists, is as good as absent, and so is a file that cannot be read.
-Writing replaces the file at once, under a lock, so that processes that tune at the same time keep each other's winners.
+The file, ``tuned.json``, is an object: ``schema`` and ``entries``, one for each problem and device.
+m is rounded up to a bucket (``bucket``), and the winner of its largest m stands for all of it. An
+entry counts only while the kernels' sources, the device and the driver are what they were when it
+was measured; one that does not, is damaged, or names a configuration that no longer exists, is as
+good as absent, and so is a file that cannot be read. Writing replaces the file at once, under a
+lock, so that processes that tune at the same time keep each other's winners.
 
-Nothing here touches CUDA: only a real device (``Device.source`` "measured") has winners, and its driver has been asked by whoever described it.
+Nothing here touches CUDA: only a real device (``Device.source`` "measured") has winners, and its
+driver has been asked by whoever described it.
 """
 
 from __future__ import annotations
@@ -25,12 +29,14 @@ from numba_marlin.devices import Device
 
 SCHEMA = "numba-marlin/tuned/1"
 FILE_NAME = "tuned.json"
-STEP, FINE = 8, 64  # buckets are multiples of 8 up to 64, the batch steps of the kernels; above, four to an octave
+# buckets are multiples of 8 up to 64, the batch steps of the kernels; above, four to an octave
+STEP, FINE = 8, 64
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A winner: kernel, configuration, microseconds when measured (at the bucket's largest m), and the date."""
+    """A winner: kernel, configuration, microseconds when measured (at the bucket's largest m), and
+    the date."""
 
     kernel: str
     config: object
@@ -52,32 +58,52 @@ def bucket(m: int) -> int:
 
 
 def stored_choice(problem, device: Device) -> Choice | None:
-    """The winner for ``problem`` (heuristics.Problem) on ``device``, or None if none was measured with these kernels and this driver."""
+    """The winner for ``problem`` (heuristics.Problem) on ``device``, or None if none was measured
+    with these kernels and this driver."""
     if device.source != "measured":
         return None
     directory = cache_directory()
-    entry = None if directory is None else _entries(directory / FILE_NAME).get(_key(problem, device))
-    if not isinstance(entry, dict) or entry.get("sources") != sources_digest() or entry.get("driver") != driver_version():
+    entry = (
+        None if directory is None else _entries(directory / FILE_NAME).get(_key(problem, device))
+    )
+    if (
+        not isinstance(entry, dict)
+        or entry.get("sources") != sources_digest()
+        or entry.get("driver") != driver_version()
+    ):
         return None
     try:
-        return Choice(entry["kernel"], _config(entry["kernel"], entry["config"]), float(entry["us"]), str(entry["date"]))
-    except (KeyError, TypeError, ValueError, ImportError, AttributeError):  # a configuration of another time
+        return Choice(
+            entry["kernel"],
+            _config(entry["kernel"], entry["config"]),
+            float(entry["us"]),
+            str(entry["date"]),
+        )
+    # a configuration of another time
+    except (KeyError, TypeError, ValueError, ImportError, AttributeError):
         return None
 
 
 def remember(problem, device: Device, kernel: str, config: object, us: float) -> Path | None:
-    """Store a winner. -> the file, or None if no directory can be written (a full disk is no error either)."""
+    """Store a winner. -> the file, or None if no directory can be written (a full disk is no error
+    either)."""
     directory = cache_directory()
     if directory is None:
         return None
     entry = {
-        "kernel": kernel, "config": asdict(config), "us": us, "sources": sources_digest(), "driver": driver_version(),
+        "kernel": kernel,
+        "config": asdict(config),
+        "us": us,
+        "sources": sources_digest(),
+        "driver": driver_version(),
         "date": datetime.date.today().isoformat(),
     }
     path = directory / FILE_NAME
     try:
         with _lock(directory):
-            _replace(path, {"schema": SCHEMA, "entries": _entries(path) | {_key(problem, device): entry}})
+            _replace(
+                path, {"schema": SCHEMA, "entries": _entries(path) | {_key(problem, device): entry}}
+            )
     except OSError:
         return None
     return path
@@ -99,9 +125,13 @@ def sources_digest() -> str:
 
 @functools.lru_cache(maxsize=None)
 def driver_version() -> str | None:
-    """The driver's version ("580.159.04"), where the operating system tells it; else that of its CUDA interface; None without a driver."""
+    """The driver's version ("580.159.04"), where the operating system tells it; else that of its
+    CUDA interface; None without a driver."""
     with contextlib.suppress(OSError):
-        found = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+        found = re.search(
+            r"\b\d+\.\d+(?:\.\d+)?\b",
+            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"),
+        )
         if found:
             return found[0]
     cuda = driver.probe().driver_version
@@ -109,7 +139,8 @@ def driver_version() -> str | None:
 
 
 def _key(problem, device: Device) -> str:
-    """All of the problem, m by its bucket, and the device: a new field of ``Problem`` is part of the key by itself."""
+    """All of the problem, m by its bucket, and the device: a new field of ``Problem`` is part of
+    the key by itself."""
     fields = asdict(problem) | {"m": bucket(problem.m)}
     where = f"{device.name}, {device.sms} SMs, {device.arch}"
     return f"{', '.join(f'{name}={value}' for name, value in fields.items())} on {where}"
@@ -132,19 +163,26 @@ def _entries(path: Path) -> dict:
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, modified: int, size: int) -> dict:
     """Read once for every change of the file."""
-    import json  # here and not above: where nothing was measured, the first product of a process would wait for it in vain
+    # here and not above: where nothing was measured, the first product of a process would wait for
+    # it in vain
+    import json
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    known = isinstance(data, dict) and data.get("schema") == SCHEMA and isinstance(data.get("entries"), dict)
+    known = (
+        isinstance(data, dict)
+        and data.get("schema") == SCHEMA
+        and isinstance(data.get("entries"), dict)
+    )
     return data["entries"] if known else {}
 
 
 @contextlib.contextmanager
 def _lock(directory: Path):
-    """Exclusive among processes, where the platform has such locks; elsewhere the last writer wins."""
+    """Exclusive among processes, where the platform has such locks; elsewhere the last writer
+    wins."""
     try:
         import fcntl
     except ImportError:

@@ -1,29 +1,54 @@
-"""Switches: kernel tests run on the PTX machine (default) or on a GPU (``--run-on cuda``); how much is tried (``--thorough``, or the nightly profile).
+"""Switches: kernel tests run on the PTX machine (default) or on a GPU (``--run-on cuda``); how much
+is tried (``--thorough``, or the nightly profile).
 
-Two Hypothesis profiles: "untimed" (default), and "nightly": ``HYPOTHESIS_PROFILE=nightly``, or ``--hypothesis-profile nightly``. The nightly one is thorough too, and draws
-NIGHTLY examples wherever a test does not say how many: a thousand schedules a kernel (tests/kernels/test_schedules.py) among them.
+Two Hypothesis profiles: "untimed" (default), and "nightly": ``HYPOTHESIS_PROFILE=nightly``, or
+``--hypothesis-profile nightly``. The nightly one is thorough too, and draws NIGHTLY examples
+wherever a test does not say how many: a thousand schedules a kernel
+(tests/kernels/test_schedules.py) among them.
 """
+
 import os
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: NumPy's own threads would fight each other, 50 times slower than one
+# a worker a core: NumPy's own threads would fight each other, 50 times slower than one
+if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 NIGHTLY = 1000
-hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine, or the first call's imports, are no failure
+# a busy machine, or the first call's imports, are no failure
+hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=NIGHTLY)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "untimed"))
 
 
 def pytest_addoption(parser):
-    parser.addoption("--run-on", choices=("machine", "cuda"), default="machine",
-                     help="where kernel tests execute: the PTX machine (default, no GPU needed) or the current CUDA device")
-    parser.addoption("--every-target", action="store_true",
-                     help="static gates: compile every configuration for every target (a quarter of an hour) instead of assembling Hopper's PTX for it")
-    parser.addoption("--thorough", action="store_true",
-                     help="also the cases that show a property once more, in yet another configuration; each compiles a kernel (always on a GPU)")
+    parser.addoption(
+        "--run-on",
+        choices=("machine", "cuda"),
+        default="machine",
+        help=(
+            "where kernel tests execute: the PTX machine (default, no GPU needed) or the current"
+            " CUDA device"
+        ),
+    )
+    parser.addoption(
+        "--every-target",
+        action="store_true",
+        help=(
+            "static gates: compile every configuration for every target (a quarter of an hour)"
+            " instead of assembling Hopper's PTX for it"
+        ),
+    )
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help=(
+            "also the cases that show a property once more, in yet another configuration; each"
+            " compiles a kernel (always on a GPU)"
+        ),
+    )
 
 
 def is_thorough(config):
@@ -34,7 +59,11 @@ def pytest_collection_modifyitems(config, items):
     if not is_thorough(config) and config.getoption("--run-on") == "machine":
         for item in items:
             if item.get_closest_marker("thorough"):
-                item.add_marker(pytest.mark.skip(reason="one more configuration of a property shown by others: --thorough"))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason="one more configuration of a property shown by others: --thorough"
+                    )
+                )
 
 
 @pytest.fixture(scope="session")

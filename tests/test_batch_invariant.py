@@ -1,4 +1,6 @@
-"""Contract under test: the batch-invariant mode settles on one kernel and one order of sums for all m, says what it costs, and is part of what is kept of a product."""
+"""Contract under test: the batch-invariant mode settles on one kernel and one order of sums for all
+m, says what it costs, and is part of what is kept of a product."""
+
 import json
 from dataclasses import replace
 
@@ -20,7 +22,16 @@ SAME = Problem(16, 8192, 8192, batch_invariant=True)
 
 
 @pytest.mark.parametrize("device", devices.names())
-@pytest.mark.parametrize("n, k, types", ((8192, 8192, {}), (57344, 8192, {}), (576, 7168, {"group_size": 64}), (72, 272, {"group_size": -1, "bias": True}), (64, 128, {"bits": 8})))
+@pytest.mark.parametrize(
+    "n, k, types",
+    (
+        (8192, 8192, {}),
+        (57344, 8192, {}),
+        (576, 7168, {"group_size": 64}),
+        (72, 272, {"group_size": -1, "bias": True}),
+        (64, 128, {"bits": 8}),
+    ),
+)
 def test_every_batch_has_one_kernel_and_one_order_of_sums(device, n, k, types):
     where = devices.device(device)
     found = [rank(Problem(m, n, k, batch_invariant=True, **types), where) for m in BATCHES]
@@ -36,7 +47,9 @@ def test_a_kernel_asked_for_by_name_keeps_to_one_order_too(kernel):
 def test_what_is_free_to_choose_would_mix_kernels_and_orders():
     """Else there were no need for a mode."""
     chosen = [rank(Problem(m, 8192, 8192), H200)[0] for m in BATCHES]
-    assert len({each.kernel for each in chosen}) > 1 and None in {order_of(each.kernel, each.config) for each in chosen}
+    assert len({each.kernel for each in chosen}) > 1 and None in {
+        order_of(each.kernel, each.config) for each in chosen
+    }
 
 
 def test_what_the_mode_costs_is_said():
@@ -44,16 +57,29 @@ def test_what_the_mode_costs_is_said():
     explanation = explain(16, 8192, 8192, batch_invariant=True)
     for each in explanation.candidates:
         assert each.figures["free_us"] == free.figures["predicted_us"]
-        assert each.reasons[0].startswith("batch-invariant: every m takes wgmma (whole tiles") and each.reasons[0].endswith(f"take {free.kernel}, {free.figures['predicted_us']:.1f} us by prediction")
-    assert f"{free.figures['predicted_us']:.1f} us if free to choose" in str(explanation) and "the same bits for a row whatever m is" in str(explanation)
+        assert each.reasons[0].startswith(
+            "batch-invariant: every m takes wgmma (whole tiles"
+        ) and each.reasons[0].endswith(
+            f"take {free.kernel}, {free.figures['predicted_us']:.1f} us by prediction"
+        )
+    assert f"{free.figures['predicted_us']:.1f} us if free to choose" in str(
+        explanation
+    ) and "the same bits for a row whatever m is" in str(explanation)
     assert json.loads(json.dumps(explanation.to_dict()))["problem"]["batch_invariant"] is True
     assert "free_us" not in free.figures
 
 
 def test_the_least_geometric_mean_over_all_batches_wins():
-    assert settle([(1, "a", 1.0), (64, "a", 100.0), (1, "b", 5.0), (64, "b", 10.0)]) == "b", "50 is less than 100"
-    assert settle([(1, "a", 9.0), (1, "a", 1.0), (64, "a", 10.0), (1, "b", 2.0), (64, "b", 6.0)]) == "a", "the fastest of an order counts"
-    assert settle([(1, "a", 1.0), (1, "b", 50.0), (64, "b", 50.0)]) == "b", "what does not run at every batch is no choice"
+    assert settle([(1, "a", 1.0), (64, "a", 100.0), (1, "b", 5.0), (64, "b", 10.0)]) == "b", (
+        "50 is less than 100"
+    )
+    assert (
+        settle([(1, "a", 9.0), (1, "a", 1.0), (64, "a", 10.0), (1, "b", 2.0), (64, "b", 6.0)])
+        == "a"
+    ), "the fastest of an order counts"
+    assert settle([(1, "a", 1.0), (1, "b", 50.0), (64, "b", 50.0)]) == "b", (
+        "what does not run at every batch is no choice"
+    )
     unknown = float("inf")
     assert settle([(1, "first", unknown), (1, "second", unknown)]) == "first"
     with pytest.raises(ValueError, match="no candidate"):
@@ -61,7 +87,9 @@ def test_the_least_geometric_mean_over_all_batches_wins():
 
 
 def test_a_configuration_whose_order_hangs_on_m_is_refused():
-    with pytest.raises(ValueError, match="order of sums does not hang on m, WgmmaConfig.*split=True"):
+    with pytest.raises(
+        ValueError, match="order of sums does not hang on m, WgmmaConfig.*split=True"
+    ):
         candidate(SAME, H200, "wgmma", WgmmaConfig(split=True))
     assert candidate(SAME, H200, "wgmma", WgmmaConfig(split=False)).config.split is False
 
@@ -69,7 +97,10 @@ def test_a_configuration_whose_order_hangs_on_m_is_refused():
 def test_a_batch_that_the_kernel_of_all_batches_cannot_count_is_refused():
     """Another kernel could, with other bits."""
     large, a100 = Problem(16 * 65536, 64, 128, 16, batch_invariant=True), devices.device("A100")
-    with pytest.raises(ValueError, match="batch_invariant=True takes tiled .*, whatever m is; that does not run m=1048576"):
+    with pytest.raises(
+        ValueError,
+        match="batch_invariant=True takes tiled .*, whatever m is; that does not run m=1048576",
+    ):
         rank(large, a100)
     assert [each.kernel for each in rank(replace(large, batch_invariant=False), a100)] == ["naive"]
 
@@ -77,10 +108,26 @@ def test_a_batch_that_the_kernel_of_all_batches_cannot_count_is_refused():
 def test_a_winner_of_another_order_does_not_lead(monkeypatch):
     here = replace(H200, source="measured")
     other = candidate(SAME, here, "decode")
-    monkeypatch.setattr(tuned, "stored_choice", lambda problem, device: tuned.Choice(other.kernel, other.config, 1.0, "2026-11-21") if problem.batch_invariant else None)
+    monkeypatch.setattr(
+        tuned,
+        "stored_choice",
+        lambda problem, device: (
+            tuned.Choice(other.kernel, other.config, 1.0, "2026-11-21")
+            if problem.batch_invariant
+            else None
+        ),
+    )
     assert rank(SAME, here) == rank(SAME, H200)
     alike = rank(SAME, H200)[1]
-    monkeypatch.setattr(tuned, "stored_choice", lambda problem, device: tuned.Choice(alike.kernel, alike.config, 1.0, "2026-11-21") if problem.batch_invariant else None)
+    monkeypatch.setattr(
+        tuned,
+        "stored_choice",
+        lambda problem, device: (
+            tuned.Choice(alike.kernel, alike.config, 1.0, "2026-11-21")
+            if problem.batch_invariant
+            else None
+        ),
+    )
     assert rank(SAME, here)[0].config == alike.config
 
 
@@ -91,7 +138,11 @@ def test_winners_and_rows_of_the_mode_are_their_own(tmp_path, monkeypatch):
     tuned.remember(SAME, here, chosen.kernel, chosen.config, 1.0)
     assert tuned.stored_choice(SAME, here) is not None and tuned.stored_choice(free, here) is None
     row = {"m": 1, "n": 64, "k": 64, "group_size": 64}
-    assert rows.cell(row) == rows.cell(row | {"batch_invariant": False}) != rows.cell(row | {"batch_invariant": True})
+    assert (
+        rows.cell(row)
+        == rows.cell(row | {"batch_invariant": False})
+        != rows.cell(row | {"batch_invariant": True})
+    )
 
 
 @pytest.mark.parametrize("backend", ("emulator", "reference"))
@@ -102,13 +153,18 @@ def test_a_row_has_the_same_bits_in_every_batch(backend):
     whole, info = nm.matmul(x, p, backend, batch_invariant=True, return_info=True)
     assert info.problem.batch_invariant
     for first, m in ((0, 1), (19, 1), (3, 16)):
-        assert (nm.matmul(x[first:first + m], p, backend, batch_invariant=True).view(np.uint16) == whole[first:first + m].view(np.uint16)).all()
+        assert (
+            nm.matmul(x[first : first + m], p, backend, batch_invariant=True).view(np.uint16)
+            == whole[first : first + m].view(np.uint16)
+        ).all()
 
 
 def test_calls_are_told_apart_by_the_mode(monkeypatch):
     """A kept call of the one is none of the other."""
     asked = []
-    monkeypatch.setattr(calls, "again", lambda x, p, out, bias, choice, stream: asked.append(choice))
+    monkeypatch.setattr(
+        calls, "again", lambda x, p, out, bias, choice, stream: asked.append(choice)
+    )
     p = nm.pack(nm.quantize(np.ones((64, 64), np.float32), group_size=64))
     for mode in (False, True):
         nm.matmul(np.ones((1, 64), np.float16), p, "reference", batch_invariant=mode)
@@ -116,7 +172,24 @@ def test_calls_are_told_apart_by_the_mode(monkeypatch):
 
 
 def test_the_command_line_explains_the_mode(capsys):
-    assert main(["explain", "--m", "16", "--n", "8192", "--k", "8192", "--device", "H200", "--batch-invariant", "--json"]) == 0
+    assert (
+        main(
+            [
+                "explain",
+                "--m",
+                "16",
+                "--n",
+                "8192",
+                "--k",
+                "8192",
+                "--device",
+                "H200",
+                "--batch-invariant",
+                "--json",
+            ]
+        )
+        == 0
+    )
     data = json.loads(capsys.readouterr().out)
     assert data["problem"]["batch_invariant"] and data["candidates"][0]["modelled"]["free_us"] > 0
 

@@ -1,4 +1,5 @@
-"""Contract under test: ``heuristics`` ranks what fits the problem and the device by a time that was near the truth where somebody looked, and says why. Pure."""
+"""Contract under test: ``heuristics`` ranks what fits the problem and the device by a time that was
+near the truth where somebody looked, and says why. Pure."""
 
 import itertools
 import json
@@ -11,7 +12,16 @@ from hypothesis import given, strategies as st
 from numba_marlin import devices, heuristics, testing, tuned
 from numba_marlin.devices import Device
 from numba_marlin.formats import marlin
-from numba_marlin.heuristics import LADDER, Problem, candidate, check_config, decode, default_config, explain, rank
+from numba_marlin.heuristics import (
+    LADDER,
+    Problem,
+    candidate,
+    check_config,
+    decode,
+    default_config,
+    explain,
+    rank,
+)
 from numba_marlin.kernels.definition import ceil_div
 
 H200 = devices.device("H200")
@@ -21,17 +31,31 @@ def tile(config):
     return 16 * config.thread_m_blocks, 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
 
 
-@pytest.mark.parametrize("m, n, expected", [
-    (1, 8192, (16, 128, 128)), (16, 8192, (16, 128, 128)), (17, 8192, (32, 128, 128)), (33, 8192, (48, 128, 128)), (64, 8192, (64, 128, 128)),
-    (128, 8192, (64, 128, 128)), (256, 8192, (64, 256, 64)), (1024, 8192, (64, 256, 64)), (1, 57344, (16, 256, 64)), (64, 33792, (64, 256, 64)),
-])
+@pytest.mark.parametrize(
+    "m, n, expected",
+    [
+        (1, 8192, (16, 128, 128)),
+        (16, 8192, (16, 128, 128)),
+        (17, 8192, (32, 128, 128)),
+        (33, 8192, (48, 128, 128)),
+        (64, 8192, (64, 128, 128)),
+        (128, 8192, (64, 128, 128)),
+        (256, 8192, (64, 256, 64)),
+        (1024, 8192, (64, 256, 64)),
+        (1, 57344, (16, 256, 64)),
+        (64, 33792, (64, 256, 64)),
+    ],
+)
 def test_wide_tiles_lead_where_they_keep_every_sm_busy_alone(m, n, expected):
     assert tile(candidate(Problem(m, n, 8192), H200, "ampere").config) == expected
 
 
 @given(
-    m=st.integers(1, 200), n=st.integers(1, 40).map(lambda i: 64 * i), k=st.integers(1, 20).map(lambda i: 128 * i),
-    group_size=st.sampled_from((-1, 32, 64, 128)), sms=st.integers(1, 200),
+    m=st.integers(1, 200),
+    n=st.integers(1, 40).map(lambda i: 64 * i),
+    k=st.integers(1, 20).map(lambda i: 128 * i),
+    group_size=st.sampled_from((-1, 32, 64, 128)),
+    sms=st.integers(1, 200),
 )
 def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sms):
     device = Device("some", sms, (9, 0), 227 * 1024, None, "model")
@@ -47,10 +71,15 @@ def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sm
         assert all(blocks >= 1 for blocks in each.grid)
         if "tiles" in each.figures:
             tiles, cluster = each.figures["tiles"], getattr(each.config, "cluster", 1)
-            assert each.figures["blocks"] * each.figures["tiles_per_block"] >= tiles["k"] * tiles["n"] * tiles["m"], "all of the work is given out"
+            assert (
+                each.figures["blocks"] * each.figures["tiles_per_block"]
+                >= tiles["k"] * tiles["n"] * tiles["m"]
+            ), "all of the work is given out"
             assert 0 < each.figures["busy"] <= 1 and each.grid[0] % cluster == 0
         if each.kernel == "ampere":
-            assert each.grid[0] <= sms * each.config.blocks_per_sm, "blocks wait for each other: all must be resident"
+            assert each.grid[0] <= sms * each.config.blocks_per_sm, (
+                "blocks wait for each other: all must be resident"
+            )
             assert each.config.ragged == bool(n % tile(each.config)[1] or k % tile(each.config)[2])
         if each.kernel == "decode":
             assert each.config.ragged == bool(n % each.config.columns or k % each.config.stage_k)
@@ -70,7 +99,10 @@ def test_every_figure_of_a_known_case():
 def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_name():
     small = Device("small", 10, (8, 0), 16 * 1024, None, "model")
     problem = Problem(16, 256, 1024)
-    assert [each.kernel for each in rank(problem, small)] == ["tiled", "naive"], "nobody knows their times: the simplest last"
+    assert [each.kernel for each in rank(problem, small)] == [
+        "tiled",
+        "naive",
+    ], "nobody knows their times: the simplest last"
     with pytest.raises(ValueError, match=r"shared_bytes=\d+ a block, small has 16384"):
         candidate(problem, small, "ampere")
 
@@ -95,16 +127,28 @@ def test_impossible_problems_are_refused_by_value_and_rule(arguments, message):
 
 
 def test_a_size_that_is_no_int_is_a_type_error():
-    assert json.dumps(explain(np.int64(4), 64, 64, 64, "H200").to_dict()) == json.dumps(explain(4, 64, 64, 64, "H200").to_dict())  # NumPy's are ints
+    # NumPy's are ints
+    assert json.dumps(explain(np.int64(4), 64, 64, 64, "H200").to_dict()) == json.dumps(
+        explain(4, 64, 64, 64, "H200").to_dict()
+    )
     with pytest.raises(TypeError, match="m=1.0 must be an int"):
         explain(1.0, 256, 1024)
 
 
 def test_the_faithful_kernel_leaves_multiprocessors_idle_only_where_no_slice_is_shared_then():
-    """k in tiles, slices, multiprocessors: all small ones, and the one that the rule is there for."""
+    """k in tiles, slices, multiprocessors: all small ones, and the one that the rule is there
+    for."""
     config, idle = default_config("ampere", Problem(64, 64, 128), H200), 0
-    for k_tiles, slices, sms in (*itertools.product(range(1, 70, 3), range(1, 150, 3), (1, 7, 40, 132)), (128, 128, 132)):
-        blocks = config.grid(16 * config.thread_m_blocks, 16 * config.thread_n_blocks * slices, 16 * config.thread_k_blocks * k_tiles, sms)[0]
+    for k_tiles, slices, sms in (
+        *itertools.product(range(1, 70, 3), range(1, 150, 3), (1, 7, 40, 132)),
+        (128, 128, 132),
+    ):
+        blocks = config.grid(
+            16 * config.thread_m_blocks,
+            16 * config.thread_n_blocks * slices,
+            16 * config.thread_k_blocks * k_tiles,
+            sms,
+        )[0]
         if blocks < min(sms, k_tiles * slices):
             idle += 1
             assert ceil_div(k_tiles * slices, blocks) % k_tiles == 0, (k_tiles, slices, sms, blocks)
@@ -119,7 +163,10 @@ def test_more_tiles_than_the_faithful_kernel_can_count_are_refused():
 
 
 def test_a_problem_that_no_kernel_takes_is_refused_with_every_reason():
-    with pytest.raises(ValueError, match="no kernel runs m=2147483647, n=1073741824, k=16.*tiles for.*beyond CUDA's limit"):
+    with pytest.raises(
+        ValueError,
+        match="no kernel runs m=2147483647, n=1073741824, k=16.*tiles for.*beyond CUDA's limit",
+    ):
         explain(2**31 - 1, 2**30, 16, -1)
 
 
@@ -149,20 +196,34 @@ def test_a_config_for_other_groups_or_without_the_tail_code_is_refused():
 def test_an_explanation_reads_and_serialises_for_every_known_device(name):
     explanation = explain(7, 320, 1040, -1, device=name)
     assert "tail" in str(explanation)
-    assert json.loads(json.dumps(explanation.to_dict()))["candidates"][0]["kernel"] == explanation.choice.kernel
+    assert (
+        json.loads(json.dumps(explanation.to_dict()))["candidates"][0]["kernel"]
+        == explanation.choice.kernel
+    )
     assert explanation.to_dict()["device"]["source"] in ("spec", "model")
 
 
 def test_an_unknown_device_or_kernel_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="device='H300' is not one of A100"):
         explain(1, 64, 128, device="H300")
-    with pytest.raises(ValueError, match="kernel='warp' must be one of naive, tiled, ampere, decode, wgmma"):
+    with pytest.raises(
+        ValueError, match="kernel='warp' must be one of naive, tiled, ampere, decode, wgmma"
+    ):
         heuristics.find_kernel("warp")
 
 
 @pytest.mark.parametrize(
     "capability, target",
-    [((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 7), "sm_86"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120"), ((12, 1), "sm_120"), ((13, 0), "sm_80")],
+    [
+        ((8, 0), "sm_80"),
+        ((8, 6), "sm_86"),
+        ((8, 7), "sm_86"),
+        ((8, 9), "sm_89"),
+        ((9, 0), "sm_90a"),
+        ((12, 0), "sm_120"),
+        ((12, 1), "sm_120"),
+        ((13, 0), "sm_80"),
+    ],
 )
 def test_targets_of_devices(capability, target):
     assert devices.target_of(capability) == target
@@ -172,7 +233,9 @@ def test_machine_code_runs_on_later_minors_of_its_major_version_only():
     assert devices.runs_machine_code("sm_80", (8, 9))
     assert not devices.runs_machine_code("sm_89", (8, 6))
     assert not devices.runs_machine_code("sm_80", (9, 0))
-    assert not devices.runs_machine_code("sm_90a", (9, 1)), "architecture-specific code runs nowhere else"
+    assert not devices.runs_machine_code("sm_90a", (9, 1)), (
+        "architecture-specific code runs nowhere else"
+    )
     with pytest.raises(ValueError, match="7.5 is below 8.0"):
         devices.target_of((7, 5))
 
@@ -185,30 +248,70 @@ def test_large_problems_of_few_rows_get_two_blocks_an_sm_where_they_fit():
     assert ampere(16, 57344).grid == (2 * H200.sms, 1, 1)
     assert ampere(16, 8192).config.blocks_per_sm == 1
     assert ampere(17, 57344).config.blocks_per_sm == 1
-    assert ampere(16, 57344, devices.device("RTX 4090")).config.blocks_per_sm == 1  # 99 KiB of shared memory hold one
+    # 99 KiB of shared memory hold one
+    assert ampere(16, 57344, devices.device("RTX 4090")).config.blocks_per_sm == 1
 
 
-@pytest.mark.parametrize("m, kernel", ((1, "decode"), (16, "decode"), (64, "wgmma"), (256, "wgmma"), (4096, "wgmma")))
+@pytest.mark.parametrize(
+    "m, kernel", ((1, "decode"), (16, "decode"), (64, "wgmma"), (256, "wgmma"), (4096, "wgmma"))
+)
 def test_on_hopper_the_kernel_made_for_the_batch_leads(m, kernel):
     candidates = rank(Problem(m, 8192, 8192), H200)
     assert candidates[0].kernel == kernel
-    assert candidates[0].figures["predicted_us"] < next(each for each in candidates if each.kernel == "ampere").figures["predicted_us"]
+    assert (
+        candidates[0].figures["predicted_us"]
+        < next(each for each in candidates if each.kernel == "ampere").figures["predicted_us"]
+    )
 
 
-# (m, n, k) -> microseconds of the fastest on an H200, groups of 128, launches back to back, cold L2 (experiments/02_hopper)
+# (m, n, k) -> microseconds of the fastest on an H200, groups of 128, launches back to back, cold L2
+# (experiments/02_hopper)
 MEASURED = {
-    (1, 8192, 8192): 11.6, (8, 8192, 8192): 12.6, (16, 8192, 8192): 15.0, (32, 8192, 8192): 17.0, (64, 8192, 8192): 20.9, (128, 8192, 8192): 29.3,
-    (256, 8192, 8192): 49.5, (1024, 8192, 8192): 177.4, (1, 8192, 28672): 31.4, (16, 8192, 28672): 34.5, (32, 8192, 28672): 45.7, (64, 8192, 28672): 59.2,
-    (128, 8192, 28672): 86.9, (256, 8192, 28672): 157.5, (1024, 8192, 28672): 685.2, (1, 57344, 8192): 58.8, (16, 57344, 8192): 65.0, (32, 57344, 8192): 90.2,
-    (64, 57344, 8192): 117.0, (128, 57344, 8192): 172.1, (256, 57344, 8192): 325.1, (1024, 57344, 8192): 1351.2, (1, 4096, 4096): 4.7, (16, 4096, 4096): 7.0,
-    (32, 4096, 4096): 7.7, (64, 4096, 4096): 9.7, (128, 4096, 4096): 12.0, (256, 4096, 4096): 17.8, (64, 33792, 135168): 1017.6, (128, 33792, 135168): 1660.0,
+    (1, 8192, 8192): 11.6,
+    (8, 8192, 8192): 12.6,
+    (16, 8192, 8192): 15.0,
+    (32, 8192, 8192): 17.0,
+    (64, 8192, 8192): 20.9,
+    (128, 8192, 8192): 29.3,
+    (256, 8192, 8192): 49.5,
+    (1024, 8192, 8192): 177.4,
+    (1, 8192, 28672): 31.4,
+    (16, 8192, 28672): 34.5,
+    (32, 8192, 28672): 45.7,
+    (64, 8192, 28672): 59.2,
+    (128, 8192, 28672): 86.9,
+    (256, 8192, 28672): 157.5,
+    (1024, 8192, 28672): 685.2,
+    (1, 57344, 8192): 58.8,
+    (16, 57344, 8192): 65.0,
+    (32, 57344, 8192): 90.2,
+    (64, 57344, 8192): 117.0,
+    (128, 57344, 8192): 172.1,
+    (256, 57344, 8192): 325.1,
+    (1024, 57344, 8192): 1351.2,
+    (1, 4096, 4096): 4.7,
+    (16, 4096, 4096): 7.0,
+    (32, 4096, 4096): 7.7,
+    (64, 4096, 4096): 9.7,
+    (128, 4096, 4096): 12.0,
+    (256, 4096, 4096): 17.8,
+    (64, 33792, 135168): 1017.6,
+    (128, 33792, 135168): 1660.0,
 }
 
 
-@pytest.mark.parametrize("m, n, k, tile", (
-    (64, 8192, 8192, (64, 128)), (64, 8192, 28672, (64, 256)), (128, 8192, 8192, (128, 128)), (256, 8192, 8192, (128, 128)), (256, 57344, 8192, (256, 128)), (128, 33792, 16384, (128, 256)),
-    (128, 4096, 4096, (128, 64)),
-))
+@pytest.mark.parametrize(
+    "m, n, k, tile",
+    (
+        (64, 8192, 8192, (64, 128)),
+        (64, 8192, 28672, (64, 256)),
+        (128, 8192, 8192, (128, 128)),
+        (256, 8192, 8192, (128, 128)),
+        (256, 57344, 8192, (256, 128)),
+        (128, 33792, 16384, (128, 256)),
+        (128, 4096, 4096, (128, 64)),
+    ),
+)
 def test_the_tile_that_was_fastest_on_an_h200_leads(m, n, k, tile):
     config = candidate(Problem(m, n, k), H200, "wgmma").config
     assert (config.tile_m, config.tile_n) == tile
@@ -216,12 +319,18 @@ def test_the_tile_that_was_fastest_on_an_h200_leads(m, n, k, tile):
 
 @pytest.mark.parametrize("sizes", MEASURED)
 def test_predictions_are_near_what_was_measured(sizes):
-    assert explain(*sizes).choice.figures["predicted_us"] == pytest.approx(MEASURED[sizes], rel=0.12)
+    assert explain(*sizes).choice.figures["predicted_us"] == pytest.approx(
+        MEASURED[sizes], rel=0.12
+    )
 
 
 def test_kernels_that_need_another_architecture_are_left_out_and_refused_by_name():
     ada = devices.device("RTX 4090")
-    assert {each.kernel for each in rank(Problem(16, 4096, 4096), ada)} == {"ampere", "tiled", "naive"}
+    assert {each.kernel for each in rank(Problem(16, 4096, 4096), ada)} == {
+        "ampere",
+        "tiled",
+        "naive",
+    }
     with pytest.raises(ValueError, match="kernel 'wgmma' needs sm_90a, RTX 4090 is sm_89"):
         candidate(Problem(16, 4096, 4096), ada, "wgmma")
     blackwell = {each.kernel for each in rank(Problem(16, 4096, 4096), devices.device("B200"))}
@@ -232,13 +341,22 @@ def test_what_was_measured_here_leads(monkeypatch):
     here = replace(H200, source="measured")
     problem = Problem(16, 8192, 8192)
     other = rank(problem, here)[2]
-    monkeypatch.setattr(tuned, "stored_choice", lambda problem, device: tuned.Choice(other.kernel, other.config, 12.3, "2026-11-21"))
+    monkeypatch.setattr(
+        tuned,
+        "stored_choice",
+        lambda problem, device: tuned.Choice(other.kernel, other.config, 12.3, "2026-11-21"),
+    )
     found = rank(problem, here)
     assert (found[0].kernel, found[0].config) == (other.kernel, other.config)
     assert found[0].reasons[0] == "measured to be best here on 2026-11-21: 12.30 us"
     assert len({(each.kernel, each.config) for each in found}) == len(found)
-    wrong = default_config("ampere", Problem(16, 8192, 8192, 64), H200)  # of other groups: a damaged file
-    monkeypatch.setattr(tuned, "stored_choice", lambda problem, device: tuned.Choice("ampere", wrong, 1.0, "2026-11-21"))
+    # of other groups: a damaged file
+    wrong = default_config("ampere", Problem(16, 8192, 8192, 64), H200)
+    monkeypatch.setattr(
+        tuned,
+        "stored_choice",
+        lambda problem, device: tuned.Choice("ampere", wrong, 1.0, "2026-11-21"),
+    )
     assert rank(problem, here) == rank(problem, H200)
 
 
@@ -256,35 +374,67 @@ def test_small_groups_get_fewer_stages_rather_than_none(kernel):
     assert config.group_blocks == 2 and config.shared_bytes <= H200.shared_bytes_per_block
 
 
-@pytest.mark.parametrize("bits, zeros", list(itertools.product((4, 8), (None, "integer", "float16"))))
+@pytest.mark.parametrize(
+    "bits, zeros", list(itertools.product((4, 8), (None, "integer", "float16")))
+)
 def test_decode_has_an_arrangement_of_every_batch_for_every_type(bits, zeros):
-    """With two stages at least, in shared memory; and what has more bytes is thought to take longer."""
+    """With two stages at least, in shared memory; and what has more bytes is thought to take
+    longer."""
     for group_size in (-1, 32, 64, 128, 256):
         problem = Problem(8, 8192, 8192, group_size, bits=bits, zeros=zeros)
         found = decode.configurations(problem, H200)
         largest = 24 if bits == 8 or zeros == "float16" else 32  # more registers than there are
-        assert {config.batch for config in found} == {8, 16, largest} and {config.whole for config in found} == {False, True}
-        assert all(config.stages > 2 for config in found if config.batch == 8), "weights must be on their way while others are used"
+        assert {config.batch for config in found} == {8, 16, largest} and {
+            config.whole for config in found
+        } == {False, True}
+        assert all(config.stages > 2 for config in found if config.batch == 8), (
+            "weights must be on their way while others are used"
+        )
         for config in found:
-            assert config.shared_bytes <= H200.shared_bytes_per_block and (config.bits, config.zeros) == (bits, zeros)
-        plain = {(config.batch, config.warps_n): config for config in decode.configurations(replace(problem, bits=4, zeros=None), H200)}
+            assert config.shared_bytes <= H200.shared_bytes_per_block and (
+                config.bits,
+                config.zeros,
+            ) == (bits, zeros)
+        plain = {
+            (config.batch, config.warps_n): config
+            for config in decode.configurations(replace(problem, bits=4, zeros=None), H200)
+        }
         for config in found:
             other = plain[32 if config.batch == largest else config.batch, config.warps_n]
-            us, plain_us = decode.predicted_us(problem, config, H200), decode.predicted_us(replace(problem, bits=4, zeros=None), other, H200)
+            us, plain_us = (
+                decode.predicted_us(problem, config, H200),
+                decode.predicted_us(replace(problem, bits=4, zeros=None), other, H200),
+            )
             assert us == plain_us if (bits, zeros) == (4, None) else plain_us < us < 2.5 * plain_us
 
 
 def test_problems_of_other_kinds_go_to_the_kernel_that_takes_them():
-    for types in ({"dtype": "bfloat16"}, {"bits": 8}, {"zeros": "integer"}, {"zeros": "float16"}, {"scale_dtype": "bfloat16"}, {"bias": True}, {"group_size": 16}):
+    for types in (
+        {"dtype": "bfloat16"},
+        {"bits": 8},
+        {"zeros": "integer"},
+        {"zeros": "float16"},
+        {"scale_dtype": "bfloat16"},
+        {"bias": True},
+        {"group_size": 16},
+    ):
         problem = Problem(4, 256, 512, **{"group_size": 128, **types})
         candidates = rank(problem, H200)
         assert "ampere" not in [each.kernel for each in candidates]
         naive = next(each for each in candidates if each.kernel == "naive")
         for name, value in types.items():
             assert getattr(naive.config, name) == value
-        with pytest.raises(ValueError, match=r"kernel 'ampere' does not take .*; kernels that do: .*naive"):
+        with pytest.raises(
+            ValueError, match=r"kernel 'ampere' does not take .*; kernels that do: .*naive"
+        ):
             candidate(problem, H200, "ampere")
-    with pytest.raises(ValueError, match=r"kernel 'tiled' does not take bits=8; nor n=72, which must be a multiple of 64; kernels that do: .*naive"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"kernel 'tiled' does not take bits=8; nor n=72, which must be a multiple of 64;"
+            r" kernels that do: .*naive"
+        ),
+    ):
         candidate(Problem(4, 72, 512, bits=8), H200, "tiled")
 
 
@@ -294,27 +444,48 @@ def test_a_configuration_of_other_types_is_refused():
     check_config("naive", config, problem)
     with pytest.raises(ValueError, match="config.zeros=integer must be the weight's zeros=None"):
         check_config("naive", config, Problem(4, 72, 512, 128, bits=8))
-    with pytest.raises(ValueError, match="config.dtype=float16 must be the activations' dtype=bfloat16"):
+    with pytest.raises(
+        ValueError, match="config.dtype=float16 must be the activations' dtype=bfloat16"
+    ):
         check_config("naive", config, Problem(4, 72, 512, 128, "bfloat16", 8, "integer"))
 
 
-@pytest.mark.parametrize("types, message", [({"dtype": "float32"}, "dtype='float32' must be one of"), ({"bits": 2}, "bits=2"), ({"zeros": True}, "zeros=True"),
-                                            ({"scale_dtype": "half"}, "scale_dtype='half'")])
+@pytest.mark.parametrize(
+    "types, message",
+    [
+        ({"dtype": "float32"}, "dtype='float32' must be one of"),
+        ({"bits": 2}, "bits=2"),
+        ({"zeros": True}, "zeros=True"),
+        ({"scale_dtype": "half"}, "scale_dtype='half'"),
+    ],
+)
 def test_types_that_there_are_not_are_refused(types, message):
     with pytest.raises(ValueError, match=message):
         Problem(4, 64, 64, **types)
 
 
 def test_least_bytes_count_what_is_packed():
-    assert Problem(2, 72, 256, 128).least_bytes == 2 * 2 * 256 + 256 * 128 // 2 + 2 * 128 * 2 + 2 * 2 * 72
+    assert (
+        Problem(2, 72, 256, 128).least_bytes
+        == 2 * 2 * 256 + 256 * 128 // 2 + 2 * 128 * 2 + 2 * 2 * 72
+    )
     whole = Problem(2, 64, 256, 128, bits=8, zeros="integer", bias=True)
     assert whole.least_bytes == 2 * 2 * 256 + 256 * 64 + 2 * 64 * (2 + 1) + 2 * 64 + 2 * 2 * 64
 
 
 def test_the_problem_of_a_weight_has_its_types():
-    weight = testing.make_quantized("uniform", "ordinary", 256, 72, 32, 0, bits=8, zeros_kind="float16")
+    weight = testing.make_quantized(
+        "uniform", "ordinary", 256, 72, 32, 0, bits=8, zeros_kind="float16"
+    )
     problem = Problem.of(5, marlin.pack(weight), "bfloat16", bias=True)
-    assert problem == Problem.of(5, weight, "bfloat16", bias=True) == Problem(5, 72, 256, 32, "bfloat16", 8, "float16", "float16", True)
+    assert (
+        problem
+        == Problem.of(5, weight, "bfloat16", bias=True)
+        == Problem(5, 72, 256, 32, "bfloat16", 8, "float16", "float16", True)
+    )
     assert problem.has_zeros and not Problem(5, 64, 64).has_zeros
     text = str(explain(5, 72, 256, 32, bits=8, zeros="float16", dtype="bfloat16", bias=True))
-    assert "8-bit weights, groups of 32, zero points (float16), a bias; bfloat16, scales float16" in text
+    assert (
+        "8-bit weights, groups of 32, zero points (float16), a bias; bfloat16, scales float16"
+        in text
+    )

@@ -1,4 +1,5 @@
-"""Contract under test: rooms stay in their place. What a fresh interpreter loads says who imports whom."""
+"""Contract under test: rooms stay in their place. What a fresh interpreter loads says who imports
+whom."""
 
 import ast
 import subprocess
@@ -14,8 +15,36 @@ from numba_marlin.heuristics import Problem
 
 PACKAGE = Path(numba_marlin.__file__).parent
 
-GPU_LIBRARIES = {"numba", "numba_cuda", "numba_cuda_mlir", "llvmlite", "cuda", "torch", "cupy", "hypothesis"}
-PURE_ROOMS = ["layout", "formats", "quantize", "reference", "block_reference", "emulator", "counts", "mutation", "kernels", "devices", "heuristics", "tuned", "bench", "checkpoints", "sizes", "trace", "views", "inspect"]
+GPU_LIBRARIES = {
+    "numba",
+    "numba_cuda",
+    "numba_cuda_mlir",
+    "llvmlite",
+    "cuda",
+    "torch",
+    "cupy",
+    "hypothesis",
+}
+PURE_ROOMS = [
+    "layout",
+    "formats",
+    "quantize",
+    "reference",
+    "block_reference",
+    "emulator",
+    "counts",
+    "mutation",
+    "kernels",
+    "devices",
+    "heuristics",
+    "tuned",
+    "bench",
+    "checkpoints",
+    "sizes",
+    "trace",
+    "views",
+    "inspect",
+]
 ALLOWED = {
     "layout": set(),
     "formats": {"layout"},
@@ -40,17 +69,49 @@ ALLOWED = {
     "heuristics": {"devices", "formats", "kernels", "layout", "tuned"},
     "launch": {"devices", "driver", "errors"},
     "calls": {"backends", "driver", "interop", "launch"},
-    "tuned": {"compiler", "devices", "driver"},  # the place of the kernel cache and the sources' digest; whether a driver is there
+    # the place of the kernel cache and the sources' digest; whether a driver is there
+    "tuned": {"compiler", "devices", "driver"},
     "witness": {"compiler", "driver", "emulator", "errors", "isa", "launch", "layout"},
-    "inspect": {"bench", "compiler", "counts", "devices", "driver", "emulator", "errors", "formats", "heuristics", "kernels", "launch", "layout", "quantize", "sizes", "views"},
-    "bench": {"compiler", "devices", "driver", "errors", "formats", "heuristics", "kernels", "launch", "tuned"},
+    "inspect": {
+        "bench",
+        "compiler",
+        "counts",
+        "devices",
+        "driver",
+        "emulator",
+        "errors",
+        "formats",
+        "heuristics",
+        "kernels",
+        "launch",
+        "layout",
+        "quantize",
+        "sizes",
+        "views",
+    },
+    "bench": {
+        "compiler",
+        "devices",
+        "driver",
+        "errors",
+        "formats",
+        "heuristics",
+        "kernels",
+        "launch",
+        "tuned",
+    },
 }
 
 
 def loaded_after(statement):
     """Top-level names of the modules that a fresh interpreter has loaded after ``statement``."""
-    program = f"import sys\n{statement}\nprint(' '.join({{name.partition('.')[0] for name in sys.modules}}))"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    program = (
+        f"import sys\n{statement}\nprint(' '.join({{name.partition('.')[0] for name in"
+        " sys.modules}))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert result.returncode == 0, result.stderr
     return set(result.stdout.split())
 
@@ -72,27 +133,58 @@ def imported_rooms(room):
     return found - {room}
 
 
-# What only compiling, assembling, writing, explaining or checking needs, and what of the standard library is slow to import.
+# What only compiling, assembling, writing, explaining or checking needs, and what of the standard
+# library is slow to import.
 SELDOM_NEEDED = {
-    "json", "subprocess", "tempfile",
-    *(f"numba_marlin.{module}" for module in (
-        "bench", "checkpoints", "cli", "compiler.assemble", "compiler.gates", "compiler.language", "compiler.module_text", "compiler.numba_cuda", "compiler.numba_cuda_mlir",
-        "emulator", "formats.files", "heuristics.explanation", "hostloops", "isa.instruction", "isa.library", "quantize", "reference", "testing",
-    )),
+    "json",
+    "subprocess",
+    "tempfile",
+    *(
+        f"numba_marlin.{module}"
+        for module in (
+            "bench",
+            "checkpoints",
+            "cli",
+            "compiler.assemble",
+            "compiler.gates",
+            "compiler.language",
+            "compiler.module_text",
+            "compiler.numba_cuda",
+            "compiler.numba_cuda_mlir",
+            "emulator",
+            "formats.files",
+            "heuristics.explanation",
+            "hostloops",
+            "isa.instruction",
+            "isa.library",
+            "quantize",
+            "reference",
+            "testing",
+        )
+    ),
 }
 
 
 def loaded_beyond_numpy(statement):
     """Modules that ``statement`` loads in a fresh interpreter that has NumPy."""
-    program = f"import sys\nsys.path[:] = {sys.path}\nimport numpy\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
-    # -S: what installed packages load whenever Python starts (numba-cuda does) would hide what is loaded here
-    result = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=120)
+    program = (
+        f"import sys\nsys.path[:] = {sys.path}\nimport numpy\nbefore ="
+        f" set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    )
+    # -S: what installed packages load whenever Python starts (numba-cuda does) would hide what is
+    # loaded here
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert result.returncode == 0, result.stderr
     return set(result.stdout.split())
 
 
 def test_the_probe_sees_what_is_seldom_needed():
-    rooms = {name for name in SELDOM_NEEDED if name.startswith("numba_marlin.")} - {"numba_marlin.hostloops"}  # it imports Numba
+    # it imports Numba
+    rooms = {name for name in SELDOM_NEEDED if name.startswith("numba_marlin.")} - {
+        "numba_marlin.hostloops"
+    }
     assert rooms <= loaded_beyond_numpy(f"import {', '.join(rooms)}")
 
 
@@ -101,11 +193,24 @@ def test_the_public_functions_load_nothing_that_is_seldom_needed():
 
 
 def test_a_kernel_out_of_the_disk_cache_loads_nothing_that_is_seldom_needed(tmp_path, monkeypatch):
-    """What a process does before its first product, but for CUDA: choose, find the kernel, read it."""
+    """What a process does before its first product, but for CUDA: choose, find the kernel, read
+    it."""
+
     def compile_it(kernel, config, target, backend, key, versions):
         return CompiledKernel(
-            kernel.name, config, target.name, COMPILERS[0], "no PTX", "entry", kernel.parameters, kernel.threads(config), kernel.shared_bytes(config), None,
-            Resources(), key, versions,
+            kernel.name,
+            config,
+            target.name,
+            COMPILERS[0],
+            "no PTX",
+            "entry",
+            kernel.parameters,
+            kernel.threads(config),
+            kernel.shared_bytes(config),
+            None,
+            Resources(),
+            key,
+            versions,
         )
 
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path))
@@ -114,8 +219,9 @@ def test_a_kernel_out_of_the_disk_cache_loads_nothing_that_is_seldom_needed(tmp_
     assert not backends.plan(Problem(16, 64, 128), "emulator").compile(COMPILERS[0]).from_cache
     backends.compiled_kernel.cache_clear()
     loaded = loaded_beyond_numpy(
-        "from numba_marlin import backends, heuristics\n"
-        f"assert backends.plan(heuristics.Problem(16, 64, 128), 'emulator').compile({COMPILERS[0]!r}).from_cache"
+        "from numba_marlin import backends, heuristics\nassert"
+        " backends.plan(heuristics.Problem(16, 64, 128),"
+        f" 'emulator').compile({COMPILERS[0]!r}).from_cache"
     )
     assert "numba_marlin.compiler.cache" in loaded and not loaded & SELDOM_NEEDED
 
@@ -139,6 +245,10 @@ def test_rooms_import_only_what_lies_below_them(room):
 
 
 def test_nothing_imports_the_command_line():
-    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    rooms = {
+        path.stem
+        for path in PACKAGE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
     for room in rooms - {"cli", "__main__", "__init__"}:
         assert "cli" not in imported_rooms(room), room

@@ -1,6 +1,8 @@
-"""Contract under test: what ``launch`` hands to the CUDA driver. A stand-in for the driver reads it as the real one would.
+"""Contract under test: what ``launch`` hands to the CUDA driver. A stand-in for the driver reads it
+as the real one would.
 
-The launcher itself runs in the kernel tests with ``--run-on cuda``, and in ``api/test_on_gpu.py``; here is all that needs no GPU.
+The launcher itself runs in the kernel tests with ``--run-on cuda``, and in ``api/test_on_gpu.py``;
+here is all that needs no GPU.
 """
 
 import threading
@@ -20,8 +22,14 @@ ZEROS = (0, 0, bytes(128), 0, 0)
 
 def compiled_kernel(shared_bytes=1024, target="sm_90a", cubin=b"cubin"):
     return SimpleNamespace(
-        kernel="toy", target=target, ptx=f"// {shared_bytes}", cubin=cubin, entry="marlin_toy", parameters=PARAMETERS,
-        threads=256, shared_bytes=shared_bytes,
+        kernel="toy",
+        target=target,
+        ptx=f"// {shared_bytes}",
+        cubin=cubin,
+        entry="marlin_toy",
+        parameters=PARAMETERS,
+        threads=256,
+        shared_bytes=shared_bytes,
     )
 
 
@@ -75,7 +83,11 @@ def test_a_word_of_a_bound_launch_is_what_the_driver_reads(fake):
     bound.words[bound.place["a"]] = 2**63 + 9
     bound.words[bound.place["a_map"] + 15] = 2**40 + 1
     bound.enqueue()
-    assert fake.launches[0].arguments == [2**63 + 9, 2, MAP[:120] + (2**40 + 1).to_bytes(8, "little"), 3, 4] and fake.launches[0].stream == 5
+    assert (
+        fake.launches[0].arguments
+        == [2**63 + 9, 2, MAP[:120] + (2**40 + 1).to_bytes(8, "little"), 3, 4]
+        and fake.launches[0].stream == 5
+    )
 
 
 def test_an_unknown_parameter_type_is_refused():
@@ -86,7 +98,12 @@ def test_an_unknown_parameter_type_is_refused():
 def test_grids_are_completed_and_checked():
     assert check_grid((5,)) == (5, 1, 1)
     assert check_grid((5, 65535)) == (5, 65535, 1)
-    for grid, message in [((0,), "grid x=0"), ((2**31,), "grid x=2147483648"), ((1, 65536), "grid y=65536"), ((1, 1, -1), "grid z=-1")]:
+    for grid, message in [
+        ((0,), "grid x=0"),
+        ((2**31,), "grid x=2147483648"),
+        ((1, 65536), "grid y=65536"),
+        ((1, 1, -1), "grid z=-1"),
+    ]:
         with pytest.raises(ValueError, match=message):
             check_grid(grid)
 
@@ -116,16 +133,30 @@ def test_a_launch_is_one_driver_call_with_all_that_it_needs(fake):
     start((132,), (2**40, 17, MAP, 2**41, 1024), stream=98)
     start((7, 2), (2**40, 18, MAP, 2**41, 1024))
     first, second, third = fake.launches
-    assert (first.grid, first.block, first.shared_bytes, first.stream, first.function, first.extra) == ((132, 1, 1), (256, 1, 1), 1024, 99, 0xF00, 0)
+    assert (
+        first.grid,
+        first.block,
+        first.shared_bytes,
+        first.stream,
+        first.function,
+        first.extra,
+    ) == ((132, 1, 1), (256, 1, 1), 1024, 99, 0xF00, 0)
     assert first.arguments == [2**40, 16, MAP, 2**41, 1024] and first.attributes == {}
-    assert (second.stream, second.arguments[1]) == (98, 17) and (third.grid, third.stream, third.arguments[1]) == ((7, 2, 1), 0, 18)
+    assert (second.stream, second.arguments[1]) == (98, 17) and (
+        third.grid,
+        third.stream,
+        third.arguments[1],
+    ) == ((7, 2, 1), 0, 18)
     assert fake.calls == [("cuLaunchKernelEx",)] * 3
 
 
 def test_clusters_and_dependent_launches_are_attributes(fake):
     launch.launcher(compiled_kernel(), cluster=4, dependent=True)((8,), ZEROS)
     launch.launcher(compiled_kernel(), dependent=True)((3,), ZEROS)
-    assert [each.attributes for each in fake.launches] == [{4: (4, 1, 1), 6: (1, 0, 0)}, {6: (1, 0, 0)}]
+    assert [each.attributes for each in fake.launches] == [
+        {4: (4, 1, 1), 6: (1, 0, 0)},
+        {6: (1, 0, 0)},
+    ]
     with pytest.raises(ValueError, match="grid x=6 must be a multiple of the cluster's 4 blocks"):
         launch.launcher(compiled_kernel(), cluster=4)((6,), ZEROS)
     assert not fake.named("cuFuncSetAttribute")
@@ -138,8 +169,12 @@ def test_large_shared_memory_is_opted_in_to_once_and_small_is_not(fake):
     assert not fake.named("cuFuncSetAttribute")
     large = compiled_kernel(shared_bytes=48 * 1024 + 1)
     assert launch.launcher(large) is launch.launcher(large)
-    assert fake.named("cuFuncSetAttribute") == [("cuFuncSetAttribute", 0xF00, "max dynamic shared", 48 * 1024 + 1)]
-    assert launch.launcher(large, 1) is not launch.launcher(large, 0), "a handle belongs to its device"
+    assert fake.named("cuFuncSetAttribute") == [
+        ("cuFuncSetAttribute", 0xF00, "max dynamic shared", 48 * 1024 + 1)
+    ]
+    assert launch.launcher(large, 1) is not launch.launcher(large, 0), (
+        "a handle belongs to its device"
+    )
 
 
 def test_a_launch_under_another_current_context_leaves_it_as_it_was(fake):
@@ -147,20 +182,31 @@ def test_a_launch_under_another_current_context_leaves_it_as_it_was(fake):
     fake.calls.clear()
     fake.codes = [400]  # invalid handle: the function is of another context than the current one
     start((1,), ZEROS)
-    assert [call[0] for call in fake.calls] == ["cuLaunchKernelEx", "cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
+    assert [call[0] for call in fake.calls] == [
+        "cuLaunchKernelEx",
+        "cuCtxPushCurrent",
+        "cuLaunchKernelEx",
+        "cuCtxPopCurrent",
+    ]
 
 
 def test_a_refused_launch_names_kernel_grid_and_error(fake):
     start = launch.launcher(compiled_kernel())
     fake.codes = [1, 1]
-    with pytest.raises(driver.DriverError, match=r"cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE: kernel 'toy', grid \(3,\), 256 threads"):
+    with pytest.raises(
+        driver.DriverError,
+        match=r"cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE: kernel 'toy', grid \(3,\), 256 threads",
+    ):
         start((3,), ZEROS)
     assert fake.calls[-1][0] == "cuCtxPopCurrent"
 
 
 def test_an_image_the_driver_refuses_is_a_missing_capability(fake):
     fake.failing["cuModuleLoadData"] = fake.CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION
-    with pytest.raises(CapabilityMissing, match=r"driver \(CUDA 13.0\) refuses kernel 'toy' for sm_90a.*what it means"):
+    with pytest.raises(
+        CapabilityMissing,
+        match=r"driver \(CUDA 13.0\) refuses kernel 'toy' for sm_90a.*what it means",
+    ):
         launch.launcher(compiled_kernel())
 
 
@@ -178,7 +224,8 @@ def test_workspaces_belong_to_a_stream_start_zeroed_and_only_grow(fake):
 
 
 def test_each_capture_of_a_stream_has_a_workspace_of_its_own(fake):
-    """Two graphs captured on one stream may be replayed at the same time, and beside the stream's other work."""
+    """Two graphs captured on one stream may be replayed at the same time, and beside the stream's
+    other work."""
     eager = launch.workspace(0, 5, 64, 4)
     found = []
     for fake.capturing in ({5: 1}, {5: 2}, {5: 2, 6: 2}):
@@ -186,7 +233,9 @@ def test_each_capture_of_a_stream_has_a_workspace_of_its_own(fake):
     first, second, again, branch = found
     assert second == again and len({eager, first, second, branch}) == 4
     modes = [call[1] for call in fake.named("cuThreadExchangeStreamCaptureMode")]
-    assert modes == ["relaxed", "before"] * (len(modes) // 2), "allocating is no part of the graph, and the mode is put back"
+    assert modes == ["relaxed", "before"] * (len(modes) // 2), (
+        "allocating is no part of the graph, and the mode is put back"
+    )
 
 
 def test_the_legacy_stream_is_not_asked_whether_it_is_captured(fake):
@@ -206,7 +255,9 @@ def test_whoever_keeps_addresses_of_scratch_memory_hears_of_its_release(fake, mo
 
 def encode_with(words_of):
     """A driver's encoding of which ``words_of(address)`` are words 0, 1 and 2."""
-    return lambda tensor_map, address, ordinal: b"".join(word.to_bytes(8, "little") for word in words_of(address)) + bytes(range(104))
+    return lambda tensor_map, address, ordinal: (
+        b"".join(word.to_bytes(8, "little") for word in words_of(address)) + bytes(range(104))
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,10 +269,14 @@ def encode_with(words_of):
     ],
     ids=["the address in a word", "in another form", "in two places"],
 )
-def test_a_tensor_map_is_patched_only_where_the_driver_puts_the_address_itself(fake, monkeypatch, words_of, place):
+def test_a_tensor_map_is_patched_only_where_the_driver_puts_the_address_itself(
+    fake, monkeypatch, words_of, place
+):
     asked = []
     encode = encode_with(words_of)
-    monkeypatch.setattr(driver, "_encode", lambda *arguments: (asked.append(arguments[1]), encode(*arguments))[1])
+    monkeypatch.setattr(
+        driver, "_encode", lambda *arguments: (asked.append(arguments[1]), encode(*arguments))[1]
+    )
     tensor_map = TensorMap("float16", (16, 64), (128, 2), (16, 64))
     template = driver.tensor_map_template(tensor_map, 0)
     assert (template and template[1]) == place
@@ -236,7 +291,9 @@ def test_a_tensor_map_is_patched_only_where_the_driver_puts_the_address_itself(f
 def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):
     def in_a_thread():
         found = []
-        thread = threading.Thread(target=lambda: found.append(launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4)))
+        thread = threading.Thread(
+            target=lambda: found.append(launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4))
+        )
         thread.start()
         thread.join()
         return found[0]
@@ -259,7 +316,12 @@ def test_a_launcher_knows_how_many_of_its_blocks_the_device_holds(fake):
 def test_one_stream_follows_another_by_an_event_that_is_destroyed(fake):
     driver.follow(0, 7, 5)
     order = [call for call in fake.calls if call[0].startswith(("cuEvent", "cuStreamWait"))]
-    assert [call[0] for call in order] == ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventDestroy"]
+    assert [call[0] for call in order] == [
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuStreamWaitEvent",
+        "cuEventDestroy",
+    ]
     assert order[1][2] == ("stream", 5) and order[2][1] == ("stream", 7)
 
 
@@ -271,6 +333,10 @@ def test_without_a_driver_the_probe_says_why(monkeypatch):
     driver.probe.cache_clear()
     try:
         probe = driver.probe()
-        assert not probe.usable and probe.reason == "no NVIDIA driver on this machine" and probe.devices == ()
+        assert (
+            not probe.usable
+            and probe.reason == "no NVIDIA driver on this machine"
+            and probe.devices == ()
+        )
     finally:
         driver.probe.cache_clear()

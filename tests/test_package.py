@@ -1,4 +1,5 @@
-"""Contract under test: what setup.cfg installs is what the checkout holds, and the README's commands are what CI runs."""
+"""Contract under test: what setup.cfg installs is what the checkout holds, and the README's
+commands are what CI runs."""
 
 import configparser
 import re
@@ -19,7 +20,10 @@ def setup_cfg():
 
 def test_every_room_is_installed():
     listed = {line for line in setup_cfg()["options"]["packages"].split() if line}
-    rooms = {path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in (ROOT / "numba_marlin").rglob("__init__.py")}
+    rooms = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for path in (ROOT / "numba_marlin").rglob("__init__.py")
+    }
     assert listed == rooms | {"numba_marlin.ptx"}
 
 
@@ -28,7 +32,9 @@ def test_every_requirement_has_a_reason():
     text = (ROOT / "setup.cfg").read_text(encoding="utf-8")
     body = text.partition("install_requires =")[2].partition("[options.package_data]")[0]
     lines = [line.strip() for line in body.splitlines() if line.strip()]
-    assert lines and all(before.startswith("#") for before, line in zip(lines, lines[1:]) if not line.startswith("#"))
+    assert lines and all(
+        before.startswith("#") for before, line in zip(lines, lines[1:]) if not line.startswith("#")
+    )
 
 
 def test_the_command_points_at_main():
@@ -38,11 +44,18 @@ def test_the_command_points_at_main():
 
 def test_ci_runs_the_readmes_test_command():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    command = re.search(r"<!-- command:test -->\n```sh\n(.*?)```\n<!-- end:test -->", readme, re.DOTALL)[1]
+    command = re.search(
+        r"<!-- command:test -->\n```sh\n(.*?)```\n<!-- end:test -->", readme, re.DOTALL
+    )[1]
     assert "pytest" in command and "pip install" in command
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     extract = next(line for line in script.splitlines() if line.startswith("command=$("))
-    done = subprocess.run(["bash", "-c", f'{extract}; printf "%s\n" "$command"'], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", f'{extract}; printf "%s\n" "$command"'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout == command
 
 
@@ -55,9 +68,10 @@ def test_public_names_resolve():
 def test_the_public_functions_and_the_command_load_no_gpu_library():
     """Neither numba nor anything of CUDA before something is compiled or launched."""
     program = (
-        "import sys, numba_marlin.api, numba_marlin.launch, numba_marlin.cli.run\n"
-        "import numba_marlin as nm; nm.explain(1, 64, 128, device='H200')\n"
-        "print(sorted({'numba', 'llvmlite', 'cuda', 'numba_cuda', 'torch', 'cupy'} & {name.partition('.')[0] for name in sys.modules}))"
+        "import sys, numba_marlin.api, numba_marlin.launch, numba_marlin.cli.run\nimport"
+        " numba_marlin as nm; nm.explain(1, 64, 128, device='H200')\nprint(sorted({'numba',"
+        " 'llvmlite', 'cuda', 'numba_cuda', 'torch', 'cupy'} & {name.partition('.')[0] for name in"
+        " sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

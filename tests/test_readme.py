@@ -1,4 +1,5 @@
-"""Contract under test: what README.md quotes is what the sources say, and its example prints what it shows.
+"""Contract under test: what README.md quotes is what the sources say, and its example prints what
+it shows.
 
 After a change of the sources: ``python .ci/update_readme.py code``, ``views`` and ``example``.
 """
@@ -17,7 +18,9 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def update_readme():
-    spec = importlib.util.spec_from_file_location("update_readme", ROOT / ".ci" / "update_readme.py")
+    spec = importlib.util.spec_from_file_location(
+        "update_readme", ROOT / ".ci" / "update_readme.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -27,16 +30,33 @@ def test_quoted_code_is_the_code(update_readme):
     quotations = list(update_readme.QUOTE.finditer(TEXT))
     assert len(quotations) >= 2
     for each in quotations:
-        assert each["code"] == update_readme.quoted(each["path"], each["name"]), f"{each['path']} has changed: run python .ci/update_readme.py code"
+        assert each["code"] == update_readme.quoted(each["path"], each["name"]), (
+            f"{each['path']} has changed: run python .ci/update_readme.py code"
+        )
 
 
 def test_the_ladder_knows_how_long_its_rungs_are(update_readme):
     """To a tenth: nobody should have to touch the README for every line."""
     rungs = list(update_readme.RUNG.finditer(TEXT))
-    assert [Path(each["path"]).stem for each in rungs] == ["naive", "tiled", "ampere", "decode", "wgmma", "block_scaled", "block_decode", "block_mma", "tcgen05"]
+    assert [Path(each["path"]).stem for each in rungs] == [
+        "naive",
+        "tiled",
+        "ampere",
+        "decode",
+        "wgmma",
+        "block_scaled",
+        "block_decode",
+        "block_mma",
+        "tcgen05",
+    ]
     for each in rungs:
-        said, is_now = int(each[0].split("|")[-2]), len((ROOT / each["path"]).read_text(encoding="utf-8").splitlines())
-        assert abs(said - is_now) <= is_now / 10, f"{each['path']} has {is_now} lines: run python .ci/update_readme.py code"
+        said, is_now = (
+            int(each[0].split("|")[-2]),
+            len((ROOT / each["path"]).read_text(encoding="utf-8").splitlines()),
+        )
+        assert abs(said - is_now) <= is_now / 10, (
+            f"{each['path']} has {is_now} lines: run python .ci/update_readme.py code"
+        )
 
 
 def test_every_view_is_listed_with_its_command_and_picture(update_readme):
@@ -53,14 +73,24 @@ def test_updating_changes_only_what_is_quoted(update_readme):
 def test_the_example_prints_what_is_shown(update_readme):
     """Registers, lines and addresses are the compiler's business."""
     shown = update_readme.block(TEXT, "output", "example", "")
-    done = subprocess.run([sys.executable, "-c", update_readme.block(TEXT, "example", "machine", "python")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", update_readme.block(TEXT, "example", "machine", "python")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    assert re.match(r"PendingCopyRead: .*\n  PTX line \d+: ld\.shared.*\n  block \(\d+, 0, 0\), warp \d+, lanes", done.stdout), done.stdout
+    assert re.match(
+        r"PendingCopyRead: .*\n  PTX line \d+: ld\.shared.*\n  block \(\d+, 0, 0\), warp \d+,"
+        r" lanes",
+        done.stdout,
+    ), done.stdout
     assert _shape(done.stdout) == _shape(shown), "run python .ci/update_readme.py example"
 
 
 def _shape(message):
-    """Without what may change from one compiler to the next: numbers, opcodes, operands and lanes."""
+    """Without what may change from one compiler to the next: numbers, opcodes, operands and
+    lanes."""
     return [re.sub(r"(line \d+: ).*|[\[(]?\d.*", "", line) for line in message.splitlines()]
 
 

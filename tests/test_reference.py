@@ -1,4 +1,5 @@
-"""Contract under test: correct kernels of every kind stay within the bounds, and small mistakes do not."""
+"""Contract under test: correct kernels of every kind stay within the bounds, and small mistakes do
+not."""
 
 import numpy as np
 import pytest
@@ -25,10 +26,13 @@ def truncating_dot(x, w):
 
 
 def tensor_core_dot(x, w):
-    """The same in steps of 8 terms, aligned with the sum to the largest of them and cut off below its 24 bits."""
+    """The same in steps of 8 terms, aligned with the sum to the largest of them and cut off below
+    its 24 bits."""
     total = np.zeros((x.shape[0], w.shape[1]))
     for start in range(0, x.shape[1], 8):
-        terms = np.concatenate([x[:, start : start + 8, None] * w[start : start + 8], total[:, None]], axis=1)
+        terms = np.concatenate(
+            [x[:, start : start + 8, None] * w[start : start + 8], total[:, None]], axis=1
+        )
         exponent = np.frexp(np.abs(terms).max(axis=1, keepdims=True))[1]
         aligned = np.ldexp(np.trunc(np.ldexp(terms, 24 - exponent)), exponent - 24)
         total = truncate_to_24_bits(aligned.sum(axis=1))
@@ -42,12 +46,15 @@ def grouped_kernel(x, weight, dot=truncating_dot):
 
 
 def promoting_kernel(x, weight, dot=truncating_dot):
-    """Multiplies by integers and scales the sum of each group: what a per-column kernel does, for any groups."""
+    """Multiplies by integers and scales the sum of each group: what a per-column kernel does, for
+    any groups."""
     rows, total = weight.rows_per_group, 0
     for group in range(weight.groups):
         part = slice(group * rows, (group + 1) * rows)
         partial = dot(x[:, part].astype(np.float64), weight.codes[part].astype(np.float64) - 8)
-        total = truncate_to_24_bits(total + truncate_to_24_bits(partial * weight.scales[group].astype(np.float64)))
+        total = truncate_to_24_bits(
+            total + truncate_to_24_bits(partial * weight.scales[group].astype(np.float64))
+        )
     with np.errstate(over="ignore"):
         return total.astype(np.float16)
 
@@ -67,8 +74,11 @@ def test_matmul_is_the_exact_product(monkeypatch):
     expected = x.astype(np.float64) @ dequantize(weight, np.float64)
     assert reference.matmul(x, weight).dtype == np.float64
     np.testing.assert_allclose(reference.matmul(x, weight), expected, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(reference.matmul(x, marlin.pack(weight)), expected, rtol=1e-12, atol=1e-13)
-    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 64 * 100)  # Chunks that do not divide k or the groups.
+    np.testing.assert_allclose(
+        reference.matmul(x, marlin.pack(weight)), expected, rtol=1e-12, atol=1e-13
+    )
+    # Chunks that do not divide k or the groups.
+    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 64 * 100)
     np.testing.assert_allclose(reference.matmul(x, weight), expected, rtol=1e-12, atol=1e-13)
 
 
@@ -77,19 +87,25 @@ def test_matmul_is_the_exact_product(monkeypatch):
 @pytest.mark.parametrize("kernel", [grouped_kernel, promoting_kernel])
 def test_correct_kernels_pass(kernel, group_size, dot):
     x, weight = real_problem(group_size=group_size)
-    # Of one sign, sums grow and truncation always errs to the same side: the worst case of order="any".
+    # Of one sign, sums grow and truncation always errs to the same side: the worst case of
+    # order="any".
     for activations, orders in ((x, reference.ORDERS), (np.abs(x), ("any",))):
         result = kernel(activations, weight, dot)
         for order in orders:
-            report = reference.check(result, activations, weight, order=order, method=method_of(kernel))
+            report = reference.check(
+                result, activations, weight, order=order, method=method_of(kernel)
+            )
             assert report.ok, report
             assert 0 < report.max_ratio <= 1
 
 
 def test_truncation_of_growing_sums_stays_in_bounds():
-    """Nothing cancels and every term is lost in part: long sums of positive products, returned in fp32."""
+    """Nothing cancels and every term is lost in part: long sums of positive products, returned in
+    fp32."""
     rng = np.random.default_rng(0)
-    weight = QuantizedWeight(rng.integers(9, 16, (4096, 64), dtype=np.uint8), np.full((1, 64), 0.0123, np.float16))
+    weight = QuantizedWeight(
+        rng.integers(9, 16, (4096, 64), dtype=np.uint8), np.full((1, 64), 0.0123, np.float16)
+    )
     x = rng.uniform(0.1, 3, (2, 4096)).astype(np.float16)
     for dot in (truncating_dot, tensor_core_dot):
         sums = dot(x.astype(np.float64), weight.codes.astype(np.float64) - 8)
@@ -98,7 +114,8 @@ def test_truncation_of_growing_sums_stays_in_bounds():
 
 
 def test_bound_is_no_looser_than_derived():
-    """1.375 k roundings of 2**-23, besides those of weights and result: a looser bound would forgive mistakes."""
+    """1.375 k roundings of 2**-23, besides those of weights and result: a looser bound would
+    forgive mistakes."""
     x, weight = real_problem(group_size=-1)
     magnitude = np.abs(x).astype(np.float64) @ np.abs(dequantize(weight, np.float64))
     accumulated = reference.bounds(x, weight).accumulated
@@ -111,7 +128,9 @@ def test_bound_is_no_looser_than_derived():
 def test_correct_kernels_pass_on_any_finite_grid(data, problem):
     kinds = ("ordinary", "denormal", "signed", "power_of_two", "zero")
     scales = data.draw(testing.scales(problem.groups, problem.n, kinds))
-    weight = QuantizedWeight(data.draw(testing.codes(problem.k, problem.n)), scales, group_size=problem.group_size)
+    weight = QuantizedWeight(
+        data.draw(testing.codes(problem.k, problem.n)), scales, group_size=problem.group_size
+    )
     exponent = data.draw(st.integers(-24, 12))
     rng = np.random.default_rng(data.draw(testing.seeds()))
     x = np.ldexp(rng.standard_normal((problem.m, problem.k)), exponent).astype(np.float16)
@@ -123,13 +142,16 @@ def test_correct_kernels_pass_on_any_finite_grid(data, problem):
 def test_default_matches_the_kernels_semantics():
     for group_size in (-1, 128):
         x, weight = real_problem(group_size=group_size)
-        explicit = reference.error_bound(x, weight, method="sums" if group_size == -1 else "weights")
+        explicit = reference.error_bound(
+            x, weight, method="sums" if group_size == -1 else "weights"
+        )
         assert np.array_equal(reference.error_bound(x, weight), explicit)
 
 
 @pytest.mark.parametrize("group_size", [-1, 128])
 def test_small_mistakes_fail(group_size):
-    """What a mean tolerance forgives: one missing k16 step, one wrong code, two swapped columns, NaN."""
+    """What a mean tolerance forgives: one missing k16 step, one wrong code, two swapped columns,
+    NaN."""
     x, weight = real_problem(group_size=group_size)
     right = grouped_kernel(x, weight, np.matmul)
 
@@ -149,13 +171,20 @@ def test_small_mistakes_fail(group_size):
     poisoned = right.copy()
     poisoned[3, 9] = np.nan
     report = verdict(poisoned)
-    assert not report.ok and report.failures == 1 and report.worst == (3, 9) and report.max_ratio == np.inf
+    assert (
+        not report.ok
+        and report.failures == 1
+        and report.worst == (3, 9)
+        and report.max_ratio == np.inf
+    )
     assert "1 of 512 out of bounds" in str(report)
 
 
 def test_random_order_is_tighter():
     x, weight = real_problem(k=4096, n=64)
-    tight, loose = (reference.bounds(x, weight, order=order).accumulated for order in ("random", "any"))
+    tight, loose = (
+        reference.bounds(x, weight, order=order).accumulated for order in ("random", "any")
+    )
     assert (tight <= loose).all() and tight.mean() < loose.mean() / 2
 
 
@@ -168,7 +197,8 @@ def test_bound_of_a_float32_result_has_no_fp16_rounding():
 
 
 def overflow_problem(target):
-    """One column whose exact product is ``target``: x holds target / 64, codes 9, scale 1 on 64 rows."""
+    """One column whose exact product is ``target``: x holds target / 64, codes 9, scale 1 on 64
+    rows."""
     weight = QuantizedWeight(np.full((64, 64), 9, np.uint8), np.ones((1, 64), np.float16))
     x = np.zeros((1, 64), np.float16)
     x[0, :2] = target / 2
@@ -241,13 +271,29 @@ def test_inexact_problems_are_recognised():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x, q: reference.matmul(x[:, 1:], q), ValueError, r"x.shape=\(8, 511\) must be \(m, k\) .*k=512"),
+        (
+            lambda x, q: reference.matmul(x[:, 1:], q),
+            ValueError,
+            r"x.shape=\(8, 511\) must be \(m, k\) .*k=512",
+        ),
         (lambda x, q: reference.matmul(x[:0], q), ValueError, "m > 0"),
-        (lambda x, q: reference.matmul(x, x), TypeError, "must be a QuantizedWeight, a BlockWeight, or one of them packed"),
+        (
+            lambda x, q: reference.matmul(x, x),
+            TypeError,
+            "must be a QuantizedWeight, a BlockWeight, or one of them packed",
+        ),
         (lambda x, q: reference.error_bound(x / np.float16(0), q), ValueError, "x must be finite"),
         (lambda x, q: reference.error_bound(x, q, order="best"), ValueError, "order='best'"),
-        (lambda x, q: reference.error_bound(x, q, out_dtype=np.float64), ValueError, "out_dtype=float64"),
-        (lambda x, q: reference.check(np.zeros((8, 63), np.float16), x, q), ValueError, r"actual.shape=\(8, 63\)"),
+        (
+            lambda x, q: reference.error_bound(x, q, out_dtype=np.float64),
+            ValueError,
+            "out_dtype=float64",
+        ),
+        (
+            lambda x, q: reference.check(np.zeros((8, 63), np.float16), x, q),
+            ValueError,
+            r"actual.shape=\(8, 63\)",
+        ),
         (lambda x, q: reference.check(np.zeros((8, 64)), x, q), TypeError, "actual.dtype=float64"),
     ],
 )
@@ -258,6 +304,8 @@ def test_bad_input_is_refused(call, error, message):
 
 
 def test_weights_beyond_fp16_have_no_bound():
-    weight = QuantizedWeight(np.zeros((32, 64), np.uint8), np.full((2, 64), 9000, np.float16), group_size=16)
+    weight = QuantizedWeight(
+        np.zeros((32, 64), np.uint8), np.full((2, 64), 9000, np.float16), group_size=16
+    )
     with pytest.raises(ValueError, match=r"w\[0, 0\]=-72000 must be finite in float16"):
         reference.error_bound(np.ones((1, 32), np.float16), weight)

@@ -14,7 +14,10 @@ from numba_marlin.formats import marlin
 def test_problems_fit_the_layout_and_the_limits(problem):
     marlin.check_problem(problem.k, problem.n, problem.group_size)
     assert 1 <= problem.m <= 8 and problem.n <= 192 and problem.k <= 256
-    assert problem.groups * (problem.k if problem.group_size == -1 else problem.group_size) == problem.k
+    assert (
+        problem.groups * (problem.k if problem.group_size == -1 else problem.group_size)
+        == problem.k
+    )
 
 
 @pytest.mark.parametrize("kind", testing.CODE_KINDS)
@@ -43,14 +46,17 @@ def test_unknown_kinds_are_refused_and_seeds_repeat(make):
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "group_size"), [(1, 64, 16, -1), (1, 64, 8192, 128), (3, 128, 1024, -1), (65, 64, 128, 32)]
+    ("m", "n", "k", "group_size"),
+    [(1, 64, 16, -1), (1, 64, 8192, 128), (3, 128, 1024, -1), (65, 64, 128, 32)],
 )
 def test_exact_problems_use_every_part_of_k(m, n, k, group_size):
     problem = testing.exact_problem(m, n, k, group_size, seed=1)
     assert reference.is_exact_problem(problem.x, problem.weight)
     assert set(np.unique(problem.weight.codes)) == set(range(16))
     for first in range(0, k, 16):
-        assert problem.x[:, first : first + 16].any(), f"a kernel could leave out rows {first}..{first + 15}"
+        assert problem.x[:, first : first + 16].any(), (
+            f"a kernel could leave out rows {first}..{first + 15}"
+        )
 
 
 def test_impossible_exactness_is_refused():
@@ -70,17 +76,39 @@ def test_weights_come_in_several_dtypes_and_strides(data):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_exact_problems_of_other_types_use_every_part_of_k(dtype, bits, zeros_kind):
     pytest.importorskip("ml_dtypes")
-    problem = testing.exact_problem(3, 72, 512, 32, 1, dtype=dtype, bits=bits, zeros_kind=zeros_kind, scale_dtype=dtype, bias=True)
+    problem = testing.exact_problem(
+        3,
+        72,
+        512,
+        32,
+        1,
+        dtype=dtype,
+        bits=bits,
+        zeros_kind=zeros_kind,
+        scale_dtype=dtype,
+        bias=True,
+    )
     weight = problem.weight
-    assert (problem.x.dtype.name, problem.bias.dtype.name, problem.expected.dtype.name, weight.scale_dtype) == (dtype,) * 4
+    assert (
+        problem.x.dtype.name,
+        problem.bias.dtype.name,
+        problem.expected.dtype.name,
+        weight.scale_dtype,
+    ) == (dtype,) * 4
     assert (weight.bits, weight.zeros_kind, weight.n) == (bits, zeros_kind, 72)
     assert reference.is_exact_problem(problem.x, weight, np.float32, problem.bias)
     assert np.isfinite(problem.expected).all() and np.unique(problem.expected).size > 20
     for first in range(0, 512, 16):
-        assert problem.x[:, first : first + 16].any(), f"a kernel could leave out rows {first}..{first + 15}"
+        assert problem.x[:, first : first + 16].any(), (
+            f"a kernel could leave out rows {first}..{first + 15}"
+        )
 
 
-@given(testing.quantized_weights(testing.problems(max_n=64, max_k=256, **testing.EVERY_SHAPE), **testing.EVERY_TYPE))
+@given(
+    testing.quantized_weights(
+        testing.problems(max_n=64, max_k=256, **testing.EVERY_SHAPE), **testing.EVERY_TYPE
+    )
+)
 @settings(max_examples=20, deadline=None)
 def test_weights_of_every_type_can_be_packed(weight):
     marlin.check_packable(weight)
@@ -88,7 +116,9 @@ def test_weights_of_every_type_can_be_packed(weight):
 
 def test_zero_points_are_of_their_kind():
     assert testing.make_zeros(None, 2, 64, 0) is None
-    integers, floats = (testing.make_zeros(kind, 64, 64, 0, bits=8) for kind in ("integer", "float16"))
+    integers, floats = (
+        testing.make_zeros(kind, 64, 64, 0, bits=8) for kind in ("integer", "float16")
+    )
     assert integers.dtype == np.uint8 and integers.max() > 200
     assert floats.dtype == np.float16 and (floats % 1 == 0.5).any() and (floats < 0).any()
     with pytest.raises(ValueError, match="kind='half' must be one of"):

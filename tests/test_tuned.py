@@ -1,4 +1,5 @@
-"""Contract under test: winners are found again where nothing they depend on changed, and a store that is damaged is an empty one."""
+"""Contract under test: winners are found again where nothing they depend on changed, and a store
+that is damaged is an empty one."""
 
 import json
 import subprocess
@@ -22,7 +23,8 @@ def store(tmp_path, monkeypatch):
 
 
 def winner(problem=PROBLEM):
-    return heuristics.rank(problem, DEVICE)[-2]  # not the first: what the heuristics would have said anyway proves nothing
+    # not the first: what the heuristics would have said anyway proves nothing
+    return heuristics.rank(problem, DEVICE)[-2]
 
 
 def remember(problem=PROBLEM, us=12.5):
@@ -34,12 +36,22 @@ def remember(problem=PROBLEM, us=12.5):
 def test_a_winner_is_found_again_with_its_configuration():
     chosen = remember()
     found = tuned.stored_choice(PROBLEM, DEVICE)
-    assert (found.kernel, found.config, found.us) == (chosen.kernel, chosen.config, 12.5) and len(found.date) == 10
+    assert (found.kernel, found.config, found.us) == (chosen.kernel, chosen.config, 12.5) and len(
+        found.date
+    ) == 10
 
 
-@pytest.mark.parametrize("other", [
-    {"m": 17}, {"m": 8}, {"n": 4096}, {"k": 4096}, {"group_size": 64}, {"group_size": -1},
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"m": 17},
+        {"m": 8},
+        {"n": 4096},
+        {"k": 4096},
+        {"group_size": 64},
+        {"group_size": -1},
+    ],
+)
 def test_another_problem_has_no_winner(other):
     remember()
     assert tuned.stored_choice(replace(PROBLEM, **other), DEVICE) is None
@@ -53,7 +65,12 @@ def test_a_bucket_shares_its_winner(m):
 
 def test_another_device_has_no_winner():
     remember()
-    for other in (replace(DEVICE, name="NVIDIA H100"), replace(DEVICE, sms=114), devices.device("H200"), devices.device("model")):
+    for other in (
+        replace(DEVICE, name="NVIDIA H100"),
+        replace(DEVICE, sms=114),
+        devices.device("H200"),
+        devices.device("model"),
+    ):
         assert tuned.stored_choice(PROBLEM, other) is None
 
 
@@ -66,18 +83,41 @@ def test_a_winner_of_other_kernels_or_another_driver_does_not_count(monkeypatch,
     assert tuned.stored_choice(PROBLEM, DEVICE).config == chosen.config
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema": "numba-marlin/tuned/0", "entries": {}}', b'{"schema": "numba-marlin/tuned/1", "entries": []}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"schema": "numba-marlin/tuned/0", "entries": {}}',
+        b'{"schema": "numba-marlin/tuned/1", "entries": []}',
+        b"\xff\xfe",
+    ],
+)
 def test_a_damaged_file_is_empty_and_is_rebuilt(store, damage):
     remember()
     store.write_bytes(damage)
     assert tuned.stored_choice(PROBLEM, DEVICE) is None
     remember()
-    assert tuned.stored_choice(PROBLEM, DEVICE) is not None and json.loads(store.read_text())["schema"] == tuned.SCHEMA
+    assert (
+        tuned.stored_choice(PROBLEM, DEVICE) is not None
+        and json.loads(store.read_text())["schema"] == tuned.SCHEMA
+    )
 
 
-@pytest.mark.parametrize("change", [
-    {"kernel": "no_such_kernel"}, {"kernel": "../evil"}, {"kernel": "definition"}, {"kernel": 3}, {"config": {"frobnicate": 1}}, {"config": None}, {"us": "fast"}, {"config": {"stages": -3}},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": "no_such_kernel"},
+        {"kernel": "../evil"},
+        {"kernel": "definition"},
+        {"kernel": 3},
+        {"config": {"frobnicate": 1}},
+        {"config": None},
+        {"us": "fast"},
+        {"config": {"stages": -3}},
+    ],
+)
 def test_an_entry_that_names_no_configuration_of_today_is_absent(store, change):
     chosen = heuristics.rank(PROBLEM, DEVICE)[0]
     tuned.remember(PROBLEM, DEVICE, chosen.kernel, chosen.config, 1.0)
@@ -102,26 +142,59 @@ def test_processes_that_tune_at_the_same_time_keep_each_others_winners(store):
     """One that finds another writing waits, and reads only then what is to be kept."""
     pytest.importorskip("fcntl")
     program = (
-        "from tests.test_tuned import DEVICE, PROBLEM, tuned, winner\ntuned.driver_version = lambda: '580.1'\nprint('ready', flush=True)\n"
-        "chosen = winner()\ntuned.remember(PROBLEM, DEVICE, chosen.kernel, chosen.config, 1.0)\n"
+        "from tests.test_tuned import DEVICE, PROBLEM, tuned, winner\ntuned.driver_version ="
+        " lambda: '580.1'\nprint('ready', flush=True)\nchosen = winner()\ntuned.remember(PROBLEM,"
+        " DEVICE, chosen.kernel, chosen.config, 1.0)\n"
     )
     with tuned._lock(store.parent):
-        other = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).resolve().parents[1], stdout=subprocess.PIPE)
+        other = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).resolve().parents[1],
+            stdout=subprocess.PIPE,
+        )
         other.stdout.readline()
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(timeout=0.5)
         tuned._replace(store, {"schema": tuned.SCHEMA, "entries": {"written meanwhile": {}}})
     assert other.wait(timeout=60) == 0
-    assert len(json.loads(store.read_text())["entries"]) == 2 and tuned.stored_choice(PROBLEM, DEVICE).us == 1.0
+    assert (
+        len(json.loads(store.read_text())["entries"]) == 2
+        and tuned.stored_choice(PROBLEM, DEVICE).us == 1.0
+    )
 
 
 def test_nowhere_to_write_is_no_error(monkeypatch):
     monkeypatch.setattr(tuned, "cache_directory", lambda: None)
-    assert tuned.remember(PROBLEM, DEVICE, "ampere", winner().config, 1.0) is None and tuned.stored_choice(PROBLEM, DEVICE) is None
+    assert (
+        tuned.remember(PROBLEM, DEVICE, "ampere", winner().config, 1.0) is None
+        and tuned.stored_choice(PROBLEM, DEVICE) is None
+    )
 
 
 def test_buckets_are_the_batch_steps_and_then_quarters_of_an_octave():
-    assert sorted({tuned.bucket(m) for m in range(1, 600)}) == [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640]
+    assert sorted({tuned.bucket(m) for m in range(1, 600)}) == [
+        8,
+        16,
+        24,
+        32,
+        40,
+        48,
+        56,
+        64,
+        80,
+        96,
+        112,
+        128,
+        160,
+        192,
+        224,
+        256,
+        320,
+        384,
+        448,
+        512,
+        640,
+    ]
     for m in range(1, 5000):
         size = tuned.bucket(m)
         assert m <= size and tuned.bucket(size) == size and (m <= 64 or size <= 1.25 * m)

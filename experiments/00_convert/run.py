@@ -1,9 +1,13 @@
-"""How fast is a checkpoint converted, and in how much memory? Targets: disk speed or 500 MB/s on 2 cores; a model of 70B in less than 4 GB.
+"""How fast is a checkpoint converted, and in how much memory? Targets: disk speed or 500 MB/s on 2
+cores; a model of 70B in less than 4 GB.
 
-Makes a GPTQ checkpoint of random bytes (layers of Llama-2-70B's shapes, one of each in turn, and an fp16 embedding), converts it with
-``numba_marlin.checkpoints.convert`` in a process of its own, and divides the source's bytes by the time; MB are 10**6. Beside it, what the disk does:
-the same files copied 16 MB a write and brought to disk the same way; and bytes by CPU seconds, which other people's load does not change. The peak is that process's resident memory, mapped pages
-included, less what it was before. Appends one object a conversion to results.jsonl and rewrites the table in README.md from this run.
+Makes a GPTQ checkpoint of random bytes (layers of Llama-2-70B's shapes, one of each in turn, and an
+fp16 embedding), converts it with ``numba_marlin.checkpoints.convert`` in a process of its own, and
+divides the source's bytes by the time; MB are 10**6. Beside it, what the disk does: the same files
+copied 16 MB a write and brought to disk the same way; and bytes by CPU seconds, which other
+people's load does not change. The peak is that process's resident memory, mapped pages included,
+less what it was before. Appends one object a conversion to results.jsonl and rewrites the table in
+README.md from this run.
 
     python experiments/00_convert/run.py [--gigabytes 3] [--where /tmp] [--repeats 3] [--no-record]
 """
@@ -31,8 +35,17 @@ from numba_marlin.checkpoints.safetensors_writer import ShardWriter  # noqa: E40
 
 SHAPES = [(8192, 8192), (8192, 1024), (8192, 28672), (28672, 8192)]  # k x n
 GROUP = 128
-MEMORY = "/dev/shm"  # a file system in memory, where there is one: what is left of the time without the disk
-CONVERSIONS = [("gptq", "marlin"), ("gptq", "vllm-marlin"), ("gptq", "awq"), ("gptq", "pack-quantized"), ("pack-quantized", "marlin"), ("awq", "vllm-marlin"), ("marlin", "gptq")]
+# a file system in memory, where there is one: what is left of the time without the disk
+MEMORY = "/dev/shm"
+CONVERSIONS = [
+    ("gptq", "marlin"),
+    ("gptq", "vllm-marlin"),
+    ("gptq", "awq"),
+    ("gptq", "pack-quantized"),
+    ("pack-quantized", "marlin"),
+    ("awq", "vllm-marlin"),
+    ("marlin", "gptq"),
+]
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 CONVERT = """
@@ -63,19 +76,38 @@ def make(directory, gigabytes):
     done, number = 0, 0
     while done < gigabytes * 1e9:
         path = directory / f"model-{number:05d}.safetensors"
-        writer = ShardWriter(path, [f"layers.{number}.{index}.{last}" for index in range(4) for last in ("qweight", "qzeros", "scales", "g_idx")] + ["embedding.weight"])
+        writer = ShardWriter(
+            path,
+            [
+                f"layers.{number}.{index}.{last}"
+                for index in range(4)
+                for last in ("qweight", "qzeros", "scales", "g_idx")
+            ]
+            + ["embedding.weight"],
+        )
         for index, (k, n) in enumerate(SHAPES):
             name = f"layers.{number}.{index}"
-            writer.add(f"{name}.qweight", rng.integers(0, 256, (k // 8, n * 4), dtype=np.uint8).view(np.int32))
+            writer.add(
+                f"{name}.qweight",
+                rng.integers(0, 256, (k // 8, n * 4), dtype=np.uint8).view(np.int32),
+            )
             writer.add(f"{name}.qzeros", np.full((k // GROUP, n // 8), 0x77777777, np.int32))
-            writer.add(f"{name}.scales", rng.uniform(0.001, 0.01, (k // GROUP, n)).astype(np.float16))
+            writer.add(
+                f"{name}.scales", rng.uniform(0.001, 0.01, (k // GROUP, n)).astype(np.float16)
+            )
             writer.add(f"{name}.g_idx", (np.arange(k) // GROUP).astype(np.int32))
         if number == 0:
-            writer.add("embedding.weight", rng.integers(0, 256, (32000, 8192 * 2), dtype=np.uint8).view(np.float16))
+            writer.add(
+                "embedding.weight",
+                rng.integers(0, 256, (32000, 8192 * 2), dtype=np.uint8).view(np.float16),
+            )
         writer.finish({})
         done += path.stat().st_size
         number += 1
-    (directory / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq"}}), encoding="utf-8")
+    (directory / "config.json").write_text(
+        json.dumps({"quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq"}}),
+        encoding="utf-8",
+    )
     return done
 
 
@@ -97,7 +129,12 @@ def measure(source, target, form, repeats):
     seconds, cpu, peaks = [], [], []
     for _ in range(repeats):
         shutil.rmtree(target, ignore_errors=True)
-        done = subprocess.run([sys.executable, "-c", CONVERT, source, target, form], cwd=HERE.parents[1], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", CONVERT, source, target, form],
+            cwd=HERE.parents[1],
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr)
         said = json.loads(done.stdout)
@@ -108,32 +145,59 @@ def measure(source, target, form, repeats):
 
 
 def table(rows, facts):
-    lines = ["| files in | from | to | MB/s (best) | MB per CPU second | a copy of the files, MB/s | peak memory |", "|---|---|---|--:|--:|--:|--:|"]
+    lines = [
+        (
+            "| files in | from | to | MB/s (best) | MB per CPU second | a copy of the files, MB/s |"
+            " peak memory |"
+        ),
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
     lines += [
-        f"| {row['place']} | {row['source']} | {row['target']} | {row['mb_per_s']:.0f} ({row['best_mb_per_s']:.0f}) | {row['mb_per_cpu_s']:.0f} | {row['copy_mb_per_s']:.0f} | {row['peak_mb']:.0f} MB |" for row in rows
+        f"| {row['place']} | {row['source']} | {row['target']} | {row['mb_per_s']:.0f}"
+        f" ({row['best_mb_per_s']:.0f}) | {row['mb_per_cpu_s']:.0f} | {row['copy_mb_per_s']:.0f} |"
+        f" {row['peak_mb']:.0f} MB |"
+        for row in rows
     ]
     head = (
-        f"Measured {facts['date']} at {facts['commit']}: {facts['cpu']}, {facts['threads']} threads, load {facts['load']:.1f} before, python {facts['python']}, numba {facts['numba']}, "
-        f"numpy {facts['numpy']}; {rows[0]['gigabytes']:.1f} GB of layers up to 28672 x 8192, median of {facts['repeats']}."
+        f"Measured {facts['date']} at {facts['commit']}: {facts['cpu']}, {facts['threads']}"
+        f" threads, load {facts['load']:.1f} before, python {facts['python']}, numba"
+        f" {facts['numba']}, numpy {facts['numpy']}; {rows[0]['gigabytes']:.1f} GB of layers up to"
+        f" 28672 x 8192, median of {facts['repeats']}."
     )
     return "\n".join([BEGIN, head, "", *lines, END])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gigabytes", type=float, default=3)
-    parser.add_argument("--where", default=None, help="a directory on the disk to be used (default: the system's for temporary files)")
+    parser.add_argument(
+        "--where",
+        default=None,
+        help="a directory on the disk to be used (default: the system's for temporary files)",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-record", action="store_true")
     args = parser.parse_args()
     import numba
 
     facts = {
-        "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model(), "threads": len(os.sched_getaffinity(0)), "python": platform.python_version(),
-        "numba": numba.__version__, "numpy": np.__version__, "load": os.getloadavg()[0], "repeats": args.repeats,
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "cpu": cpu_model(),
+        "threads": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "load": os.getloadavg()[0],
+        "repeats": args.repeats,
     }
     rows = []
-    for place, where, conversions in (("memory", MEMORY, CONVERSIONS), ("disk", args.where, CONVERSIONS[:1])):
+    for place, where, conversions in (
+        ("memory", MEMORY, CONVERSIONS),
+        ("disk", args.where, CONVERSIONS[:1]),
+    ):
         if where is None or Path(where).is_dir():
             rows += compared(place, where, conversions, args, facts)
     if args.no_record:
@@ -156,14 +220,29 @@ def compared(place, where, conversions, args, facts):
             for missing in {source} - {each.name for each in directory.iterdir()}:
                 measure(directory / "gptq", directory / missing, missing, 1)
             nbytes = sum(path.stat().st_size for path in (directory / source).glob("*.safetensors"))
-            seconds, best, cpu, peak = measure(directory / source, directory / "out", target, args.repeats)
-            copy = statistics.median(copied(directory / source, directory / f"copy{number}") for number in range(2))
+            seconds, best, cpu, peak = measure(
+                directory / source, directory / "out", target, args.repeats
+            )
+            copy = statistics.median(
+                copied(directory / source, directory / f"copy{number}") for number in range(2)
+            )
             for number in range(2):
                 shutil.rmtree(directory / f"copy{number}")
-            rows.append({
-                "place": place, "source": source, "target": target, "gigabytes": nbytes / 1e9, "seconds": round(seconds, 3), "mb_per_s": round(nbytes / seconds / 1e6, 1),
-                "best_mb_per_s": round(nbytes / best / 1e6, 1), "mb_per_cpu_s": round(nbytes / cpu / 1e6, 1), "copy_mb_per_s": round(nbytes / copy / 1e6, 1), "peak_mb": round(peak / 1e6, 1), **facts,
-            })
+            rows.append(
+                {
+                    "place": place,
+                    "source": source,
+                    "target": target,
+                    "gigabytes": nbytes / 1e9,
+                    "seconds": round(seconds, 3),
+                    "mb_per_s": round(nbytes / seconds / 1e6, 1),
+                    "best_mb_per_s": round(nbytes / best / 1e6, 1),
+                    "mb_per_cpu_s": round(nbytes / cpu / 1e6, 1),
+                    "copy_mb_per_s": round(nbytes / copy / 1e6, 1),
+                    "peak_mb": round(peak / 1e6, 1),
+                    **facts,
+                }
+            )
             print(json.dumps(rows[-1]), flush=True)
     return rows
 

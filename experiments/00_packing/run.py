@@ -1,10 +1,12 @@
 """How fast are weights packed and unpacked on the CPU? Target: 1 GB/s of packed output on 2 cores.
 
-Times ``hostloops`` (compiled loops) and, where a weight is small enough to wait for, the NumPy specification. A time
-is that of a whole call, with the allocation of its result, and a GB is 10**9 bytes of packed codes (k * n / 2).
-Appends one object per shape and operation to results.jsonl and rewrites the table in README.md from this run.
+Times ``hostloops`` (compiled loops) and, where a weight is small enough to wait for, the NumPy
+specification. A time is that of a whole call, with the allocation of its result, and a GB is 10**9
+bytes of packed codes (k * n / 2). Appends one object per shape and operation to results.jsonl and
+rewrites the table in README.md from this run.
 
-    python experiments/00_packing/run.py [--shapes 4096x4096,8192x8192] [--repeats 9] [--threads 2] [--no-record]
+    python experiments/00_packing/run.py [--shapes 4096x4096,8192x8192] [--repeats 9] [--threads 2]
+    [--no-record]
 """
 
 import argparse
@@ -49,7 +51,10 @@ def measure(k, n, repeats):
     words = hostloops.pack_marlin_codes(codes)
     if not np.array_equal(hostloops.unpack_marlin_codes(words), codes):
         raise AssertionError(f"{k} x {n} did not survive a round trip")
-    operations = {"pack": (hostloops.pack_marlin_codes, codes), "unpack": (hostloops.unpack_marlin_codes, words)}
+    operations = {
+        "pack": (hostloops.pack_marlin_codes, codes),
+        "unpack": (hostloops.unpack_marlin_codes, words),
+    }
     if k * n <= LARGEST_FOR_NUMPY:
         if not np.array_equal(marlin.pack_codes(codes), words):
             raise AssertionError(f"{k} x {n} differs from the specification")
@@ -77,17 +82,29 @@ def table(results):
         cells = []
         for operation in operations:
             found = [r for r in results if (r["k"], r["n"], r["operation"]) == (k, n, operation)]
-            cells.append(f"{found[0]['gb_per_s']:.2f} ({found[0]['best_gb_per_s']:.2f})" if found else "not run")
+            cells.append(
+                f"{found[0]['gb_per_s']:.2f} ({found[0]['best_gb_per_s']:.2f})"
+                if found
+                else "not run"
+            )
         lines.append(f"| {k} x {n} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default=SHAPES, help="comma-separated KxN (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shapes", default=SHAPES, help="comma-separated KxN (default: %(default)s)"
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=min(2, numba.config.NUMBA_NUM_THREADS))
-    parser.add_argument("--no-record", action="store_true", help="print only; leave results.jsonl and README.md alone")
+    parser.add_argument(
+        "--no-record",
+        action="store_true",
+        help="print only; leave results.jsonl and README.md alone",
+    )
     arguments = parser.parse_args()
     numba.set_num_threads(arguments.threads)
     where = {
@@ -95,24 +112,32 @@ def main():
         "commit": commit(),
         "cpu": cpu_model(),
         "threads": arguments.threads,
-        "versions": {"python": platform.python_version(), "numba": numba.__version__, "numpy": np.__version__},
+        "versions": {
+            "python": platform.python_version(),
+            "numba": numba.__version__,
+            "numpy": np.__version__,
+        },
     }
     results = []
     for shape in arguments.shapes.split(","):
         for result in measure(*map(int, shape.split("x")), arguments.repeats):
-            print(f"{shape:>12}  {result['operation']:<15} {result['gb_per_s']:8.2f} GB/s", flush=True)
+            print(
+                f"{shape:>12}  {result['operation']:<15} {result['gb_per_s']:8.2f} GB/s", flush=True
+            )
             results.append(result)
     compiled = [r["gb_per_s"] for r in results if "NumPy" not in r["operation"]]
-    verdict = f"slowest compiled operation {min(compiled):.2f} GB/s, target {TARGET_GB_PER_S:g} GB/s"
+    verdict = (
+        f"slowest compiled operation {min(compiled):.2f} GB/s, target {TARGET_GB_PER_S:g} GB/s"
+    )
     print(verdict)
     if not arguments.no_record:
         with open(HERE / "results.jsonl", "a", encoding="utf-8") as file:
             file.writelines(json.dumps({**result, **where}) + "\n" for result in results)
         versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
         text = (
-            f"Measured {where['date'][:10]} at {where['commit']}: {where['cpu']}, {arguments.threads} threads, "
-            f"{versions}. "
-            f"GB/s of packed codes, median (best) of {arguments.repeats} calls; {verdict}.\n\n{table(results)}"
+            f"Measured {where['date'][:10]} at {where['commit']}: {where['cpu']},"
+            f" {arguments.threads} threads, {versions}. GB/s of packed codes, median (best) of"
+            f" {arguments.repeats} calls; {verdict}.\n\n{table(results)}"
         )
         readme = HERE / "README.md"
         before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)

@@ -1,4 +1,5 @@
 """What is measured: which loaders, which kernels in which configuration, on which shapes. Pure."""
+
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,7 +19,9 @@ X_COLUMNS, X_STAGES = 256, 4  # of loaders that bring x: a stage of 128 of k
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of it: stages of the loaders' rings and rows of x they bring; rounds, and the length of a graph in microseconds."""
+    """How much of it: stages of the loaders' rings and rows of x they bring; rounds, and the length
+    of a graph in microseconds."""
+
     stages: tuple[int, ...]
     x_batches: tuple[int, ...]
     rounds: int
@@ -30,9 +33,16 @@ FULL = Amount((2, 3, 4, 5, 6, 8, 10), (8, 16, 32, 64), 9, 3000.0)
 
 
 def loader_configs(amount):
-    """Marlin's bytes in tiles of every width, relaid ones (the width is no matter then), and both with x beside them."""
-    found = [LoaderConfig(method, False, columns, stages) for method, columns, stages in product(METHODS, (64, 128, 256), amount.stages)]
-    found += [LoaderConfig(method, True, 128, stages) for method, stages in product(METHODS, amount.stages)]
+    """Marlin's bytes in tiles of every width, relaid ones (the width is no matter then), and both
+    with x beside them."""
+    found = [
+        LoaderConfig(method, False, columns, stages)
+        for method, columns, stages in product(METHODS, (64, 128, 256), amount.stages)
+    ]
+    found += [
+        LoaderConfig(method, True, 128, stages)
+        for method, stages in product(METHODS, amount.stages)
+    ]
     for batch in amount.x_batches:
         found += [LoaderConfig(method, False, X_COLUMNS, X_STAGES, batch) for method in METHODS]
         found += [LoaderConfig(method, True, X_COLUMNS, X_STAGES, batch) for method in METHODS[1:]]
@@ -42,12 +52,17 @@ def loader_configs(amount):
 def kernel_config(engine, m, n, k):
     """One configuration of an engine for each batch, the same whatever the way its weights come."""
     if engine == "ampere":
-        wide = n // 256 * ceil_div(m, 64) >= 99  # enough tiles of 256 columns for most multiprocessors
+        # enough tiles of 256 columns for most multiprocessors
+        wide = n // 256 * ceil_div(m, 64) >= 99
         return AmpereConfig(min(4, ceil_div(m, 16)), *((16, 4) if wide else (8, 8)))
     if engine == "decode":
         if m <= 8:
             return DecodeConfig(8, 4, 2, 128, 5)
-        return DecodeConfig(16, 4, 2, 256, 4, resident=1) if m <= 16 else DecodeConfig(32, 8, 1, 128, 4, resident=1)
+        return (
+            DecodeConfig(16, 4, 2, 256, 4, resident=1)
+            if m <= 16
+            else DecodeConfig(32, 8, 1, 128, 4, resident=1)
+        )
     if m <= 16:
         return WgmmaConfig(16, 256, 2, 12)
     return WgmmaConfig(64, 256, 2, 8) if m <= 64 else WgmmaConfig(128, 256, 2, 6)

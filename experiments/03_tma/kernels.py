@@ -1,15 +1,22 @@
-"""Kernels that load weights and do nothing with them: what each way of copying can deliver, with no multiply to hide behind.
+"""Kernels that load weights and do nothing with them: what each way of copying can deliver, with no
+multiply to hide behind.
 
-``source``: int32 [k/16, 2 n], Marlin's bytes or the same relaid (``relayout.relaid``). A *unit* is a stage: ``stage_rows`` k16 rows by ``columns`` columns, always
-``STAGE_BYTES``; a tile column's units follow each other, then come the next column's. A persistent grid, one block an SM, shares them out in equal stripes. With
-``batch``, each unit brings its rows of x [batch, k] too. All kernels read all that landed, by the same threads in the same order, and leave its XOR in
-``c``, uint32 [blocks, THREADS, 4]: ``relayout.expected_sinks`` says what must be there.
+``source``: int32 [k/16, 2 n], Marlin's bytes or the same relaid (``relayout.relaid``). A *unit* is
+a stage: ``stage_rows`` k16 rows by ``columns`` columns, always ``STAGE_BYTES``; a tile column's
+units follow each other, then come the next column's. A persistent grid, one block an SM, shares
+them out in equal stripes. With ``batch``, each unit brings its rows of x [batch, k] too. All
+kernels read all that landed, by the same threads in the same order, and leave its XOR in ``c``,
+uint32 [blocks, THREADS, 4]: ``relayout.expected_sinks`` says what must be there.
 
 The ways (``loader_config.LoaderConfig.method``):
-- cp_async  every thread copies 16 bytes at a time and all wait for each other (Marlin: Ampere's pipeline); the same threads then read. x is swizzled by the threads.
-- bulk      one thread of a producer warp, cp.async.bulk: a copy a k16 row, or one for a relaid stage; x a copy a row, rows 16 bytes apart
-- tensor    one thread of a producer warp, one tensor copy (TMA): the box of a stage; x in boxes of 64 columns with the 128-byte swizzle
+- cp_async  every thread copies 16 bytes at a time and all wait for each other (Marlin: Ampere's
+            pipeline); the same threads then read. x is swizzled by the threads.
+- bulk      one thread of a producer warp, cp.async.bulk: a copy a k16 row, or one for a relaid
+            stage; x a copy a row, rows 16 bytes apart
+- tensor    one thread of a producer warp, one tensor copy (TMA): the box of a stage; x in boxes of
+            64 columns with the 128-byte swizzle
 """
+
 from loader_config import ALIGNMENT, CHUNK, STAGE_BYTES, SWIZZLE_COLUMNS, THREADS, LoaderConfig
 
 from numba_marlin.kernels.definition import KernelDefinition
@@ -20,7 +27,8 @@ LINE = 256  # uint64 of a box of relaid weights
 
 
 def common_verbs(lang, config):
-    """-> (stripe_of, next_unit, read_stage, x_chunk): the share of a block, the walk through it, the readers' part, and where a chunk of x lies."""
+    """-> (stripe_of, next_unit, read_stage, x_chunk): the share of a block, the walk through it,
+    the readers' part, and where a chunk of x lies."""
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
     COLUMNS, STAGE_K, BATCH, X_PITCH = config.columns, config.stage_k, config.batch, config.x_pitch
     READS, X_CHUNKS = STAGE_BYTES // (CHUNK * THREADS), config.batch * config.stage_k // 8
@@ -28,9 +36,14 @@ def common_verbs(lang, config):
 
     @lang.device
     def stripe_of(n, k):
-        """-> (first unit, the one after the last, (its tile column, its stage of k), stages of k)"""
+        """-> (first unit, the one after the last, (its tile column, its stage of k), stages of
+        k)"""
         k_units = uint32(k // uint32(STAGE_K))
-        units, blocks, block = uint32(n // uint32(COLUMNS) * k_units), uint32(cuda.gridDim.x), uint32(cuda.blockIdx.x)
+        units, blocks, block = (
+            uint32(n // uint32(COLUMNS) * k_units),
+            uint32(cuda.gridDim.x),
+            uint32(cuda.blockIdx.x),
+        )
         share, longer = uint32(units // blocks), uint32(units % blocks)
         first = uint32(block * share + min(block, longer))
         end = uint32(first + share + (uint32(1) if block < longer else uint32(0)))
@@ -43,15 +56,22 @@ def common_verbs(lang, config):
         return uint32(unit[0] + uint32(1)) if around else unit[0], uint32(0) if around else stage
 
     if config.method == "bulk":
+
         @lang.device
         def x_chunk(row, chunk):
             return row * uint32(X_PITCH) + chunk * uint32(CHUNK)
+
     elif config.method == "tensor":
+
         @lang.device
         def x_chunk(row, chunk):
             box = chunk // uint32(8)
-            return (box * uint32(BATCH) + row) * uint32(128) + ((chunk % uint32(8)) ^ (row % uint32(8))) * uint32(CHUNK)
+            return (box * uint32(BATCH) + row) * uint32(128) + (
+                (chunk % uint32(8)) ^ (row % uint32(8))
+            ) * uint32(CHUNK)
+
     else:
+
         @lang.device
         def x_chunk(row, chunk):
             return row * uint32(X_PITCH) + (chunk ^ (row % uint32(8))) * uint32(CHUNK)
@@ -64,22 +84,38 @@ def common_verbs(lang, config):
     def read_stage(sink, stage, thread):
         """A vector a lane at a time, until all the stage is read."""
         for i in range(READS):
-            sink = mixed(sink, ptx.ld_shared_v4_b32(stage + (thread + uint32(THREADS * i)) * uint32(CHUNK)))
+            sink = mixed(
+                sink, ptx.ld_shared_v4_b32(stage + (thread + uint32(THREADS * i)) * uint32(CHUNK))
+            )
         for i in range(X_READS):
             index = uint32(thread + uint32(THREADS * i))
             if index < uint32(X_CHUNKS):
-                sink = mixed(sink, ptx.ld_shared_v4_b32(stage + uint32(STAGE_BYTES) + x_chunk(index // uint32(X_ROW_CHUNKS), index % uint32(X_ROW_CHUNKS))))
+                sink = mixed(
+                    sink,
+                    ptx.ld_shared_v4_b32(
+                        stage
+                        + uint32(STAGE_BYTES)
+                        + x_chunk(index // uint32(X_ROW_CHUNKS), index % uint32(X_ROW_CHUNKS))
+                    ),
+                )
         return sink
 
     return stripe_of, next_unit, read_stage, x_chunk
 
 
 def make_threads(lang, config):
-    """cp_async: Ampere's pipeline. All threads wait for the oldest stage, refill the one they read before, and read."""
+    """cp_async: Ampere's pipeline. All threads wait for the oldest stage, refill the one they read
+    before, and read."""
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
     shared_base = lang.shared_base
     stripe_of, next_unit, read_stage, x_chunk = common_verbs(lang, config)
-    STAGES, PITCH, STAGE_ROWS, STAGE_K, RELAID = config.stages, config.pitch, config.stage_rows, config.stage_k, config.relaid
+    STAGES, PITCH, STAGE_ROWS, STAGE_K, RELAID = (
+        config.stages,
+        config.pitch,
+        config.stage_rows,
+        config.stage_k,
+        config.relaid,
+    )
     COPIES, ROW_CHUNKS = STAGE_BYTES // (CHUNK * THREADS), config.row_bytes // CHUNK
     ROWS_PER_COPY, X_CHUNKS = THREADS // ROW_CHUNKS, config.batch * config.stage_k // 8
     X_COPIES, X_ROW_CHUNKS = -(-X_CHUNKS // THREADS), config.stage_k // 8
@@ -87,13 +123,23 @@ def make_threads(lang, config):
 
     @lang.device
     def fetch(a, b, position, unit, stage, thread, lane, policy, n, a_stride):
-        # The sum through a shuffle: a copy with an L2 policy must not see a uniform register in its address (see kernels.ampere).
+        # The sum through a shuffle: a copy with an L2 policy must not see a uniform register in its
+        # address (see kernels.ampere).
         own = ptx.shfl_sync_idx(stage + thread * uint32(CHUNK), lane)
         if RELAID:
-            source, step = b + uint64(position) * uint64(STAGE_BYTES) + uint64(thread * uint32(CHUNK)), uint64(THREADS * CHUNK)
+            source, step = (
+                b + uint64(position) * uint64(STAGE_BYTES) + uint64(thread * uint32(CHUNK)),
+                uint64(THREADS * CHUNK),
+            )
         else:
             row = uint64(unit[1] * uint32(STAGE_ROWS) + thread // uint32(ROW_CHUNKS))
-            source = b + row * uint64(n) * uint64(8) + uint64((unit[0] * uint32(ROW_CHUNKS) + thread % uint32(ROW_CHUNKS)) * uint32(CHUNK))
+            source = (
+                b
+                + row * uint64(n) * uint64(8)
+                + uint64(
+                    (unit[0] * uint32(ROW_CHUNKS) + thread % uint32(ROW_CHUNKS)) * uint32(CHUNK)
+                )
+            )
             step = uint64(n) * uint64(8 * ROWS_PER_COPY)
         for i in range(COPIES):
             ptx.cp_async_16_hint(own + uint32(THREADS * CHUNK * i), source, policy)
@@ -101,9 +147,16 @@ def make_threads(lang, config):
         for i in range(X_COPIES):
             index = uint32(thread + uint32(THREADS * i))
             if index < uint32(X_CHUNKS):
-                row, chunk = uint32(index // uint32(X_ROW_CHUNKS)), uint32(index % uint32(X_ROW_CHUNKS))
-                ptx.cp_async_16(stage + uint32(STAGE_BYTES) + x_chunk(row, chunk),
-                                a + uint64(row) * uint64(a_stride) * uint64(2) + uint64(unit[1] * uint32(2 * STAGE_K) + chunk * uint32(CHUNK)))
+                row, chunk = (
+                    uint32(index // uint32(X_ROW_CHUNKS)),
+                    uint32(index % uint32(X_ROW_CHUNKS)),
+                )
+                ptx.cp_async_16(
+                    stage + uint32(STAGE_BYTES) + x_chunk(row, chunk),
+                    a
+                    + uint64(row) * uint64(a_stride) * uint64(2)
+                    + uint64(unit[1] * uint32(2 * STAGE_K) + chunk * uint32(CHUNK)),
+                )
 
     def load_cp_async(a, b, c, n, k, a_stride):
         shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
@@ -114,7 +167,18 @@ def make_threads(lang, config):
         ahead, filled, used = position, uint32(STAGES - 1), uint32(0)
         for i in range(STAGES - 1):
             if ahead < end:
-                fetch(a, b, ahead, unit, shared + uint32(i * PITCH), thread, lane, policy, uint32(n), uint32(a_stride))
+                fetch(
+                    a,
+                    b,
+                    ahead,
+                    unit,
+                    shared + uint32(i * PITCH),
+                    thread,
+                    lane,
+                    policy,
+                    uint32(n),
+                    uint32(a_stride),
+                )
             unit, ahead = next_unit(unit, k_units), uint32(ahead + uint32(1))
             ptx.cp_async_commit_group()
         sink = (uint32(0), uint32(0), uint32(0), uint32(0))
@@ -122,14 +186,27 @@ def make_threads(lang, config):
             wait_for_copies()
             cuda.syncthreads()
             if ahead < end:
-                fetch(a, b, ahead, unit, shared + filled * uint32(PITCH), thread, lane, policy, uint32(n), uint32(a_stride))
+                fetch(
+                    a,
+                    b,
+                    ahead,
+                    unit,
+                    shared + filled * uint32(PITCH),
+                    thread,
+                    lane,
+                    policy,
+                    uint32(n),
+                    uint32(a_stride),
+                )
             unit, ahead = next_unit(unit, k_units), uint32(ahead + uint32(1))
             ptx.cp_async_commit_group()
             filled = uint32(0) if filled == uint32(STAGES - 1) else uint32(filled + uint32(1))
             sink = read_stage(sink, shared + used * uint32(PITCH), thread)
             used = uint32(0) if used == uint32(STAGES - 1) else uint32(used + uint32(1))
             position = uint32(position + uint32(1))
-        ptx.st_global_v4_b32(c + uint64(uint32(cuda.blockIdx.x) * uint32(THREADS) + thread) * uint64(CHUNK), sink)
+        ptx.st_global_v4_b32(
+            c + uint64(uint32(cuda.blockIdx.x) * uint32(THREADS) + thread) * uint64(CHUNK), sink
+        )
 
     return load_cp_async
 
@@ -137,17 +214,34 @@ def make_threads(lang, config):
 def bulk_verbs(lang, config):
     """-> (fetch_weights, fetch_x) by bulk copies."""
     ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
-    STAGE_ROWS, ROW, STAGE_K, RELAID, BATCH, X_PITCH = config.stage_rows, config.row_bytes, config.stage_k, config.relaid, config.batch, config.x_pitch
+    STAGE_ROWS, ROW, STAGE_K, RELAID, BATCH, X_PITCH = (
+        config.stage_rows,
+        config.row_bytes,
+        config.stage_k,
+        config.relaid,
+        config.batch,
+        config.x_pitch,
+    )
 
     @lang.device
     def fetch_weights(b, position, unit, stage, barrier, policy, n):
         if RELAID:
-            ptx.cp_async_bulk_g2s_hint(stage, b + uint64(position) * uint64(STAGE_BYTES), uint32(STAGE_BYTES), barrier, policy)
+            ptx.cp_async_bulk_g2s_hint(
+                stage,
+                b + uint64(position) * uint64(STAGE_BYTES),
+                uint32(STAGE_BYTES),
+                barrier,
+                policy,
+            )
         else:
             pitch = uint64(n) * uint64(8)
-            source = b + uint64(unit[1] * uint32(STAGE_ROWS)) * pitch + uint64(unit[0] * uint32(ROW))
+            source = (
+                b + uint64(unit[1] * uint32(STAGE_ROWS)) * pitch + uint64(unit[0] * uint32(ROW))
+            )
             for row in range(STAGE_ROWS):
-                ptx.cp_async_bulk_g2s_hint(stage + uint32(row * ROW), source, uint32(ROW), barrier, policy)
+                ptx.cp_async_bulk_g2s_hint(
+                    stage + uint32(row * ROW), source, uint32(ROW), barrier, policy
+                )
                 source += pitch
 
     @lang.device
@@ -155,7 +249,12 @@ def bulk_verbs(lang, config):
         source = a + uint64(unit[1] * uint32(2 * STAGE_K))
         row = uint32(0)
         while row < uint32(BATCH):
-            ptx.cp_async_bulk_g2s(stage + uint32(STAGE_BYTES) + row * uint32(X_PITCH), source, uint32(2 * STAGE_K), barrier)
+            ptx.cp_async_bulk_g2s(
+                stage + uint32(STAGE_BYTES) + row * uint32(X_PITCH),
+                source,
+                uint32(2 * STAGE_K),
+                barrier,
+            )
             source += uint64(a_stride) * uint64(2)
             row = uint32(row + uint32(1))
 
@@ -165,35 +264,75 @@ def bulk_verbs(lang, config):
 def tensor_verbs(lang, config):
     """-> (fetch_weights, fetch_x) by tensor copies; a and b are the addresses of tensor maps."""
     ptx, uint32, int32 = lang.ptx, lang.uint32, lang.int32
-    STAGE_ROWS, COLUMNS, STAGE_K, RELAID, BATCH = config.stage_rows, config.columns, config.stage_k, config.relaid, config.batch
-    X_BOXES, LINES = (config.stage_k // SWIZZLE_COLUMNS if config.batch else 0), STAGE_BYTES // (8 * LINE)
+    STAGE_ROWS, COLUMNS, STAGE_K, RELAID, BATCH = (
+        config.stage_rows,
+        config.columns,
+        config.stage_k,
+        config.relaid,
+        config.batch,
+    )
+    X_BOXES, LINES = (
+        (config.stage_k // SWIZZLE_COLUMNS if config.batch else 0),
+        STAGE_BYTES // (8 * LINE),
+    )
 
     @lang.device
     def fetch_weights(b, position, unit, stage, barrier, policy, n):
         if RELAID:
-            ptx.cp_async_bulk_tensor_2d_g2s_hint(stage, b, int32(0), int32(position * uint32(LINES)), barrier, policy)
+            ptx.cp_async_bulk_tensor_2d_g2s_hint(
+                stage, b, int32(0), int32(position * uint32(LINES)), barrier, policy
+            )
         else:
-            ptx.cp_async_bulk_tensor_2d_g2s_hint(stage, b, int32(unit[0] * uint32(COLUMNS)), int32(unit[1] * uint32(STAGE_ROWS)), barrier, policy)
+            ptx.cp_async_bulk_tensor_2d_g2s_hint(
+                stage,
+                b,
+                int32(unit[0] * uint32(COLUMNS)),
+                int32(unit[1] * uint32(STAGE_ROWS)),
+                barrier,
+                policy,
+            )
 
     @lang.device
     def fetch_x(a, unit, stage, barrier, a_stride):
         for box in range(X_BOXES):
-            ptx.cp_async_bulk_tensor_2d_g2s(stage + uint32(STAGE_BYTES + 2 * SWIZZLE_COLUMNS * BATCH * box), a,
-                                            int32(unit[1] * uint32(STAGE_K) + uint32(SWIZZLE_COLUMNS * box)), int32(0), barrier)
+            ptx.cp_async_bulk_tensor_2d_g2s(
+                stage + uint32(STAGE_BYTES + 2 * SWIZZLE_COLUMNS * BATCH * box),
+                a,
+                int32(unit[1] * uint32(STAGE_K) + uint32(SWIZZLE_COLUMNS * box)),
+                int32(0),
+                barrier,
+            )
 
     return fetch_weights, fetch_x
 
 
 def make_ring(lang, config):
-    """bulk and tensor: a producer warp of which one lane works, and a ring of stages between it and the warps that read (``kernels.pipeline``)."""
+    """bulk and tensor: a producer warp of which one lane works, and a ring of stages between it and
+    the warps that read (``kernels.pipeline``)."""
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
     shared_base = lang.shared_base
     stripe_of, next_unit, read_stage, _ = common_verbs(lang, config)
     fetch_weights, fetch_x = (bulk_verbs if config.method == "bulk" else tensor_verbs)(lang, config)
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=THREADS // 32)
-    initialise, producer_start, consumer_start, advance = ring.initialise, ring.producer_start, ring.consumer_start, ring.advance
-    wait_empty, wait_full, expect, full, release = ring.wait_empty, ring.wait_full, ring.expect, ring.full, ring.release
-    PITCH, COPIED, BARRIERS_AT, BATCH = config.pitch, config.copied_bytes, config.barriers_at, config.batch
+    initialise, producer_start, consumer_start, advance = (
+        ring.initialise,
+        ring.producer_start,
+        ring.consumer_start,
+        ring.advance,
+    )
+    wait_empty, wait_full, expect, full, release = (
+        ring.wait_empty,
+        ring.wait_full,
+        ring.expect,
+        ring.full,
+        ring.release,
+    )
+    PITCH, COPIED, BARRIERS_AT, BATCH = (
+        config.pitch,
+        config.copied_bytes,
+        config.barriers_at,
+        config.batch,
+    )
     FULL_MASK = 0xFFFFFFFF
 
     @lang.device
@@ -208,7 +347,11 @@ def make_ring(lang, config):
             fetch_weights(b, position, unit, stage, full(barriers, place), policy, n)
             if BATCH > 0:
                 fetch_x(a, unit, stage, full(barriers, place), a_stride)
-            unit, position, place = next_unit(unit, k_units), uint32(position + uint32(1)), advance(place)
+            unit, position, place = (
+                next_unit(unit, k_units),
+                uint32(position + uint32(1)),
+                advance(place),
+            )
 
     @lang.device
     def consume(c, shared, barriers, stripe, thread):
@@ -222,7 +365,9 @@ def make_ring(lang, config):
             if thread % uint32(32) == uint32(0):
                 release(barriers, place)
             position, place = uint32(position + uint32(1)), advance(place)
-        ptx.st_global_v4_b32(c + uint64(uint32(cuda.blockIdx.x) * uint32(THREADS) + thread) * uint64(CHUNK), sink)
+        ptx.st_global_v4_b32(
+            c + uint64(uint32(cuda.blockIdx.x) * uint32(THREADS) + thread) * uint64(CHUNK), sink
+        )
 
     def load(a, b, c, n, k, a_stride):
         shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
@@ -243,10 +388,27 @@ def make_ring(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """Of weights a stage's box of Marlin's bytes, or lines of relaid ones; of x boxes of 128 bytes by batch, swizzled."""
-    native = TensorMap("uint64", (k // 16, n), (8 * n, 8), (config.stage_rows, config.columns), 0, 256)
-    lines = TensorMap("uint64", (k // 16 * n // LINE, LINE), (8 * LINE, 8), (STAGE_BYTES // (8 * LINE), LINE), 0, 256)
-    x = TensorMap("float16", (max(8, config.batch), k), (2 * a_stride, 2), (max(8, config.batch), SWIZZLE_COLUMNS), 128, 256)
+    """Of weights a stage's box of Marlin's bytes, or lines of relaid ones; of x boxes of 128 bytes
+    by batch, swizzled."""
+    native = TensorMap(
+        "uint64", (k // 16, n), (8 * n, 8), (config.stage_rows, config.columns), 0, 256
+    )
+    lines = TensorMap(
+        "uint64",
+        (k // 16 * n // LINE, LINE),
+        (8 * LINE, 8),
+        (STAGE_BYTES // (8 * LINE), LINE),
+        0,
+        256,
+    )
+    x = TensorMap(
+        "float16",
+        (max(8, config.batch), k),
+        (2 * a_stride, 2),
+        (max(8, config.batch), SWIZZLE_COLUMNS),
+        128,
+        256,
+    )
     return {"a": ("a", x), "b": ("b", lines if config.relaid else native)}
 
 
@@ -255,7 +417,14 @@ def _definition(method, make, kind, maps):
         name=f"load_{method}",
         summary=f"weights into shared memory by {method}, and nothing else",
         config_type=LoaderConfig,
-        parameters=(("a", kind), ("b", kind), ("c", "u64"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32")),
+        parameters=(
+            ("a", kind),
+            ("b", kind),
+            ("c", "u64"),
+            ("n", "i32"),
+            ("k", "i32"),
+            ("a_stride", "i32"),
+        ),
         make=make,
         threads=lambda config: config.threads,
         shared_bytes=lambda config: config.shared_bytes,

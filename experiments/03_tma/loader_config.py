@@ -1,4 +1,6 @@
-"""``LoaderConfig``: what a loader of ``kernels`` copies, how, and where its stages lie in shared memory. Pure."""
+"""``LoaderConfig``: what a loader of ``kernels`` copies, how, and where its stages lie in shared
+memory. Pure."""
+
 from dataclasses import dataclass
 
 from numba_marlin.kernels.pipeline import barrier_bytes
@@ -15,7 +17,9 @@ SHARED_LIMIT = 232448
 
 @dataclass(frozen=True)
 class LoaderConfig:
-    """columns of a tile: 64, 128 or 256; relaid: each unit is contiguous in memory; batch: rows of x, 0 for none."""
+    """columns of a tile: 64, 128 or 256; relaid: each unit is contiguous in memory; batch: rows of
+    x, 0 for none."""
+
     method: str = "bulk"
     relaid: bool = False
     columns: int = 128
@@ -28,11 +32,16 @@ class LoaderConfig:
         if self.columns not in (64, 128, 256):
             raise ValueError(f"columns={self.columns} must be 64, 128 or 256")
         if self.stages < 2:
-            raise ValueError(f"stages={self.stages} must be at least 2: one is read while another fills")
+            raise ValueError(
+                f"stages={self.stages} must be at least 2: one is read while another fills"
+            )
         if self.batch % 8 or not 0 <= self.batch <= 64:
             raise ValueError(f"batch={self.batch} must be 0 or a multiple of 8 up to 64")
         if self.shared_bytes > SHARED_LIMIT:
-            raise ValueError(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {SHARED_LIMIT}")
+            raise ValueError(
+                f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most"
+                f" {SHARED_LIMIT}"
+            )
 
     @property
     def row_bytes(self):
@@ -73,7 +82,10 @@ class LoaderConfig:
 
     def check(self, n, k):
         if n % self.columns or k % self.stage_k:
-            raise ValueError(f"n={n} and k={k} must be multiples of columns={self.columns} and stage_k={self.stage_k}: loaders have no tails")
+            raise ValueError(
+                f"n={n} and k={k} must be multiples of columns={self.columns} and"
+                f" stage_k={self.stage_k}: loaders have no tails"
+            )
 
     def units(self, n, k):
         self.check(n, k)

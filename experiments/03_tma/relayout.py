@@ -1,28 +1,44 @@
 """Marlin's bytes in another order, and what the loaders of ``kernels`` must leave of them. Pure."""
+
 import numpy as np
 from loader_config import THREADS
 
 
 def relaid(packed, rows, columns):
-    """Marlin's bytes [k/16, 2 n] (NumPy or torch) with every tile of ``rows`` k16 rows by ``columns`` columns contiguous, a tile column's tiles one after the other."""
+    """Marlin's bytes [k/16, 2 n] (NumPy or torch) with every tile of ``rows`` k16 rows by
+    ``columns`` columns contiguous, a tile column's tiles one after the other."""
     k_rows, words = packed.shape
     tiles = packed.reshape(k_rows // rows, rows, words // (2 * columns), 2 * columns)
     return tiles.swapaxes(1, 2).swapaxes(0, 1).reshape(k_rows, words)
 
 
 def expected_sinks(packed, x, config, blocks):
-    """What the kernels leave in c, uint32 [blocks, THREADS, 4]. packed: Marlin's bytes whatever the config; x: float16 [batch, k], ignored without a batch."""
+    """What the kernels leave in c, uint32 [blocks, THREADS, 4]. packed: Marlin's bytes whatever the
+    config; x: float16 [batch, k], ignored without a batch."""
     k_rows, words = packed.shape
     k, n = 16 * k_rows, words // 2
     units, k_units = config.units(n, k), k // config.stage_k
-    stages = relaid(packed, config.stage_rows, config.columns).view(np.uint32).reshape(units, -1, THREADS, 4)
+    stages = (
+        relaid(packed, config.stage_rows, config.columns)
+        .view(np.uint32)
+        .reshape(units, -1, THREADS, 4)
+    )
     values = np.bitwise_xor.reduce(stages, axis=1)
     if config.batch:
         for k_unit in range(k_units):
-            piece = np.ascontiguousarray(x[:, k_unit * config.stage_k:(k_unit + 1) * config.stage_k]).view(np.uint32).reshape(-1, 4)
+            piece = (
+                np.ascontiguousarray(x[:, k_unit * config.stage_k : (k_unit + 1) * config.stage_k])
+                .view(np.uint32)
+                .reshape(-1, 4)
+            )
             whole = np.zeros((-(-len(piece) // THREADS) * THREADS, 4), np.uint32)
-            whole[:len(piece)] = piece
+            whole[: len(piece)] = piece
             values[k_unit::k_units] ^= np.bitwise_xor.reduce(whole.reshape(-1, THREADS, 4), axis=0)
     share, longer = divmod(units, blocks)
     ends = np.cumsum([share + (block < longer) for block in range(blocks)])
-    return np.stack([np.bitwise_xor.reduce(values[first:last], axis=0) for first, last in zip([0, *ends[:-1]], ends)])
+    return np.stack(
+        [
+            np.bitwise_xor.reduce(values[first:last], axis=0)
+            for first, last in zip([0, *ends[:-1]], ends)
+        ]
+    )

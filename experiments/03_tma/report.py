@@ -1,4 +1,6 @@
-"""results.jsonl -> the tables, the plot and the verdict of this README, between their markers. The newest row of a cell counts."""
+"""results.jsonl -> the tables, the plot and the verdict of this README, between their markers. The
+newest row of a cell counts."""
+
 import json
 
 from cells import BATCHES, X_COLUMNS
@@ -7,25 +9,40 @@ from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.roofline import pyplot
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
 
-MARKERS = {part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->") for part in ("verdict", "loaders", "x", "kernels")}
+MARKERS = {
+    part: (f"<!-- {part}:begin -->", f"<!-- {part}:end -->")
+    for part in ("verdict", "loaders", "x", "kernels")
+}
 WAYS = {"cp_async": "cp.async", "bulk": "bulk", "tensor": "TMA"}
 WINS = 1.05  # a relayout that is that much faster than the best on Marlin's bytes earns its place
 
 
 def newest(rows):
-    """-> (loaders, kernels): {(k, n): {configuration as a sorted tuple: row}}, {(k, n): {m: {name: row}}}, in order of first appearance."""
+    """-> (loaders, kernels): {(k, n): {configuration as a sorted tuple: row}}, {(k, n): {m: {name:
+    row}}}, in order of first appearance."""
     loaders, kernels = {}, {}
     for row in rows:
         if row.get("part") == "loader":
-            loaders.setdefault((row["k"], row["n"]), {})[json.dumps(row["config"], sort_keys=True)] = row
+            loaders.setdefault((row["k"], row["n"]), {})[
+                json.dumps(row["config"], sort_keys=True)
+            ] = row
         elif row.get("part") == "kernel":
-            kernels.setdefault((row["k"], row["n"]), {}).setdefault(row["m"], {})[row["kernel"]] = row
+            kernels.setdefault((row["k"], row["n"]), {}).setdefault(row["m"], {})[row["kernel"]] = (
+                row
+            )
     return loaders, kernels
 
 
 def picked(found, **wanted):
     """The loaders' rows of a shape whose configuration has these values, by stages."""
-    return sorted((row for row in found.values() if all(row["config"][name] == value for name, value in wanted.items())), key=lambda row: row["config"]["stages"])
+    return sorted(
+        (
+            row
+            for row in found.values()
+            if all(row["config"][name] == value for name, value in wanted.items())
+        ),
+        key=lambda row: row["config"]["stages"],
+    )
 
 
 def best(rows):
@@ -34,34 +51,73 @@ def best(rows):
 
 def loader_table(loaders):
     """TB/s of weights, for every depth of the ring."""
-    depths = sorted({row["config"]["stages"] for found in loaders.values() for row in found.values() if not row["config"]["batch"]})
+    depths = sorted(
+        {
+            row["config"]["stages"]
+            for found in loaders.values()
+            for row in found.values()
+            if not row["config"]["batch"]
+        }
+    )
     lines = []
     for (k, n), found in loaders.items():
-        layouts = [(f"tiles of {columns}", {"relaid": False, "columns": columns}) for columns in (64, 128, 256)] + [("relaid", {"relaid": True})]
+        layouts = [
+            (f"tiles of {columns}", {"relaid": False, "columns": columns})
+            for columns in (64, 128, 256)
+        ] + [("relaid", {"relaid": True})]
         for position, (label, layout) in enumerate(layouts):
             line = ["" if position else f"{k} x {n}", label]
             for method in WAYS:
-                by_depth = {row["config"]["stages"]: f"{row['tb_per_s']:.2f}" for row in picked(found, method=method, batch=0, **layout)}
+                by_depth = {
+                    row["config"]["stages"]: f"{row['tb_per_s']:.2f}"
+                    for row in picked(found, method=method, batch=0, **layout)
+                }
                 line.append(" / ".join(by_depth.get(depth, "-") for depth in depths))
             lines.append(line)
-    return f"TB/s with {' / '.join(map(str, depths))} stages of 16 KB:\n\n" + markdown(["k x n", "weights", *WAYS.values()], lines, left=2)
+    return f"TB/s with {' / '.join(map(str, depths))} stages of 16 KB:\n\n" + markdown(
+        ["k x n", "weights", *WAYS.values()], lines, left=2
+    )
 
 
 def x_table(loaders):
     """TB/s of weights, x beside them."""
-    ways = {f"{label}, native": {"method": method, "relaid": False} for method, label in WAYS.items()} | {"bulk, relaid": {"method": "bulk", "relaid": True}, "TMA, relaid": {"method": "tensor", "relaid": True}}
+    ways = {
+        f"{label}, native": {"method": method, "relaid": False} for method, label in WAYS.items()
+    } | {
+        "bulk, relaid": {"method": "bulk", "relaid": True},
+        "TMA, relaid": {"method": "tensor", "relaid": True},
+    }
     lines = []
     for (k, n), found in loaders.items():
         for batch in sorted({row["config"]["batch"] for row in found.values()} - {0}):
-            cells = {name: best(picked(found, batch=batch, columns=X_COLUMNS, **way)) for name, way in ways.items()}
-            lines.append([f"{k} x {n}", str(batch), *("-" if row is None else f"{row['tb_per_s']:.2f}" for row in cells.values())])
+            cells = {
+                name: best(picked(found, batch=batch, columns=X_COLUMNS, **way))
+                for name, way in ways.items()
+            }
+            lines.append(
+                [
+                    f"{k} x {n}",
+                    str(batch),
+                    *("-" if row is None else f"{row['tb_per_s']:.2f}" for row in cells.values()),
+                ]
+            )
     return "TB/s of weights:\n\n" + markdown(["k x n", "rows of x", *ways], lines)
 
 
 def kernel_table(kernels):
-    """Microseconds; the fastest on Marlin's bytes in bold, and what relaid weights win over it and over their own engine."""
-    names = list(dict.fromkeys(name for cells in kernels.values() for cell in cells.values() for name in cell))
-    about = {name: next(cell[name] for cells in kernels.values() for cell in cells.values() if name in cell) for name in names}
+    """Microseconds; the fastest on Marlin's bytes in bold, and what relaid weights win over it and
+    over their own engine."""
+    names = list(
+        dict.fromkeys(
+            name for cells in kernels.values() for cell in cells.values() for name in cell
+        )
+    )
+    about = {
+        name: next(
+            cell[name] for cells in kernels.values() for cell in cells.values() if name in cell
+        )
+        for name in names
+    }
     lines = []
     for (k, n), cells in kernels.items():
         for position, m in enumerate(each for each in BATCHES if each in cells):
@@ -69,16 +125,39 @@ def kernel_table(kernels):
             fastest = min((row["us"] for row in cell.values() if not row["relaid"]), default=None)
             for name in names:
                 said = f"{cell[name]['us']:.1f}" if name in cell else "-"
-                line.append(f"**{said}**" if name in cell and not cell[name]["relaid"] and cell[name]["us"] == fastest else said)
+                line.append(
+                    f"**{said}**"
+                    if name in cell and not cell[name]["relaid"] and cell[name]["us"] == fastest
+                    else said
+                )
             win = gain(cell)
-            lines.append(["" if position else f"{k} x {n}", str(m), *line, "-" if win is None else f"{win - 1:+.1%}"])
-    return "Microseconds:\n\n" + markdown(["k x n", "m", *(f"{about[name]['engine']}: {about[name]['way']}" for name in names), "best relaid over best native"], lines, left=1)
+            lines.append(
+                [
+                    "" if position else f"{k} x {n}",
+                    str(m),
+                    *line,
+                    "-" if win is None else f"{win - 1:+.1%}",
+                ]
+            )
+    return "Microseconds:\n\n" + markdown(
+        [
+            "k x n",
+            "m",
+            *(f"{about[name]['engine']}: {about[name]['way']}" for name in names),
+            "best relaid over best native",
+        ],
+        lines,
+        left=1,
+    )
 
 
 def gain(cell, engine=None):
-    """Time of the best on Marlin's bytes over that of the best on relaid ones; of one engine's if it is named; None without both."""
+    """Time of the best on Marlin's bytes over that of the best on relaid ones; of one engine's if
+    it is named; None without both."""
     rows = [row for row in cell.values() if engine in (None, row["engine"])]
-    native, relaid = ([row["us"] for row in rows if row["relaid"] is which] for which in (False, True))
+    native, relaid = (
+        [row["us"] for row in rows if row["relaid"] is which] for which in (False, True)
+    )
     return min(native) / min(relaid) if native and relaid else None
 
 
@@ -92,33 +171,72 @@ def verdict(loaders, kernels):
     """Sentences; the first says whether a relayout wins more than 5% somewhere."""
     cells = [(size, m, cell) for size, by_batch in kernels.items() for m, cell in by_batch.items()]
     gains = {(size, m): gain(cell) for size, m, cell in cells if gain(cell) is not None}
-    wins = [f"{k} x {n} m={m} ({gains[(k, n), m] - 1:+.1%})" for (k, n), m in gains if gains[(k, n), m] > WINS]
+    wins = [
+        f"{k} x {n} m={m} ({gains[(k, n), m] - 1:+.1%})"
+        for (k, n), m in gains
+        if gains[(k, n), m] > WINS
+    ]
     said = []
     if gains:
         where = max(gains, key=gains.get)
         at_most = f"at most {gains[where] - 1:+.1%}, {where[0][0]} x {where[0][1]} m={where[1]}"
-        said.append(f"**A relayout wins more than 5% somewhere: {'yes, ' + ', '.join(wins) if wins else f'no ({at_most})'}**, the fastest kernel on relaid weights against the fastest on Marlin's, in {len(gains)} cells.")
+        said.append(
+            "**A relayout wins more than 5% somewhere:"
+            f" {'yes, ' + ', '.join(wins) if wins else f'no ({at_most})'}**, the fastest kernel on"
+            f" relaid weights against the fastest on Marlin's, in {len(gains)} cells."
+        )
     for engine in ("decode", "wgmma"):
-        own = {(size, m): value for size, m, cell in cells if (value := gain(cell, engine)) is not None}
+        own = {
+            (size, m): value for size, m, cell in cells if (value := gain(cell, engine)) is not None
+        }
         if own:
             low, high = min(own, key=own.get), max(own, key=own.get)
-            said.append(f"Within {engine}: {own[low] - 1:+.1%} ({low[0][0]} x {low[0][1]} m={low[1]}) to {own[high] - 1:+.1%} ({high[0][0]} x {high[0][1]} m={high[1]}).")
-    bounds = {size: value for size, found in loaders.items() if (value := loader_gain(found)) is not None}
+            said.append(
+                f"Within {engine}: {own[low] - 1:+.1%} ({low[0][0]} x {low[0][1]} m={low[1]}) to"
+                f" {own[high] - 1:+.1%} ({high[0][0]} x {high[0][1]} m={high[1]})."
+            )
+    bounds = {
+        size: value for size, found in loaders.items() if (value := loader_gain(found)) is not None
+    }
     if bounds:
-        said.append("Of loading alone, the best relaid loader over the best native one: " + ", ".join(f"{k} x {n} {value - 1:+.1%}" for (k, n), value in bounds.items()) + ".")
+        said.append(
+            "Of loading alone, the best relaid loader over the best native one: "
+            + ", ".join(f"{k} x {n} {value - 1:+.1%}" for (k, n), value in bounds.items())
+            + "."
+        )
     return " ".join(said)
 
 
 def plot(loaders, path):
     plt = pyplot()
-    figure, axes = plt.subplots(1, len(loaders), figsize=(4 * len(loaders), 3.6), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(loaders), figsize=(4 * len(loaders), 3.6), sharey=True, squeeze=False
+    )
     for axis, ((k, n), found) in zip(axes.flat, loaders.items()):
-        axis.axhline(next(iter(found.values()))["ceilings"]["read_bytes"] / 1e12, color="0.5", linewidth=0.9, label="a sum over memory")
+        axis.axhline(
+            next(iter(found.values()))["ceilings"]["read_bytes"] / 1e12,
+            color="0.5",
+            linewidth=0.9,
+            label="a sum over memory",
+        )
         for method, colour in zip(WAYS, ("tab:green", "tab:orange", "tab:blue")):
-            for label, style, layout in (("64 columns", ":", {"relaid": False, "columns": 64}), ("256 columns", "-", {"relaid": False, "columns": 256}), ("relaid", "--", {"relaid": True})):
-                line = [(row["config"]["stages"], row["tb_per_s"]) for row in picked(found, method=method, batch=0, **layout)]
+            for label, style, layout in (
+                ("64 columns", ":", {"relaid": False, "columns": 64}),
+                ("256 columns", "-", {"relaid": False, "columns": 256}),
+                ("relaid", "--", {"relaid": True}),
+            ):
+                line = [
+                    (row["config"]["stages"], row["tb_per_s"])
+                    for row in picked(found, method=method, batch=0, **layout)
+                ]
                 if line:
-                    axis.plot(*zip(*line), style, marker=".", color=colour, label=f"{WAYS[method]}, {label}")
+                    axis.plot(
+                        *zip(*line),
+                        style,
+                        marker=".",
+                        color=colour,
+                        label=f"{WAYS[method]}, {label}",
+                    )
         axis.set_title(f"k={k}, n={n}", fontsize=10)
         axis.set_xlabel("stages of 16 KB in the ring")
         axis.set_ylim(0)
@@ -134,21 +252,56 @@ def plot(loaders, path):
 def show(rows):
     """Print what there is."""
     loaders, kernels = newest(rows)
-    with_x = {size: found for size, found in loaders.items() if any(row["config"]["batch"] for row in found.values())}
-    print("\n\n".join(text for text in (loaders and loader_table(loaders), with_x and x_table(with_x), kernels and kernel_table(kernels), verdict(loaders, kernels)) if text))
+    with_x = {
+        size: found
+        for size, found in loaders.items()
+        if any(row["config"]["batch"] for row in found.values())
+    }
+    print(
+        "\n\n".join(
+            text
+            for text in (
+                loaders and loader_table(loaders),
+                with_x and x_table(with_x),
+                kernels and kernel_table(kernels),
+                verdict(loaders, kernels),
+            )
+            if text
+        )
+    )
 
 
 def write(results, readme, picture):
-    """results.jsonl -> README.md and the plot; parts without rows keep saying so. SystemExit if there are none at all."""
-    rows = [row for row in (rows_module.read(results) if results.exists() else []) if row.get("part") in ("loader", "kernel")]
+    """results.jsonl -> README.md and the plot; parts without rows keep saying so. SystemExit if
+    there are none at all."""
+    rows = [
+        row
+        for row in (rows_module.read(results) if results.exists() else [])
+        if row.get("part") in ("loader", "kernel")
+    ]
     if not rows:
-        raise SystemExit(f"{results} holds no results: run `python experiments/03_tma/run.py measure` on a GPU first")
+        raise SystemExit(
+            f"{results} holds no results: run `python experiments/03_tma/run.py measure` on a GPU"
+            " first"
+        )
     loaders, kernels = newest(rows)
-    used = [row for found in loaders.values() for row in found.values()] + [row for by_batch in kernels.values() for cell in by_batch.values() for row in cell.values()]
-    replace_between(readme, MARKERS["verdict"], "\n\n".join(each for each in (verdict(loaders, kernels), clocks(used), origin(used)) if each))
+    used = [row for found in loaders.values() for row in found.values()] + [
+        row for by_batch in kernels.values() for cell in by_batch.values() for row in cell.values()
+    ]
+    replace_between(
+        readme,
+        MARKERS["verdict"],
+        "\n\n".join(
+            each for each in (verdict(loaders, kernels), clocks(used), origin(used)) if each
+        ),
+    )
     if loaders:
         plot(loaders, picture)
-        replace_between(readme, MARKERS["loaders"], f"{loader_table(loaders)}\n\n![TB/s of the loaders by stages]({picture.name})")
+        replace_between(
+            readme,
+            MARKERS["loaders"],
+            f"{loader_table(loaders)}\n\n![TB/s of the loaders by stages]({picture.name})",
+        )
         if any(row["config"]["batch"] for found in loaders.values() for row in found.values()):
             replace_between(readme, MARKERS["x"], x_table(loaders))
     if kernels:

@@ -1,13 +1,19 @@
-"""What do cp.async, bulk copies, tensor copies (TMA) and relaid weights buy, from Marlin's own bytes, at batch 1 to 4096?
+"""What do cp.async, bulk copies, tensor copies (TMA) and relaid weights buy, from Marlin's own
+bytes, at batch 1 to 4096?
 
     python experiments/03_tma/run.py measure            # needs an H100 or H200 and torch
-    python experiments/03_tma/run.py measure --quick    # fewer stages, shorter graphs, about half a minute with 16 cores
-    python experiments/03_tma/run.py report             # tables and plot from results.jsonl into README.md
+    python experiments/03_tma/run.py measure --quick    # fewer stages, shorter graphs, about half a
+                                                        minute with 16 cores
+    python experiments/03_tma/run.py report             # tables and plot from results.jsonl into
+                                                        README.md
 
-measure: loaders (``kernels``), then whole kernels and their variants (``variants``), in the cells of ``cells``; first what each leaves is compared, then all of a
-cell's are timed in the same interleaved rounds (``numba_marlin.bench``: CUDA graphs, cold L2). Kernels are compiled by several processes while earlier ones are
-timed. What fails is named and left out. Rows are appended to results.jsonl as they come.
+measure: loaders (``kernels``), then whole kernels and their variants (``variants``), in the cells
+of ``cells``; first what each leaves is compared, then all of a cell's are timed in the same
+interleaved rounds (``numba_marlin.bench``: CUDA graphs, cold L2). Kernels are compiled by several
+processes while earlier ones are timed. What fails is named and left out. Rows are appended to
+results.jsonl as they come.
 """
+
 import argparse
 import multiprocessing
 import os
@@ -30,8 +36,10 @@ BEGIN = time.monotonic()
 
 
 def compile_one(name, config, target):
-    """In a process of its own: the result goes by the disk cache. -> (spilled bytes, what an assembler says of serialised wgmma)"""
+    """In a process of its own: the result goes by the disk cache. -> (spilled bytes, what an
+    assembler says of serialised wgmma)"""
     from numba_marlin import compiler
+
     resources = compiler.build(definition_of(name), config, target=target).resources
     return resources.spill_stores, resources.serialized
 
@@ -41,11 +49,14 @@ def definition_of(name):
 
 
 class Compilers:
-    """Processes that compile; ``wait(name, config)`` raises what compiling raised. They are forked before anything touches the GPU."""
+    """Processes that compile; ``wait(name, config)`` raises what compiling raised. They are forked
+    before anything touches the GPU."""
 
     def __init__(self, wanted, target, processes):
         self._pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("fork"))
-        self._futures = {each: self._pool.submit(compile_one, *each, target) for each in dict.fromkeys(wanted)}
+        self._futures = {
+            each: self._pool.submit(compile_one, *each, target) for each in dict.fromkeys(wanted)
+        }
 
     def wait(self, name, config):
         spilled, serialized = self._futures[name, config].result(COMPILE_SECONDS)
@@ -64,6 +75,7 @@ class Measurement:
         from numba_marlin.bench import ceilings, environment
         from numba_marlin.bench.clocks import ClockWatch
         from numba_marlin.bench.timing import torch_on_gpu
+
         self.args, self.amount, self.compilers, self.recorder = args, amount, compilers, recorder
         self.torch = torch_on_gpu()
         self.torch.manual_seed(0)
@@ -81,8 +93,10 @@ class Measurement:
         return late
 
     def entrant(self, what, make):
-        """``make()``, or None after noting why not. After a kernel that does not end nothing more can be measured."""
+        """``make()``, or None after noting why not. After a kernel that does not end nothing more
+        can be measured."""
         from numba_marlin.bench.timing import KernelStuck
+
         try:
             return make()
         except KernelStuck:
@@ -95,56 +109,106 @@ class Measurement:
         """launches, rows: by name. Times all, writes a row each."""
         from numba_marlin.bench.measure import timed
         from numba_marlin.bench.timing import GraphTimer, interleave
-        timers = {name: GraphTimer(launch, self.amount.target_us, least) for name, launch in launches.items()}
+
+        timers = {
+            name: GraphTimer(launch, self.amount.target_us, least)
+            for name, launch in launches.items()
+        }
         self.watch.settle(SETTLE_SECONDS)  # an earlier cell may have been hot
         self.watch.clear()
         replays = iter(range(10**9))
-        times = interleave(timers, self.amount.rounds, lambda: self.watch.sample() if next(replays) % 8 == 0 else None)
+        times = interleave(
+            timers,
+            self.amount.rounds,
+            lambda: self.watch.sample() if next(replays) % 8 == 0 else None,
+        )
         for name, row in rows.items():
             found = timed(times[name])
             tb_per_s = round(row["bytes"] / found["us"] / 1e6, 4)
-            self.recorder.write({**row, **found, "tb_per_s": tb_per_s, "rounds": self.amount.rounds, "launches_per_graph": timers[name].launches,
-                                 "clocks": self.watch.summary(), "ceilings": self.ceilings, **self.environment})
+            self.recorder.write(
+                {
+                    **row,
+                    **found,
+                    "tb_per_s": tb_per_s,
+                    "rounds": self.amount.rounds,
+                    "launches_per_graph": timers[name].launches,
+                    "clocks": self.watch.summary(),
+                    "ceilings": self.ceilings,
+                    **self.environment,
+                }
+            )
 
     # loaders
 
     def loaders(self, k, n):
         from numba_marlin.bench.operands import COLD_FACTOR
+
         torch = self.torch
         nbytes = k * n // 2
         cold = COLD_FACTOR * torch.cuda.get_device_properties(self.ordinal).L2_cache_size
         # A loader cannot tell Marlin's bytes from relaid ones, nor either from random ones.
-        packed = [torch.randint(-2**31, 2**31 - 1, (k // 16, 2 * n), dtype=torch.int32, device="cuda") for _ in range(max(1, -(-cold // nbytes)))]
+        packed = [
+            torch.randint(-(2**31), 2**31 - 1, (k // 16, 2 * n), dtype=torch.int32, device="cuda")
+            for _ in range(max(1, -(-cold // nbytes)))
+        ]
         x = torch.randn((64, k), device="cuda").half()
         launches, rows = {}, {}
         for config in cells.loader_configs(self.amount):
             if f"load_{config.method}" in self.args.skip:
                 continue
-            launch = self.entrant(f"{k} x {n} {config}", lambda: self.loader(config, k, n, packed, x))
+            launch = self.entrant(
+                f"{k} x {n} {config}", lambda: self.loader(config, k, n, packed, x)
+            )
             if launch:
                 launches[config] = launch
-                rows[config] = {"part": "loader", "kernel": f"load_{config.method}", "config": asdict(config), "m": config.batch, "n": n, "k": k, "group_size": -1,
-                                "bytes": nbytes, "x_bytes": 2 * config.batch * k * (n // config.columns)}
+                rows[config] = {
+                    "part": "loader",
+                    "kernel": f"load_{config.method}",
+                    "config": asdict(config),
+                    "m": config.batch,
+                    "n": n,
+                    "k": k,
+                    "group_size": -1,
+                    "bytes": nbytes,
+                    "x_bytes": 2 * config.batch * k * (n // config.columns),
+                }
         self.timed_rows(launches, max(3, len(packed)), rows)
 
     def loader(self, config, k, n, packed, x):
         from numba_marlin import compiler, driver
         from numba_marlin.bench.timing import wait
         from numba_marlin.launch import launcher
+
         torch, kernel = self.torch, kernels.KERNELS[config.method]
         self.compilers.wait(config.method, config)
         enqueue = launcher(compiler.build(kernel, config, target=self.args.target), self.ordinal)
         grid = kernel.grid(config, config.batch, n, k, self.device.sms)
         c = torch.full((grid[0], kernels.THREADS, 4), -1, dtype=torch.int32, device="cuda")
-        prepared = [kernel.arguments(config, {"a": x.data_ptr(), "b": each.data_ptr(), "c": c.data_ptr()}, config.batch, n, k, k, driver.encode_tensor_map) for each in packed]
+        prepared = [
+            kernel.arguments(
+                config,
+                {"a": x.data_ptr(), "b": each.data_ptr(), "c": c.data_ptr()},
+                config.batch,
+                n,
+                k,
+                k,
+                driver.encode_tensor_map,
+            )
+            for each in packed
+        ]
 
         def launch(index, keep=(c, x, packed)):
             enqueue(grid, prepared[index % len(prepared)], torch.cuda.current_stream().cuda_stream)
+
         launch(0)
         event = torch.cuda.Event()
         event.record()
         wait(event, 10.0)
-        expected = self.xor(packed[0]) ^ (self.xor(x[:config.batch].contiguous().view(torch.int32)) if config.batch and n // config.columns % 2 else 0)
+        expected = self.xor(packed[0]) ^ (
+            self.xor(x[: config.batch].contiguous().view(torch.int32))
+            if config.batch and n // config.columns % 2
+            else 0
+        )
         if self.xor(c) != expected:
             raise ValueError(f"the XOR of what was read is {self.xor(c):#x}, must be {expected:#x}")
         return launch
@@ -153,8 +217,8 @@ class Measurement:
         values = values.reshape(-1)
         while values.numel() > 1:
             half = values.numel() // 2
-            rest = values[2 * half:]
-            values = values[:half] ^ values[half:2 * half]
+            rest = values[2 * half :]
+            values = values[:half] ^ values[half : 2 * half]
             if rest.numel():
                 values[:1] ^= rest
         return int(values)
@@ -164,6 +228,7 @@ class Measurement:
     def whole_kernels(self, k, n):
         from numba_marlin.bench import operands
         from numba_marlin.heuristics import Problem
+
         weights, held = operands.random_weights(Problem(1, n, k, cells.GROUP_SIZE)), {}
         for m in cells.BATCHES:
             if self.out_of_time(f"{k} x {n} m={m}"):
@@ -175,61 +240,115 @@ class Measurement:
                 if name in self.args.skip:
                     continue
                 config = cells.kernel_config(variant.engine, m, n, k)
-                found = self.entrant(f"{k} x {n} m={m} {name}", lambda: self.contender(problem, variant, name, config, weights, held, batch))
+                found = self.entrant(
+                    f"{k} x {n} m={m} {name}",
+                    lambda: self.contender(problem, variant, name, config, weights, held, batch),
+                )
                 if found:
                     contender, error = found
                     launches[name] = contender.launch
-                    rows[name] = {"part": "kernel", "kernel": name, "engine": variant.engine, "way": variant.way, "relaid": variant.relaid, "config": asdict(config), **asdict(problem),
-                                  "bytes": problem.least_bytes, "flops": 2 * m * n * k, "relative_error": error, "registers": contender.compiled.resources.registers}
+                    rows[name] = {
+                        "part": "kernel",
+                        "kernel": name,
+                        "engine": variant.engine,
+                        "way": variant.way,
+                        "relaid": variant.relaid,
+                        "config": asdict(config),
+                        **asdict(problem),
+                        "bytes": problem.least_bytes,
+                        "flops": 2 * m * n * k,
+                        "relative_error": error,
+                        "registers": contender.compiled.resources.registers,
+                    }
             self.timed_rows(launches, max(3, len(weights.packed)), rows)
 
     def contender(self, problem, variant, name, config, weights, held, batch):
         from numba_marlin.bench import contenders, measure
+
         self.compilers.wait(name, config)
         if variant.relaid:
-            shape = (config.stage_rows, config.columns) if variant.engine == "decode" else config.tile_n
+            shape = (
+                (config.stage_rows, config.columns) if variant.engine == "decode" else config.tile_n
+            )
             if shape not in held:
                 held[shape] = [variant.packed(config, each) for each in weights.packed]
             weights = replace(weights, packed=held[shape])
         candidate = contenders.candidate_of(variant.definition, config, problem, self.device)
-        found = contenders.kernel(problem, candidate, weights, batch, "numba-cuda", variant.definition)
+        found = contenders.kernel(
+            problem, candidate, weights, batch, "numba-cuda", variant.definition
+        )
         return found, float(f"{measure.checked(found, batch):.3g}")
 
 
 def measure(args):
     amount = cells.QUICK if args.quick else cells.FULL
     wanted = [(config.method, config) for config in cells.loader_configs(amount)]
-    wanted += [(name, cells.kernel_config(variant.engine, m, n, k)) for k, n in cells.KERNEL_SHAPES for m in cells.BATCHES for name, variant in VARIANTS.items()]
+    wanted += [
+        (name, cells.kernel_config(variant.engine, m, n, k))
+        for k, n in cells.KERNEL_SHAPES
+        for m in cells.BATCHES
+        for name, variant in VARIANTS.items()
+    ]
     compilers = Compilers(wanted, args.target, args.processes)
     from numba_marlin.bench.rows import Recorder
+
     with Recorder(args.out) as recorder:
         run = Measurement(args, amount, compilers, recorder)
-        print(f"{time.monotonic() - BEGIN:5.1f} s: ready, memory {run.ceilings['read_bytes'] / 1e12:.2f} TB/s", flush=True)
-        for part, shapes in ((run.loaders, cells.LOADER_SHAPES), (run.whole_kernels, cells.KERNEL_SHAPES)):
+        print(
+            f"{time.monotonic() - BEGIN:5.1f} s: ready, memory"
+            f" {run.ceilings['read_bytes'] / 1e12:.2f} TB/s",
+            flush=True,
+        )
+        for part, shapes in (
+            (run.loaders, cells.LOADER_SHAPES),
+            (run.whole_kernels, cells.KERNEL_SHAPES),
+        ):
             for k, n in shapes:
                 if run.out_of_time(f"{part.__name__} {k} x {n}"):
                     continue
                 before = len(recorder.rows)
                 run.entrant(f"{part.__name__} {k} x {n}", lambda: part(k, n))
                 run.torch.cuda.empty_cache()
-                print(f"{time.monotonic() - BEGIN:5.1f} s: {part.__name__} {k} x {n}: {len(recorder.rows) - before} rows", flush=True)
+                print(
+                    f"{time.monotonic() - BEGIN:5.1f} s: {part.__name__} {k} x {n}:"
+                    f" {len(recorder.rows) - before} rows",
+                    flush=True,
+                )
         for each in run.failures:
             print(f"not measured: {each}", flush=True)
         compilers.close()
         if not recorder.rows:
             raise SystemExit("nothing was measured")
     import report
+
     report.show(recorder.rows)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("measure", help="time on this machine's GPU (needs torch)")
     run.add_argument("--quick", action="store_true", help="fewer stages and shorter graphs")
-    run.add_argument("--budget", type=float, default=0, help="begin no further cell after so many seconds (default 0: measure all)")
-    run.add_argument("--skip", type=lambda names: names.split(","), default=[], help="kernels to leave out, comma separated: load_cp_async, decode_relaid, ...")
-    run.add_argument("--processes", type=int, default=min(16, len(os.sched_getaffinity(0))), help="that compile (default: one a core, 16 at most)")
+    run.add_argument(
+        "--budget",
+        type=float,
+        default=0,
+        help="begin no further cell after so many seconds (default 0: measure all)",
+    )
+    run.add_argument(
+        "--skip",
+        type=lambda names: names.split(","),
+        default=[],
+        help="kernels to leave out, comma separated: load_cp_async, decode_relaid, ...",
+    )
+    run.add_argument(
+        "--processes",
+        type=int,
+        default=min(16, len(os.sched_getaffinity(0))),
+        help="that compile (default: one a core, 16 at most)",
+    )
     run.add_argument("--target", default="sm_90a")
     run.add_argument("--out", default=str(HERE / "results.jsonl"))
     commands.add_parser("report", help="write tables and plot from results.jsonl into README.md")
@@ -238,6 +357,7 @@ def main(argv=None):
         measure(args)
     else:
         import report
+
         report.write(HERE / "results.jsonl", HERE / "README.md", HERE / "loaders.png")
 
 

@@ -1,11 +1,15 @@
-"""The two Hopper kernels with another way of copying their weights: everything else, instruction by instruction, is the project's own.
+"""The two Hopper kernels with another way of copying their weights: everything else, instruction by
+instruction, is the project's own.
 
-``VARIANTS[name]`` -> Variant: a KernelDefinition, and whether it reads Marlin's bytes or those relaid for its stages (``Variant.packed``).
+``VARIANTS[name]`` -> Variant: a KernelDefinition, and whether it reads Marlin's bytes or those
+relaid for its stages (``Variant.packed``).
 
-``decode`` copies a k16 row at a time (cp.async.bulk), ``wgmma`` a stage's box (a tensor copy). Here each also has the other's way, and one bulk copy of a
-relaid stage. A kernel's ``make`` takes ``load_verbs`` from its module: a variant is that same function with the name bound to one made here. Whole
-tiles only, groups of 16 to a stage's k.
+``decode`` copies a k16 row at a time (cp.async.bulk), ``wgmma`` a stage's box (a tensor copy). Here
+each also has the other's way, and one bulk copy of a relaid stage. A kernel's ``make`` takes
+``load_verbs`` from its module: a variant is that same function with the name bound to one made
+here. Whole tiles only, groups of 16 to a stage's k.
 """
+
 from dataclasses import dataclass, replace
 from types import FunctionType
 
@@ -30,8 +34,9 @@ def bulk_copy(lang, hinted):
     return copy
 
 
-# Ways of copying the weights of one stage, for either kernel: way(lang, rows, columns, hinted) -> device function
-# (target, b, k16 row, column, number of the stage, barrier, policy, n).
+# Ways of copying the weights of one stage, for either kernel: way(lang, rows, columns, hinted) ->
+# device function (target, b, k16 row, column, number of the stage, barrier, policy, n).
+
 
 def bulk_rows(lang, rows, columns, hinted):
     uint32, uint64 = lang.uint32, lang.uint64
@@ -72,16 +77,33 @@ def relaid_stage(lang, rows, columns, hinted):
 
 def decode_loader(way):
     """``decode_load.load_verbs`` with another way."""
+
     def load_verbs(lang, config, ring, schedule):
         uint32 = lang.uint32
         if config.ragged or not config.grouped or config.zeros is not None or config.bits != 4:
-            raise ValueError(f"{config}: variants of decode have no tails, and take groups of symmetric 4-bit codes only")
-        copy, STAGE_ROWS_, COLUMNS = way(lang, config.stage_rows, config.columns, True), config.stage_rows, config.columns
+            raise ValueError(
+                f"{config}: variants of decode have no tails, and take groups of symmetric 4-bit"
+                " codes only"
+            )
+        copy, STAGE_ROWS_, COLUMNS = (
+            way(lang, config.stage_rows, config.columns, True),
+            config.stage_rows,
+            config.columns,
+        )
 
         @lang.device
         def copy_weights(target, b, unit, rows, columns, barrier, policy, problem):
             column, k_unit = unit[0], unit[2]
-            copy(target, b, k_unit * uint32(STAGE_ROWS_), column * uint32(COLUMNS), column * problem[4] + k_unit, barrier, policy, problem[1])
+            copy(
+                target,
+                b,
+                k_unit * uint32(STAGE_ROWS_),
+                column * uint32(COLUMNS),
+                column * problem[4] + k_unit,
+                barrier,
+                policy,
+                problem[1],
+            )
 
         return decode_load.load_verbs(lang, config, ring, schedule, copy_weights)
 
@@ -90,16 +112,23 @@ def decode_loader(way):
 
 def wgmma_loader(way):
     """``wgmma_load.load_verbs`` with another way."""
+
     def load_verbs(lang, config, pipeline):
         uint32 = lang.uint32
         if not config.grouped:
             raise ValueError(f"{config}: variants of wgmma take groups only")
-        copy_once, copy_often = way(lang, STAGE_ROWS, config.tile_n, True), way(lang, STAGE_ROWS, config.tile_n, False)
+        copy_once, copy_often = (
+            way(lang, STAGE_ROWS, config.tile_n, True),
+            way(lang, STAGE_ROWS, config.tile_n, False),
+        )
         TILE_M, TILE_N = config.tile_m, config.tile_n
 
         @lang.device
         def copy_weights(target, b, column, step, barrier, policy, sizes):
-            k_row, number = uint32(step * uint32(STAGE_ROWS)), uint32(column // uint32(TILE_N) * (sizes[2] // uint32(STAGE_K)) + step)
+            k_row, number = (
+                uint32(step * uint32(STAGE_ROWS)),
+                uint32(column // uint32(TILE_N) * (sizes[2] // uint32(STAGE_K)) + step),
+            )
             if sizes[0] <= uint32(TILE_M):
                 copy_once(target, b, k_row, column, number, barrier, policy, sizes[1])
             else:
@@ -113,7 +142,13 @@ def wgmma_loader(way):
 def with_loader(module, load_verbs):
     """The ``make`` of a kernel's module, its ``load_verbs`` replaced."""
     original = module.make
-    changed = FunctionType(original.__code__, {**vars(module), "load_verbs": load_verbs}, original.__name__, original.__defaults__, original.__closure__)
+    changed = FunctionType(
+        original.__code__,
+        {**vars(module), "load_verbs": load_verbs},
+        original.__name__,
+        original.__defaults__,
+        original.__closure__,
+    )
 
     def make(lang, config):
         return changed(lang, config)
@@ -122,11 +157,22 @@ def with_loader(module, load_verbs):
 
 
 def decode_maps(config, m, n, k, a_stride):
-    return {"b": ("b", TensorMap("uint64", (k // 16, n), (8 * n, 8), (config.stage_rows, config.columns), 0, 256))}
+    return {
+        "b": (
+            "b",
+            TensorMap(
+                "uint64", (k // 16, n), (8 * n, 8), (config.stage_rows, config.columns), 0, 256
+            ),
+        )
+    }
 
 
 def wgmma_maps(config, m, n, k, a_stride):
-    return {name: value for name, value in wgmma.tensor_maps(config, m, n, k, a_stride).items() if name != "b_map"}
+    return {
+        name: value
+        for name, value in wgmma.tensor_maps(config, m, n, k, a_stride).items()
+        if name != "b_map"
+    }
 
 
 def _retyped(parameters, old, new, kind):
@@ -135,7 +181,9 @@ def _retyped(parameters, old, new, kind):
 
 @dataclass(frozen=True)
 class Variant:
-    """engine: whose kernel it is; way: how its weights come; relaid: they are read in the order of its stages."""
+    """engine: whose kernel it is; way: how its weights come; relaid: they are read in the order of
+    its stages."""
+
     engine: str
     way: str
     definition: KernelDefinition
@@ -145,26 +193,51 @@ class Variant:
         """What parameter b points to, of Marlin's bytes [k/16, 2 n] (NumPy or torch)."""
         if not self.relaid:
             return marlin
-        return relaid(marlin, config.stage_rows, config.columns) if self.engine == "decode" else relaid(marlin, STAGE_ROWS, config.tile_n)
+        return (
+            relaid(marlin, config.stage_rows, config.columns)
+            if self.engine == "decode"
+            else relaid(marlin, STAGE_ROWS, config.tile_n)
+        )
 
 
 def _decode(name, way, tensor=False):
-    parameters = _retyped(decode.KERNEL.parameters, "b", "b", "tensormap") if tensor else decode.KERNEL.parameters
+    parameters = (
+        _retyped(decode.KERNEL.parameters, "b", "b", "tensormap")
+        if tensor
+        else decode.KERNEL.parameters
+    )
     more = {"tensor_maps": decode_maps} if tensor else {}
-    return replace(decode.KERNEL, name=name, parameters=parameters, make=with_loader(decode, decode_loader(way)), **more)
+    return replace(
+        decode.KERNEL,
+        name=name,
+        parameters=parameters,
+        make=with_loader(decode, decode_loader(way)),
+        **more,
+    )
 
 
 def _wgmma(name, way):
-    return replace(wgmma.KERNEL, name=name, parameters=_retyped(wgmma.KERNEL.parameters, "b_map", "b", "u64"),
-                   make=with_loader(wgmma, wgmma_loader(way)), tensor_maps=wgmma_maps)
+    return replace(
+        wgmma.KERNEL,
+        name=name,
+        parameters=_retyped(wgmma.KERNEL.parameters, "b_map", "b", "u64"),
+        make=with_loader(wgmma, wgmma_loader(way)),
+        tensor_maps=wgmma_maps,
+    )
 
 
 VARIANTS = {
     "ampere": Variant("ampere", "cp.async, native", ampere.KERNEL),
     "decode": Variant("decode", "bulk rows, native", decode.KERNEL),
-    "decode_tensor": Variant("decode", "TMA box, native", _decode("decode_tensor", tensor_box, tensor=True)),
-    "decode_relaid": Variant("decode", "bulk, relaid", _decode("decode_relaid", relaid_stage), relaid=True),
+    "decode_tensor": Variant(
+        "decode", "TMA box, native", _decode("decode_tensor", tensor_box, tensor=True)
+    ),
+    "decode_relaid": Variant(
+        "decode", "bulk, relaid", _decode("decode_relaid", relaid_stage), relaid=True
+    ),
     "wgmma": Variant("wgmma", "TMA box, native", wgmma.KERNEL),
     "wgmma_bulk": Variant("wgmma", "bulk rows, native", _wgmma("wgmma_bulk", bulk_rows)),
-    "wgmma_relaid": Variant("wgmma", "bulk, relaid", _wgmma("wgmma_relaid", relaid_stage), relaid=True),
+    "wgmma_relaid": Variant(
+        "wgmma", "bulk, relaid", _wgmma("wgmma_relaid", relaid_stage), relaid=True
+    ),
 }

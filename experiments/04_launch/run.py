@@ -1,12 +1,17 @@
-"""What does an eager call cost the host, and the first call of a process? Beside torch.matmul and CuPy's product, in one run.
+"""What does an eager call cost the host, and the first call of a process? Beside torch.matmul and
+CuPy's product, in one run.
 
-Calls are only enqueued: 200 at a time, a synchronisation before and after, outside of the clock; the product is so small (m=16, 1024 x 1024) that the GPU is
-never what the host waits for. Variants take turns in every round. The first call is that of a fresh process whose kernel lies in the disk cache.
+Calls are only enqueued: 200 at a time, a synchronisation before and after, outside of the clock;
+the product is so small (m=16, 1024 x 1024) that the GPU is never what the host waits for. Variants
+take turns in every round. The first call is that of a fresh process whose kernel lies in the disk
+cache.
 
     python experiments/04_launch/run.py [--rounds 25] [--commit HASH] [--no-record]
 
-Needs a GPU, torch and CuPy. Appends one object a variant to results.jsonl and rewrites the table in README.md.
+Needs a GPU, torch and CuPy. Appends one object a variant to results.jsonl and rewrites the table in
+README.md.
 """
+
 import argparse
 import os
 import datetime
@@ -34,7 +39,8 @@ PROCESSES = 7
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 PACKAGES = ("numpy", "numba", "numba-cuda", "cuda-bindings", "torch", "cupy-cuda13x")
 
-# A fresh process: argv is the weight's file. It prints seconds: NumPy, this package, CUDA context, the first product.
+# A fresh process: argv is the weight's file. It prints seconds: NumPy, this package, CUDA context,
+# the first product.
 FIRST_CALL = """
 import sys, time
 marks = [time.perf_counter()]
@@ -66,7 +72,10 @@ def variants(weight, packed):
     in_torch, w_torch = torch.from_numpy(x).cuda(), torch.from_numpy(plain).cuda()
     in_cupy, w_cupy = cupy.asarray(x), cupy.asarray(plain)
     in_numba, out_numba = cuda.to_device(x), cuda.device_array((M, N), np.float16)
-    out_torch, out_cupy = torch.empty((M, N), dtype=torch.float16, device="cuda"), cupy.empty((M, N), np.float16)
+    out_torch, out_cupy = (
+        torch.empty((M, N), dtype=torch.float16, device="cuda"),
+        cupy.empty((M, N), np.float16),
+    )
     found = {
         "torch.matmul": lambda: torch.matmul(in_torch, w_torch),
         "nm.matmul, torch": lambda: nm.matmul(in_torch, packed),
@@ -81,7 +90,11 @@ def variants(weight, packed):
         "nm.matmul, the long way": lambda: nm.matmul(in_torch, packed, return_info=True),
     }
     expected = found["nm.matmul, torch"]().cpu().numpy()
-    for result in (found["nm.matmul, CuPy"]().get(), found["nm.matmul, Numba"]().copy_to_host(), found["nm.matmul, torch, out="]().cpu().numpy()):
+    for result in (
+        found["nm.matmul, CuPy"]().get(),
+        found["nm.matmul, Numba"]().copy_to_host(),
+        found["nm.matmul, torch, out="]().cpu().numpy(),
+    ):
         if not np.array_equal(result, expected):
             raise SystemExit("wrong result")
     call = next(iter(calls._calls[id(packed)].values()))
@@ -108,17 +121,31 @@ def time_variants(found, rounds):
 
 
 def time_first_calls(packed):
-    """-> {part: us in each process}. The first process is not counted: it may fill the kernel cache."""
+    """-> {part: us in each process}. The first process is not counted: it may fill the kernel
+    cache."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "weight.npz")
-        np.savez(path, qweight=packed.qweight, scales=packed.scales, shape=np.array([packed.k, packed.n]))
+        np.savez(
+            path, qweight=packed.qweight, scales=packed.scales, shape=np.array([packed.k, packed.n])
+        )
         lines = [
-            subprocess.run([sys.executable, "-c", FIRST_CALL, str(path)], cwd=HERE.parents[1], check=True, capture_output=True, text=True).stdout.split()
+            subprocess.run(
+                [sys.executable, "-c", FIRST_CALL, str(path)],
+                cwd=HERE.parents[1],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout.split()
             for _ in range(PROCESSES + 1)
         ][1:]
     if any(line[-1] != "False" for line in lines):
         raise SystemExit("a process whose kernel is in the cache imported numba")
-    parts = ("first call: import numpy", "first call: import numba_marlin", "first call: CUDA context", "first call: the product")
+    parts = (
+        "first call: import numpy",
+        "first call: import numba_marlin",
+        "first call: CUDA context",
+        "first call: the product",
+    )
     return {name: [1e6 * float(line[index]) for line in lines] for index, name in enumerate(parts)}
 
 
@@ -134,9 +161,19 @@ def versions():
 
 def table(rows):
     first = rows[0]
-    lines = [f"Measured {first['date']} at {first['commit']}: {first['device']}, driver CUDA {first['driver']}, Python {first['python']}, "
-             + ", ".join(f"{name} {version}" for name, version in first["versions"].items()) + ".", "", "| what | us, median | from | to |", "|---|---|---|---|"]
-    lines += [f"| {row['variant']} | {row['us']:,.1f} | {row['us_min']:,.1f} | {row['us_max']:,.1f} |" for row in rows]
+    lines = [
+        f"Measured {first['date']} at {first['commit']}: {first['device']}, driver CUDA"
+        f" {first['driver']}, Python {first['python']}, "
+        + ", ".join(f"{name} {version}" for name, version in first["versions"].items())
+        + ".",
+        "",
+        "| what | us, median | from | to |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['variant']} | {row['us']:,.1f} | {row['us_min']:,.1f} | {row['us_max']:,.1f} |"
+        for row in rows
+    ]
     return "\n".join(lines)
 
 
@@ -146,17 +183,46 @@ def main():
     parser.add_argument("--commit", help="default: COMMIT in the environment, else what git says")
     parser.add_argument("--no-record", action="store_true", help="print only")
     args = parser.parse_args()
-    commit = args.commit or os.environ.get("COMMIT") or subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+    commit = (
+        args.commit
+        or os.environ.get("COMMIT")
+        or subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=HERE,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    )
     weight = nm.quantize(np.random.default_rng(0).standard_normal((K, N)).astype(np.float32))
     packed = nm.pack(weight)
     times = time_variants(variants(weight, packed), args.rounds) | time_first_calls(packed)
     probe = driver.probe()
     common = {
-        "kernel": nm.last_run().candidate.kernel, "m": M, "n": N, "k": K, "group_size": 128, "dtype": "float16", "device": probe.devices[0].name,
-        "driver": probe.driver_version, "python": platform.python_version(), "versions": versions(), "date": str(datetime.date.today()), "commit": commit,
+        "kernel": nm.last_run().candidate.kernel,
+        "m": M,
+        "n": N,
+        "k": K,
+        "group_size": 128,
+        "dtype": "float16",
+        "device": probe.devices[0].name,
+        "driver": probe.driver_version,
+        "python": platform.python_version(),
+        "versions": versions(),
+        "date": str(datetime.date.today()),
+        "commit": commit,
     }
-    rows = [{"variant": name, "us": round(statistics.median(each), 2), "us_min": round(min(each), 2), "us_max": round(max(each), 2), "rounds": len(each), **common}
-            for name, each in times.items()]
+    rows = [
+        {
+            "variant": name,
+            "us": round(statistics.median(each), 2),
+            "us_min": round(min(each), 2),
+            "us_max": round(max(each), 2),
+            "rounds": len(each),
+            **common,
+        }
+        for name, each in times.items()
+    ]
     print(table(rows))
     if args.no_record:
         return

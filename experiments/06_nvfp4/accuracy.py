@@ -1,9 +1,15 @@
-"""How far 4-bit weights are from the float ones, and their products from the float products: NVFP4, MXFP4 and INT4 with groups of 128 and of 32, rounded to nearest. A CPU, seconds.
+"""How far 4-bit weights are from the float ones, and their products from the float products: NVFP4,
+MXFP4 and INT4 with groups of 128 and of 32, rounded to nearest. A CPU, seconds.
 
-Weights [k, n] are drawn from a normal distribution, from Student's t with 5 and with 3 degrees of freedom, scaled to the same variance (the fewer, the heavier the tails), and from a normal one of which one row in 128
-is eight times as large, as those of input channels with outliers are. ``relative_rms``: rms of the weights' errors over their rms. ``relative_output``: the same of x W, x [256, k] standard normal.
-INT4 also with the scale of least square error for each group (``method="mse"``), MXFP4 with scales rounded up, so that nothing is cut off; beside the rule of the specifications.
+Weights [k, n] are drawn from a normal distribution, from Student's t with 5 and with 3 degrees of
+freedom, scaled to the same variance (the fewer, the heavier the tails), and from a normal one of
+which one row in 128 is eight times as large, as those of input channels with outliers are.
+``relative_rms``: rms of the weights' errors over their rms. ``relative_output``: the same of x W, x
+[256, k] standard normal. INT4 also with the scale of least square error for each group
+(``method="mse"``), MXFP4 with scales rounded up, so that nothing is cut off; beside the rule of the
+specifications.
 """
+
 import numpy as np
 
 from numba_marlin import pack, quantize
@@ -21,6 +27,7 @@ def normal(rng, k, n):
 def student(freedom):
     def draw(rng, k, n):
         return rng.standard_t(freedom, (k, n)) / np.sqrt(freedom / (freedom - 2))
+
     return draw
 
 
@@ -28,7 +35,12 @@ def with_large_rows(rng, k, n):
     return normal(rng, k, n) * np.where(np.arange(k) % 128 == 77, 8, 1)[:, None]
 
 
-DATA = {"normal": normal, "student-t 5": student(5), "student-t 3": student(3), "outlier rows": with_large_rows}
+DATA = {
+    "normal": normal,
+    "student-t 5": student(5),
+    "student-t 3": student(3),
+    "outlier rows": with_large_rows,
+}
 
 
 def blocks(form, **options):
@@ -60,6 +72,14 @@ def rows(k, n, seed):
             q = quantise(w)
             error = dequantize(q, "float64") - w
             yield {
-                "experiment": "accuracy", "data": data, "weights": name, "k": k, "n": n, "seed": seed, "bits_per_weight": round(8 * pack(q).nbytes / w.size, 4),
-                "relative_rms": float(f"{relative(error, w):.4g}"), "relative_output": float(f"{relative(x @ error, product):.4g}"), "largest_error": float(f"{np.abs(error).max() / w.std():.4g}"),
+                "experiment": "accuracy",
+                "data": data,
+                "weights": name,
+                "k": k,
+                "n": n,
+                "seed": seed,
+                "bits_per_weight": round(8 * pack(q).nbytes / w.size, 4),
+                "relative_rms": float(f"{relative(error, w):.4g}"),
+                "relative_output": float(f"{relative(x @ error, product):.4g}"),
+                "largest_error": float(f"{np.abs(error).max() / w.std():.4g}"),
             }

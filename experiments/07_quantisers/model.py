@@ -1,7 +1,10 @@
-"""A whole model, one quantiser after the other: errors of every linear layer and of the model's logits.
+"""A whole model, one quantiser after the other: errors of every linear layer and of the model's
+logits.
 
-Blocks are quantised in order, and so are the stages of a block: q, k, v; o; gate, up; down. Calibration is sequential: a layer's inputs come from
-the layers before it as they are by then, quantised. (``sequential=False``: all from the float model, for comparison.) Errors are measured on other text.
+Blocks are quantised in order, and so are the stages of a block: q, k, v; o; gate, up; down.
+Calibration is sequential: a layer's inputs come from the layers before it as they are by then,
+quantised. (``sequential=False``: all from the float model, for comparison.) Errors are measured on
+other text.
 """
 
 from __future__ import annotations
@@ -26,8 +29,11 @@ VARIANTS = {
 }
 
 
-def quantise(model: Transformer, tokens: np.ndarray, quantiser: Callable, sequential: bool = True) -> dict[str, np.ndarray]:
-    """name -> [inputs, outputs] float32, dequantised. quantiser(name, w, Hessian) -> QuantizedWeight."""
+def quantise(
+    model: Transformer, tokens: np.ndarray, quantiser: Callable, sequential: bool = True
+) -> dict[str, np.ndarray]:
+    """name -> [inputs, outputs] float32, dequantised. quantiser(name, w, Hessian) ->
+    QuantizedWeight."""
     weights = dict(model.weights)
     stream = model.embed(tokens)
     for layer in range(model.shape.layers):
@@ -40,28 +46,57 @@ def quantise(model: Transformer, tokens: np.ndarray, quantiser: Callable, sequen
                     hessian.add(x)
 
             for batch in range(0, len(tokens), BATCH):
-                model.block(layer, stream[batch : batch + BATCH], weights if sequential else model.weights, listen)
+                model.block(
+                    layer,
+                    stream[batch : batch + BATCH],
+                    weights if sequential else model.weights,
+                    listen,
+                )
             for name in names:
-                weights[name] = nm.dequantize(quantiser(name, model.weights[name], hessian), np.float32)
-        stream = np.concatenate([model.block(layer, stream[batch : batch + BATCH], weights if sequential else model.weights) for batch in range(0, len(tokens), BATCH)])
+                weights[name] = nm.dequantize(
+                    quantiser(name, model.weights[name], hessian), np.float32
+                )
+        stream = np.concatenate(
+            [
+                model.block(
+                    layer, stream[batch : batch + BATCH], weights if sequential else model.weights
+                )
+                for batch in range(0, len(tokens), BATCH)
+            ]
+        )
     return weights
 
 
-def layer_errors(model: Transformer, weights: dict[str, np.ndarray], tokens: np.ndarray) -> dict[str, float]:
-    """Relative output error of every layer alone, on the inputs that it has in the float model: |x (Q - W)| / |x W|."""
+def layer_errors(
+    model: Transformer, weights: dict[str, np.ndarray], tokens: np.ndarray
+) -> dict[str, float]:
+    """Relative output error of every layer alone, on the inputs that it has in the float model: |x
+    (Q - W)| / |x W|."""
     found = {}
 
     def listen(name, x, weight):
-        found[name] = float(np.linalg.norm(x @ (weights[name] - weight)) / np.linalg.norm(x @ weight))
+        found[name] = float(
+            np.linalg.norm(x @ (weights[name] - weight)) / np.linalg.norm(x @ weight)
+        )
 
     model.logits(tokens, hook=listen)
     return found
 
 
-def end_to_end(model: Transformer, weights: dict[str, np.ndarray], tokens: np.ndarray) -> dict[str, float]:
-    """Kullback-Leibler divergence (nats a token) of the next token's distribution, relative error of the logits, and how often the likeliest token stays."""
-    before, after = (model.logits(tokens, each).astype(np.float64) for each in (model.weights, weights))
-    p, q = (each - np.log(np.exp(each - each.max(-1, keepdims=True)).sum(-1, keepdims=True)) - each.max(-1, keepdims=True) for each in (before, after))
+def end_to_end(
+    model: Transformer, weights: dict[str, np.ndarray], tokens: np.ndarray
+) -> dict[str, float]:
+    """Kullback-Leibler divergence (nats a token) of the next token's distribution, relative error
+    of the logits, and how often the likeliest token stays."""
+    before, after = (
+        model.logits(tokens, each).astype(np.float64) for each in (model.weights, weights)
+    )
+    p, q = (
+        each
+        - np.log(np.exp(each - each.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - each.max(-1, keepdims=True)
+        for each in (before, after)
+    )
     return {
         "kl": float(np.mean(np.sum(np.exp(p) * (p - q), axis=-1))),
         "logits_error": float(np.linalg.norm(after - before) / np.linalg.norm(before)),
@@ -69,10 +104,15 @@ def end_to_end(model: Transformer, weights: dict[str, np.ndarray], tokens: np.nd
     }
 
 
-def measure(model: Transformer, variant: str, group_size: int, symmetric: bool = True) -> Iterator[dict]:
+def measure(
+    model: Transformer, variant: str, group_size: int, symmetric: bool = True
+) -> Iterator[dict]:
     """One row a layer, one for the whole."""
     shape = model.shape
-    calibration, evaluation = texts(shape, CALIBRATION, TOKENS, 1), texts(shape, EVALUATION, TOKENS, 2)
+    calibration, evaluation = (
+        texts(shape, CALIBRATION, TOKENS, 1),
+        texts(shape, EVALUATION, TOKENS, 2),
+    )
     options = VARIANTS[variant]
 
     def quantiser(name, w, hessian):
@@ -81,12 +121,22 @@ def measure(model: Transformer, variant: str, group_size: int, symmetric: bool =
 
     start = time.process_time()
     if options["method"] == "gptq":
-        weights = quantise(model, calibration, quantiser, sequential=not variant.endswith("float model"))
+        weights = quantise(
+            model, calibration, quantiser, sequential=not variant.endswith("float model")
+        )
     else:
-        weights = {name: nm.dequantize(quantiser(name, w, None), np.float32) for name, w in model.weights.items()}
+        weights = {
+            name: nm.dequantize(quantiser(name, w, None), np.float32)
+            for name, w in model.weights.items()
+        }
     seconds = time.process_time() - start
     common = {"variant": variant, "bits": 4, "group_size": group_size, "symmetric": symmetric}
     for name, error in layer_errors(model, weights, evaluation).items():
         k, n = model.weights[name].shape
         yield {"kind": "layer", **common, "layer": name, "k": k, "n": n, "output_error": error}
-    yield {"kind": "model", **common, **end_to_end(model, weights, evaluation), "cpu_seconds": round(seconds, 2)}
+    yield {
+        "kind": "model",
+        **common,
+        **end_to_end(model, weights, evaluation),
+        "cpu_seconds": round(seconds, 2),
+    }

@@ -1,7 +1,9 @@
-"""results.jsonl -> the tables and the plot of this README. Of every measurement the newest row counts.
+"""results.jsonl -> the tables and the plot of this README. Of every measurement the newest row
+counts.
 
-    python experiments/07_quantisers/report.py
+python experiments/07_quantisers/report.py
 """
+
 import json
 from pathlib import Path
 from statistics import geometric_mean
@@ -10,7 +12,20 @@ from numba_marlin.bench.tables import markdown, replace_between
 
 HERE = Path(__file__).resolve().parent
 RESULTS, README, PLOT = HERE / "results.jsonl", HERE / "README.md", HERE / "layers.png"
-KEYS = ("kind", "variant", "bits", "group_size", "symmetric", "layer", "judge", "seed", "sums", "what", "k", "n")
+KEYS = (
+    "kind",
+    "variant",
+    "bits",
+    "group_size",
+    "symmetric",
+    "layer",
+    "judge",
+    "seed",
+    "sums",
+    "what",
+    "k",
+    "n",
+)
 SHOWN = ("rtn", "mse", "gptq", "gptq, act order")
 COLOURS = {"rtn": "#9a9a9a", "mse": "#d98c3f", "gptq": "#3f72b5", "gptq, act order": "#1d3557"}
 
@@ -42,8 +57,32 @@ def models(rows):
     for row in rows:
         if row["kind"] == "model":
             errors = layers[row["variant"], grid_key(row)]
-            lines.append([grid_name(row), row["variant"], f"{geometric_mean(errors):.2%}", f"{max(errors):.2%}", f"{row['logits_error']:.2%}", f"{row['kl']:.4f}", f"{row['same_top']:.1%}", f"{row['cpu_seconds']:.1f}"])
-    return markdown(["grid", "quantiser", "output error of a layer, mean", "of the worst", "of the logits", "KL, nats a token", "same likeliest token", "CPU s"], lines, left=2)
+            lines.append(
+                [
+                    grid_name(row),
+                    row["variant"],
+                    f"{geometric_mean(errors):.2%}",
+                    f"{max(errors):.2%}",
+                    f"{row['logits_error']:.2%}",
+                    f"{row['kl']:.4f}",
+                    f"{row['same_top']:.1%}",
+                    f"{row['cpu_seconds']:.1f}",
+                ]
+            )
+    return markdown(
+        [
+            "grid",
+            "quantiser",
+            "output error of a layer, mean",
+            "of the worst",
+            "of the logits",
+            "KL, nats a token",
+            "same likeliest token",
+            "CPU s",
+        ],
+        lines,
+        left=2,
+    )
 
 
 def per_layer(rows, grid=(128, True)):
@@ -55,7 +94,14 @@ def per_layer(rows, grid=(128, True)):
     for name, variants in found.items():
         first = variants["rtn"]
         gain = first["output_error"] / variants["gptq, act order"]["output_error"]
-        lines.append([name, f"{first['k']} x {first['n']}", *(f"{variants[each]['output_error']:.2%}" for each in SHOWN), f"{gain:.1f}"])
+        lines.append(
+            [
+                name,
+                f"{first['k']} x {first['n']}",
+                *(f"{variants[each]['output_error']:.2%}" for each in SHOWN),
+                f"{gain:.1f}",
+            ]
+        )
     return markdown(["layer", "k x n", "before: rtn", *SHOWN[1:], "rtn / act order"], lines, left=2)
 
 
@@ -64,21 +110,54 @@ def clipping(rows):
     for row in rows:
         if row["kind"] == "clipping":
             found.setdefault(row["judge"], []).append(row["loss"])
-    return markdown(["grids compared by", "loss, in units of rtn's, seed after seed", "mean"], [[judge, ", ".join(f"{each:.4f}" for each in losses), f"{geometric_mean(losses):.4f}"] for judge, losses in found.items()], left=2)
+    return markdown(
+        ["grids compared by", "loss, in units of rtn's, seed after seed", "mean"],
+        [
+            [judge, ", ".join(f"{each:.4f}" for each in losses), f"{geometric_mean(losses):.4f}"]
+            for judge, losses in found.items()
+        ],
+        left=2,
+    )
 
 
 def precision(rows):
-    lines = [[row["sums"], str(row["seed"]), f"{row['largest_error']:.1e}", f"{row['codes_changed']:.2e}", f"{row['loss'] - 1:+.1e}", f"{row['cpu_seconds']:.1f}"] for row in rows if row["kind"] == "hessian"]
+    lines = [
+        [
+            row["sums"],
+            str(row["seed"]),
+            f"{row['largest_error']:.1e}",
+            f"{row['codes_changed']:.2e}",
+            f"{row['loss'] - 1:+.1e}",
+            f"{row['cpu_seconds']:.1f}",
+        ]
+        for row in rows
+        if row["kind"] == "hessian"
+    ]
     return markdown(["x^T x in", "seed", "largest error", "codes changed", "loss", "CPU s"], lines)
 
 
 def costs(rows):
-    lines = [[row["what"], f"{row['cpu_seconds']:.2f}", f"{row['seconds']:.1f}", f"{row['peak_mib']:,}", f"{row['loss']:.4f}" if "loss" in row else ""] for row in rows if row["kind"] == "cost"]
+    lines = [
+        [
+            row["what"],
+            f"{row['cpu_seconds']:.2f}",
+            f"{row['seconds']:.1f}",
+            f"{row['peak_mib']:,}",
+            f"{row['loss']:.4f}" if "loss" in row else "",
+        ]
+        for row in rows
+        if row["kind"] == "cost"
+    ]
     return markdown(["step", "CPU s", "s", "peak MiB so far", "loss, in units of rtn's"], lines)
 
 
 def origin(rows):
-    runs = {f"Measured {row['date']} on a {row['device']}; {', '.join(f'{name} {version}' for name, version in row['versions'].items())}; commit {row['commit']}." for row in rows}
+    runs = {
+        f"Measured {row['date']} on a {row['device']};"
+        f" {', '.join(f'{name} {version}' for name, version in row['versions'].items())}; commit"
+        f" {row['commit']}."
+        for row in rows
+    }
     return "\n".join(sorted(runs))
 
 
@@ -93,16 +172,42 @@ def plot(rows, grid=(128, True)):
     figure, axes = plt.subplots(figsize=(10, 4.2))
     for variant in SHOWN:
         errors = {row["layer"]: row["output_error"] for row in chosen if row["variant"] == variant}
-        kl = next(row["kl"] for row in rows if row["kind"] == "model" and row["variant"] == variant and grid_key(row) == grid)
-        axes.plot(range(len(names)), [100 * errors[name] for name in names], "o-", color=COLOURS[variant], markersize=4, linewidth=1.2, label=f"{variant}  (KL {kl:.3f} nats a token)")
+        kl = next(
+            row["kl"]
+            for row in rows
+            if row["kind"] == "model" and row["variant"] == variant and grid_key(row) == grid
+        )
+        axes.plot(
+            range(len(names)),
+            [100 * errors[name] for name in names],
+            "o-",
+            color=COLOURS[variant],
+            markersize=4,
+            linewidth=1.2,
+            label=f"{variant}  (KL {kl:.3f} nats a token)",
+        )
     axes.set_yscale("log")
-    axes.set_yticks((4, 5, 6, 8, 10, 13, 16, 20), labels=("4", "5", "6", "8", "10", "13", "16", "20"))
+    axes.set_yticks(
+        (4, 5, 6, 8, 10, 13, 16, 20), labels=("4", "5", "6", "8", "10", "13", "16", "20")
+    )
     axes.set_yticks((), minor=True)
     axes.set_xticks(range(len(names)), names, rotation=60, fontsize=8)
     axes.set_ylabel("relative output error of the layer, %")
-    axes.set_title("A synthetic transformer at 4 bits, groups of 128: its linear layers on text that calibration has not seen", fontsize=10, loc="left")
+    axes.set_title(
+        "A synthetic transformer at 4 bits, groups of 128: its linear layers on text that"
+        " calibration has not seen",
+        fontsize=10,
+        loc="left",
+    )
     axes.grid(axis="y", alpha=0.25)
-    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.06), ncols=4, columnspacing=1.2)
+    axes.legend(
+        frameon=False,
+        fontsize=8,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.06),
+        ncols=4,
+        columnspacing=1.2,
+    )
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.tight_layout()
@@ -113,10 +218,20 @@ def plot(rows, grid=(128, True)):
 def main():
     rows = newest()
     kinds = {row["kind"] for row in rows}
-    for kind, name, table in (("model", "models", models), ("layer", "layers", per_layer), ("clipping", "clipping", clipping), ("hessian", "hessian", precision), ("cost", "costs", costs)):
+    for kind, name, table in (
+        ("model", "models", models),
+        ("layer", "layers", per_layer),
+        ("clipping", "clipping", clipping),
+        ("hessian", "hessian", precision),
+        ("cost", "costs", costs),
+    ):
         if kind in kinds:
             own = [row for row in rows if row["kind"] == kind]
-            replace_between(README, (f"<!-- {name}:begin -->", f"<!-- {name}:end -->"), f"{origin(own)}\n\n{table(rows)}")
+            replace_between(
+                README,
+                (f"<!-- {name}:begin -->", f"<!-- {name}:end -->"),
+                f"{origin(own)}\n\n{table(rows)}",
+            )
     if "layer" in kinds:
         plot(rows)
 

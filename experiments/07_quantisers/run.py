@@ -1,10 +1,13 @@
-"""How much do the quantisers differ, on single layers and on a whole (synthetic) model? Runs on the CPU, in about a quarter of an hour on two quiet cores.
+"""How much do the quantisers differ, on single layers and on a whole (synthetic) model? Runs on the
+CPU, in about a quarter of an hour on two quiet cores.
 
     python experiments/07_quantisers/run.py [model clipping hessian cost] [--no-record]
 
-Appends one object a measurement to results.jsonl, then ``report.py`` rewrites the tables and the plot of the README from the newest ones. ``cost`` is to be
-run in a process of its own, as its memory figures are the process's.
+Appends one object a measurement to results.jsonl, then ``report.py`` rewrites the tables and the
+plot of the README from the newest ones. ``cost`` is to be run in a process of its own, as its
+memory figures are the process's.
 """
+
 import argparse
 import datetime
 import importlib.metadata as metadata
@@ -25,7 +28,11 @@ import transformer  # noqa: E402
 
 RESULTS = HERE / "results.jsonl"
 GRIDS = [(variant, 128, True) for variant in model.VARIANTS]
-GRIDS += [(variant, group_size, symmetric) for group_size, symmetric in ((-1, True), (32, True), (128, False)) for variant in ("rtn", "mse", "gptq", "gptq, act order")]
+GRIDS += [
+    (variant, group_size, symmetric)
+    for group_size, symmetric in ((-1, True), (32, True), (128, False))
+    for variant in ("rtn", "mse", "gptq", "gptq, act order")
+]
 
 
 def whole_models():
@@ -34,21 +41,44 @@ def whole_models():
         yield from model.measure(net, variant, group_size, symmetric)
 
 
-PARTS = {"model": whole_models, "clipping": single.clipping, "hessian": single.precision, "cost": single.costs}
+PARTS = {
+    "model": whole_models,
+    "clipping": single.clipping,
+    "hessian": single.precision,
+    "cost": single.costs,
+}
 
 
 def facts():
-    git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    git = [
+        "git",
+        "-C",
+        str(HERE),
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     described = subprocess.run(git, capture_output=True, text=True)
     return {
-        "date": datetime.date.today().isoformat(), "commit": described.stdout.strip() or None, "device": f"CPU, {os.cpu_count()} threads ({platform.machine()})",
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in ("numpy", "scipy")}},
+        "date": datetime.date.today().isoformat(),
+        "commit": described.stdout.strip() or None,
+        "device": f"CPU, {os.cpu_count()} threads ({platform.machine()})",
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("numpy", "scipy")},
+        },
     }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)"
+    )
     parser.add_argument("--no-record", action="store_true", help="print only")
     args = parser.parse_args()
     unknown = set(args.parts) - set(PARTS)

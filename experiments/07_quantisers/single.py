@@ -1,4 +1,5 @@
-"""One synthetic layer: what clipping should be judged by, what the Hessian's precision changes, and what it all costs."""
+"""One synthetic layer: what clipping should be judged by, what the Hessian's precision changes, and
+what it all costs."""
 
 from __future__ import annotations
 
@@ -13,9 +14,13 @@ from numba_marlin.quantize.hessian import Hessian
 
 
 def layer(k: int, n: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs [rows, k] with a falling spectrum and eight large channels, and heavy-tailed weights [k, n]; float32."""
+    """Inputs [rows, k] with a falling spectrum and eight large channels, and heavy-tailed weights
+    [k, n]; float32."""
     random = np.random.default_rng(seed)
-    x = random.standard_normal((rows, k), dtype=np.float32) @ (random.standard_normal((k, k), dtype=np.float32) * np.arange(1, k + 1, dtype=np.float32)[:, None] ** np.float32(-0.6))
+    x = random.standard_normal((rows, k), dtype=np.float32) @ (
+        random.standard_normal((k, k), dtype=np.float32)
+        * np.arange(1, k + 1, dtype=np.float32)[:, None] ** np.float32(-0.6)
+    )
     x *= np.exp(0.5 * random.standard_normal(k, dtype=np.float32))
     x[:, random.choice(k, 8, replace=False)] *= 10
     return x, (0.02 * random.standard_t(5, (k, n))).astype(np.float32)
@@ -28,8 +33,17 @@ def loss(weight, w: np.ndarray, h: np.ndarray) -> float:
 
 
 def by_projection(wanted, back, rule, clips, group, column):
-    """What ``gptq.round_group`` does, but grids are compared as the Marlin paper's tool compares them: by the loss of rounding to nearest."""
-    return _chosen(wanted, back, rule, clips, lambda error: np.sum(np.square((back.unit * np.sqrt(back.squares)).T.astype(error.dtype) @ error), axis=0))
+    """What ``gptq.round_group`` does, but grids are compared as the Marlin paper's tool compares
+    them: by the loss of rounding to nearest."""
+    return _chosen(
+        wanted,
+        back,
+        rule,
+        clips,
+        lambda error: np.sum(
+            np.square((back.unit * np.sqrt(back.squares)).T.astype(error.dtype) @ error), axis=0
+        ),
+    )
 
 
 def by_squares(wanted, back, rule, clips, group, column):
@@ -59,14 +73,33 @@ def clipping(seeds=(0, 1, 2), k: int = 1024, n: int = 512) -> Iterator[dict]:
         hessian = Hessian(k).add(x)
         h = hessian.mean()
         unit = loss(rtn.quantize(w), w, h)
-        yield {"kind": "clipping", "seed": seed, "k": k, "n": n, "judge": "mse instead of gptq", "loss": loss(mse.quantize(w), w, h) / unit}
-        for judge, function, clip in (("none", own, False), ("squares of errors", by_squares, True), ("loss, rounding to nearest", by_projection, True), ("loss, with feedback", own, True)):
+        yield {
+            "kind": "clipping",
+            "seed": seed,
+            "k": k,
+            "n": n,
+            "judge": "mse instead of gptq",
+            "loss": loss(mse.quantize(w), w, h) / unit,
+        }
+        for judge, function, clip in (
+            ("none", own, False),
+            ("squares of errors", by_squares, True),
+            ("loss, rounding to nearest", by_projection, True),
+            ("loss, with feedback", own, True),
+        ):
             gptq.round_group = function
             try:
                 weight = gptq.quantize(w, calibration=hessian, clip=clip)
             finally:
                 gptq.round_group = own
-            yield {"kind": "clipping", "seed": seed, "k": k, "n": n, "judge": judge, "loss": loss(weight, w, h) / unit}
+            yield {
+                "kind": "clipping",
+                "seed": seed,
+                "k": k,
+                "n": n,
+                "judge": judge,
+                "loss": loss(weight, w, h) / unit,
+            }
 
 
 class Given(Hessian):
@@ -78,7 +111,8 @@ class Given(Hessian):
 
 
 def precision(seeds=(0, 1, 2), k: int = 1024, n: int = 256, rows: int = 65536) -> Iterator[dict]:
-    """Sums of x^T x in float32, as ``Hessian`` makes them, and in float64: error, CPU time, and what changes in the quantised weight."""
+    """Sums of x^T x in float32, as ``Hessian`` makes them, and in float64: error, CPU time, and
+    what changes in the quantised weight."""
     for seed in seeds:
         x, w = layer(k, n, rows, seed)
         start = time.process_time()
@@ -94,16 +128,28 @@ def precision(seeds=(0, 1, 2), k: int = 1024, n: int = 256, rows: int = 65536) -
         costs["float32 products, float64 sums"] = time.process_time() - start
         expected = gptq.quantize(w, calibration=Given(exact))
         norms = np.sqrt(np.outer(np.diagonal(exact), np.diagonal(exact)))
-        for kind, h in (("float64", exact), ("float32", single / np.float32(rows)), ("float32 products, float64 sums", mixed.mean())):
+        for kind, h in (
+            ("float64", exact),
+            ("float32", single / np.float32(rows)),
+            ("float32 products, float64 sums", mixed.mean()),
+        ):
             weight = gptq.quantize(w, calibration=Given(h))
             yield {
-                "kind": "hessian", "seed": seed, "k": k, "rows": rows, "sums": kind, "largest_error": float(np.max(np.abs(h - exact) / norms)), "cpu_seconds": round(costs[kind], 2),
-                "codes_changed": float(np.mean(weight.codes != expected.codes)), "loss": loss(weight, w, exact) / loss(expected, w, exact),
+                "kind": "hessian",
+                "seed": seed,
+                "k": k,
+                "rows": rows,
+                "sums": kind,
+                "largest_error": float(np.max(np.abs(h - exact) / norms)),
+                "cpu_seconds": round(costs[kind], 2),
+                "codes_changed": float(np.mean(weight.codes != expected.codes)),
+                "loss": loss(weight, w, exact) / loss(expected, w, exact),
             }
 
 
 def costs(k: int = 4096, n: int = 4096, rows: int = 8192) -> Iterator[dict]:
-    """CPU seconds (of all threads) of each step for one large layer, and the process's largest memory so far."""
+    """CPU seconds (of all threads) of each step for one large layer, and the process's largest
+    memory so far."""
     x, w = layer(k, n, rows, 0)
     h = None
 
@@ -111,7 +157,12 @@ def costs(k: int = 4096, n: int = 4096, rows: int = 8192) -> Iterator[dict]:
         cpu, wall = time.process_time(), time.perf_counter()
         result = function()
         return {
-            "kind": "cost", "k": k, "n": n, "what": what, "cpu_seconds": round(time.process_time() - cpu, 2), "seconds": round(time.perf_counter() - wall, 2),
+            "kind": "cost",
+            "k": k,
+            "n": n,
+            "what": what,
+            "cpu_seconds": round(time.process_time() - cpu, 2),
+            "seconds": round(time.perf_counter() - wall, 2),
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         }, result
 
@@ -119,8 +170,11 @@ def costs(k: int = 4096, n: int = 4096, rows: int = 8192) -> Iterator[dict]:
     yield row
     unit = None
     for what, function in (
-        ("rtn", lambda: rtn.quantize(w)), ("mse", lambda: mse.quantize(w)), ("gptq, no clipping", lambda: gptq.quantize(w, calibration=hessian, clip=False)),
-        ("gptq", lambda: gptq.quantize(w, calibration=hessian)), ("gptq, act order", lambda: gptq.quantize(w, calibration=hessian, act_order=True)),
+        ("rtn", lambda: rtn.quantize(w)),
+        ("mse", lambda: mse.quantize(w)),
+        ("gptq, no clipping", lambda: gptq.quantize(w, calibration=hessian, clip=False)),
+        ("gptq", lambda: gptq.quantize(w, calibration=hessian)),
+        ("gptq, act order", lambda: gptq.quantize(w, calibration=hessian, act_order=True)),
         ("gptq, a scale per column", lambda: gptq.quantize(w, group_size=-1, calibration=hessian)),
     ):
         row, weight = timed(what, function)

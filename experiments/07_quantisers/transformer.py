@@ -1,15 +1,18 @@
-"""A small decoder-only transformer in NumPy, with hooks on its linear layers. Its weights are random: synthetic, but shaped like trained ones where that
-matters to a quantiser.
+"""A small decoder-only transformer in NumPy, with hooks on its linear layers. Its weights are
+random: synthetic, but shaped like trained ones where that matters to a quantiser.
 
 What a quantiser meets in language models, and how it is made here:
 
-- inputs of a layer are strongly correlated: embeddings and the layers' outputs have falling spectra (power laws);
-- a few channels of the residual stream are far larger than the others, in every token: those columns of embeddings, and of what is added to them, are
-  scaled up, and the gains of RMSNorm are log-normal;
+- inputs of a layer are strongly correlated: embeddings and the layers' outputs have falling spectra
+  (power laws);
+- a few channels of the residual stream are far larger than the others, in every token: those
+  columns of embeddings, and of what is added to them, are scaled up, and the gains of RMSNorm are
+  log-normal;
 - weights are heavier-tailed than a normal distribution;
 - tokens are not uniform: Zipf's law, each drawn near the one before.
 
-What it cannot show: whether a *trained* model's text gets worse. It can show how errors of layers add up, and which quantiser leaves fewer.
+What it cannot show: whether a *trained* model's text gets worse. It can show how errors of layers
+add up, and which quantiser leaves fewer.
 
 RMSNorm, rotary positions, causal attention, a gated MLP (SiLU), tied to nothing; all in float32.
 """
@@ -23,7 +26,8 @@ import numpy as np
 
 Hook = Callable[[str, np.ndarray, np.ndarray], np.ndarray | None]
 STAGES = (("q", "k", "v"), ("o",), ("gate", "up"), ("down",))
-"""Linear layers of a block, by what they have to wait for: those of a stage have the same inputs."""
+"""Linear layers of a block, by what they have to wait for: those of a stage have the same
+inputs."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,32 @@ class Transformer:
     gains: dict[str, np.ndarray] = field(repr=False)
 
     def names(self) -> list[str]:
-        return [f"{layer}.{name}" for layer in range(self.shape.layers) for stage in STAGES for name in stage]
+        return [
+            f"{layer}.{name}"
+            for layer in range(self.shape.layers)
+            for stage in STAGES
+            for name in stage
+        ]
 
     def embed(self, tokens: np.ndarray) -> np.ndarray:
         return self.embedding[tokens]
 
-    def linear(self, name: str, x: np.ndarray, weights: dict[str, np.ndarray], hook: Hook | None) -> np.ndarray:
+    def linear(
+        self, name: str, x: np.ndarray, weights: dict[str, np.ndarray], hook: Hook | None
+    ) -> np.ndarray:
         """x @ weights[name]; a hook may look at (name, x, weight) and may return another result."""
         given = None if hook is None else hook(name, x, weights[name])
         return x @ weights[name] if given is None else given
 
-    def block(self, layer: int, stream: np.ndarray, weights: dict[str, np.ndarray], hook: Hook | None = None) -> np.ndarray:
+    def block(
+        self,
+        layer: int,
+        stream: np.ndarray,
+        weights: dict[str, np.ndarray],
+        hook: Hook | None = None,
+    ) -> np.ndarray:
         """The residual stream [sequences, tokens, width] after one block."""
+
         def linear(name, x):
             return self.linear(f"{layer}.{name}", x, weights, hook)
 
@@ -75,9 +93,16 @@ class Transformer:
         return stream + linear("down", gate / (1 + np.exp(-gate)) * linear("up", x))
 
     def _heads(self, x: np.ndarray) -> np.ndarray:
-        return x.reshape(*x.shape[:2], self.shape.heads, self.shape.head_width).transpose(0, 2, 1, 3)
+        return x.reshape(*x.shape[:2], self.shape.heads, self.shape.head_width).transpose(
+            0, 2, 1, 3
+        )
 
-    def logits(self, tokens: np.ndarray, weights: dict[str, np.ndarray] | None = None, hook: Hook | None = None) -> np.ndarray:
+    def logits(
+        self,
+        tokens: np.ndarray,
+        weights: dict[str, np.ndarray] | None = None,
+        hook: Hook | None = None,
+    ) -> np.ndarray:
         """[sequences, tokens, vocabulary]. weights: other ones in the place of the model's."""
         stream = self.embed(tokens)
         for layer in range(self.shape.layers):
@@ -112,29 +137,53 @@ def build(shape: Shape = Shape(), seed: int = 0) -> Transformer:
     def matrix(inputs: int, outputs: int, decay: float, gain: float = 1.0) -> np.ndarray:
         """Heavy-tailed, with singular values that fall as a power law."""
         spectrum = np.arange(1, min(inputs, outputs) + 1) ** -decay
-        left, right = (np.linalg.qr(random.standard_normal((size, len(spectrum))))[0] for size in (inputs, outputs))
-        smooth = left * (spectrum * np.sqrt(inputs * outputs / np.sum(np.square(spectrum)))) @ right.T
+        left, right = (
+            np.linalg.qr(random.standard_normal((size, len(spectrum))))[0]
+            for size in (inputs, outputs)
+        )
+        smooth = (
+            left * (spectrum * np.sqrt(inputs * outputs / np.sum(np.square(spectrum)))) @ right.T
+        )
         tails = random.standard_t(4, (inputs, outputs)) / np.sqrt(2)
         return (gain * (0.7 * smooth + 0.7 * tails) / np.sqrt(inputs)).astype(np.float32)
 
     def gains() -> np.ndarray:
         return np.exp(0.4 * random.standard_normal(shape.width)).astype(np.float32)
 
-    embedding = np.sqrt(shape.width) * matrix(shape.vocabulary, shape.width, 0.6) * np.sqrt(shape.vocabulary / shape.width)
-    embedding[:, large] = 6 * (random.choice([-1, 1], len(large)) + 0.7 * random.standard_normal((shape.vocabulary, len(large))))
+    embedding = (
+        np.sqrt(shape.width)
+        * matrix(shape.vocabulary, shape.width, 0.6)
+        * np.sqrt(shape.vocabulary / shape.width)
+    )
+    embedding[:, large] = 6 * (
+        random.choice([-1, 1], len(large))
+        + 0.7 * random.standard_normal((shape.vocabulary, len(large)))
+    )
     weights, norms = {}, {"head": gains()}
     for layer in range(shape.layers):
         for name, inputs, outputs, decay in (
-            ("q", shape.width, shape.width, 0.5), ("k", shape.width, shape.width, 0.5), ("v", shape.width, shape.width, 0.4), ("o", shape.width, shape.width, 0.4),
-            ("gate", shape.width, shape.hidden, 0.4), ("up", shape.width, shape.hidden, 0.4), ("down", shape.hidden, shape.width, 0.4),
+            ("q", shape.width, shape.width, 0.5),
+            ("k", shape.width, shape.width, 0.5),
+            ("v", shape.width, shape.width, 0.4),
+            ("o", shape.width, shape.width, 0.4),
+            ("gate", shape.width, shape.hidden, 0.4),
+            ("up", shape.width, shape.hidden, 0.4),
+            ("down", shape.hidden, shape.width, 0.4),
         ):
             weights[f"{layer}.{name}"] = matrix(inputs, outputs, decay)
         for name in ("o", "down"):  # what is added to the large channels is large too,
             weights[f"{layer}.{name}"][:, large] *= 3
-        for name in ("q", "k", "v", "gate", "up"):  # and who reads them has learned to weigh them less
+        # and who reads them has learned to weigh them less
+        for name in ("q", "k", "v", "gate", "up"):
             weights[f"{layer}.{name}"][large] *= 0.3
         norms[f"{layer}.attention"], norms[f"{layer}.mlp"] = gains(), gains()
-    return Transformer(shape, embedding.astype(np.float32), matrix(shape.width, shape.vocabulary, 0.4, 1.5), weights, norms)
+    return Transformer(
+        shape,
+        embedding.astype(np.float32),
+        matrix(shape.width, shape.vocabulary, 0.4, 1.5),
+        weights,
+        norms,
+    )
 
 
 def texts(shape: Shape, sequences: int, tokens: int, seed: int) -> np.ndarray:

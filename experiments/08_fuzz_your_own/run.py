@@ -1,10 +1,13 @@
-"""Does the kit find a bug in something that it has never seen? Points it at the toy format, kernel and ring of ``toy.py``, as they are and with a bug planted in each.
+"""Does the kit find a bug in something that it has never seen? Points it at the toy format, kernel
+and ring of ``toy.py``, as they are and with a bug planted in each.
 
     python experiments/08_fuzz_your_own/run.py [--searches 20] [--no-record]
 
-No GPU. Searches are random, and nothing is remembered between them. Appends one object a target to results.jsonl and rewrites the table
-in README.md: how often the bug was found, after how many examples, and what Hypothesis says of the smallest.
+No GPU. Searches are random, and nothing is remembered between them. Appends one object a target to
+results.jsonl and rewrites the table in README.md: how often the bug was found, after how many
+examples, and what Hypothesis says of the smallest.
 """
+
 import argparse
 import datetime
 import importlib.metadata as metadata
@@ -27,7 +30,11 @@ from numba_marlin import testing  # noqa: E402
 from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
 
 MARKERS = ("<!-- results:begin -->", "<!-- results:end -->")
-BUGS = {"packing": "the second byte of four rows is read forwards", "kernel": "a tile of several groups uses the first one's scales", "ring": "the parity flips a stage early"}
+BUGS = {
+    "packing": "the second byte of four rows is read forwards",
+    "kernel": "a tile of several groups uses the first one's scales",
+    "ring": "the parity flips a stage early",
+}
 
 
 class Count:
@@ -44,18 +51,36 @@ class Count:
 def packing(bug):
     count = Count(toy.pack)
     unpack = toy.unpack_with_bug if bug else toy.unpack
-    return testing.packing_test(testing.Packing(count, unpack, bits=4, k_step=toy.K_STEP, n_step=toy.N_STEP), database=None), count
+    return (
+        testing.packing_test(
+            testing.Packing(count, unpack, bits=4, k_step=toy.K_STEP, n_step=toy.N_STEP),
+            database=None,
+        ),
+        count,
+    )
 
 
 def kernel(bug):
     count = Count(lambda x, weight: toy.matmul(x, weight, bug))
-    return testing.kernel_test(count, testing.problems(max_m=8, max_n=64, max_k=128, group_sizes=(-1, 16, 32, 64)), database=None), count
+    return (
+        testing.kernel_test(
+            count,
+            testing.problems(max_m=8, max_n=64, max_k=128, group_sizes=(-1, 16, 32, 64)),
+            database=None,
+        ),
+        count,
+    )
 
 
 def ring(bug):
     count = Count(lambda *arguments: toy.ring_verbs(*arguments, bug=bug))
     machine = testing.ring_machine(count, stages=3, consumers=2)
-    return lambda: run_state_machine_as_test(machine, settings=settings(machine.TestCase.settings, database=None)), count
+    return (
+        lambda: run_state_machine_as_test(
+            machine, settings=settings(machine.TestCase.settings, database=None)
+        ),
+        count,
+    )
 
 
 TARGETS = {"packing": packing, "kernel": kernel, "ring": ring}
@@ -77,8 +102,13 @@ def measure(target, bug, searches):
     found = [each for each in runs if each[0] is not None]
     messages = [message for message, _, _ in found]
     return {
-        "kind": "search", "target": target, "bug": BUGS[target] if bug else None, "searches": searches, "found": len(found),
-        "median_calls": statistics.median(calls for _, calls, _ in runs), "median_seconds": round(statistics.median(seconds for _, _, seconds in runs), 3),
+        "kind": "search",
+        "target": target,
+        "bug": BUGS[target] if bug else None,
+        "searches": searches,
+        "found": len(found),
+        "median_calls": statistics.median(calls for _, calls, _ in runs),
+        "median_seconds": round(statistics.median(seconds for _, _, seconds in runs), 3),
         "says": max(set(messages), key=messages.count) if messages else None,
     }
 
@@ -86,19 +116,42 @@ def measure(target, bug, searches):
 def table(rows):
     lines = []
     for row in rows:
-        lines.append([row["target"], row["bug"] or "none", f"{row['found']} of {row['searches']}", f"{row['median_calls']:g}", f"{row['median_seconds']:.2f}", f"`{row['says']}`" if row["says"] else ""])
+        lines.append(
+            [
+                row["target"],
+                row["bug"] or "none",
+                f"{row['found']} of {row['searches']}",
+                f"{row['median_calls']:g}",
+                f"{row['median_seconds']:.2f}",
+                f"`{row['says']}`" if row["says"] else "",
+            ]
+        )
     facts = rows[0]
     header = ["target", "bug", "searches that failed", "calls, median", "s, median", "what it says"]
-    return f"Run {facts['date']} at {facts['commit']}, hypothesis {facts['versions']['hypothesis']}; a search stops at 100 examples, or when it has made a failing one as small as it can.\n\n" + markdown(header, lines, left=2)
+    return (
+        f"Run {facts['date']} at {facts['commit']}, hypothesis {facts['versions']['hypothesis']}; a"
+        " search stops at 100 examples, or when it has made a failing one as small as it can.\n\n"
+        + markdown(header, lines, left=2)
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--searches", type=int, default=20, help="for each target (default 20)")
     parser.add_argument("--no-record", action="store_true", help="print only")
     args = parser.parse_args()
-    described = subprocess.run(["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"], capture_output=True, text=True)
-    common = {"date": datetime.date.today().isoformat(), "commit": described.stdout.strip() or None, "versions": {"hypothesis": metadata.version("hypothesis")}}
+    described = subprocess.run(
+        ["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+        capture_output=True,
+        text=True,
+    )
+    common = {
+        "date": datetime.date.today().isoformat(),
+        "commit": described.stdout.strip() or None,
+        "versions": {"hypothesis": metadata.version("hypothesis")},
+    }
     rows = []
     for target in TARGETS:
         for bug in (False, True):

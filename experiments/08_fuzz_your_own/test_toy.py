@@ -1,4 +1,5 @@
-"""All there is to write to have a format, a kernel and a pipeline fuzzed: ``pytest experiments/08_fuzz_your_own/test_toy.py``."""
+"""All there is to write to have a format, a kernel and a pipeline fuzzed: ``pytest
+experiments/08_fuzz_your_own/test_toy.py``."""
 
 import sys
 from pathlib import Path
@@ -9,6 +10,10 @@ import toy  # noqa: E402
 
 from numba_marlin import testing  # noqa: E402
 
-test_packing = testing.packing_test(testing.Packing(toy.pack, toy.unpack, bits=4, k_step=toy.K_STEP, n_step=toy.N_STEP))
-test_kernel = testing.kernel_test(toy.matmul, testing.problems(max_m=8, max_n=64, max_k=128, group_sizes=(-1, 16, 32, 64)))
+test_packing = testing.packing_test(
+    testing.Packing(toy.pack, toy.unpack, bits=4, k_step=toy.K_STEP, n_step=toy.N_STEP)
+)
+test_kernel = testing.kernel_test(
+    toy.matmul, testing.problems(max_m=8, max_n=64, max_k=128, group_sizes=(-1, 16, 32, 64))
+)
 TestRing = testing.ring_machine(toy.ring_verbs, stages=3, consumers=2).TestCase

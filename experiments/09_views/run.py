@@ -1,4 +1,5 @@
-"""The pictures of ``numba-marlin trace``, taken from its pages by a headless Chromium, and README.md's table of them.
+"""The pictures of ``numba-marlin trace``, taken from its pages by a headless Chromium, and
+README.md's table of them.
 
     python experiments/09_views/run.py            pictures and table
     python experiments/09_views/run.py --table    the table alone
@@ -41,9 +42,15 @@ def pages(folder: Path) -> dict[tuple, Path]:
     found = {}
     for options in dict.fromkeys(view[3] for view in VIEWS):
         path = folder / f"{len(found)}.html"
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        }
         subprocess.run(
-            [sys.executable, "-m", "numba_marlin", *command(options), "--html", str(path)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment
+            [sys.executable, "-m", "numba_marlin", *command(options), "--html", str(path)],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=environment,
         )
         found[options] = path
     return found
@@ -54,9 +61,15 @@ def pictures() -> None:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
         of_options = pages(Path(folder))
-        browser = p.chromium.launch(executable_path=next((path for path in CHROMIUM if Path(path).exists()), None), args=list(FLAGS))
+        browser = p.chromium.launch(
+            executable_path=next((path for path in CHROMIUM if Path(path).exists()), None),
+            args=list(FLAGS),
+        )
         for number, (key, _, _, options, section, step, first, last) in enumerate(VIEWS):
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="dark" if number % 2 else "light")
+            page = browser.new_page(
+                viewport={"width": WIDTH, "height": HEIGHT},
+                color_scheme="dark" if number % 2 else "light",
+            )
             page.goto(of_options[options].as_uri() + f"#{section}" + (f"/{step}" if step else ""))
             page.evaluate(ONLY, [first, last])
             page.locator("section.here").screenshot(path=str(HERE / f"{key}.png"))
@@ -67,7 +80,10 @@ def pictures() -> None:
 def table() -> str:
     rows = ["| asked for | shown | command | |", "|---|---|---|---|"]
     for key, asked, shown, options, section, *_ in VIEWS:
-        rows.append(f"| {asked} | {shown} | `numba-marlin {' '.join(command(options))} --phase {section}` | ![{asked}]({key}.png) |")
+        rows.append(
+            f"| {asked} | {shown} | `numba-marlin {' '.join(command(options))} --phase {section}` |"
+            f" ![{asked}]({key}.png) |"
+        )
     return "\n".join(rows)
 
 

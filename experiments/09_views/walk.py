@@ -1,40 +1,273 @@
-"""What people draw when they explain this kernel, step by step, and the command that makes each picture from a run.
+"""What people draw when they explain this kernel, step by step, and the command that makes each
+picture from a run.
 
-Rows: (key of the screenshot, what is asked for, what is shown, options of ``numba-marlin trace`` besides DEMO's, section, step from 1 or 0 for none, figures from, to).
+Rows: (key of the screenshot, what is asked for, what is shown, options of ``numba-marlin trace``
+besides DEMO's, section, step from 1 or 0 for none, figures from, to).
 """
 
 DEMO = ("--lane", "5")
 VIEWS = (
-    ("phases", "The big picture: the phases of a run and what each does",
-     "the kernel's own verbs, what each moved and did, and the order in which a warp came to them", (), "phases", 0, 0, 2),
-    ("launch", "Launch configuration: grid, blocks, threads, shared memory",
-     "what was launched, with registers, configuration and the reasons for it", (), "launch", 0, 0, 1),
-    ("grid", "The grid, seen from above: which block has which tile",
-     "which block read which weights, from the addresses. A stripe is not a rectangle of the grid: blocks 0 and 1 share columns, and add up", (), "launch", 0, 1, 2),
-    ("warps", "A block from inside: what each of its warps has to do",
-     "the columns and k16 rows of each warp, from its loads, and its verbs. Warps share columns and part k; none of them owns rows of C", (), "launch", 0, 2, 3),
-    ("copies", "Global to shared: who copies which bytes, coalesced or not",
-     "each lane's source, sectors asked for and needed, the place in shared memory and its banks", (), "copies", 1, 2, 4),
-    ("swizzle", "What lies where in shared memory", "the XOR swizzle, as it was written", (), "copies", 0, 1, 2),
-    ("memory", "Memory hierarchy: sizes and rates of the levels, what is in them, what passes between them",
-     "the chosen device's sizes by its data sheet (an H200 has 60 MiB of L2, an A100 40, not 6), the bytes of this run counted", (), "memory", 0, 0, 1),
-    ("word", "INT4 packing, byte by byte", "a word of the packed matrix: code 0 is the lowest nibble, and neighbours in a word are 8 of k apart, not side by side", (), "unpack", 1, 1, 3),
-    ("lop3", "Unpacking: from nibbles to fp16", "lop3 takes two codes at once ...", (), "unpack", 2, 1, 2),
-    ("sub", "... and turns them into numbers",
-     "... and one subtraction makes both of them values. No shift and mask a nibble, no sign extension: registers of the real run", (), "unpack", 3, 1, 2),
-    ("values", "What the word has become", "code, k, n, value, scale and the register that holds it", (), "unpack", 15, 1, 2),
-    ("lane", "Registers of a thread: fragments of A, B and C", "what one lane holds for one product, with its coordinates", (), "fragments", 1, 1, 2),
-    ("fragments", "The lane map of a tensor-core product",
-     "A, coloured by register, one lane marked. Lane 4 g + t holds rows g and g + 8: not two whole rows to eight lanes. B and C follow on the page", (), "fragments", 1, 2, 3),
-    ("sums", "Accumulate, reduce, write out", "one lane's sums product by product, across warps, across blocks", (), "sums", 0, 0, 3),
-    ("locks", "How blocks take turns", "every access to the locks, of all blocks", (), "sums", 0, 3, 4),
-    ("states", "The pipeline's state machine", "what every stage was doing whenever the block began to use another one", (), "pipeline", 0, 0, 2),
-    ("buffers", "Buffers in shared memory", "where the stages lie and what is copied there", (), "pipeline", 0, 2, 3),
-    ("order", "Activity over time", "the warps of a block in the order in which the machine ran them (`--perfetto` has every instruction)", (), "timeline", 0, 0, 1),
-    ("overlap", "Timeline without and with the pipeline", "modelled, by rules that stand under it, from the fills that were recorded", (), "timeline", 0, 2, 5),
-    ("roles", "Warp specialisation: the roles of a block, side by side",
-     "scheduler, loads, expansion, mma and epilogue of the kernel of two NVFP4 operands, in the order in which the machine ran them", ("--kernel", "block_scaled"), "timeline", 0, 0, 1),
-    ("rings", "The pipelines between the roles", "who fills, waits for and gives back what, by the accesses to mbarriers that were recorded", ("--kernel", "tcgen05"), "pipeline", 0, 3, 4),
-    ("blockwise", "A block-scaled product", "one sum, block by block: codes times codes, times both scales", ("--kernel", "block_mma"), "fragments", 0, 8, 9),
-    ("intensity", "Bytes and arithmetic intensity beside fp16 weights", "bytes that must move, what this run asked for, the device's ridge", (), "intensity", 0, 0, 3),
-)  # fmt: skip
+    (
+        "phases",
+        "The big picture: the phases of a run and what each does",
+        (
+            "the kernel's own verbs, what each moved and did, and the order in which a warp came to"
+            " them"
+        ),
+        (),
+        "phases",
+        0,
+        0,
+        2,
+    ),
+    (
+        "launch",
+        "Launch configuration: grid, blocks, threads, shared memory",
+        "what was launched, with registers, configuration and the reasons for it",
+        (),
+        "launch",
+        0,
+        0,
+        1,
+    ),
+    (
+        "grid",
+        "The grid, seen from above: which block has which tile",
+        (
+            "which block read which weights, from the addresses. A stripe is not a rectangle of the"
+            " grid: blocks 0 and 1 share columns, and add up"
+        ),
+        (),
+        "launch",
+        0,
+        1,
+        2,
+    ),
+    (
+        "warps",
+        "A block from inside: what each of its warps has to do",
+        (
+            "the columns and k16 rows of each warp, from its loads, and its verbs. Warps share"
+            " columns and part k; none of them owns rows of C"
+        ),
+        (),
+        "launch",
+        0,
+        2,
+        3,
+    ),
+    (
+        "copies",
+        "Global to shared: who copies which bytes, coalesced or not",
+        (
+            "each lane's source, sectors asked for and needed, the place in shared memory and its"
+            " banks"
+        ),
+        (),
+        "copies",
+        1,
+        2,
+        4,
+    ),
+    (
+        "swizzle",
+        "What lies where in shared memory",
+        "the XOR swizzle, as it was written",
+        (),
+        "copies",
+        0,
+        1,
+        2,
+    ),
+    (
+        "memory",
+        (
+            "Memory hierarchy: sizes and rates of the levels, what is in them, what passes between"
+            " them"
+        ),
+        (
+            "the chosen device's sizes by its data sheet (an H200 has 60 MiB of L2, an A100 40, not"
+            " 6), the bytes of this run counted"
+        ),
+        (),
+        "memory",
+        0,
+        0,
+        1,
+    ),
+    (
+        "word",
+        "INT4 packing, byte by byte",
+        (
+            "a word of the packed matrix: code 0 is the lowest nibble, and neighbours in a word are"
+            " 8 of k apart, not side by side"
+        ),
+        (),
+        "unpack",
+        1,
+        1,
+        3,
+    ),
+    (
+        "lop3",
+        "Unpacking: from nibbles to fp16",
+        "lop3 takes two codes at once ...",
+        (),
+        "unpack",
+        2,
+        1,
+        2,
+    ),
+    (
+        "sub",
+        "... and turns them into numbers",
+        (
+            "... and one subtraction makes both of them values. No shift and mask a nibble, no sign"
+            " extension: registers of the real run"
+        ),
+        (),
+        "unpack",
+        3,
+        1,
+        2,
+    ),
+    (
+        "values",
+        "What the word has become",
+        "code, k, n, value, scale and the register that holds it",
+        (),
+        "unpack",
+        15,
+        1,
+        2,
+    ),
+    (
+        "lane",
+        "Registers of a thread: fragments of A, B and C",
+        "what one lane holds for one product, with its coordinates",
+        (),
+        "fragments",
+        1,
+        1,
+        2,
+    ),
+    (
+        "fragments",
+        "The lane map of a tensor-core product",
+        (
+            "A, coloured by register, one lane marked. Lane 4 g + t holds rows g and g + 8: not two"
+            " whole rows to eight lanes. B and C follow on the page"
+        ),
+        (),
+        "fragments",
+        1,
+        2,
+        3,
+    ),
+    (
+        "sums",
+        "Accumulate, reduce, write out",
+        "one lane's sums product by product, across warps, across blocks",
+        (),
+        "sums",
+        0,
+        0,
+        3,
+    ),
+    (
+        "locks",
+        "How blocks take turns",
+        "every access to the locks, of all blocks",
+        (),
+        "sums",
+        0,
+        3,
+        4,
+    ),
+    (
+        "states",
+        "The pipeline's state machine",
+        "what every stage was doing whenever the block began to use another one",
+        (),
+        "pipeline",
+        0,
+        0,
+        2,
+    ),
+    (
+        "buffers",
+        "Buffers in shared memory",
+        "where the stages lie and what is copied there",
+        (),
+        "pipeline",
+        0,
+        2,
+        3,
+    ),
+    (
+        "order",
+        "Activity over time",
+        (
+            "the warps of a block in the order in which the machine ran them (`--perfetto` has"
+            " every instruction)"
+        ),
+        (),
+        "timeline",
+        0,
+        0,
+        1,
+    ),
+    (
+        "overlap",
+        "Timeline without and with the pipeline",
+        "modelled, by rules that stand under it, from the fills that were recorded",
+        (),
+        "timeline",
+        0,
+        2,
+        5,
+    ),
+    (
+        "roles",
+        "Warp specialisation: the roles of a block, side by side",
+        (
+            "scheduler, loads, expansion, mma and epilogue of the kernel of two NVFP4 operands, in"
+            " the order in which the machine ran them"
+        ),
+        ("--kernel", "block_scaled"),
+        "timeline",
+        0,
+        0,
+        1,
+    ),
+    (
+        "rings",
+        "The pipelines between the roles",
+        "who fills, waits for and gives back what, by the accesses to mbarriers that were recorded",
+        ("--kernel", "tcgen05"),
+        "pipeline",
+        0,
+        3,
+        4,
+    ),
+    (
+        "blockwise",
+        "A block-scaled product",
+        "one sum, block by block: codes times codes, times both scales",
+        ("--kernel", "block_mma"),
+        "fragments",
+        0,
+        8,
+        9,
+    ),
+    (
+        "intensity",
+        "Bytes and arithmetic intensity beside fp16 weights",
+        "bytes that must move, what this run asked for, the device's ridge",
+        (),
+        "intensity",
+        0,
+        0,
+        3,
+    ),
+)

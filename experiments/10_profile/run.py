@@ -1,13 +1,21 @@
 """Where does a kernel's time go on a GPU, do the parts add up to it, and what does looking cost?
 
-    python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a GPU and torch, three minutes
-    python experiments/10_profile/run.py report                                            # tables into this README.md
-    python experiments/10_profile/run.py pictures                                          # needs playwright and a Chromium
+    python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a
+        GPU and torch, three minutes
+    python experiments/10_profile/run.py report                                            # tables
+        into this README.md
+    python experiments/10_profile/run.py pictures                                          # needs
+        playwright and a Chromium
 
-measure: for every cell the plain kernel, its instrumented builds (``numba_marlin.inspect``: ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
-interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end to the next one's add up to ``timeline_us``, which must be within 10% of the plain kernel's time,
-launches kept apart (``alone_us``), though it is taken from builds that never were the plain kernel and never scaled. ``raw_timeline_us``: of the one build that tells everything. Exit code 1 if a cell is not.
+measure: for every cell the plain kernel, its instrumented builds (``numba_marlin.inspect``:
+``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
+interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end
+to the next one's add up to ``timeline_us``, which must be within 10% of the plain kernel's time,
+launches kept apart (``alone_us``), though it is taken from builds that never were the plain kernel
+and never scaled. ``raw_timeline_us``: of the one build that tells everything. Exit code 1 if a cell
+is not.
 """
+
 import argparse
 import concurrent.futures
 import dataclasses
@@ -58,43 +66,83 @@ def build(name):
     from numba_marlin import compiler, driver
     from numba_marlin.inspect.on_machine import definition_of
 
-    warnings.filterwarnings("ignore", message=".*Could not find source for function.*")  # lambdas of the kernels
+    # lambdas of the kernels
+    warnings.filterwarnings("ignore", message=".*Could not find source for function.*")
     device = driver.describe(0)
     _, candidate = candidate_of(name, device)
-    compiler.build(definition_of(candidate.kernel), candidate.config, target=device.target, line_info=True)
+    compiler.build(
+        definition_of(candidate.kernel), candidate.config, target=device.target, line_info=True
+    )
 
 
 def row_of(observation, environment):
     problem, shares = observation.problem, observation.shares_us
     last = observation.recordings[-1]
-    builds = {"plain": observation.compiled, "light": observation.light.compiled, "detailed": observation.detailed.compiled}
+    builds = {
+        "plain": observation.compiled,
+        "light": observation.light.compiled,
+        "detailed": observation.detailed.compiled,
+    }
     resources = {name: each.resources for name, each in builds.items()}
     return {
-        "kernel": observation.candidate.kernel, "config": dataclasses.asdict(observation.candidate.config), **dataclasses.asdict(problem),
-        "us": round(observation.us, 3), "alone_us": round(observation.alone_us, 3), "us_spread": [round(min(observation.rounds), 3), round(max(observation.rounds), 3)], "cublas_us": round(observation.cublas_us, 3),
-        "speedup": round(observation.cublas_us / observation.us, 4), "light_us": round(observation.light_us, 3), "detailed_us": round(observation.detailed_us, 3), "ends_us": round(observation.ends_us, 3),
-        "work_us": None if observation.work_us is None else round(observation.work_us, 3), "finer_us": {name: round(each, 3) for name, each in observation.finer_us.items()},
-        "timeline_us": round(observation.timeline_us, 3), "timeline_over_us": round(observation.timeline_us / observation.alone_us, 4),
-        "raw_timeline_us": round(observation.raw_timeline_us, 3), "raw_timeline_over_light_us": round(observation.raw_timeline_us / observation.light_us, 4),
-        "parts_us": {name: round(value, 3) for name, value in shares.items() if value}, "raw_parts_us": {name: round(value, 3) for name, value in observation.raw_us.items() if value},
-        "span_us": round((last.last_ns - last.first_ns) / 1e3, 3), "marks": observation.light.marks, "clipped_warps": max(each.clipped for each in observation.recordings),
-        "registers": {name: each.registers for name, each in resources.items()}, "spill_bytes": {name: (each.spill_stores or 0) + (each.spill_loads or 0) for name, each in resources.items()},
-        "multiprocessors": len(set(last.smid.tolist())), "clocks": observation.clocks, "kind": "measured", **environment,
+        "kernel": observation.candidate.kernel,
+        "config": dataclasses.asdict(observation.candidate.config),
+        **dataclasses.asdict(problem),
+        "us": round(observation.us, 3),
+        "alone_us": round(observation.alone_us, 3),
+        "us_spread": [round(min(observation.rounds), 3), round(max(observation.rounds), 3)],
+        "cublas_us": round(observation.cublas_us, 3),
+        "speedup": round(observation.cublas_us / observation.us, 4),
+        "light_us": round(observation.light_us, 3),
+        "detailed_us": round(observation.detailed_us, 3),
+        "ends_us": round(observation.ends_us, 3),
+        "work_us": None if observation.work_us is None else round(observation.work_us, 3),
+        "finer_us": {name: round(each, 3) for name, each in observation.finer_us.items()},
+        "timeline_us": round(observation.timeline_us, 3),
+        "timeline_over_us": round(observation.timeline_us / observation.alone_us, 4),
+        "raw_timeline_us": round(observation.raw_timeline_us, 3),
+        "raw_timeline_over_light_us": round(observation.raw_timeline_us / observation.light_us, 4),
+        "parts_us": {name: round(value, 3) for name, value in shares.items() if value},
+        "raw_parts_us": {
+            name: round(value, 3) for name, value in observation.raw_us.items() if value
+        },
+        "span_us": round((last.last_ns - last.first_ns) / 1e3, 3),
+        "marks": observation.light.marks,
+        "clipped_warps": max(each.clipped for each in observation.recordings),
+        "registers": {name: each.registers for name, each in resources.items()},
+        "spill_bytes": {
+            name: (each.spill_stores or 0) + (each.spill_loads or 0)
+            for name, each in resources.items()
+        },
+        "multiprocessors": len(set(last.smid.tolist())),
+        "clocks": observation.clocks,
+        "kind": "measured",
+        **environment,
     }
 
 
 def described(name, row):
     """Lines for the terminal."""
+
     def more(us):
         return f"{us / row['alone_us'] - 1:+.1%}"
 
     def parts(found):
         return ", ".join(f"{part} {value:.2f}" for part, value in found.items())
 
-    builds = {"ends": row["ends_us"], "work": row["work_us"], **row["finer_us"], "all at once": row["light_us"], "events": row["detailed_us"]}
+    builds = {
+        "ends": row["ends_us"],
+        "work": row["work_us"],
+        **row["finer_us"],
+        "all at once": row["light_us"],
+        "events": row["detailed_us"],
+    }
     return (
-        f"{name}: plain {row['alone_us']:.2f} us ({row['us']:.2f} overlapping); builds: {', '.join(f'{build} {more(us)}' for build, us in builds.items() if us)}{'; CLIPPED' if row['clipped_warps'] else ''}\n"
-        f"    parts       {row['timeline_us']:8.2f} ({more(row['timeline_us'])}): {parts(row['parts_us'])}\n    all at once {row['raw_timeline_us']:8.2f} ({more(row['raw_timeline_us'])}): {parts(row['raw_parts_us'])}"
+        f"{name}: plain {row['alone_us']:.2f} us ({row['us']:.2f} overlapping); builds:"
+        f" {', '.join(f'{build} {more(us)}' for build, us in builds.items() if us)}{'; CLIPPED' if row['clipped_warps'] else ''}\n"
+        f"    parts       {row['timeline_us']:8.2f} ({more(row['timeline_us'])}):"
+        f" {parts(row['parts_us'])}\n    all at once {row['raw_timeline_us']:8.2f}"
+        f" ({more(row['raw_timeline_us'])}): {parts(row['raw_parts_us'])}"
     )
 
 
@@ -112,24 +160,37 @@ def measure(args):
     environment, ok = describe(device.name), True
     with open(args.out, "a", encoding="utf-8") as file:
         for name in names:
-            row = row_of(observe(*candidate_of(name, device), rounds=args.rounds, ends=True), environment)
+            row = row_of(
+                observe(*candidate_of(name, device), rounds=args.rounds, ends=True), environment
+            )
             file.write(json.dumps(row) + "\n")
             file.flush()
             ok = ok and abs(row["timeline_over_us"] - 1) <= TOLERANCE
             print(described(name, row), flush=True)
-    print(f"{'all within' if ok else 'NOT all within'} {TOLERANCE:.0%} of the plain kernel's time; {time.monotonic() - began:.1f} s")
+    print(
+        f"{'all within' if ok else 'NOT all within'} {TOLERANCE:.0%} of the plain kernel's time;"
+        f" {time.monotonic() - began:.1f} s"
+    )
     return 0 if ok else 1
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("measure", help="on this machine's GPU (needs torch)")
-    run.add_argument("--cells", default="", help=f"names, separated by semicolons (default: all): {'; '.join(CELLS)}")
+    run.add_argument(
+        "--cells",
+        default="",
+        help=f"names, separated by semicolons (default: all): {'; '.join(CELLS)}",
+    )
     run.add_argument("--rounds", type=int, default=9)
     run.add_argument("--processes", type=int, default=8, help="that compile at the same time")
     run.add_argument("--out", default=str(HERE / "results.jsonl"))
-    commands.add_parser("report", help="write the tables into README.md, the first from results.jsonl")
+    commands.add_parser(
+        "report", help="write the tables into README.md, the first from results.jsonl"
+    )
     commands.add_parser("pictures", help="take the pictures of the kept profile")
     args = parser.parse_args(argv)
     if args.command == "measure":

@@ -1,4 +1,6 @@
-"""What is measured: shapes, and for each the kernels: (part, configuration), a part being the whole kernel or what ``variants`` leaves of it."""
+"""What is measured: shapes, and for each the kernels: (part, configuration), a part being the whole
+kernel or what ``variants`` leaves of it."""
+
 from dataclasses import replace
 
 from variants import VARIANTS
@@ -8,28 +10,84 @@ from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
 
 SMS = 132
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192))
-LAYERS = ((512, 8192, 8192), (1024, 8192, 8192), (2048, 8192, 8192), (4096, 8192, 8192), (4096, 57344, 8192), (4096, 8192, 28672))  # m, n, k
-FEW = tuple((m, n, k) for n, k in ((4096, 4096), (8192, 8192), (11008, 4096), (18432, 8192), (28672, 8192), (57344, 8192), (8192, 28672)) for m in (1, 8, 16, 32, 64))  # rows; block_decode's
-EPILOGUES = ({"result": "float32"}, {"source": True, "bias": True}, {"bias": True, "activation": "silu"}, {"activation": "gelu"}, {"activation": "gated_silu"}, {"result": "nvfp4"}, {"result": "mxfp4"},
-             {"result": "mxfp8-e4m3"}, {"result": "nvfp4", "activation": "gated_silu"})
+# m, n, k
+LAYERS = (
+    (512, 8192, 8192),
+    (1024, 8192, 8192),
+    (2048, 8192, 8192),
+    (4096, 8192, 8192),
+    (4096, 57344, 8192),
+    (4096, 8192, 28672),
+)
+# rows; block_decode's
+FEW = tuple(
+    (m, n, k)
+    for n, k in (
+        (4096, 4096),
+        (8192, 8192),
+        (11008, 4096),
+        (18432, 8192),
+        (28672, 8192),
+        (57344, 8192),
+        (8192, 28672),
+    )
+    for m in (1, 8, 16, 32, 64)
+)
+EPILOGUES = (
+    {"result": "float32"},
+    {"source": True, "bias": True},
+    {"bias": True, "activation": "silu"},
+    {"activation": "gelu"},
+    {"activation": "gated_silu"},
+    {"result": "nvfp4"},
+    {"result": "mxfp4"},
+    {"result": "mxfp8-e4m3"},
+    {"result": "nvfp4", "activation": "gated_silu"},
+)
 
 
 def quick():
     """Neighbours of the chosen configuration, at the two sizes that the kernel is made for."""
     usual = choose(*LARGE[0][:2], SMS)
-    others = [replace(usual, **fields) for fields in (
-        {}, {"group_m": 4}, {"group_m": 16}, {"stages": 3, "expanded_stages": 4}, {"expander_registers": 64}, {"tile_m": 128, "expanded_stages": 4}, {"tile_m": 128, "tile_n": 64, "expanded_stages": 4})]
+    others = [
+        replace(usual, **fields)
+        for fields in (
+            {},
+            {"group_m": 4},
+            {"group_m": 16},
+            {"stages": 3, "expanded_stages": 4},
+            {"expander_registers": 64},
+            {"tile_m": 128, "expanded_stages": 4},
+            {"tile_m": 128, "tile_n": 64, "expanded_stages": 4},
+        )
+    ]
     return [(shape, [("whole", config) for config in others]) for shape in LARGE]
 
 
 def arrangements():
-    """Every way to share out block_decode's k, at many widths: what its ARRANGEMENTS are fitted to."""
-    shapes = [(m, n, 8192) for n in (1024, 4096, 5120, 8192, 9216, 11008, 14336, 18432, 28672, 57344) for m in (1, 16, 32)]
-    return [((m, n, k), [("whole", BlockDecodeConfig(8 if m == 1 else m, k_warps, split, stages=k_warps)) for k_warps in (2, 4) for split in (1, 2, 4, 8)]) for m, n, k in shapes]
+    """Every way to share out block_decode's k, at many widths: what its ARRANGEMENTS are fitted
+    to."""
+    shapes = [
+        (m, n, 8192)
+        for n in (1024, 4096, 5120, 8192, 9216, 11008, 14336, 18432, 28672, 57344)
+        for m in (1, 16, 32)
+    ]
+    return [
+        (
+            (m, n, k),
+            [
+                ("whole", BlockDecodeConfig(8 if m == 1 else m, k_warps, split, stages=k_warps))
+                for k_warps in (2, 4)
+                for split in (1, 2, 4, 8)
+            ],
+        )
+        for m, n, k in shapes
+    ]
 
 
 def full():
-    """The chosen configuration of every shape; what it costs to leave parts out at the largest, and to have each epilogue at the other."""
+    """The chosen configuration of every shape; what it costs to leave parts out at the largest, and
+    to have each epilogue at the other."""
     small, large = LARGE
     chosen = {shape: choose(*shape[:2], SMS) for shape in (*LARGE, *LAYERS, *FEW)}
     kernels = {shape: [("whole", config)] for shape, config in chosen.items()}

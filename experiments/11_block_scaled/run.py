@@ -1,15 +1,22 @@
-"""How fast is a product of two NVFP4 matrices on a GPU without FP4 tensor cores, beside cuBLAS on the same numbers in fp16?
+"""How fast is a product of two NVFP4 matrices on a GPU without FP4 tensor cores, beside cuBLAS on
+the same numbers in fp16?
 
     python experiments/11_block_scaled/run.py measure           # needs an H100 or H200 and torch
-    python experiments/11_block_scaled/run.py measure --quick   # two shapes, several configurations: for choosing one
-    python experiments/11_block_scaled/run.py measure --arrangements --out experiments/11_block_scaled/arrangements.jsonl      # block_decode's, all of them
-    python experiments/11_block_scaled/run.py report            # tables from results.jsonl into README.md
+    python experiments/11_block_scaled/run.py measure --quick   # two shapes, several
+        configurations: for choosing one
+    python experiments/11_block_scaled/run.py measure --arrangements --out
+        experiments/11_block_scaled/arrangements.jsonl      # block_decode's, all of them
+    python experiments/11_block_scaled/run.py report            # tables from results.jsonl into
+        README.md
 
-measure: operands of random codes and scales; each kernel's result is compared with cuBLAS's on the dequantised operands (fp32 output, before anything is timed), then
-the kernels of a shape and cuBLAS are timed in the same interleaved rounds (``numba_marlin.bench``: CUDA graphs). cuBLAS multiplies the same numbers: what tensor
-cores draw, and so their clock, depends on them. Kernels with parts of their work left out (``variants``) are timed beside the whole one, and not compared. Rows are
+measure: operands of random codes and scales; each kernel's result is compared with cuBLAS's on the
+dequantised operands (fp32 output, before anything is timed), then the kernels of a shape and cuBLAS
+are timed in the same interleaved rounds (``numba_marlin.bench``: CUDA graphs). cuBLAS multiplies
+the same numbers: what tensor cores draw, and so their clock, depends on them. Kernels with parts of
+their work left out (``variants``) are timed beside the whole one, and not compared. Rows are
 appended to results.jsonl as they come; what fails is named and left out.
 """
+
 import argparse
 import multiprocessing
 import os
@@ -26,46 +33,61 @@ import cells  # noqa: E402
 from variants import VARIANTS  # noqa: E402
 
 COMPILE_SECONDS = 240
-COLD_BYTES = 3 * 60 << 20  # of copies of B that are multiplied in turn, at least: three times an H200's L2
+# of copies of B that are multiplied in turn, at least: three times an H200's L2
+COLD_BYTES = 3 * 60 << 20
 TARGET = "sm_90a"
 BEGIN = time.monotonic()
 
 
 def compile_one(part, config):
-    """In a process of its own: the result goes by the disk cache. -> (registers, bytes spilled, what an assembler says of serialised wgmma)"""
+    """In a process of its own: the result goes by the disk cache. -> (registers, bytes spilled,
+    what an assembler says of serialised wgmma)"""
     from numba_marlin import compiler
+
     resources = compiler.build(kernel_of(part, config), config, target=TARGET).resources
     return resources.registers, resources.spill_stores, resources.serialized
 
 
 def kernel_of(part, config):
     from numba_marlin.heuristics.block_scaled import block_kernel_of
+
     return block_kernel_of(config) if part == "whole" else VARIANTS[part]
 
 
 class Operands:
-    """A and B of a shape on the device, NVFP4 and as halves, and what else a launch needs; all random. Of B there are copies, so that it does not stay in L2."""
+    """A and B of a shape on the device, NVFP4 and as halves, and what else a launch needs; all
+    random. Of B there are copies, so that it does not stay in L2."""
 
     def __init__(self, torch, m, n, k, seed=0):
         self.torch, self.m, self.n, self.k = torch, m, n, k
         generator = torch.Generator(device="cuda").manual_seed(seed)
         self.a, self.sfa, self.a_half = self._random(generator, m)
         self.b, self.sfb, b_half = self._random(generator, n)
-        self.b_copies = [(self.b, self.sfb)] + [(self.b.clone(), self.sfb.clone()) for _ in range(COLD_BYTES // self.b.nbytes)]
+        self.b_copies = [(self.b, self.sfb)] + [
+            (self.b.clone(), self.sfb.clone()) for _ in range(COLD_BYTES // self.b.nbytes)
+        ]
         self.b_halves = [b_half] + [b_half.clone() for _ in range(COLD_BYTES // b_half.nbytes)]
         self.bias = torch.randn(n, device="cuda", generator=generator)
         self.c = torch.randn((m, n), device="cuda", generator=generator).half()
         self.locks = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def _random(self, generator, rows):
-        """-> codes [rows, k/2], scales in 128x4 order, and their numbers as halves, which hold them exactly."""
+        """-> codes [rows, k/2], scales in 128x4 order, and their numbers as halves, which hold them
+        exactly."""
         from numba_marlin.formats.small_floats import table
+
         torch, k = self.torch, self.k
-        data = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8, device="cuda", generator=generator)
-        scales = torch.randint(0x28, 0x40, (rows, k // 16), dtype=torch.uint8, device="cuda", generator=generator)
+        data = torch.randint(
+            0, 256, (rows, k // 2), dtype=torch.uint8, device="cuda", generator=generator
+        )
+        scales = torch.randint(
+            0x28, 0x40, (rows, k // 16), dtype=torch.uint8, device="cuda", generator=generator
+        )
         values = torch.tensor(table("e2m1"), device="cuda").half()
         scale_values = torch.nan_to_num(torch.tensor(table("e4m3"), device="cuda")).half()
-        numbers = torch.stack((values[(data & 15).int()], values[(data >> 4).int()]), dim=2).reshape(rows, k // 16, 16)
+        numbers = torch.stack(
+            (values[(data & 15).int()], values[(data >> 4).int()]), dim=2
+        ).reshape(rows, k // 16, 16)
         numbers = (numbers * scale_values[scales.int()][:, :, None]).reshape(rows, k)
         return data, tiled(torch, scales), numbers
 
@@ -74,23 +96,53 @@ class Operands:
         from numba_marlin import compiler, driver
         from numba_marlin.formats.block_scaled import BLOCK_FORMATS
         from numba_marlin.launch import launcher
+
         torch, m, n, k = self.torch, self.m, self.n, self.k
-        enqueue = launcher(compiler.build(kernel, config, target=TARGET), 0, **kernel.launch_options(config))
+        enqueue = launcher(
+            compiler.build(kernel, config, target=TARGET), 0, **kernel.launch_options(config)
+        )
         columns = n // 2 if config.gated else n
         results = {}
         if config.result in BLOCK_FORMATS:
             form = BLOCK_FORMATS[config.result]
-            results["d"] = torch.zeros(form.data_shape(m, columns), dtype=torch.uint8, device="cuda")
-            results["sfd"] = torch.zeros(form.scales_shape(m, columns, "128x4"), dtype=torch.uint8, device="cuda")
+            results["d"] = torch.zeros(
+                form.data_shape(m, columns), dtype=torch.uint8, device="cuda"
+            )
+            results["sfd"] = torch.zeros(
+                form.scales_shape(m, columns, "128x4"), dtype=torch.uint8, device="cuda"
+            )
         else:
-            results["d"] = torch.full((m, columns), float("nan"), dtype=getattr(torch, config.result), device="cuda")
-        held = {"a": self.a, "sfa": self.sfa, "bias": self.bias, "c": self.c, "locks": self.locks, "factors": factors, **results}
+            results["d"] = torch.full(
+                (m, columns), float("nan"), dtype=getattr(torch, config.result), device="cuda"
+            )
+        held = {
+            "a": self.a,
+            "sfa": self.sfa,
+            "bias": self.bias,
+            "c": self.c,
+            "locks": self.locks,
+            "factors": factors,
+            **results,
+        }
         grid = kernel.grid(config, m, n, k, driver.describe(0).sms)
         addresses = {name: each.data_ptr() for name, each in held.items()}
-        arguments = [kernel.arguments(config, addresses | {"b": b.data_ptr(), "sfb": sfb.data_ptr()}, m, n, k, k, driver.encode_tensor_map) for b, sfb in self.b_copies]
+        arguments = [
+            kernel.arguments(
+                config,
+                addresses | {"b": b.data_ptr(), "sfb": sfb.data_ptr()},
+                m,
+                n,
+                k,
+                k,
+                driver.encode_tensor_map,
+            )
+            for b, sfb in self.b_copies
+        ]
 
         def launch(index=0, keep=held):
-            enqueue(grid, arguments[index % len(arguments)], torch.cuda.current_stream().cuda_stream)
+            enqueue(
+                grid, arguments[index % len(arguments)], torch.cuda.current_stream().cuda_stream
+            )
 
         return launch, results
 
@@ -98,9 +150,12 @@ class Operands:
 def tiled(torch, scales):
     """``layout.block_scales.to_tiles`` on the device."""
     from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_ROWS, tiles
+
     rows, blocks = scales.shape
     row_tiles, block_tiles = tiles(rows, blocks)
-    whole = torch.zeros((row_tiles * TILE_ROWS, block_tiles * TILE_BLOCKS), dtype=torch.uint8, device="cuda")
+    whole = torch.zeros(
+        (row_tiles * TILE_ROWS, block_tiles * TILE_BLOCKS), dtype=torch.uint8, device="cuda"
+    )
     whole[:rows, :blocks] = scales
     return whole.view(row_tiles, 4, 32, block_tiles, 4).permute(0, 3, 2, 1, 4).contiguous().view(-1)
 
@@ -111,6 +166,7 @@ class Measurement:
         from numba_marlin.bench import environment
         from numba_marlin.bench.clocks import ClockWatch
         from numba_marlin.bench.timing import torch_on_gpu
+
         self.args, self.recorder, self.torch = args, recorder, torch_on_gpu()
         self.environment = environment.describe(driver.describe(0).name)
         self.watch, self.failures = ClockWatch(), []
@@ -119,6 +175,7 @@ class Measurement:
         """wanted: (part, configuration) each."""
         from numba_marlin.bench.measure import timed
         from numba_marlin.bench.timing import GraphTimer, KernelStuck, interleave
+
         torch = self.torch
         operands = Operands(torch, m, n, k)
         timers, rows = {}, {}
@@ -126,28 +183,67 @@ class Measurement:
             try:
                 launch, error = self.checked(operands, part, config)
                 timers[part, config] = GraphTimer(launch, least=len(operands.b_copies))
-                rows[part, config] = {"kernel": kernel_of(part, config).name, "part": part, "config": asdict(config), "tile": [config.tile_m, config.tile_n], "dependent": kernel_of(part, config).dependent(config), "m": m, "n": n, "k": k, "group_size": 16, "dtype": "nvfp4",
-                                      "flops": 2 * m * n * k, "relative_error": error and float(f"{error:.3g}")}
+                rows[part, config] = {
+                    "kernel": kernel_of(part, config).name,
+                    "part": part,
+                    "config": asdict(config),
+                    "tile": [config.tile_m, config.tile_n],
+                    "dependent": kernel_of(part, config).dependent(config),
+                    "m": m,
+                    "n": n,
+                    "k": k,
+                    "group_size": 16,
+                    "dtype": "nvfp4",
+                    "flops": 2 * m * n * k,
+                    "relative_error": error and float(f"{error:.3g}"),
+                }
             except KernelStuck:
                 raise
             except Exception as error:  # one configuration that fails must not cost the others
-                self.failures.append(f"{m} x {n} x {k} {part} {config}: {type(error).__name__}: {str(error)[:300]}")
+                self.failures.append(
+                    f"{m} x {n} x {k} {part} {config}: {type(error).__name__}: {str(error)[:300]}"
+                )
         out = torch.empty((m, n), dtype=torch.float16, device="cuda")
-        timers["cublas"] = GraphTimer(lambda index, keep=operands: torch.matmul(operands.a_half, operands.b_halves[index % len(operands.b_halves)].T, out=out), least=len(operands.b_halves))
+        timers["cublas"] = GraphTimer(
+            lambda index, keep=operands: torch.matmul(
+                operands.a_half, operands.b_halves[index % len(operands.b_halves)].T, out=out
+            ),
+            least=len(operands.b_halves),
+        )
         self.watch.settle(0.5)
         self.watch.clear()
         times = interleave(timers, self.args.rounds, self.watch.sample)
         for cell, row in rows.items():
             found = timed(times[cell], times["cublas"])
-            self.recorder.write({**row, **found, "tflops": round(row["flops"] / found["us"] / 1e6, 1), "rounds": self.args.rounds, "clocks": self.watch.summary(), **self.environment})
-            line = " ".join(f"{name}={value}" for name, value in row["config"].items() if value not in (False, None))
-            print(f"{m:6} {n:6} {k:6} {row['part']:9} {found['us']:9.1f} us  cuBLAS {found['cublas_us']:9.1f}  {found['speedup']:.3f}  {row['flops'] / found['us'] / 1e6:6.1f} TFLOP/s  {line}", flush=True)
+            self.recorder.write(
+                {
+                    **row,
+                    **found,
+                    "tflops": round(row["flops"] / found["us"] / 1e6, 1),
+                    "rounds": self.args.rounds,
+                    "clocks": self.watch.summary(),
+                    **self.environment,
+                }
+            )
+            line = " ".join(
+                f"{name}={value}"
+                for name, value in row["config"].items()
+                if value not in (False, None)
+            )
+            print(
+                f"{m:6} {n:6} {k:6} {row['part']:9} {found['us']:9.1f} us  cuBLAS"
+                f" {found['cublas_us']:9.1f}  {found['speedup']:.3f} "
+                f" {row['flops'] / found['us'] / 1e6:6.1f} TFLOP/s  {line}",
+                flush=True,
+            )
 
     def checked(self, operands, part, config):
-        """-> (launch, largest error relative to the largest result, None if it was not compared). ValueError for a wrong result."""
+        """-> (launch, largest error relative to the largest result, None if it was not compared).
+        ValueError for a wrong result."""
         from numba_marlin.bench.timing import wait
+
         torch = self.torch
-        inputs = operands.k ** 0.5 * 2
+        inputs = operands.k**0.5 * 2
         factors = torch.tensor([2.0**28 / inputs, 0.5, 1.0, 1 / 6], device="cuda")
         launch, results = operands.launch(kernel_of(part, config), config, factors)
         for each in results.values():
@@ -158,11 +254,16 @@ class Measurement:
         wait(event, 20.0)
         if int(operands.locks[0]):
             raise ValueError(f"the counter is {int(operands.locks[0])} after the launch, must be 0")
-        if part != "whole" or results["d"].dtype == torch.uint8 or config.activation:  # tests compare these
+        # tests compare these
+        if part != "whole" or results["d"].dtype == torch.uint8 or config.activation:
             return launch, None
         expected = torch.empty((operands.m, operands.n), device="cuda")
         for start in range(0, operands.m, 2048):
-            expected[start:start + 2048] = operands.a_half[start:start + 2048].float() @ operands.b_halves[0].float().T / inputs
+            expected[start : start + 2048] = (
+                operands.a_half[start : start + 2048].float()
+                @ operands.b_halves[0].float().T
+                / inputs
+            )
         if config.source:
             expected += 0.5 * operands.c.float()
         if config.bias:
@@ -174,11 +275,14 @@ class Measurement:
 
 
 def measure(args):
-    wanted = cells.quick() if args.quick else cells.arrangements() if args.arrangements else cells.full()
+    wanted = (
+        cells.quick() if args.quick else cells.arrangements() if args.arrangements else cells.full()
+    )
     kernels = list(dict.fromkeys(each for _, of_shape in wanted for each in of_shape))
     pool = ProcessPoolExecutor(args.processes, mp_context=multiprocessing.get_context("fork"))
     compiled = {each: pool.submit(compile_one, *each) for each in kernels}
     from numba_marlin.bench.rows import Recorder
+
     with Recorder(args.out) as recorder:
         for kernel, future in compiled.items():
             registers, spilled, serialized = future.result(COMPILE_SECONDS)
@@ -197,13 +301,24 @@ def measure(args):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("measure", help="time on this machine's GPU (needs torch)")
     run.add_argument("--quick", action="store_true", help="two shapes, every configuration")
-    run.add_argument("--arrangements", action="store_true", help="block_decode in all its arrangements, at ten widths; give --out arrangements.jsonl")
+    run.add_argument(
+        "--arrangements",
+        action="store_true",
+        help="block_decode in all its arrangements, at ten widths; give --out arrangements.jsonl",
+    )
     run.add_argument("--rounds", type=int, default=9)
-    run.add_argument("--processes", type=int, default=min(16, len(os.sched_getaffinity(0))), help="that compile (default: one a core, 16 at most)")
+    run.add_argument(
+        "--processes",
+        type=int,
+        default=min(16, len(os.sched_getaffinity(0))),
+        help="that compile (default: one a core, 16 at most)",
+    )
     run.add_argument("--out", default=str(HERE / "results.jsonl"))
     commands.add_parser("report", help="write tables from results.jsonl into README.md")
     args = parser.parse_args(argv)
@@ -211,6 +326,7 @@ def main(argv=None):
         measure(args)
     else:
         import report
+
         report.write(HERE / "results.jsonl", HERE / "README.md")
 
 

@@ -1,8 +1,10 @@
-"""The kernels of two NVFP4 operands under compute-sanitizer: see ``experiments/sanitizer.py``; experiments/02_hopper/README.md says what the tools can see of kernels like it.
+"""The kernels of two NVFP4 operands under compute-sanitizer: see ``experiments/sanitizer.py``;
+experiments/02_hopper/README.md says what the tools can see of kernels like it.
 
-    python experiments/11_block_scaled/sanitize.py all       # on a GPU
-    python experiments/11_block_scaled/sanitize.py report    # tables into README.md
+python experiments/11_block_scaled/sanitize.py all       # on a GPU
+python experiments/11_block_scaled/sanitize.py report    # tables into README.md
 """
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +25,26 @@ from numba_marlin.kernels.block_scaled import OPERAND_POWER  # noqa: E402
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: E402
 from numba_marlin.quantize.block_scaled import quantize_blocks  # noqa: E402
 
-
 hopper = beside.script("02_hopper/sanitize.py")
 SMALL = {"tile_m": 128, "tile_n": 64, "stages": 2, "expanded_stages": 2}
-CONFIGS = (BlockScaledConfig(**SMALL, source=True, bias=True), BlockScaledConfig(stages=3, expanded_stages=4), BlockScaledConfig(**SMALL, result="float32", bias=True, activation="gelu"),
-           BlockScaledConfig(**SMALL, result="nvfp4"), BlockScaledConfig(**SMALL, result="mxfp8-e4m3", activation="gated_silu"))
-FEW_ROWS = (BlockDecodeConfig(stages=2, source=True, bias=True), BlockDecodeConfig(tokens=16, k_warps=2, split=2, stages=2, result="float32", activation="silu"), BlockDecodeConfig(tokens=32, split=4, stages=2))
+CONFIGS = (
+    BlockScaledConfig(**SMALL, source=True, bias=True),
+    BlockScaledConfig(stages=3, expanded_stages=4),
+    BlockScaledConfig(**SMALL, result="float32", bias=True, activation="gelu"),
+    BlockScaledConfig(**SMALL, result="nvfp4"),
+    BlockScaledConfig(**SMALL, result="mxfp8-e4m3", activation="gated_silu"),
+)
+FEW_ROWS = (
+    BlockDecodeConfig(stages=2, source=True, bias=True),
+    BlockDecodeConfig(tokens=16, k_warps=2, split=2, stages=2, result="float32", activation="silu"),
+    BlockDecodeConfig(tokens=32, split=4, stages=2),
+)
 
 
 @dataclass(frozen=True)
 class BlockCase:
     """What ``sanitizer`` asks of a ``problems.Case``, and the buffers of the launch."""
+
     config: BlockScaledConfig | BlockDecodeConfig
     m: int
     n: int
@@ -50,8 +61,13 @@ class BlockCase:
 
     @property
     def label(self):
-        extras = "".join(f" {name}" for name in ("source", "bias") if getattr(self.config, name)) + (f" {self.config.activation}" if self.config.activation else "")
-        return f"{self.kernel} {self.config.tile_m}x{self.config.tile_n} m{self.m} n{self.n} k{self.k} {self.config.result}{extras}"
+        extras = "".join(
+            f" {name}" for name in ("source", "bias") if getattr(self.config, name)
+        ) + (f" {self.config.activation}" if self.config.activation else "")
+        return (
+            f"{self.kernel} {self.config.tile_m}x{self.config.tile_n} m{self.m} n{self.n} k{self.k}"
+            f" {self.config.result}{extras}"
+        )
 
     @property
     def grid(self):
@@ -63,12 +79,36 @@ class BlockCase:
     def given(self):
         """-> (what the kernel reads by name, the reference's arguments)"""
         rng = np.random.default_rng((self.m, self.n, self.k))
-        a, b = (quantize_blocks(rng.standard_normal((rows, self.k)).astype(np.float32)).with_scales("128x4") for rows in (self.m, self.n))
+        a, b = (
+            quantize_blocks(rng.standard_normal((rows, self.k)).astype(np.float32)).with_scales(
+                "128x4"
+            )
+            for rows in (self.m, self.n)
+        )
         c = rng.standard_normal((self.m, self.n)).astype(np.float16) if self.config.source else None
         bias = rng.standard_normal(self.n).astype(np.float32) if self.config.bias else None
-        factors = np.array([a.global_scale * b.global_scale * 2.0**OPERAND_POWER, 0.5, 1, 1 / 6], np.float32)
-        found = {"a": a.data, "b": b.data, "sfa": a.scales, "sfb": b.scales, "factors": factors, "c": c, "bias": bias}
-        return {name: array for name, array in found.items() if array is not None}, (a, b, {"beta": 0.5 if c is not None else 0.0, "c": c, "bias": bias, "activation": self.config.activation})
+        factors = np.array(
+            [a.global_scale * b.global_scale * 2.0**OPERAND_POWER, 0.5, 1, 1 / 6], np.float32
+        )
+        found = {
+            "a": a.data,
+            "b": b.data,
+            "sfa": a.scales,
+            "sfb": b.scales,
+            "factors": factors,
+            "c": c,
+            "bias": bias,
+        }
+        return {name: array for name, array in found.items() if array is not None}, (
+            a,
+            b,
+            {
+                "beta": 0.5 if c is not None else 0.0,
+                "c": c,
+                "bias": bias,
+                "activation": self.config.activation,
+            },
+        )
 
     def results(self):
         """{name: (shape, type)}"""
@@ -76,21 +116,40 @@ class BlockCase:
         if self.config.result not in BLOCK_FORMATS:
             return {"d": ((self.m, columns), self.config.result)}
         form = BLOCK_FORMATS[self.config.result]
-        return {"d": (form.data_shape(self.m, columns), "uint8"), "sfd": (form.scales_shape(self.m, columns, "128x4"), "uint8")}
+        return {
+            "d": (form.data_shape(self.m, columns), "uint8"),
+            "sfd": (form.scales_shape(self.m, columns, "128x4"), "uint8"),
+        }
 
 
 def run_case(case, compiled, plant=None):
     """Launch once; ValueError for a wrong result of float type (tests compare the others)."""
     from numba_marlin.launch import launcher
+
     given, (a, b, options) = case.given()
     arrays = {}
     for name, array in given.items():
         short, missing = bool(plant and plant.short == name), bool(plant and plant.missing == name)
-        arrays[name] = driver.DeviceArray((array.shape[0] - short, *array.shape[1:]), array.dtype) if short or missing else driver.DeviceArray.from_host(array)
+        arrays[name] = (
+            driver.DeviceArray((array.shape[0] - short, *array.shape[1:]), array.dtype)
+            if short or missing
+            else driver.DeviceArray.from_host(array)
+        )
         if short:
             arrays[name].fill_words(0)
-    arrays |= {name: driver.DeviceArray(shape, kind).clear() for name, (shape, kind) in case.results().items()} | {"locks": driver.DeviceArray((1,), np.int32).clear()}
-    arguments = case.definition.arguments(case.config, {name: array.address for name, array in arrays.items()}, case.m, case.n, case.k, case.k, driver.encode_tensor_map)
+    arrays |= {
+        name: driver.DeviceArray(shape, kind).clear()
+        for name, (shape, kind) in case.results().items()
+    } | {"locks": driver.DeviceArray((1,), np.int32).clear()}
+    arguments = case.definition.arguments(
+        case.config,
+        {name: array.address for name, array in arrays.items()},
+        case.m,
+        case.n,
+        case.k,
+        case.k,
+        driver.encode_tensor_map,
+    )
     launcher(compiled, **case.definition.launch_options(case.config))(case.grid, arguments)
     driver.synchronize(0)
     if plant:
@@ -101,29 +160,55 @@ def run_case(case, compiled, plant=None):
     if d.dtype == np.uint8:
         return True
     expected, error = block_scaled_bounds(a, b, **options)
-    wrong = ~(np.abs(d.astype(np.float64) - expected) <= error + 2.0**-10 * (np.abs(expected) + error) + 2.0**-24)
+    wrong = ~(
+        np.abs(d.astype(np.float64) - expected)
+        <= error + 2.0**-10 * (np.abs(expected) + error) + 2.0**-24
+    )
     return not wrong.any()
 
 
 def cases():
     for config in CONFIGS:
         step = 128 if config.gated else 32
-        yield from (BlockCase(config, m, n, k) for m, n, k in ((130, 2 * step, 160), (config.tile_m + 3, 5 * step, 416)))
+        yield from (
+            BlockCase(config, m, n, k)
+            for m, n, k in ((130, 2 * step, 160), (config.tile_m + 3, 5 * step, 416))
+        )
     for config in FEW_ROWS:
-        yield from (BlockCase(config, m, n, k) for m, n, k in ((3, 64, 160), (config.tile_m + 3, 136, 1440)))
+        yield from (
+            BlockCase(config, m, n, k) for m, n, k in ((3, 64, 160), (config.tile_m + 3, 136, 1440))
+        )
 
 
 def plants():
     case = BlockCase(CONFIGS[0], 130, 128, 160)
     yield sanitizer.Plant("memcheck", "bias one number too short (loads)", case, short="bias")
     yield sanitizer.Plant("initcheck", "bias never copied (loads)", case, missing="bias")
-    yield sanitizer.Plant("initcheck", "codes never copied (tensor copies)", case, missing="b", must=False)
-    yield sanitizer.Plant("racecheck", "nobody waits for copies, nor for each other", BlockCase(CONFIGS[0], 100, 64, 128), edit=hopper.without_waiting_for_copies, must=False)
-    yield sanitizer.Plant("synccheck", "odd threads skip a barrier", case, edit=hopper.half_a_barrier)
+    yield sanitizer.Plant(
+        "initcheck", "codes never copied (tensor copies)", case, missing="b", must=False
+    )
+    yield sanitizer.Plant(
+        "racecheck",
+        "nobody waits for copies, nor for each other",
+        BlockCase(CONFIGS[0], 100, 64, 128),
+        edit=hopper.without_waiting_for_copies,
+        must=False,
+    )
+    yield sanitizer.Plant(
+        "synccheck", "odd threads skip a barrier", case, edit=hopper.half_a_barrier
+    )
 
 
 CASES = tuple(cases())
-SUITE = sanitizer.Suite(Path(__file__).resolve(), CASES, tuple(plants()), hopper.by_configuration(CASES), ("numba-cuda",), hopper.SUITE.more, run_case)
+SUITE = sanitizer.Suite(
+    Path(__file__).resolve(),
+    CASES,
+    tuple(plants()),
+    hopper.by_configuration(CASES),
+    ("numba-cuda",),
+    hopper.SUITE.more,
+    run_case,
+)
 
 if __name__ == "__main__":
     sys.exit(sanitizer.main(SUITE))

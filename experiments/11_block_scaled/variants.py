@@ -1,11 +1,13 @@
-"""The block-scaled kernel with parts of its work left out: what each role could do if the others cost nothing. Pipelines are whole; results are wrong.
+"""The block-scaled kernel with parts of its work left out: what each role could do if the others
+cost nothing. Pipelines are whole; results are wrong.
 
-    loads       stages are filled, and given back unread
-    expand      B is expanded too
-    multiply    A is expanded and multiplied by whatever the expanded stages hold
-    products    the same without A's shifts and masks
-    cheap_a     everything, but A's shifts and masks are left out; cheap_b: B's; cheap_ab: both
+loads       stages are filled, and given back unread
+expand      B is expanded too
+multiply    A is expanded and multiplied by whatever the expanded stages hold
+products    the same without A's shifts and masks
+cheap_a     everything, but A's shifts and masks are left out; cheap_b: B's; cheap_ab: both
 """
+
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,8 +24,18 @@ def idle_expand_verbs(lang, config, schedule, packed, expanded):
     counts, fetch_together, start = schedule.counts, schedule.fetch_together, schedule.start
     BARRIERS, EXPANDED_BARRIERS = config.barriers_shared, config.expanded_barriers
 
-    wait_empty, full, advance_expanded, producer_start = expanded.wait_empty, expanded.full, expanded.advance, expanded.producer_start
-    wait_full, release, advance, consumer_start = packed.wait_full, packed.release, packed.advance, packed.consumer_start
+    wait_empty, full, advance_expanded, producer_start = (
+        expanded.wait_empty,
+        expanded.full,
+        expanded.advance,
+        expanded.producer_start,
+    )
+    wait_full, release, advance, consumer_start = (
+        packed.wait_full,
+        packed.release,
+        packed.advance,
+        packed.consumer_start,
+    )
 
     @lang.device
     def publish(shared, place, lane):
@@ -58,7 +70,11 @@ def idle_multiply_verbs(lang, config, packed, expanded):
     ptx, uint32 = lang.ptx, lang.uint32
     BARRIERS, EXPANDED_BARRIERS = config.barriers_shared, config.expanded_barriers
     wait_full, release, advance = packed.wait_full, packed.release, packed.advance
-    wait_expanded, release_expanded, advance_expanded = expanded.wait_full, expanded.release, expanded.advance
+    wait_expanded, release_expanded, advance_expanded = (
+        expanded.wait_full,
+        expanded.release,
+        expanded.advance,
+    )
     zero = repeat(lang, config.words, ptx.zero_f32(width=config.accumulators))
 
     @lang.device
@@ -89,7 +105,14 @@ def plain_numbers(lang):
     return SimpleNamespace(odd_nibbles=same, even_nibbles=same)
 
 
-IDLE_EXPAND, IDLE_MULTIPLY = (block_scaled, "expand_verbs", idle_expand_verbs), (block_scaled, "multiply_verbs", idle_multiply_verbs)
+IDLE_EXPAND, IDLE_MULTIPLY = (
+    (block_scaled, "expand_verbs", idle_expand_verbs),
+    (
+        block_scaled,
+        "multiply_verbs",
+        idle_multiply_verbs,
+    ),
+)
 PLAIN_B = (block_scaled_expand, "number_verbs", plain_numbers)
 PLAIN = (block_scaled_multiply, "number_verbs", plain_numbers)
 

@@ -1,7 +1,9 @@
-"""What this GPU can do at best, measured in the same run as what is held against it: bytes read a second, and matrix operations a second. Needs torch.
+"""What this GPU can do at best, measured in the same run as what is held against it: bytes read a
+second, and matrix operations a second. Needs torch.
 
-Reading: the sum of a buffer far larger than the L2 cache. Matrix rate: cuBLAS on square 16-bit matrices of random numbers. Both are the best of interleaved
-rounds, since a ceiling is what can be reached, and both are of this GPU in its present state: power and temperature decide the second.
+Reading: the sum of a buffer far larger than the L2 cache. Matrix rate: cuBLAS on square 16-bit
+matrices of random numbers. Both are the best of interleaved rounds, since a ceiling is what can be
+reached, and both are of this GPU in its present state: power and temperature decide the second.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def measure(dtype: str = "float16", rounds: int = 9) -> Ceilings:
     size = SQUARE if free > 8 * SQUARE * SQUARE else SQUARE // 2
     source = torch.randn(words, device="cuda")
     total = torch.empty((), device="cuda")
-    left, right = (torch.randn((size, size), device="cuda").to(getattr(torch, dtype)) for _ in range(2))
+    left, right = (
+        torch.randn((size, size), device="cuda").to(getattr(torch, dtype)) for _ in range(2)
+    )
     product = torch.empty_like(left)
     timers = {
         "read": GraphTimer(lambda index: torch.sum(source, dim=0, out=total), least=2),

@@ -1,20 +1,28 @@
-"""What NVML says while something runs: SM and memory clock, power, temperature, and why clocks are held back. Needs nvidia-ml-py, and does without.
+"""What NVML says while something runs: SM and memory clock, power, temperature, and why clocks are
+held back. Needs nvidia-ml-py, and does without.
 
-NVML looks back some tenths of a second, so the readings of a short measurement are also those of what ran before it: "power cap" beside an SM clock near
-its maximum says little, beside a low one it explains the time.
+NVML looks back some tenths of a second, so the readings of a short measurement are also those of
+what ran before it: "power cap" beside an SM clock near its maximum says little, beside a low one it
+explains the time.
 
     watch = ClockWatch(uuid)
     ... watch.sample() while the GPU is busy ...
-    watch.summary()     # a dict for a row; None where NVML cannot be asked, and ``watch.missing`` says why
+    watch.summary()     # a dict for a row; None where NVML cannot be asked, and ``watch.missing``
+                        says why
 """
 
 from __future__ import annotations
 
 import time
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons that mean the GPU would run faster if it could. (nvml.h; idle and application clocks are none of them.)
+# Bits of nvmlDeviceGetCurrentClocksEventReasons that mean the GPU would run faster if it could.
+# (nvml.h; idle and application clocks are none of them.)
 HELD_BACK = {
-    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
 }
 
 
@@ -24,7 +32,10 @@ def reasons(mask: int) -> list[str]:
 
 def questions(nvml, handle) -> dict:
     """name -> what asks the ``pynvml`` module about the device."""
-    event_reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    event_reasons = (
+        getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    )
     return {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "sm_mhz_at_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
@@ -60,16 +71,25 @@ class ClockWatch:
             return
         try:
             pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode()) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+            self._handle = (
+                pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+                if uuid
+                else pynvml.nvmlDeviceGetHandleByIndex(0)
+            )
         except pynvml.NVMLError as error:
             self.missing = f"clocks are not recorded: NVML: {error}"
             return
         self._nvml = pynvml
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait until nothing holds the clocks back any more, ``seconds`` at most; at once where NVML cannot be asked."""
+        """Wait until nothing holds the clocks back any more, ``seconds`` at most; at once where
+        NVML cannot be asked."""
         end = time.monotonic() + seconds
-        while self._nvml is not None and time.monotonic() < end and reasons(self._ask().get("mask", 0)):
+        while (
+            self._nvml is not None
+            and time.monotonic() < end
+            and reasons(self._ask().get("mask", 0))
+        ):
             time.sleep(0.05)
 
     def sample(self) -> None:
@@ -87,8 +107,9 @@ class ClockWatch:
 
 
 def summary(samples: list[dict]) -> dict | None:
-    """{"sm_mhz": [least, most], "memory_mhz", "power_w", "temperature_c": alike, "sm_mhz_at_most": the GPU's limit, "throttle": [reason, ...], "samples": count};
-    what no sample has is left out; None if none has anything."""
+    """{"sm_mhz": [least, most], "memory_mhz", "power_w", "temperature_c": alike, "sm_mhz_at_most":
+    the GPU's limit, "throttle": [reason, ...], "samples": count}; what no sample has is left out;
+    None if none has anything."""
     if not any(samples):
         return None
     result: dict = {}

@@ -1,7 +1,9 @@
-"""What can be timed: a candidate of the heuristics, cuBLAS, or the CUDA original from a shared library. Needs torch.
+"""What can be timed: a candidate of the heuristics, cuBLAS, or the CUDA original from a shared
+library. Needs torch.
 
-Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading copy ``index`` of weights and scales (round and round), and writes ``output``.
-It keeps all it needs alive. Launches of one contender share a workspace, so they must follow each other on one stream.
+Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading
+copy ``index`` of weights and scales (round and round), and writes ``output``. It keeps all it needs
+alive. Launches of one contender share a workspace, so they must follow each other on one stream.
 """
 
 from __future__ import annotations
@@ -21,13 +23,20 @@ from numba_marlin.errors import CapabilityMissing
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
 from numba_marlin.kernels.definition import KernelDefinition
 
-KINDS_OF_THE_ORIGINAL = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False, "codes": "integer"}
+KINDS_OF_THE_ORIGINAL = {
+    "dtype": "float16",
+    "bits": 4,
+    "zeros": None,
+    "scale_dtype": "float16",
+    "bias": False,
+    "codes": "integer",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """``copies``: how many copies of the weights it goes round; ``locks``: a tensor that is zero between launches, or None;
-    ``options``: of the launch ("cluster", "dependent")."""
+    """``copies``: how many copies of the weights it goes round; ``locks``: a tensor that is zero
+    between launches, or None; ``options``: of the launch ("cluster", "dependent")."""
 
     name: str
     launch: Callable[[int], None]
@@ -39,11 +48,21 @@ class Contender:
     options: dict = field(default_factory=dict)
 
 
-def candidate_of(definition: KernelDefinition, config: object, problem: Problem, device: Device) -> Candidate:
-    """A candidate that the heuristics do not rank: an experiment's own kernel, or a configuration of its own."""
+def candidate_of(
+    definition: KernelDefinition, config: object, problem: Problem, device: Device
+) -> Candidate:
+    """A candidate that the heuristics do not rank: an experiment's own kernel, or a configuration
+    of its own."""
     definition.check_config(config)
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
-    return Candidate(definition.name, config, grid, definition.threads(config), definition.shared_bytes(config), ())
+    return Candidate(
+        definition.name,
+        config,
+        grid,
+        definition.threads(config),
+        definition.shared_bytes(config),
+        (),
+    )
 
 
 def _stream() -> int:
@@ -65,49 +84,100 @@ def cublas(weights: Weights, batch: Batch) -> Contender:
 
 
 def kernel(
-    problem: Problem, candidate: Candidate, weights: Weights, batch: Batch, compiler: str = "numba-cuda", definition: KernelDefinition | None = None,
-    compiled=None, more: tuple[tuple, ...] = ((),), overlap: bool = True,
+    problem: Problem,
+    candidate: Candidate,
+    weights: Weights,
+    batch: Batch,
+    compiler: str = "numba-cuda",
+    definition: KernelDefinition | None = None,
+    compiled=None,
+    more: tuple[tuple, ...] = ((),),
+    overlap: bool = True,
 ) -> Contender:
-    """``candidate``, of this package's kernel of that name or of ``definition``. compiled: take this build of it; more: arguments that it takes behind the kernel's own, one tuple
-    a launch, round and round; overlap: False to keep launches of a kernel that may begin beside the one before it apart. CapabilityMissing if its blocks wait for each other and do not all fit on the device."""
+    """``candidate``, of this package's kernel of that name or of ``definition``. compiled: take
+    this build of it; more: arguments that it takes behind the kernel's own, one tuple a launch,
+    round and round; overlap: False to keep launches of a kernel that may begin beside the one
+    before it apart. CapabilityMissing if its blocks wait for each other and do not all fit on the
+    device.
+    """
     torch = torch_on_gpu()
     ordinal = torch.cuda.current_device()
     device = driver.describe(ordinal)
     definition, config = definition or find_kernel(candidate.kernel), candidate.config
-    compiled = compiled or compiler_room.build(definition, config, target=device.target, compiler=compiler)
+    compiled = compiled or compiler_room.build(
+        definition, config, target=device.target, compiler=compiler
+    )
     options = definition.launch_options(config)
     options["dependent"] = options["dependent"] and overlap
     enqueue = launch.launcher(compiled, ordinal, **options)
-    partial_bytes, lock_bytes = definition.workspace_bytes(config, problem.m, problem.n, problem.k, device.sms) or (0, 0)
-    if definition.waits and (partial_bytes or lock_bytes) and math.prod(candidate.grid) > enqueue.resident_blocks:
-        raise CapabilityMissing(f"kernel {candidate.kernel!r}: {math.prod(candidate.grid)} blocks wait for each other, {enqueue.resident_blocks} fit on {device.name}")
+    partial_bytes, lock_bytes = definition.workspace_bytes(
+        config, problem.m, problem.n, problem.k, device.sms
+    ) or (0, 0)
+    if (
+        definition.waits
+        and (partial_bytes or lock_bytes)
+        and math.prod(candidate.grid) > enqueue.resident_blocks
+    ):
+        raise CapabilityMissing(
+            f"kernel {candidate.kernel!r}: {math.prod(candidate.grid)} blocks wait for each other,"
+            f" {enqueue.resident_blocks} fit on {device.name}"
+        )
     output = _empty_output(weights, batch)
     partials = torch.empty(max(4, -(-partial_bytes // 4)), dtype=torch.float32, device="cuda")
     locks = torch.zeros(max(4, -(-lock_bytes // 4)), dtype=torch.int32, device="cuda")
-    fixed = {"a": batch.x, "c": output, "factors": weights.factors, "zeros": weights.zeros, "bias": weights.bias, "partials": partials, "locks": locks}
+    fixed = {
+        "a": batch.x,
+        "c": output,
+        "factors": weights.factors,
+        "zeros": weights.zeros,
+        "bias": weights.bias,
+        "partials": partials,
+        "locks": locks,
+    }
     addresses = {name: tensor.data_ptr() for name, tensor in fixed.items() if tensor is not None}
 
     def arguments(packed, scales) -> tuple:
-        return definition.arguments(config, addresses | {"b": packed.data_ptr(), "scales": scales.data_ptr()}, problem.m, problem.n, problem.k, problem.k, driver.encode_tensor_map)
+        return definition.arguments(
+            config,
+            addresses | {"b": packed.data_ptr(), "scales": scales.data_ptr()},
+            problem.m,
+            problem.n,
+            problem.k,
+            problem.k,
+            driver.encode_tensor_map,
+        )
 
-    prepared = [arguments(packed, scales) for packed, scales in zip(weights.packed, weights.cold_scales)]
+    prepared = [
+        arguments(packed, scales) for packed, scales in zip(weights.packed, weights.cold_scales)
+    ]
 
     def run(index: int, keep=(fixed, weights.packed, weights.cold_scales)) -> None:
-        enqueue(candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
+        enqueue(
+            candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream()
+        )
 
-    return Contender(candidate.kernel, run, output, len(prepared), candidate, compiled, locks, options)
+    return Contender(
+        candidate.kernel, run, output, len(prepared), candidate, compiled, locks, options
+    )
 
 
 def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:
-    """The CUDA original from a shared library with ``int marlin_peer(A, B, C, s, m, n, k, workspace, groupsize, stream, sms)``; how to build one: experiments/01_faithful/README.md."""
+    """The CUDA original from a shared library with ``int marlin_peer(A, B, C, s, m, n, k,
+    workspace, groupsize, stream, sms)``; how to build one: experiments/01_faithful/README.md."""
     torch = torch_on_gpu()
     try:
         function = ctypes.CDLL(str(path)).marlin_peer
     except (OSError, AttributeError) as error:
         raise ValueError(f"peer library {path}: {error}") from error
-    function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 3 + [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    function.argtypes = (
+        [ctypes.c_void_p] * 4
+        + [ctypes.c_int] * 3
+        + [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    )
     problem = weights.problem
-    if not set(KINDS_OF_THE_ORIGINAL.items()) <= {(name, getattr(problem, name)) for name in KINDS_OF_THE_ORIGINAL}:
+    if not set(KINDS_OF_THE_ORIGINAL.items()) <= {
+        (name, getattr(problem, name)) for name in KINDS_OF_THE_ORIGINAL
+    }:
         raise ValueError(f"the CUDA original takes {KINDS_OF_THE_ORIGINAL}, not {problem}")
     m, n, k = batch.x.shape[0], problem.n, problem.k
     output = _empty_output(weights, batch)
@@ -115,7 +185,19 @@ def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:
 
     def run(index: int) -> None:
         packed = weights.packed[index % len(weights.packed)]
-        status = function(batch.x.data_ptr(), packed.data_ptr(), output.data_ptr(), weights.scales.data_ptr(), m, n, k, workspace.data_ptr(), problem.group_size, _stream(), -1)
+        status = function(
+            batch.x.data_ptr(),
+            packed.data_ptr(),
+            output.data_ptr(),
+            weights.scales.data_ptr(),
+            m,
+            n,
+            k,
+            workspace.data_ptr(),
+            problem.group_size,
+            _stream(),
+            -1,
+        )
         if status:
             raise ValueError(f"the CUDA original refuses m={m} n={n} k={k}: {status}")
 
@@ -123,4 +205,6 @@ def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:
 
 
 def _empty_output(weights: Weights, batch: Batch):
-    return torch_on_gpu().empty((batch.x.shape[0], weights.problem.n), dtype=batch.x.dtype, device="cuda")
+    return torch_on_gpu().empty(
+        (batch.x.shape[0], weights.problem.n), dtype=batch.x.dtype, device="cuda"
+    )

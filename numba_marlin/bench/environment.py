@@ -1,4 +1,5 @@
-"""Where and when a measurement was made: device, driver, versions, commit, kernel sources. Nothing here touches the GPU."""
+"""Where and when a measurement was made: device, driver, versions, commit, kernel sources. Nothing
+here touches the GPU."""
 
 from __future__ import annotations
 
@@ -26,15 +27,27 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checkout's commit, with "+" if it was changed since; COMMIT in the environment if the tree travelled without its history; else "unknown"."""
+    """The checkout's commit, with "+" if it was changed since; COMMIT in the environment if the
+    tree travelled without its history; else "unknown"."""
     if os.environ.get("COMMIT"):
         return os.environ["COMMIT"]
     package = Path(__file__).resolve().parents[1]
     if not (package.parent / ".git").exists():
         return "unknown"
-    command = ["git", "-C", str(package.parent), "describe", "--always", "--exclude=*", "--dirty=+", "--abbrev=7"]
+    command = [
+        "git",
+        "-C",
+        str(package.parent),
+        "describe",
+        "--always",
+        "--exclude=*",
+        "--dirty=+",
+        "--abbrev=7",
+    ]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
@@ -42,14 +55,20 @@ def commit() -> str:
 def describe(device: str) -> dict:
     """The fields of a row that say where and when, for the device of that name."""
     return {
-        "device": device, "driver": driver_version() or "unknown", "versions": versions(), "date": datetime.date.today().isoformat(),
-        "commit": commit(), "sources": sources_digest()[:16],
+        "device": device,
+        "driver": driver_version() or "unknown",
+        "versions": versions(),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "sources": sources_digest()[:16],
     }
 
 
 def cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

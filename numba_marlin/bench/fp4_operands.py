@@ -1,7 +1,8 @@
-"""Random block-scaled FP4 weights on the GPU, as its kernels read them, and the 16-bit weights they mean. Needs torch.
+"""Random block-scaled FP4 weights on the GPU, as its kernels read them, and the 16-bit weights they
+mean. Needs torch.
 
-What ``formats.fp4_words`` and ``fp4_marlin`` do in NumPy, where a large matrix would take minutes. Scales are those that quantisers of normal data choose, within
-a factor of 16 of each other.
+What ``formats.fp4_words`` and ``fp4_marlin`` do in NumPy, where a large matrix would take minutes.
+Scales are those that quantisers of normal data choose, within a factor of 16 of each other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ PERIOD = 4096  # rows after which scales come again
 
 
 def random_scales(problem: Problem, columns: int):
-    """-> (the kernel's words of scales, factors, scales of a period's rows as float32 [rows, columns], the sum's factor), on the GPU."""
+    """-> (the kernel's words of scales, factors, scales of a period's rows as float32 [rows,
+    columns], the sum's factor), on the GPU."""
     torch = torch_on_gpu()
     rng = np.random.default_rng(0)
     rows = min(PERIOD, -(-problem.k // SCALE_ROWS) * SCALE_ROWS)
@@ -29,16 +31,29 @@ def random_scales(problem: Problem, columns: int):
     words = pack_scales(stored, problem.group_size).view(np.int32)
     times = -(-problem.k // rows)
     wanted = -(-problem.k // SCALE_ROWS)
-    packed = torch.from_numpy(np.tile(words, (1, times))[:, : wanted * words.shape[1] // (rows // SCALE_ROWS)].copy()).cuda()
-    values = torch.from_numpy((stored.astype(np.uint16) << 7).view(np.float16).astype(np.float32)).cuda()
+    packed = torch.from_numpy(
+        np.tile(words, (1, times))[:, : wanted * words.shape[1] // (rows // SCALE_ROWS)].copy()
+    ).cuda()
+    values = torch.from_numpy(
+        (stored.astype(np.uint16) << 7).view(np.float16).astype(np.float32)
+    ).cuda()
     factor = 2.0**14 * 2.0**-11  # so that weights are about 0.01
-    return packed, torch.full((columns,), factor, dtype=torch.float32, device="cuda"), values, factor * 2.0**-14
+    return (
+        packed,
+        torch.full((columns,), factor, dtype=torch.float32, device="cuda"),
+        values,
+        factor * 2.0**-14,
+    )
 
 
 def dense(codes, first: int, problem: Problem, values, factor: float):
     """uint8 codes [rows, n] of the weight's rows from ``first`` on -> their numbers, float32."""
     torch = torch_on_gpu()
-    group = torch.arange(first, first + codes.shape[0], device="cuda") % (values.shape[0] * problem.group_size) // problem.group_size
+    group = (
+        torch.arange(first, first + codes.shape[0], device="cuda")
+        % (values.shape[0] * problem.group_size)
+        // problem.group_size
+    )
     numbers = torch.from_numpy(table("e2m1").copy()).cuda()[codes.long()]
     return numbers * values[group][:, : codes.shape[1]] * factor
 

@@ -1,9 +1,11 @@
-"""Problems and candidates in, rows out: contenders checked, then timed in the same rounds. Needs torch and a GPU.
+"""Problems and candidates in, rows out: contenders checked, then timed in the same rounds. Needs
+torch and a GPU.
 
     bench = Bench(Settings())
     for row in bench.cell(problem, candidates): ...
 
-A result that is wrong is never timed: ``WrongResult``. Data for a weight shape is made once and kept until another shape is asked for, so ask shape by shape.
+A result that is wrong is never timed: ``WrongResult``. Data for a weight shape is made once and
+kept until another shape is asked for, so ask shape by shape.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from numba_marlin.bench.timing import TARGET_US, GraphTimer, interleave, torch_o
 from numba_marlin.heuristics import Candidate, Problem, rank
 from numba_marlin.kernels.definition import KernelDefinition
 
-# After the matrix products of the ceilings an H200 holds its clocks back for a while: kernels of 16.0 us +- 0.3% then took 16.8 us +- 2%.
+# After the matrix products of the ceilings an H200 holds its clocks back for a while: kernels of
+# 16.0 us +- 0.3% then took 16.8 us +- 2%.
 SETTLE_SECONDS = 1.0
 
 
@@ -40,12 +43,16 @@ class Settings:
 
 
 class Bench:
-    """One run on torch's current device: its ceilings, its environment, and the data of one weight shape at a time.
+    """One run on torch's current device: its ceilings, its environment, and the data of one weight
+    shape at a time.
 
-    ``definitions``: kernels that candidates may name besides those of this package (``contenders.candidate_of`` makes the candidates).
+    ``definitions``: kernels that candidates may name besides those of this package
+    (``contenders.candidate_of`` makes the candidates).
     """
 
-    def __init__(self, settings: Settings = Settings(), definitions: tuple[KernelDefinition, ...] = ()):
+    def __init__(
+        self, settings: Settings = Settings(), definitions: tuple[KernelDefinition, ...] = ()
+    ):
         torch = torch_on_gpu()
         torch.manual_seed(settings.seed)
         ordinal = torch.cuda.current_device()
@@ -65,46 +72,93 @@ class Bench:
         return self._ceilings[dtype]
 
     def stub(self, problem: Problem, candidate: Candidate) -> dict:
-        """The fields of a row that are known before it is measured: enough to tell whether a file has it."""
+        """The fields of a row that are known before it is measured: enough to tell whether a file
+        has it."""
         return {
-            "kernel": candidate.kernel, "config": asdict(candidate.config), "compiler": self.settings.compiler, **asdict(problem), **self.environment,
+            "kernel": candidate.kernel,
+            "config": asdict(candidate.config),
+            "compiler": self.settings.compiler,
+            **asdict(problem),
+            **self.environment,
         }
 
-    def cell(self, problem: Problem, candidates: tuple[Candidate, ...], chosen: Candidate | None = None, label: str = "", invariant: tuple[Candidate, ...] = ()) -> list[dict]:
-        """A row for each candidate, and for the CUDA original if the settings name its library; all in the same rounds as cuBLAS.
+    def cell(
+        self,
+        problem: Problem,
+        candidates: tuple[Candidate, ...],
+        chosen: Candidate | None = None,
+        label: str = "",
+        invariant: tuple[Candidate, ...] = (),
+    ) -> list[dict]:
+        """A row for each candidate, and for the CUDA original if the settings name its library; all
+        in the same rounds as cuBLAS.
 
-        ``chosen``: the candidate that the heuristics would take; default: the first of ``rank``. ``invariant``: candidates of the same problem, batch-invariant:
-        timed beside the others, in rows that say so, ``chosen`` if they come first of these.
+        ``chosen``: the candidate that the heuristics would take; default: the first of ``rank``.
+        ``invariant``: candidates of the same problem, batch-invariant: timed beside the others, in
+        rows that say so, ``chosen`` if they come first of these.
         """
         settings = self.settings
         ceilings = self.ceilings(problem.dtype)
         chosen = chosen or rank(problem, self.device)[0]
         weights = self.weights(problem)
         batch = operands.random_batch(weights, problem.m)
-        entrants = [self.contender(problem, each, weights, batch) for each in (*candidates, *invariant)]
+        entrants = [
+            self.contender(problem, each, weights, batch) for each in (*candidates, *invariant)
+        ]
         errors = [checked(each, batch) for each in entrants]
         if settings.library:
             entrants.append(contenders.marlin_cuda(settings.library, weights, batch))
-            errors.append(relative_error(entrants[-1], batch))  # recorded, not judged: it has a race (experiments/01_faithful)
+            # recorded, not judged: it has a race (experiments/01_faithful)
+            errors.append(relative_error(entrants[-1], batch))
         self.watch.settle()  # an earlier cell may have been hot
-        timers = {position: GraphTimer(each.launch, settings.target_us, least_launches(each)) for position, each in enumerate(entrants)}
+        timers = {
+            position: GraphTimer(each.launch, settings.target_us, least_launches(each))
+            for position, each in enumerate(entrants)
+        }
         if settings.cublas:
             peer = contenders.cublas(weights, batch)
             timers["cublas"] = GraphTimer(peer.launch, settings.target_us, least_launches(peer))
         self.watch.clear()
         times = interleave(timers, settings.rounds, self.watch.sample)
-        common = {"shape": label or f"{problem.k}x{problem.n}", "rounds": settings.rounds, "clocks": self.watch.summary(), "ceilings": ceilings.to_dict()}
+        common = {
+            "shape": label or f"{problem.k}x{problem.n}",
+            "rounds": settings.rounds,
+            "clocks": self.watch.summary(),
+            "ceilings": ceilings.to_dict(),
+        }
         rows = []
         for position, (entrant, error) in enumerate(zip(entrants, errors)):
             beside = len(candidates) <= position < len(candidates) + len(invariant)
-            rows.append({
-                **self._described(entrant, invariant[0] if beside else chosen), **asdict(problem), "batch_invariant": beside or problem.batch_invariant, **timed(times[position], times.get("cublas")), **shares(problem, times[position], ceilings),
-                "relative_error": float(f"{error:.3g}"), "launches_per_graph": timers[position].launches, **common, **self.environment,
-            })
+            rows.append(
+                {
+                    **self._described(entrant, invariant[0] if beside else chosen),
+                    **asdict(problem),
+                    "batch_invariant": beside or problem.batch_invariant,
+                    **timed(times[position], times.get("cublas")),
+                    **shares(problem, times[position], ceilings),
+                    "relative_error": float(f"{error:.3g}"),
+                    "launches_per_graph": timers[position].launches,
+                    **common,
+                    **self.environment,
+                }
+            )
         return rows
 
-    def contender(self, problem: Problem, candidate: Candidate, weights: operands.Weights, batch: operands.Batch) -> contenders.Contender:
-        return contenders.kernel(problem, candidate, weights, batch, self.settings.compiler, self._definitions.get(candidate.kernel))
+    def contender(
+        self,
+        problem: Problem,
+        candidate: Candidate,
+        weights: operands.Weights,
+        batch: operands.Batch,
+    ) -> contenders.Contender:
+        return contenders.kernel(
+            problem,
+            candidate,
+            weights,
+            batch,
+            self.settings.compiler,
+            self._definitions.get(candidate.kernel),
+        )
 
     def weights(self, problem: Problem) -> operands.Weights:
         if self._weights is None or not operands.same_weights(self._weights.problem, problem):
@@ -115,10 +169,21 @@ class Bench:
 
     def _described(self, entrant: contenders.Contender, chosen: Candidate) -> dict:
         if entrant.candidate is None:
-            return {"kernel": entrant.name, "config": None, "chosen": False, "compiler": "nvcc", "kind": "measured"}
+            return {
+                "kernel": entrant.name,
+                "config": None,
+                "chosen": False,
+                "compiler": "nvcc",
+                "kind": "measured",
+            }
         return {
-            "kernel": entrant.name, "config": asdict(entrant.candidate.config), "chosen": (entrant.name, entrant.candidate.config) == (chosen.kernel, chosen.config),
-            "compiler": self.settings.compiler, "kind": "measured", "grid": list(entrant.candidate.grid), "registers": entrant.compiled.resources.registers,
+            "kernel": entrant.name,
+            "config": asdict(entrant.candidate.config),
+            "chosen": (entrant.name, entrant.candidate.config) == (chosen.kernel, chosen.config),
+            "compiler": self.settings.compiler,
+            "kind": "measured",
+            "grid": list(entrant.candidate.grid),
+            "registers": entrant.compiled.resources.registers,
             **entrant.options,
         }
 
@@ -145,35 +210,59 @@ def relative_error(entrant: contenders.Contender, batch: operands.Batch) -> floa
 
 
 def checked(entrant: contenders.Contender, batch: operands.Batch) -> float:
-    """The relative error; WrongResult if it is too large, an element was not written, or a lock is left set."""
+    """The relative error; WrongResult if it is too large, an element was not written, or a lock is
+    left set."""
     error = relative_error(entrant, batch)
     if operands.is_wrong(batch, error):
-        raise WrongResult(f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]}: relative error {error:.3g} of its product (NaN: not all written)")
+        raise WrongResult(
+            f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]}:"
+            f" relative error {error:.3g} of its product (NaN: not all written)"
+        )
     if entrant.locks is not None and bool(entrant.locks.any()):
-        raise WrongResult(f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]} left locks set: the next launch would hang")
+        raise WrongResult(
+            f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]} left"
+            " locks set: the next launch would hang"
+        )
     return error
 
 
 def timed(times: list[float], cublas: list[float] | None = None) -> dict:
-    """The fields of a row that say how long: rounds of microseconds, of this contender and of cuBLAS in the same rounds."""
+    """The fields of a row that say how long: rounds of microseconds, of this contender and of
+    cuBLAS in the same rounds."""
     us = summarise(times)
-    result = {"us": round(us.median, 3), "us_spread": [round(us.low, 3), round(us.high, 3)], "us_min": round(us.least, 3), "us_max": round(us.most, 3)}
+    result = {
+        "us": round(us.median, 3),
+        "us_spread": [round(us.low, 3), round(us.high, 3)],
+        "us_min": round(us.least, 3),
+        "us_max": round(us.most, 3),
+    }
     if cublas is None:
         return result | {"cublas_us": None, "speedup": None}
-    peer, ratio = summarise(cublas), summarise([theirs / ours for ours, theirs in zip(times, cublas)])
+    peer, ratio = (
+        summarise(cublas),
+        summarise([theirs / ours for ours, theirs in zip(times, cublas)]),
+    )
     return result | {
-        "cublas_us": round(peer.median, 3), "cublas_us_spread": [round(peer.low, 3), round(peer.high, 3)],
-        "speedup": round(ratio.median, 4), "speedup_spread": [round(ratio.low, 4), round(ratio.high, 4)],
+        "cublas_us": round(peer.median, 3),
+        "cublas_us_spread": [round(peer.low, 3), round(peer.high, 3)],
+        "speedup": round(ratio.median, 4),
+        "speedup_spread": [round(ratio.low, 4), round(ratio.high, 4)],
     }
 
 
 def shares(problem: Problem, times: list[float], ceilings: ceilings_module.Ceilings) -> dict:
-    """Bytes and operations of the problem, how fast they went, and which share of the ceilings that is."""
+    """Bytes and operations of the problem, how fast they went, and which share of the ceilings that
+    is."""
     seconds = statistics.median(times) * 1e-6
     nbytes, flops = problem.least_bytes, 2 * problem.m * problem.n * problem.k
     least = ceilings.seconds(nbytes, flops)
     return {
-        "bytes": nbytes, "flops": flops, "tb_per_s": round(nbytes / seconds / 1e12, 4), "tflops": round(flops / seconds / 1e12, 2),
-        "bandwidth_share": round(nbytes / seconds / ceilings.read_bytes, 4), "compute_share": round(flops / seconds / ceilings.matrix_flops, 4),
-        "limit_us": round(least * 1e6, 3), "limit_share": round(least / seconds, 4),
+        "bytes": nbytes,
+        "flops": flops,
+        "tb_per_s": round(nbytes / seconds / 1e12, 4),
+        "tflops": round(flops / seconds / 1e12, 2),
+        "bandwidth_share": round(nbytes / seconds / ceilings.read_bytes, 4),
+        "compute_share": round(flops / seconds / ceilings.matrix_flops, 4),
+        "limit_us": round(least * 1e6, 3),
+        "limit_share": round(least / seconds, 4),
     }

@@ -1,8 +1,10 @@
 """Random operands on the GPU, and whether a product of them is right. Needs torch.
 
-``Weights``: random codes, scales and zero points as Marlin's bytes, in as many copies as leave nothing in the L2 cache from one launch to the next, and the
-16-bit weights they mean, copied alike for cuBLAS. ``Batch``: x [m, k], and the float32 product on a sample of columns, that ``error`` holds results against. Data
-is random because zeros draw less power, and so run faster. Columns are completed to whole blocks of 64 in the packed bytes only.
+``Weights``: random codes, scales and zero points as Marlin's bytes, in as many copies as leave
+nothing in the L2 cache from one launch to the next, and the 16-bit weights they mean, copied alike
+for cuBLAS. ``Batch``: x [m, k], and the float32 product on a sample of columns, that ``error``
+holds results against. Data is random because zeros draw less power, and so run faster. Columns are
+completed to whole blocks of 64 in the packed bytes only.
 """
 
 from __future__ import annotations
@@ -12,20 +14,28 @@ from dataclasses import dataclass, replace
 from numba_marlin.bench import fp4_operands
 from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.formats.marlin import packed_columns
-from numba_marlin.formats.marlin_order import BLOCK_K, BLOCK_N, COLUMN_SCALE_PERM, GROUP_SCALE_PERM, code_order
+from numba_marlin.formats.marlin_order import (
+    BLOCK_K,
+    BLOCK_N,
+    COLUMN_SCALE_PERM,
+    GROUP_SCALE_PERM,
+    code_order,
+)
 from numba_marlin.heuristics import Problem
 
 COLD_FACTOR = 5  # copies together are that many times the L2 cache
 SLAB_WEIGHTS = 1 << 28  # converted at once: the index arithmetic needs 8 bytes a weight
 SAMPLE_COLUMNS = 256
-LARGEST_ERROR = {"float16": 2e-3, "bfloat16": 1.2e-2}  # norm-wise, for a product of random data; indexing gone wrong is off by 1
+# norm-wise, for a product of random data; indexing gone wrong is off by 1
+LARGEST_ERROR = {"float16": 2e-3, "bfloat16": 1.2e-2}
 
 
 @dataclass(eq=False)
 class Weights:
-    """``problem``: its m says nothing. packed: int32 [k/16, n' bits/2] each, n' = n rounded up to 64; scales [groups, n'] in the kernel's order;
-    zeros as ``formats.marlin`` has them, or None; bias [n] or None; dense: [k, n] each; cold_scales: scales in as many copies as packed. Of FP4, packed, scales and
-    factors [n'] are as ``formats.fp4_marlin`` has them."""
+    """``problem``: its m says nothing. packed: int32 [k/16, n' bits/2] each, n' = n rounded up to
+    64; scales [groups, n'] in the kernel's order; zeros as ``formats.marlin`` has them, or None;
+    bias [n] or None; dense: [k, n] each; cold_scales: scales in as many copies as packed. Of FP4,
+    packed, scales and factors [n'] are as ``formats.fp4_marlin`` has them."""
 
     problem: Problem
     packed: list
@@ -51,10 +61,14 @@ def same_weights(a: Problem, b: Problem) -> bool:
 
 
 def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
-    """``cold_bytes``: what the copies add up to at least; default ``COLD_FACTOR`` times the L2 cache."""
+    """``cold_bytes``: what the copies add up to at least; default ``COLD_FACTOR`` times the L2
+    cache."""
     torch = torch_on_gpu()
     if cold_bytes is None:
-        cold_bytes = COLD_FACTOR * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        cold_bytes = (
+            COLD_FACTOR
+            * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        )
     k, n, bits, kind = problem.k, problem.n, problem.bits, getattr(torch, problem.dtype)
     columns, fp4 = packed_columns(n), problem.codes == "e2m1"
     if fp4:
@@ -66,26 +80,48 @@ def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
     rows = max(BLOCK_K, SLAB_WEIGHTS // columns // BLOCK_K * BLOCK_K)
     for first in range(0, k, rows):
         last = min(k, first + rows)
-        codes = torch.randint(0, 1 << bits, (last - first, columns), device="cuda", dtype=torch.uint8)
+        codes = torch.randint(
+            0, 1 << bits, (last - first, columns), device="cuda", dtype=torch.uint8
+        )
         words = _pack_codes(torch, codes, bits)
-        packed[first // BLOCK_K:last // BLOCK_K] = fp4_operands.turn(words, problem.dtype) if fp4 else words
+        packed[first // BLOCK_K : last // BLOCK_K] = (
+            fp4_operands.turn(words, problem.dtype) if fp4 else words
+        )
         if fp4:
-            dense[first:last] = fp4_operands.dense(codes[:, :n], first, problem, values, factor).to(kind)
+            dense[first:last] = fp4_operands.dense(codes[:, :n], first, problem, values, factor).to(
+                kind
+            )
         else:
             group = torch.arange(first, last, device="cuda") // (k // problem.groups)
-            dense[first:last] = (codes[:, :n].to(kind) - plain_zeros[group][:, :n].to(kind)) * scales[group][:, :n].to(kind)
+            dense[first:last] = (
+                codes[:, :n].to(kind) - plain_zeros[group][:, :n].to(kind)
+            ) * scales[group][:, :n].to(kind)
         del codes, words
     if not fp4:
-        scales = _permuted(torch, scales, COLUMN_SCALE_PERM if problem.groups == 1 else GROUP_SCALE_PERM)
+        scales = _permuted(
+            torch, scales, COLUMN_SCALE_PERM if problem.groups == 1 else GROUP_SCALE_PERM
+        )
     bias = torch.randn(n, device="cuda").to(kind) if problem.bias else None
     copies = _copies(packed, cold_bytes)
     cold_scales = [scales, *(scales.clone() for _ in copies[1:])]
-    return Weights(problem, copies, scales, None if fp4 else zeros, bias, _copies(dense, cold_bytes), cold_scales, factors)
+    return Weights(
+        problem,
+        copies,
+        scales,
+        None if fp4 else zeros,
+        bias,
+        _copies(dense, cold_bytes),
+        cold_scales,
+        factors,
+    )
 
 
 def _random_scales(torch, problem: Problem, columns: int):
-    """-> (scales [groups, columns], zero points [groups, columns] as numbers, what the kernel reads of them or None)."""
-    scales = (torch.rand((problem.groups, columns), device="cuda") * 0.02 + 0.005) * (8 / (1 << problem.bits - 1))
+    """-> (scales [groups, columns], zero points [groups, columns] as numbers, what the kernel reads
+    of them or None)."""
+    scales = (torch.rand((problem.groups, columns), device="cuda") * 0.02 + 0.005) * (
+        8 / (1 << problem.bits - 1)
+    )
     return scales.to(getattr(torch, problem.scale_dtype)), *_random_zeros(torch, problem, columns)
 
 
@@ -96,7 +132,9 @@ def _random_zeros(torch, problem: Problem, columns: int):
         return torch.full(shape, 1 << bits - 1, device="cuda"), None
     if problem.zeros == "integer":
         plain = torch.randint(0, 1 << bits, shape, device="cuda", dtype=torch.uint8)
-        return plain, _words(torch, _permuted(torch, plain, code_order(bits).zeros_perm), bits).view(problem.groups, -1)
+        return plain, _words(
+            torch, _permuted(torch, plain, code_order(bits).zeros_perm), bits
+        ).view(problem.groups, -1)
     plain = (torch.rand(shape, device="cuda") * ((1 << bits) - 1)).half()
     return plain, _permuted(torch, plain, GROUP_SCALE_PERM)
 
@@ -109,8 +147,14 @@ def _permuted(torch, values, order):
 def _pack_codes(torch, codes, bits: int):
     """uint8 [rows, columns] -> Marlin's words, int32 [rows/16, columns bits/2]."""
     rows, columns = codes.shape
-    blocks = codes.view(rows // BLOCK_K, BLOCK_K, columns // BLOCK_N, BLOCK_N).permute(0, 2, 1, 3).reshape(-1, BLOCK_K * BLOCK_N)
-    return _words(torch, _permuted(torch, blocks, code_order(bits).perm), bits).view(rows // BLOCK_K, -1)
+    blocks = (
+        codes.view(rows // BLOCK_K, BLOCK_K, columns // BLOCK_N, BLOCK_N)
+        .permute(0, 2, 1, 3)
+        .reshape(-1, BLOCK_K * BLOCK_N)
+    )
+    return _words(torch, _permuted(torch, blocks, code_order(bits).perm), bits).view(
+        rows // BLOCK_K, -1
+    )
 
 
 def _words(torch, codes, bits: int):
@@ -133,11 +177,14 @@ def random_batch(weights: Weights, m: int) -> Batch:
     x = (torch.randn((m, problem.k), device="cuda") * 0.1).to(getattr(torch, problem.dtype))
     columns = torch.randint(0, problem.n, (min(SAMPLE_COLUMNS, problem.n),), device="cuda")
     expected = x.float() @ weights.dense[0][:, columns].float()
-    return Batch(x, columns, expected if weights.bias is None else expected + weights.bias[columns].float())
+    return Batch(
+        x, columns, expected if weights.bias is None else expected + weights.bias[columns].float()
+    )
 
 
 def error(batch: Batch, output) -> float:
-    """Norm-wise relative error of ``output`` [m, n] on the sample of columns; NaN if anything in it is."""
+    """Norm-wise relative error of ``output`` [m, n] on the sample of columns; NaN if anything in it
+    is."""
     if bool(output.isnan().any()):
         return float("nan")
     return float((output[:, batch.columns].float() - batch.expected).norm() / batch.expected.norm())

@@ -1,12 +1,17 @@
-"""A measurement as a row: a dict that is a line of JSON. Reading, appending, resuming, and which rows mean the same cell. Pure.
+"""A measurement as a row: a dict that is a line of JSON. Reading, appending, resuming, and which
+rows mean the same cell. Pure.
 
-A cell is what was multiplied (``PROBLEM_FIELDS``); its row says with what (kernel, config, compiler), how long (``us``: the median, ``us_spread``: the quartiles,
-``us_min``, ``us_max``, microseconds a launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), how much (``bytes`` that must move at least once, ``flops``),
-how near the device's limits measured in the same run (``bandwidth_share``, ``compute_share``; ``limit_share``: the larger term's time over ``us``), and where
-(``device``, ``driver``, ``versions``, ``clocks``, ``date``, ``commit``, ``sources``: digest of the kernels' sources). ``dependent``: its
-launches may begin while the one before them ends, so that a time is what a launch adds to a row of them.
+A cell is what was multiplied (``PROBLEM_FIELDS``); its row says with what (kernel, config,
+compiler), how long (``us``: the median, ``us_spread``: the quartiles, ``us_min``, ``us_max``,
+microseconds a launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), how much
+(``bytes`` that must move at least once, ``flops``), how near the device's limits measured in the
+same run (``bandwidth_share``, ``compute_share``; ``limit_share``: the larger term's time over
+``us``), and where (``device``, ``driver``, ``versions``, ``clocks``, ``date``, ``commit``,
+``sources``: digest of the kernels' sources). ``dependent``: its launches may begin while the one
+before them ends, so that a time is what a launch adds to a row of them.
 
-Files are JSON lines, appended whole and flushed row by row, so that an interrupted run keeps what it has; a line torn by the interruption is dropped.
+Files are JSON lines, appended whole and flushed row by row, so that an interrupted run keeps what
+it has; a line torn by the interruption is dropped.
 """
 
 from __future__ import annotations
@@ -15,8 +20,30 @@ import json
 import os
 from pathlib import Path
 
-PROBLEM_FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias", "batch_invariant", "codes")  # those of heuristics.Problem
-DEFAULTS = {"dtype": "float16", "bits": 4, "zeros": None, "scale_dtype": "float16", "bias": False, "batch_invariant": False, "codes": "integer"}  # of rows that do not say
+# those of heuristics.Problem
+PROBLEM_FIELDS = (
+    "m",
+    "n",
+    "k",
+    "group_size",
+    "dtype",
+    "bits",
+    "zeros",
+    "scale_dtype",
+    "bias",
+    "batch_invariant",
+    "codes",
+)
+# of rows that do not say
+DEFAULTS = {
+    "dtype": "float16",
+    "bits": 4,
+    "zeros": None,
+    "scale_dtype": "float16",
+    "bias": False,
+    "batch_invariant": False,
+    "codes": "integer",
+}
 REQUIRED = ("kernel", "m", "n", "k", "group_size", "us")
 
 
@@ -31,7 +58,8 @@ def contender(row: dict) -> tuple:
 
 
 def identity(row: dict) -> tuple:
-    """Two rows of the same identity measured the same thing in the same place: the later one is a repetition."""
+    """Two rows of the same identity measured the same thing in the same place: the later one is a
+    repetition."""
     return cell(row), contender(row), row.get("device"), row.get("driver"), row.get("sources")
 
 
@@ -41,7 +69,9 @@ def check(row: object, where: str) -> dict:
         raise ValueError(f"{where}: a row must be a JSON object, not {type(row).__name__}")
     missing = [name for name in REQUIRED if name not in row]
     if missing:
-        raise ValueError(f"{where}: a row must have {', '.join(REQUIRED)}; {', '.join(missing)} is missing")
+        raise ValueError(
+            f"{where}: a row must have {', '.join(REQUIRED)}; {', '.join(missing)} is missing"
+        )
     if not isinstance(row.get("clocks") or {}, dict):
         raise ValueError(f"{where}: clocks={row['clocks']!r} must be an object")
     if not isinstance(row["us"], (int, float)) or not 0 < row["us"] < float("inf"):
@@ -50,7 +80,8 @@ def check(row: object, where: str) -> dict:
 
 
 def read(path: str | os.PathLike) -> list[dict]:
-    """The rows of a JSON-lines file, or of the object that ``numba-marlin bench --json`` prints. ValueError if it is neither."""
+    """The rows of a JSON-lines file, or of the object that ``numba-marlin bench --json`` prints.
+    ValueError if it is neither."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -65,7 +96,10 @@ def read(path: str | os.PathLike) -> list[dict]:
     if isinstance(whole, dict) and "rows" in whole:
         if not isinstance(whole["rows"], list):
             raise ValueError(f"{path}: rows must be a list, not {type(whole['rows']).__name__}")
-        return [check(each, f"{path}, row {number}") for number, each in enumerate(whole["rows"], start=1)]
+        return [
+            check(each, f"{path}, row {number}")
+            for number, each in enumerate(whole["rows"], start=1)
+        ]
     return [check(whole, f"{path}, line 1")]
 
 
@@ -88,7 +122,8 @@ def _lines(path: Path, text: str) -> list[dict]:
 class Recorder:
     """Appends rows to a file (``path`` None: keeps them only) and knows which are there already.
 
-    ``done(row)``: whether a row of the same identity is in the file. ``rows`` holds those of this run.
+    ``done(row)``: whether a row of the same identity is in the file. ``rows`` holds those of this
+    run.
     """
 
     def __init__(self, path: str | os.PathLike | None):

@@ -1,8 +1,10 @@
-"""Names -> weights of layers [k, n], as a server multiplies them: q, k and v as one matrix, gate and up as one. Pure.
+"""Names -> weights of layers [k, n], as a server multiplies them: q, k and v as one matrix, gate
+and up as one. Pure.
 
-``resolve("llama-3-8b,ideal,8192x28672")`` -> tuple of ``Layer``: names of models, of sets ("table": the shapes that the project's goals are stated for;
-"ideal"; "ragged": k and n that no tile divides) or k x n. The same k and n under two names are one layer. An unknown name is a ValueError that lists all.
-Model sizes are those of the published configurations (config.json of each model).
+``resolve("llama-3-8b,ideal,8192x28672")`` -> tuple of ``Layer``: names of models, of sets ("table":
+the shapes that the project's goals are stated for; "ideal"; "ragged": k and n that no tile divides)
+or k x n. The same k and n under two names are one layer. An unknown name is a ValueError that lists
+all. Model sizes are those of the published configurations (config.json of each model).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """A dense transformer: ``head_size`` elements each of ``heads`` query heads and ``kv_heads`` key and value heads."""
+    """A dense transformer: ``head_size`` elements each of ``heads`` query heads and ``kv_heads``
+    key and value heads."""
 
     hidden: int
     intermediate: int
@@ -72,7 +75,10 @@ def _plain(*sizes: tuple[int, int]) -> tuple[Layer, ...]:
 
 SETS = {
     "ideal": (Layer("ideal", 33792, 135168),),
-    "table": (Layer("ideal", 33792, 135168), *_plain((28672, 8192), (8192, 57344), (8192, 8192), (4096, 4096))),
+    "table": (
+        Layer("ideal", 33792, 135168),
+        *_plain((28672, 8192), (8192, 57344), (8192, 8192), (4096, 4096)),
+    ),
     "ragged": _plain((10944, 2048), (2048, 7392), (7168, 576), (7168, 2112)),
 }
 _SIZES = re.compile(r"(\d+)x(\d+)")
@@ -83,7 +89,8 @@ def names() -> tuple[str, ...]:
 
 
 def resolve(text: str) -> tuple[Layer, ...]:
-    """The layers of comma-separated names, in order, each (k, n) once; ValueError for an unknown name or none at all."""
+    """The layers of comma-separated names, in order, each (k, n) once; ValueError for an unknown
+    name or none at all."""
     found: dict[tuple[int, int], Layer] = {}
     for name in (each.strip().lower() for each in text.split(",") if each.strip()):
         sizes = _SIZES.fullmatch(name)

@@ -1,6 +1,7 @@
 """What several timings of one thing say: the median, and how far they spread. Pure.
 
-The spread is that of the middle half (the quartiles): one disturbed round in nine moves neither it nor the median.
+The spread is that of the middle half (the quartiles): one disturbed round in nine moves neither it
+nor the median.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Summary:
-    """``low`` and ``high`` are the first and third quartile (linear between neighbours), ``least`` and ``most`` the extremes."""
+    """``low`` and ``high`` are the first and third quartile (linear between neighbours), ``least``
+    and ``most`` the extremes."""
 
     median: float
     low: float
@@ -22,12 +24,15 @@ class Summary:
 
 
 def summarise(values) -> Summary:
-    """ValueError for no values, or one that is not a positive finite number: no time and no ratio of times is."""
+    """ValueError for no values, or one that is not a positive finite number: no time and no ratio
+    of times is."""
     values = [float(each) for each in values]
     if not values:
         raise ValueError("values must hold at least one number")
     for each in values:
         if not 0 < each < float("inf"):
             raise ValueError(f"values must be positive and finite, one is {each}")
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    low, _, high = (
+        statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    )
     return Summary(statistics.median(values), low, high, min(values), max(values), len(values))

@@ -1,8 +1,11 @@
-"""Microseconds a launch takes on the GPU, the host's share left out: a CUDA graph of many launches, replayed between two events. Needs torch.
+"""Microseconds a launch takes on the GPU, the host's share left out: a CUDA graph of many launches,
+replayed between two events. Needs torch.
 
-``GraphTimer`` captures one contender; ``interleave`` replays several in rounds, each round beginning with another of them, so that a clock that
-drifts hits all alike and none always runs in the shadow of the same one. A graph holds addresses only: the timer keeps the launch, and the launch must
-keep its buffers. A kernel that does not end within a deadline is a ``KernelStuck``; the process can then do no more than leave, which it does without tidying up.
+``GraphTimer`` captures one contender; ``interleave`` replays several in rounds, each round
+beginning with another of them, so that a clock that drifts hits all alike and none always runs in
+the shadow of the same one. A graph holds addresses only: the timer keeps the launch, and the launch
+must keep its buffers. A kernel that does not end within a deadline is a ``KernelStuck``; the
+process can then do no more than leave, which it does without tidying up.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import time
 from numba_marlin import driver
 from numba_marlin.errors import CapabilityMissing
 
-TARGET_US = 3000.0  # length of a graph: long beside the events around it, short beside the drift of clocks
+# length of a graph: long beside the events around it, short beside the drift of clocks
+TARGET_US = 3000.0
 MOST_LAUNCHES = 400
 DEADLINE_SECONDS = 60.0
 
@@ -24,21 +28,28 @@ class KernelStuck(RuntimeError):
 
 
 def torch_on_gpu():
-    """The torch module. CapabilityMissing, with what to install, unless it is there and can use a GPU that this package can use."""
+    """The torch module. CapabilityMissing, with what to install, unless it is there and can use a
+    GPU that this package can use."""
     probe = driver.probe()
     if not probe.usable:
         raise CapabilityMissing(f"timing needs a GPU: {probe.reason}")
     try:
         import torch
     except ImportError as error:
-        raise CapabilityMissing(f"timing on a GPU needs torch, which makes the data and brings cuBLAS: pip install torch ({error})") from error
+        raise CapabilityMissing(
+            "timing on a GPU needs torch, which makes the data and brings cuBLAS: pip install"
+            f" torch ({error})"
+        ) from error
     if not torch.cuda.is_available():
-        raise CapabilityMissing(f"torch {torch.__version__} cannot use the GPU: install a build of torch for CUDA")
+        raise CapabilityMissing(
+            f"torch {torch.__version__} cannot use the GPU: install a build of torch for CUDA"
+        )
     return torch
 
 
 def eager_us(launch, launches: int = 3) -> float:
-    """Microseconds a launch of ``launches`` in a row, after as many to load the code and grow workspaces; the host's share is in it."""
+    """Microseconds a launch of ``launches`` in a row, after as many to load the code and grow
+    workspaces; the host's share is in it."""
     _timed(lambda: [launch(index) for index in range(launches)], launches)
     return _timed(lambda: [launch(index) for index in range(launches)], launches)
 
@@ -56,9 +67,11 @@ def _timed(enqueue, launches: int, during=None) -> float:
 
 
 class GraphTimer:
-    """``launch(index)`` enqueues one launch on torch's current stream; the index goes round, so that it can choose another copy of its data.
+    """``launch(index)`` enqueues one launch on torch's current stream; the index goes round, so
+    that it can choose another copy of its data.
 
-    ``launches``: how many the graph holds, at least ``least`` (all copies of the data must take part), else as many as fit in ``target_us``.
+    ``launches``: how many the graph holds, at least ``least`` (all copies of the data must take
+    part), else as many as fit in ``target_us``.
     """
 
     def __init__(self, launch, target_us: float = TARGET_US, least: int = 3):

@@ -1,8 +1,10 @@
-"""Measure what the heuristics rank, and remember the winner (``numba_marlin.tuned``). Needs torch and a GPU.
+"""Measure what the heuristics rank, and remember the winner (``numba_marlin.tuned``). Needs torch
+and a GPU.
 
-Every candidate is tried alone first; those more than ``HOPELESS`` times as slow as the fastest are dropped, and so is one whose result is wrong or that the
-device cannot hold. The rest is timed in the same rounds. Of those that are as fast as the fastest, to ``TIE``, the one that the heuristics rank first wins: noise
-should not choose. m is that of the bucket's upper end.
+Every candidate is tried alone first; those more than ``HOPELESS`` times as slow as the fastest are
+dropped, and so is one whose result is wrong or that the device cannot hold. The rest is timed in
+the same rounds. Of those that are as fast as the fastest, to ``TIE``, the one that the heuristics
+rank first wins: noise should not choose. m is that of the bucket's upper end.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ TIE = 0.005
 
 @dataclass(frozen=True)
 class Tuning:
-    """``problem``: what was measured, m being the bucket's; ``rows`` of the measured candidates, ``winner`` among them; ``dropped``: (candidate, why);
-    ``path``: the file that now holds the winner, None if nowhere can be written."""
+    """``problem``: what was measured, m being the bucket's; ``rows`` of the measured candidates,
+    ``winner`` among them; ``dropped``: (candidate, why); ``path``: the file that now holds the
+    winner, None if nowhere can be written."""
 
     problem: Problem
     rows: tuple[dict, ...]
@@ -40,9 +43,16 @@ def tune(bench: Bench, problem: Problem, candidates: tuple[Candidate, ...] | Non
     ranked = rank(problem, bench.device) if candidates is None else candidates
     tried, dropped = screen(bench, problem, ranked)
     if not tried:
-        raise CapabilityMissing(f"no candidate runs m={problem.m} n={problem.n} k={problem.k}: {'; '.join(why for _, why in dropped)}")
+        raise CapabilityMissing(
+            f"no candidate runs m={problem.m} n={problem.n} k={problem.k}:"
+            f" {'; '.join(why for _, why in dropped)}"
+        )
     hopeful = tuple(each for each, us in tried if us <= HOPELESS * min(us for _, us in tried))
-    dropped += [(each, f"{us:.3g} us at first sight, more than {HOPELESS:g} times the fastest") for each, us in tried if each not in hopeful]
+    dropped += [
+        (each, f"{us:.3g} us at first sight, more than {HOPELESS:g} times the fastest")
+        for each, us in tried
+        if each not in hopeful
+    ]
     rows = bench.cell(problem, hopeful, ranked[0])
     position = winner([row["us"] for row in rows[: len(hopeful)]])
     choice = hopeful[position]
@@ -56,8 +66,11 @@ def winner(times: list[float]) -> int:
     return next(position for position, us in enumerate(times) if us <= best * (1 + TIE))
 
 
-def screen(bench: Bench, problem: Problem, candidates) -> tuple[list[tuple[Candidate, float]], list[tuple[Candidate, str]]]:
-    """-> ([(candidate, microseconds of an eager launch)] in the order given, [(candidate, why it does not run)])."""
+def screen(
+    bench: Bench, problem: Problem, candidates
+) -> tuple[list[tuple[Candidate, float]], list[tuple[Candidate, str]]]:
+    """-> ([(candidate, microseconds of an eager launch)] in the order given, [(candidate, why it
+    does not run)])."""
     weights = bench.weights(problem)
     batch = operands.random_batch(weights, problem.m)
     tried, dropped = [], []

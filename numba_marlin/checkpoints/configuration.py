@@ -1,6 +1,8 @@
-"""``quantization_config`` of a checkpoint that this package writes: what other programs read to know how its layers were quantised.
+"""``quantization_config`` of a checkpoint that this package writes: what other programs read to
+know how its layers were quantised.
 
-Every file says in its metadata, under FACTS, what its layers are, so that a resumed conversion can say it of those that it did not write.
+Every file says in its metadata, under FACTS, what its layers are, so that a resumed conversion can
+say it of those that it did not write.
 """
 
 from __future__ import annotations
@@ -13,19 +15,36 @@ FACTS = "numba_marlin_layers"
 
 
 def quantization_of(facts: list[dict], form: str) -> dict:
-    """For files whose FACTS these are, of layers of format ``form``; the commonest size of codes and groups speaks. {} if there is no layer."""
+    """For files whose FACTS these are, of layers of format ``form``; the commonest size of codes
+    and groups speaks. {} if there is no layer."""
     layers = [each for file in facts for each in file["layers"]]
     if not layers:
         return {}
     kinds = Counter((each["bits"], each["group"]) for each in layers)
     (bits, group), _ = kinds.most_common(1)[0]
-    symmetric, permuted = all(each["symmetric"] for each in layers), any(each["permuted"] for each in layers)
-    said = {"quantized_by": f"numba_marlin {numba_marlin.__version__}"} | ({"mixed": True} if len(kinds) > 1 else {})
+    symmetric, permuted = (
+        all(each["symmetric"] for each in layers),
+        any(each["permuted"] for each in layers),
+    )
+    said = {"quantized_by": f"numba_marlin {numba_marlin.__version__}"} | (
+        {"mixed": True} if len(kinds) > 1 else {}
+    )
     common = {"bits": bits, "group_size": group} | said
     if form in ("gptq", "gptq_v2"):
-        return {"quant_method": "gptq", "checkpoint_format": form, "sym": symmetric, "desc_act": permuted} | common
+        return {
+            "quant_method": "gptq",
+            "checkpoint_format": form,
+            "sym": symmetric,
+            "desc_act": permuted,
+        } | common
     if form == "marlin":
-        return {"quant_method": "gptq", "checkpoint_format": "marlin", "is_marlin_format": True, "sym": True, "desc_act": False} | common
+        return {
+            "quant_method": "gptq",
+            "checkpoint_format": "marlin",
+            "is_marlin_format": True,
+            "sym": True,
+            "desc_act": False,
+        } | common
     if form == "awq":
         return {"quant_method": "awq", "version": "gemm", "zero_point": True} | common
     if form == "vllm-marlin":
@@ -33,18 +52,54 @@ def quantization_of(facts: list[dict], form: str) -> dict:
     if form == "modelopt-nvfp4":
         return {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": group} | said
     if form == "fp8-block":
-        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [group, group]} | said
-    ignored = sorted(name.removesuffix(".weight") for file in facts for name in file["others"] if name.endswith("head.weight"))
-    weights: dict = {"num_bits": bits, "type": "int" if form == "pack-quantized" else "float", "symmetric": symmetric, "dynamic": False}
+        return {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [group, group],
+        } | said
+    ignored = sorted(
+        name.removesuffix(".weight")
+        for file in facts
+        for name in file["others"]
+        if name.endswith("head.weight")
+    )
+    weights: dict = {
+        "num_bits": bits,
+        "type": "int" if form == "pack-quantized" else "float",
+        "symmetric": symmetric,
+        "dynamic": False,
+    }
     if form == "fp8":
-        form, strategy = "float-quantized", {(-1, -1): "tensor", (-1, 1): "channel"}.get((group, layers[0]["columns"]), "block")
-        weights |= {"strategy": strategy} | ({"block_structure": [group, group]} if strategy == "block" else {})
+        form, strategy = (
+            "float-quantized",
+            {(-1, -1): "tensor", (-1, 1): "channel"}.get((group, layers[0]["columns"]), "block"),
+        )
+        weights |= {"strategy": strategy} | (
+            {"block_structure": [group, group]} if strategy == "block" else {}
+        )
     else:
-        weights["strategy"] = "channel" if group == -1 else "tensor_group" if form == "nvfp4-pack-quantized" else "group"
+        weights["strategy"] = (
+            "channel"
+            if group == -1
+            else "tensor_group"
+            if form == "nvfp4-pack-quantized"
+            else "group"
+        )
         weights |= {} if group == -1 else {"group_size": group}
     if permuted:
         weights["actorder"] = "group"
     return {
-        "quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed", "ignore": ignored,
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}},
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "quantization_status": "compressed",
+        "ignore": ignored,
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": weights,
+                "input_activations": None,
+                "output_activations": None,
+            }
+        },
     } | said

@@ -1,12 +1,17 @@
-"""One .safetensors file, its header checked before anything in it is believed, its tensors mapped one at a time.
+"""One .safetensors file, its header checked before anything in it is believed, its tensors mapped
+one at a time.
 
-The format (https://github.com/huggingface/safetensors): 8 bytes, the length of the header, little-endian; the header, a JSON object of UTF-8, name ->
-{"dtype", "shape", "data_offsets": [begin, end]} and perhaps "__metadata__": {str: str}; then the data, little-endian, which the offsets cover without
-a gap or an overlap. ``SafetensorsFile(path)`` raises CheckpointError, naming file, tensor and rule, for anything else: a file that is shorter or longer
-than its header says, a name twice, shapes that do not give the bytes, a header above HEADER_LIMIT (100 MB, the library's limit as well). What it
-allocates is bounded by the header that is really there. Zip files and pickles, which PyTorch writes, are recognised and never loaded.
+The format (https://github.com/huggingface/safetensors): 8 bytes, the length of the header,
+little-endian; the header, a JSON object of UTF-8, name -> {"dtype", "shape", "data_offsets":
+[begin, end]} and perhaps "__metadata__": {str: str}; then the data, little-endian, which the
+offsets cover without a gap or an overlap. ``SafetensorsFile(path)`` raises CheckpointError, naming
+file, tensor and rule, for anything else: a file that is shorter or longer than its header says, a
+name twice, shapes that do not give the bytes, a header above HEADER_LIMIT (100 MB, the library's
+limit as well). What it allocates is bounded by the header that is really there. Zip files and
+pickles, which PyTorch writes, are recognised and never loaded.
 
-The header is parsed here and not by the library, which hands out no byte ranges, needs ml_dtypes for bfloat16, and takes the last of two equal names.
+The header is parsed here and not by the library, which hands out no byte ranges, needs ml_dtypes
+for bfloat16, and takes the last of two equal names.
 """
 
 from __future__ import annotations
@@ -25,12 +30,33 @@ HEADER_LIMIT = 100_000_000
 METADATA = "__metadata__"
 # Name in the header -> (bytes of an element, name of the NumPy or ml_dtypes type)
 DTYPES = {
-    "BOOL": (1, "bool"), "U8": (1, "uint8"), "I8": (1, "int8"), "U16": (2, "uint16"), "I16": (2, "int16"), "U32": (4, "uint32"), "I32": (4, "int32"),
-    "U64": (8, "uint64"), "I64": (8, "int64"), "F16": (2, "float16"), "BF16": (2, "bfloat16"), "F32": (4, "float32"), "F64": (8, "float64"),
-    "C64": (8, "complex64"), "F8_E4M3": (1, "float8_e4m3fn"), "F8_E5M2": (1, "float8_e5m2"), "F8_E8M0": (1, "float8_e8m0fnu"),
+    "BOOL": (1, "bool"),
+    "U8": (1, "uint8"),
+    "I8": (1, "int8"),
+    "U16": (2, "uint16"),
+    "I16": (2, "int16"),
+    "U32": (4, "uint32"),
+    "I32": (4, "int32"),
+    "U64": (8, "uint64"),
+    "I64": (8, "int64"),
+    "F16": (2, "float16"),
+    "BF16": (2, "bfloat16"),
+    "F32": (4, "float32"),
+    "F64": (8, "float64"),
+    "C64": (8, "complex64"),
+    "F8_E4M3": (1, "float8_e4m3fn"),
+    "F8_E5M2": (1, "float8_e5m2"),
+    "F8_E8M0": (1, "float8_e8m0fnu"),
 }
 NAMES = {numpy_name: name for name, (_, numpy_name) in DTYPES.items()}
-_MAGIC = {b"PK\x03\x04": "a zip file, as PyTorch writes them", b"\x80\x02": "a pickle", b"\x80\x03": "a pickle", b"\x80\x04": "a pickle", b"\x80\x05": "a pickle", b"GGUF": "a GGUF file"}
+_MAGIC = {
+    b"PK\x03\x04": "a zip file, as PyTorch writes them",
+    b"\x80\x02": "a pickle",
+    b"\x80\x03": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"\x80\x05": "a pickle",
+    b"GGUF": "a GGUF file",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +68,8 @@ class TypeName:
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor as the header describes it; ``begin``, ``end``: bytes of the file. It has ``shape`` and ``dtype.name`` as arrays do."""
+    """A tensor as the header describes it; ``begin``, ``end``: bytes of the file. It has ``shape``
+    and ``dtype.name`` as arrays do."""
 
     name: str
     code: str
@@ -60,12 +87,17 @@ class Entry:
 
 
 def parse_json(text: bytes, where: str) -> object:
-    """JSON of UTF-8; CheckpointError for a name that stands twice in an object, and for what is no JSON."""
+    """JSON of UTF-8; CheckpointError for a name that stands twice in an object, and for what is no
+    JSON."""
+
     def pairs(items):
         result = dict(items)
         if len(result) != len(items):
             names = [name for name, _ in items]
-            raise CheckpointError(f"{where}: {next(name for name in names if names.count(name) > 1)!r} must stand there once")
+            raise CheckpointError(
+                f"{where}: {next(name for name in names if names.count(name) > 1)!r} must stand"
+                " there once"
+            )
         return result
 
     try:
@@ -73,11 +105,14 @@ def parse_json(text: bytes, where: str) -> object:
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where}: not JSON of UTF-8 ({str(error).splitlines()[0]})") from error
+        raise CheckpointError(
+            f"{where}: not JSON of UTF-8 ({str(error).splitlines()[0]})"
+        ) from error
 
 
 class SafetensorsFile:
-    """``entries``: name -> Entry, in the order of the data. ``metadata``: str -> str. ``array(name)`` maps one tensor, read-only."""
+    """``entries``: name -> Entry, in the order of the data. ``metadata``: str -> str.
+    ``array(name)`` maps one tensor, read-only."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -92,33 +127,52 @@ class SafetensorsFile:
             raise CheckpointError(f"{self.path}: {error.strerror or error}") from error
         self.size = size
         self.metadata = _metadata(self.path, header.pop(METADATA, None))
-        entries = [_entry(self.path, name, fields, self.data_begin) for name, fields in header.items()]
+        entries = [
+            _entry(self.path, name, fields, self.data_begin) for name, fields in header.items()
+        ]
         entries.sort(key=lambda each: (each.begin, each.end))
         position = self.data_begin
         for each in entries:
             if each.begin != position:
-                what = "overlaps the tensor before it" if each.begin < position else "leaves a gap before it"
-                raise CheckpointError(f"{self.path}: tensor {each.name!r} {what}: data_offsets must follow on each other")
+                what = (
+                    "overlaps the tensor before it"
+                    if each.begin < position
+                    else "leaves a gap before it"
+                )
+                raise CheckpointError(
+                    f"{self.path}: tensor {each.name!r} {what}: data_offsets must follow on each"
+                    " other"
+                )
             position = each.end
         if position != size:
             what = "cut off" if position > size else "longer than its header says"
-            raise CheckpointError(f"{self.path}: {what}: {size} bytes, must be {position} by its header")
+            raise CheckpointError(
+                f"{self.path}: {what}: {size} bytes, must be {position} by its header"
+            )
         self.entries = {each.name: each for each in entries}
 
     def array(self, name: str) -> np.ndarray:
-        """The tensor, mapped: pages are read when they are touched and given back with the array. 8-bit floats come as uint8, their codes."""
+        """The tensor, mapped: pages are read when they are touched and given back with the array.
+        8-bit floats come as uint8, their codes."""
         entry = self.entries[name]
         numpy_name = entry.dtype.name
         if numpy_name.startswith("float8"):
             numpy_name = "uint8"
         try:
-            dtype = float_type(numpy_name).newbyteorder("<") if numpy_name != "bfloat16" else float_type("bfloat16")
+            dtype = (
+                float_type(numpy_name).newbyteorder("<")
+                if numpy_name != "bfloat16"
+                else float_type("bfloat16")
+            )
         except ImportError as error:
             raise CapabilityMissing(f"{self.path}: tensor {name!r}: {error}") from error
         if entry.nbytes == 0:
             return np.empty(entry.shape, dtype)
-        # As bytes first: np.memmap cannot map a type of ml_dtypes at an odd offset, nor a number that stands alone.
-        raw = np.memmap(self.path, dtype=np.uint8, mode="r", offset=entry.begin, shape=(entry.nbytes,))
+        # As bytes first: np.memmap cannot map a type of ml_dtypes at an odd offset, nor a number
+        # that stands alone.
+        raw = np.memmap(
+            self.path, dtype=np.uint8, mode="r", offset=entry.begin, shape=(entry.nbytes,)
+        )
         if raw.ctypes.data % dtype.itemsize:
             raw = np.array(raw)
         return np.asarray(raw).view(dtype).reshape(entry.shape)
@@ -128,12 +182,18 @@ def _header(path: Path, file, size: int) -> tuple[dict, int]:
     first = file.read(8)
     for magic, what in _MAGIC.items():
         if first.startswith(magic):
-            raise CheckpointError(f"{path}: {what}, must be a .safetensors file; it is not loaded (a pickle can run code): save the model with safetensors")
+            raise CheckpointError(
+                f"{path}: {what}, must be a .safetensors file; it is not loaded (a pickle can run"
+                " code): save the model with safetensors"
+            )
     if len(first) < 8:
         raise CheckpointError(f"{path}: {size} bytes are too few for a .safetensors file")
     length = int.from_bytes(first, "little")
     if length > HEADER_LIMIT or length > size - 8:
-        raise CheckpointError(f"{path}: not a .safetensors file, or cut off: a header of {length} bytes must fit in the file ({size} bytes) and in {HEADER_LIMIT}")
+        raise CheckpointError(
+            f"{path}: not a .safetensors file, or cut off: a header of {length} bytes must fit in"
+            f" the file ({size} bytes) and in {HEADER_LIMIT}"
+        )
     text = file.read(length)
     if not text.startswith(b"{"):
         raise CheckpointError(f"{path}: not a .safetensors file: the header must begin with '{{'")
@@ -162,11 +222,17 @@ def _entry(path: Path, name: str, fields: object, data_begin: int) -> Entry:
         raise CheckpointError(f"{where}: dtype {code!r} must be one of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > 32 or not all(_is_size(each) for each in shape):
         raise CheckpointError(f"{where}: shape {str(shape)[:80]} must be at most 32 sizes")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(each) for each in offsets):
+    if (
+        not isinstance(offsets, list)
+        or len(offsets) != 2
+        or not all(_is_size(each) for each in offsets)
+    ):
         raise CheckpointError(f"{where}: data_offsets {str(offsets)[:80]} must be [begin, end]")
     nbytes = DTYPES[code][0]
     for each in shape:
         nbytes *= each
     if offsets[1] - offsets[0] != nbytes:
-        raise CheckpointError(f"{where}: data_offsets {offsets} must span the {nbytes} bytes of {code} {shape}"[:400])
+        raise CheckpointError(
+            f"{where}: data_offsets {offsets} must span the {nbytes} bytes of {code} {shape}"[:400]
+        )
     return Entry(name, code, tuple(shape), data_begin + offsets[0], data_begin + offsets[1])

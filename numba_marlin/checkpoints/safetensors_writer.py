@@ -1,8 +1,11 @@
-"""``ShardWriter``: a .safetensors file written front to back, tensor by tensor, without knowing beforehand what will be in it.
+"""``ShardWriter``: a .safetensors file written front to back, tensor by tensor, without knowing
+beforehand what will be in it.
 
-Room for the header is kept at the front and filled with it at the end (padded with spaces, as the format allows). Until then the first eight bytes are
-zero, so no reader takes the file for a finished one, and it has another name: ``finish`` brings it to disk and renames it. Tensors whose size is no
-multiple of 8 bytes wait until the end, largest elements first, so that every tensor is aligned to its type.
+Room for the header is kept at the front and filled with it at the end (padded with spaces, as the
+format allows). Until then the first eight bytes are zero, so no reader takes the file for a
+finished one, and it has another name: ``finish`` brings it to disk and renames it. Tensors whose
+size is no multiple of 8 bytes wait until the end, largest elements first, so that every tensor is
+aligned to its type.
 """
 
 from __future__ import annotations
@@ -27,14 +30,18 @@ _LONGEST_ENTRY = 200  # bytes of a header entry besides the name
 
 
 class ShardWriter:
-    """target: the file's name in the end. names: those of all tensors that may be written; room for their header is kept."""
+    """target: the file's name in the end. names: those of all tensors that may be written; room for
+    their header is kept."""
 
     def __init__(self, target: Path, names: list[str]):
         self.target, self.partial = target, target.with_name(target.name + WRITING)
         room = 1024 + sum(len(json.dumps(name)) + _LONGEST_ENTRY for name in names)
         self.begin = -(-room // 4096) * 4096
         if self.begin - 8 > HEADER_LIMIT:
-            raise ValueError(f"{target}: {len(names)} tensors need a header of {self.begin} bytes, must be at most {HEADER_LIMIT}")
+            raise ValueError(
+                f"{target}: {len(names)} tensors need a header of {self.begin} bytes, must be at"
+                f" most {HEADER_LIMIT}"
+            )
         self.header: dict[str, dict] = {}
         self.late: list[tuple[str, str, tuple[int, ...], bytes]] = []
         self.file = alone(self.partial)
@@ -44,8 +51,14 @@ class ShardWriter:
     def add(self, name: str, array: np.ndarray, code: str | None = None) -> None:
         """Write a tensor; code: its type in the header, if the array's own type does not say it."""
         if not isinstance(array, np.ndarray) or array.dtype.name not in NAMES and code is None:
-            kind = f"of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-            raise TypeError(f"tensor {name!r} is {kind}, must be a numpy.ndarray of {', '.join(NAMES)}")
+            kind = (
+                f"of {array.dtype}"
+                if isinstance(array, np.ndarray)
+                else f"a {type(array).__name__}"
+            )
+            raise TypeError(
+                f"tensor {name!r} is {kind}, must be a numpy.ndarray of {', '.join(NAMES)}"
+            )
         code = NAMES[array.dtype.name] if code is None else code
         if array.nbytes % 8 or not array.shape:
             self.late.append((name, code, array.shape, bytes(_bytes(array))))
@@ -78,31 +91,42 @@ class ShardWriter:
     def _describe(self, name: str, code: str, shape: tuple[int, ...], nbytes: int) -> None:
         if name in self.header:
             raise ValueError(f"{self.target}: tensor {name!r} must be written once")
-        self.header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [self.position, self.position + nbytes]}
+        self.header[name] = {
+            "dtype": code,
+            "shape": list(shape),
+            "data_offsets": [self.position, self.position + nbytes],
+        }
         self.position += nbytes
 
     def finish(self, metadata: dict[str, str]) -> dict[str, int]:
-        """Write the header, bring the file to disk and give it its name -> tensor: bytes, for an index."""
+        """Write the header, bring the file to disk and give it its name -> tensor: bytes, for an
+        index."""
         for name, code, shape, data in sorted(self.late, key=lambda each: -DTYPES[each[1]][0]):
             self._describe(name, code, shape, len(data))
             self.file.write(data)
         text = json.dumps({METADATA: metadata, **self.header}, separators=(",", ":")).encode()
         if len(text) > self.begin - 8:
-            raise ValueError(f"{self.target}: the header of {len(text)} bytes must fit in {self.begin - 8}")
+            raise ValueError(
+                f"{self.target}: the header of {len(text)} bytes must fit in {self.begin - 8}"
+            )
         self.file.seek(8)
         self.file.write(text.ljust(self.begin - 8))
         self.file.seek(0)
         self.file.write((self.begin - 8).to_bytes(8, "little"))
         self.file.flush()
         os.fsync(self.file.fileno())
-        lock = os.dup(self.file.fileno()) if fcntl else None  # held until nobody can open the file by the old name
+        # held until nobody can open the file by the old name
+        lock = os.dup(self.file.fileno()) if fcntl else None
         self.file.close()
         try:
             os.replace(self.partial, self.target)
         finally:
             if lock is not None:
                 os.close(lock)
-        return {name: each["data_offsets"][1] - each["data_offsets"][0] for name, each in self.header.items()}
+        return {
+            name: each["data_offsets"][1] - each["data_offsets"][0]
+            for name, each in self.header.items()
+        }
 
     def abandon(self) -> None:
         """Close and remove what was written."""
@@ -111,13 +135,21 @@ class ShardWriter:
 
 
 def alone(path: Path):
-    """The file, made if it is not there, open for writing and empty. BlockingIOError while another process has it so: two that write one file would make one that looks whole."""
+    """The file, made if it is not there, open for writing and empty. BlockingIOError while another
+    process has it so: two that write one file would make one that looks whole."""
     if fcntl is None:
         return path.open("wb")
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-    if not _lock(file) or not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # or it was finished, and renamed, after it had been opened here
+    # or it was finished, and renamed, after it had been opened here
+    if (
+        not _lock(file)
+        or not path.exists()
+        or not os.path.samestat(os.fstat(file.fileno()), path.stat())
+    ):
         file.close()
-        raise BlockingIOError(f"{path} is being written by another process: wait for it, or choose another name")
+        raise BlockingIOError(
+            f"{path} is being written by another process: wait for it, or choose another name"
+        )
     file.truncate(0)
     return file
 
@@ -126,7 +158,8 @@ def _lock(file) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return not isinstance(error, BlockingIOError)  # of another kind: a file system without locks
+        # of another kind: a file system without locks
+        return not isinstance(error, BlockingIOError)
     return True
 
 

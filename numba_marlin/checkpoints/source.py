@@ -1,9 +1,12 @@
-"""A file or a directory as Hugging Face lays them out, opened and checked: which tensors there are, in which files, and what the configuration says.
+"""A file or a directory as Hugging Face lays them out, opened and checked: which tensors there are,
+in which files, and what the configuration says.
 
-A directory holds ``*.safetensors`` and, if there are several, one ``*.safetensors.index.json`` whose weight_map says which tensor is in which. Names in it
-must be those of files in the directory itself: a path of any kind is a CheckpointError and is not opened. (A file there may be a link, as in a
-download cache.) Index and files must name the same tensors, each once. ``config.json`` with quantization_config, or ``quantize_config.json``, say
-how the weights were quantised; beside a single file they are read too. A single file of ours says it in its metadata.
+A directory holds ``*.safetensors`` and, if there are several, one ``*.safetensors.index.json``
+whose weight_map says which tensor is in which. Names in it must be those of files in the directory
+itself: a path of any kind is a CheckpointError and is not opened. (A file there may be a link, as
+in a download cache.) Index and files must name the same tensors, each once. ``config.json`` with
+quantization_config, or ``quantize_config.json``, say how the weights were quantised; beside a
+single file they are read too. A single file of ours says it in its metadata.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ INDEX = ".safetensors.index.json"
 
 
 class Source:
-    """path; files: name -> SafetensorsFile; entries: tensor -> Entry; config, quantization: dicts, empty where there are none."""
+    """path; files: name -> SafetensorsFile; entries: tensor -> Entry; config, quantization: dicts,
+    empty where there are none."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -38,7 +42,10 @@ class Source:
         for name, file in self.files.items():
             for tensor in file.entries:
                 if tensor in self._home:
-                    raise CheckpointError(f"{file.path}: tensor {tensor!r} is in {self._home[tensor].path.name} too, must be in one file")
+                    raise CheckpointError(
+                        f"{file.path}: tensor {tensor!r} is in {self._home[tensor].path.name} too,"
+                        " must be in one file"
+                    )
                 self._home[tensor] = file
         if weight_map is not None:
             _check_map(self.path, weight_map, self._home)
@@ -46,7 +53,8 @@ class Source:
         self.quantization = self._quantization()
 
     def _quantization(self) -> dict:
-        """What config.json says, or quantize_config.json, or the metadata of the first file; {} if nothing does."""
+        """What config.json says, or quantize_config.json, or the metadata of the first file; {} if
+        nothing does."""
         text = self.config.get("text_config")
         for where in (self.config, text if isinstance(text, dict) else {}):
             if isinstance(where.get("quantization_config"), dict):
@@ -54,7 +62,9 @@ class Source:
         said = _json_of(self.directory / "quantize_config.json")
         file = next(iter(self.files.values()))
         if not said and "quantization_config" in file.metadata:
-            value = parse_json(file.metadata["quantization_config"].encode(), f"{file.path}: quantization_config")
+            value = parse_json(
+                file.metadata["quantization_config"].encode(), f"{file.path}: quantization_config"
+            )
             said = value if isinstance(value, dict) else {}
         return said
 
@@ -85,12 +95,22 @@ def _shards(directory: Path) -> tuple[list[str], dict | None]:
     """(names of the files, weight_map of the index or None)"""
     indexes = sorted(path.name for path in directory.glob("*" + INDEX))
     if len(indexes) > 1:
-        raise CheckpointError(f"{directory}: holds {len(indexes)} indexes ({', '.join(indexes[:4])}), must hold one")
+        raise CheckpointError(
+            f"{directory}: holds {len(indexes)} indexes ({', '.join(indexes[:4])}), must hold one"
+        )
     if not indexes:
         names = sorted(path.name for path in directory.glob("*.safetensors"))
         if not names:
-            others = sorted(path.name for path in directory.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".gguf"))
-            hint = f" ({', '.join(others[:3])} are not loaded: a pickle can run code)" if others else ""
+            others = sorted(
+                path.name
+                for path in directory.iterdir()
+                if path.suffix in (".bin", ".pt", ".pth", ".gguf")
+            )
+            hint = (
+                f" ({', '.join(others[:3])} are not loaded: a pickle can run code)"
+                if others
+                else ""
+            )
             raise CheckpointError(f"{directory}: holds no .safetensors file{hint}")
         return names, None
     where = directory / indexes[0]
@@ -99,8 +119,17 @@ def _shards(directory: Path) -> tuple[list[str], dict | None]:
         raise CheckpointError(f"{where}: weight_map must be an object, tensor -> file")
     names = []
     for tensor, name in weight_map.items():
-        if not isinstance(name, str) or name != Path(name).name or "\\" in name or "\0" in name or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{where}: tensor {tensor!r} is said to be in {name!r}, must be the name of a .safetensors file in the directory")
+        if (
+            not isinstance(name, str)
+            or name != Path(name).name
+            or "\\" in name
+            or "\0" in name
+            or not name.endswith(".safetensors")
+        ):
+            raise CheckpointError(
+                f"{where}: tensor {tensor!r} is said to be in {name!r}, must be the name of a"
+                " .safetensors file in the directory"
+            )
         if name not in names:
             names.append(name)
     for name in names:
@@ -112,7 +141,10 @@ def _shards(directory: Path) -> tuple[list[str], dict | None]:
 def _check_map(directory: Path, weight_map: dict, home: dict[str, SafetensorsFile]) -> None:
     for tensor, name in weight_map.items():
         if tensor not in home or home[tensor].path.name != name:
-            raise CheckpointError(f"{directory}: the index says that tensor {tensor!r} is in {name!r}, where it is not")
+            raise CheckpointError(
+                f"{directory}: the index says that tensor {tensor!r} is in {name!r}, where it"
+                " is not"
+            )
     for tensor, file in home.items():
         if tensor not in weight_map:
             raise CheckpointError(f"{file.path}: tensor {tensor!r} is not in the index")

@@ -1,7 +1,10 @@
-"""``numba-marlin bench``: time kernels on this machine's GPU beside cuBLAS, and hold them against what the GPU can do.
+"""``numba-marlin bench``: time kernels on this machine's GPU beside cuBLAS, and hold them against
+what the GPU can do.
 
-Cold L2, CUDA graphs, contenders in interleaved rounds, medians with quartiles (``numba_marlin.bench`` has the method). With ``--out`` every row is written
-as soon as it is measured, and a row that the file has already (same problem, kernel, configuration, device, driver and kernel sources) is not measured again.
+Cold L2, CUDA graphs, contenders in interleaved rounds, medians with quartiles
+(``numba_marlin.bench`` has the method). With ``--out`` every row is written as soon as it is
+measured, and a row that the file has already (same problem, kernel, configuration, device, driver
+and kernel sources) is not measured again.
 """
 
 from __future__ import annotations
@@ -18,26 +21,104 @@ DEFAULT_M = "1,16,64,256"
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--shapes", metavar="NAMES", help=f"models, sets (table, ideal, ragged) or KxN, comma separated (default {DEFAULT_SHAPES}); 'list' lists them")
-    parser.add_argument("--n", metavar="N,...", help="columns of the weight; with --k, in place of --shapes: every pair")
+    parser.add_argument(
+        "--shapes",
+        metavar="NAMES",
+        help=(
+            "models, sets (table, ideal, ragged) or KxN, comma separated (default"
+            f" {DEFAULT_SHAPES}); 'list' lists them"
+        ),
+    )
+    parser.add_argument(
+        "--n",
+        metavar="N,...",
+        help="columns of the weight; with --k, in place of --shapes: every pair",
+    )
     parser.add_argument("--k", metavar="K,...", help="rows of the weight")
-    parser.add_argument("--m", metavar="M,...", default=DEFAULT_M, help=f"rows of activations (default {DEFAULT_M})")
-    parser.add_argument("--kernel", metavar="NAME,...", default="best", help="best: the heuristics' choice (default); all: every candidate; or kernels by name")
-    parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
-    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="of activations, scales and results (default float16)")
-    parser.add_argument("--bits", type=int, choices=(4, 8), default=4, help="of a weight (default 4)")
-    parser.add_argument("--codes", choices=("integer", "e2m1"), default="integer", help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)")
-    parser.add_argument("--zeros", choices=("none", "integer", "float16"), default="none", help="zero points (default none: symmetric)")
+    parser.add_argument(
+        "--m", metavar="M,...", default=DEFAULT_M, help=f"rows of activations (default {DEFAULT_M})"
+    )
+    parser.add_argument(
+        "--kernel",
+        metavar="NAME,...",
+        default="best",
+        help="best: the heuristics' choice (default); all: every candidate; or kernels by name",
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=128,
+        metavar="G",
+        help="rows that share a scale; -1: all (default 128)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "bfloat16"),
+        default="float16",
+        help="of activations, scales and results (default float16)",
+    )
+    parser.add_argument(
+        "--bits", type=int, choices=(4, 8), default=4, help="of a weight (default 4)"
+    )
+    parser.add_argument(
+        "--codes",
+        choices=("integer", "e2m1"),
+        default="integer",
+        help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)",
+    )
+    parser.add_argument(
+        "--zeros",
+        choices=("none", "integer", "float16"),
+        default="none",
+        help="zero points (default none: symmetric)",
+    )
     parser.add_argument("--bias", action="store_true", help="add a bias")
-    parser.add_argument("--batch-invariant", action="store_true", help="time what gives a row of activations the same bits whatever M is")
-    parser.add_argument("--peer", choices=("cublas", "none"), default="cublas", help="what to time in the same rounds (default cublas, in the same dtype)")
-    parser.add_argument("--rounds", type=int, default=9, metavar="R", help="interleaved rounds; the median counts (default 9)")
-    parser.add_argument("--compiler", choices=("numba-cuda", "numba-cuda-mlir"), default="numba-cuda", help="who compiles (default numba-cuda)")
-    parser.add_argument("--backend", choices=("cuda", "emulator"), default="cuda", help="emulator: no times, but counted instructions, without a GPU")
-    parser.add_argument("--autotune", action="store_true", help="measure every candidate and remember the winner on this machine")
+    parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="time what gives a row of activations the same bits whatever M is",
+    )
+    parser.add_argument(
+        "--peer",
+        choices=("cublas", "none"),
+        default="cublas",
+        help="what to time in the same rounds (default cublas, in the same dtype)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=9,
+        metavar="R",
+        help="interleaved rounds; the median counts (default 9)",
+    )
+    parser.add_argument(
+        "--compiler",
+        choices=("numba-cuda", "numba-cuda-mlir"),
+        default="numba-cuda",
+        help="who compiles (default numba-cuda)",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("cuda", "emulator"),
+        default="cuda",
+        help="emulator: no times, but counted instructions, without a GPU",
+    )
+    parser.add_argument(
+        "--autotune",
+        action="store_true",
+        help="measure every candidate and remember the winner on this machine",
+    )
     parser.add_argument("--again", action="store_true", help="measure what --out has already, too")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the rows under the GPU's roofline (needs matplotlib)")
-    parser.add_argument("--out", metavar="FILE.jsonl", help="append rows here as they come; rows that are there already are not measured again")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE.png",
+        help="draw the rows under the GPU's roofline (needs matplotlib)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE.jsonl",
+        help="append rows here as they come; rows that are there already are not measured again",
+    )
 
 
 def execute(args, report) -> bool:
@@ -49,7 +130,9 @@ def execute(args, report) -> bool:
     _check(args)
     target, plot = check_output(args.out, (".jsonl",)), _check_plot(args.plot)
     layers = _layers(args, shapes)
-    problems = [(layer.name, _problem(args, layer, m)) for layer in layers for m in _numbers("m", args.m)]
+    problems = [
+        (layer.name, _problem(args, layer, m)) for layer in layers for m in _numbers("m", args.m)
+    ]
     if args.backend == "emulator":
         return _count(args, report, problems)
     if plot is not None:
@@ -72,15 +155,22 @@ def _check(args) -> None:
         for name in args.kernel.split(","):
             find_kernel(name.strip())
     if args.autotune and args.kernel != "best":
-        raise ValueError(f"--autotune measures every candidate, so --kernel {args.kernel} has no say")
+        raise ValueError(
+            f"--autotune measures every candidate, so --kernel {args.kernel} has no say"
+        )
     if args.backend == "emulator":
         for name in ("out", "plot", "autotune"):
             if getattr(args, name):
                 raise ValueError(f"--{name} needs times: a GPU, not --backend emulator")
         if (args.dtype, args.zeros, args.bias) != ("float16", "none", False):
-            raise ValueError("--backend emulator counts float16 products of symmetric weights without a bias")
+            raise ValueError(
+                "--backend emulator counts float16 products of symmetric weights without a bias"
+            )
         if args.n is None:
-            raise ValueError("--backend emulator needs --n and --k, small ones: the shapes of models take it hours")
+            raise ValueError(
+                "--backend emulator needs --n and --k, small ones: the shapes of models take it"
+                " hours"
+            )
 
 
 def _check_plot(path: str | None):
@@ -109,23 +199,41 @@ def _numbers(name: str, text: str) -> list[int]:
 def _layers(args, shapes):
     if args.n is None:
         return shapes.resolve(args.shapes or DEFAULT_SHAPES)
-    return tuple(shapes.Layer(f"{k}x{n}", n, k) for k in _numbers("k", args.k) for n in _numbers("n", args.n))
+    return tuple(
+        shapes.Layer(f"{k}x{n}", n, k) for k in _numbers("k", args.k) for n in _numbers("n", args.n)
+    )
 
 
 def _problem(args, layer, m: int):
     from numba_marlin.heuristics import Problem
 
     types = {"scale_dtype": args.dtype} if args.codes == "integer" else {"codes": args.codes}
-    return Problem(m, layer.n, layer.k, args.group_size, args.dtype, args.bits, None if args.zeros == "none" else args.zeros, bias=args.bias, batch_invariant=args.batch_invariant, **types)
+    return Problem(
+        m,
+        layer.n,
+        layer.k,
+        args.group_size,
+        args.dtype,
+        args.bits,
+        None if args.zeros == "none" else args.zeros,
+        bias=args.bias,
+        batch_invariant=args.batch_invariant,
+        **types,
+    )
 
 
 def _list_shapes(report) -> bool:
     from numba_marlin.bench import shapes
 
-    report.data["shapes"] = {name: [{"layer": each.name, "k": each.k, "n": each.n} for each in shapes.resolve(name)] for name in shapes.names()}
+    report.data["shapes"] = {
+        name: [{"layer": each.name, "k": each.k, "n": each.n} for each in shapes.resolve(name)]
+        for name in shapes.names()
+    }
     width = max(map(len, shapes.names()))
     for name in shapes.names():
-        report.row(name, ", ".join(f"{each.k} x {each.n}" for each in shapes.resolve(name)), width=width)
+        report.row(
+            name, ", ".join(f"{each.k} x {each.n}" for each in shapes.resolve(name)), width=width
+        )
     return True
 
 
@@ -148,16 +256,35 @@ def _measure(args, report, problems, target, plot) -> bool:
 
     probe = driver.probe()
     if not probe.usable:
-        raise CapabilityMissing(f"bench needs a GPU: {probe.reason} (--backend emulator counts instructions without one)")
-    bench = Bench(Settings(rounds=args.rounds, compiler=args.compiler, cublas=args.peer == "cublas", seed=args.seed))
-    work = [(label, problem, *_candidates(args, problem, bench.device)) for label, problem in problems]  # refuses problems before any is timed
-    report.row("device", f"{bench.device.name}, driver {bench.environment['driver']}, commit {bench.environment['commit']}")
+        raise CapabilityMissing(
+            f"bench needs a GPU: {probe.reason} (--backend emulator counts instructions without"
+            " one)"
+        )
+    bench = Bench(
+        Settings(
+            rounds=args.rounds, compiler=args.compiler, cublas=args.peer == "cublas", seed=args.seed
+        )
+    )
+    # refuses problems before any is timed
+    work = [
+        (label, problem, *_candidates(args, problem, bench.device)) for label, problem in problems
+    ]
+    report.row(
+        "device",
+        f"{bench.device.name}, driver {bench.environment['driver']}, commit"
+        f" {bench.environment['commit']}",
+    )
     if bench.watch.missing:
         report.row("", bench.watch.missing)
     report.data |= {"device": bench.environment, "ceilings": None}
     with Recorder(target) as recorder:
         rows, failures = (_tune if args.autotune else _time)(args, report, bench, recorder, work)
-    report.data |= {"rows": rows, "measured": len(recorder.rows), "resumed": len(rows) - len(recorder.rows), "failures": failures}
+    report.data |= {
+        "rows": rows,
+        "measured": len(recorder.rows),
+        "resumed": len(rows) - len(recorder.rows),
+        "failures": failures,
+    }
     _say(args, report, rows, recorder, failures)
     if plot is not None and rows:
         _plot(report, rows, plot)
@@ -168,7 +295,10 @@ def _time(args, report, bench, recorder, work):
     """-> (rows, those that the file had in their places, and what could not be measured)."""
     from numba_marlin.cli.bench_view import progress
 
-    known = [[None if args.again else recorder.done(bench.stub(problem, each)) for each in candidates] for _, problem, candidates, _ in work]
+    known = [
+        [None if args.again else recorder.done(bench.stub(problem, each)) for each in candidates]
+        for _, problem, candidates, _ in work
+    ]
     missing = [not all(rows) for rows in known]
     if any(missing):
         _ceilings(args, report, bench)
@@ -177,7 +307,9 @@ def _time(args, report, bench, recorder, work):
         for position, (label, problem, candidates, chosen) in enumerate(work):
             if missing[position]:
                 advance(f"{label} m={problem.m}")
-                known[position] = _attempt(failures, problem, lambda: bench.cell(problem, candidates, chosen, label))
+                known[position] = _attempt(
+                    failures, problem, lambda: bench.cell(problem, candidates, chosen, label)
+                )
                 for row in known[position]:
                     recorder.write(row)
     return [row for rows in known for row in rows], failures
@@ -187,11 +319,16 @@ def _ceilings(args, report, bench) -> None:
     with report.step("measuring what the GPU can do at best"):
         found = bench.ceilings(args.dtype)
     report.data["ceilings"] = found.to_dict()
-    report.row("ceilings", f"reads {found.read_bytes / 1e12:.2f} TB/s, multiplies {found.matrix_flops / 1e12:.0f} TFLOP/s (measured, cuBLAS)")
+    report.row(
+        "ceilings",
+        f"reads {found.read_bytes / 1e12:.2f} TB/s, multiplies {found.matrix_flops / 1e12:.0f}"
+        " TFLOP/s (measured, cuBLAS)",
+    )
 
 
 def _attempt(failures, problem, measure):
-    """The rows of ``measure()``; none, and a line in ``failures``, if the problem does not fit the device or a kernel is wrong."""
+    """The rows of ``measure()``; none, and a line in ``failures``, if the problem does not fit the
+    device or a kernel is wrong."""
     from numba_marlin.bench.measure import WrongResult
     from numba_marlin.bench.timing import torch_on_gpu
     from numba_marlin.errors import CapabilityMissing
@@ -200,7 +337,15 @@ def _attempt(failures, problem, measure):
         return measure()
     except (CapabilityMissing, WrongResult, torch_on_gpu().cuda.OutOfMemoryError) as error:
         text = str(error).splitlines()[0]
-        failures.append({"m": problem.m, "n": problem.n, "k": problem.k, "wrong": isinstance(error, WrongResult), "error": text})
+        failures.append(
+            {
+                "m": problem.m,
+                "n": problem.n,
+                "k": problem.k,
+                "wrong": isinstance(error, WrongResult),
+                "error": text,
+            }
+        )
         return []
 
 
@@ -216,9 +361,19 @@ def _tune(args, report, bench, recorder, work):
 
             def measure():
                 found = tune(bench, problem)
-                winners.append({**{name: found.winner[name] for name in ("m", "n", "k", "kernel", "config", "us", "speedup")}, "heuristics": found.winner["chosen"],
-                                "path": None if found.path is None else str(found.path),
-                                "dropped": [{"kernel": each.kernel, "why": why} for each, why in found.dropped]})
+                winners.append(
+                    {
+                        **{
+                            name: found.winner[name]
+                            for name in ("m", "n", "k", "kernel", "config", "us", "speedup")
+                        },
+                        "heuristics": found.winner["chosen"],
+                        "path": None if found.path is None else str(found.path),
+                        "dropped": [
+                            {"kernel": each.kernel, "why": why} for each, why in found.dropped
+                        ],
+                    }
+                )
                 return found.rows
 
             for row in _attempt(failures, problem, measure):
@@ -241,11 +396,23 @@ def _say(args, report, rows, recorder, failures) -> None:
     if clocks(rows):
         report.row("clocks", clocks(rows))
     for each in report.data.get("winners", ()):
-        report.row("winner", f"{sizes(each)}, m={each['m']}: {each['kernel']}, {each['us']:.2f} us" + (", the heuristics' choice" if each["heuristics"] else f"; {each['config']}"))
+        report.row(
+            "winner",
+            f"{sizes(each)}, m={each['m']}: {each['kernel']}, {each['us']:.2f} us"
+            + (", the heuristics' choice" if each["heuristics"] else f"; {each['config']}"),
+        )
     for each in failures:
-        report.row("wrong" if each["wrong"] else "skipped", f"{sizes(each)}, m={each['m']}: {each['error']}", RED)
+        report.row(
+            "wrong" if each["wrong"] else "skipped",
+            f"{sizes(each)}, m={each['m']}: {each['error']}",
+            RED,
+        )
     if recorder.path is not None:
-        report.row("wrote", f"{recorder.path}: {len(recorder.rows)} measured now, {len(rows) - len(recorder.rows)} there already")
+        report.row(
+            "wrote",
+            f"{recorder.path}: {len(recorder.rows)} measured now, {len(rows) - len(recorder.rows)}"
+            " there already",
+        )
 
 
 def _plot(report, rows, plot) -> None:
@@ -257,11 +424,16 @@ def _plot(report, rows, plot) -> None:
 
 
 def _count(args, report, problems) -> bool:
-    """Instructions that the PTX machine executes: counted, not timed; the same PTX as on a GPU, on the small device that the machine plays."""
+    """Instructions that the PTX machine executes: counted, not timed; the same PTX as on a GPU, on
+    the small device that the machine plays."""
     from numba_marlin import devices
     from numba_marlin.cli.bench_view import counted_table, progress
 
-    work = [(problem, each) for _, problem in problems for each in _candidates(args, problem, devices.MODEL)[0]]
+    work = [
+        (problem, each)
+        for _, problem in problems
+        for each in _candidates(args, problem, devices.MODEL)[0]
+    ]
     rows = []
     with progress("running", len(work)) as advance:
         for problem, each in work:
@@ -284,14 +456,45 @@ def _counted(args, problem, candidate) -> dict:
     from numba_marlin.formats import BlockWeight, QuantizedWeight
 
     random = np.random.default_rng(args.seed)
-    codes, shape = random.integers(0, 1 << problem.bits, (problem.k, problem.n), dtype=np.uint8), (problem.groups, problem.n)
+    codes, shape = (
+        random.integers(0, 1 << problem.bits, (problem.k, problem.n), dtype=np.uint8),
+        (
+            problem.groups,
+            problem.n,
+        ),
+    )
     if problem.codes == "e2m1":
-        weight = BlockWeight(codes, "e2m1", random.integers(0x30, 0x40, shape, dtype=np.uint8), "e4m3", (problem.group_size, 1))
+        weight = BlockWeight(
+            codes,
+            "e2m1",
+            random.integers(0x30, 0x40, shape, dtype=np.uint8),
+            "e4m3",
+            (problem.group_size, 1),
+        )
     else:
-        weight = QuantizedWeight(codes, (random.random(shape) * 0.02 + 0.005).astype(np.float16), bits=problem.bits, group_size=problem.group_size)
+        weight = QuantizedWeight(
+            codes,
+            (random.random(shape) * 0.02 + 0.005).astype(np.float16),
+            bits=problem.bits,
+            group_size=problem.group_size,
+        )
     x = random.standard_normal((problem.m, problem.k)).astype(np.float16)
-    _, info = api.matmul(x, api.pack(weight), "emulator", kernel=candidate.kernel, config=candidate.config, compiler=args.compiler, batch_invariant=args.batch_invariant, return_info=True)
+    _, info = api.matmul(
+        x,
+        api.pack(weight),
+        "emulator",
+        kernel=candidate.kernel,
+        config=candidate.config,
+        compiler=args.compiler,
+        batch_invariant=args.batch_invariant,
+        return_info=True,
+    )
     return {
-        "kind": "counted", "kernel": candidate.kernel, "config": asdict(candidate.config), "compiler": args.compiler, **asdict(problem),
-        "grid": list(candidate.grid), "instructions": info.instructions,
+        "kind": "counted",
+        "kernel": candidate.kernel,
+        "config": asdict(candidate.config),
+        "compiler": args.compiler,
+        **asdict(problem),
+        "grid": list(candidate.grid),
+        "instructions": info.instructions,
     }

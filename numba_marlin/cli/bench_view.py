@@ -8,15 +8,24 @@ import sys
 from numba_marlin.cli.report import columns, printable
 
 
-def print_table(headers: list[str], lines: list[list[str]], left: int, styles: list[str] | None = None, dispensable: tuple[str, ...] = ()) -> None:
-    """The first ``left`` columns stand left, the others right; ``styles``: one of rich's for each line. Where the terminal is too narrow, ``dispensable``
-    columns are left out, the first of them first; nothing is ever cut off."""
+def print_table(
+    headers: list[str],
+    lines: list[list[str]],
+    left: int,
+    styles: list[str] | None = None,
+    dispensable: tuple[str, ...] = (),
+) -> None:
+    """The first ``left`` columns stand left, the others right; ``styles``: one of rich's for each
+    line. Where the terminal is too narrow, ``dispensable`` columns are left out, the first of them
+    first; nothing is ever cut off."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    headers, lines = fitting(headers, [[printable(cell) for cell in line] for line in lines], columns(), dispensable)
+    headers, lines = fitting(
+        headers, [[printable(cell) for cell in line] for line in lines], columns(), dispensable
+    )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for position, header in enumerate(headers):
         table.add_column(header, justify="left" if position < left else "right", no_wrap=True)
@@ -25,14 +34,16 @@ def print_table(headers: list[str], lines: list[list[str]], left: int, styles: l
     Console(width=max(columns(), _width(headers, lines)), highlight=False).print(table)
 
 
-def fitting(headers: list[str], lines: list[list[str]], width: int, dispensable: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
+def fitting(
+    headers: list[str], lines: list[list[str]], width: int, dispensable: tuple[str, ...]
+) -> tuple[list[str], list[list[str]]]:
     """Without as many of the ``dispensable`` columns as it takes to fit ``width``."""
     for name in dispensable:
         if _width(headers, lines) <= width:
             break
         if name in headers:
             position = headers.index(name)
-            headers, *lines = [line[:position] + line[position + 1:] for line in [headers, *lines]]
+            headers, *lines = [line[:position] + line[position + 1 :] for line in [headers, *lines]]
     return headers, lines
 
 
@@ -62,33 +73,69 @@ def microseconds(us: float) -> str:
 def rows_table(rows: list[dict]) -> None:
     """One line a row; the heuristics' choice is plain, what stands beside it to compare is dim."""
     with_kinds = any(kinds(row) for row in rows)
-    headers = ["k x n", "m", *(["types"] if with_kinds else []), "kernel", "us", "+-", "cuBLAS us", "speed-up", "TB/s", "TFLOP/s", "of limit"]
+    headers = [
+        "k x n",
+        "m",
+        *(["types"] if with_kinds else []),
+        "kernel",
+        "us",
+        "+-",
+        "cuBLAS us",
+        "speed-up",
+        "TB/s",
+        "TFLOP/s",
+        "of limit",
+    ]
     lines, styles, before = [], [], None
     for row in rows:
         low, high = row["us_spread"]
         here = sizes(row)
-        lines.append([
-            "" if here == before else here, str(row["m"]), *([kinds(row)] if with_kinds else []), row["kernel"],
-            microseconds(row["us"]), f"{(high - low) / 2 / row['us']:.1%}",
-            microseconds(row["cublas_us"]) if row.get("cublas_us") else "", f"{row['speedup']:.2f}" if row.get("speedup") else "",
-            f"{row['tb_per_s']:.2f}", f"{row['tflops']:.0f}", f"{row['limit_share']:.0%}",
-        ])
+        lines.append(
+            [
+                "" if here == before else here,
+                str(row["m"]),
+                *([kinds(row)] if with_kinds else []),
+                row["kernel"],
+                microseconds(row["us"]),
+                f"{(high - low) / 2 / row['us']:.1%}",
+                microseconds(row["cublas_us"]) if row.get("cublas_us") else "",
+                f"{row['speedup']:.2f}" if row.get("speedup") else "",
+                f"{row['tb_per_s']:.2f}",
+                f"{row['tflops']:.0f}",
+                f"{row['limit_share']:.0%}",
+            ]
+        )
         styles.append("" if row.get("chosen") else "dim")
         before = here
-    print_table(headers, lines, left=1, styles=styles, dispensable=("TFLOP/s", "TB/s", "+-", "cuBLAS us"))
+    print_table(
+        headers, lines, left=1, styles=styles, dispensable=("TFLOP/s", "TB/s", "+-", "cuBLAS us")
+    )
 
 
 def counted_table(rows: list[dict]) -> None:
     lines = [
-        [sizes(row), str(row["m"]), row["kernel"], " x ".join(map(str, row["grid"])), f"{row['instructions']:,}", f"{1024 * row['instructions'] / (row['k'] * row['n']):.0f}"]
+        [
+            sizes(row),
+            str(row["m"]),
+            row["kernel"],
+            " x ".join(map(str, row["grid"])),
+            f"{row['instructions']:,}",
+            f"{1024 * row['instructions'] / (row['k'] * row['n']):.0f}",
+        ]
         for row in rows
     ]
-    print_table(["k x n", "m", "kernel", "grid", "warp instructions", "a 1024 weights"], lines, left=1, dispensable=("grid",))
+    print_table(
+        ["k x n", "m", "kernel", "grid", "warp instructions", "a 1024 weights"],
+        lines,
+        left=1,
+        dispensable=("grid",),
+    )
 
 
 @contextlib.contextmanager
 def progress(what: str, total: int):
-    """-> a function to call with the name of each step before it starts: a bar on a terminal, a plain line a step elsewhere."""
+    """-> a function to call with the name of each step before it starts: a bar on a terminal, a
+    plain line a step elsewhere."""
     if not sys.stderr.isatty():
         done = 0
 
@@ -100,9 +147,26 @@ def progress(what: str, total: int):
         yield advance
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
     with bar:
         task, started = bar.add_task(what, total=total), False
 

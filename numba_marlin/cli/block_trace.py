@@ -1,4 +1,5 @@
-"""``numba-marlin trace`` of a kernel that multiplies two block-scaled operands: the operands, the run, and what is told about it."""
+"""``numba-marlin trace`` of a kernel that multiplies two block-scaled operands: the operands, the
+run, and what is told about it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ def recorded(args, report):
     from numba_marlin import compiler, devices
     from numba_marlin import trace as room
     from numba_marlin.block_reference import block_scaled_bounds, within_bounds
-    from numba_marlin.cli.trace import ALL_BLOCKS, BLOCK_DEMO, FEW_ROWS, check_place, config_changes, stored_layer
+    from numba_marlin.cli.trace import (
+        ALL_BLOCKS,
+        BLOCK_DEMO,
+        FEW_ROWS,
+        check_place,
+        config_changes,
+        stored_layer,
+    )
     from numba_marlin.emulator import Machine
     from numba_marlin.heuristics import block_scaled
     from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel
@@ -24,38 +32,82 @@ def recorded(args, report):
 
     definition, stored = find_block_kernel(args.kernel), stored_layer(args)
     random = np.random.default_rng(args.seed)
-    given = config_changes(args.config or [], {each.name for each in fields(definition.config_type)})
-    changes = ({"source": True} if args.kernel in ("block_scaled", "block_decode") and not given else {}) | given
-    args.m = FEW_ROWS if args.m is None and args.kernel == "block_decode" else BLOCK_DEMO["m"] if args.m is None else args.m
-    args.n, args.k = (BLOCK_DEMO[name] if getattr(args, name) is None and args.input is None else getattr(args, name) for name in ("n", "k"))
+    given = config_changes(
+        args.config or [], {each.name for each in fields(definition.config_type)}
+    )
+    changes = (
+        {"source": True} if args.kernel in ("block_scaled", "block_decode") and not given else {}
+    ) | given
+    args.m = (
+        FEW_ROWS
+        if args.m is None and args.kernel == "block_decode"
+        else BLOCK_DEMO["m"]
+        if args.m is None
+        else args.m
+    )
+    args.n, args.k = (
+        (
+            BLOCK_DEMO[name]
+            if getattr(args, name) is None and args.input is None
+            else getattr(args, name)
+        )
+        for name in ("n", "k")
+    )
     b, n, k, source = _weight(args, stored, changes, random)
     device = replace(devices.MODEL, sms=BLOCK_DEMO["sms"] if args.sms is None else args.sms)
     config = block_scaled.configuration(args.kernel, args.m, n, device.sms, **changes)
     problem = BlockProblem.of(config, args.m, n, k)
     chosen = block_scaled.candidate(problem, device, args.kernel, config)
     blocks = check_place(args, chosen)
-    with report.step(f"quantising {args.m} x {k} activations and {k} x {n} weights to {problem.format}"):
+    with report.step(
+        f"quantising {args.m} x {k} activations and {k} x {n} weights to {problem.format}"
+    ):
         a = quantize_blocks(random.standard_normal((args.m, k)).astype(np.float32), problem.format)
-        b = quantize_blocks(np.ascontiguousarray(b.T, np.float32), problem.format) if isinstance(b, np.ndarray) else b
-    with report.step(f"compiling {args.kernel} with line numbers for {definition.min_arch} (or reading the cache)"):
+        b = (
+            quantize_blocks(np.ascontiguousarray(b.T, np.float32), problem.format)
+            if isinstance(b, np.ndarray)
+            else b
+        )
+    with report.step(
+        f"compiling {args.kernel} with line numbers for {definition.min_arch} (or reading the"
+        " cache)"
+    ):
         compiled = compiler.build(definition, config, target=definition.min_arch, line_info=True)
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
         launch = BlockLaunch(chosen, problem, compiled, a, b, random)
         machine, arguments = launch.on(Machine(compiled.ptx))
-        trace = room.record(machine, compiled.entry, blocks=None if blocks <= ALL_BLOCKS else (args.block,), args=arguments, **launch.shape)
-    exact, error = block_scaled_bounds(a, b, beta=launch.beta, c=launch.c, bias=launch.bias, activation=problem.activation)
+        trace = room.record(
+            machine,
+            compiled.entry,
+            blocks=None if blocks <= ALL_BLOCKS else (args.block,),
+            args=arguments,
+            **launch.shape,
+        )
+    exact, error = block_scaled_bounds(
+        a, b, beta=launch.beta, c=launch.c, bias=launch.bias, activation=problem.activation
+    )
     right = within_bounds(launch.result, exact, error, getattr(config, "rounding", "floor"))
     trace.header["about"] = {
-        "kernel": args.kernel, "config": asdict(config), "reasons": [*chosen.reasons, *([ALL_ROLES] if problem.source and "source" not in given else [])], "weight": source, "problem": problem.to_dict(),
+        "kernel": args.kernel,
+        "config": asdict(config),
+        "reasons": [
+            *chosen.reasons,
+            *([ALL_ROLES] if problem.source and "source" not in given else []),
+        ],
+        "weight": source,
+        "problem": problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
-        "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())}, "stages": ranges_of(args.kernel, config, trace.header["launch"]["shared_base"]), "boxes": boxes_of(definition, config, problem),
+        "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())},
+        "stages": ranges_of(args.kernel, config, trace.header["launch"]["shared_base"]),
+        "boxes": boxes_of(definition, config, problem),
         "rings": rings_of(args.kernel, config, trace.header["launch"]["shared_base"]),
-    }  # fmt: skip
+    }
     return trace, bool(right.all())
 
 
 def _weight(args, stored, changes: dict, random):
-    """(B as a BlockScaled, or a float weight [k, n] that is to become one; n; k; where it came from). ``changes`` get the format that was asked for or found."""
+    """(B as a BlockScaled, or a float weight [k, n] that is to become one; n; k; where it came
+    from). ``changes`` get the format that was asked for or found."""
     from numba_marlin.cli.run import weight_of
     from numba_marlin.cli.trace import WEIGHTS
     from numba_marlin.formats.block_scaled import from_weight
@@ -65,20 +117,33 @@ def _weight(args, stored, changes: dict, random):
     if stored is None:
         kind = args.weights or changes.get("format", "nvfp4")
         if kind in ("int4", "int8"):
-            raise ValueError(f"--weights {kind} is for other kernels: {args.kernel} multiplies block-scaled floats, nvfp4 unless --weights says otherwise")
+            raise ValueError(
+                f"--weights {kind} is for other kernels: {args.kernel} multiplies block-scaled"
+                " floats, nvfp4 unless --weights says otherwise"
+            )
         if args.group_size not in (None, WEIGHTS.get(kind, (None, None))[1]):
-            raise ValueError(f"--group-size {args.group_size} does not fit {kind}, whose blocks are what they are: leave it out")
+            raise ValueError(
+                f"--group-size {args.group_size} does not fit {kind}, whose blocks are what they"
+                " are: leave it out"
+            )
         weight = weight_of(args, random)
         (k, n), found, source = weight.values.shape, weight.values, weight.source
     else:
         weight, source = stored
         if not isinstance(weight, BlockWeight):
-            raise ValueError(f"{source} is no block-scaled layer, and {args.kernel} multiplies nothing else: choose another kernel (--kernel decode), or another layer")
+            raise ValueError(
+                f"{source} is no block-scaled layer, and {args.kernel} multiplies nothing else:"
+                " choose another kernel (--kernel decode), or another layer"
+            )
         found = from_weight(weight)
         kind, (n, k) = found.format, found.shape
     formats = formats_of(args.kernel)
     if kind not in formats or changes.get("format", kind) != kind:
-        raise ValueError(f"{kind} operands are not for {args.kernel}, which multiplies {', '.join(formats)}" if kind not in formats else f"--config format={changes['format']} contradicts {kind} of the weights")
+        raise ValueError(
+            f"{kind} operands are not for {args.kernel}, which multiplies {', '.join(formats)}"
+            if kind not in formats
+            else f"--config format={changes['format']} contradicts {kind} of the weights"
+        )
     if len(formats) > 1:
         changes["format"] = kind
     return found, n, k, source

@@ -1,6 +1,8 @@
-"""``numba-marlin compare A B``: is B faster than A? Two files of ``numba-marlin bench``, cell by cell. Needs no GPU.
+"""``numba-marlin compare A B``: is B faster than A? Two files of ``numba-marlin bench``, cell by
+cell. Needs no GPU.
 
-The rule is that of ``numba_marlin.bench.compare``. Exit code 1 if a cell got slower, so that a script can stop there.
+The rule is that of ``numba_marlin.bench.compare``. Exit code 1 if a cell got slower, so that a
+script can stop there.
 """
 
 from __future__ import annotations
@@ -19,11 +21,31 @@ SIGNS = {"faster": "bold green", "slower": "bold red", "same": "", "ambiguous": 
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("a", metavar="A", help="before: a .jsonl of bench --out, or what bench --json printed")
+    parser.add_argument(
+        "a", metavar="A", help="before: a .jsonl of bench --out, or what bench --json printed"
+    )
     parser.add_argument("b", metavar="B", help="after")
-    parser.add_argument("--tolerance", type=float, default=2.0, metavar="PERCENT", help="changes up to this are none (default 2)")
-    parser.add_argument("--by", choices=("us", "speedup"), default="us", help="compare times (default) or speed-ups over cuBLAS")
-    parser.add_argument("--each", action="store_true", help="match every kernel and configuration, not one row a cell (the choice, else the fastest)")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=2.0,
+        metavar="PERCENT",
+        help="changes up to this are none (default 2)",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("us", "speedup"),
+        default="us",
+        help="compare times (default) or speed-ups over cuBLAS",
+    )
+    parser.add_argument(
+        "--each",
+        action="store_true",
+        help=(
+            "match every kernel and configuration, not one row a cell (the choice, else the"
+            " fastest)"
+        ),
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
@@ -32,21 +54,37 @@ def execute(args, report) -> bool:
     from numba_marlin.cli.report import check_output, to_json, write_atomically
 
     target = check_output(args.out, (".json",))
-    if target is not None and target.resolve() in {Path(path).resolve() for path in (args.a, args.b)}:
-        raise ValueError(f"--out {args.out} is one of the files that are compared: the result would take its place")
+    if target is not None and target.resolve() in {
+        Path(path).resolve() for path in (args.a, args.b)
+    }:
+        raise ValueError(
+            f"--out {args.out} is one of the files that are compared: the result would take its"
+            " place"
+        )
     if not 0 <= args.tolerance < 100:
         raise ValueError(f"--tolerance {args.tolerance} must be from 0 to below 100")
-    found = compare(*(_rows(path) for path in (args.a, args.b)), args.tolerance / 100, args.by, args.each)
+    found = compare(
+        *(_rows(path) for path in (args.a, args.b)), args.tolerance / 100, args.by, args.each
+    )
     counts = found.counts
     report.data = {
-        "a": args.a, "b": args.b, "by": args.by, "tolerance": args.tolerance / 100, "counts": counts, "only_a": found.only_a, "only_b": found.only_b,
-        "notes": list(found.notes), "cells": [each.to_dict() for each in found.verdicts],
+        "a": args.a,
+        "b": args.b,
+        "by": args.by,
+        "tolerance": args.tolerance / 100,
+        "counts": counts,
+        "only_a": found.only_a,
+        "only_b": found.only_b,
+        "notes": list(found.notes),
+        "cells": [each.to_dict() for each in found.verdicts],
     }
     ok = counts["slower"] == 0
     if not args.json:
         _show(args, report, found)
     if target is not None:
-        write_atomically(target, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n"))
+        write_atomically(
+            target, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n")
+        )
     return ok
 
 
@@ -55,7 +93,9 @@ def _rows(path: str) -> list[dict]:
 
     found = rows.read(path)
     if not found:
-        raise ValueError(f"{path} holds no measurement: it must be what numba-marlin bench --out or --json wrote")
+        raise ValueError(
+            f"{path} holds no measurement: it must be what numba-marlin bench --out or --json wrote"
+        )
     return found
 
 
@@ -66,19 +106,47 @@ def _show(args, report, found) -> None:
     show = microseconds if args.by == "us" else "{:.2f}".format
     with_kinds = any(kinds(each.a) for each in found.verdicts)
     lines = [
-        [sizes(each.a), str(each.a["m"]), *([kinds(each.a)] if with_kinds else []), _kernels(each), show(each.a[args.by]), show(each.b[args.by]),
-         f"{each.change:+.1%}", f"{each.interval[0]:+.1%} .. {each.interval[1]:+.1%}", each.verdict]
+        [
+            sizes(each.a),
+            str(each.a["m"]),
+            *([kinds(each.a)] if with_kinds else []),
+            _kernels(each),
+            show(each.a[args.by]),
+            show(each.b[args.by]),
+            f"{each.change:+.1%}",
+            f"{each.interval[0]:+.1%} .. {each.interval[1]:+.1%}",
+            each.verdict,
+        ]
         for each in found.verdicts
     ]
     unit = "us" if args.by == "us" else "speed-up"
     print_table(
-        ["k x n", "m", *(["types"] if with_kinds else []), "kernel", f"A {unit}", f"B {unit}", "time", "may be", "verdict"],
-        lines, left=1, styles=[SIGNS[each.verdict] for each in found.verdicts], dispensable=("may be",),
+        [
+            "k x n",
+            "m",
+            *(["types"] if with_kinds else []),
+            "kernel",
+            f"A {unit}",
+            f"B {unit}",
+            "time",
+            "may be",
+            "verdict",
+        ],
+        lines,
+        left=1,
+        styles=[SIGNS[each.verdict] for each in found.verdicts],
+        dispensable=("may be",),
     )
     counts = found.counts
-    report.row("cells", ", ".join(f"{count} {name}" for name, count in counts.items()), RED if counts["slower"] else GREEN)
+    report.row(
+        "cells",
+        ", ".join(f"{count} {name}" for name, count in counts.items()),
+        RED if counts["slower"] else GREEN,
+    )
     if found.only_a or found.only_b:
-        report.row("not shared", f"{found.only_a} only in {args.a}, {found.only_b} only in {args.b}")
+        report.row(
+            "not shared", f"{found.only_a} only in {args.a}, {found.only_b} only in {args.b}"
+        )
     for note in found.notes:
         report.row("note", note)
 

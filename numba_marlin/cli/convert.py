@@ -1,4 +1,5 @@
-"""``numba-marlin convert``: a quantised checkpoint in another format, one layer at a time, complete or not at all."""
+"""``numba-marlin convert``: a quantised checkpoint in another format, one layer at a time, complete
+or not at all."""
 
 from __future__ import annotations
 
@@ -6,22 +7,57 @@ import contextlib
 import sys
 import time
 
-HELP = "convert a quantised checkpoint (GPTQ, AWQ, compressed-tensors, Marlin, ...) to another format"
+HELP = (
+    "convert a quantised checkpoint (GPTQ, AWQ, compressed-tensors, Marlin, ...) to another format"
+)
 EXAMPLES = """  numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin convert model.safetensors out.safetensors --to pack-quantized
   numba-marlin convert llama-gptq/ llama-awq/ --to awq --allow-loss"""
 
-FORMATS = ("gptq", "gptq_v2", "awq", "marlin", "vllm-marlin", "pack-quantized", "modelopt-nvfp4", "nvfp4-pack-quantized",
-           "mxfp4-pack-quantized", "fp8", "fp8-block")  # here because help loads no NumPy; a test holds it against the registry
+FORMATS = (
+    "gptq",
+    "gptq_v2",
+    "awq",
+    "marlin",
+    "vllm-marlin",
+    "pack-quantized",
+    "modelopt-nvfp4",
+    "nvfp4-pack-quantized",
+    # here because help loads no NumPy; a test holds it against the registry
+    "mxfp4-pack-quantized",
+    "fp8",
+    "fp8-block",
+)
 
 
 def add_arguments(parser) -> None:
     parser.add_argument("source", metavar="SRC", help="a .safetensors file, or a directory of them")
-    parser.add_argument("target", metavar="DST", help="must not exist: a file if it ends in .safetensors, else a directory")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of {', '.join(FORMATS)}")
-    parser.add_argument("--from", dest="source_format", metavar="FORMAT", help="read layers as this format only (default: what the files say)")
-    parser.add_argument("--allow-loss", action="store_true", help="go on where the format cannot hold everything; without it that is an error")
-    parser.add_argument("--shard-bytes", type=float, default=5e9, metavar="B", help="largest file of a directory (default 5e9)")
+    parser.add_argument(
+        "target",
+        metavar="DST",
+        help="must not exist: a file if it ends in .safetensors, else a directory",
+    )
+    parser.add_argument(
+        "--to", required=True, metavar="FORMAT", help=f"one of {', '.join(FORMATS)}"
+    )
+    parser.add_argument(
+        "--from",
+        dest="source_format",
+        metavar="FORMAT",
+        help="read layers as this format only (default: what the files say)",
+    )
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="go on where the format cannot hold everything; without it that is an error",
+    )
+    parser.add_argument(
+        "--shard-bytes",
+        type=float,
+        default=5e9,
+        metavar="B",
+        help="largest file of a directory (default 5e9)",
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
@@ -41,17 +77,45 @@ def _execute(args, report) -> bool:
     start = time.perf_counter()
     with progress_bar("converting") as progress:
         target = convert(
-            args.source, args.target, args.to, source_format=args.source_format, allow_loss=args.allow_loss, shard_bytes=int(min(args.shard_bytes, 2.0**62)), progress=progress,
+            args.source,
+            args.target,
+            args.to,
+            source_format=args.source_format,
+            allow_loss=args.allow_loss,
+            shard_bytes=int(min(args.shard_bytes, 2.0**62)),
+            progress=progress,
         )
     seconds = time.perf_counter() - start
     before, after = (load_checkpoint(path) for path in (args.source, target))
     nbytes = [sum(file.size for file in each.source.files.values()) for each in (before, after)]
-    formats = [sorted({layer.form.name for layer in each.layers.values()}) for each in (before, after)]
-    report.row("read", f"{args.source}: {len(before)} layers ({', '.join(formats[0])}), {len(before.others)} other tensors, {nbytes[0]:,} bytes")
-    report.row("wrote", f"{target}: {len(after)} layers ({args.to}), {len(after.source.files)} file(s), {nbytes[1]:,} bytes in {seconds:.1f} s, {nbytes[0] / seconds / 1e6:.0f} MB/s")
+    formats = [
+        sorted({layer.form.name for layer in each.layers.values()}) for each in (before, after)
+    ]
+    report.row(
+        "read",
+        f"{args.source}: {len(before)} layers ({', '.join(formats[0])}), {len(before.others)} other"
+        f" tensors, {nbytes[0]:,} bytes",
+    )
+    report.row(
+        "wrote",
+        f"{target}: {len(after)} layers ({args.to}), {len(after.source.files)} file(s),"
+        f" {nbytes[1]:,} bytes in {seconds:.1f} s, {nbytes[0] / seconds / 1e6:.0f} MB/s",
+    )
     report.data = {
-        "source": {"path": str(args.source), "formats": formats[0], "layers": len(before), "other_tensors": len(before.others), "bytes": nbytes[0]},
-        "target": {"path": str(target), "format": args.to, "layers": len(after), "files": len(after.source.files), "bytes": nbytes[1]},
+        "source": {
+            "path": str(args.source),
+            "formats": formats[0],
+            "layers": len(before),
+            "other_tensors": len(before.others),
+            "bytes": nbytes[0],
+        },
+        "target": {
+            "path": str(target),
+            "format": args.to,
+            "layers": len(after),
+            "files": len(after.source.files),
+            "bytes": nbytes[1],
+        },
         "seconds": round(seconds, 3),
     }
     return True
@@ -59,17 +123,34 @@ def _execute(args, report) -> bool:
 
 @contextlib.contextmanager
 def progress_bar(what: str):
-    """A function (done, total, name) that draws a bar on a terminal's stderr; elsewhere a line says that work goes on, and nothing more."""
+    """A function (done, total, name) that draws a bar on a terminal's stderr; elsewhere a line says
+    that work goes on, and nothing more."""
     if not sys.stderr.isatty():
         print(f"{what} ...", file=sys.stderr, flush=True)
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     from numba_marlin.cli.report import printable
 
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[name]}", markup=False))
+    columns = (
+        TextColumn(what),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[name]}", markup=False),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, name="")
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, name=printable(name)[-40:])
+        yield lambda done, total, name: bar.update(
+            task, completed=done, total=total, name=printable(name)[-40:]
+        )

@@ -1,4 +1,5 @@
-"""``numba-marlin explain``: which kernel would run, on which grid, and why. Needs neither a GPU nor a compiler, except to measure (``--autotune``)."""
+"""``numba-marlin explain``: which kernel would run, on which grid, and why. Needs neither a GPU nor
+a compiler, except to measure (``--autotune``)."""
 
 from __future__ import annotations
 
@@ -10,14 +11,49 @@ EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--m", type=int, required=True, metavar="M", help="rows of activations (tokens in the batch)")
+    parser.add_argument(
+        "--m",
+        type=int,
+        required=True,
+        metavar="M",
+        help="rows of activations (tokens in the batch)",
+    )
     parser.add_argument("--n", type=int, required=True, metavar="N", help="columns of the weight")
     parser.add_argument("--k", type=int, required=True, metavar="K", help="rows of the weight")
-    parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
-    parser.add_argument("--codes", choices=("integer", "e2m1"), default="integer", help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)")
-    parser.add_argument("--device", metavar="NAME", help="a device of the table, or 'model', the PTX machine's (default: this machine's GPU, else H200)")
-    parser.add_argument("--batch-invariant", action="store_true", help="the same bits for a row of activations whatever M is; and what that costs, by prediction")
-    parser.add_argument("--autotune", action="store_true", help="first measure the candidates on this machine's GPU and remember the winner")
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=128,
+        metavar="G",
+        help="rows that share a scale; -1: all (default 128)",
+    )
+    parser.add_argument(
+        "--codes",
+        choices=("integer", "e2m1"),
+        default="integer",
+        help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help=(
+            "a device of the table, or 'model', the PTX machine's (default: this machine's GPU,"
+            " else H200)"
+        ),
+    )
+    parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help=(
+            "the same bits for a row of activations whatever M is; and what that costs, by"
+            " prediction"
+        ),
+    )
+    parser.add_argument(
+        "--autotune",
+        action="store_true",
+        help="first measure the candidates on this machine's GPU and remember the winner",
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
@@ -35,10 +71,13 @@ def execute(args, report) -> bool:
     report.data |= explanation.to_dict() | {"tuned": None if stored is None else stored.to_dict()}
     head, *candidates = str(explanation).split("\n\n")
     report.text(head, BOLD)
-    for position, candidate in enumerate(candidates):  # the first is the choice, the others are to compare it with
+    # the first is the choice, the others are to compare it with
+    for position, candidate in enumerate(candidates):
         report.text("\n" + candidate, "" if position == 0 else DIM)
     if target is not None:
-        write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
+        write_atomically(
+            target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n")
+        )
     return True
 
 
@@ -46,10 +85,19 @@ def _measure(args, report, explanation) -> None:
     from numba_marlin.errors import CapabilityMissing
 
     if explanation.device.source != "measured":
-        raise CapabilityMissing(f"--autotune measures on this machine's GPU: {explanation.device.name} ({explanation.device.source}) is none")
+        raise CapabilityMissing(
+            f"--autotune measures on this machine's GPU: {explanation.device.name}"
+            f" ({explanation.device.source}) is none"
+        )
     from numba_marlin.bench.measure import Bench, Settings
     from numba_marlin.bench.tune import tune
 
     with report.step("measuring the candidates"):
         found = tune(Bench(Settings(seed=args.seed)), explanation.problem)
-    report.data["measured"] = [{name: row[name] for name in ("kernel", "config", "us", "us_spread", "speedup", "limit_share")} for row in found.rows]
+    report.data["measured"] = [
+        {
+            name: row[name]
+            for name in ("kernel", "config", "us", "us_spread", "speedup", "limit_share")
+        }
+        for row in found.rows
+    ]

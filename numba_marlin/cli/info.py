@@ -1,4 +1,5 @@
-"""``numba-marlin info``: what this machine can and cannot do. Every row is found out now; what is missing is a row that says so."""
+"""``numba-marlin info``: what this machine can and cannot do. Every row is found out now; what is
+missing is a row that says so."""
 
 from __future__ import annotations
 
@@ -7,7 +8,19 @@ import platform
 HELP = "say what this machine can and cannot do: compilers, assemblers, driver, GPUs, cache"
 EXAMPLES = """  numba-marlin info
   numba-marlin info --json --out machine.json"""
-PACKAGES = ("numpy", "numba", "llvmlite", "numba-cuda", "numba-cuda-mlir", "cuda-bindings", "cuda-core", "safetensors", "rich", "torch", "cupy")
+PACKAGES = (
+    "numpy",
+    "numba",
+    "llvmlite",
+    "numba-cuda",
+    "numba-cuda-mlir",
+    "cuda-bindings",
+    "cuda-core",
+    "safetensors",
+    "rich",
+    "torch",
+    "cupy",
+)
 
 
 def add_arguments(parser) -> None:
@@ -20,11 +33,21 @@ def execute(args, report) -> bool:
     target = check_output(args.out, (".json",))
     rows = collect()
     report.data = {"rows": rows}
-    labels = [each["name"] if each["status"] == "ok" else f"{each['name']} [{each['status']}]" for each in rows]
+    labels = [
+        each["name"] if each["status"] == "ok" else f"{each['name']} [{each['status']}]"
+        for each in rows
+    ]
     for label, each in zip(labels, rows):
-        report.row(label, each["detail"], BOLD if each["status"] == "ok" else DIM, max(map(len, labels)) + 1)
+        report.row(
+            label,
+            each["detail"],
+            BOLD if each["status"] == "ok" else DIM,
+            max(map(len, labels)) + 1,
+        )
     if target is not None:
-        write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
+        write_atomically(
+            target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n")
+        )
     return True
 
 
@@ -34,15 +57,37 @@ def row(name: str, present: bool, detail: str) -> dict:
 
 def collect() -> list[dict]:
     """Rows of name, status ("ok" or "missing") and detail."""
-    compilers, assembler = _compilers(), _tool("ptxas", "no registers, no spills, no machine code: install numba-marlin[cu13]")
+    compilers, assembler = (
+        _compilers(),
+        _tool("ptxas", "no registers, no spills, no machine code: install numba-marlin[cu13]"),
+    )
     gpu = _gpus()
     can_compile = any(each["status"] == "ok" for each in compilers)
     on_gpu = can_compile and gpu[-1]["status"] == "ok"
     return [
-        row("can: PTX machine", can_compile, "runs compiled kernels on the CPU" if can_compile else "needs a compiler"),
-        row("can: GPU", on_gpu, "runs kernels on device 0" if on_gpu else f"needs {'a GPU of compute capability 8.0 or more, and its driver' if can_compile else 'a compiler'}"),
+        row(
+            "can: PTX machine",
+            can_compile,
+            "runs compiled kernels on the CPU" if can_compile else "needs a compiler",
+        ),
+        row(
+            "can: GPU",
+            on_gpu,
+            (
+                "runs kernels on device 0"
+                if on_gpu
+                else (
+                    "needs"
+                    f" {'a GPU of compute capability 8.0 or more, and its driver' if can_compile else 'a compiler'}"
+                )
+            ),
+        ),
         row("can: reference", True, "float64 product on the CPU"),
-        row("python", True, f"{platform.python_version()} ({platform.system()} {platform.machine()})"),
+        row(
+            "python",
+            True,
+            f"{platform.python_version()} ({platform.system()} {platform.machine()})",
+        ),
         *_packages(),
         *compilers,
         assembler,
@@ -71,8 +116,15 @@ def _compilers() -> list[dict]:
     available = available_compilers()
     extra = {"numba-cuda": "cu13", "numba-cuda-mlir": "cu13,mlir"}
     return [
-        row(f"compiler {name}", name in available,
-            (f"found{', the default' if name == COMPILERS[0] else ''}" if name in available else f"not installed: install numba-marlin[{extra[name]}]"))
+        row(
+            f"compiler {name}",
+            name in available,
+            (
+                f"found{', the default' if name == COMPILERS[0] else ''}"
+                if name in available
+                else f"not installed: install numba-marlin[{extra[name]}]"
+            ),
+        )
         for name in COMPILERS
     ]
 
@@ -90,11 +142,33 @@ def _gpus() -> list[dict]:
     from numba_marlin import driver
 
     probe = driver.probe()
-    rows = [row("driver", probe.driver_version is not None, f"CUDA {probe.driver_version}" if probe.driver_version else probe.reason)]
+    rows = [
+        row(
+            "driver",
+            probe.driver_version is not None,
+            f"CUDA {probe.driver_version}" if probe.driver_version else probe.reason,
+        )
+    ]
     for ordinal, each in enumerate(probe.devices):
-        detail = f"{each.name}, {each.sms} SMs, {each.arch}, {each.shared_bytes_per_block // 1024} KiB shared memory a block"
-        rows.append(row(f"gpu {ordinal}", probe.usable, detail if probe.usable else f"{detail}: {probe.reason}"))
-    return rows if probe.devices else [*rows, row("gpu", False, probe.reason if probe.driver_version else "none without a driver")]
+        detail = (
+            f"{each.name}, {each.sms} SMs, {each.arch}, {each.shared_bytes_per_block // 1024} KiB"
+            " shared memory a block"
+        )
+        rows.append(
+            row(
+                f"gpu {ordinal}",
+                probe.usable,
+                detail if probe.usable else f"{detail}: {probe.reason}",
+            )
+        )
+    return (
+        rows
+        if probe.devices
+        else [
+            *rows,
+            row("gpu", False, probe.reason if probe.driver_version else "none without a driver"),
+        ]
+    )
 
 
 def _witness() -> dict:
@@ -104,14 +178,24 @@ def _witness() -> dict:
 
     import numba_marlin
 
-    name, path = "hardware as witness", Path(numba_marlin.__file__).parents[1] / "experiments" / "05_hardware" / "results.jsonl"
+    name, path = (
+        "hardware as witness",
+        Path(numba_marlin.__file__).parents[1] / "experiments" / "05_hardware" / "results.jsonl",
+    )
     if not path.exists():
         return row(name, False, "recorded in a checkout of the repository, experiments/05_hardware")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     outcomes = [each["outcome"] for each in rows]
-    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+    counts = ", ".join(
+        f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)
+    )
     instructions = len({covered for each in rows for covered in each["covers"]})
-    return row(name, True, f"{rows[0]['device']}, CUDA {rows[0]['driver']}, {rows[0]['measured']}: {instructions} instructions in {len(rows)} probes, {counts}")
+    return row(
+        name,
+        True,
+        f"{rows[0]['device']}, CUDA {rows[0]['driver']}, {rows[0]['measured']}: {instructions}"
+        f" instructions in {len(rows)} probes, {counts}",
+    )
 
 
 def _cache() -> dict:
@@ -119,6 +203,10 @@ def _cache() -> dict:
 
     directory = cache_directory()
     if directory is None:
-        return row("kernel cache", False, "no directory can be written: every kernel is compiled anew")
+        return row(
+            "kernel cache", False, "no directory can be written: every kernel is compiled anew"
+        )
     sizes = [path.stat().st_size for path in directory.glob("*.kernel")]
-    return row("kernel cache", True, f"{directory}, {len(sizes)} kernel(s), {sum(sizes) / 1e6:.1f} MB")
+    return row(
+        "kernel cache", True, f"{directory}, {len(sizes)} kernel(s), {sum(sizes) / 1e6:.1f} MB"
+    )

@@ -1,4 +1,5 @@
-"""``numba-marlin inspect``: what a checkpoint holds, by its headers alone; with ``--data`` every layer is read and its values checked too."""
+"""``numba-marlin inspect``: what a checkpoint holds, by its headers alone; with ``--data`` every
+layer is read and its values checked too."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ def add_arguments(parser) -> None:
     parser.add_argument("source", metavar="SRC", help="a .safetensors file, or a directory of them")
     parser.add_argument("--layers", action="store_true", help="list every layer")
     parser.add_argument("--data", action="store_true", help="read all layers, not only the headers")
-    parser.add_argument("--to", metavar="FORMAT", help="also say whether each layer would convert to this format without loss (reads all layers)")
+    parser.add_argument(
+        "--to",
+        metavar="FORMAT",
+        help=(
+            "also say whether each layer would convert to this format without loss (reads all"
+            " layers)"
+        ),
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
@@ -33,27 +41,61 @@ def _execute(args, report) -> bool:
     checkpoint = load_checkpoint(args.source)
     source = checkpoint.source
     nbytes = sum(file.size for file in source.files.values())
-    report.row("files", f"{args.source}: {len(source.files)} file(s), {len(source.entries)} tensors, {nbytes:,} bytes")
+    report.row(
+        "files",
+        f"{args.source}: {len(source.files)} file(s), {len(source.entries)} tensors, {nbytes:,}"
+        " bytes",
+    )
     rows = [described(layer, source) for layer in checkpoint.layers.values()]
-    for (form, bits, group), number in Counter((row["format"], row["bits"], row["group_size"]) for row in rows).items():
-        weights = sum(row["k"] * row["n"] for row in rows if (row["format"], row["bits"], row["group_size"]) == (form, bits, group))
+    for (form, bits, group), number in Counter(
+        (row["format"], row["bits"], row["group_size"]) for row in rows
+    ).items():
+        weights = sum(
+            row["k"] * row["n"]
+            for row in rows
+            if (row["format"], row["bits"], row["group_size"]) == (form, bits, group)
+        )
         groups = "one scale a column" if group == -1 else f"groups of {group}"
-        report.row("layers", f"{number} of format {form}, {bits} bits, {groups}: {weights:,} weights")
+        report.row(
+            "layers", f"{number} of format {form}, {bits} bits, {groups}: {weights:,} weights"
+        )
     others = sum(source.entries[name].nbytes for name in checkpoint.others)
-    report.row("others", f"{len(checkpoint.others)} tensors, {others:,} bytes" if rows else f"{len(checkpoint.others)} tensors, {others:,} bytes; no quantised layer of a known format")
+    report.row(
+        "others",
+        (
+            f"{len(checkpoint.others)} tensors, {others:,} bytes"
+            if rows
+            else (
+                f"{len(checkpoint.others)} tensors, {others:,} bytes; no quantised layer of a known"
+                " format"
+            )
+        ),
+    )
     said = source.quantization.get("quant_method")
     report.row("says", f"quant_method {said}" if said else "nothing about how it was quantised")
     bad: list[str] = []
     if args.data or target is not None:
         bad = _read(checkpoint, rows, target, progress_bar)
-        report.row("data", "every layer was read" if not bad else "\n".join(f"- {each}" for each in bad))
+        report.row(
+            "data", "every layer was read" if not bad else "\n".join(f"- {each}" for each in bad)
+        )
     if args.layers:
         for row in rows:
             name = row["name"] if row["name"].isprintable() else repr(row["name"])
-            report.row("layer", f"{name}: {row['format']}, {row['k']} x {row['n']}, {row['bits']} bits, groups of {row['group_size']}")
+            report.row(
+                "layer",
+                f"{name}: {row['format']}, {row['k']} x {row['n']}, {row['bits']} bits, groups of"
+                f" {row['group_size']}",
+            )
     report.data = {
-        "path": str(args.source), "files": list(source.files), "bytes": nbytes, "layers": rows, "other_tensors": len(checkpoint.others), "other_bytes": others,
-        "quant_method": said, "problems": bad,
+        "path": str(args.source),
+        "files": list(source.files),
+        "bytes": nbytes,
+        "layers": rows,
+        "other_tensors": len(checkpoint.others),
+        "other_bytes": others,
+        "quant_method": said,
+        "problems": bad,
     }
     return not bad
 
@@ -62,8 +104,16 @@ def described(layer, source) -> dict:
     geometry = layer.geometry
     nbytes = sum(source.entries[name].nbytes for name in layer.tensors.values())
     return {
-        "name": layer.name, "format": layer.form.name, "k": geometry.k, "n": geometry.n, "bits": geometry.bits, "group_size": geometry.group,
-        "scale_dtype": geometry.scale_dtype, "tensors": sorted(layer.tensors), "bytes": nbytes, "bits_per_weight": 8 * nbytes / (geometry.k * geometry.n),
+        "name": layer.name,
+        "format": layer.form.name,
+        "k": geometry.k,
+        "n": geometry.n,
+        "bits": geometry.bits,
+        "group_size": geometry.group,
+        "scale_dtype": geometry.scale_dtype,
+        "tensors": sorted(layer.tensors),
+        "bytes": nbytes,
+        "bits_per_weight": 8 * nbytes / (geometry.k * geometry.n),
     }
 
 

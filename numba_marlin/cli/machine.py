@@ -1,7 +1,8 @@
-"""``numba-marlin machine``: the PTX machine on PTX from anywhere: nvcc, NVRTC, Triton, by hand. ``entries`` lists its kernels, ``run`` runs one.
+"""``numba-marlin machine``: the PTX machine on PTX from anywhere: nvcc, NVRTC, Triton, by hand.
+``entries`` lists its kernels, ``run`` runs one.
 
-A hazard (a race with a copy, a read of nothing, an address out of bounds ...) makes the exit code 1, text that is no PTX 2, an instruction that
-the machine lacks 3.
+A hazard (a race with a copy, a read of nothing, an address out of bounds ...) makes the exit code
+1, text that is no PTX 2, an instruction that the machine lacks 3.
 """
 
 from __future__ import annotations
@@ -34,17 +35,38 @@ LISTED = 4096  # values of an output that JSON holds
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("action", choices=("run", "entries"), help="run a kernel, or list those there are")
+    parser.add_argument(
+        "action", choices=("run", "entries"), help="run a kernel, or list those there are"
+    )
     parser.add_argument("file", metavar="FILE.ptx", help="PTX text")
     parser.add_argument("--entry", metavar="NAME", help="the kernel (default: the only one)")
     parser.add_argument("--grid", default="1", metavar="X[,Y,Z]", help="blocks (default 1)")
-    parser.add_argument("--block", default="32", metavar="X[,Y,Z]", help="threads of a block (default 32)")
-    parser.add_argument("--cluster", metavar="X[,Y,Z]", help="blocks of a cluster (default: what the kernel says)")
-    parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory (default 0)")
-    parser.add_argument("--args", nargs="*", default=[], metavar="ARG", help="one a parameter, see below")
-    parser.add_argument("--resident", type=int, metavar="N", help="blocks on the machine at once (default all)")
-    parser.add_argument("--schedule", type=int, metavar="S", help="a random order of warps and copies, drawn from this seed (default: a fixed one)")
-    parser.add_argument("--counts", action="store_true", help="count sectors, bank conflicts, copies, operations, registers")
+    parser.add_argument(
+        "--block", default="32", metavar="X[,Y,Z]", help="threads of a block (default 32)"
+    )
+    parser.add_argument(
+        "--cluster", metavar="X[,Y,Z]", help="blocks of a cluster (default: what the kernel says)"
+    )
+    parser.add_argument(
+        "--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory (default 0)"
+    )
+    parser.add_argument(
+        "--args", nargs="*", default=[], metavar="ARG", help="one a parameter, see below"
+    )
+    parser.add_argument(
+        "--resident", type=int, metavar="N", help="blocks on the machine at once (default all)"
+    )
+    parser.add_argument(
+        "--schedule",
+        type=int,
+        metavar="S",
+        help="a random order of warps and copies, drawn from this seed (default: a fixed one)",
+    )
+    parser.add_argument(
+        "--counts",
+        action="store_true",
+        help="count sectors, bank conflicts, copies, operations, registers",
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
@@ -59,7 +81,9 @@ def execute(args, report) -> bool:
     else:
         run(machine, args, report)
     if target is not None:
-        write_atomically(target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n"))
+        write_atomically(
+            target, lambda file: file.write(to_json(report.object(True)).encode() + b"\n")
+        )
     return True
 
 
@@ -67,10 +91,24 @@ def entries(machine, report) -> None:
     found = []
     for name in machine.entries:
         kernel = machine.kernel(name)
-        parameters = [{"name": each.name, "type": each.type, "bytes": each.size} for each in kernel.parameters]
+        parameters = [
+            {"name": each.name, "type": each.type, "bytes": each.size} for each in kernel.parameters
+        ]
         shared = sum(variable.size for variable in kernel.variables if variable.space == "shared")
-        found.append({"entry": name, "parameters": parameters, "max_threads": kernel.max_threads, "shared_bytes": shared, "instructions": len(kernel.instructions)})
-        report.row(name, f"{len(kernel.instructions)} instructions; parameters {', '.join(f'.{each.type} of {each.size} bytes' for each in kernel.parameters) or 'none'}")
+        found.append(
+            {
+                "entry": name,
+                "parameters": parameters,
+                "max_threads": kernel.max_threads,
+                "shared_bytes": shared,
+                "instructions": len(kernel.instructions),
+            }
+        )
+        report.row(
+            name,
+            f"{len(kernel.instructions)} instructions; parameters"
+            f" {', '.join(f'.{each.type} of {each.size} bytes' for each in kernel.parameters) or 'none'}",
+        )
     if not found:
         report.text("no kernel (.entry) in this file")
     report.data = {"entries": found}
@@ -84,13 +122,20 @@ def run(machine, args, report) -> None:
 
     random = np.random.default_rng(args.seed)
     kernel = machine.kernel(args.entry)
-    arguments = [machine_arguments.parse(text, number, random) for number, text in enumerate(args.args)]
+    arguments = [
+        machine_arguments.parse(text, number, random) for number, text in enumerate(args.args)
+    ]
     machine_arguments.check_files(arguments)
     values = [given(machine, parameter, each) for parameter, each in fitting(kernel, arguments)]
     launch = dict(
-        grid=three("grid", args.grid), block=three("block", args.block), shared_bytes=args.shared, args=values, resident_blocks=args.resident, seed=args.schedule,
+        grid=three("grid", args.grid),
+        block=three("block", args.block),
+        shared_bytes=args.shared,
+        args=values,
+        resident_blocks=args.resident,
+        seed=args.schedule,
         cluster=None if args.cluster is None else three("cluster", args.cluster),
-    )  # fmt: skip
+    )
     counted = None
     with report.step(f"running {kernel.name} on the PTX machine"):
         if args.counts:
@@ -99,11 +144,21 @@ def run(machine, args, report) -> None:
             result, counted = count(machine, kernel.name, **launch)
         else:
             result = machine.run(kernel.name, **launch)
-    report.row("ran", f"{kernel.name}: {result.blocks} block(s), {result.instructions} warp instructions, {result.shared_bytes} bytes of shared memory a block; no hazard")
+    report.row(
+        "ran",
+        f"{kernel.name}: {result.blocks} block(s), {result.instructions} warp instructions,"
+        f" {result.shared_bytes} bytes of shared memory a block; no hazard",
+    )
     report.data = {
-        "entry": kernel.name, "grid": launch["grid"], "block": launch["block"], "blocks": result.blocks, "instructions": result.instructions,
-        "opcodes": dict(result.opcodes), "shared_bytes": result.shared_bytes, "outputs": [],
-    }  # fmt: skip
+        "entry": kernel.name,
+        "grid": launch["grid"],
+        "block": launch["block"],
+        "blocks": result.blocks,
+        "instructions": result.instructions,
+        "opcodes": dict(result.opcodes),
+        "shared_bytes": result.shared_bytes,
+        "outputs": [],
+    }
     for each in arguments:
         if each.written:
             report.data["outputs"].append(output(each, report))
@@ -120,18 +175,28 @@ def three(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(size) for size in text.split(","))
     except ValueError:
-        raise ValueError(f"--{name} {text} must be one to three numbers with commas between them") from None
+        raise ValueError(
+            f"--{name} {text} must be one to three numbers with commas between them"
+        ) from None
 
 
 def fitting(kernel, arguments):
     """(parameter, argument) pairs; ValueError unless their numbers and sizes agree."""
     wanted = ", ".join(f".{each.type} of {each.size} bytes" for each in kernel.parameters) or "none"
     if len(arguments) != len(kernel.parameters):
-        raise ValueError(f"--args has {len(arguments)} arguments, {kernel.name} takes {len(kernel.parameters)}: {wanted}")
+        raise ValueError(
+            f"--args has {len(arguments)} arguments, {kernel.name} takes {len(kernel.parameters)}:"
+            f" {wanted}"
+        )
     for number, (parameter, argument) in enumerate(zip(kernel.parameters, arguments)):
-        size = len(argument.data) if argument.data is not None else 8 if argument.box is None else 128
+        size = (
+            len(argument.data) if argument.data is not None else 8 if argument.box is None else 128
+        )
         if size != parameter.size:
-            raise ValueError(f"argument {number} is {size} bytes, parameter {parameter.name} takes {parameter.size}; the parameters are {wanted}")
+            raise ValueError(
+                f"argument {number} is {size} bytes, parameter {parameter.name} takes"
+                f" {parameter.size}; the parameters are {wanted}"
+            )
         yield parameter, argument
 
 
@@ -139,13 +204,17 @@ def given(machine, parameter, argument) -> bytes:
     """What the kernel gets for ``parameter``; arrays are mapped."""
     if argument.data is not None:
         return argument.data
-    address = machine.memory.buffer(argument.array, argument.name, readonly=not argument.written).address
+    address = machine.memory.buffer(
+        argument.array, argument.name, readonly=not argument.written
+    ).address
     if argument.box is None:
         return address.to_bytes(parameter.size, "little")
     from numba_marlin.layout.tensor_map import TensorMap
 
     array = argument.array
-    return TensorMap(str(array.dtype), array.shape, array.strides, argument.box, argument.swizzle).encode(address)
+    return TensorMap(
+        str(array.dtype), array.shape, array.strides, argument.box, argument.swizzle
+    ).encode(address)
 
 
 def output(argument, report) -> dict:
@@ -153,12 +222,19 @@ def output(argument, report) -> dict:
     array = argument.array
     shape = "x".join(map(str, array.shape))
     data = {"name": argument.name, "dtype": str(array.dtype), "shape": list(array.shape)}
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:  # numbers of a kind that JSON has not
+    # numbers of a kind that JSON has not
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         report.row(argument.name, f"{array.dtype} {shape}")
         return data
     flat = array.reshape(-1)
-    first = ", ".join(f"{value:.6g}" for value in flat[:SHOWN].tolist()) + (", ..." if flat.size > SHOWN else "")
-    summary = f"; from {flat.min():.6g} to {flat.max():.6g}, mean {flat.mean():.6g}" if flat.size > SHOWN else ""
+    first = ", ".join(f"{value:.6g}" for value in flat[:SHOWN].tolist()) + (
+        ", ..." if flat.size > SHOWN else ""
+    )
+    summary = (
+        f"; from {flat.min():.6g} to {flat.max():.6g}, mean {flat.mean():.6g}"
+        if flat.size > SHOWN
+        else ""
+    )
     report.row(argument.name, f"{array.dtype} {shape}: {first}{summary}")
     if flat.size <= LISTED:
         data["values"] = array.tolist()

@@ -1,6 +1,8 @@
-"""Arguments of a kernel as they are spelled on a command line. ``cli.machine.SYNTAX`` says how; ValueError says what is wrong with one.
+"""Arguments of a kernel as they are spelled on a command line. ``cli.machine.SYNTAX`` says how;
+ValueError says what is wrong with one.
 
-An ``Argument`` is what the kernel is given, as bytes: a scalar's, a structure's, a tensor map's, or the address of ``array``.
+An ``Argument`` is what the kernel is given, as bytes: a scalar's, a structure's, a tensor map's, or
+the address of ``array``.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-TYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64, **{f"{sign}{bits}": np.dtype(f"{sign}{bits // 8}") for sign in "iu" for bits in (8, 16, 32, 64)}}
+TYPES = {
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    **{
+        f"{sign}{bits}": np.dtype(f"{sign}{bits // 8}") for sign in "iu" for bits in (8, 16, 32, 64)
+    },
+}
 _ARRAY = re.compile(r"(\w+)\[(\d+(?:x\d+)*)\]$")
 _NAME = re.compile(r"([A-Za-z_]\w*)=(.*)$", re.DOTALL)
 LARGEST = 100  # of random integers, exclusive
@@ -19,8 +28,9 @@ LARGEST = 100  # of random integers, exclusive
 
 @dataclass(frozen=True)
 class Argument:
-    """``data``: the bytes the kernel is given, None where ``array`` is to be mapped and its address given. ``source``, ``save``: files it came from and goes to. ``box`` and
-    ``swizzle``: of a tensor map."""
+    """``data``: the bytes the kernel is given, None where ``array`` is to be mapped and its address
+    given. ``source``, ``save``: files it came from and goes to. ``box`` and ``swizzle``: of a
+    tensor map."""
 
     name: str
     data: bytes | None = None
@@ -43,7 +53,9 @@ def parse(text: str, number: int, random: np.random.Generator) -> Argument:
         try:
             return Argument(name, bytes.fromhex(rest))
         except ValueError:
-            raise ValueError(f"argument {number}: {rest!r} must be hexadecimal digits, two a byte") from None
+            raise ValueError(
+                f"argument {number}: {rest!r} must be hexadecimal digits, two a byte"
+            ) from None
     if kind in TYPES and colon:
         return Argument(name, _number(kind, rest, number))
     if kind == "tensormap" and colon:
@@ -53,12 +65,23 @@ def parse(text: str, number: int, random: np.random.Generator) -> Argument:
             box, swizzle = sizes if len(sizes) == 2 else (*sizes, "0")
             if held.array is None or held.box is not None:
                 raise ValueError
-            return replace(held, name=name, box=tuple(int(size) for size in box.split("x")), swizzle=int(swizzle))
+            return replace(
+                held,
+                name=name,
+                box=tuple(int(size) for size in box.split("x")),
+                swizzle=int(swizzle),
+            )
         except ValueError:
-            raise ValueError(f"argument {number}: {text!r} must be tensormap:ARRAY,BOX,SWIZZLE such as tensormap:in:f16[128x64],64x64,128") from None
+            raise ValueError(
+                f"argument {number}: {text!r} must be tensormap:ARRAY,BOX,SWIZZLE such as"
+                " tensormap:in:f16[128x64],64x64,128"
+            ) from None
     if kind in ("in", "out", "inout") and colon:
         return _array(name, kind, rest, number, random)
-    raise ValueError(f"argument {number}: {text!r} must be a number such as i32:5, an array such as in:x.npy or out:f32[64], null, hex: or tensormap: (see numba-marlin machine --help)")
+    raise ValueError(
+        f"argument {number}: {text!r} must be a number such as i32:5, an array such as in:x.npy or"
+        " out:f32[64], null, hex: or tensormap: (see numba-marlin machine --help)"
+    )
 
 
 def _number(kind: str, text: str, number: int) -> bytes:
@@ -71,17 +94,23 @@ def _number(kind: str, text: str, number: int) -> bytes:
         raise ValueError(f"argument {number}: {text!r} is no number") from None
     limits = np.iinfo(dtype)
     if not limits.min <= value <= limits.max:
-        raise ValueError(f"argument {number}: {value} must be between {limits.min} and {limits.max} to be of type {kind}")
+        raise ValueError(
+            f"argument {number}: {value} must be between {limits.min} and {limits.max} to be of"
+            f" type {kind}"
+        )
     return np.array(value, dtype).tobytes()
 
 
 def _loaded(file: Path, number: int) -> np.ndarray:
-    """A copy of the file's array, as a kernel reads it: in native byte order, one row after the other."""
+    """A copy of the file's array, as a kernel reads it: in native byte order, one row after the
+    other."""
     from numba_marlin.cli.weights import load_array
 
     array = load_array(file, f"argument {number}:")
     if array.dtype.kind in "SUMm":
-        raise ValueError(f"argument {number}: {file} holds {array.dtype}, must be numbers, or structures of them")
+        raise ValueError(
+            f"argument {number}: {file} holds {array.dtype}, must be numbers, or structures of them"
+        )
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
@@ -89,29 +118,39 @@ def _array(name: str, kind: str, text: str, number: int, random: np.random.Gener
     source, colon, target = text.partition(":")
     save = Path(target) if colon else None
     if save is not None and (kind == "in" or save.suffix != ".npy"):
-        raise ValueError(f"argument {number}: only out and inout are saved, and in .npy files, not {target!r}")
+        raise ValueError(
+            f"argument {number}: only out and inout are saved, and in .npy files, not {target!r}"
+        )
     shaped = _ARRAY.match(source)
     if shaped:
         if shaped[1] not in TYPES:
-            raise ValueError(f"argument {number}: type {shaped[1]!r} must be one of {', '.join(TYPES)}")
+            raise ValueError(
+                f"argument {number}: type {shaped[1]!r} must be one of {', '.join(TYPES)}"
+            )
         shape, dtype = tuple(int(size) for size in shaped[2].split("x")), np.dtype(TYPES[shaped[1]])
         if kind == "out":
             array = np.zeros(shape, dtype)
         elif dtype.kind == "f":
             array = random.standard_normal(shape).astype(dtype)
         else:
-            array = random.integers(0 if dtype.kind == "u" else -LARGEST + 1, LARGEST, shape).astype(dtype)
+            array = random.integers(
+                0 if dtype.kind == "u" else -LARGEST + 1, LARGEST, shape
+            ).astype(dtype)
     elif source.endswith(".npy") and kind != "out":
         array = _loaded(Path(source), number)
     else:
-        raise ValueError(f"argument {number}: {source!r} must be an array such as f32[1024] or f16[64x32]" + (" or a .npy file" if kind != "out" else ""))
+        raise ValueError(
+            f"argument {number}: {source!r} must be an array such as f32[1024] or f16[64x32]"
+            + (" or a .npy file" if kind != "out" else "")
+        )
     if kind == "in":
         array.flags.writeable = False
     return Argument(name, None, array, kind != "in", save, None if shaped else Path(source))
 
 
 def check_files(arguments: list[Argument]) -> None:
-    """ValueError for a result that cannot be saved, or that would take the place of another or of what an argument was read from."""
+    """ValueError for a result that cannot be saved, or that would take the place of another or of
+    what an argument was read from."""
     from numba_marlin.cli.pages import check
 
     taken = {each.source.resolve() for each in arguments if each.source is not None}

@@ -1,4 +1,5 @@
-"""``main(argv) -> exit code``: parse, run the verb, and turn what went wrong into a line and an exit code.
+"""``main(argv) -> exit code``: parse, run the verb, and turn what went wrong into a line and an
+exit code.
 
 With NUMBA_MARLIN_TRACEBACK set in the environment, errors keep their traceback instead.
 """
@@ -56,21 +57,36 @@ examples:
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="numba-marlin",
-        description="FP16 x INT4 matrix multiplication (Marlin), in Python, on a GPU or on the PTX machine.",
+        description=(
+            "FP16 x INT4 matrix multiplication (Marlin), in Python, on a GPU or on the PTX machine."
+        ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("--version", action="version", version=f"numba-marlin {__version__}")
-    verbs = result.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs", description="`numba-marlin VERB --help` says more")
+    verbs = result.add_subparsers(
+        dest="verb",
+        metavar="VERB",
+        required=True,
+        title="verbs",
+        description="`numba-marlin VERB --help` says more",
+    )
     for name, module_name in VERBS.items():
         module = importlib.import_module(module_name)
         verb = verbs.add_parser(
-            name, help=module.HELP, description=module.HELP, epilog=f"examples:\n{module.EXAMPLES}",
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"examples:\n{module.EXAMPLES}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(verb)
-        verb.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else")
-        verb.add_argument("--seed", type=int, default=0, metavar="S", help="seed of everything random (default 0)")
+        verb.add_argument(
+            "--json", action="store_true", help="print one JSON object on stdout and nothing else"
+        )
+        verb.add_argument(
+            "--seed", type=int, default=0, metavar="S", help="seed of everything random (default 0)"
+        )
         verb.set_defaults(execute=module.execute)
     return result
 
@@ -81,7 +97,8 @@ def main(argv: list[str] | None = None) -> int:
         if stream is None:  # closed by whoever started this: nobody reads what is said there
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # what has no place in its encoding is shown as an escape
+            # what has no place in its encoding is shown as an escape
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _main(argv)
     except KeyboardInterrupt:
@@ -121,12 +138,14 @@ def _main(argv: list[str] | None) -> int:
 
 
 def _drop_stdout() -> None:
-    """What could not be written is given up: Python would try and complain once more when it closes stdout."""
+    """What could not be written is given up: Python would try and complain once more when it closes
+    stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:
-    """The exit code of an error that is no bug of this package; None for one that deserves its traceback."""
+    """The exit code of an error that is no bug of this package; None for one that deserves its
+    traceback."""
     from numba_marlin.compiler.errors import MissingCompiler
     from numba_marlin.emulator.errors import MachineError, PtxSyntaxError, UnknownInstruction
 

@@ -1,4 +1,5 @@
-"""What verbs that show a page (``views``) have in common: its text on the terminal, ``--html``, and the page in the JSON object."""
+"""What verbs that show a page (``views``) have in common: its text on the terminal, ``--html``, and
+the page in the JSON object."""
 
 from __future__ import annotations
 
@@ -10,12 +11,20 @@ STEPS_SHOWN = 1  # of each section, on a terminal, where nobody asked for a sect
 
 
 def add_page_arguments(parser) -> None:
-    parser.add_argument("--html", metavar="FILE.html", help="write the page as one self-contained file; arrow keys step through it")
+    parser.add_argument(
+        "--html",
+        metavar="FILE.html",
+        help="write the page as one self-contained file; arrow keys step through it",
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
 def add_view_argument(parser) -> None:
-    parser.add_argument("--view", metavar="NAME[,...]", help="only these sections of the page: their names stand in brackets behind the titles")
+    parser.add_argument(
+        "--view",
+        metavar="NAME[,...]",
+        help="only these sections of the page: their names stand in brackets behind the titles",
+    )
 
 
 def viewed(page, args):
@@ -31,14 +40,18 @@ def check_page_arguments(args) -> None:
 
 @contextmanager
 def shown_from(*paths: str | None):
-    """Inside, what was read from files is shown: an entry that is missing, or of another kind, is a ValueError about them. None: of no file."""
+    """Inside, what was read from files is shown: an entry that is missing, or of another kind, is a
+    ValueError about them. None: of no file."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         names = [path for path in paths if path is not None]
         if not names:
             raise
-        raise ValueError(f"{' or '.join(names)} is damaged, or was altered: it cannot be shown ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"{' or '.join(names)} is damaged, or was altered: it cannot be shown"
+            f" ({type(error).__name__}: {error})"
+        ) from error
 
 
 def check(option: str, path: str | None, suffixes: tuple[str, ...]):
@@ -52,25 +65,43 @@ def check(option: str, path: str | None, suffixes: tuple[str, ...]):
 
 
 def show(page, args, report, every_step: bool = True, more: str = "") -> None:
-    """Print ``page``, write what was asked for, and put it into ``report.data["page"]``. every_step: also on the terminal; else ``more`` says how to see them."""
+    """Print ``page``, write what was asked for, and put it into ``report.data["page"]``.
+    every_step: also on the terminal; else ``more`` says how to see them."""
     from numba_marlin.cli.report import columns, write_atomically
     from numba_marlin.views import html, plain, text
 
     report.data["page"] = plain.as_dict(page)
     if not report.as_json:
-        print(text.render(page, columns(), takes_colour(), takes_unicode(), None if every_step else STEPS_SHOWN), end="", flush=True)
-        if not every_step and more and any(len(section.steps) > STEPS_SHOWN for section in page.sections):
+        print(
+            text.render(
+                page,
+                columns(),
+                takes_colour(),
+                takes_unicode(),
+                None if every_step else STEPS_SHOWN,
+            ),
+            end="",
+            flush=True,
+        )
+        if (
+            not every_step
+            and more
+            and any(len(section.steps) > STEPS_SHOWN for section in page.sections)
+        ):
             report.text(f"\n{more}")
     target = check("--html", args.html, (".html", ".htm"))
     if target is not None:
-        document = html.render(page).encode(errors="backslashreplace")  # a name of bytes that are no UTF-8
+        # a name of bytes that are no UTF-8
+        document = html.render(page).encode(errors="backslashreplace")
         write_atomically(target, lambda file: file.write(document))
         report.row("wrote", f"{target}, {len(document):,} bytes: open it in any browser")
         report.data["html"] = {"file": str(target), "bytes": len(document)}
 
 
 def takes_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
 
 
 def takes_unicode() -> bool:

@@ -1,4 +1,5 @@
-"""``numba-marlin profile``: where a kernel's time goes and what it does with the device, on this machine's GPU, or counted on the PTX machine and modelled."""
+"""``numba-marlin profile``: where a kernel's time goes and what it does with the device, on this
+machine's GPU, or counted on the PTX machine and modelled."""
 
 from __future__ import annotations
 
@@ -17,11 +18,26 @@ EXAMPLES = """  numba-marlin profile --demo                                    n
 
 Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says which."""
 DEMO = (16, 4096, 4096)
-BLOCK_DEMO = {"block_scaled": (4096, 4096, 4096), "block_decode": (16, 8192, 8192), "tcgen05": (2048, 2048, 2048), "block_mma": (2048, 2048, 2048)}  # a measured one; that of the walk-through in experiments/12_blackwell
+# a measured one; that of the walk-through in experiments/12_blackwell
+BLOCK_DEMO = {
+    "block_scaled": (4096, 4096, 4096),
+    "block_decode": (16, 8192, 8192),
+    "tcgen05": (2048, 2048, 2048),
+    "block_mma": (2048, 2048, 2048),
+}
 NEVER_MEASURED = {
-    "block_scaled": "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb does",
-    "block_decode": "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb does",
-    "tcgen05": "never: no GPU with these instructions was at hand; experiments/12_blackwell compares its traffic with a published analysis",
+    "block_scaled": (
+        "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb"
+        " does"
+    ),
+    "block_decode": (
+        "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb"
+        " does"
+    ),
+    "tcgen05": (
+        "never: no GPU with these instructions was at hand; experiments/12_blackwell compares its"
+        " traffic with a published analysis"
+    ),
     "block_mma": "never: no GPU with these instructions was at hand",
 }
 
@@ -29,16 +45,52 @@ NEVER_MEASURED = {
 def add_arguments(parser) -> None:
     from numba_marlin.cli.pages import add_page_arguments, add_view_argument
 
-    parser.add_argument("--demo", action="store_true", help=f"a problem to look at: m={DEMO[0]}, n={DEMO[1]}, k={DEMO[2]}; m=n=k={BLOCK_DEMO['block_scaled'][0]} for block_scaled, {' x '.join(map(str, BLOCK_DEMO['block_decode']))} for block_decode, {BLOCK_DEMO['tcgen05'][0]} for tcgen05 and block_mma")
+    parser.add_argument(
+        "--demo",
+        action="store_true",
+        help=(
+            f"a problem to look at: m={DEMO[0]}, n={DEMO[1]}, k={DEMO[2]};"
+            f" m=n=k={BLOCK_DEMO['block_scaled'][0]} for block_scaled,"
+            f" {' x '.join(map(str, BLOCK_DEMO['block_decode']))} for block_decode,"
+            f" {BLOCK_DEMO['tcgen05'][0]} for tcgen05 and block_mma"
+        ),
+    )
     parser.add_argument("--m", type=int, metavar="M", help="rows of activations")
     parser.add_argument("--n", type=int, metavar="N", help="columns of the weight")
     parser.add_argument("--k", type=int, metavar="K", help="rows of the weight")
-    parser.add_argument("--group-size", type=int, metavar="G", help="rows that share a scale; -1: all (default 128)")
-    parser.add_argument("--kernel", metavar="NAME", help=f"a rung of the ladder (default: what explain says), or {', '.join(NEVER_MEASURED)}: two block-scaled operands")
-    parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="fields of the kernel's configuration (with --kernel), in place of what would be chosen")
-    parser.add_argument("--device", metavar="NAME", help="model this device, of the table, even if there is a GPU (default: this machine's GPU, else H200; B200 for tcgen05, RTX 5090 for block_mma)")
-    parser.add_argument("--save", metavar="RUN.json", help="keep the profile, to open or compare it later")
-    parser.add_argument("--open", metavar="RUN.json", help="show a profile that was kept; nothing runs")
+    parser.add_argument(
+        "--group-size", type=int, metavar="G", help="rows that share a scale; -1: all (default 128)"
+    )
+    parser.add_argument(
+        "--kernel",
+        metavar="NAME",
+        help=(
+            f"a rung of the ladder (default: what explain says), or {', '.join(NEVER_MEASURED)}:"
+            " two block-scaled operands"
+        ),
+    )
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        metavar="NAME=VALUE",
+        help=(
+            "fields of the kernel's configuration (with --kernel), in place of what would be chosen"
+        ),
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help=(
+            "model this device, of the table, even if there is a GPU (default: this machine's GPU,"
+            " else H200; B200 for tcgen05, RTX 5090 for block_mma)"
+        ),
+    )
+    parser.add_argument(
+        "--save", metavar="RUN.json", help="keep the profile, to open or compare it later"
+    )
+    parser.add_argument(
+        "--open", metavar="RUN.json", help="show a profile that was kept; nothing runs"
+    )
     parser.add_argument("--against", metavar="RUN.json", help="compare it with this one")
     add_view_argument(parser)
     add_page_arguments(parser)
@@ -63,10 +115,29 @@ def _execute(args, report) -> bool:
     with pages.shown_from(args.open, args.against):
         page = profile_page.page(data)
         if other is not None:
-            page = Page(f"{page.title}, compared", (profile_page.compared(data, other, (Path(args.open).stem if args.open else "this run", Path(args.against).stem)), *page.sections), page.subtitle)
+            page = Page(
+                f"{page.title}, compared",
+                (
+                    profile_page.compared(
+                        data,
+                        other,
+                        (
+                            Path(args.open).stem if args.open else "this run",
+                            Path(args.against).stem,
+                        ),
+                    ),
+                    *page.sections,
+                ),
+                page.subtitle,
+            )
         what, why = rules.bottleneck(data)
         report.data = {
-            "profile": data, "bottleneck": {"what": what, "why": why}, "findings": [{"rule": each.rule, "tone": each.tone, "text": each.text} for each in rules.findings(data)],
+            "profile": data,
+            "bottleneck": {"what": what, "why": why},
+            "findings": [
+                {"rule": each.rule, "tone": each.tone, "text": each.text}
+                for each in rules.findings(data)
+            ],
         }
         pages.show(pages.viewed(page, args), args, report)
     if target is not None:
@@ -80,35 +151,62 @@ def _profile(args, report) -> dict:
     from numba_marlin.inspect import on_machine, profile
     from numba_marlin.inspect.other_tools import other_tools
 
-    warnings.filterwarnings("ignore", message=".*Could not find source for function")  # of a kernel's lambdas, where line numbers are asked for: they are known all the same
+    # of a kernel's lambdas, where line numbers are asked for: they are known all the same
+    warnings.filterwarnings("ignore", message=".*Could not find source for function")
     if args.config is not None and args.kernel is None:
         raise ValueError("--config is of one kernel's fields: give --kernel too")
     if args.kernel in NEVER_MEASURED:
         return _block_scaled(args, report)
     if args.kernel not in (None, *heuristics.LADDER):
-        raise ValueError(f"--kernel {args.kernel} must be one of {', '.join((*heuristics.LADDER, *NEVER_MEASURED))}")
+        raise ValueError(
+            f"--kernel {args.kernel} must be one of"
+            f" {', '.join((*heuristics.LADDER, *NEVER_MEASURED))}"
+        )
     problem = _problem(args)
     probe = driver.probe()
     on_gpu = probe.usable and args.device is None
     device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
     _check_timed(device)
     limits = driver.limits(0) if on_gpu else sizes.limits_of(device)
-    candidate = heuristics.rank(problem, device)[0] if args.kernel is None else heuristics.candidate(problem, device, args.kernel)
+    candidate = (
+        heuristics.rank(problem, device)[0]
+        if args.kernel is None
+        else heuristics.candidate(problem, device, args.kernel)
+    )
     if args.config is not None:
         from numba_marlin.cli.trace import changed_config
 
-        candidate = heuristics.candidate(problem, device, args.kernel, changed_config(args.config, candidate.config))
+        candidate = heuristics.candidate(
+            problem, device, args.kernel, changed_config(args.config, candidate.config)
+        )
     observation = ceilings = None
     if on_gpu:
         observation, ceilings = _observed(problem, candidate, device, report)
     with report.step(f"counting on the PTX machine what {candidate.kernel} does"):
-        counted = on_machine.observe(problem, candidate, device, None if observation is None else observation.compiled, args.seed)
-    state = observation.state if on_gpu else {"missing": f"no GPU was used: {probe.reason}" if not probe.usable else f"{device.name} was modelled, this machine's GPU was not asked"}
+        counted = on_machine.observe(
+            problem,
+            candidate,
+            device,
+            None if observation is None else observation.compiled,
+            args.seed,
+        )
+    state = (
+        observation.state
+        if on_gpu
+        else {
+            "missing": (
+                f"no GPU was used: {probe.reason}"
+                if not probe.usable
+                else f"{device.name} was modelled, this machine's GPU was not asked"
+            )
+        }
+    )
     return profile.build(counted, device, limits, observation, ceilings, state, other_tools())
 
 
 def _block_scaled(args, report) -> dict:
-    """Of a kernel with two block-scaled operands: measured where the GPU has its instructions, else counted, and modelled for a device that has them."""
+    """Of a kernel with two block-scaled operands: measured where the GPU has its instructions, else
+    counted, and modelled for a device that has them."""
     from dataclasses import fields
 
     from numba_marlin import devices, driver, sizes
@@ -118,16 +216,25 @@ def _block_scaled(args, report) -> dict:
     from numba_marlin.inspect.other_tools import other_tools
 
     if args.group_size is not None:
-        raise ValueError(f"--group-size is not for {args.kernel}: blocks of its operands are what their format says (--config format=...)")
+        raise ValueError(
+            f"--group-size is not for {args.kernel}: blocks of its operands are what their format"
+            " says (--config format=...)"
+        )
     m, n, k = _sizes(args, BLOCK_DEMO[args.kernel])
     known = {each.name for each in fields(block_scaled.find_block_kernel(args.kernel).config_type)}
     probe = driver.probe()
     device = driver.describe(0) if probe.usable and args.device is None else None
-    if device is None or not devices.runs_machine_code(block_scaled.find_block_kernel(args.kernel).min_arch, device.compute_capability):
-        device = devices.device(args.device) if args.device else block_scaled.devices_for(args.kernel)[0]
+    if device is None or not devices.runs_machine_code(
+        block_scaled.find_block_kernel(args.kernel).min_arch, device.compute_capability
+    ):
+        device = (
+            devices.device(args.device) if args.device else block_scaled.devices_for(args.kernel)[0]
+        )
     _check_timed(device)
     block_scaled.check_device(args.kernel, device)
-    config = block_scaled.configuration(args.kernel, m, n, device.sms, **config_changes(args.config or [], known))
+    config = block_scaled.configuration(
+        args.kernel, m, n, device.sms, **config_changes(args.config or [], known)
+    )
     problem = block_scaled.BlockProblem.of(config, m, n, k)
     candidate = block_scaled.candidate(problem, device, args.kernel, config)
     if device.source == "measured":
@@ -137,24 +244,52 @@ def _block_scaled(args, report) -> dict:
         limits, state, recorded = driver.limits(0), observation.state, None
     else:
         observation, ceilings, limits = None, None, sizes.limits_of(device)
-        state = {"missing": f"no GPU was used: {probe.reason}" if not probe.usable else f"{device.name} was modelled, this machine's GPU was not asked"}
+        state = {
+            "missing": (
+                f"no GPU was used: {probe.reason}"
+                if not probe.usable
+                else f"{device.name} was modelled, this machine's GPU was not asked"
+            )
+        }
         recorded = model.recorded(args.kernel, problem, config)
     with report.step(f"counting on the PTX machine what {args.kernel} does"):
-        counted = on_machine.observe(problem, candidate, device, None if observation is None else observation.compiled, args.seed)
+        counted = on_machine.observe(
+            problem,
+            candidate,
+            device,
+            None if observation is None else observation.compiled,
+            args.seed,
+        )
     data = profile.build(counted, device, limits, observation, ceilings, state, other_tools())
-    return data if observation is not None else data | {"measured_elsewhere": _elsewhere(args.kernel, recorded, data["time"]["modelled_us"])}
+    return (
+        data
+        if observation is not None
+        else data
+        | {"measured_elsewhere": _elsewhere(args.kernel, recorded, data["time"]["modelled_us"])}
+    )
 
 
 def _elsewhere(kernel: str, row: dict | None, modelled_us: float) -> list[str]:
-    """What is known of a kernel's time that this run did not measure, and its source if it is a measurement."""
+    """What is known of a kernel's time that this run did not measure, and its source if it is a
+    measurement."""
     if row is None:
         return [NEVER_MEASURED[kernel]]
-    return [f"{row['us']:.1f} us on {row['device']}, {row['us'] / modelled_us:.2f} times what the model says; cuBLAS fp16 {row['cublas_us']:.1f} us in the same rounds (experiments/11_block_scaled, {row['date']})", "measured"]
+    return [
+        (
+            f"{row['us']:.1f} us on {row['device']}, {row['us'] / modelled_us:.2f} times what the"
+            f" model says; cuBLAS fp16 {row['cublas_us']:.1f} us in the same rounds"
+            f" (experiments/11_block_scaled, {row['date']})"
+        ),
+        "measured",
+    ]
 
 
 def _check_timed(device) -> None:
     if device.source == "model":
-        raise ValueError("--device model is the PTX machine itself, which has no time to profile; name a GPU of the table")
+        raise ValueError(
+            "--device model is the PTX machine itself, which has no time to profile; name a GPU of"
+            " the table"
+        )
 
 
 def _observed(problem, candidate, device, report) -> tuple:
@@ -163,7 +298,12 @@ def _observed(problem, candidate, device, report) -> tuple:
     from numba_marlin.inspect import on_gpu
 
     with report.step(f"timing {candidate.kernel} on {device.name}, plain and instrumented"):
-        return on_gpu.observe(problem, candidate), ceilings.measure("float16" if not hasattr(problem, "dtype") else problem.dtype).to_dict()
+        return (
+            on_gpu.observe(problem, candidate),
+            ceilings.measure(
+                "float16" if not hasattr(problem, "dtype") else problem.dtype
+            ).to_dict(),
+        )
 
 
 def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -171,7 +311,9 @@ def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:
     if args.demo and any(size is not None for size in sizes):
         raise ValueError("--demo has its own problem; leave it out, or --m, --n and --k")
     if not args.demo and None in sizes:
-        raise ValueError("which problem? give --m, --n and --k, or --demo, or --open a profile that was kept")
+        raise ValueError(
+            "which problem? give --m, --n and --k, or --demo, or --open a profile that was kept"
+        )
     return demo if args.demo else sizes
 
 

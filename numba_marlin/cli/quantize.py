@@ -1,9 +1,13 @@
-"""``numba-marlin quantize``: float matrices of a file or directory -> a checkpoint of quantised ones, everything else copied.
+"""``numba-marlin quantize``: float matrices of a file or directory -> a checkpoint of quantised
+ones, everything else copied.
 
-SRC is a .npy file (one matrix), a .safetensors file or a directory of those. Which matrices: ``--tensor`` patterns, or the only one there is. A tensor
-"a.b.weight" becomes the layer "a.b" of DST; a .npy file the layer "weight". Calibration is a .npy file for a single layer, [..., k]; for several a
-.safetensors file that holds, under each layer's name, its inputs. config.json of a directory comes along, other files (tokenizers) do not. Layers
-are quantised one by one while DST is written, beside its name, which it gets when it is complete; a float matrix, its codes and a Hessian are in memory.
+SRC is a .npy file (one matrix), a .safetensors file or a directory of those. Which matrices:
+``--tensor`` patterns, or the only one there is. A tensor "a.b.weight" becomes the layer "a.b" of
+DST; a .npy file the layer "weight". Calibration is a .npy file for a single layer, [..., k]; for
+several a .safetensors file that holds, under each layer's name, its inputs. config.json of a
+directory comes along, other files (tokenizers) do not. Layers are quantised one by one while DST is
+written, beside its name, which it gets when it is complete; a float matrix, its codes and a Hessian
+are in memory.
 """
 
 from __future__ import annotations
@@ -23,21 +27,70 @@ _GPTQ_ONLY = ("calib", "damping", "no_clip", "act_order", "static_groups")
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("source", metavar="SRC", help="float weights [k, n]: .npy, .safetensors or a directory")
-    parser.add_argument("target", metavar="DST", help="what to write: a .safetensors file, or a directory; must not exist")
-    parser.add_argument("--method", choices=("rtn", "mse", "gptq"), default="rtn", help="round to nearest (default), the same with scale search, or GPTQ")
-    parser.add_argument("--calib", metavar="FILE", help="gptq: inputs of the layer, .npy [..., k]; of several layers, .safetensors")
-    parser.add_argument("--tensor", metavar="PATTERN", action="append", help="which tensors, with * and ?; may be repeated")
-    parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
-    parser.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of a code (default 4)")
-    parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
+    parser.add_argument(
+        "source", metavar="SRC", help="float weights [k, n]: .npy, .safetensors or a directory"
+    )
+    parser.add_argument(
+        "target",
+        metavar="DST",
+        help="what to write: a .safetensors file, or a directory; must not exist",
+    )
+    parser.add_argument(
+        "--method",
+        choices=("rtn", "mse", "gptq"),
+        default="rtn",
+        help="round to nearest (default), the same with scale search, or GPTQ",
+    )
+    parser.add_argument(
+        "--calib",
+        metavar="FILE",
+        help="gptq: inputs of the layer, .npy [..., k]; of several layers, .safetensors",
+    )
+    parser.add_argument(
+        "--tensor",
+        metavar="PATTERN",
+        action="append",
+        help="which tensors, with * and ?; may be repeated",
+    )
+    parser.add_argument(
+        "--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does"
+    )
+    parser.add_argument(
+        "--bits", type=int, choices=(4, 8), default=4, help="bits of a code (default 4)"
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=128,
+        metavar="G",
+        help="rows that share a scale; -1: all (default 128)",
+    )
     parser.add_argument("--asymmetric", action="store_true", help="with zero points")
-    parser.add_argument("--damping", type=float, metavar="D", help="gptq: added to the Hessian's diagonal, in units of its mean (default 0.01)")
-    parser.add_argument("--no-clip", action="store_true", help="gptq: grids span all weights, none are searched")
-    parser.add_argument("--act-order", action="store_true", help="gptq: rows with the largest inputs first")
-    parser.add_argument("--static-groups", action="store_true", help="gptq: with --act-order, groups of neighbours, so no g_idx")
-    parser.add_argument("--format", choices=FORMATS, default="marlin", help="of DST (default marlin)")
-    parser.add_argument("--allow-loss", action="store_true", help="go on where the format cannot hold all there is to say")
+    parser.add_argument(
+        "--damping",
+        type=float,
+        metavar="D",
+        help="gptq: added to the Hessian's diagonal, in units of its mean (default 0.01)",
+    )
+    parser.add_argument(
+        "--no-clip", action="store_true", help="gptq: grids span all weights, none are searched"
+    )
+    parser.add_argument(
+        "--act-order", action="store_true", help="gptq: rows with the largest inputs first"
+    )
+    parser.add_argument(
+        "--static-groups",
+        action="store_true",
+        help="gptq: with --act-order, groups of neighbours, so no g_idx",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="marlin", help="of DST (default marlin)"
+    )
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="go on where the format cannot hold all there is to say",
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
@@ -57,19 +110,46 @@ def _execute(args, report) -> bool:
     elif args.calib is None:
         raise ValueError("--method gptq needs --calib FILE: inputs of the layer")
     if Path(args.target).exists():
-        raise ValueError(f"{args.target} exists: a checkpoint is never written over; remove it or choose another name")
+        raise ValueError(
+            f"{args.target} exists: a checkpoint is never written over; remove it or choose another"
+            " name"
+        )
     layers, others, config = _source(args)
     for name, w in layers.items():
         _check_holds(args, name, *w.shape)
     inputs = None if args.calib is None else _calibration(args, list(layers))
-    report.data |= {"source": str(args.source), "method": args.method, "format": args.format, "layers": {}}
+    report.data |= {
+        "source": str(args.source),
+        "method": args.method,
+        "format": args.format,
+        "layers": {},
+    }
     start = time.perf_counter()
     quantised = _Quantised(args, report, layers, inputs)
-    written = checkpoints.save_checkpoint(args.target, quantised, args.format, others=others, config=config, allow_loss=args.allow_loss)
-    nbytes = sum(file.stat().st_size for file in ([written] if written.is_file() else written.glob("*.safetensors")))
+    written = checkpoints.save_checkpoint(
+        args.target,
+        quantised,
+        args.format,
+        others=others,
+        config=config,
+        allow_loss=args.allow_loss,
+    )
+    nbytes = sum(
+        file.stat().st_size
+        for file in ([written] if written.is_file() else written.glob("*.safetensors"))
+    )
     copied = f", {len(others)} other tensors copied" if others else ""
-    report.row("wrote", f"{written}: {len(quantised)} layers, {nbytes:,} bytes, format {args.format}{copied}, {time.perf_counter() - start:.1f} s")
-    report.data |= {"target": str(written), "bytes": nbytes, "copied": sorted(others), "seconds": round(time.perf_counter() - start, 3)}
+    report.row(
+        "wrote",
+        f"{written}: {len(quantised)} layers, {nbytes:,} bytes, format {args.format}{copied},"
+        f" {time.perf_counter() - start:.1f} s",
+    )
+    report.data |= {
+        "target": str(written),
+        "bytes": nbytes,
+        "copied": sorted(others),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
     return True
 
 
@@ -88,7 +168,9 @@ class _Quantised(Mapping):
 
     def __getitem__(self, name: str):
         w, self.asked = self.layers[name], self.asked + 1
-        with self.report.step(f"[{self.asked}/{len(self)}] {name}: quantising {w.shape[0]} x {w.shape[1]} weights"):
+        with self.report.step(
+            f"[{self.asked}/{len(self)}] {name}: quantising {w.shape[0]} x {w.shape[1]} weights"
+        ):
             return _quantise(self.args, self.report, name, w, self.inputs)
 
 
@@ -99,32 +181,62 @@ def _source(args):
 
         if args.tensor:
             raise ValueError(f"--tensor is for .safetensors files; {args.source} holds one array")
-        return {"weight": load(args.source, transpose=args.transpose, option="SRC").values}, {}, None
+        return (
+            {"weight": load(args.source, transpose=args.transpose, option="SRC").values},
+            {},
+            None,
+        )
     from numba_marlin.checkpoints.source import Source
 
     source = Source(args.source)
-    matrices = [name for name, entry in source.entries.items() if len(entry.shape) == 2 and entry.dtype.name in ("float16", "bfloat16", "float32", "float64")]
+    matrices = [
+        name
+        for name, entry in source.entries.items()
+        if len(entry.shape) == 2
+        and entry.dtype.name in ("float16", "bfloat16", "float32", "float64")
+    ]
     if args.tensor is None:
         if len(matrices) != 1:
-            raise ValueError(f"{args.source} holds {len(matrices)} matrices of floats; choose with --tensor PATTERN: {', '.join(matrices[:20]) or 'there is none'}")
+            raise ValueError(
+                f"{args.source} holds {len(matrices)} matrices of floats; choose with --tensor"
+                f" PATTERN: {', '.join(matrices[:20]) or 'there is none'}"
+            )
         chosen = matrices
     else:
-        chosen = [name for name in matrices if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.tensor)]
+        chosen = [
+            name
+            for name in matrices
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.tensor)
+        ]
         for pattern in args.tensor:
             if not fnmatch.filter(matrices, pattern):
-                raise ValueError(f"--tensor {pattern}: no matrix of floats in {args.source} is called so; it holds: {', '.join(matrices[:20]) or 'none'}")
+                raise ValueError(
+                    f"--tensor {pattern}: no matrix of floats in {args.source} is called so; it"
+                    f" holds: {', '.join(matrices[:20]) or 'none'}"
+                )
     layers = {name.removesuffix(".weight"): source.array(name) for name in chosen}
     if len(layers) < len(chosen):
-        raise ValueError(f"{args.source}: two of the chosen tensors would become one layer: {', '.join(sorted(chosen))}")
-    floats8 = [name for name, entry in source.entries.items() if name not in chosen and entry.code.startswith("F8")]
+        raise ValueError(
+            f"{args.source}: two of the chosen tensors would become one layer:"
+            f" {', '.join(sorted(chosen))}"
+        )
+    floats8 = [
+        name
+        for name, entry in source.entries.items()
+        if name not in chosen and entry.code.startswith("F8")
+    ]
     if floats8:
-        raise ValueError(f"{args.source}: tensor {floats8[0]!r} holds 8-bit floats: this checkpoint is quantised already (`numba-marlin convert` reads those)")
+        raise ValueError(
+            f"{args.source}: tensor {floats8[0]!r} holds 8-bit floats: this checkpoint is quantised"
+            " already (`numba-marlin convert` reads those)"
+        )
     others = {name: source.array(name) for name in source.entries if name not in chosen}
     return {name: w.T if args.transpose else w for name, w in layers.items()}, others, source.config
 
 
 def _check_holds(args, name: str, k: int, n: int) -> None:
-    """Refuse, before any work, what DST's format could not hold of such a weight: tried on one of zeros."""
+    """Refuse, before any work, what DST's format could not hold of such a weight: tried on one of
+    zeros."""
     import numpy as np
 
     from numba_marlin.formats import QuantizedWeight
@@ -135,7 +247,11 @@ def _check_holds(args, name: str, k: int, n: int) -> None:
     permuted = args.act_order and not args.static_groups and len(scales) > 1
     try:
         weight = QuantizedWeight(
-            np.zeros((k, n), np.uint8), scales, np.zeros(scales.shape, np.uint8) if args.asymmetric else None, args.bits, args.group_size,
+            np.zeros((k, n), np.uint8),
+            scales,
+            np.zeros(scales.shape, np.uint8) if args.asymmetric else None,
+            args.bits,
+            args.group_size,
             np.arange(k, dtype=np.int32)[::-1].copy() if permuted else None,
         )
         form = find_stored(args.format)
@@ -153,10 +269,15 @@ def _calibration(args, names: list[str]):
 
     path = Path(args.calib)
     if not path.is_file():
-        raise ValueError(f"--calib {path}: {'is not a regular file' if path.exists() else 'no such file'}")
+        raise ValueError(
+            f"--calib {path}: {'is not a regular file' if path.exists() else 'no such file'}"
+        )
     if path.suffix == ".npy":
         if len(names) != 1:
-            raise ValueError(f"--calib {path} holds one array, for one layer; {len(names)} layers need a .safetensors file with an array for each")
+            raise ValueError(
+                f"--calib {path} holds one array, for one layer; {len(names)} layers need a"
+                " .safetensors file with an array for each"
+            )
         return {names[0]: load_array(path, "--calib")}
     if path.suffix != ".safetensors":
         raise ValueError(f"--calib {path} must be a .npy or .safetensors file")
@@ -165,7 +286,10 @@ def _calibration(args, names: list[str]):
     file = SafetensorsFile(path)
     missing = [name for name in names if name not in file.entries]
     if missing:
-        raise ValueError(f"--calib {path} holds no inputs for {len(missing)} of {len(names)} layers: {', '.join(missing[:20])}; it holds: {', '.join(list(file.entries)[:20])}")
+        raise ValueError(
+            f"--calib {path} holds no inputs for {len(missing)} of {len(names)} layers:"
+            f" {', '.join(missing[:20])}; it holds: {', '.join(list(file.entries)[:20])}"
+        )
     return {name: file.array(name) for name in names}
 
 
@@ -181,19 +305,45 @@ def _quantise(args, report, name: str, w, inputs):
             from numba_marlin.quantize.hessian import Hessian
 
             hessian = Hessian(w.shape[0]).add(inputs[name])
-            options = {"calibration": hessian, "clip": not args.no_clip, "act_order": args.act_order, "static_groups": args.static_groups}
+            options = {
+                "calibration": hessian,
+                "clip": not args.no_clip,
+                "act_order": args.act_order,
+                "static_groups": args.static_groups,
+            }
             options |= {} if args.damping is None else {"damping": args.damping}
-        weight = api.quantize(w, bits=args.bits, group_size=args.group_size, symmetric=not args.asymmetric, method=args.method, **options)
+        weight = api.quantize(
+            w,
+            bits=args.bits,
+            group_size=args.group_size,
+            symmetric=not args.asymmetric,
+            method=args.method,
+            **options,
+        )
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}") from error
     wanted = w.astype(np.float32)
     error = dequantize(weight, np.float32) - wanted
-    said = {"k": weight.k, "n": weight.n, "bits": weight.bits, "group_size": weight.group_size, "relative_error": _ratio(np.square(error).sum(), np.square(wanted).sum())}
+    said = {
+        "k": weight.k,
+        "n": weight.n,
+        "bits": weight.bits,
+        "group_size": weight.group_size,
+        "relative_error": _ratio(np.square(error).sum(), np.square(wanted).sum()),
+    }
     text = f"{weight.k} x {weight.n}: error {said['relative_error']:.2%} of the weights' rms"
     if hessian is not None:
         h = hessian.mean().astype(np.float32)
-        said |= {"calibration_rows": hessian.rows, "relative_output_error": _ratio(np.sum(error * (h @ error)), np.sum(wanted * (h @ wanted)))}
-        text += f", {said['relative_output_error']:.2%} of the outputs' on {hessian.rows:,} rows of calibration"
+        said |= {
+            "calibration_rows": hessian.rows,
+            "relative_output_error": _ratio(
+                np.sum(error * (h @ error)), np.sum(wanted * (h @ wanted))
+            ),
+        }
+        text += (
+            f", {said['relative_output_error']:.2%} of the outputs' on {hessian.rows:,} rows of"
+            " calibration"
+        )
     said["seconds"] = round(time.perf_counter() - start, 3)
     report.data["layers"][name] = said
     report.row("layer", f"{name}, {text}, {said['seconds']:.1f} s")

@@ -1,8 +1,10 @@
-"""What a verb has to say: rows for people on stdout as they come, or one JSON object at the end; progress on stderr.
+"""What a verb has to say: rows for people on stdout as they come, or one JSON object at the end;
+progress on stderr.
 
-With ``--json`` stdout carries that object and nothing else: at least ``schema`` ("numba-marlin/<verb>/<version>") and ``ok``.
-Progress is a spinner on a terminal, a plain line a step elsewhere. Lines fit the terminal (``COLUMNS``, where there is none); colour is for terminals, and not
-with ``NO_COLOR`` or ``TERM=dumb``.
+With ``--json`` stdout carries that object and nothing else: at least ``schema``
+("numba-marlin/<verb>/<version>") and ``ok``. Progress is a spinner on a terminal, a plain line a
+step elsewhere. Lines fit the terminal (``COLUMNS``, where there is none); colour is for terminals,
+and not with ``NO_COLOR`` or ``TERM=dumb``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from pathlib import Path
 
 SCHEMA_VERSION = 1
 LABEL_WIDTH = 10
-NARROWEST, WIDEST, USUAL = 50, 120, 100  # columns: text is never set narrower or wider; where no terminal says how wide it is
+# columns: text is never set narrower or wider; where no terminal says how wide it is
+NARROWEST, WIDEST, USUAL = 50, 120, 100
 BOLD, DIM, GREEN, RED = "1", "2", "1;32", "1;31"
 
 
@@ -30,15 +33,27 @@ class Report:
         self.data: dict = {}
 
     def row(self, label: str, text: str, style: str = BOLD, width: int = LABEL_WIDTH) -> None:
-        """One labelled line for people; what does not fit, and further lines of ``text``, go on indented under it."""
+        """One labelled line for people; what does not fit, and further lines of ``text``, go on
+        indented under it."""
         if not self.as_json:
             indent = " " * (width + 1)
             lines = wrapped(printable(text), columns() - len(indent))
-            print("\n".join([styled(f"{label:<{width}}", style) + " " + lines[0], *(indent + line for line in lines[1:])]).rstrip(), flush=True)
+            print(
+                "\n".join(
+                    [
+                        styled(f"{label:<{width}}", style) + " " + lines[0],
+                        *(indent + line for line in lines[1:]),
+                    ]
+                ).rstrip(),
+                flush=True,
+            )
 
     def text(self, text: str, style: str = "") -> None:
         if not self.as_json:
-            print("\n".join(styled(line, style) for line in wrapped(printable(text), columns())), flush=True)
+            print(
+                "\n".join(styled(line, style) for line in wrapped(printable(text), columns())),
+                flush=True,
+            )
 
     @contextlib.contextmanager
     def step(self, what: str):
@@ -50,7 +65,8 @@ class Report:
         from rich.console import Console
         from rich.text import Text
 
-        with Console(stderr=True).status(Text(f"{printable(what)} ...")):  # as it is: a name in brackets is no markup
+        # as it is: a name in brackets is no markup
+        with Console(stderr=True).status(Text(f"{printable(what)} ...")):
             yield
 
     def object(self, ok: bool, error: str | None = None) -> dict:
@@ -67,23 +83,39 @@ def columns() -> int:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The lines of ``text``, long ones broken between words; what follows a bullet stays right of it. Paths are never broken."""
+    """The lines of ``text``, long ones broken between words; what follows a bullet stays right of
+    it. Paths are never broken."""
     result = []
     for line in text.splitlines() or [""]:
         lead = line[: len(line) - len(line.lstrip(" "))]
         hang = lead + ("  " if line.lstrip(" ").startswith("- ") else "")
-        result += textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False) or [""]
+        result += textwrap.wrap(
+            line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+        ) or [""]
     return result
 
 
 def printable(text: str) -> str:
-    """What a file says, shown and not obeyed: characters that would steer a terminal, all but tabs and the ends of lines, become their escapes."""
-    return text if text.isprintable() else "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
+    """What a file says, shown and not obeyed: characters that would steer a terminal, all but tabs
+    and the ends of lines, become their escapes."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
+        )
+    )
 
 
 def styled(text: str, style: str) -> str:
     """``text`` in an ANSI style, if stdout is a terminal that takes it."""
-    if not style or not text.strip() or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if (
+        not style
+        or not text.strip()
+        or not sys.stdout.isatty()
+        or os.environ.get("NO_COLOR")
+        or os.environ.get("TERM") == "dumb"
+    ):
         return text
     return f"\x1b[{style}m{text}\x1b[0m"
 
@@ -104,7 +136,8 @@ def _plain(value):
 
 
 def check_output(path: str | None, suffixes: tuple[str, ...]) -> Path | None:
-    """The path of ``--out``, refused before any work is done if it cannot be written; ValueError says why."""
+    """The path of ``--out``, refused before any work is done if it cannot be written; ValueError
+    says why."""
     if path is None:
         return None
     target = Path(path)
@@ -120,7 +153,8 @@ def check_output(path: str | None, suffixes: tuple[str, ...]) -> Path | None:
 
 
 def write_atomically(target: Path, write) -> None:
-    """``write(file)`` fills a new binary file that then takes ``target``'s place at once: never half a file."""
+    """``write(file)`` fills a new binary file that then takes ``target``'s place at once: never
+    half a file."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -136,7 +170,8 @@ def write_atomically(target: Path, write) -> None:
 
 
 def also_in_file(path: str | None, report, run) -> bool:
-    """What ``run()`` says, whether all is well; the report's JSON object is then written to ``path`` too, which was looked at before."""
+    """What ``run()`` says, whether all is well; the report's JSON object is then written to
+    ``path`` too, which was looked at before."""
     out = check_output(path, (".json",))
     ok = run()
     if out is not None:

@@ -1,7 +1,9 @@
-"""``numba-marlin run``: one matrix all the way: quantised, packed, multiplied by the compiled kernel, checked against float64.
+"""``numba-marlin run``: one matrix all the way: quantised, packed, multiplied by the compiled
+kernel, checked against float64.
 
-The activations are always random, so their signs are independent of the weights and the tighter of the reference's bounds
-(``order="random"``) applies. The verdict is elementwise: a single output out of bounds makes the exit code 1.
+The activations are always random, so their signs are independent of the weights and the tighter of
+the reference's bounds (``order="random"``) applies. The verdict is elementwise: a single output out
+of bounds makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -19,17 +21,51 @@ DEFAULT_N, DEFAULT_K = 256, 1024
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--m", type=int, default=16, metavar="M", help="rows of activations (default 16)")
-    parser.add_argument("--n", type=int, metavar="N", help=f"columns of a random weight (default {DEFAULT_N})")
-    parser.add_argument("--k", type=int, metavar="K", help=f"rows of a random weight (default {DEFAULT_K})")
-    parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors")
+    parser.add_argument(
+        "--m", type=int, default=16, metavar="M", help="rows of activations (default 16)"
+    )
+    parser.add_argument(
+        "--n", type=int, metavar="N", help=f"columns of a random weight (default {DEFAULT_N})"
+    )
+    parser.add_argument(
+        "--k", type=int, metavar="K", help=f"rows of a random weight (default {DEFAULT_K})"
+    )
+    parser.add_argument(
+        "--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors"
+    )
     parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file")
-    parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
-    parser.add_argument("--group-size", type=int, default=128, metavar="G", help="rows that share a scale; -1: all (default 128)")
-    parser.add_argument("--backend", choices=("auto", "cuda", "emulator", "reference"), default="auto", help="where to run (default auto: a GPU if there is one)")
-    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma"), help="a rung of the ladder (default: what explain says)")
-    parser.add_argument("--batch-invariant", action="store_true", help="the same bits for a row of activations whatever M is")
-    parser.add_argument("--compiler", choices=("numba-cuda", "numba-cuda-mlir"), default="numba-cuda", help="who compiles (default numba-cuda)")
+    parser.add_argument(
+        "--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does"
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=128,
+        metavar="G",
+        help="rows that share a scale; -1: all (default 128)",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "cuda", "emulator", "reference"),
+        default="auto",
+        help="where to run (default auto: a GPU if there is one)",
+    )
+    parser.add_argument(
+        "--kernel",
+        choices=("naive", "tiled", "ampere", "decode", "wgmma"),
+        help="a rung of the ladder (default: what explain says)",
+    )
+    parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="the same bits for a row of activations whatever M is",
+    )
+    parser.add_argument(
+        "--compiler",
+        choices=("numba-cuda", "numba-cuda-mlir"),
+        default="numba-cuda",
+        help="who compiles (default numba-cuda)",
+    )
     parser.add_argument("--out", metavar="FILE.npy", help="write the product, fp16 [m, n]")
 
 
@@ -41,17 +77,29 @@ def execute(args, report) -> bool:
     from numba_marlin.heuristics import Problem
 
     target = check_output(args.out, (".npy",))
-    if target is not None and args.input is not None and target.resolve() == Path(args.input).resolve():
-        raise ValueError(f"--out {args.out} is the file of --input: the product would take the weight's place")
+    if (
+        target is not None
+        and args.input is not None
+        and target.resolve() == Path(args.input).resolve()
+    ):
+        raise ValueError(
+            f"--out {args.out} is the file of --input: the product would take the weight's place"
+        )
     if args.m < 1:
         raise ValueError(f"--m {args.m} must be at least 1")
     random = np.random.default_rng(args.seed)
     weight = weight_of(args, random)
     k, n = weight.values.shape
-    problem = Problem(args.m, n, k, args.group_size, batch_invariant=args.batch_invariant)  # refuses shapes before any work
+    # refuses shapes before any work
+    problem = Problem(args.m, n, k, args.group_size, batch_invariant=args.batch_invariant)
     plan = backends.plan(problem, args.backend, args.kernel)
     report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
-    report.data["weight"] = {"source": weight.source, "k": k, "n": n, "dtype": str(weight.values.dtype)}
+    report.data["weight"] = {
+        "source": weight.source,
+        "k": k,
+        "n": n,
+        "dtype": str(weight.values.dtype),
+    }
 
     with report.step(f"quantising {k} x {n} weights"):
         q = api.quantize(weight.values, group_size=args.group_size)
@@ -63,8 +111,19 @@ def execute(args, report) -> bool:
         _compile(report, plan, args.compiler)
 
     x = random.standard_normal((args.m, k)).astype(np.float16)
-    with report.step(f"multiplying {args.m} x {k} activations on {'the CPU' if plan.device is None else 'the PTX machine' if plan.backend == 'emulator' else plan.device.name}"):
-        y, info = api.matmul(x, p, args.backend, kernel=args.kernel, compiler=args.compiler, batch_invariant=args.batch_invariant, return_info=True)
+    with report.step(
+        f"multiplying {args.m} x {k} activations on"
+        f" {'the CPU' if plan.device is None else 'the PTX machine' if plan.backend == 'emulator' else plan.device.name}"
+    ):
+        y, info = api.matmul(
+            x,
+            p,
+            args.backend,
+            kernel=args.kernel,
+            compiler=args.compiler,
+            batch_invariant=args.batch_invariant,
+            return_info=True,
+        )
     _report_run(report, info)
     with report.step("comparing with the float64 reference"):
         verdict = reference.check(y, x, p, order="random")
@@ -101,23 +160,47 @@ def _report_quantised(report, w, q) -> None:
 
     error = dequantize(q, np.float32) - w.astype(np.float32)
     root_mean_square = float(np.sqrt(np.mean(np.square(w, dtype=np.float64))))
-    relative = float(np.sqrt(np.mean(np.square(error, dtype=np.float64)))) / root_mean_square if root_mean_square else 0.0
+    relative = (
+        float(np.sqrt(np.mean(np.square(error, dtype=np.float64)))) / root_mean_square
+        if root_mean_square
+        else 0.0
+    )
     largest = float(np.abs(error).max())
     groups = "one scale a column" if q.group_size == -1 else f"groups of {q.group_size}"
-    report.row("quantised", f"4 bits, {groups}: rms error {relative:.2%} of the weights' rms, largest {largest:.3g}")
-    report.data["quantised"] = {"bits": q.bits, "group_size": q.group_size, "relative_rms_error": relative, "max_error": largest}
+    report.row(
+        "quantised",
+        f"4 bits, {groups}: rms error {relative:.2%} of the weights' rms, largest {largest:.3g}",
+    )
+    report.data["quantised"] = {
+        "bits": q.bits,
+        "group_size": q.group_size,
+        "relative_rms_error": relative,
+        "max_error": largest,
+    }
 
 
 def _report_packed(report, p) -> None:
     half_bytes = 2 * p.k * p.n
-    report.row("packed", f"Marlin layout, {p.nbytes:,} bytes, {8 * p.nbytes / (p.k * p.n):.3f} bits a weight, {half_bytes / p.nbytes:.2f} times less than fp16")
-    report.data["packed"] = {"layout": p.layout, "bytes": p.nbytes, "bits_per_weight": 8 * p.nbytes / (p.k * p.n), "fp16_bytes": half_bytes}
+    report.row(
+        "packed",
+        f"Marlin layout, {p.nbytes:,} bytes, {8 * p.nbytes / (p.k * p.n):.3f} bits a weight,"
+        f" {half_bytes / p.nbytes:.2f} times less than fp16",
+    )
+    report.data["packed"] = {
+        "layout": p.layout,
+        "bytes": p.nbytes,
+        "bits_per_weight": 8 * p.nbytes / (p.k * p.n),
+        "fp16_bytes": half_bytes,
+    }
 
 
 def _compile(report, plan, compiler: str) -> None:
     candidate = plan.candidate
     started, start = time.time(), time.perf_counter()
-    with report.step(f"compiling {candidate.kernel} for {plan.device.target} with {compiler} (or reading the cache)"):
+    with report.step(
+        f"compiling {candidate.kernel} for {plan.device.target} with {compiler} (or reading the"
+        " cache)"
+    ):
         compiled = plan.compile(compiler)
     seconds = time.perf_counter() - start
     cached = _is_cached(compiled, started)
@@ -125,18 +208,33 @@ def _compile(report, plan, compiler: str) -> None:
     if used.registers is None:
         costs = "registers unknown (no ptxas)"
     else:
-        spilled = used.spill_stores + used.spill_loads if used.spill_stores is not None and used.spill_loads is not None else None
-        costs = f"{used.registers} registers, {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
+        spilled = (
+            used.spill_stores + used.spill_loads
+            if used.spill_stores is not None and used.spill_loads is not None
+            else None
+        )
+        costs = (
+            f"{used.registers} registers,"
+            f" {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
+        )
     report.row(
         "compiled",
-        f"{candidate.kernel} for {compiled.target} with {compiled.compiler} {'(from the cache)' if cached else f'in {seconds:.1f} s'}\n"
-        f"{costs}, {compiled.shared_bytes / 1024:g} KiB shared memory",
+        f"{candidate.kernel} for {compiled.target} with {compiled.compiler}"
+        f" {'(from the cache)' if cached else f'in {seconds:.1f} s'}\n{costs},"
+        f" {compiled.shared_bytes / 1024:g} KiB shared memory",
     )
     for reason in candidate.reasons:
         report.row("", f"- {reason}")
     report.data["compiled"] = {
-        "kernel": candidate.kernel, "target": compiled.target, "compiler": compiled.compiler, "registers": used.registers,
-        "spill_stores": used.spill_stores, "spill_loads": used.spill_loads, "shared_bytes": compiled.shared_bytes, "cached": cached, "seconds": round(seconds, 4),
+        "kernel": candidate.kernel,
+        "target": compiled.target,
+        "compiler": compiled.compiler,
+        "registers": used.registers,
+        "spill_stores": used.spill_stores,
+        "spill_loads": used.spill_loads,
+        "shared_bytes": compiled.shared_bytes,
+        "cached": cached,
+        "seconds": round(seconds, 4),
     }
 
 
@@ -150,10 +248,21 @@ def _is_cached(compiled, started: float) -> bool:
 
 
 def _report_run(report, info) -> None:
-    grid = "" if info.candidate is None else f", grid {' x '.join(map(str, info.candidate.grid))}, {info.candidate.threads} threads a block"
+    grid = (
+        ""
+        if info.candidate is None
+        else (
+            f", grid {' x '.join(map(str, info.candidate.grid))}, {info.candidate.threads} threads"
+            " a block"
+        )
+    )
     work = "" if info.instructions is None else f"{info.instructions:,} warp instructions in "
     note = ", copies included: not a benchmark" if info.backend == "cuda" else ""
-    where = "the PTX machine" + info.device.removeprefix("PTX machine") if info.backend == "emulator" else info.device
+    where = (
+        "the PTX machine" + info.device.removeprefix("PTX machine")
+        if info.backend == "emulator"
+        else info.device
+    )
     report.row("ran", f"on {where}{grid}\n{work}{info.seconds:.3g} s{note}\n({info.reason})")
     report.data["run"] = info.to_dict()
 
@@ -161,13 +270,29 @@ def _report_run(report, info) -> None:
 def _report_verdict(report, verdict) -> None:
     from numba_marlin.cli.report import GREEN, RED
 
-    worst = f"{verdict.actual_at_worst:.6g} for {verdict.expected_at_worst:.6g} +- {verdict.bound_at_worst:.3g}"
+    worst = (
+        f"{verdict.actual_at_worst:.6g} for {verdict.expected_at_worst:.6g} +-"
+        f" {verdict.bound_at_worst:.3g}"
+    )
     if verdict.ok:
-        text = f"ok: each of {verdict.size:,} outputs is within its own error bound of the float64 product\n"
-        text += f"largest error {verdict.max_error:.3g}; nearest to its bound ({verdict.max_ratio:.0%}): {verdict.worst}, {worst}"
+        text = (
+            f"ok: each of {verdict.size:,} outputs is within its own error bound of the float64"
+            " product\n"
+        )
+        text += (
+            f"largest error {verdict.max_error:.3g}; nearest to its bound"
+            f" ({verdict.max_ratio:.0%}): {verdict.worst}, {worst}"
+        )
     else:
-        text = f"WRONG: {verdict.failures:,} of {verdict.size:,} outputs are out of their error bounds\nworst: {verdict.worst}, {worst}"
+        text = (
+            f"WRONG: {verdict.failures:,} of {verdict.size:,} outputs are out of their error"
+            f" bounds\nworst: {verdict.worst}, {worst}"
+        )
     report.row("checked", text, GREEN if verdict.ok else RED)
     report.data["check"] = {
-        "ok": verdict.ok, "max_error": verdict.max_error, "max_error_over_bound": verdict.max_ratio, "failures": verdict.failures, "outputs": verdict.size,
+        "ok": verdict.ok,
+        "max_error": verdict.max_error,
+        "max_error_over_bound": verdict.max_ratio,
+        "failures": verdict.failures,
+        "outputs": verdict.size,
     }

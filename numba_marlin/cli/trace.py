@@ -1,13 +1,17 @@
-"""``numba-marlin trace``: one product, run on the PTX machine and recorded, and walked through phase by phase. Needs no GPU.
+"""``numba-marlin trace``: one product, run on the PTX machine and recorded, and walked through
+phase by phase. Needs no GPU.
 
-Every figure is read from the record: registers, addresses, order. The record can be saved, opened again (with other choices: no need to run anew) and compared.
+Every figure is read from the record: registers, addresses, order. The record can be saved, opened
+again (with other choices: no need to run anew) and compared.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-HELP = "walk through a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
+HELP = (
+    "walk through a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
+)
 EXAMPLES = """  numba-marlin trace                      the faithful kernel, a small problem
   numba-marlin trace --html walk.html     the same as a page; arrow keys step
   numba-marlin trace --phase unpack --warp 2 --lane 5
@@ -18,47 +22,142 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
   numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
-BLOCK_KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")  # both operands block-scaled
+# both operands block-scaled
+BLOCK_KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")
 DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
 BLOCK_DEMO = {"m": 128, "n": 384, "k": 768, "sms": 2}  # three tiles for two multiprocessors
 FEW_ROWS = 5  # m of block_decode's
-WEIGHTS = {"int4": (4, None), "int8": (8, None), "nvfp4": (4, 16), "mxfp4": (4, 32), "mxfp8-e4m3": (8, 32)}  # bits, and rows that share a scale
+# bits, and rows that share a scale
+WEIGHTS = {
+    "int4": (4, None),
+    "int8": (8, None),
+    "nvfp4": (4, 16),
+    "mxfp4": (4, 32),
+    "mxfp8-e4m3": (8, 32),
+}
 ALL_BLOCKS = 16  # grids of so many blocks are recorded whole
-MORE = "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane and --step what you want to look at."
+MORE = (
+    "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane"
+    " and --step what you want to look at."
+)
 
 
 def add_arguments(parser) -> None:
     from numba_marlin.cli.pages import add_page_arguments
 
     parser.add_argument(
-        "--demo", action="store_true",
-        help=f"{DEMO['kernel']} (or --kernel) at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what runs where nothing else is asked for; m={BLOCK_DEMO['m']}, n={BLOCK_DEMO['n']}, "
-        f"k={BLOCK_DEMO['k']} of kernels with two block-scaled operands, of block_decode m={FEW_ROWS}",
-    )  # fmt: skip
-    parser.add_argument("--m", type=int, metavar="M", help="rows of activations (default: --demo's)")
-    parser.add_argument("--n", type=int, metavar="N", help="columns of a random weight (default: --demo's)")
-    parser.add_argument("--k", type=int, metavar="K", help="rows of a random weight (default: --demo's)")
-    parser.add_argument("--input", metavar="FILE", help="your own weight [k, n]: .npy or .safetensors; or a quantised checkpoint, a .safetensors file or a directory")
-    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a .safetensors file, or layer of a checkpoint")
-    parser.add_argument("--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does")
-    parser.add_argument(
-        "--group-size", type=int, metavar="G", help=f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for mxfp4)"
+        "--demo",
+        action="store_true",
+        help=(
+            f"{DEMO['kernel']} (or --kernel) at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what"
+            f" runs where nothing else is asked for; m={BLOCK_DEMO['m']}, n={BLOCK_DEMO['n']},"
+            f" k={BLOCK_DEMO['k']} of kernels with two block-scaled operands, of block_decode"
+            f" m={FEW_ROWS}"
+        ),
     )
-    parser.add_argument("--weights", choices=tuple(WEIGHTS), help="what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma); with two block-scaled operands, of both (default nvfp4; mxfp4: block_mma, tcgen05; mxfp8-e4m3: tcgen05)")
-    parser.add_argument("--kernel", choices=("naive", "tiled", "ampere", "decode", "wgmma", *BLOCK_KERNELS), help=f"default {DEMO['kernel']}; {', '.join(BLOCK_KERNELS)} multiply two block-scaled operands")
-    parser.add_argument("--config", nargs="+", metavar="NAME=VALUE", help="fields of the kernel's configuration, in place of what would be chosen")
-    parser.add_argument("--sms", type=int, metavar="N", help=f"multiprocessors that the machine plays (default 4; {BLOCK_DEMO['sms']} with two block-scaled operands)")
-    parser.add_argument("--device", metavar="NAME", help="whose memory hierarchy is shown, from the table of `explain` (default H200; B200 for tcgen05, RTX 5090 for block_mma)")
     parser.add_argument(
-        "--phase", metavar="NAME[,...]", help="only these sections: launch, phases, copies, unpack, fragments, sums, pipeline, timeline, memory, intensity"
+        "--m", type=int, metavar="M", help="rows of activations (default: --demo's)"
     )
-    for name, what in (("block", "of the grid"), ("lane", "of the warp"), ("step", "which tensor-core instruction of the warp")):
-        parser.add_argument(f"--{name}", type=int, default=0, metavar="I", help=f"{what} (default 0)")
-    parser.add_argument("--warp", type=int, metavar="I", help="of the block (default: the first that multiplies)")
+    parser.add_argument(
+        "--n", type=int, metavar="N", help="columns of a random weight (default: --demo's)"
+    )
+    parser.add_argument(
+        "--k", type=int, metavar="K", help="rows of a random weight (default: --demo's)"
+    )
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help=(
+            "your own weight [k, n]: .npy or .safetensors; or a quantised checkpoint, a"
+            " .safetensors file or a directory"
+        ),
+    )
+    parser.add_argument(
+        "--tensor",
+        metavar="NAME",
+        help="which tensor of a .safetensors file, or layer of a checkpoint",
+    )
+    parser.add_argument(
+        "--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does"
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        metavar="G",
+        help=(
+            f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for"
+            " mxfp4)"
+        ),
+    )
+    parser.add_argument(
+        "--weights",
+        choices=tuple(WEIGHTS),
+        help=(
+            "what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma); with two"
+            " block-scaled operands, of both (default nvfp4; mxfp4: block_mma, tcgen05; mxfp8-e4m3:"
+            " tcgen05)"
+        ),
+    )
+    parser.add_argument(
+        "--kernel",
+        choices=("naive", "tiled", "ampere", "decode", "wgmma", *BLOCK_KERNELS),
+        help=(
+            f"default {DEMO['kernel']}; {', '.join(BLOCK_KERNELS)} multiply two block-scaled"
+            " operands"
+        ),
+    )
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        metavar="NAME=VALUE",
+        help="fields of the kernel's configuration, in place of what would be chosen",
+    )
+    parser.add_argument(
+        "--sms",
+        type=int,
+        metavar="N",
+        help=(
+            f"multiprocessors that the machine plays (default 4; {BLOCK_DEMO['sms']} with two"
+            " block-scaled operands)"
+        ),
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help=(
+            "whose memory hierarchy is shown, from the table of `explain` (default H200; B200 for"
+            " tcgen05, RTX 5090 for block_mma)"
+        ),
+    )
+    parser.add_argument(
+        "--phase",
+        metavar="NAME[,...]",
+        help=(
+            "only these sections: launch, phases, copies, unpack, fragments, sums, pipeline,"
+            " timeline, memory, intensity"
+        ),
+    )
+    for name, what in (
+        ("block", "of the grid"),
+        ("lane", "of the warp"),
+        ("step", "which tensor-core instruction of the warp"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=int, default=0, metavar="I", help=f"{what} (default 0)"
+        )
+    parser.add_argument(
+        "--warp", type=int, metavar="I", help="of the block (default: the first that multiplies)"
+    )
     parser.add_argument("--save", metavar="FILE.npz", help="keep the record")
-    parser.add_argument("--open", metavar="FILE.npz", help="show a record that was kept, instead of running")
+    parser.add_argument(
+        "--open", metavar="FILE.npz", help="show a record that was kept, instead of running"
+    )
     parser.add_argument("--compare", metavar="FILE.npz", help="show what differs from this record")
-    parser.add_argument("--perfetto", metavar="FILE.json", help="write a timeline for ui.perfetto.dev or chrome://tracing")
+    parser.add_argument(
+        "--perfetto",
+        metavar="FILE.json",
+        help="write a timeline for ui.perfetto.dev or chrome://tracing",
+    )
     add_page_arguments(parser)
 
 
@@ -77,20 +176,36 @@ def _execute(args, report) -> bool:
     from numba_marlin.trace.roles import multipliers
 
     check_page_arguments(args)
-    save, events = check("--save", args.save, (".npz",)), check("--perfetto", args.perfetto, (".json",))
+    save, events = (
+        check("--save", args.save, (".npz",)),
+        check("--perfetto", args.perfetto, (".json",)),
+    )
     keys = tuple(key for key in (args.phase or "").split(",") if key)
     pages.check_keys(keys)
     _device(args.device, args.kernel)  # before any work
     if args.compare is not None and keys:
         raise ValueError("--compare shows sections of its own; leave out --phase")
-    for name, limit in (("lane", 32), ("step", None), ("warp", None), ("block", None)):  # before any work
-        if getattr(args, name) is not None and (getattr(args, name) < 0 or limit is not None and getattr(args, name) >= limit):
-            raise ValueError(f"--{name} {getattr(args, name)} must be 0 to {limit - 1}" if limit else f"--{name} {getattr(args, name)} must not be negative")
+    # before any work
+    for name, limit in (("lane", 32), ("step", None), ("warp", None), ("block", None)):
+        if getattr(args, name) is not None and (
+            getattr(args, name) < 0 or limit is not None and getattr(args, name) >= limit
+        ):
+            raise ValueError(
+                f"--{name} {getattr(args, name)} must be 0 to {limit - 1}"
+                if limit
+                else f"--{name} {getattr(args, name)} must not be negative"
+            )
     other = None if args.compare is None else room.open_trace(args.compare)
-    trace, ok = (room.open_trace(args.open), True) if args.open is not None and not _describes(args) else _recorded(args, report)
+    trace, ok = (
+        (room.open_trace(args.open), True)
+        if args.open is not None and not _describes(args)
+        else _recorded(args, report)
+    )
     with shown_from(args.open, args.compare):
         warp = next(iter(multipliers(trace, args.block)), 0) if args.warp is None else args.warp
-        choice = pages.Choice(args.block, warp, args.lane, args.step, _device(args.device, trace.about.get("kernel")))
+        choice = pages.Choice(
+            args.block, warp, args.lane, args.step, _device(args.device, trace.about.get("kernel"))
+        )
         report.data = {
             "kernel": trace.header["kernel"],
             "problem": trace.about.get("problem"),
@@ -101,10 +216,17 @@ def _execute(args, report) -> bool:
         if other is None:
             page = pages.page(trace, choice, keys)
         else:
-            page = compare.page(other, trace, (Path(args.compare).stem, Path(args.open).stem if args.open else "this run"))
+            page = compare.page(
+                other,
+                trace,
+                (Path(args.compare).stem, Path(args.open).stem if args.open else "this run"),
+            )
             report.data["same"] = compare.same(other, trace)
         show(page, args, report, every_step=bool(keys) or other is not None, more=MORE)
-    for target, make in ((save, lambda: as_bytes(trace)), (events, lambda: perfetto.render(trace).encode())):
+    for target, make in (
+        (save, lambda: as_bytes(trace)),
+        (events, lambda: perfetto.render(trace).encode()),
+    ):
         if target is not None:
             data = make()
             write_atomically(target, lambda file, data=data: file.write(data))
@@ -113,7 +235,8 @@ def _execute(args, report) -> bool:
 
 
 def _device(name: str | None, kernel: str | None):
-    """The device called ``name``; ValueError for one that has not the instructions of a kernel with block-scaled operands. None: the one to look at that kernel on."""
+    """The device called ``name``; ValueError for one that has not the instructions of a kernel with
+    block-scaled operands. None: the one to look at that kernel on."""
     from numba_marlin import devices
     from numba_marlin.heuristics import block_scaled
 
@@ -129,13 +252,27 @@ def _describes(args) -> list[str]:
     """Options of a problem that were given; ValueError if they contradict --demo or --open."""
     given = [
         name
-        for name in ("m", "n", "k", "input", "tensor", "transpose", "group_size", "weights", "kernel", "config", "sms")
+        for name in (
+            "m",
+            "n",
+            "k",
+            "input",
+            "tensor",
+            "transpose",
+            "group_size",
+            "weights",
+            "kernel",
+            "config",
+            "sms",
+        )
         if getattr(args, name) not in (None, False)
     ]
     for option in ("demo", "open"):
         against = [name for name in given if (option, name) != ("demo", "kernel")]
         if getattr(args, option) and against:
-            raise ValueError(f"--{option} says what is traced; leave out --{against[0].replace('_', '-')}")
+            raise ValueError(
+                f"--{option} says what is traced; leave out --{against[0].replace('_', '-')}"
+            )
     if args.demo and args.open:
         raise ValueError("--demo and --open are two ways to say what is traced: choose one")
     return given
@@ -167,56 +304,113 @@ def _recorded(args, report):
         kind = args.weights or "int4"
         bits, block_rows = WEIGHTS[kind]
         if kind == "mxfp8-e4m3":
-            raise ValueError("--weights mxfp8-e4m3 is for --kernel tcgen05: no other kernel multiplies 8-bit floats")
+            raise ValueError(
+                "--weights mxfp8-e4m3 is for --kernel tcgen05: no other kernel multiplies 8-bit"
+                " floats"
+            )
         if block_rows is not None and args.group_size not in (None, block_rows):
-            raise ValueError(f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave it out")
-        args.group_size = args.group_size if args.group_size is not None else block_rows or DEMO["group_size"]
+            raise ValueError(
+                f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave"
+                " it out"
+            )
+        args.group_size = (
+            args.group_size if args.group_size is not None else block_rows or DEMO["group_size"]
+        )
         args.kernel = args.kernel or (DEMO["kernel"] if kind == "int4" else "decode")
         if args.input is None:
-            args.n, args.k = (DEMO[name] if getattr(args, name) is None else getattr(args, name) for name in ("n", "k"))
+            args.n, args.k = (
+                DEMO[name] if getattr(args, name) is None else getattr(args, name)
+                for name in ("n", "k")
+            )
         weight = weight_of(args, random)
         (k, n), source = weight.values.shape, weight.source
-        problem = Problem(args.m, n, k, args.group_size, bits=bits, codes="integer" if block_rows is None else "e2m1")
+        problem = Problem(
+            args.m,
+            n,
+            k,
+            args.group_size,
+            bits=bits,
+            codes="integer" if block_rows is None else "e2m1",
+        )
     else:
         stored, source = stored
         stored = stored if isinstance(stored, (PackedWeight, PackedBlocks)) else api.pack(stored)
         problem = Problem.of(args.m, stored)
-        args.kernel = args.kernel or (DEMO["kernel"] if problem.codes == "integer" and problem.zeros is None and problem.bits == 4 else "decode")
+        args.kernel = args.kernel or (
+            DEMO["kernel"]
+            if problem.codes == "integer" and problem.zeros is None and problem.bits == 4
+            else "decode"
+        )
     device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
-    config = None if args.config is None else changed_config(args.config, candidate(problem, device, args.kernel).config)
-    plan = backends.Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
+    config = (
+        None
+        if args.config is None
+        else changed_config(args.config, candidate(problem, device, args.kernel).config)
+    )
+    plan = backends.Plan(
+        "emulator", "asked for", device, candidate(problem, device, args.kernel, config)
+    )
     blocks = check_place(args, plan.candidate)
     with report.step(f"quantising and packing {problem.k} x {problem.n} weights"):
-        packed = stored if stored is not None else api.pack(api.quantize(weight.values, bits=bits, group_size=args.group_size) if block_rows is None else _in_blocks(weight.values, kind))
-    with report.step(f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"):
-        compiled = compiler.build(plan.definition, plan.candidate.config, target=device.target, line_info=True)
+        packed = (
+            stored
+            if stored is not None
+            else api.pack(
+                api.quantize(weight.values, bits=bits, group_size=args.group_size)
+                if block_rows is None
+                else _in_blocks(weight.values, kind)
+            )
+        )
+    with report.step(
+        f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"
+    ):
+        compiled = compiler.build(
+            plan.definition, plan.candidate.config, target=device.target, line_info=True
+        )
     x = random.standard_normal((args.m, problem.k)).astype(np.float16)
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
         prepared = backends.prepare_emulator(x, packed, problem, plan, compiled)
-        trace = room.record(prepared.machine, blocks=None if blocks <= ALL_BLOCKS else (args.block,), **prepared.launch)
+        trace = room.record(
+            prepared.machine,
+            blocks=None if blocks <= ALL_BLOCKS else (args.block,),
+            **prepared.launch,
+        )
     verdict = reference.check(prepared.y, x, packed, order="random")
     trace.header["about"] = {
-        "kernel": args.kernel, "config": asdict(plan.candidate.config), "reasons": list(plan.candidate.reasons), "weight": source,
-        "problem": {name: value for name, value in asdict(problem).items()}, "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
+        "kernel": args.kernel,
+        "config": asdict(plan.candidate.config),
+        "reasons": list(plan.candidate.reasons),
+        "weight": source,
+        "problem": {name: value for name, value in asdict(problem).items()},
+        "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": verdict.ok, "outputs": verdict.size, "failures": verdict.failures},
-        "stages": ranges_of(args.kernel, plan.candidate.config, trace.header["launch"]["shared_base"]),
-    }  # fmt: skip
+        "stages": ranges_of(
+            args.kernel, plan.candidate.config, trace.header["launch"]["shared_base"]
+        ),
+    }
     return trace, verdict.ok
 
 
 def check_place(args, chosen) -> int:
-    """Blocks of a candidate's grid; ValueError unless --block and --warp are some of what there is."""
+    """Blocks of a candidate's grid; ValueError unless --block and --warp are some of what there
+    is."""
     from math import prod
 
     blocks, warps = prod(chosen.grid), chosen.threads // 32
     if args.block >= blocks or (args.warp or 0) >= warps:
-        name, value, count = ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
-        raise ValueError(f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as {' x '.join(map(str, chosen.grid))} blocks of {warps} warps")
+        name, value, count = (
+            ("block", args.block, blocks) if args.block >= blocks else ("warp", args.warp, warps)
+        )
+        raise ValueError(
+            f"--{name} {value} must be 0 to {count - 1}: {args.kernel} runs as"
+            f" {' x '.join(map(str, chosen.grid))} blocks of {warps} warps"
+        )
     return blocks
 
 
 def stored_layer(args):
-    """(weight, where it came from) if --input is a quantised checkpoint, else None. ValueError for options that such a file decides, and for --sms."""
+    """(weight, where it came from) if --input is a quantised checkpoint, else None. ValueError for
+    options that such a file decides, and for --sms."""
     if args.sms is not None and args.sms < 1:
         raise ValueError(f"--sms {args.sms} must be at least 1")
     from numba_marlin.cli.weights import layer
@@ -224,7 +418,10 @@ def stored_layer(args):
     found = None if args.input is None else layer(args.input, args.tensor, args.transpose)
     for name in ("n", "k", "weights", "group_size"):
         if found is not None and getattr(args, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} is for weights that are quantised here; {found[1]} decides for itself")
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for weights that are quantised here; {found[1]}"
+                " decides for itself"
+            )
     return found
 
 
@@ -250,6 +447,10 @@ def config_changes(texts: list[str], known: set[str]) -> dict:
     for text in texts:
         name, _, value = text.partition("=")
         if name not in known or not value:
-            raise ValueError(f"--config {text} must be NAME=VALUE with one of {', '.join(sorted(known))}")
-        changes[name] = {"true": True, "false": False, "none": None}.get(value.lower(), int(value) if value.lstrip("-").isdigit() else value)
+            raise ValueError(
+                f"--config {text} must be NAME=VALUE with one of {', '.join(sorted(known))}"
+            )
+        changes[name] = {"true": True, "false": False, "none": None}.get(
+            value.lower(), int(value) if value.lstrip("-").isdigit() else value
+        )
     return changes

@@ -1,4 +1,5 @@
-"""``numba-marlin unpack``: packed codes bit by bit, to k, n and value. A layer of a checkpoint, or a random one of any format."""
+"""``numba-marlin unpack``: packed codes bit by bit, to k, n and value. A layer of a checkpoint, or
+a random one of any format."""
 
 from __future__ import annotations
 
@@ -14,15 +15,43 @@ DEMO_K, DEMO_N = 128, 64
 def add_arguments(parser) -> None:
     from numba_marlin.cli.pages import add_page_arguments, add_view_argument
 
-    parser.add_argument("source", metavar="SRC", nargs="?", help="a .safetensors file, or a directory of them (default: a random layer)")
-    parser.add_argument("--layer", metavar="NAME", help="which layer of SRC (default: the only one, else the first)")
-    parser.add_argument("--format", metavar="NAME", help="the format: of a random layer (default marlin), or to read SRC as")
-    parser.add_argument("--bits", type=int, metavar="B", help="bits of a code of a random layer (default: 4, or what the format has)")
-    parser.add_argument("--tensor", metavar="NAME", help="which tensor of the layer (default: the one that packs the weight)")
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        nargs="?",
+        help="a .safetensors file, or a directory of them (default: a random layer)",
+    )
+    parser.add_argument(
+        "--layer", metavar="NAME", help="which layer of SRC (default: the only one, else the first)"
+    )
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        help="the format: of a random layer (default marlin), or to read SRC as",
+    )
+    parser.add_argument(
+        "--bits",
+        type=int,
+        metavar="B",
+        help="bits of a code of a random layer (default: 4, or what the format has)",
+    )
+    parser.add_argument(
+        "--tensor",
+        metavar="NAME",
+        help="which tensor of the layer (default: the one that packs the weight)",
+    )
     parser.add_argument("--word", metavar="ROW,COLUMN", help="a word of it (default 0,0)")
-    parser.add_argument("--k", type=int, metavar="K", help="the word, or words, with the code of this row ...")
+    parser.add_argument(
+        "--k", type=int, metavar="K", help="the word, or words, with the code of this row ..."
+    )
     parser.add_argument("--n", type=int, metavar="N", help="... and column")
-    parser.add_argument("--words", type=int, default=1, metavar="COUNT", help="so many words from there on along the row (default 1)")
+    parser.add_argument(
+        "--words",
+        type=int,
+        default=1,
+        metavar="COUNT",
+        help="so many words from there on along the row (default 1)",
+    )
     add_view_argument(parser)
     add_page_arguments(parser)
 
@@ -48,12 +77,19 @@ def _execute(args, report) -> bool:
     layer, source = _layer(args)
     tensor = layer.packed[0] if args.tensor is None else args.tensor
     if tensor not in layer.packed:
-        raise ValueError(f"--tensor {tensor} must be one that holds packed codes: {', '.join(layer.packed)}")
+        raise ValueError(
+            f"--tensor {tensor} must be one that holds packed codes: {', '.join(layer.packed)}"
+        )
     words = tuple(layer.word(tensor, *place) for place in _places(args, layer, tensor))
     chosen = None if args.k is None else (args.k, args.n)
     ok = all(field.agrees for word in words for field in word.fields)
     report.data = {
-        "format": layer.form.name, "source": source, "k": layer.geometry.k, "n": layer.geometry.n, "code_bits": layer.geometry.bits, "group_size": layer.geometry.group,
+        "format": layer.form.name,
+        "source": source,
+        "k": layer.geometry.k,
+        "n": layer.geometry.n,
+        "code_bits": layer.geometry.bits,
+        "group_size": layer.geometry.group,
         "words": [word.to_dict() for word in words],
     }
     pages.show(pages.viewed(word_page.page(layer, words, source, chosen), args), args, report)
@@ -70,7 +106,10 @@ def _layer(args):
         from numba_marlin.inspect.random_layers import random_layer
 
         form = find_stored(args.format or "marlin")
-        return Layer(form, random_layer(form, DEMO_K, DEMO_N, args.bits, args.seed)), f"random, seed {args.seed}"
+        return (
+            Layer(form, random_layer(form, DEMO_K, DEMO_N, args.bits, args.seed)),
+            f"random, seed {args.seed}",
+        )
     from numba_marlin.checkpoints import load_checkpoint
     from numba_marlin.checkpoints.checkpoint import codec_for
 
@@ -81,10 +120,20 @@ def _layer(args):
         raise ValueError(f"{args.source} holds no quantised layer")
     name = next(iter(checkpoint.layers)) if args.layer is None else args.layer
     if name not in checkpoint.layers:
-        raise ValueError(f"--layer {name} is not in {args.source}; it holds {', '.join(list(checkpoint.layers)[:8])}{' ...' if len(checkpoint.layers) > 8 else ''}")
+        raise ValueError(
+            f"--layer {name} is not in {args.source}; it holds"
+            f" {', '.join(list(checkpoint.layers)[:8])}{' ...' if len(checkpoint.layers) > 8 else ''}"
+        )
     found = checkpoint.layers[name]
-    tensors = {last: checkpoint.source.array(full) for last, full in found.tensors.items() if last not in found.form.ignored}
-    return Layer(found.form, tensors, codec_for(found.geometry.k * found.geometry.n)), f"{args.source}: {(name if name.isprintable() else repr(name)) or '(no name)'}"
+    tensors = {
+        last: checkpoint.source.array(full)
+        for last, full in found.tensors.items()
+        if last not in found.form.ignored
+    }
+    return (
+        Layer(found.form, tensors, codec_for(found.geometry.k * found.geometry.n)),
+        f"{args.source}: {(name if name.isprintable() else repr(name)) or '(no name)'}",
+    )
 
 
 def _places(args, layer, tensor: str) -> list[tuple[int, int]]:

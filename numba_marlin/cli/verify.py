@@ -1,6 +1,8 @@
-"""``numba-marlin verify --hardware``: does this GPU do with the instructions of ptx/ what the PTX machine does? Bit for bit, in processes of its own.
+"""``numba-marlin verify --hardware``: does this GPU do with the instructions of ptx/ what the PTX
+machine does? Bit for bit, in processes of its own.
 
-Exit code 1 if something differs, 3 without a usable GPU. Needs sm_90a: the probes use everything that Hopper has.
+Exit code 1 if something differs, 3 without a usable GPU. Needs sm_90a: the probes use everything
+that Hopper has.
 """
 
 from __future__ import annotations
@@ -14,8 +16,14 @@ their own with a CUDA error: no harm is done."""
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--hardware", action="store_true", help="the comparison with device 0 (required: there is no other)")
-    parser.add_argument("--groups", metavar="NAMES", help="some groups of probes, separated by commas (default all)")
+    parser.add_argument(
+        "--hardware",
+        action="store_true",
+        help="the comparison with device 0 (required: there is no other)",
+    )
+    parser.add_argument(
+        "--groups", metavar="NAMES", help="some groups of probes, separated by commas (default all)"
+    )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
 
@@ -32,14 +40,28 @@ def execute(args, report) -> bool:
     probes = [probe for name in groups for probe in group(name)]
     arrays = visit(groups)
     rows = [judge(probe, arrays, meta(arrays)) for probe in probes]
-    counts = {name: sum(row["outcome"] == name for row in rows) for name in dict.fromkeys(row["outcome"] for row in rows)}
+    counts = {
+        name: sum(row["outcome"] == name for row in rows)
+        for name in dict.fromkeys(row["outcome"] for row in rows)
+    }
     ok = all(good(row) for row in rows)
     report.data = {"counts": counts, "probes": rows}
     report.row("device", f"{rows[0]['device']}, CUDA {rows[0]['driver']}")
     for row in rows:
         if not good(row):
-            report.row(row["outcome"], f"{row['probe']}: {row.get('first') or row.get('there') or 'no result'} {row.get('here', '')}", RED)
-    report.row("probes", ", ".join(f"{count} {name}" for name, count in counts.items()), GREEN if ok else RED)
+            report.row(
+                row["outcome"],
+                f"{row['probe']}: {row.get('first') or row.get('there') or 'no result'}"
+                f" {row.get('here', '')}",
+                RED,
+            )
+    report.row(
+        "probes",
+        ", ".join(f"{count} {name}" for name, count in counts.items()),
+        GREEN if ok else RED,
+    )
     if target is not None:
-        write_atomically(target, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n"))
+        write_atomically(
+            target, lambda file: file.write(to_json(report.object(ok)).encode() + b"\n")
+        )
     return ok

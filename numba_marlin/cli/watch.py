@@ -1,4 +1,5 @@
-"""``numba-marlin watch``: a GPU's state, live: busy or not, memory, clocks, power, temperature, tensor cores. Alone, beside a command, or beside products of its own."""
+"""``numba-marlin watch``: a GPU's state, live: busy or not, memory, clocks, power, temperature,
+tensor cores. Alone, beside a command, or beside products of its own."""
 
 from __future__ import annotations
 
@@ -21,11 +22,31 @@ KEPT = 600  # samples on the curves
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="run this and look until it ends")
-    parser.add_argument("--hz", type=float, default=2.0, metavar="F", help=f"samples a second, {SLOWEST:g} to {FASTEST:g} (default 2)")
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"stop after so long (default: Ctrl-C; with --json {SECONDS_OF_JSON:g})")
-    parser.add_argument("--device", type=int, default=0, metavar="I", help="number of the GPU (default 0)")
-    parser.add_argument("--m", type=int, metavar="M", help="with --n and --k: this process multiplies M x K by K x N all the while")
+    parser.add_argument(
+        "command", nargs="*", metavar="-- COMMAND", help="run this and look until it ends"
+    )
+    parser.add_argument(
+        "--hz",
+        type=float,
+        default=2.0,
+        metavar="F",
+        help=f"samples a second, {SLOWEST:g} to {FASTEST:g} (default 2)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help=f"stop after so long (default: Ctrl-C; with --json {SECONDS_OF_JSON:g})",
+    )
+    parser.add_argument(
+        "--device", type=int, default=0, metavar="I", help="number of the GPU (default 0)"
+    )
+    parser.add_argument(
+        "--m",
+        type=int,
+        metavar="M",
+        help="with --n and --k: this process multiplies M x K by K x N all the while",
+    )
     parser.add_argument("--n", type=int, metavar="N")
     parser.add_argument("--k", type=int, metavar="K")
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
@@ -48,42 +69,78 @@ def _execute(args, report) -> bool:
     if any(size is not None for size in sizes) and None in sizes:
         raise ValueError("--m, --n and --k go together: the product to run meanwhile")
     if args.m is not None and args.command:
-        raise ValueError("--m, --n, --k and a COMMAND exclude each other: one of them works while the other looks")
+        raise ValueError(
+            "--m, --n, --k and a COMMAND exclude each other: one of them works while the other"
+            " looks"
+        )
     monitor = Monitor(args.device)
-    seconds = SECONDS_OF_JSON if args.seconds is None and report.as_json and not args.command else args.seconds
-    work = Products(*sizes, args.seed) if args.m is not None else Command(args.command) if args.command else Nothing()
+    seconds = (
+        SECONDS_OF_JSON
+        if args.seconds is None and report.as_json and not args.command
+        else args.seconds
+    )
+    work = (
+        Products(*sizes, args.seed)
+        if args.m is not None
+        else Command(args.command)
+        if args.command
+        else Nothing()
+    )
     states: list = []
     try:
         with work, screen(report) as show:
-            taken = _look(monitor, work, 1 / args.hz, seconds, states, show, keep_all=report.as_json or args.out is not None)
+            taken = _look(
+                monitor,
+                work,
+                1 / args.hz,
+                seconds,
+                states,
+                show,
+                keep_all=report.as_json or args.out is not None,
+            )
     finally:
         monitor.close()
     if not states:  # interrupted before there was anything to say
         raise KeyboardInterrupt
     kernels = work.kernels()
     report.data = {
-        "device": monitor.name, "samples": [state.to_dict() for state in states], "missing": monitor.missing, "kernels": [list(each) for each in kernels],
+        "device": monitor.name,
+        "samples": [state.to_dict() for state in states],
+        "missing": monitor.missing,
+        "kernels": [list(each) for each in kernels],
         **({"command": args.command, "returncode": work.returncode} if args.command else {}),
-    }  # fmt: skip
-    report.row("watched", f"{monitor.name}: {taken} samples in {states[-1].seconds:.1f} s" + ("" if work.returncode in (None, 0) else f"; the command ended with {work.returncode}"))
+    }
+    report.row(
+        "watched",
+        f"{monitor.name}: {taken} samples in {states[-1].seconds:.1f} s"
+        + ("" if work.returncode in (None, 0) else f"; the command ended with {work.returncode}"),
+    )
     for name, how, launches in kernels:
         report.row("kernel", f"{name}: {how}" + (f", {launches} launches" if launches else ""))
     return work.returncode in (None, 0)
 
 
-def _look(monitor, work, period: float, seconds: float | None, states: list, show, keep_all: bool) -> int:
+def _look(
+    monitor, work, period: float, seconds: float | None, states: list, show, keep_all: bool
+) -> int:
     """-> samples taken, of which ``states`` has the last KEPT, or all."""
     from numba_marlin.inspect import device_page
 
     taken = 0
-    start = due = monitor.start = time.monotonic()  # what works beside it may have taken a while to begin
+    # what works beside it may have taken a while to begin
+    start = due = monitor.start = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             states.append(monitor.sample())
             taken += 1
             if not keep_all:
                 del states[:-KEPT]
-            show(device_page.page(monitor.name, states[-KEPT:], monitor.missing, work.kernels(), work.note()), states[-1])
+            show(
+                device_page.page(
+                    monitor.name, states[-KEPT:], monitor.missing, work.kernels(), work.note()
+                ),
+                states[-1],
+            )
             due += period
             ended = work.ended()
             if ended or (seconds is not None and due - start > seconds):
@@ -94,7 +151,8 @@ def _look(monitor, work, period: float, seconds: float | None, states: list, sho
 
 @contextlib.contextmanager
 def screen(report):
-    """-> show(page, state): redraws a terminal, prints a line a sample elsewhere, nothing with --json."""
+    """-> show(page, state): redraws a terminal, prints a line a sample elsewhere, nothing with
+    --json."""
     from numba_marlin.cli import pages
     from numba_marlin.cli.report import columns
 
@@ -108,18 +166,32 @@ def screen(report):
         from numba_marlin.views import text
 
         with Live(console=Console(), auto_refresh=False, vertical_overflow="crop") as live:
-            yield lambda page, state: live.update(Text.from_ansi(text.render(page, columns(), pages.takes_colour(), pages.takes_unicode())), refresh=True)
+            yield lambda page, state: live.update(
+                Text.from_ansi(
+                    text.render(page, columns(), pages.takes_colour(), pages.takes_unicode())
+                ),
+                refresh=True,
+            )
     else:
         yield lambda page, state: print(line_of(state), flush=True)
 
 
 def line_of(state) -> str:
     values, parts = state.values, [f"{state.seconds:6.1f} s"]
-    shown = (("gpu", "gpu {:3.0f}%"), ("tensor", "tensor {:3.0f}%"), ("dram", "dram {:3.0f}%"), ("sm_mhz", "{:4d} MHz"), ("power_w", "{:4.0f} W"), ("temperature_c", "{:2d} C"))
+    shown = (
+        ("gpu", "gpu {:3.0f}%"),
+        ("tensor", "tensor {:3.0f}%"),
+        ("dram", "dram {:3.0f}%"),
+        ("sm_mhz", "{:4d} MHz"),
+        ("power_w", "{:4.0f} W"),
+        ("temperature_c", "{:2d} C"),
+    )
     parts += [form.format(values[name]) for name, form in shown if name in values]
     if "memory_used" in values:
         parts.append(f"{values['memory_used'] / 2**30:.1f} GiB")
-    return "  ".join(parts) + (f"  held back: {', '.join(state.throttle)}" if state.throttle else "")
+    return "  ".join(parts) + (
+        f"  held back: {', '.join(state.throttle)}" if state.throttle else ""
+    )
 
 
 class Nothing:
@@ -145,7 +217,8 @@ class Nothing:
 
 
 class Command(Nothing):
-    """A process; the kernels that it loads are those that it notes in a file (``launch.KERNEL_LOG``)."""
+    """A process; the kernels that it loads are those that it notes in a file
+    (``launch.KERNEL_LOG``)."""
 
     def __init__(self, arguments: list[str]) -> None:
         self.arguments = arguments
@@ -156,7 +229,9 @@ class Command(Nothing):
         handle, self.log = tempfile.mkstemp(prefix="numba_marlin_kernels_")
         os.close(handle)
         try:  # its stdout would tear the screen
-            self.process = subprocess.Popen(self.arguments, env={**os.environ, KERNEL_LOG: self.log}, stdout=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                self.arguments, env={**os.environ, KERNEL_LOG: self.log}, stdout=subprocess.DEVNULL
+            )
         except OSError as error:
             os.unlink(self.log)
             raise ValueError(f"cannot run {self.arguments[0]}: {error.strerror}") from error
@@ -182,7 +257,11 @@ class Command(Nothing):
             for fields in map(str.split, file):
                 if len(fields) == 7:
                     _, name, target, registers, threads, shared, resident = fields
-                    found[name, f"{target}, {threads} threads, {registers} registers, {int(shared) / 1024:g} KiB shared, {resident} blocks fit"] = None
+                    found[
+                        name,
+                        f"{target}, {threads} threads, {registers} registers,"
+                        f" {int(shared) / 1024:g} KiB shared, {resident} blocks fit",
+                    ] = None
         return [(name, how, "") for name, how in found]
 
     def note(self) -> str:
@@ -190,7 +269,8 @@ class Command(Nothing):
 
 
 def random_weight(random, n: int, k: int):
-    """A PackedWeight of any sizes that a layout holds: in groups of 128, or one scale a column where those do not fit."""
+    """A PackedWeight of any sizes that a layout holds: in groups of 128, or one scale a column
+    where those do not fit."""
     import numpy as np
 
     from numba_marlin.formats import PackedWeight
@@ -199,8 +279,12 @@ def random_weight(random, n: int, k: int):
     group_size = 128 if k % 128 == 0 and k > 128 else -1
     check_problem(k, n, group_size)
     columns = packed_columns(n)
-    words = random.integers(-(2**31), 2**31, (k // 16, 2 * columns), dtype=np.int64).astype(np.int32)
-    scales = random.uniform(0.001, 0.01, (k // group_size if group_size > 0 else 1, columns)).astype(np.float16)
+    words = random.integers(-(2**31), 2**31, (k // 16, 2 * columns), dtype=np.int64).astype(
+        np.int32
+    )
+    scales = random.uniform(
+        0.001, 0.01, (k // group_size if group_size > 0 else 1, columns)
+    ).astype(np.float16)
     return PackedWeight("marlin", words, scales, 4, group_size, k, n)
 
 
@@ -219,7 +303,11 @@ class Products(Nothing):
         self.x = driver.DeviceArray.from_host(random.standard_normal((m, k)).astype(np.float16), 0)
         self.c = driver.DeviceArray((m, n), np.float16, 0)
         _, self.info = api.matmul(self.x, self.weight, "cuda", self.c, return_info=True)
-        self.launches, self.stop, self.thread = 0, threading.Event(), threading.Thread(target=self._work, daemon=True)
+        self.launches, self.stop, self.thread = (
+            0,
+            threading.Event(),
+            threading.Thread(target=self._work, daemon=True),
+        )
         self.error: Exception | None = None
 
     def _work(self) -> None:
@@ -249,8 +337,16 @@ class Products(Nothing):
 
     def kernels(self) -> list[tuple[str, str, str]]:
         candidate = self.info.candidate
-        return [(candidate.kernel, f"grid {' x '.join(map(str, candidate.grid))}, {candidate.threads} threads", f"{self.launches:,}")]
+        return [
+            (
+                candidate.kernel,
+                f"grid {' x '.join(map(str, candidate.grid))}, {candidate.threads} threads",
+                f"{self.launches:,}",
+            )
+        ]
 
     def note(self) -> str:
         problem = self.info.problem
-        return f"while this process multiplies {problem.m} x {problem.k} by {problem.k} x {problem.n}"
+        return (
+            f"while this process multiplies {problem.m} x {problem.k} by {problem.k} x {problem.n}"
+        )

@@ -1,7 +1,8 @@
 """Reading one weight matrix from a file that somebody else made: ``.npy`` or ``.safetensors``.
 
-``load(path, tensor, transpose)`` -> ``Weight``: ``values`` float [k, n] and where it came from. ValueError, in one line, for a file
-that is missing, damaged, of another kind, or holds no such matrix. Pickles are never loaded. bfloat16 becomes float32.
+``load(path, tensor, transpose)`` -> ``Weight``: ``values`` float [k, n] and where it came from.
+ValueError, in one line, for a file that is missing, damaged, of another kind, or holds no such
+matrix. Pickles are never loaded. bfloat16 becomes float32.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ class Weight:
     source: str
 
 
-def load(path: str, tensor: str | None = None, transpose: bool = False, option: str = "--input") -> Weight:
-    """``transpose``: the file holds [n, k], as torch.nn.Linear does. option: what messages call the file."""
+def load(
+    path: str, tensor: str | None = None, transpose: bool = False, option: str = "--input"
+) -> Weight:
+    """``transpose``: the file holds [n, k], as torch.nn.Linear does. option: what messages call the
+    file."""
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"{option} {path}: {'is not a regular file' if file.exists() else 'no such file'}")
+        raise ValueError(
+            f"{option} {path}: {'is not a regular file' if file.exists() else 'no such file'}"
+        )
     if file.suffix not in (".npy", ".safetensors"):
         raise ValueError(f"{option} {path} must be a .npy or .safetensors file")
     if file.suffix == ".npy":
@@ -39,12 +45,17 @@ def load(path: str, tensor: str | None = None, transpose: bool = False, option: 
         raise ValueError(f"{source}: shape {values.shape} must have 2 dimensions")
     if values.size == 0:
         raise ValueError(f"{source}: shape {values.shape} must not be empty")
-    return Weight(values.T if transpose else values, f"{source}, transposed" if transpose else source)
+    return Weight(
+        values.T if transpose else values, f"{source}, transposed" if transpose else source
+    )
 
 
 def layer(path: str, name: str | None = None, transpose: bool = False):
-    """(weight, where it came from) of a quantised layer of a checkpoint, a .safetensors file or a directory: the layer called ``name``, or that has a tensor of this name, or the
-    only one there is. None where nothing quantised is stored, or ``name`` is the name of something else. ValueError for a choice that is nobody's."""
+    """(weight, where it came from) of a quantised layer of a checkpoint, a .safetensors file or a
+    directory: the layer called ``name``, or that has a tensor of this name, or the only one there
+    is. None where nothing quantised is stored, or ``name`` is the name of something else.
+    ValueError for a choice that is nobody's.
+    """
     from numba_marlin.checkpoints import CheckpointError, load_checkpoint
 
     if not Path(path).is_dir() and Path(path).suffix != ".safetensors":
@@ -59,19 +70,40 @@ def layer(path: str, name: str | None = None, transpose: bool = False):
     if not names or name in found.others:
         return None
     if name is None and (len(names) > 1 or found.others):
-        raise ValueError(f"--input {path} holds {len(names)} quantised layer{'s' * (len(names) > 1)}; choose one with --tensor: {_listed(names)}")
-    chosen = names[0] if name is None else next((each.name for each in found.layers.values() if name == each.name or name in each.tensors.values()), None)
+        raise ValueError(
+            f"--input {path} holds {len(names)} quantised layer{'s' * (len(names) > 1)}; choose one"
+            f" with --tensor: {_listed(names)}"
+        )
+    chosen = (
+        names[0]
+        if name is None
+        else next(
+            (
+                each.name
+                for each in found.layers.values()
+                if name == each.name or name in each.tensors.values()
+            ),
+            None,
+        )
+    )
     if chosen is None:
-        raise ValueError(f"--tensor {name} is not in {path}; its quantised layers: {_listed(names)}")
+        raise ValueError(
+            f"--tensor {name} is not in {path}; its quantised layers: {_listed(names)}"
+        )
     if transpose:
-        raise ValueError(f"--transpose is for plain matrices: the format of {chosen} ({found.layers[chosen].form.name}) says which way it lies")
+        raise ValueError(
+            f"--transpose is for plain matrices: the format of {chosen}"
+            f" ({found.layers[chosen].form.name}) says which way it lies"
+        )
     return found[chosen], f"{path}: {chosen}, {found.layers[chosen].form.name}"
 
 
 def load_array(file: Path, option: str) -> np.ndarray:
     """The array of a .npy file, mapped; ValueError names ``option`` and the file."""
     if not file.is_file():
-        raise ValueError(f"{option} {file}: {'is not a regular file' if file.exists() else 'no such file'}")
+        raise ValueError(
+            f"{option} {file}: {'is not a regular file' if file.exists() else 'no such file'}"
+        )
     try:
         # Mapped, a header that promises more than the file holds is an error and not an allocation.
         return np.lib.format.open_memmap(file, mode="r")
@@ -84,7 +116,8 @@ def _load_safetensors(file: Path, tensor: str | None) -> tuple[np.ndarray, str]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(str(file), framework="numpy") as opened:  # checks the whole header: names, types, offsets
+        # checks the whole header: names, types, offsets
+        with safe_open(str(file), framework="numpy") as opened:
             names = sorted(opened.keys())
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"--input {file}: not a .safetensors file ({error})") from error
@@ -92,26 +125,38 @@ def _load_safetensors(file: Path, tensor: str | None) -> tuple[np.ndarray, str]:
     matrices = [name for name in names if len(header[name]["shape"]) == 2]
     if tensor is None:
         if len(matrices) != 1:
-            raise ValueError(f"--input {file} holds {len(matrices)} matrices; choose one with --tensor: {_listed(matrices)}")
+            raise ValueError(
+                f"--input {file} holds {len(matrices)} matrices; choose one with --tensor:"
+                f" {_listed(matrices)}"
+            )
         tensor = matrices[0]
     if tensor not in header:
         raise ValueError(f"--tensor {tensor} is not in {file}; it holds: {_listed(names)}")
     entry, source = header[tensor], f"{file}:{tensor}"
     if entry["dtype"] not in _SAFETENSORS_DTYPES:
-        raise ValueError(f"{source}: dtype {entry['dtype']} must be one of {', '.join(_SAFETENSORS_DTYPES)}")
+        raise ValueError(
+            f"{source}: dtype {entry['dtype']} must be one of {', '.join(_SAFETENSORS_DTYPES)}"
+        )
     shape = tuple(entry["shape"])
     if 0 in shape:
         raise ValueError(f"{source}: shape {shape} must not be empty")
     begin = start + entry["data_offsets"][0]
     # Mapped here and not by the library, which needs ml_dtypes to hand out bfloat16.
-    values = np.memmap(file, dtype=np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]]).newbyteorder("<"), mode="r", offset=begin, shape=shape)
+    values = np.memmap(
+        file,
+        dtype=np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]]).newbyteorder("<"),
+        mode="r",
+        offset=begin,
+        shape=shape,
+    )
     if entry["dtype"] == "BF16":  # the upper half of a float32
         values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values, source
 
 
 def _safetensors_header(file: Path) -> tuple[dict, int]:
-    """(name -> dtype, shape, data_offsets; where the data begin) of a file that safe_open has accepted."""
+    """(name -> dtype, shape, data_offsets; where the data begin) of a file that safe_open has
+    accepted."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))

@@ -1,9 +1,12 @@
 """PTX to cubin without a GPU, and what it costs.
 
-``assemble(ptx, target) -> (cubin | None, Resources)``. Assemblers are tried in this order: the ptxas of the pip wheels (libnvvm of the same
-wheels may emit PTX newer than another ptxas takes), the ptxas of CUDA_HOME and of PATH, nvJitLink through cuda.core. One that is too old for the PTX,
-or does not know the target, is passed over. Without any, cubin is None; if all refuse the PTX: AssemblyError.
+``assemble(ptx, target) -> (cubin | None, Resources)``. Assemblers are tried in this order: the
+ptxas of the pip wheels (libnvvm of the same wheels may emit PTX newer than another ptxas takes),
+the ptxas of CUDA_HOME and of PATH, nvJitLink through cuda.core. One that is too old for the PTX, or
+does not know the target, is passed over. Without any, cubin is None; if all refuse the PTX:
+AssemblyError.
 """
+
 from __future__ import annotations
 
 import os
@@ -20,7 +23,9 @@ from numba_marlin.compiler.tools import find_tools
 
 _TEXT = {"capture_output": True, "text": True, "errors": "replace"}
 _OWN_VERSION = re.compile(r"Unsupported \.version.*current version is '([\d.]+)'")
-_TOO_OLD = re.compile(r"Unsupported \.version|not defined for option 'gpu-name'|unsupported toolchain", re.IGNORECASE)
+_TOO_OLD = re.compile(
+    r"Unsupported \.version|not defined for option 'gpu-name'|unsupported toolchain", re.IGNORECASE
+)
 
 
 def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
@@ -39,20 +44,40 @@ def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
 
 
 def _ptxas(path):
-    """A compiler may be one release ahead of the assembler beside it and stamp its PTX with a version of which it uses nothing new: that PTX is tried again
-    under the assembler's own version. (nvJitLink takes it too, but as part of a larger program: it ignores setmaxnreg and makes wgmma wait for each other.)"""
+    """A compiler may be one release ahead of the assembler beside it and stamp its PTX with a
+    version of which it uses nothing new: that PTX is tried again under the assembler's own version.
+    (nvJitLink takes it too, but as part of a larger program: it ignores setmaxnreg and makes wgmma
+    wait for each other.)
+    """
+
     def run(ptx, target):
         name, cubin, log = once(ptx, target)
         own = _OWN_VERSION.search(log)
-        return once(re.sub(r"^\.version .*$", f".version {own[1]}", ptx, count=1, flags=re.MULTILINE), target) if own else (name, cubin, log)
+        return (
+            once(
+                re.sub(r"^\.version .*$", f".version {own[1]}", ptx, count=1, flags=re.MULTILINE),
+                target,
+            )
+            if own
+            else (name, cubin, log)
+        )
 
     def once(ptx, target):
         with tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory:
             source, cubin = Path(directory, "kernel.ptx"), Path(directory, "kernel.cubin")
             source.write_text(ptx, encoding="utf-8")
-            done = subprocess.run([path, "-v", f"-arch={target.name}", str(source), "-o", str(cubin)], check=False, **_TEXT)
+            done = subprocess.run(
+                [path, "-v", f"-arch={target.name}", str(source), "-o", str(cubin)],
+                check=False,
+                **_TEXT,
+            )
             name = f"ptxas {tool_version(path)}"
-            return (name, cubin.read_bytes(), done.stderr) if done.returncode == 0 else (name, None, done.stderr + done.stdout)
+            return (
+                (name, cubin.read_bytes(), done.stderr)
+                if done.returncode == 0
+                else (name, None, done.stderr + done.stdout)
+            )
+
     return run
 
 
@@ -62,9 +87,13 @@ def _nvjitlink(ptx, target):
     except ImportError:
         return "nvJitLink", None, None
     try:
-        linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=LinkerOptions(arch=target.name, verbose=True))
+        linker = Linker(
+            ObjectCode.from_ptx(ptx.encode()), options=LinkerOptions(arch=target.name, verbose=True)
+        )
         return "nvJitLink", bytes(linker.link("cubin").code), linker.get_info_log()
-    except Exception as error:  # of a type that depends on the release, as a missing library is; only a refusal quotes the assembler inside
+    # of a type that depends on the release, as a missing library is; only a refusal quotes the
+    # assembler inside
+    except Exception as error:
         return "nvJitLink", None, str(error) if "ptxas" in str(error) else None
 
 
@@ -79,7 +108,9 @@ def tool_version(path: str) -> str:
 def disassemble(cubin: bytes) -> str | None:
     """The listing of an nvdisasm that understands the cubin; None without one."""
     for path in find_tools("nvdisasm"):
-        with tempfile.NamedTemporaryFile(suffix=".cubin", prefix="numba_marlin_", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            suffix=".cubin", prefix="numba_marlin_", delete=False
+        ) as file:
             file.write(cubin)
         try:
             done = subprocess.run([path, "-c", file.name], **_TEXT)

@@ -1,13 +1,17 @@
-"""Compiled kernels on disk, so that a kernel is compiled once for a machine. Loading one imports no compiler and takes milliseconds.
+"""Compiled kernels on disk, so that a kernel is compiled once for a machine. Loading one imports no
+compiler and takes milliseconds.
 
-An entry is a file named by the SHA-256 of everything it was made from: the source of this package's kernels, compiler, isa and ptx rooms (and of
-the kernel's own file, if it stands elsewhere), kernel name, configuration, target, compiler, the versions of what compiles and
-assembles, NUMBA_* settings. Entries are written to a temporary file and renamed, so any number of processes may share the directory; a
-damaged entry fails its checksum and counts as absent. An experiment whose kernel imports helpers from other files of its own should build with
-cache=False while it changes those.
+An entry is a file named by the SHA-256 of everything it was made from: the source of this package's
+kernels, compiler, isa and ptx rooms (and of the kernel's own file, if it stands elsewhere), kernel
+name, configuration, target, compiler, the versions of what compiles and assembles, NUMBA_*
+settings. Entries are written to a temporary file and renamed, so any number of processes may share
+the directory; a damaged entry fails its checksum and counts as absent. An experiment whose kernel
+imports helpers from other files of its own should build with cache=False while it changes those.
 
-The directory: NUMBA_MARLIN_CACHE, else the platform's place for caches, else (not writable) a private one for temporary files.
+The directory: NUMBA_MARLIN_CACHE, else the platform's place for caches, else (not writable) a
+private one for temporary files.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -21,8 +25,15 @@ from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to
 from numba_marlin.compiler.tools import find_tools
 from numba_marlin.isa.directory import ptx_directory
 
-_TOOLKIT = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12",
-            "cuda-core", "numpy")
+_TOOLKIT = (
+    "nvidia-nvvm",
+    "nvidia-cuda-nvcc",
+    "nvidia-cuda-nvcc-cu12",
+    "nvidia-nvjitlink",
+    "nvidia-nvjitlink-cu12",
+    "cuda-core",
+    "numpy",
+)
 _DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info$")
 
 
@@ -45,28 +56,59 @@ def _candidates():
     if os.environ.get("NUMBA_MARLIN_CACHE"):
         yield Path(os.environ["NUMBA_MARLIN_CACHE"]).expanduser(), False
     elif os.name == "nt":
-        yield Path(os.environ.get("LOCALAPPDATA") or _for_temporary_files(), "numba_marlin", "cache"), False
+        yield (
+            Path(os.environ.get("LOCALAPPDATA") or _for_temporary_files(), "numba_marlin", "cache"),
+            False,
+        )
     elif os.environ.get("XDG_CACHE_HOME"):
         yield Path(os.environ["XDG_CACHE_HOME"], "numba_marlin"), False
     else:
         home = Path(os.path.expanduser("~"))
-        yield home.joinpath("Library", "Caches", "numba_marlin") if sys.platform == "darwin" else home.joinpath(".cache", "numba_marlin"), False
+        yield (
+            (
+                home.joinpath("Library", "Caches", "numba_marlin")
+                if sys.platform == "darwin"
+                else home.joinpath(".cache", "numba_marlin")
+            ),
+            False,
+        )
     user = os.getuid() if hasattr(os, "getuid") else "user"
     yield Path(_for_temporary_files(), f"numba_marlin_{user}"), True
 
 
 def _for_temporary_files():
-    import tempfile  # here and in ``store``: who finds a kernel in the cache does not need it, and it is slow to import
+    # here and in ``store``: who finds a kernel in the cache does not need it, and it is slow to
+    # import
+    import tempfile
 
     return tempfile.gettempdir()
 
 
-def cache_key(kernel, config, target: str, compiler: str, versions: dict[str, str], line_info: bool = False) -> str:
+def cache_key(
+    kernel, config, target: str, compiler: str, versions: dict[str, str], line_info: bool = False
+) -> str:
     """SHA-256 in hex of all that the compiled kernel depends on."""
-    settings = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_") and not name.startswith("NUMBA_MARLIN_")}
-    material = [MAGIC.decode(), package_digest(), _source_digest(kernel.make), kernel.name, repr(config), repr(tuple(kernel.parameters)),
-                repr(kernel.threads(config)), repr(kernel.shared_bytes(config)), target, compiler, repr(sorted(versions.items())),
-                _tool_identity(), repr(sorted(settings.items())), repr(line_info)]
+    settings = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("NUMBA_") and not name.startswith("NUMBA_MARLIN_")
+    }
+    material = [
+        MAGIC.decode(),
+        package_digest(),
+        _source_digest(kernel.make),
+        kernel.name,
+        repr(config),
+        repr(tuple(kernel.parameters)),
+        repr(kernel.threads(config)),
+        repr(kernel.shared_bytes(config)),
+        target,
+        compiler,
+        repr(sorted(versions.items())),
+        _tool_identity(),
+        repr(sorted(settings.items())),
+        repr(line_info),
+    ]
     return hashlib.sha256("\0".join(material).encode()).hexdigest()
 
 
@@ -91,7 +133,9 @@ def store(compiled: CompiledKernel) -> None:
 
     temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=".", suffix=".tmp", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            dir=directory, prefix=".", suffix=".tmp", delete=False
+        ) as file:
             temporary = file.name
             file.write(to_bytes(compiled))
         os.replace(temporary, directory / f"{compiled.key}.kernel")
@@ -104,7 +148,8 @@ def store(compiled: CompiledKernel) -> None:
 def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     """Name -> version of those that are installed, of Python and of the toolkit wheels.
 
-    Read from the names of the .dist-info directories: importlib.metadata would take longer than all the rest of loading a kernel.
+    Read from the names of the .dist-info directories: importlib.metadata would take longer than all
+    the rest of loading a kernel.
     """
     wanted = {name.replace("-", "_").lower(): name for name in (*distributions, *_TOOLKIT)}
     found = {"python": "%d.%d" % sys.version_info[:2]}
@@ -125,7 +170,9 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 def package_digest():
     """SHA-256 in hex of the sources of the kernels, compiler, isa and ptx rooms."""
     package = Path(__file__).resolve().parent.parent
-    places = [(package / room, ".py") for room in ("kernels", "compiler", "isa")] + [(ptx_directory(), ".ptx")]
+    places = [(package / room, ".py") for room in ("kernels", "compiler", "isa")] + [
+        (ptx_directory(), ".ptx")
+    ]
     digest = hashlib.sha256()
     for directory, suffix in places:
         for name in sorted(name for name in os.listdir(directory) if name.endswith(suffix)):

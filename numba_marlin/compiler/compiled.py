@@ -1,8 +1,10 @@
 """``CompiledKernel``: what the compiler room hands out; and its form in the disk cache.
 
-On disk: a line naming the format and its version, a line with the SHA-256 of what follows, then sections ``name length\\n`` + that many bytes.
-The configuration is not in there: who asks for a kernel has it.
+On disk: a line naming the format and its version, a line with the SHA-256 of what follows, then
+sections ``name length\\n`` + that many bytes. The configuration is not in there: who asks for a
+kernel has it.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -18,11 +20,13 @@ MAGIC = b"numba_marlin kernel 2\n"
 class CompiledKernel:
     """One kernel for one target.
 
-    kernel: its name; config: the configuration it was made from; target ("sm_90a"); compiler ("numba-cuda"); ptx: text; entry: symbol in ptx
-    and cubin; parameters: ((name, "u64" | "i32" | "tensormap"), ...) in order; threads a block; shared_bytes: dynamic shared memory a block; cubin: bytes,
-    or None where no assembler was found; resources; key: SHA-256 in hex of all it was made from; versions: of compilers and tools;
-    from_cache: it was read, not compiled.
+    kernel: its name; config: the configuration it was made from; target ("sm_90a"); compiler
+    ("numba-cuda"); ptx: text; entry: symbol in ptx and cubin; parameters: ((name, "u64" | "i32" |
+    "tensormap"), ...) in order; threads a block; shared_bytes: dynamic shared memory a block;
+    cubin: bytes, or None where no assembler was found; resources; key: SHA-256 in hex of all it was
+    made from; versions: of compilers and tools; from_cache: it was read, not compiled.
     """
+
     kernel: str
     config: Any
     target: str
@@ -43,9 +47,16 @@ def to_bytes(compiled: CompiledKernel) -> bytes:
     resources = compiled.resources
     scalars = {f.name: getattr(resources, f.name) for f in fields(resources)}
     sections = {
-        "kernel": compiled.kernel, "target": compiled.target, "compiler": compiled.compiler, "entry": compiled.entry, "key": compiled.key,
-        "parameters": _lines(dict(compiled.parameters)), "threads": compiled.threads, "shared_bytes": compiled.shared_bytes,
-        "versions": _lines(compiled.versions), "resources": _lines({k: v for k, v in scalars.items() if v is not None}),
+        "kernel": compiled.kernel,
+        "target": compiled.target,
+        "compiler": compiled.compiler,
+        "entry": compiled.entry,
+        "key": compiled.key,
+        "parameters": _lines(dict(compiled.parameters)),
+        "threads": compiled.threads,
+        "shared_bytes": compiled.shared_bytes,
+        "versions": _lines(compiled.versions),
+        "resources": _lines({k: v for k, v in scalars.items() if v is not None}),
         "ptx": compiled.ptx,
     }
     parts = []
@@ -59,10 +70,11 @@ def to_bytes(compiled: CompiledKernel) -> bytes:
 
 
 def from_bytes(data: bytes, config) -> CompiledKernel:
-    """The inverse of ``to_bytes``. ValueError for anything else: another format, a cut or changed file."""
+    """The inverse of ``to_bytes``. ValueError for anything else: another format, a cut or changed
+    file."""
     if not data.startswith(MAGIC):
         raise ValueError(f"not a file of the form {MAGIC!r}")
-    digest, newline, body = data[len(MAGIC):].partition(b"\n")
+    digest, newline, body = data[len(MAGIC) :].partition(b"\n")
     if not newline or hashlib.sha256(body).hexdigest().encode() != digest:
         raise ValueError("checksum does not match")
     sections, position = {}, 0
@@ -70,16 +82,31 @@ def from_bytes(data: bytes, config) -> CompiledKernel:
         end = body.index(b"\n", position)
         name, length = body[position:end].decode().split(" ")
         position = end + 1 + int(length)
-        sections[name] = body[end + 1:position]
+        sections[name] = body[end + 1 : position]
     cubin = sections.pop("cubin", None)
     try:
         text = {name: value.decode() for name, value in sections.items()}
-        scalars = {name: value if name in ("assembler", "serialized") else int(value) for name, value in _pairs(text["resources"])}
+        scalars = {
+            name: value if name in ("assembler", "serialized") else int(value)
+            for name, value in _pairs(text["resources"])
+        }
         resources = Resources(**scalars)
         return CompiledKernel(
-            kernel=text["kernel"], config=config, target=text["target"], compiler=text["compiler"], ptx=text["ptx"], entry=text["entry"],
-            parameters=tuple(_pairs(text["parameters"])), threads=int(text["threads"]), shared_bytes=int(text["shared_bytes"]),
-            cubin=cubin, resources=resources, key=text["key"], versions=dict(_pairs(text["versions"])), from_cache=True)
+            kernel=text["kernel"],
+            config=config,
+            target=text["target"],
+            compiler=text["compiler"],
+            ptx=text["ptx"],
+            entry=text["entry"],
+            parameters=tuple(_pairs(text["parameters"])),
+            threads=int(text["threads"]),
+            shared_bytes=int(text["shared_bytes"]),
+            cubin=cubin,
+            resources=resources,
+            key=text["key"],
+            versions=dict(_pairs(text["versions"])),
+            from_cache=True,
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"a section or a field is missing or unknown: {error}") from error
 

@@ -1,4 +1,6 @@
-"""What can go wrong between a kernel and its machine code, apart from wrong arguments (ValueError, TypeError)."""
+"""What can go wrong between a kernel and its machine code, apart from wrong arguments (ValueError,
+TypeError)."""
+
 from numba_marlin.errors import CapabilityMissing
 
 

@@ -1,8 +1,10 @@
 """Static promises that every kernel keeps, checked on its PTX and its resources without running it.
 
-``broken_promises(compiled) -> list[str]`` is empty for a good kernel. ``opcode_count(compiled, "mma.sync")`` counts in the PTX,
-``machine_count(compiled, "HMMA")`` in the machine code, which takes an nvdisasm and as long as assembling it.
+``broken_promises(compiled) -> list[str]`` is empty for a good kernel. ``opcode_count(compiled,
+"mma.sync")`` counts in the PTX, ``machine_count(compiled, "HMMA")`` in the machine code, which
+takes an nvdisasm and as long as assembling it.
 """
+
 from __future__ import annotations
 
 import re
@@ -16,8 +18,9 @@ from numba_marlin.compiler.targets import target_named
 _count = lru_cache(maxsize=64)(count_ptx)
 _listing = lru_cache(maxsize=4)(disassemble)
 
-# ptxas (seen with 13.0 and 13.4) may fold a uniform shared-memory offset and an L2 cache policy into one uniform register pair: the
-# descriptor then has an odd number. An H200 refuses such a copy as an illegal instruction. Keep the address out of uniform registers.
+# ptxas (seen with 13.0 and 13.4) may fold a uniform shared-memory offset and an L2 cache policy
+# into one uniform register pair: the descriptor then has an odd number. An H200 refuses such a copy
+# as an illegal instruction. Keep the address out of uniform registers.
 _FOLDED_POLICY = re.compile(r"LDGSTS\S*\s+\[R\d+\+UR\d+[^\]]*\], desc\[UR\d*[13579]\]")
 
 
@@ -27,30 +30,39 @@ def opcode_count(compiled: CompiledKernel, prefix: str) -> int:
 
 
 def machine_count(compiled: CompiledKernel, prefix: str) -> int | None:
-    """Instructions of the machine code whose opcode is ``prefix`` or goes on from it with a dot; None without a cubin or an nvdisasm that reads it."""
+    """Instructions of the machine code whose opcode is ``prefix`` or goes on from it with a dot;
+    None without a cubin or an nvdisasm that reads it."""
     listing = _listing(compiled.cubin) if compiled.cubin else None
     return None if listing is None else _matching(count_sass(listing), prefix)
 
 
 def _matching(counts, prefix):
-    return sum(n for opcode, n in counts.items() if opcode == prefix or opcode.startswith(prefix + "."))
+    return sum(
+        n for opcode, n in counts.items() if opcode == prefix or opcode.startswith(prefix + ".")
+    )
 
 
 def broken_promises(compiled: CompiledKernel) -> list[str]:
-    """What is wrong, a sentence each: local memory, double precision, calls, spills, a stack, static shared memory, serialised
-    wgmma, copies that Hopper refuses."""
+    """What is wrong, a sentence each: local memory, double precision, calls, spills, a stack,
+    static shared memory, serialised wgmma, copies that Hopper refuses."""
     found = []
     opcodes = _count(compiled.ptx)
     if re.search(r"\.local\b", compiled.ptx):
         found.append("the PTX uses local memory (.local): an array did not become registers")
     doubles = sorted(opcode for opcode in opcodes if ".f64" in opcode)
     if doubles:
-        found.append(f"the PTX computes in double precision ({', '.join(doubles)}): unsigned and signed numbers were mixed")
+        found.append(
+            f"the PTX computes in double precision ({', '.join(doubles)}): unsigned and signed"
+            " numbers were mixed"
+        )
     calls = [opcode for opcode in opcodes if opcode.split(".")[0] == "call"]
     if calls or ".func" in compiled.ptx:
         found.append("the PTX calls functions: something was not inlined")
     if re.search(r"^\s*\.shared\b", compiled.ptx, re.MULTILINE):
-        found.append("the PTX declares static shared memory, which kernels here never mix with the dynamic one")
+        found.append(
+            "the PTX declares static shared memory, which kernels here never mix with the"
+            " dynamic one"
+        )
     resources = compiled.resources
     for name in ("spill_stores", "spill_loads", "stack"):
         if getattr(resources, name):
@@ -58,8 +70,15 @@ def broken_promises(compiled: CompiledKernel) -> list[str]:
     if resources.serialized:
         found.append(f"the assembler serialised wgmma: {resources.serialized}")
     hopper_or_later = target_named(compiled.target).supports("sm_90")
-    listing = _listing(compiled.cubin) if compiled.cubin and "cache_hint" in compiled.ptx and hopper_or_later else None
-    found += [f"an asynchronous copy is an illegal instruction on Hopper: {copy}" for copy in refused_copies(listing or "")[:1]]
+    listing = (
+        _listing(compiled.cubin)
+        if compiled.cubin and "cache_hint" in compiled.ptx and hopper_or_later
+        else None
+    )
+    found += [
+        f"an asynchronous copy is an illegal instruction on Hopper: {copy}"
+        for copy in refused_copies(listing or "")[:1]
+    ]
     return found
 
 

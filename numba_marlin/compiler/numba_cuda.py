@@ -1,9 +1,11 @@
-"""Kernels to PTX with numba-cuda: everything that depends on its internals. No GPU and no driver are needed.
+"""Kernels to PTX with numba-cuda: everything that depends on its internals. No GPU and no driver
+are needed.
 
-``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the sister module ``numba_cuda_mlir``; only here
-with line numbers, too.
-numba is imported when the first of the two is called.
+``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the
+sister module ``numba_cuda_mlir``; only here with line numbers, too. numba is imported when the
+first of the two is called.
 """
+
 from __future__ import annotations
 
 import threading
@@ -13,7 +15,15 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
-from numba_marlin.compiler.language import OPAQUE_WORD, SHARED_ALIGNMENT, SHARED_SYMBOL, Language, check_operands, operand_signature, ptx_module
+from numba_marlin.compiler.language import (
+    OPAQUE_WORD,
+    SHARED_ALIGNMENT,
+    SHARED_SYMBOL,
+    Language,
+    check_operands,
+    operand_signature,
+    ptx_module,
+)
 from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
 from numba_marlin.compiler.targets import Target
 from numba_marlin.isa import Instruction
@@ -29,13 +39,19 @@ _lock = threading.RLock()
 def _numba():
     """The modules used here. MissingCompiler if numba-cuda cannot be imported."""
     import numpy
-    # numba-cuda 0.30 looks up np.row_stack, which NumPy 2.5 removed (NVIDIA/numba-cuda#907, "will not be fixed"); it was vstack all along.
+
+    # numba-cuda 0.30 looks up np.row_stack, which NumPy 2.5 removed (NVIDIA/numba-cuda#907, "will
+    # not be fixed"); it was vstack all along.
     if not hasattr(numpy, "row_stack"):
         numpy.row_stack = numpy.vstack
     try:
         with warnings.catch_warnings():
             # its typing rules use time units that NumPy 2.5 deprecates; nothing of ours does
-            warnings.filterwarnings("ignore", message="The 'generic' unit for NumPy timedelta", category=DeprecationWarning)
+            warnings.filterwarnings(
+                "ignore",
+                message="The 'generic' unit for NumPy timedelta",
+                category=DeprecationWarning,
+            )
             import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
             from llvmlite import ir
             from numba import cuda, types
@@ -43,8 +59,18 @@ def _numba():
             from numba.cuda.extending import intrinsic
             from numba.cuda.typing.context import BaseContext
     except ImportError as error:
-        raise MissingCompiler(f"numba-cuda cannot be imported ({error}); install it with {INSTALL}") from error
-    return SimpleNamespace(ir=ir, cuda=cuda, types=types, dispatcher=dispatcher, debuginfo=debuginfo, intrinsic=intrinsic, typing_context=BaseContext)
+        raise MissingCompiler(
+            f"numba-cuda cannot be imported ({error}); install it with {INSTALL}"
+        ) from error
+    return SimpleNamespace(
+        ir=ir,
+        cuda=cuda,
+        types=types,
+        dispatcher=dispatcher,
+        debuginfo=debuginfo,
+        intrinsic=intrinsic,
+        typing_context=BaseContext,
+    )
 
 
 @lru_cache(maxsize=None)
@@ -53,45 +79,82 @@ def language(line_info: bool = False) -> Language:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
         ptx = ptx_module(_make_intrinsic) if not line_info else language().ptx
-        # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven times faster (ampere: 4.4 s instead of 29 s)
+        # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven
+        # times faster (ampere: 4.4 s instead of 29 s)
         jit = cuda.jit(device=True, forceinline=True, **({"lineinfo": True} if line_info else {}))
         device = made_once((lambda function: jit(_plainly_named(function))) if line_info else jit)
-        return Language(NAME, cuda, ptx, device, _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64,
-                        types.float32)
+        return Language(
+            NAME,
+            cuda,
+            ptx,
+            device,
+            _shared_base(),
+            types.uint16,
+            types.uint32,
+            types.uint64,
+            types.int32,
+            types.int64,
+            types.float32,
+        )
 
 
-def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1, line_info: bool = False) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm). With ``line_info``, which its device
-    functions (of ``language(True)``) must share, .loc directives say which line and which inlined function an instruction comes from."""
+def to_ptx(
+    function,
+    parameters,
+    target: Target,
+    threads: int,
+    blocks_per_sm: int = 1,
+    line_info: bool = False,
+) -> str:
+    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads,
+    blocks_per_sm). With ``line_info``, which its device functions (of ``language(True)``) must
+    share, .loc directives say which line and which inlined function an instruction comes from.
+    """
     numba = _numba()
     kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
-    options = {"device": False, "abi": "numba", "cc": capability, "launch_bounds": (threads, blocks_per_sm)}
-    with _lock, _pretended_device(capability), without_collection(), remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass):
+    options = {
+        "device": False,
+        "abi": "numba",
+        "cc": capability,
+        "launch_bounds": (threads, blocks_per_sm),
+    }
+    with (
+        _lock,
+        _pretended_device(capability),
+        without_collection(),
+        remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass),
+    ):
         if not line_info:
             return numba.cuda.compile(function, signature, **options)[0]
         with _lines_only():
-            return numba.cuda.compile(_plainly_named(function), signature, lineinfo=True, **options)[0]
+            return numba.cuda.compile(
+                _plainly_named(function), signature, lineinfo=True, **options
+            )[0]
 
 
 def _plainly_named(function):
-    """The function, without the "<locals>" of closures in its name: libnvvm refuses debug information with such names."""
+    """The function, without the "<locals>" of closures in its name: libnvvm refuses debug
+    information with such names."""
     function.__qualname__ = function.__name__
     return function
 
 
 @contextmanager
 def _lines_only():
-    """While a kernel is compiled with line numbers, numba-cuda keeps quiet about variables: libnvvm fails on what it says about arrays, and
-    nothing of it may change the code. ("Symbol name with unsupported characters", numba-cuda 0.30.4.)"""
+    """While a kernel is compiled with line numbers, numba-cuda keeps quiet about variables: libnvvm
+    fails on what it says about arrays, and nothing of it may change the code. ("Symbol name with
+    unsupported characters", numba-cuda 0.30.4.)
+    """
     builder = _numba().debuginfo.CUDADIBuilder
     quiet = {name: getattr(builder, name) for name in ("mark_variable", "update_variable")}
     for name in quiet:
         setattr(builder, name, lambda *args, **kwargs: None)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Could not find source for function")  # of a lambda: its lines are known all the same
+            # of a lambda: its lines are known all the same
+            warnings.filterwarnings("ignore", message="Could not find source for function")
             yield
     finally:
         for name, method in quiet.items():
@@ -100,8 +163,9 @@ def _lines_only():
 
 @contextmanager
 def _pretended_device(capability):
-    """While a device function is typed, numba-cuda asks the current device for its capability, even when compiling for another one; without
-    a driver that fails. For the length of a compilation the answer is the target's."""
+    """While a device function is typed, numba-cuda asks the current device for its capability, even
+    when compiling for another one; without a driver that fails. For the length of a compilation the
+    answer is the target's."""
     dispatcher = _numba().dispatcher
     real = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
@@ -114,8 +178,20 @@ def _pretended_device(capability):
 def _make_intrinsic(instruction: Instruction, **immediates):
     numba = _numba()
     ir, types = numba.ir, numba.types
-    numba_types = {"u16": types.uint16, "u32": types.uint32, "i32": types.int32, "u64": types.uint64, "f32": types.float32}
-    llvm_types = {"u16": ir.IntType(16), "u32": ir.IntType(32), "i32": ir.IntType(32), "u64": ir.IntType(64), "f32": ir.FloatType()}
+    numba_types = {
+        "u16": types.uint16,
+        "u32": types.uint32,
+        "i32": types.int32,
+        "u64": types.uint64,
+        "f32": types.float32,
+    }
+    llvm_types = {
+        "u16": ir.IntType(16),
+        "u32": ir.IntType(32),
+        "i32": ir.IntType(32),
+        "u64": ir.IntType(64),
+        "f32": ir.FloatType(),
+    }
     template, constraints = instruction.assembly(**immediates)
     instruction = instruction.resolved(**immediates)
 
@@ -127,38 +203,66 @@ def _make_intrinsic(instruction: Instruction, **immediates):
     expected = tuple(python_type(operand) for operand in instruction.inputs)
     outputs = [llvm_types[o.type] for o in instruction.outputs for _ in o.elements]
     inputs = [llvm_types[o.type] for o in instruction.inputs for _ in o.elements]
-    result = ir.VoidType() if not outputs else outputs[0] if len(outputs) == 1 else ir.LiteralStructType(outputs)
-    # Without readnone LLVM takes even a pure snippet for one that may touch memory; convergent keeps warp-wide ones in their branch.
-    attributes = (("readnone", "nounwind") if instruction.pure else ()) + (("convergent",) if instruction.convergent else ())
+    result = (
+        ir.VoidType()
+        if not outputs
+        else outputs[0]
+        if len(outputs) == 1
+        else ir.LiteralStructType(outputs)
+    )
+    # Without readnone LLVM takes even a pure snippet for one that may touch memory; convergent
+    # keeps warp-wide ones in their branch.
+    attributes = (("readnone", "nounwind") if instruction.pure else ()) + (
+        ("convergent",) if instruction.convergent else ()
+    )
 
     def codegen(context, builder, signature, arguments):
         # numba has already converted the arguments to the signature's types
         values = []
         for value, operand in zip(arguments, instruction.inputs):
-            values += [value] if operand.width == 1 else [builder.extract_value(value, i) for i in range(operand.width)]
-        asm = ir.InlineAsm(ir.FunctionType(result, inputs), template, constraints, side_effect=not instruction.pure)
+            values += (
+                [value]
+                if operand.width == 1
+                else [builder.extract_value(value, i) for i in range(operand.width)]
+            )
+        asm = ir.InlineAsm(
+            ir.FunctionType(result, inputs), template, constraints, side_effect=not instruction.pure
+        )
         answer = builder.call(asm, values, attrs=attributes)
         if not outputs:
             return context.get_dummy_value()
         if len(outputs) == 1:
             return answer
-        return context.make_tuple(builder, returned, [builder.extract_value(answer, i) for i in range(len(outputs))])
+        return context.make_tuple(
+            builder, returned, [builder.extract_value(answer, i) for i in range(len(outputs))]
+        )
 
     def kind(t):
         if isinstance(t, types.BaseTuple):
             return [kind(element) for element in t]
-        return "integer" if isinstance(t, (types.Integer, types.Boolean)) else "float" if isinstance(t, types.Float) else str(t)
+        return (
+            "integer"
+            if isinstance(t, (types.Integer, types.Boolean))
+            else "float"
+            if isinstance(t, types.Float)
+            else str(t)
+        )
 
     def snippet(typingctx, *operands):
         check_operands(instruction, [kind(t) for t in operands])
         return returned(*expected), codegen
 
-    snippet.__name__, snippet.__doc__, snippet.__signature__ = instruction.name, instruction.summary, operand_signature(instruction)
+    snippet.__name__, snippet.__doc__, snippet.__signature__ = (
+        instruction.name,
+        instruction.summary,
+        operand_signature(instruction),
+    )
     return numba.intrinsic(snippet)
 
 
 def _shared_base():
-    """An intrinsic: the address of the dynamic shared memory. Numba's own shared.array(0) is aligned to its elements only, and reads its size."""
+    """An intrinsic: the address of the dynamic shared memory. Numba's own shared.array(0) is
+    aligned to its elements only, and reads its size."""
     numba = _numba()
     ir = numba.ir
 
@@ -167,11 +271,16 @@ def _shared_base():
             module = builder.module
             symbol = module.globals.get(SHARED_SYMBOL)
             if symbol is None:
-                symbol = ir.GlobalVariable(module, ir.ArrayType(ir.IntType(8), 0), SHARED_SYMBOL, addrspace=3)
+                symbol = ir.GlobalVariable(
+                    module, ir.ArrayType(ir.IntType(8), 0), SHARED_SYMBOL, addrspace=3
+                )
                 symbol.linkage, symbol.align = "external", SHARED_ALIGNMENT
             word = ir.IntType(32)
             opaque = ir.InlineAsm(ir.FunctionType(word, [word]), *OPAQUE_WORD)
-            return builder.call(opaque, [builder.ptrtoint(symbol, word)], attrs=("readnone", "nounwind"))
+            return builder.call(
+                opaque, [builder.ptrtoint(symbol, word)], attrs=("readnone", "nounwind")
+            )
+
         return numba.types.uint32(), codegen
 
     return numba.intrinsic(shared_base)

@@ -1,8 +1,11 @@
-"""Kernels to PTX with numba-cuda-mlir: everything that depends on its internals. No GPU and no driver are needed.
+"""Kernels to PTX with numba-cuda-mlir: everything that depends on its internals. No GPU and no
+driver are needed.
 
-``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the sister module ``numba_cuda``.
-The package needs Python 3.11; it is imported when the first of the two is called.
+``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the
+sister module ``numba_cuda``. The package needs Python 3.11; it is imported when the first of the
+two is called.
 """
+
 from __future__ import annotations
 
 import threading
@@ -12,13 +15,24 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
-from numba_marlin.compiler.language import OPAQUE_WORD, SHARED_ALIGNMENT, SHARED_SYMBOL, Language, check_operands, operand_signature, ptx_module
+from numba_marlin.compiler.language import (
+    OPAQUE_WORD,
+    SHARED_ALIGNMENT,
+    SHARED_SYMBOL,
+    Language,
+    check_operands,
+    operand_signature,
+    ptx_module,
+)
 from numba_marlin.compiler.targets import Target
 from numba_marlin.isa import Instruction
 
 NAME = "numba-cuda-mlir"
 IMPORT_NAME = "numba_cuda_mlir"
-INSTALL = 'pip install "numba-marlin[cu13,mlir]" (or [cu12,mlir] for a driver of CUDA 12), on Python 3.11 or later'
+INSTALL = (
+    'pip install "numba-marlin[cu13,mlir]" (or [cu12,mlir] for a driver of CUDA 12), on Python 3.11'
+    " or later"
+)
 
 _lock = threading.RLock()
 
@@ -29,7 +43,11 @@ def _numba():
     try:
         with warnings.catch_warnings():
             # its typing rules use time units that NumPy 2.5 deprecates; nothing of ours does
-            warnings.filterwarnings("ignore", message="The 'generic' unit for NumPy timedelta", category=DeprecationWarning)
+            warnings.filterwarnings(
+                "ignore",
+                message="The 'generic' unit for NumPy timedelta",
+                category=DeprecationWarning,
+            )
             from numba_cuda_mlir import cuda, tools, types
             from numba_cuda_mlir._mlir import ir
             from numba_cuda_mlir._mlir.dialects import llvm
@@ -39,9 +57,21 @@ def _numba():
             from numba_cuda_mlir.lowering_utilities import convert
             from numba_cuda_mlir.mlir_lowering import MLIRLower
     except ImportError as error:
-        raise MissingCompiler(f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}") from error
-    return SimpleNamespace(cuda=cuda, tools=tools, types=types, ir=ir, llvm=llvm, mlir_types=mlir_types, target=mlir_target, intrinsic=intrinsic,
-                           convert=convert, lower=MLIRLower)
+        raise MissingCompiler(
+            f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}"
+        ) from error
+    return SimpleNamespace(
+        cuda=cuda,
+        tools=tools,
+        types=types,
+        ir=ir,
+        llvm=llvm,
+        mlir_types=mlir_types,
+        target=mlir_target,
+        intrinsic=intrinsic,
+        convert=convert,
+        lower=MLIRLower,
+    )
 
 
 @lru_cache(maxsize=None)
@@ -50,31 +80,47 @@ def language() -> Language:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
         ptx = ptx_module(_make_intrinsic)
-        # forceinline leaves the inlining to LLVM: the same machine code as inline="always", twice as fast (ampere: 8 s instead of 16 s);
-        # the functions themselves stay in the PTX, uncalled, until they are tidied away
+        # forceinline leaves the inlining to LLVM: the same machine code as inline="always", twice
+        # as fast (ampere: 8 s instead of 16 s); the functions themselves stay in the PTX, uncalled,
+        # until they are tidied away
         device = cuda.jit(device=True, forceinline=True)
-        return Language(NAME, cuda, ptx, device, _shared_base(), types.uint16, types.uint32, types.uint64, types.int32, types.int64,
-                        types.float32)
+        return Language(
+            NAME,
+            cuda,
+            ptx,
+            device,
+            _shared_base(),
+            types.uint16,
+            types.uint32,
+            types.uint64,
+            types.int32,
+            types.int64,
+            types.float32,
+        )
 
 
 def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads, blocks_per_sm)."""
+    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads,
+    blocks_per_sm)."""
     numba = _numba()
     kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     with _lock, _pretended_device(target.capability), _tuples_of_tuples():
-        # intrinsics made since the last compilation are unknown to the contexts until they are refreshed
+        # intrinsics made since the last compilation are unknown to the contexts until they are
+        # refreshed
         numba.target.typing_context.refresh()
         numba.target.target_context.refresh()
-        # the `cc` of cuda.compile silently drops the "a" of sm_90a; the chip of the dispatcher does not
+        # the `cc` of cuda.compile silently drops the "a" of sm_90a; the chip of the dispatcher does
+        # not
         kernel = numba.cuda.jit(function, chip=target.name, launch_bounds=(threads, blocks_per_sm))
         return numba.cuda.compile(kernel, signature, device=False, abi="numba")[0]
 
 
 @contextmanager
 def _pretended_device(capability):
-    """numba-cuda-mlir asks the driver for the current device even when it compiles for another one, unless it has asked before: for the length
-    of a compilation it has, and the answer was the target's."""
+    """numba-cuda-mlir asks the driver for the current device even when it compiles for another one,
+    unless it has asked before: for the length of a compilation it has, and the answer was the
+    target's."""
     tools = _numba().tools
     real = tools._cached_cc
     tools._cached_cc = capability
@@ -86,16 +132,24 @@ def _pretended_device(capability):
 
 @contextmanager
 def _tuples_of_tuples():
-    """A variable that is assigned more than once gets stack space. Release 0.6 has none for a homogeneous tuple of tuples, but it has for
-    a mixed one, and reads and writes that form for either: for the length of a compilation both get it."""
+    """A variable that is assigned more than once gets stack space. Release 0.6 has none for a
+    homogeneous tuple of tuples, but it has for a mixed one, and reads and writes that form for
+    either: for the length of a compilation both get it.
+    """
     lower, types = _numba().lower, _numba().types
     real = lower.allocate_stack_space_for_vars_with_multiple_assigns
 
     def allocate(self, assignments):
-        nested = [name for name, count in assignments.items() if count > 1 and _is_nested(self.get_numba_type(name), types)]
+        nested = [
+            name
+            for name, count in assignments.items()
+            if count > 1 and _is_nested(self.get_numba_type(name), types)
+        ]
         for name in nested:
             self.varmap[name] = self._allocate_stack_slot_for_type(self.get_numba_type(name))
-        return real(self, {name: count for name, count in assignments.items() if name not in nested})
+        return real(
+            self, {name: count for name, count in assignments.items() if name not in nested}
+        )
 
     lower.allocate_stack_space_for_vars_with_multiple_assigns = allocate
     try:
@@ -111,13 +165,24 @@ def _is_nested(numba_type, types):
 def _make_intrinsic(instruction: Instruction, **immediates):
     numba = _numba()
     types, llvm = numba.types, numba.llvm
-    numba_types = {"u16": types.uint16, "u32": types.uint32, "i32": types.int32, "u64": types.uint64, "f32": types.float32}
+    numba_types = {
+        "u16": types.uint16,
+        "u32": types.uint32,
+        "i32": types.int32,
+        "u64": types.uint64,
+        "f32": types.float32,
+    }
     template, constraints = instruction.assembly(**immediates)
     instruction = instruction.resolved(**immediates)
 
     def llvm_type(operand):  # needs the MLIR context of a running compilation
-        return {"u16": numba.mlir_types.i16, "u32": numba.mlir_types.i32, "i32": numba.mlir_types.i32, "u64": numba.mlir_types.i64,
-                "f32": numba.mlir_types.f32}[operand.type]()
+        return {
+            "u16": numba.mlir_types.i16,
+            "u32": numba.mlir_types.i32,
+            "i32": numba.mlir_types.i32,
+            "u64": numba.mlir_types.i64,
+            "f32": numba.mlir_types.f32,
+        }[operand.type]()
 
     def python_type(operand):
         element = numba_types[operand.type]
@@ -131,47 +196,79 @@ def _make_intrinsic(instruction: Instruction, **immediates):
         for argument, operand in zip(arguments, instruction.inputs):
             value, have = builder.load_var(argument), builder.get_numba_type(argument.name)
             elements = list(zip(value, have.types)) if operand.width > 1 else [(value, have)]
-            values += [numba.convert(v, llvm_type(operand), signed=getattr(t, "signed", None)) for v, t in elements]
+            values += [
+                numba.convert(v, llvm_type(operand), signed=getattr(t, "signed", None))
+                for v, t in elements
+            ]
         outputs = [llvm_type(o) for o in instruction.outputs for _ in o.elements]
-        result = None if not outputs else outputs[0] if len(outputs) == 1 else llvm.StructType.get_literal(outputs)
-        # llvm.inline_asm of MLIR knows neither readnone nor convergent, unlike the call that the sister module makes
-        answer = llvm.InlineAsmOp(result, values, template, constraints, has_side_effects=not instruction.pure)
+        result = (
+            None
+            if not outputs
+            else outputs[0]
+            if len(outputs) == 1
+            else llvm.StructType.get_literal(outputs)
+        )
+        # llvm.inline_asm of MLIR knows neither readnone nor convergent, unlike the call that the
+        # sister module makes
+        answer = llvm.InlineAsmOp(
+            result, values, template, constraints, has_side_effects=not instruction.pure
+        )
         if not outputs:
             builder.store_var(target, None)
         elif len(outputs) == 1:
             builder.store_var(target, answer.results[0])
         else:
-            builder.store_var(target, tuple(llvm.extractvalue(t, answer.results[0], [i]) for i, t in enumerate(outputs)))
+            builder.store_var(
+                target,
+                tuple(llvm.extractvalue(t, answer.results[0], [i]) for i, t in enumerate(outputs)),
+            )
 
     def kind(t):
         if isinstance(t, types.BaseTuple):
             return [kind(element) for element in t]
-        return "integer" if isinstance(t, (types.Integer, types.Boolean)) else "float" if isinstance(t, types.Float) else str(t)
+        return (
+            "integer"
+            if isinstance(t, (types.Integer, types.Boolean))
+            else "float"
+            if isinstance(t, types.Float)
+            else str(t)
+        )
 
     def snippet(typingctx, *operands):
         check_operands(instruction, [kind(t) for t in operands])
         return returned(*expected), codegen
 
-    snippet.__name__, snippet.__doc__, snippet.__signature__ = instruction.name, instruction.summary, operand_signature(instruction)
+    snippet.__name__, snippet.__doc__, snippet.__signature__ = (
+        instruction.name,
+        instruction.summary,
+        operand_signature(instruction),
+    )
     return numba.intrinsic(snippet)
 
 
 def _shared_base():
-    """An intrinsic: the address of the dynamic shared memory. The compiler's own shared.array(0) becomes a static variable of one byte."""
+    """An intrinsic: the address of the dynamic shared memory. The compiler's own shared.array(0)
+    becomes a static variable of one byte."""
     numba = _numba()
     ir, llvm = numba.ir, numba.llvm
 
     def shared_base(typingctx):
         def codegen(builder, target, arguments, keywords):
             block = builder.mlir_gpu_module.bodyRegion.blocks[0]
-            if not any("sym_name" in op.attributes and op.attributes["sym_name"].value == SHARED_SYMBOL for op in block.operations):
-                declaration = ir.Operation.parse(f"llvm.mlir.global external @{SHARED_SYMBOL}() {{addr_space = 3 : i32, "
-                                                 f"alignment = {SHARED_ALIGNMENT} : i64}} : !llvm.array<0 x i8>")
+            if not any(
+                "sym_name" in op.attributes and op.attributes["sym_name"].value == SHARED_SYMBOL
+                for op in block.operations
+            ):
+                declaration = ir.Operation.parse(
+                    f"llvm.mlir.global external @{SHARED_SYMBOL}() {{addr_space = 3 : i32, "
+                    f"alignment = {SHARED_ALIGNMENT} : i64}} : !llvm.array<0 x i8>"
+                )
                 ir.InsertionPoint.at_block_begin(block).insert(declaration)
             pointer = llvm.mlir_addressof(ir.Type.parse("!llvm.ptr<3>"), SHARED_SYMBOL)
             word = numba.mlir_types.i32()
             opaque = llvm.InlineAsmOp(word, [llvm.ptrtoint(word, pointer)], *OPAQUE_WORD)
             builder.store_var(target, opaque.results[0])
+
         return numba.types.uint32(), codegen
 
     return numba.intrinsic(shared_base)

@@ -1,7 +1,10 @@
-"""What a compiled kernel costs: parsed from assembler logs, SASS listings and PTX text. Pure functions on strings.
+"""What a compiled kernel costs: parsed from assembler logs, SASS listings and PTX text. Pure
+functions on strings.
 
-``parse_log`` reads what ``ptxas -v`` and nvJitLink's verbose linking print; ``count_sass`` an ``nvdisasm`` listing; ``count_ptx`` PTX.
+``parse_log`` reads what ``ptxas -v`` and nvJitLink's verbose linking print; ``count_sass`` an
+``nvdisasm`` listing; ``count_ptx`` PTX.
 """
+
 from __future__ import annotations
 
 import re
@@ -11,9 +14,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Resources:
-    """registers a thread; spill_stores, spill_loads, stack: bytes a thread; static_shared: bytes a block; each None where unknown.
-    assembler: who made the cubin, None if there is none; serialized: its remarks on wgmma instructions that must wait for each other, None
-    if there are none. (How often an instruction occurs is counted where somebody asks: ``compiler.gates``.)"""
+    """registers a thread; spill_stores, spill_loads, stack: bytes a thread; static_shared: bytes a
+    block; each None where unknown. assembler: who made the cubin, None if there is none;
+    serialized: its remarks on wgmma instructions that must wait for each other, None if there are
+    none. (How often an instruction occurs is counted where somebody asks: ``compiler.gates``.)
+    """
+
     registers: int | None = None
     spill_stores: int | None = None
     spill_loads: int | None = None
@@ -28,7 +34,8 @@ class Resources:
         return bool(self.spill_stores or self.spill_loads)
 
 
-# Patterns, not compiled here: ``Resources`` is needed for every kernel, these only for one that is assembled.
+# Patterns, not compiled here: ``Resources`` is needed for every kernel, these only for one that is
+# assembled.
 _REGISTERS = r"\b[Uu]sed (\d+) registers"
 _SMEM = r"(\d+) bytes smem"
 _STACK = r"(\d+) bytes stack frame|(?<=, )(\d+) stack\b"
@@ -41,10 +48,12 @@ _LMEM = r"(\d+) bytes lmem"
 def parse_log(log: str) -> dict[str, int | str | None]:
     """The figures of a log about one kernel, under the names of ``Resources``' fields.
 
-    ptxas leaves a figure that is zero out: once the registers are known, absent shared memory counts as 0. An older nvJitLink
-    prints no spills but local memory, which holds spills and stack alike: without local memory nothing can be spilled. (Its figure of barriers is
-    not read: release 13.5 prints 5 for a kernel that has none.)
+    ptxas leaves a figure that is zero out: once the registers are known, absent shared memory
+    counts as 0. An older nvJitLink prints no spills but local memory, which holds spills and stack
+    alike: without local memory nothing can be spilled. (Its figure of barriers is not read: release
+    13.5 prints 5 for a kernel that has none.)
     """
+
     def last(pattern):
         found = re.findall(pattern, log)
         if not found:
@@ -52,8 +61,13 @@ def parse_log(log: str) -> dict[str, int | str | None]:
         groups = found[-1] if isinstance(found[-1], tuple) else (found[-1],)
         return int(next(group for group in groups if group))
 
-    figures: dict[str, int | str | None] = {"registers": last(_REGISTERS), "spill_stores": last(_SPILL_STORES), "spill_loads": last(_SPILL_LOADS), "stack": last(_STACK),
-               "static_shared": last(_SMEM)}
+    figures: dict[str, int | str | None] = {
+        "registers": last(_REGISTERS),
+        "spill_stores": last(_SPILL_STORES),
+        "spill_loads": last(_SPILL_LOADS),
+        "stack": last(_STACK),
+        "static_shared": last(_SMEM),
+    }
     figures["serialized"] = "; ".join(dict.fromkeys(re.findall(_SERIALIZED, log))) or None
     if figures["registers"] is not None:
         figures["static_shared"] = figures["static_shared"] or 0
@@ -67,8 +81,13 @@ _SASS_LINE = r"(?m)^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)"
 
 
 def count_sass(listing: str) -> dict[str, int]:
-    """Opcode (with its modifiers) -> number of instructions in an ``nvdisasm`` listing; NOPs are padding and left out."""
-    return dict(sorted(Counter(opcode for opcode in re.findall(_SASS_LINE, listing) if opcode != "NOP").items()))
+    """Opcode (with its modifiers) -> number of instructions in an ``nvdisasm`` listing; NOPs are
+    padding and left out."""
+    return dict(
+        sorted(
+            Counter(opcode for opcode in re.findall(_SASS_LINE, listing) if opcode != "NOP").items()
+        )
+    )
 
 
 _PTX_LABEL = r"^\s*[$%\w]+:(?!:)"
@@ -76,14 +95,21 @@ _PTX_OPCODE = r"(?:@!?%?\w+\s+)?([a-z][\w.:]*)"
 
 
 def ptx_statements(ptx: str) -> list[str]:
-    """The instructions of all kernel bodies, one a string, without directives, labels, braces and comments."""
+    """The instructions of all kernel bodies, one a string, without directives, labels, braces and
+    comments."""
     text = re.sub(r"/\*.*?\*/", " ", re.sub(r"//[^\n]*", "", ptx), flags=re.DOTALL)
     start = text.find("\n{")
     statements = []
-    for raw in text[max(start, 0):].split(";"):
+    for raw in text[max(start, 0) :].split(";"):
         statement = " ".join(raw.split())
         while True:
-            shorter = re.sub(_PTX_LABEL, "", statement).lstrip().removeprefix("{").removeprefix("}").lstrip()
+            shorter = (
+                re.sub(_PTX_LABEL, "", statement)
+                .lstrip()
+                .removeprefix("{")
+                .removeprefix("}")
+                .lstrip()
+            )
             if shorter == statement:
                 break
             statement = shorter
@@ -93,7 +119,8 @@ def ptx_statements(ptx: str) -> list[str]:
 
 
 def count_ptx(ptx: str) -> dict[str, int]:
-    """Opcode (with its modifiers) -> number of instructions in PTX text; inline-assembly blocks included."""
+    """Opcode (with its modifiers) -> number of instructions in PTX text; inline-assembly blocks
+    included."""
     counts = Counter()
     for statement in ptx_statements(ptx):
         match = re.match(_PTX_OPCODE, statement)

@@ -1,14 +1,20 @@
-"""What makes a compilation take half the time without a change to what it makes: three things that Numba does over and over.
+"""What makes a compilation take half the time without a change to what it makes: three things that
+Numba does over and over.
 
-``made_once(decorate)``: a decorator of device functions that gives the same object again for a function of the same code over the same constants, so that two
-configurations of a kernel share what Numba made of their common verbs (libnvvm still sees all of it, once a kernel).
+``made_once(decorate)``: a decorator of device functions that gives the same object again for a
+function of the same code over the same constants, so that two configurations of a kernel share what
+Numba made of their common verbs (libnvvm still sees all of it, once a kernel).
 
-``remembered_calls(...)``: while it lasts, how a call of a built-in function, an operator or a number type resolves is found out once for each combination of argument
-types, not at every place of the kernel: a body has thousands of them, of some two hundred kinds. ``without_collection()``: no garbage collection; a compilation
-makes millions of objects, few of them garbage before its end, and collecting walks through all of Numba each time.
-The last two are entered for one compilation, under the lock of the compiler's module. (numba-cuda, six kernels of ampere, decode and wgmma: 18.2 s of processor time
-became 11.7. numba-cuda-mlir spends its time elsewhere: no gain to be seen, so it goes without.)
+``remembered_calls(...)``: while it lasts, how a call of a built-in function, an operator or a
+number type resolves is found out once for each combination of argument types, not at every place of
+the kernel: a body has thousands of them, of some two hundred kinds. ``without_collection()``: no
+garbage collection; a compilation makes millions of objects, few of them garbage before its end, and
+collecting walks through all of Numba each time. The last two are entered for one compilation, under
+the lock of the compiler's module. (numba-cuda, six kernels of ampere, decode and wgmma: 18.2 s of
+processor time became 11.7. numba-cuda-mlir spends its time elsewhere: no gain to be seen, so it
+goes without.)
 """
+
 from __future__ import annotations
 
 import gc
@@ -18,8 +24,9 @@ from types import FunctionType
 
 @contextmanager
 def remembered_calls(typing_context, function_type, number_type):
-    """typing_context: the class whose ``resolve_function_type(func, args, kws)`` gives a signature; function_type: the class of types of functions,
-    whose ``get_call_type(context, args, kws)`` does, and notes under the signature's arguments which implementation belongs to it; number_type:
+    """typing_context: the class whose ``resolve_function_type(func, args, kws)`` gives a signature;
+    function_type: the class of types of functions, whose ``get_call_type(context, args, kws)``
+    does, and notes under the signature's arguments which implementation belongs to it; number_type:
     that of number types, the calls of which are conversions. Failures are not remembered."""
     real_resolve, real_call_type = typing_context.resolve_function_type, function_type.get_call_type
     known = {}
@@ -35,7 +42,10 @@ def remembered_calls(typing_context, function_type, number_type):
     def resolve_function_type(self, func, args, kws):
         if not isinstance(func, number_type):
             return real_resolve(self, func, args, kws)
-        return once((self, func, tuple(args), tuple(sorted(kws.items()))), lambda: real_resolve(self, func, args, kws))
+        return once(
+            (self, func, tuple(args), tuple(sorted(kws.items()))),
+            lambda: real_resolve(self, func, args, kws),
+        )
 
     def get_call_type(self, context, args, kws):
         def find():
@@ -43,15 +53,23 @@ def remembered_calls(typing_context, function_type, number_type):
             return signature, self._impl_keys[signature.args]
 
         # another object of an equal type may have asked before: this one is told as well
-        signature, implementation = once((context, self, tuple(args), tuple(sorted(kws.items()))), find)
+        signature, implementation = once(
+            (context, self, tuple(args), tuple(sorted(kws.items()))), find
+        )
         self._impl_keys[signature.args] = implementation
         return signature
 
-    typing_context.resolve_function_type, function_type.get_call_type = resolve_function_type, get_call_type
+    typing_context.resolve_function_type, function_type.get_call_type = (
+        resolve_function_type,
+        get_call_type,
+    )
     try:
         yield
     finally:
-        typing_context.resolve_function_type, function_type.get_call_type = real_resolve, real_call_type
+        typing_context.resolve_function_type, function_type.get_call_type = (
+            real_resolve,
+            real_call_type,
+        )
 
 
 @contextmanager
@@ -66,7 +84,8 @@ def without_collection():
 
 
 def made_once(decorate):
-    """decorate: a decorator of functions, whose result depends on nothing but their code and what that refers to."""
+    """decorate: a decorator of functions, whose result depends on nothing but their code and what
+    that refers to."""
     known = {}
 
     def once(function):
@@ -76,16 +95,27 @@ def made_once(decorate):
             constants = tuple(_value(cell.cell_contents) for cell in function.__closure__ or ())
         except ValueError:  # a constant that has no value yet
             return decorate(function)
-        key = id(function.__globals__), function.__code__, tuple(map(_value, function.__defaults__ or ())), constants
+        key = (
+            id(function.__globals__),
+            function.__code__,
+            tuple(map(_value, function.__defaults__ or ())),
+            constants,
+        )
         if key not in known:
-            known[key] = decorate(function), function  # which is kept, so that nothing it refers to can die and leave its id to another
+            # which is kept, so that nothing it refers to can die and leave its id to another
+            known[key] = decorate(function), function
         return known[key][0]
 
     return once
 
 
 def _value(constant):
-    """What tells a constant from others: type and value of numbers (True is 1, and 1.0), the object otherwise."""
+    """What tells a constant from others: type and value of numbers (True is 1, and 1.0), the object
+    otherwise."""
     if isinstance(constant, tuple):
         return tuple(map(_value, constant))
-    return type(constant), constant if isinstance(constant, (bool, int, float, str, bytes, type(None))) else id(constant)
+    return type(constant), (
+        constant
+        if isinstance(constant, (bool, int, float, str, bytes, type(None)))
+        else id(constant)
+    )

@@ -1,6 +1,7 @@
 """Opcodes in classes, and the floating point operations that tensor-core instructions stand for.
 
-A class is a kind of work, by PTX opcode and type: what ptxas makes of it (a mov may vanish, a div is a routine) is not looked at.
+A class is a kind of work, by PTX opcode and type: what ptxas makes of it (a mov may vanish, a div
+is a routine) is not looked at.
 """
 
 from __future__ import annotations
@@ -10,29 +11,134 @@ import re
 from numba_marlin.emulator.program import Instruction, Vector
 from numba_marlin.layout import tcgen05
 
-TENSOR, GLOBAL, SHARED, COPY, ATOMIC, LOCAL, CONSTANT = "tensor", "global", "shared", "copy", "atomic", "local", "parameter"
-FLOAT, DOUBLE, HALF, SPECIAL, INTEGER, LOGIC, CONVERT, COMPARE, MOVE = "fp32", "fp64", "fp16", "special", "integer", "logic", "convert", "compare", "move"
+TENSOR, GLOBAL, SHARED, COPY, ATOMIC, LOCAL, CONSTANT = (
+    "tensor",
+    "global",
+    "shared",
+    "copy",
+    "atomic",
+    "local",
+    "parameter",
+)
+FLOAT, DOUBLE, HALF, SPECIAL, INTEGER, LOGIC, CONVERT, COMPARE, MOVE = (
+    "fp32",
+    "fp64",
+    "fp16",
+    "special",
+    "integer",
+    "logic",
+    "convert",
+    "compare",
+    "move",
+)
 WARP, SYNC, CONTROL, TENSOR_MEMORY = "warp", "sync", "control", "tensor memory"
 
 _BY_ROOT = {
     **dict.fromkeys(("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma"), TENSOR),
     **dict.fromkeys(("tcgen05.ld", "tcgen05.st"), TENSOR_MEMORY),
     **dict.fromkeys(("ldmatrix", "stmatrix"), SHARED),
-    **dict.fromkeys(("cp.async", "cp.async.bulk", "cp.async.bulk.tensor", "cp.async.bulk.prefetch", "cp.async.bulk.prefetch.tensor", "cp.reduce",
-                     "prefetch", "prefetchu", "applypriority", "createpolicy", "tcgen05.cp"), COPY),
+    **dict.fromkeys(
+        (
+            "cp.async",
+            "cp.async.bulk",
+            "cp.async.bulk.tensor",
+            "cp.async.bulk.prefetch",
+            "cp.async.bulk.prefetch.tensor",
+            "cp.reduce",
+            "prefetch",
+            "prefetchu",
+            "applypriority",
+            "createpolicy",
+            "tcgen05.cp",
+        ),
+        COPY,
+    ),
     **dict.fromkeys(("atom", "red"), ATOMIC),
     **dict.fromkeys(("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"), SPECIAL),
-    **dict.fromkeys(("and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "bfe", "bfi", "bfind", "brev", "prmt", "popc", "clz", "copysign"), LOGIC),
-    **dict.fromkeys(("mul24", "mad24", "sad", "rem", "dp4a", "dp2a", "add.cc", "addc", "sub.cc", "subc", "mad.lo.cc", "mad.hi.cc", "madc", "fns",
-                     *(f"{name}{count}" for name in ("vadd", "vsub", "vabsdiff", "vmin", "vmax") for count in (2, 4))), INTEGER),
+    **dict.fromkeys(
+        (
+            "and",
+            "or",
+            "xor",
+            "not",
+            "cnot",
+            "lop3",
+            "shl",
+            "shr",
+            "shf",
+            "bfe",
+            "bfi",
+            "bfind",
+            "brev",
+            "prmt",
+            "popc",
+            "clz",
+            "copysign",
+        ),
+        LOGIC,
+    ),
+    **dict.fromkeys(
+        (
+            "mul24",
+            "mad24",
+            "sad",
+            "rem",
+            "dp4a",
+            "dp2a",
+            "add.cc",
+            "addc",
+            "sub.cc",
+            "subc",
+            "mad.lo.cc",
+            "mad.hi.cc",
+            "madc",
+            "fns",
+            *(
+                f"{name}{count}"
+                for name in ("vadd", "vsub", "vabsdiff", "vmin", "vmax")
+                for count in (2, 4)
+            ),
+        ),
+        INTEGER,
+    ),
     **dict.fromkeys(("cvt",), CONVERT),
     **dict.fromkeys(("setp", "set", "selp", "slct", "testp", "isspacep"), COMPARE),
     **dict.fromkeys(("mov", "cvta", "mapa"), MOVE),
-    **dict.fromkeys(("shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "activemask"), WARP),
+    **dict.fromkeys(
+        (
+            "shfl.sync",
+            "vote.sync",
+            "match.any.sync",
+            "match.all.sync",
+            "redux.sync",
+            "elect.sync",
+            "activemask",
+        ),
+        WARP,
+    ),
     **dict.fromkeys(("bra", "ret", "exit", "trap", "brkpt", "nanosleep", "pmevent"), CONTROL),
-}  # fmt: skip
-_SYNC = ("bar", "barrier", "membar", "fence", "mbarrier", "wgmma", "tcgen05", "griddepcontrol", "setmaxnreg", "cp.async")  # and what begins with them, if nothing above says more
-_SPACES = {"global": GLOBAL, "const": CONSTANT, "shared": SHARED, "shared::cta": SHARED, "shared::cluster": SHARED, "local": LOCAL}
+}
+# and what begins with them, if nothing above says more
+_SYNC = (
+    "bar",
+    "barrier",
+    "membar",
+    "fence",
+    "mbarrier",
+    "wgmma",
+    "tcgen05",
+    "griddepcontrol",
+    "setmaxnreg",
+    "cp.async",
+)
+_SPACES = {
+    "global": GLOBAL,
+    "const": CONSTANT,
+    "shared": SHARED,
+    "shared::cta": SHARED,
+    "shared::cluster": SHARED,
+    "local": LOCAL,
+}
 
 
 def class_of(ins: Instruction) -> str:
@@ -40,9 +146,14 @@ def class_of(ins: Instruction) -> str:
     if ins.root in ("ld", "ldu", "st"):
         if any(modifier.startswith("param") for modifier in ins.modifiers):
             return CONSTANT
-        return next((_SPACES[modifier] for modifier in ins.modifiers if modifier in _SPACES), GLOBAL)  # a generic address is most often global
+        # a generic address is most often global
+        return next(
+            (_SPACES[modifier] for modifier in ins.modifiers if modifier in _SPACES), GLOBAL
+        )
     if ins.root in ("wmma.load", "wmma.store"):
-        return next((_SPACES[modifier] for modifier in ins.modifiers if modifier in _SPACES), GLOBAL)
+        return next(
+            (_SPACES[modifier] for modifier in ins.modifiers if modifier in _SPACES), GLOBAL
+        )
     if ins.root in _BY_ROOT and not (ins.root == "div" and ins.types[-1][0] in "usb"):
         return _BY_ROOT[ins.root]
     if any(ins.root == name or ins.root.startswith(name + ".") for name in _SYNC):
@@ -56,7 +167,8 @@ def class_of(ins: Instruction) -> str:
 
 
 def flops_of(ins: Instruction) -> int:
-    """Multiplications and additions that one warp's execution of a tensor-core instruction stands for; 0 for others, and for tcgen05.mma, whose descriptor says it."""
+    """Multiplications and additions that one warp's execution of a tensor-core instruction stands
+    for; 0 for others, and for tcgen05.mma, whose descriptor says it."""
     if class_of(ins) != TENSOR or ins.root == "tcgen05.mma":
         return 0
     m, n, k = shape_of(ins)
@@ -64,7 +176,8 @@ def flops_of(ins: Instruction) -> int:
 
 
 def operand_bytes_of(ins: Instruction) -> float:
-    """Shared bytes that a warp's part of a wgmma reads by descriptor: B, which its four warps share, and A unless it is in registers."""
+    """Shared bytes that a warp's part of a wgmma reads by descriptor: B, which its four warps
+    share, and A unless it is in registers."""
     if ins.root != "wgmma.mma_async":
         return 0
     m, n, k = shape_of(ins)
@@ -73,16 +186,24 @@ def operand_bytes_of(ins: Instruction) -> float:
 
 def flops_of_columns(ins: Instruction, columns: int) -> int:
     """The same of one tcgen05.mma with so many columns."""
-    named, vectors = (next(modifier[len(prefix) :] for modifier in ins.modifiers if modifier.startswith(prefix)) for prefix in ("kind::", "scale_vec::"))
+    named, vectors = (
+        next(modifier[len(prefix) :] for modifier in ins.modifiers if modifier.startswith(prefix))
+        for prefix in ("kind::", "scale_vec::")
+    )
     return 2 * tcgen05.ROWS * columns * tcgen05.KINDS[named, vectors].depth
 
 
 def tensor_bits(texts) -> int:
-    """Bits of a factor of tensor-core instructions, given as text: 4 or 8 of products with block scales, by their kind, else 16."""
+    """Bits of a factor of tensor-core instructions, given as text: 4 or 8 of products with block
+    scales, by their kind, else 16."""
     kinds = " ".join(texts)
     return 4 if ".kind::mxf4" in kinds else 8 if ".kind::mxf8f6f4" in kinds else 16
 
 
 def shape_of(ins: Instruction) -> tuple[int, int, int]:
     """(m, n, k) from the modifier that says so."""
-    return next(tuple(map(int, found.groups())) for modifier in ins.modifiers if (found := re.fullmatch(r"m(\d+)n(\d+)k(\d+)", modifier)))
+    return next(
+        tuple(map(int, found.groups()))
+        for modifier in ins.modifiers
+        if (found := re.fullmatch(r"m(\d+)n(\d+)k(\d+)", modifier))
+    )

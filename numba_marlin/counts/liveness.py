@@ -1,7 +1,9 @@
-"""How many registers are live at each instruction of a kernel, from its control flow: what the program needs at least, before any assembler.
+"""How many registers are live at each instruction of a kernel, from its control flow: what the
+program needs at least, before any assembler.
 
-A register is live where some path still reads what is in it. 64-bit registers count two words, 16-bit ones one, predicates none. ptxas orders
-instructions anew, packs and rematerialises, so its number differs; the shape of the curve is the program's.
+A register is live where some path still reads what is in it. 64-bit registers count two words,
+16-bit ones one, predicates none. ptxas orders instructions anew, packs and rematerialises, so its
+number differs; the shape of the curve is the program's.
 """
 
 from __future__ import annotations
@@ -9,7 +11,16 @@ from __future__ import annotations
 from typing import Iterator
 
 from numba_marlin.emulator.cfg import EXIT, successors
-from numba_marlin.emulator.program import PREDICATE, Address, Instruction, Kernel, Not, Pair, Register, Vector
+from numba_marlin.emulator.program import (
+    PREDICATE,
+    Address,
+    Instruction,
+    Kernel,
+    Not,
+    Pair,
+    Register,
+    Vector,
+)
 
 # First operands that are read, although registers, and those that are read as well as written.
 READS_FIRST = {"bar", "barrier", "nanosleep", "wgmma.mma_async"}
@@ -34,7 +45,8 @@ def registers_of(operand) -> Iterator[Register]:
 
 
 def reads_and_writes(ins: Instruction) -> tuple[list[Register], list[Register]]:
-    """(registers read, registers written), guard included. What a guarded instruction writes it reads too: the old value may stay."""
+    """(registers read, registers written), guard included. What a guarded instruction writes it
+    reads too: the old value may stay."""
     operands = list(ins.operands)
     written: list[Register] = []
     if operands and not isinstance(operands[0], Address):
@@ -51,7 +63,8 @@ def reads_and_writes(ins: Instruction) -> tuple[list[Register], list[Register]]:
 
 
 def live_words(kernel: Kernel) -> list[int]:
-    """For every pc the words of 32 bits that are live at it, before or behind, whichever is more."""
+    """For every pc the words of 32 bits that are live at it, before or behind, whichever is
+    more."""
     numbers: dict[tuple[int, int], int] = {}
     effects = []
     for ins in kernel.instructions:
@@ -70,7 +83,10 @@ def live_words(kernel: Kernel) -> list[int]:
         return (live & (words[32] | words[16])).bit_count() + 2 * (live & words[64]).bit_count()
 
     count, entering = len(kernel.instructions), {EXIT: 0, **dict.fromkeys(kernel.blocks, 0)}
-    leaving = {start: successors(kernel.instructions[block.stop - 1], block.stop, count) for start, block in kernel.blocks.items()}
+    leaving = {
+        start: successors(kernel.instructions[block.stop - 1], block.stop, count)
+        for start, block in kernel.blocks.items()
+    }
 
     def backwards(start: int):
         """(pc, live before, live behind) of a block, from its end."""

@@ -1,7 +1,9 @@
-"""Counting while the machine runs: a listener on its memory accesses, and what is known without listening.
+"""Counting while the machine runs: a listener on its memory accesses, and what is known without
+listening.
 
-``Observer.access`` is the machine's ``watch`` and its ``requests``; how often each instruction ran comes from the run's result. Requests of one instruction are those
-of its warps, whatever order the machine ran them in, so the counts do not depend on the schedule (but for loops that wait).
+``Observer.access`` is the machine's ``watch`` and its ``requests``; how often each instruction ran
+comes from the run's result. Requests of one instruction are those of its warps, whatever order the
+machine ran them in, so the counts do not depend on the schedule (but for loops that wait).
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ BLOCK_SHIFT = 42  # of the block's number above a sector's, which are smaller
 READS, WRITES = "reads", "writes"
 KINDS = {"cp.async": "cp.async", "cp.async.bulk": "bulk", "cp.async.bulk.tensor": "tensor"}
 GENERIC = "generic"
-TENSOR_KINDS = {"tensor-a": "", "tensor-b": "", "tensor-copy": "scales", "tensor-load": "loaded", "tensor-store": "stored"}
+TENSOR_KINDS = {
+    "tensor-a": "",
+    "tensor-b": "",
+    "tensor-copy": "scales",
+    "tensor-load": "loaded",
+    "tensor-store": "stored",
+}
 SCALE_COPIES = tcgen05.LANES // tcgen05.WARP_LANES  # of every byte of scales, in tensor memory
 
 
@@ -42,10 +50,13 @@ class Observer:
         self.machine, self.kernel = machine, machine.kernel(entry)
         self.buffers = machine.memory.buffers
         self.starts = np.array([buffer.address for buffer in self.buffers], np.int64)
-        self.traffic: dict = defaultdict(lambda: [0, 0, 0, 0])  # (pc, direction, buffer) -> requests, bytes, sectors, needed
-        self.sectors: dict = defaultdict(list)  # (pc, direction, buffer) -> arrays of sectors with their blocks
+        # (pc, direction, buffer) -> requests, bytes, sectors, needed
+        self.traffic: dict = defaultdict(lambda: [0, 0, 0, 0])
+        # (pc, direction, buffer) -> arrays of sectors with their blocks
+        self.sectors: dict = defaultdict(list)
         self.remembered: Counter = Counter()  # how many they are
-        self.shared: dict = defaultdict(lambda: [0, 0, 0, 0])  # pc -> requests, bytes, wavefronts, ideal
+        # pc -> requests, bytes, wavefronts, ideal
+        self.shared: dict = defaultdict(lambda: [0, 0, 0, 0])
         self.blocks: dict[tuple, int] = {}  # by place in the grid, numbered as they come
         self.copied: Counter = Counter()
         self.operands: Counter = Counter()  # of tcgen05, whose shapes are known when it runs
@@ -63,13 +74,23 @@ class Observer:
             self._tensor(access)
         elif kind == "bulk-issue":
             self.copied[pc] += access.nbytes
-        elif kind in ("load", "store", "copy-request", "atomic-request", "ldmatrix", "stmatrix", "copy-issue"):
+        elif kind in (
+            "load",
+            "store",
+            "copy-request",
+            "atomic-request",
+            "ldmatrix",
+            "stmatrix",
+            "copy-issue",
+        ):
             address, active = padded(access)
             if kind == "copy-issue":
                 self.copied[pc] += access.nbytes * int(active.sum())
             if kind == "atomic-request":
                 self.atomics[pc] += int(active.sum())
-            for each, part in by_space(space, address, active) if space == GENERIC else ((space, active),):
+            for each, part in (
+                by_space(space, address, active) if space == GENERIC else ((space, active),)
+            ):
                 self._request(pc, kind, each, address, part, access)
 
     def _tensor(self, access: Access) -> None:
@@ -83,7 +104,15 @@ class Observer:
         if moved:
             self.tensor_memory[pc][moved] += nbytes * (SCALE_COPIES if moved == "scales" else 1)
 
-    def _request(self, pc: int, kind: str, space: str, address: np.ndarray, active: np.ndarray, access: Access) -> None:
+    def _request(
+        self,
+        pc: int,
+        kind: str,
+        space: str,
+        address: np.ndarray,
+        active: np.ndarray,
+        access: Access,
+    ) -> None:
         if space == "local":
             self.local[pc] += access.nbytes * int(active.sum())
         elif space == "global":
@@ -92,14 +121,18 @@ class Observer:
             if kind == "atomic-request":
                 self._global(pc, WRITES, address, active, access)
         else:
-            wavefronts, ideal = transactions.wavefronts(address, active, access.nbytes, serial=kind == "atomic-request")
+            wavefronts, ideal = transactions.wavefronts(
+                address, active, access.nbytes, serial=kind == "atomic-request"
+            )
             tally = self.shared[pc]
             tally[0] += int(active.any(axis=1).sum())
             tally[1] += access.nbytes * int(active.sum())
             tally[2] += int(wavefronts.sum())
             tally[3] += int(ideal.sum())
 
-    def _global(self, pc: int, direction: str, address: np.ndarray, active: np.ndarray, access: Access) -> None:
+    def _global(
+        self, pc: int, direction: str, address: np.ndarray, active: np.ndarray, access: Access
+    ) -> None:
         buffer = np.searchsorted(self.starts, address, side="right") - 1
         for number in np.unique(buffer[active]).tolist():
             here = active & (buffer == number)
@@ -108,7 +141,9 @@ class Observer:
             for i, values in enumerate((here.any(axis=1), used, asked, needed)):
                 tally[i] += int(values.sum())
             rows, columns = np.nonzero(here)
-            self._remember(key, address[rows, columns] // transactions.SECTOR_BYTES, self._blocks(access)[rows])
+            self._remember(
+                key, address[rows, columns] // transactions.SECTOR_BYTES, self._blocks(access)[rows]
+            )
 
     def _bulk(self, access: Access, direction: str) -> None:
         block = self._blocks(access)[0]
@@ -138,27 +173,53 @@ class Observer:
     def _blocks(self, access: Access) -> np.ndarray:
         """For each warp of ``padded`` a number of its block."""
         lanes = access.lanes
-        slots = (lanes.warps if lanes.full else np.unique(lanes.warps)) // lanes.placement.warps_per_block
+        slots = (
+            lanes.warps if lanes.full else np.unique(lanes.warps)
+        ) // lanes.placement.warps_per_block
         places = (lanes.placement.block_of[slot] for slot in slots.tolist())
-        return np.array([self.blocks.setdefault(place, len(self.blocks)) for place in places], np.int64)
+        return np.array(
+            [self.blocks.setdefault(place, len(self.blocks)) for place in places], np.int64
+        )
 
     def counts(self, result: RunResult) -> Counts:
         """What was counted in the run that returned ``result``."""
-        live, names, lines = live_words(self.kernel), phases(self.machine.module, self.kernel), sources(self.kernel)
+        live, names, lines = (
+            live_words(self.kernel),
+            phases(self.machine.module, self.kernel),
+            sources(self.kernel),
+        )
         instructions = []
         for ins, executed in zip(self.kernel.instructions, result.executed):
             tally = Tally(
-                executed, {class_of(ins): executed} if executed else {}, self._direction(ins.pc, READS), self._direction(ins.pc, WRITES),
+                executed,
+                {class_of(ins): executed} if executed else {},
+                self._direction(ins.pc, READS),
+                self._direction(ins.pc, WRITES),
                 SharedTally(*self.shared[ins.pc]) if ins.pc in self.shared else SharedTally(),
-                {KINDS[ins.root]: self.copied[ins.pc]} if self.copied[ins.pc] else {}, int(executed * operand_bytes_of(ins)) + self.operands[ins.pc],
-                dict(self.tensor_memory[ins.pc]), self.atomics[ins.pc], self.local[ins.pc], executed * flops_of(ins) + self.flops[ins.pc], live[ins.pc] if executed else 0,
-            )  # fmt: skip
-            instructions.append(InstructionCounts(ins.pc, ins.line, ins.text, class_of(ins), names[ins.pc], lines[ins.pc], tally))
+                {KINDS[ins.root]: self.copied[ins.pc]} if self.copied[ins.pc] else {},
+                int(executed * operand_bytes_of(ins)) + self.operands[ins.pc],
+                dict(self.tensor_memory[ins.pc]),
+                self.atomics[ins.pc],
+                self.local[ins.pc],
+                executed * flops_of(ins) + self.flops[ins.pc],
+                live[ins.pc] if executed else 0,
+            )
+            instructions.append(
+                InstructionCounts(
+                    ins.pc, ins.line, ins.text, class_of(ins), names[ins.pc], lines[ins.pc], tally
+                )
+            )
         seen = {key: np.unique(np.concatenate(found)) for key, found in self.sectors.items()}
-        return Counts.of(self.kernel.name, result, instructions, seen, self._buffers(seen), BLOCK_SHIFT)
+        return Counts.of(
+            self.kernel.name, result, instructions, seen, self._buffers(seen), BLOCK_SHIFT
+        )
 
     def _direction(self, pc: int, direction: str) -> GlobalTally:
-        found = [GlobalTally(*tally) for (at, way, _), tally in self.traffic.items() if (at, way) == (pc, direction)]
+        found = [
+            GlobalTally(*tally)
+            for (at, way, _), tally in self.traffic.items()
+            if (at, way) == (pc, direction)
+        ]
         return sum(found, GlobalTally())
 
     def _buffers(self, seen: dict) -> tuple[BufferCounts, ...]:
@@ -166,12 +227,29 @@ class Observer:
         for number, buffer in enumerate(self.buffers):
             ways = {}
             for direction in (READS, WRITES):
-                tallies = [GlobalTally(*tally) for (_, way, which), tally in self.traffic.items() if (way, which) == (direction, number)]
-                touched = [values & (1 << BLOCK_SHIFT) - 1 for (_, way, which), values in seen.items() if (way, which) == (direction, number)]
+                tallies = [
+                    GlobalTally(*tally)
+                    for (_, way, which), tally in self.traffic.items()
+                    if (way, which) == (direction, number)
+                ]
+                touched = [
+                    values & (1 << BLOCK_SHIFT) - 1
+                    for (_, way, which), values in seen.items()
+                    if (way, which) == (direction, number)
+                ]
                 distinct = len(np.unique(np.concatenate(touched))) if touched else 0
                 ways[direction] = sum(tallies, GlobalTally()), distinct * transactions.SECTOR_BYTES
             if ways[READS][0].requests or ways[WRITES][0].requests:
-                rows.append(BufferCounts(buffer.name, buffer.nbytes, ways[READS][0], ways[WRITES][0], ways[READS][1], ways[WRITES][1]))
+                rows.append(
+                    BufferCounts(
+                        buffer.name,
+                        buffer.nbytes,
+                        ways[READS][0],
+                        ways[WRITES][0],
+                        ways[READS][1],
+                        ways[WRITES][1],
+                    )
+                )
         return tuple(rows)
 
 
@@ -188,7 +266,8 @@ def padded(access: Access) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_space(space: str, address: np.ndarray, active: np.ndarray):
-    """(space, lanes) of generic addresses; ``address`` is only used to see which bank or sector it falls into, so the window's offset may stay."""
+    """(space, lanes) of generic addresses; ``address`` is only used to see which bank or sector it
+    falls into, so the window's offset may stay."""
     local, shared = address >= WINDOWS["local"], address >= WINDOWS["shared"]
     for name, mask in (("local", local), ("shared", shared & ~local), ("global", ~shared)):
         if (active & mask).any():

@@ -1,7 +1,8 @@
 """Where an instruction comes from: the phase it belongs to, and its line of source.
 
-A phase is a verb of the kernel: the innermost inlined function that the PTX's .loc directives name, the kernel's own name for what belongs to
-none. PTX with line numbers but without inlined functions has its source lines for phases; PTX without any has one phase.
+A phase is a verb of the kernel: the innermost inlined function that the PTX's .loc directives name,
+the kernel's own name for what belongs to none. PTX with line numbers but without inlined functions
+has its source lines for phases; PTX without any has one phase.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ LAMBDA = "_3clambda_3e"  # Numba's escape of <lambda>
 
 
 def plain_name(mangled: str) -> str:
-    """The last name of a mangled C++ or Numba name, without its types: "_ZN6kernel6matmulB2v1Ei" -> "matmul"."""
+    """The last name of a mangled C++ or Numba name, without its types: "_ZN6kernel6matmulB2v1Ei" ->
+    "matmul"."""
     rest = re.match(r"_ZN?K?(?=\d)", mangled)
     position, name = rest.end() if rest else 0, None
     while rest and (digits := re.match(r"\d+", mangled[position:])):
@@ -27,16 +29,25 @@ def plain_name(mangled: str) -> str:
 
 def sources(kernel: Kernel) -> list[str | None]:
     """For every pc "file:line", or None."""
-    return [kernel.source_of(ins) if ins.source is not None and ins.source[1] else None for ins in kernel.instructions]
+    return [
+        kernel.source_of(ins) if ins.source is not None and ins.source[1] else None
+        for ins in kernel.instructions
+    ]
 
 
 def phases(module: Module, kernel: Kernel) -> list[str]:
     """For every pc the name of its phase."""
     own = kernel.name[len(_ENTRY) :] if kernel.name.startswith(_ENTRY) else plain_name(kernel.name)
-    names = {label: plain_name(module.strings.get(label, label)) for label in {ins.inlined[0] for ins in kernel.instructions if ins.inlined}}
+    names = {
+        label: plain_name(module.strings.get(label, label))
+        for label in {ins.inlined[0] for ins in kernel.instructions if ins.inlined}
+    }
     if not names:
         return [own if source is None else source for source in sources(kernel)]
     verbs = [names[ins.inlined[0]] if ins.inlined else own for ins in kernel.instructions]
     owner = {ins.source: verb for ins, verb in zip(kernel.instructions, verbs)}
     # a lambda has no name: it belongs to its caller, if a line of it was seen
-    return [owner.get(ins.inlined[1], "<lambda>") if verb == LAMBDA else verb for ins, verb in zip(kernel.instructions, verbs)]
+    return [
+        owner.get(ins.inlined[1], "<lambda>") if verb == LAMBDA else verb
+        for ins, verb in zip(kernel.instructions, verbs)
+    ]

@@ -10,7 +10,8 @@ from numba_marlin.counts.transactions import SECTOR_BYTES
 
 
 class Summable:
-    """Dataclasses of numbers, mappings of numbers and other Summables; ``a + b`` adds field by field, but takes the larger of maxima."""
+    """Dataclasses of numbers, mappings of numbers and other Summables; ``a + b`` adds field by
+    field, but takes the larger of maxima."""
 
     MAXIMA: tuple[str, ...] = ()
 
@@ -26,7 +27,8 @@ class Summable:
 
 @dataclass(frozen=True)
 class GlobalTally(Summable):
-    """Global memory, in one direction. ``requests`` of a warp (or one of a bulk copy's rows), ``bytes`` that they want, each byte once a request,
+    """Global memory, in one direction. ``requests`` of a warp (or one of a bulk copy's rows),
+    ``bytes`` that they want, each byte once a request,
 
     ``sectors`` (32 bytes) that they touch, ``needed`` sectors those bytes would fill.
     """
@@ -49,7 +51,8 @@ class GlobalTally(Summable):
 
 @dataclass(frozen=True)
 class SharedTally(Summable):
-    """Shared memory: ``requests`` of a warp, ``bytes`` its lanes want (a byte that two want counts twice), ``wavefronts``, and ``ideal``: without conflicts."""
+    """Shared memory: ``requests`` of a warp, ``bytes`` its lanes want (a byte that two want counts
+    twice), ``wavefronts``, and ``ideal``: without conflicts."""
 
     requests: int = 0
     bytes: int = 0
@@ -63,10 +66,14 @@ class SharedTally(Summable):
 
 @dataclass(frozen=True)
 class Tally(Summable):
-    """``executed``: warp instructions, also those whose guard holds for no lane; ``classes`` splits them. ``copied``: bytes of shared memory that
+    """``executed``: warp instructions, also those whose guard holds for no lane; ``classes`` splits
+    them. ``copied``: bytes of shared memory that
 
-    asynchronous copies fill or read, by kind (cp.async, bulk, tensor). ``operand_bytes``: shared bytes that wgmma and tcgen05 read by descriptor. ``tensor_memory``:
-    bytes of tensor memory that are loaded, stored, and filled with scales. ``flops``: of tensor cores. ``atomics``: lanes' operations. ``local_bytes``: of spills and local arrays. ``registers``: live at most, in words of 32 bits.
+    asynchronous copies fill or read, by kind (cp.async, bulk, tensor). ``operand_bytes``: shared
+    bytes that wgmma and tcgen05 read by descriptor. ``tensor_memory``: bytes of tensor memory that
+    are loaded, stored, and filled with scales. ``flops``: of tensor cores. ``atomics``: lanes'
+    operations. ``local_bytes``: of spills and local arrays. ``registers``: live at most, in words
+    of 32 bits.
     """
 
     MAXIMA = ("registers",)

@@ -1,7 +1,8 @@
 """Block-wide barriers 0..15 of every resident block.
 
-A barrier completes when as many threads have arrived as its count says; without a count, when every warp of the block
-that has not exited is there. Arrival counts whole warps: 32 threads each, as the ISA has it.
+A barrier completes when as many threads have arrived as its count says; without a count, when every
+warp of the block that has not exited is there. Arrival counts whole warps: 32 threads each, as the
+ISA has it.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 """
 
@@ -21,7 +22,8 @@ COUNT = 16
 
 
 class State:
-    """One barrier of one block: threads arrived, their expected number, and who waits (path, next pc, instruction)."""
+    """One barrier of one block: threads arrived, their expected number, and who waits (path, next
+    pc, instruction)."""
 
     __slots__ = ("arrived", "expected", "waiting", "votes", "known")
 
@@ -34,8 +36,11 @@ class Barriers:
         self.placement, self.races = placement, races
         self.states: dict[tuple[int, int], State] = {}
 
-    def arrive(self, paths: Iterable[Path], end: Barrier, pc: int) -> tuple[list[Path], list[tuple[int, Path]]]:
-        """Paths come to ``end`` and go on at ``pc``: (those that need not wait, released ones with their pcs)."""
+    def arrive(
+        self, paths: Iterable[Path], end: Barrier, pc: int
+    ) -> tuple[list[Path], list[tuple[int, Path]]]:
+        """Paths come to ``end`` and go on at ``pc``: (those that need not wait, released ones with
+        their pcs)."""
         going_on, released = [], []
         touched = {}
         for path in paths:
@@ -47,9 +52,16 @@ class Barriers:
             if end.count is not None:
                 expected = self._value(end.count, path)
                 if expected % WARP or not expected:
-                    raise self._fault(f"barrier count {expected} must be a positive multiple of {WARP}", end, path)
+                    raise self._fault(
+                        f"barrier count {expected} must be a positive multiple of {WARP}", end, path
+                    )
                 if state.arrived and state.expected not in (None, expected):
-                    raise self._fault(f"barrier {number} is already waiting for {state.expected} threads, not {expected}", end, path)
+                    raise self._fault(
+                        f"barrier {number} is already waiting for {state.expected} threads, not"
+                        f" {expected}",
+                        end,
+                        path,
+                    )
                 state.expected = expected
             state.arrived += WARP
             if end.kind == "arrive":
@@ -68,11 +80,17 @@ class Barriers:
 
     def recheck(self, slots: set[int]) -> list[tuple[int, Path]]:
         """Warps of ``slots`` have exited: barriers that were waiting only for them complete."""
-        return [item for key in list(self.states) if key[0] in slots for item in self._complete(key)]
+        return [
+            item for key in list(self.states) if key[0] in slots for item in self._complete(key)
+        ]
 
     def waiting(self) -> list[tuple[int, Path, object]]:
         """(barrier number, path, instruction) of everybody who waits."""
-        return [(n, path, end.ins) for (_, n), state in self.states.items() for path, _, end in state.waiting]
+        return [
+            (n, path, end.ins)
+            for (_, n), state in self.states.items()
+            for path, _, end in state.waiting
+        ]
 
     def _complete(self, key: tuple[int, int]) -> list[tuple[int, Path]]:
         state, per_block = self.states[key], self.placement.warps_per_block
@@ -100,4 +118,6 @@ class Barriers:
         return int(source[path.warp, lane])
 
     def _fault(self, detail: str, end: Barrier, path: Path) -> MachineError:
-        return error_at(MachineError, detail, end.ins, self.placement, path.warp, mask_lanes(path.mask))
+        return error_at(
+            MachineError, detail, end.ins, self.placement, path.warp, mask_lanes(path.mask)
+        )

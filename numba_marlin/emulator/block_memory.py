@@ -1,8 +1,10 @@
-"""Memory that each block (shared) or each thread (local) has to itself, with a state for every byte.
+"""Memory that each block (shared) or each thread (local) has to itself, with a state for every
+byte.
 
-All owners' memories lie side by side in one array, so one NumPy operation serves warps of many blocks. Beside every data
-byte lies a state byte: VALID once written, UNWRITTEN before, IN_FLIGHT while an asynchronous copy is on its way to it, LENT while a
-bulk store may be reading it, BARRIER while it is part of an mbarrier.
+All owners' memories lie side by side in one array, so one NumPy operation serves warps of many
+blocks. Beside every data byte lies a state byte: VALID once written, UNWRITTEN before, IN_FLIGHT
+while an asynchronous copy is on its way to it, LENT while a bulk store may be reading it, BARRIER
+while it is part of an mbarrier.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ POISON = 0xA5
 
 
 class BlockMemory:
-    """``size`` bytes for each of ``owners``. ``origin`` [warps, 32] is where each lane's owner starts in the array.
+    """``size`` bytes for each of ``owners``. ``origin`` [warps, 32] is where each lane's owner
+    starts in the array.
 
-    Owners begin with ``forget``. ``base`` is the address of byte 0 in the owner's own window; ``names`` places variables: (start, size, name).
+    Owners begin with ``forget``. ``base`` is the address of byte 0 in the owner's own window;
+    ``names`` places variables: (start, size, name).
     """
 
-    def __init__(self, space: str, base: int, size: int, owners: int, owner_of: np.ndarray, names: list) -> None:
+    def __init__(
+        self, space: str, base: int, size: int, owners: int, owner_of: np.ndarray, names: list
+    ) -> None:
         self.space, self.base, self.size, self.names = space, base, size, sorted(names)
         self.stride = -(-size // ROW_BYTES) * ROW_BYTES
         self.data = np.empty(owners * self.stride, np.uint8)
@@ -37,7 +43,8 @@ class BlockMemory:
         self.data[section], state[:] = POISON, UNWRITTEN
 
     def view(self, size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """(data as rows of ``count`` integers of ``size`` bytes, states as rows of the widest integers that fit)."""
+        """(data as rows of ``count`` integers of ``size`` bytes, states as rows of the widest
+        integers that fit)."""
         pair = self._views.get((size, count))
         if pair is None:
             width = size * count
@@ -53,5 +60,7 @@ class BlockMemory:
         """A byte offset as variable and offset, for messages."""
         for start, size, name in self.names:
             if start <= offset < start + size:
-                return f"{name}[byte {offset - start}] ({self.space} address {self.base + offset:#x})"
+                return (
+                    f"{name}[byte {offset - start}] ({self.space} address {self.base + offset:#x})"
+                )
         return f"{self.space} address {self.base + offset:#x} (byte {offset} of {self.size})"

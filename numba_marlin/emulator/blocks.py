@@ -1,7 +1,9 @@
-"""Basic blocks made executable: every instruction bound once to a function of the lanes that execute it.
+"""Basic blocks made executable: every instruction bound once to a function of the lanes that
+execute it.
 
-Two maps from pc to Code share the bound steps. Whole warps run ``coarse`` blocks. Parts of warps run ``fine`` pieces, cut
-before and behind every warp collective, because they must wait there for the lanes that are elsewhere.
+Two maps from pc to Code share the bound steps. Whole warps run ``coarse`` blocks. Parts of warps
+run ``fine`` pieces, cut before and behind every warp collective, because they must wait there for
+the lanes that are elsewhere.
 """
 
 from __future__ import annotations
@@ -16,18 +18,47 @@ from numba_marlin.emulator.lanes import FULL
 from numba_marlin.emulator.program import Instruction
 from numba_marlin.emulator.registers import Constant
 
-# Collectives of all lanes of a warp, and those that name their members in an operand (its position, from the end).
-TENSOR_MEMORY = {f"tcgen05.{name}" for name in ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st")}
-OF_ALL = TENSOR_MEMORY | {"mma", "wmma.load", "wmma.mma", "wmma.store", "ldmatrix", "stmatrix", "setmaxnreg", "wgmma.mma_async", "wgmma.fence", "wgmma.commit_group"} | BARRIERS | WAITS
-OF_MEMBERS = {"shfl.sync", "vote.sync", "match.any.sync", "match.all.sync", "redux.sync", "elect.sync", "bar.warp.sync"}
+# Collectives of all lanes of a warp, and those that name their members in an operand (its position,
+# from the end).
+TENSOR_MEMORY = {
+    f"tcgen05.{name}"
+    for name in ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st")
+}
+OF_ALL = (
+    TENSOR_MEMORY
+    | {
+        "mma",
+        "wmma.load",
+        "wmma.mma",
+        "wmma.store",
+        "ldmatrix",
+        "stmatrix",
+        "setmaxnreg",
+        "wgmma.mma_async",
+        "wgmma.fence",
+        "wgmma.commit_group",
+    }
+    | BARRIERS
+    | WAITS
+)
+OF_MEMBERS = {
+    "shfl.sync",
+    "vote.sync",
+    "match.any.sync",
+    "match.all.sync",
+    "redux.sync",
+    "elect.sync",
+    "bar.warp.sync",
+}
 
 
 @dataclass(eq=False)
 class Code:
-    """``steps`` run in order, then ``end`` (Branch, Leave, Barrier, WarpgroupWait or None) says where to go; ``next`` is the pc behind.
+    """``steps`` run in order, then ``end`` (Branch, Leave, Barrier, WarpgroupWait or None) says
+    where to go; ``next`` is the pc behind.
 
-    ``members``: for a piece that is one collective, the readable mask of lanes that must come to it together.
-    ``executed`` counts the warps that ran it.
+    ``members``: for a piece that is one collective, the readable mask of lanes that must come to it
+    together. ``executed`` counts the warps that ran it.
     """
 
     start: int
@@ -40,20 +71,30 @@ class Code:
     executed: int = 0
 
 
-def compile_blocks(execution: Execution, observer: Callable | None, after: Callable | None = None) -> tuple[dict[int, Code], dict[int, Code]]:
-    """Bind all instructions: (coarse, fine). ``observer(ins, lanes)`` is called before each, ``after(ins, lanes)`` when it is done, if there are such."""
+def compile_blocks(
+    execution: Execution, observer: Callable | None, after: Callable | None = None
+) -> tuple[dict[int, Code], dict[int, Code]]:
+    """Bind all instructions: (coarse, fine). ``observer(ins, lanes)`` is called before each,
+    ``after(ins, lanes)`` when it is done, if there are such."""
     kernel = execution.kernel
     bound = [HANDLERS[ins.root](ins, execution) for ins in kernel.instructions]
-    steps = [step_of(each, ins, execution, observer, after) for each, ins in zip(bound, kernel.instructions)]
+    steps = [
+        step_of(each, ins, execution, observer, after)
+        for each, ins in zip(bound, kernel.instructions)
+    ]
     members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
 
     def code(start: int, stop: int, join: int) -> Code:
         last = kernel.instructions[stop - 1]
         return Code(
-            start, stop - start, tuple(step for step in steps[start:stop] if step is not None),
-            bound[last.pc] if last.root in TERMINATORS else None, stop if stop < len(bound) else EXIT, join,
-        )  # fmt: skip
+            start,
+            stop - start,
+            tuple(step for step in steps[start:stop] if step is not None),
+            bound[last.pc] if last.root in TERMINATORS else None,
+            stop if stop < len(bound) else EXIT,
+            join,
+        )
 
     for block in kernel.blocks.values():
         coarse[block.start] = code(block.start, block.stop, block.join)
@@ -77,7 +118,8 @@ def cut(start: int, stop: int, members: list) -> Iterator[tuple[int, int]]:
 
 
 def members_of(ins: Instruction, execution: Execution):
-    """Readable mask of the lanes that ``ins`` needs together; None if it is no collective. A guarded one waits for none:
+    """Readable mask of the lanes that ``ins`` needs together; None if it is no collective. A
+    guarded one waits for none:
 
     what its guard keeps away cannot be waited for, so its handler only checks.
     """
@@ -90,10 +132,19 @@ def members_of(ins: Instruction, execution: Execution):
     return None
 
 
-def step_of(bound: Any, ins: Instruction, execution: Execution, observer: Callable | None, after: Callable | None) -> Callable | None:
-    """What runs for ``ins``; None for a terminator that nobody watches (what it does, it does behind this)."""
+def step_of(
+    bound: Any,
+    ins: Instruction,
+    execution: Execution,
+    observer: Callable | None,
+    after: Callable | None,
+) -> Callable | None:
+    """What runs for ``ins``; None for a terminator that nobody watches (what it does, it does
+    behind this)."""
     if ins.root not in TERMINATORS:
-        bound = execution.tensor_cores.registers.watched(execution.warpgroups.checks.watched(bound, ins), ins)
+        bound = execution.tensor_cores.registers.watched(
+            execution.warpgroups.checks.watched(bound, ins), ins
+        )
     step = None if ins.root in TERMINATORS else guarded(bound, ins, execution)
     return step if observer is None and after is None else observed(step, ins, observer, after)
 
@@ -114,7 +165,9 @@ def guarded(step: Callable, ins: Instruction, execution: Execution) -> Callable:
     return run
 
 
-def observed(step: Callable | None, ins: Instruction, observer: Callable | None, after: Callable | None) -> Callable:
+def observed(
+    step: Callable | None, ins: Instruction, observer: Callable | None, after: Callable | None
+) -> Callable:
     def run(lanes) -> None:
         if observer is not None:
             observer(ins, lanes)

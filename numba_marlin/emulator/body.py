@@ -1,7 +1,8 @@
 """The statements of a kernel's body -> instructions, registers, labels and variables of the Kernel.
 
-``{ ... }``, as in inline asm, opens a scope with its own registers and labels; registers of sibling scopes share places in
-the register file. Names are resolved here, labels to pcs once the body is complete.
+``{ ... }``, as in inline asm, opens a scope with its own registers and labels; registers of sibling
+scopes share places in the register file. Names are resolved here, labels to pcs once the body is
+complete.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#instructions
 """
@@ -38,14 +39,31 @@ LOCAL_PARAMETER = re.compile(r"\.param(::func)?")  # of a call: it lies in local
 CALLS, INDEXED_BRANCHES = {"call", "call.uni"}, {"brx.idx", "brx.idx.uni"}
 # Opcodes whose last operand is a label of the program.
 BRANCHES = {"bra"}
-SPECIAL_NAMES = {
-    f"%{name}"
-    for name in ("laneid warpid nwarpid smid nsmid gridid clock clock_hi clock64 globaltimer globaltimer_lo globaltimer_hi "
-                 "lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt dynamic_smem_size total_smem_size").split()
-} | {"%cluster_ctarank", "%cluster_nctarank"} | {
-    f"%{name}.{axis}" for axis in "xyz"
-    for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
-}  # fmt: skip
+SPECIAL_NAMES = (
+    {
+        f"%{name}"
+        for name in (
+            "laneid warpid nwarpid smid nsmid gridid clock clock_hi clock64 globaltimer"
+            " globaltimer_lo globaltimer_hi lanemask_eq lanemask_le lanemask_lt lanemask_ge"
+            " lanemask_gt dynamic_smem_size total_smem_size"
+        ).split()
+    }
+    | {"%cluster_ctarank", "%cluster_nctarank"}
+    | {
+        f"%{name}.{axis}"
+        for axis in "xyz"
+        for name in (
+            "tid",
+            "ntid",
+            "ctaid",
+            "nctaid",
+            "clusterid",
+            "nclusterid",
+            "cluster_ctaid",
+            "cluster_nctaid",
+        )
+    }
+)
 
 
 class Body:
@@ -54,7 +72,8 @@ class Body:
     def __init__(self, parser: Parser, kernel: Kernel) -> None:
         self.p, self.kernel = parser, kernel
         self.scope = Scope()
-        self.free: dict[tuple[int, int], list[int]] = {}  # (depth, width) -> places that closed scopes have left
+        # (depth, width) -> places that closed scopes have left
+        self.free: dict[tuple[int, int], list[int]] = {}
         self.pending: list[tuple[dict, Scope, str | None, Token]] = []
         self.source, self.inlined = None, None
         self.calls = Calls(self)
@@ -88,8 +107,11 @@ class Body:
             elif word == ".param":
                 self.calls.declare()
             elif word in SPACES:
-                known = {variable.name for variable in self.kernel.variables}  # a function that is called twice declares its own twice
-                self.kernel.variables += [variable for variable in p.variables() if variable.name not in known]
+                # a function that is called twice declares its own twice
+                known = {variable.name for variable in self.kernel.variables}
+                self.kernel.variables += [
+                    variable for variable in p.variables() if variable.name not in known
+                ]
             elif word == ".pragma":
                 p.skip_until(";")
             elif word == ".loc":
@@ -120,7 +142,8 @@ class Body:
             self.scope.labels[token.text] = len(self.pending)
 
     def leave_scope(self, scope: Scope) -> None:
-        # A scope of the same depth may reuse the places: it cannot be alive at the same time. An outer one could.
+        # A scope of the same depth may reuse the places: it cannot be alive at the same time. An
+        # outer one could.
         for register in scope.registers.values():
             self.free.setdefault((scope.depth, register.width), []).append(register.index)
 
@@ -204,15 +227,30 @@ class Body:
             opcode = LOCAL_PARAMETER.sub(".local", opcode)
         self.emit(first, opcode, tuple(operands), guard, negated, label)
 
-    def emit(self, first: Token, opcode: str, operands: tuple, guard: Register | None = None, negated: bool = False, label: str | None = None) -> None:
+    def emit(
+        self,
+        first: Token,
+        opcode: str,
+        operands: tuple,
+        guard: Register | None = None,
+        negated: bool = False,
+        label: str | None = None,
+    ) -> None:
         """One instruction; its text is what was read from ``first`` to here."""
         p = self.p
         root, end = p.root_of(opcode), p.tokens[p.at - 1]
         fields = dict(
-            line=first.line, text=" ".join(p.text[first.start : max(end.end, first.end)].split()), opcode=opcode, root=root,
-            modifiers=tuple(m for m in opcode[len(root) :].split(".") if m), operands=operands, guard=guard,
-            guard_negated=negated, source=self.source, inlined=self.inlined,
-        )  # fmt: skip
+            line=first.line,
+            text=" ".join(p.text[first.start : max(end.end, first.end)].split()),
+            opcode=opcode,
+            root=root,
+            modifiers=tuple(m for m in opcode[len(root) :].split(".") if m),
+            operands=operands,
+            guard=guard,
+            guard_negated=negated,
+            source=self.source,
+            inlined=self.inlined,
+        )
         self.pending.append((fields, self.scope, label, first))
 
     def scratch_predicate(self) -> Register:
@@ -221,14 +259,20 @@ class Body:
         return self.register("%scratch")
 
     def indexed_branch(self, first: Token, guard: Register | None) -> None:
-        """brx.idx index, targets: one comparison and branch a target, the last one without asking."""
+        """brx.idx index, targets: one comparison and branch a target, the last one without
+        asking."""
         p = self.p
         index = self.operand()
         p.expect(",")
         token = p.next()
         p.expect(";")
         if guard is not None or token.text not in self.tables:
-            p.fail(f"brx.idx must have no guard and name a .branchtargets list before it, not {token.text}", token, UnknownInstruction)
+            p.fail(
+                "brx.idx must have no guard and name a .branchtargets list before it, not"
+                f" {token.text}",
+                token,
+                UnknownInstruction,
+            )
         predicate = self.scratch_predicate()
         targets = self.tables[token.text]
         for number, target in enumerate(targets[:-1]):
@@ -267,7 +311,9 @@ class Body:
         if p.take("-"):
             value = literal(p.next().text)
             if value.kind in ("f32", "f64"):
-                return Immediate(value.value ^ (1 << (31 if value.kind == "f32" else 63)), value.kind)
+                return Immediate(
+                    value.value ^ (1 << (31 if value.kind == "f32" else 63)), value.kind
+                )
             return Immediate(-value.value, value.kind)
         token = p.next()
         if token.kind == "number":

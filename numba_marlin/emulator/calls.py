@@ -1,8 +1,11 @@
-"""Device functions (.func) and calls of them: a call is replaced by the function's body, when the text is read.
+"""Device functions (.func) and calls of them: a call is replaced by the function's body, when the
+text is read.
 
-So a kernel stays one control-flow graph, and lanes that part in a function meet again in it. A call's .param variables live in local memory, one
-place for each name and depth of nesting; the callee's names of its parameters stand for the caller's variables. An indirect call compares
-the address with those of the functions that have the prototype's shape. Recursion has no end this way and is refused by name.
+So a kernel stays one control-flow graph, and lanes that part in a function meet again in it. A
+call's .param variables live in local memory, one place for each name and depth of nesting; the
+callee's names of its parameters stand for the caller's variables. An indirect call compares the
+address with those of the functions that have the prototype's shape. Recursion has no end this way
+and is refused by name.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions-call
 """
@@ -23,12 +26,14 @@ if TYPE_CHECKING:
 
 FIRST_ADDRESS, ADDRESS_STEP = 0x40, 0x40  # of functions, which nothing loads from
 END = "%end"  # label behind an inlined body: no program can spell it
-TRAPS = {"__assertfail": "an assertion failed", "__trap": "trap", "abort": "abort"}  # of the runtime, which the machine lacks: what calls them end as
+# of the runtime, which the machine lacks: what calls them end as
+TRAPS = {"__assertfail": "an assertion failed", "__trap": "trap", "abort": "abort"}
 
 
 @dataclass(frozen=True)
 class Function:
-    """``results`` and ``parameters``: (name, bytes) each; ``body`` the number of the first token behind its brace, None if it is only declared."""
+    """``results`` and ``parameters``: (name, bytes) each; ``body`` the number of the first token
+    behind its brace, None if it is only declared."""
 
     name: str
     address: int
@@ -55,8 +60,12 @@ def find_functions(parser: Parser) -> dict[str, Function]:
         parameters = formals(parser) if parser.peek() == "(" else ()
         body = parser.at if parser.skip_until("{", ";") == "{" else None
         if body is not None or name not in found:
-            address = found[name].address if name in found else FIRST_ADDRESS + ADDRESS_STEP * len(found)
-            found[name] = Function(name, address, results, parameters, None if body is None else parser.at)
+            address = (
+                found[name].address if name in found else FIRST_ADDRESS + ADDRESS_STEP * len(found)
+            )
+            found[name] = Function(
+                name, address, results, parameters, None if body is None else parser.at
+            )
     parser.at = 0
     return found
 
@@ -68,7 +77,9 @@ def formals(parser: Parser) -> tuple[tuple[str, int], ...]:
     while not parser.take(")"):
         where = parser.tokens[parser.at]
         if parser.next().text != ".param":
-            parser.fail("parameters of functions must be in .param space", where, UnknownInstruction)
+            parser.fail(
+                "parameters of functions must be in .param space", where, UnknownInstruction
+            )
         bits, count = 0, 1
         while parser.peek().startswith("."):
             word = parser.next().text
@@ -99,7 +110,13 @@ class Calls:
         for variable in self.p.variables():
             name = f"{variable.name}@{len(self.stack)}"
             old = self.variables.get(name, variable)
-            self.variables[name] = Variable(name, "local", max(old.align, variable.align), max(old.size, variable.size), line=variable.line)
+            self.variables[name] = Variable(
+                name,
+                "local",
+                max(old.align, variable.align),
+                max(old.size, variable.size),
+                line=variable.line,
+            )
             self.body.scope.parameters[variable.name] = name
 
     def prototype(self, label: str) -> None:
@@ -113,7 +130,8 @@ class Calls:
         self.prototypes[label] = Function(label, 0, results, parameters).shape
 
     def call(self, first: Token, guard, negated: bool) -> None:
-        """Behind the opcode: (results), function or register, (parameters), prototype or targets;"""
+        """Behind the opcode: (results), function or register, (parameters), prototype or
+        targets;"""
         p = self.p
         results = self._names() if p.peek() == "(" else ()
         if results:
@@ -155,15 +173,35 @@ class Calls:
             if function.name in TRAPS:
                 body.emit(token, "trap", ())
                 return
-            p.fail(f"{function.name} has no body in this text: link it in, or do without it (there is no runtime here, so no printf, malloc or launch)", token, UnknownInstruction)
+            p.fail(
+                f"{function.name} has no body in this text: link it in, or do without it (there is"
+                " no runtime here, so no printf, malloc or launch)",
+                token,
+                UnknownInstruction,
+            )
         if function.name in self.stack:
-            p.fail(f"{function.name} calls itself: recursion is not implemented, rewrite it as a loop", token, UnknownInstruction)
+            p.fail(
+                f"{function.name} calls itself: recursion is not implemented, rewrite it as a loop",
+                token,
+                UnknownInstruction,
+            )
         if (len(results), len(given)) != (len(function.results), len(function.parameters)):
-            p.fail(f"{function.name} takes {len(function.parameters)} parameters and gives {len(function.results)} results", token)
+            p.fail(
+                f"{function.name} takes {len(function.parameters)} parameters and gives"
+                f" {len(function.results)} results",
+                token,
+            )
         back, outer, source = p.at, body.scope, (body.source, body.inlined)
         self.stack.append(function.name)
         body.scope = Scope(depth=outer.depth + 1)
-        body.scope.parameters.update({name: own for (name, _), own in zip((*function.results, *function.parameters), (*results, *given))})
+        body.scope.parameters.update(
+            {
+                name: own
+                for (name, _), own in zip(
+                    (*function.results, *function.parameters), (*results, *given)
+                )
+            }
+        )
         p.at = function.body
         inner = body.scope
         body.statements()
@@ -177,7 +215,11 @@ class Calls:
         target = body.name(token)
         shape = self.prototypes.get(prototype or "")
         if not isinstance(target, Register) or shape is None:
-            p.fail(f"{token.text} is no function, nor a register with a .callprototype", token, UnknownInstruction)
+            p.fail(
+                f"{token.text} is no function, nor a register with a .callprototype",
+                token,
+                UnknownInstruction,
+            )
         done = f"%called{len(body.pending)}"
         is_it = body.scratch_predicate()
         for function in p.functions.values():

@@ -1,7 +1,8 @@
 """Basic blocks of a kernel, and where its branches reconverge: at the immediate post-dominator.
 
-A divergent branch sends its lanes along both sides; they wait for each other at the first instruction that every path
-to the end must pass. EXIT stands for "never again": the end of the kernel.
+A divergent branch sends its lanes along both sides; they wait for each other at the first
+instruction that every path to the end must pass. EXIT stands for "never again": the end of the
+kernel.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ TERMINATORS = BRANCH | LEAVE | BARRIERS | WAITS
 
 
 def find_blocks(instructions: Sequence[Instruction]) -> dict[int, BasicBlock]:
-    """Blocks by their first pc. A terminator (branch, exit, barrier, wait of a warpgroup) ends its block."""
+    """Blocks by their first pc. A terminator (branch, exit, barrier, wait of a warpgroup) ends its
+    block."""
     count = len(instructions)
     leaders = {0} | {i.target for i in instructions if i.target is not None}
     leaders |= {i.pc + 1 for i in instructions if i.root in TERMINATORS}
     starts = sorted(pc for pc in leaders if pc < count)
     stops = dict(zip(starts, starts[1:] + [count]))
-    following = {start: successors(instructions[stop - 1], stop, count) for start, stop in stops.items()}
+    following = {
+        start: successors(instructions[stop - 1], stop, count) for start, stop in stops.items()
+    }
     joins = immediate_post_dominators(following)
     return {start: BasicBlock(start, stop, joins[start]) for start, stop in stops.items()}
 
 
 def successors(last: Instruction, stop: int, count: int) -> list[int]:
-    """Pcs control may reach after a block that ends with ``last``; running off the end is an exit."""
+    """Pcs control may reach after a block that ends with ``last``; running off the end is an
+    exit."""
     through = stop if stop < count else EXIT
     if last.root in BRANCH:
         target = last.target if last.target < count else EXIT

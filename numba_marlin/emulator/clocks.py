@@ -1,12 +1,15 @@
 """What each thread knows of the others' past: vector clocks, one component a thread of the grid.
 
-A thread's clock is the number of the interval between two of its releases. Whoever acquires what a thread has released knows all intervals of it
-up to then, and what the thread itself knew: this is the causality order of the PTX memory model, so far as it has been observed in this run.
+A thread's clock is the number of the interval between two of its releases. Whoever acquires what a
+thread has released knows all intervals of it up to then, and what the thread itself knew: this is
+the causality order of the PTX memory model, so far as it has been observed in this run.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model
 
-Threads that know the same share a row of ``known`` until one of them learns more: after a barrier a whole block does. Lanes of a warp are threads
-like any others, because the model gives them no order of their own: running in step orders nothing, bar.warp.sync does. Besides the threads
-there are columns for what happens outside of any thread's program order, bulk copies and products in flight (``column``).
+Threads that know the same share a row of ``known`` until one of them learns more: after a barrier a
+whole block does. Lanes of a warp are threads like any others, because the model gives them no order
+of their own: running in step orders nothing, bar.warp.sync does. Besides the threads there are
+columns for what happens outside of any thread's program order, bulk copies and products in flight
+(``column``).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ FIRST_ROWS, FIRST_COLUMNS = 32, 64
 
 
 class Clocks:
-    """``row_of`` and ``thread_of`` [warps, 32] of the resident warps; ``known`` int32 [rows, columns]; ``clock`` [columns] of each thread's present."""
+    """``row_of`` and ``thread_of`` [warps, 32] of the resident warps; ``known`` int32 [rows,
+    columns]; ``clock`` [columns] of each thread's present."""
 
     def __init__(self, placement: Placement, blocks: int) -> None:
         self.placement, self.per_block = placement, placement.warps_per_block * WARP
@@ -32,9 +36,14 @@ class Clocks:
         self.free = list(range(FIRST_ROWS - 1, NOTHING, -1))
 
     def place(self, slot: int, number: int) -> None:
-        """Block ``number`` moves in: new threads, who know nothing, not even of the block that was here before."""
-        rows = slice(slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block)
-        self.thread_of[rows] = (number * self.per_block + np.arange(self.per_block)).reshape(-1, WARP)
+        """Block ``number`` moves in: new threads, who know nothing, not even of the block that was
+        here before."""
+        rows = slice(
+            slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block
+        )
+        self.thread_of[rows] = (number * self.per_block + np.arange(self.per_block)).reshape(
+            -1, WARP
+        )
         self.row_of[rows] = NOTHING
 
     def column(self) -> int:
@@ -45,7 +54,8 @@ class Clocks:
         return self.columns - 1
 
     def release(self, lanes: Lanes) -> np.ndarray:
-        """What ``lanes`` know and have done, all together; what they do from now on is not in it."""
+        """What ``lanes`` know and have done, all together; what they do from now on is not in
+        it."""
         rows, threads = self.row_of[lanes.sel], self.thread_of[lanes.sel].reshape(-1)
         found = self.known[self._unique(rows)].max(axis=0)
         found[threads] = self.clock[threads]
@@ -56,7 +66,10 @@ class Clocks:
         """Thread -> (what it knows, its own clock), as a fence leaves it for writes to come."""
         held = {row: self.known[row].copy() for row in self._unique(self.row_of[lanes.sel])}
         threads = self.thread_of[lanes.sel].reshape(-1)
-        found = {t: (held[row], int(self.clock[t])) for row, t in zip(self.row_of[lanes.sel].reshape(-1).tolist(), threads.tolist())}
+        found = {
+            t: (held[row], int(self.clock[t]))
+            for row, t in zip(self.row_of[lanes.sel].reshape(-1).tolist(), threads.tolist())
+        }
         self.clock[threads] += 1
         return found
 

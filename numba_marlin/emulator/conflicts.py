@@ -1,7 +1,8 @@
 """Conflicts: which earlier accesses each one must come after, and whether it does.
 
-``Conflicts`` sees every access of a run (``memory.Access``), looks up in ``shadow`` who was there before, and asks ``clocks`` whether the accessing thread
-knows of it. What threads learn, and when, is added in ``races``, which also says what is looked at and what is not.
+``Conflicts`` sees every access of a run (``memory.Access``), looks up in ``shadow`` who was there
+before, and asks ``clocks`` whether the accessing thread knows of it. What threads learn, and when,
+is added in ``races``, which also says what is looked at and what is not.
 """
 
 from __future__ import annotations
@@ -32,18 +33,31 @@ BEFORE = 1  # the clock of the kernel before
 
 
 class Conflicts:
-    """``shared``: shadow of all resident blocks' memory; ``buffers``: of global ones, by address; ``number``: of the block in each slot; ``before``: column of the
-    kernel before this one on the stream."""
+    """``shared``: shadow of all resident blocks' memory; ``buffers``: of global ones, by address;
+    ``number``: of the block in each slot; ``before``: column of the kernel before this one on the
+    stream."""
 
     def __init__(self, execution: "Execution", blocks: int) -> None:
         kernel, placement = execution.kernel, execution.placement
-        if len(kernel.instructions) >= 1 << marks.PC_BITS or blocks * placement.warps_per_block * WARP >= 1 << marks.WHO_BITS - 1:
-            raise ValueError(f"races=True takes {1 << marks.PC_BITS} instructions and {1 << marks.WHO_BITS - 1} threads at most")
+        if (
+            len(kernel.instructions) >= 1 << marks.PC_BITS
+            or blocks * placement.warps_per_block * WARP >= 1 << marks.WHO_BITS - 1
+        ):
+            raise ValueError(
+                f"races=True takes {1 << marks.PC_BITS} instructions and {1 << marks.WHO_BITS - 1}"
+                " threads at most"
+            )
         self.memory, self.placement = execution.memory, placement
         self.clocks = Clocks(placement, blocks)
-        clusters = {number: index for index, group in enumerate(execution.cluster.groups()) for number in group}
+        clusters = {
+            number: index
+            for index, group in enumerate(execution.cluster.groups())
+            for number in group
+        }
         self.messages = Messages(self.clocks, clusters.__getitem__)
-        self.remote = any("shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions)
+        self.remote = any(
+            "shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions
+        )
         own = self.memory.shared
         readers = placement.warps_per_block * (execution.cluster.size if self.remote else 1)
         self.shared = Shadow(own.data.size, smallest(kernel.instructions, "shared"), readers)
@@ -73,7 +87,10 @@ class Conflicts:
             if kind == "copy-issue":
                 continue
             threads = self.clocks.thread_of[part.sel]
-            records = np.broadcast_to(marks.record(threads, self.clocks.clock[threads], way, ins.pc)[..., None], units.shape)
+            records = np.broadcast_to(
+                marks.record(threads, self.clocks.clock[threads], way, ins.pc)[..., None],
+                units.shape,
+            )
             if writing:
                 shadow.wrote(units, records)
                 if way in (marks.WEAK, marks.COPY):
@@ -87,10 +104,15 @@ class Conflicts:
                     self.messages.places.pop((id(shadow), unit), None)
 
     def _places(self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int):
-        """(shadow, lanes, offsets in it) of addresses; what lies outside of all memory is left to others to complain about."""
+        """(shadow, lanes, offsets in it) of addresses; what lies outside of all memory is left to
+        others to complain about."""
         if space != "global":
             own = self.memory.shared
-            origin, within = self.memory.peers(ins, lanes, address) if space == "shared::cluster" else (own.origin[lanes.sel], address)
+            origin, within = (
+                self.memory.peers(ins, lanes, address)
+                if space == "shared::cluster"
+                else (own.origin[lanes.sel], address)
+            )
             offset = within - own.base
             if offset.size and offset.min() >= 0 and offset.max() + nbytes <= own.size:
                 yield self.shared, lanes, origin + offset
@@ -110,8 +132,17 @@ class Conflicts:
                 part = lanes if mine.all() else lanes.narrow(mine)
                 yield shadow, part, (address[mine] - buffer.address).reshape(part.shape)
 
-    def _check(self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, writing: bool, way: int) -> None:
-        """Race unless all that was there before is known to the accessing lanes. ``units`` [*lanes.shape, count]."""
+    def _check(
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        shadow: Shadow,
+        units: np.ndarray,
+        writing: bool,
+        way: int,
+    ) -> None:
+        """Race unless all that was there before is known to the accessing lanes. ``units``
+        [*lanes.shape, count]."""
         before = shadow.before(units, writing)
         if not before.size:
             return
@@ -124,34 +155,60 @@ class Conflicts:
                 raise self.report.race(ins, lanes, shadow, units, before, late, writing, way)
 
     def _strong(self, before: np.ndarray, threads: np.ndarray, way: int) -> np.ndarray:
-        """Which of the records ``before`` do not conflict with an access of ``way``, for they are both strong and see each other."""
+        """Which of the records ``before`` do not conflict with an access of ``way``, for they are
+        both strong and see each other."""
         ways = marks.way_of(before)
         if way == marks.OBJECT:
             return ways == marks.OBJECT
         if way not in marks.SCOPES:
             return np.zeros(before.shape, bool)
-        blocks, mine = np.broadcast_arrays(marks.who_of(before) // self.clocks.per_block, threads // self.clocks.per_block)
+        blocks, mine = np.broadcast_arrays(
+            marks.who_of(before) // self.clocks.per_block, threads // self.clocks.per_block
+        )
         both = np.minimum(ways, way)
         found = np.isin(ways, list(marks.SCOPES)) & ((both == marks.STRONG_GPU) | (blocks == mine))
-        for index in np.argwhere(~found & (both == marks.STRONG_CLUSTER) & np.isin(ways, list(marks.SCOPES))):
+        for index in np.argwhere(
+            ~found & (both == marks.STRONG_CLUSTER) & np.isin(ways, list(marks.SCOPES))
+        ):
             at = tuple(index)
-            found[at] = self.messages.cluster_of(int(blocks[at])) == self.messages.cluster_of(int(mine[at]))
+            found[at] = self.messages.cluster_of(int(blocks[at])) == self.messages.cluster_of(
+                int(mine[at])
+            )
         return found
 
-    def _collisions(self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, records: np.ndarray) -> None:
+    def _collisions(
+        self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, records: np.ndarray
+    ) -> None:
         """Race if another warp wrote the same units in this very step."""
         after = shadow.writes[units]
         late = marks.who_of(after) // WARP != marks.who_of(records) // WARP
         if late.any():
-            raise self.report.race(ins, lanes, shadow, units, after[..., None], late[..., None], True, marks.way_of(int(records.flat[0])))
+            raise self.report.race(
+                ins,
+                lanes,
+                shadow,
+                units,
+                after[..., None],
+                late[..., None],
+                True,
+                marks.way_of(int(records.flat[0])),
+            )
 
-    def _synchronise(self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str) -> None:
+    def _synchronise(
+        self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str
+    ) -> None:
         first, blocks = units[..., 0], self.clocks.thread_of[lanes.sel] // self.clocks.per_block
         for unit in np.unique(first).tolist():
             shadow.objects[unit] = True
             for block in np.unique(blocks[first == unit]).tolist():
                 mine = (first == unit) & (blocks == block)
-                self.messages.at((id(shadow), unit), lanes if mine.all() else lanes.narrow(mine), order, kind != "store", kind != "load")
+                self.messages.at(
+                    (id(shadow), unit),
+                    lanes if mine.all() else lanes.narrow(mine),
+                    order,
+                    kind != "store",
+                    kind != "load",
+                )
 
     def of_buffer(self, buffer: "Buffer") -> Shadow | None:
         """None if nothing can happen to it."""
@@ -171,8 +228,17 @@ def smallest(instructions: list[Instruction], space: str) -> int:
     for ins in instructions:
         words = set(ins.modifiers)
         other = {"shared": "global", "global": "shared"}[space]
-        if ins.root in ("ld", "ldu", "st", "atom", "red") and not words & {"param", "local", "const", other, f"{other}::cta", f"{other}::cluster"}:
-            count = next((len(operand.items) for operand in ins.operands if isinstance(operand, Vector)), 1)
+        if ins.root in ("ld", "ldu", "st", "atom", "red") and not words & {
+            "param",
+            "local",
+            "const",
+            other,
+            f"{other}::cta",
+            f"{other}::cluster",
+        }:
+            count = next(
+                (len(operand.items) for operand in ins.operands if isinstance(operand, Vector)), 1
+            )
             found = min(found, TYPE_BITS[ins.types[-1]] // 8 * count)
         elif ins.root == "cp.async":
             found = min(found, int(ins.operands[2].value))

@@ -1,11 +1,14 @@
-"""cp.async in flight: a queue of copies for every thread, closed into groups by commit, landed by wait.
+"""cp.async in flight: a queue of copies for every thread, closed into groups by commit, landed by
+wait.
 
-A copy moves nothing when it is issued: its destination bytes become IN_FLIGHT. Source bytes are read and destination
-bytes written when the issuing thread waits for the group (cp.async.wait_group N: all but its N latest groups;
-wait_all: everything). The ISA allows any moment between issue and wait; landing as late as possible shows a program that
-reads its tile too early, or reuses the source too soon.
+A copy moves nothing when it is issued: its destination bytes become IN_FLIGHT. Source bytes are
+read and destination bytes written when the issuing thread waits for the group (cp.async.wait_group
+N: all but its N latest groups; wait_all: everything). The ISA allows any moment between issue and
+wait; landing as late as possible shows a program that reads its tile too early, or reuses the
+source too soon.
 
-Queues are arrays [capacity, warps, 32], one column a thread, so that warps in step cost one NumPy operation a copy.
+Queues are arrays [capacity, warps, 32], one column a thread, so that warps in step cost one NumPy
+operation a copy.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-asynchronous-copy
 """
@@ -31,19 +34,26 @@ class AsyncCopies:
         self.head = np.zeros((warps, WARP), np.int64)  # of those, landed
         self.groups = np.zeros((warps, WARP), np.int64)  # groups committed so far
         self._grow_queue(16, warps)
-        self.group_end = np.zeros((2, warps, WARP), np.int64)  # tail when group g (modulo length) was committed
+        # tail when group g (modulo length) was committed
+        self.group_end = np.zeros((2, warps, WARP), np.int64)
 
     def _grow_queue(self, capacity: int, warps: int) -> None:
-        """Queue slots are numbered modulo capacity, so growing moves every entry to its new slot."""
+        """Queue slots are numbered modulo capacity, so growing moves every entry to its new
+        slot."""
         old = getattr(self, "target", None)
-        fields = {name: np.zeros((capacity, warps, WARP), np.int64) for name in ("target", "source", "sizes", "pc")}
+        fields = {
+            name: np.zeros((capacity, warps, WARP), np.int64)
+            for name in ("target", "source", "sizes", "pc")
+        }
         if old is not None:
             for back in range(1, len(old) + 1):
                 number = self.tail - back
                 rows, columns = np.nonzero(number >= self.head)
                 n = number[rows, columns]
                 for name, array in fields.items():
-                    array[n % capacity, rows, columns] = getattr(self, name)[n % len(old), rows, columns]
+                    array[n % capacity, rows, columns] = getattr(self, name)[
+                        n % len(old), rows, columns
+                    ]
         self.__dict__.update(fields)
 
     def forget(self, warps: slice) -> None:
@@ -51,15 +61,29 @@ class AsyncCopies:
         self.tail[warps] = self.head[warps] = self.groups[warps] = 0
 
     def issue(
-        self, ins: Instruction, lanes: Lanes, shared: np.ndarray, source: np.ndarray, nbytes: int, valid: np.ndarray
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        shared: np.ndarray,
+        source: np.ndarray,
+        nbytes: int,
+        valid: np.ndarray,
     ) -> None:
-        """Queue a copy of ``nbytes`` per lane, of which ``valid`` come from ``source`` and the rest are zeros."""
+        """Queue a copy of ``nbytes`` per lane, of which ``valid`` come from ``source`` and the rest
+        are zeros."""
         memory, own = self.memory, self.memory.shared
         index = memory.locate_own(ins, lanes, "shared", shared, nbytes, "copy-issue")
         whole = valid == nbytes
         if memory.requests is not None and valid.any():
             reading = lanes.narrow(valid > 0)
-            memory.announce("copy-request", "global", ins, reading, source[valid > 0].reshape(reading.shape), nbytes)
+            memory.announce(
+                "copy-request",
+                "global",
+                ins,
+                reading,
+                source[valid > 0].reshape(reading.shape),
+                nbytes,
+            )
         if whole.all():
             memory.require_global(ins, lanes, source, nbytes)
         elif whole.any():
@@ -83,8 +107,11 @@ class AsyncCopies:
             self._grow_queue(2 * len(self.target), self.tail.shape[0])
         slot = tail % len(self.target)
         for array, values in (
-            (self.target, index * nbytes), (self.source, source), (self.sizes, nbytes << 8 | valid), (self.pc, ins.pc)
-        ):  # fmt: skip
+            (self.target, index * nbytes),
+            (self.source, source),
+            (self.sizes, nbytes << 8 | valid),
+            (self.pc, ins.pc),
+        ):
             self._put(array, slot, lanes, values)
         self.tail[sel] = tail + 1
 
@@ -95,7 +122,8 @@ class AsyncCopies:
         self.groups[lanes.sel] = number + 1
 
     def reserve(self, latest: int) -> None:
-        """Prepare for ``wait_group latest``: a wait looks back at most that far, so a short ring of ends suffices."""
+        """Prepare for ``wait_group latest``: a wait looks back at most that far, so a short ring of
+        ends suffices."""
         if len(self.group_end) < latest + 2:
             self.group_end = np.zeros((latest + 2,) + self.group_end.shape[1:], np.int64)
 
@@ -125,7 +153,8 @@ class AsyncCopies:
     def _move(self, lanes: Lanes, slot: np.ndarray) -> None:
         """Land one copy of each lane: the queue entry in its ``slot``."""
         target, source, sizes, pc = (
-            self._get(array, slot, lanes) for array in (self.target, self.source, self.sizes, self.pc)
+            self._get(array, slot, lanes)
+            for array in (self.target, self.source, self.sizes, self.pc)
         )
         kinds = np.unique(sizes << 32 | pc)
         for kind in kinds:
@@ -134,11 +163,21 @@ class AsyncCopies:
                 same = (sizes << 32 | pc) == kind
                 part = lanes.narrow(same)
                 at, origin = at[same].reshape(part.shape), origin[same].reshape(part.shape)
-            nbytes, valid, ins = int(kind >> 40), int(kind >> 32) & 0xFF, self.instructions[int(kind) & 0xFFFFFFFF]
+            nbytes, valid, ins = (
+                int(kind >> 40),
+                int(kind >> 32) & 0xFF,
+                self.instructions[int(kind) & 0xFFFFFFFF],
+            )
             self._copy(ins, part, at, origin, nbytes, valid)
 
     def _copy(
-        self, ins: Instruction, lanes: Lanes, target: np.ndarray, source: np.ndarray, nbytes: int, valid: int
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        target: np.ndarray,
+        source: np.ndarray,
+        nbytes: int,
+        valid: int,
     ) -> None:
         memory, own = self.memory, self.memory.shared
         words = nbytes // SMALLEST
@@ -148,10 +187,14 @@ class AsyncCopies:
         else:
             values = np.zeros(lanes.shape + (nbytes,), np.uint8)
             for byte in range(valid):
-                values[..., byte] = memory.load(ins, lanes, "global", source + byte, 1, 1, "copy-source")[..., 0]
+                values[..., byte] = memory.load(
+                    ins, lanes, "global", source + byte, 1, 1, "copy-source"
+                )[..., 0]
             values = values.view(np.uint32)
         if memory.watch is not None:
-            memory.enter(ins, lanes, "shared", target - own.origin[lanes.sel] + own.base, nbytes, "copy-land")
+            memory.enter(
+                ins, lanes, "shared", target - own.origin[lanes.sel] + own.base, nbytes, "copy-land"
+            )
         index = target // nbytes
         data[index] = values
         state[index] = int.from_bytes([VALID] * state.dtype.itemsize, "little")
@@ -172,7 +215,10 @@ class AsyncCopies:
                 warp, lane = (int(i[0]) for i in np.nonzero(hit))
                 ins = self.instructions[int(self.pc[slot[warp, lane], warp, lane])]
                 within = warp % lanes.placement.warps_per_block
-                return f" (issued by warp {within}, lane {lane} at PTX line {ins.line}: {ins.text} not waited for)"
+                return (
+                    f" (issued by warp {within}, lane {lane} at PTX line {ins.line}: {ins.text} not"
+                    " waited for)"
+                )
         return ""
 
     @staticmethod
@@ -189,7 +235,9 @@ class AsyncCopies:
 
     def _get(self, array: np.ndarray, slot: np.ndarray, lanes: Lanes) -> np.ndarray:
         one = self._uniform(slot)
-        return array[one][lanes.sel] if one is not None else array[(slot,) + self._coordinates(lanes)]
+        return (
+            array[one][lanes.sel] if one is not None else array[(slot,) + self._coordinates(lanes)]
+        )
 
     @staticmethod
     def _coordinates(lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:

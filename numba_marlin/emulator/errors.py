@@ -1,7 +1,9 @@
-"""What can go wrong on the PTX machine. Every error names where: PTX line and its text, block, warp and lanes.
+"""What can go wrong on the PTX machine. Every error names where: PTX line and its text, block, warp
+and lanes.
 
-All are subclasses of MachineError, with the same facts as attributes (``None`` where they do not apply):
-``detail`` (the sentence), ``line`` (1-based), ``text``, ``block`` (x, y, z), ``warp`` (in its block), ``lanes`` (tuple).
+All are subclasses of MachineError, with the same facts as attributes (``None`` where they do not
+apply): ``detail`` (the sentence), ``line`` (1-based), ``text``, ``block`` (x, y, z), ``warp`` (in
+its block), ``lanes`` (tuple).
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from typing import Sequence
 
 
 class MachineError(Exception):
-    """Base of everything the machine raises about a program. ``kind``: a name for reports that does not change, "pending-copy-read"."""
+    """Base of everything the machine raises about a program. ``kind``: a name for reports that does
+    not change, "pending-copy-read"."""
 
     kind = ""
 
@@ -46,7 +49,10 @@ class PtxSyntaxError(MachineError):
 class UnknownInstruction(MachineError):
     """An opcode, or a modifier of one, that the machine does not implement."""
 
-    ADVICE = "compile for another target or without what needs it, or teach the machine: one handler in numba_marlin/emulator/instructions"
+    ADVICE = (
+        "compile for another target or without what needs it, or teach the machine: one handler in"
+        " numba_marlin/emulator/instructions"
+    )
 
     def __init__(self, detail: str, **where) -> None:
         super().__init__(f"{detail}\n  what to do: {self.ADVICE}", **where)
@@ -54,7 +60,8 @@ class UnknownInstruction(MachineError):
 
 
 class OutOfBounds(MachineError):
-    """An access that does not lie wholly within one buffer, or within the block's shared or the thread's local memory."""
+    """An access that does not lie wholly within one buffer, or within the block's shared or the
+    thread's local memory."""
 
 
 class Misaligned(MachineError):
@@ -70,7 +77,8 @@ class UninitializedRead(MachineError):
 
 
 class PendingCopyRead(MachineError):
-    """Touching shared bytes that an asynchronous copy is still on its way to, or writing ones that it may be reading: nobody waited for it."""
+    """Touching shared bytes that an asynchronous copy is still on its way to, or writing ones that
+    it may be reading: nobody waited for it."""
 
 
 class BarrierMisuse(MachineError):
@@ -78,15 +86,18 @@ class BarrierMisuse(MachineError):
 
 
 class RegisterHazard(MachineError):
-    """A register of a wgmma or tcgen05.ld touched before the wait for it, or of a wgmma written without a wgmma.fence before it."""
+    """A register of a wgmma or tcgen05.ld touched before the wait for it, or of a wgmma written
+    without a wgmma.fence before it."""
 
 
 class ProxyHazard(MachineError):
-    """An asynchronous operation on what ordinary instructions wrote, with no proxy fence in between."""
+    """An asynchronous operation on what ordinary instructions wrote, with no proxy fence in
+    between."""
 
 
 class BadDescriptor(MachineError):
-    """A matrix or instruction descriptor of a tcgen05 instruction that means nothing, or something that this machine does not do."""
+    """A matrix or instruction descriptor of a tcgen05 instruction that means nothing, or something
+    that this machine does not do."""
 
 
 class TensorMemoryMisuse(MachineError):
@@ -94,13 +105,16 @@ class TensorMemoryMisuse(MachineError):
 
 
 class TensorMemoryHazard(MachineError):
-    """Tensor memory touched while an asynchronous operation may be using it, or without the fence that puts the two in order."""
+    """Tensor memory touched while an asynchronous operation may be using it, or without the fence
+    that puts the two in order."""
 
 
 class Race(MachineError):
-    """Two accesses that nothing orders. ``kind`` is what is missing (``race_report.MISSING``); ``first``, ``first_thread``: the earlier instruction, and
+    """Two accesses that nothing orders. ``kind`` is what is missing (``race_report.MISSING``);
+    ``first``, ``first_thread``: the earlier instruction, and
 
-    its (block, warp, lane), None where it is of another kernel; the line, block, warp and lane of the error are those of the later one.
+    its (block, warp, lane), None where it is of another kernel; the line, block, warp and lane of
+    the error are those of the later one.
     """
 
     def __init__(self, detail: str, *, kind: str, first, first_thread: tuple, **where) -> None:

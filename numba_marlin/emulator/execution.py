@@ -1,7 +1,8 @@
-"""One run of one kernel: where its state lives, and what handlers may ask for while they bind instructions.
+"""One run of one kernel: where its state lives, and what handlers may ask for while they bind
+instructions.
 
-Made by ``machine`` for every run; the argument ``m`` of every handler. State is sized for the resident blocks: ``slots``
-of them, each with ``warps_per_block`` warps.
+Made by ``machine`` for every run; the argument ``m`` of every handler. State is sized for the
+resident blocks: ``slots`` of them, each with ``warps_per_block`` warps.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from numba_marlin.emulator.global_memory import GlobalMemory
 from numba_marlin.emulator.lanes import WARP, Lanes, Placement
 from numba_marlin.emulator.mbarriers import MBarriers
 from numba_marlin.emulator.memory import LOCAL_BASE, SHARED_BASE, Memory
-from numba_marlin.emulator.program import Address, Immediate, Instruction, Kernel, Register, Symbol, Variable
+from numba_marlin.emulator.program import (
+    Address,
+    Immediate,
+    Instruction,
+    Kernel,
+    Register,
+    Symbol,
+    Variable,
+)
 from numba_marlin.emulator.proxies import AsyncProxy
 from numba_marlin.emulator.races import HappensBefore
 from numba_marlin.emulator.register_pool import RegisterPool
@@ -55,9 +64,19 @@ class Clock:
 
 class Execution(Binder):
     def __init__(
-        self, kernel: Kernel, variables: Sequence[Variable], global_memory: GlobalMemory, global_addresses: dict,
-        grid: tuple, block: tuple, shared_bytes: int, args: Sequence, slots: int, cluster: tuple = (1, 1, 1), target: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        kernel: Kernel,
+        variables: Sequence[Variable],
+        global_memory: GlobalMemory,
+        global_addresses: dict,
+        grid: tuple,
+        block: tuple,
+        shared_bytes: int,
+        args: Sequence,
+        slots: int,
+        cluster: tuple = (1, 1, 1),
+        target: str = "",
+    ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
         self.adder = adder_of(target)
@@ -66,7 +85,9 @@ class Execution(Binder):
         self.carry = np.zeros((warps, WARP), bool)  # the flag of extended-precision arithmetic
         super().__init__(RegisterFile(kernel.registers, warps))
         self.addresses = dict(global_addresses)
-        shared, shared_size, self.shared_static = lay_out("shared", SHARED_BASE, variables, kernel, shared_bytes)
+        shared, shared_size, self.shared_static = lay_out(
+            "shared", SHARED_BASE, variables, kernel, shared_bytes
+        )
         local, local_size, _ = lay_out("local", LOCAL_BASE, variables, kernel, 0)
         for names in (shared, local):
             self.addresses.update({name: start for start, _, name in names})
@@ -75,18 +96,37 @@ class Execution(Binder):
         by_thread = np.arange(warps * WARP).reshape(warps, WARP)
         self.memory = Memory(
             global_memory,
-            BlockMemory("shared", SHARED_BASE, shared_size, slots, by_slot, rebase(shared, SHARED_BASE)),
-            BlockMemory("local", LOCAL_BASE, local_size, warps * WARP if local_size else 0, by_thread, rebase(local, LOCAL_BASE)),
+            BlockMemory(
+                "shared", SHARED_BASE, shared_size, slots, by_slot, rebase(shared, SHARED_BASE)
+            ),
+            BlockMemory(
+                "local",
+                LOCAL_BASE,
+                local_size,
+                warps * WARP if local_size else 0,
+                by_thread,
+                rebase(local, LOCAL_BASE),
+            ),
         )
         self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
         self.memory.peers = self.cluster.locate
-        self.proxy = self.memory.proxy = AsyncProxy(self.memory.shared, self.placement, kernel.instructions)
+        self.proxy = self.memory.proxy = AsyncProxy(
+            self.memory.shared, self.placement, kernel.instructions
+        )
         self.copies = AsyncCopies(self.memory, warps, kernel.instructions)
         self.mbarriers = MBarriers(self.memory, self.placement, kernel.instructions)
         self.register_pool = RegisterPool(self.placement, kernel)
         self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement)
-        self.warpgroups = Warpgroups(self.memory, self.registers, self.placement, WgmmaRegisters(warps, kernel.instructions), self.adder)
-        self.tensor_cores = TensorCores(self.memory, self.mbarriers, self.placement, kernel.instructions)
+        self.warpgroups = Warpgroups(
+            self.memory,
+            self.registers,
+            self.placement,
+            WgmmaRegisters(warps, kernel.instructions),
+            self.adder,
+        )
+        self.tensor_cores = TensorCores(
+            self.memory, self.mbarriers, self.placement, kernel.instructions
+        )
         self.parameters = self._pack(args)
         self.clock = lambda: 0
         self.races: HappensBefore | None = None
@@ -94,7 +134,9 @@ class Execution(Binder):
 
     def look_for_races(self, blocks: int) -> None:
         """Before the first block of a grid of so many is placed."""
-        races = self.races = self.mbarriers.races = self.bulk.races = self.warpgroups.races = self.tensor_cores.races = HappensBefore(self, blocks)
+        races = self.races = self.mbarriers.races = self.bulk.races = self.warpgroups.races = (
+            self.tensor_cores.races
+        ) = HappensBefore(self, blocks)
         self.memory.watch = races.watch
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
@@ -111,7 +153,9 @@ class Execution(Binder):
                 self._special[f"%clusterid.{axis}"][rows] = value // size
                 self._special[f"%cluster_ctaid.{axis}"][rows] = value % size
         whole = len(slots) == self.placement.slots  # the first blocks: all at once is faster
-        for section in [slice(0, len(slots))] if whole else [slice(slot, slot + 1) for slot in slots]:
+        for section in (
+            [slice(0, len(slots))] if whole else [slice(slot, slot + 1) for slot in slots]
+        ):
             rows = slice(section.start * per_block, section.stop * per_block)
             self.registers.poison(rows)
             self.memory.shared.forget(section)
@@ -137,7 +181,9 @@ class Execution(Binder):
         """Arguments as the bytes of the parameter space."""
         parameters = self.kernel.parameters
         if len(args) != len(parameters):
-            raise ValueError(f"{self.kernel.name} takes {len(parameters)} arguments, got {len(args)}")
+            raise ValueError(
+                f"{self.kernel.name} takes {len(parameters)} arguments, got {len(args)}"
+            )
         end = max((p.offset + p.size for p in parameters), default=0)
         data = np.zeros(end, np.uint8)
         for parameter, value in zip(parameters, args):
@@ -148,11 +194,18 @@ class Execution(Binder):
             else:
                 bits = 8 * parameter.size
                 if not -(1 << bits - 1) <= int(value) < 1 << bits:
-                    raise ValueError(f"argument {value} does not fit the {bits} bits of {parameter.name}")
+                    raise ValueError(
+                        f"argument {value} does not fit the {bits} bits of {parameter.name}"
+                    )
                 raw = (int(value) & (1 << bits) - 1).to_bytes(parameter.size, "little")
             if len(raw) != parameter.size:
-                raise ValueError(f"argument of {len(raw)} bytes does not fit {parameter.name} of {parameter.size} bytes")
-            data[parameter.offset : parameter.offset + parameter.size] = np.frombuffer(raw, np.uint8)
+                raise ValueError(
+                    f"argument of {len(raw)} bytes does not fit {parameter.name} of"
+                    f" {parameter.size} bytes"
+                )
+            data[parameter.offset : parameter.offset + parameter.size] = np.frombuffer(
+                raw, np.uint8
+            )
             self.addresses[parameter.name] = PARAMETER_BASE + parameter.offset
         return np.concatenate([np.zeros(PARAMETER_BASE, np.uint8), data])
 
@@ -165,17 +218,29 @@ class Execution(Binder):
         le = ((one << (lane.astype(np.uint64) + one)) - one).astype(np.uint32)
         eq = (one << lane.astype(np.uint64)).astype(np.uint32)
         registers = {
-            "%tid.x": thread % np.uint32(bx), "%tid.y": thread // np.uint32(bx) % np.uint32(by),
-            "%tid.z": thread // np.uint32(bx * by), "%laneid": lane,
-            "%warpid": thread // np.uint32(WARP), "%smid": slot_of.astype(np.uint32),
-            "%lanemask_eq": eq, "%lanemask_le": le, "%lanemask_lt": le ^ eq, "%lanemask_ge": ~(le ^ eq), "%lanemask_gt": ~le,
-            "%clock": Clock(self), "%clock_hi": Clock(self, 32), "%clock64": Clock(self), "%globaltimer": Clock(self),
-            "%globaltimer_lo": Clock(self), "%globaltimer_hi": Clock(self, 32),
-            "%nwarpid": Constant(np.uint32(per_block)), "%nsmid": Constant(np.uint32(self.placement.slots)),
+            "%tid.x": thread % np.uint32(bx),
+            "%tid.y": thread // np.uint32(bx) % np.uint32(by),
+            "%tid.z": thread // np.uint32(bx * by),
+            "%laneid": lane,
+            "%warpid": thread // np.uint32(WARP),
+            "%smid": slot_of.astype(np.uint32),
+            "%lanemask_eq": eq,
+            "%lanemask_le": le,
+            "%lanemask_lt": le ^ eq,
+            "%lanemask_ge": ~(le ^ eq),
+            "%lanemask_gt": ~le,
+            "%clock": Clock(self),
+            "%clock_hi": Clock(self, 32),
+            "%clock64": Clock(self),
+            "%globaltimer": Clock(self),
+            "%globaltimer_lo": Clock(self),
+            "%globaltimer_hi": Clock(self, 32),
+            "%nwarpid": Constant(np.uint32(per_block)),
+            "%nsmid": Constant(np.uint32(self.placement.slots)),
             "%gridid": Constant(np.uint64(1)),
             "%dynamic_smem_size": Constant(np.uint32(self.memory.shared.size - self.shared_static)),
             "%total_smem_size": Constant(np.uint32(self.memory.shared.size)),
-        }  # fmt: skip
+        }
         registers["%cluster_ctarank"] = (slot_of % self.cluster.size).astype(np.uint32)
         registers["%cluster_nctarank"] = Constant(np.uint32(self.cluster.size))
         for axis, size, count, of_cluster in zip("xyz", self.block, self.grid, self.cluster.shape):
@@ -199,15 +264,21 @@ class Execution(Binder):
     def bind(self, ins: Instruction, *kinds: str) -> list:
         """The first operand as destination and the others as sources, each of its kind."""
         if len(ins.operands) < len(kinds):
-            raise PtxSyntaxError(f"{ins.opcode} needs {len(kinds)} operands", line=ins.line, text=ins.text)
+            raise PtxSyntaxError(
+                f"{ins.opcode} needs {len(kinds)} operands", line=ins.line, text=ins.text
+            )
         bound = [self.destination(ins, ins.operands[0], kinds[0])]
-        return bound + [self.source(ins, operand, kind) for operand, kind in zip(ins.operands[1:], kinds[1:])]
+        return bound + [
+            self.source(ins, operand, kind) for operand, kind in zip(ins.operands[1:], kinds[1:])
+        ]
 
     def immediate(self, ins: Instruction, position: int) -> int:
         """The integer literal that must stand at ``position``."""
         operand = ins.operands[position] if position < len(ins.operands) else None
         if not isinstance(operand, Immediate) or operand.kind != "int":
-            raise PtxSyntaxError(f"operand {position} must be an integer literal", line=ins.line, text=ins.text)
+            raise PtxSyntaxError(
+                f"operand {position} must be an integer literal", line=ins.line, text=ins.text
+            )
         return int(operand.value)
 
     def guard(self, ins: Instruction):
@@ -231,6 +302,7 @@ class Execution(Binder):
 
                 def of_register(lanes: Lanes) -> np.ndarray:
                     return source[lanes.sel].view(np.int64) + offset
+
             else:
 
                 def of_register(lanes: Lanes) -> np.ndarray:
@@ -242,9 +314,11 @@ class Execution(Binder):
 
 
 def lay_out(space: str, base: int, variables: Sequence[Variable], kernel: Kernel, dynamic: int):
-    """Addresses of the variables of a space: ([(address, size, name)], bytes in all, bytes before the dynamic part).
+    """Addresses of the variables of a space: ([(address, size, name)], bytes in all, bytes before
+    the dynamic part).
 
-    Module-scope variables count when the kernel's text names them, as ptxas does. All [] arrays start at the same place.
+    Module-scope variables count when the kernel's text names them, as ptxas does. All [] arrays
+    start at the same place.
     """
     used = {op.name for ins in kernel.instructions for op in symbols(ins.operands)}
     mine = [v for v in variables if v.space == space and v.name in used]

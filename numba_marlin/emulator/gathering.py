@@ -1,7 +1,9 @@
-"""Lanes of a warp that come to a collective one path after the other, and wait there for each other.
+"""Lanes of a warp that come to a collective one path after the other, and wait there for each
+other.
 
-``.sync`` means just that: "the executing thread waits until all threads [of the mask] execute the same instruction".
-Compilers rely on it: code after a branch may be merged in ways that only the barrier itself brings the lanes together.
+``.sync`` means just that: "the executing thread waits until all threads [of the mask] execute the
+same instruction". Compilers rely on it: code after a branch may be merged in ways that only the
+barrier itself brings the lanes together.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class Gathering:
         self.parked: dict[tuple[int, int], tuple[list[Path], int]] = {}
 
     def come(self, paths: Iterable[Path], code: Code) -> list[Path]:
-        """``paths`` reach the collective ``code``: those that may execute it now, joined by whoever waited for them."""
+        """``paths`` reach the collective ``code``: those that may execute it now, joined by whoever
+        waited for them."""
         going = []
         for path in paths:
             lane = mask_lanes(path.mask)[0]
@@ -34,7 +37,8 @@ class Gathering:
         return going
 
     def recheck(self, warps: set[int]) -> dict[int, list[Path]]:
-        """Lanes of ``warps`` have exited and need not be waited for: pc -> paths that may go on there."""
+        """Lanes of ``warps`` have exited and need not be waited for: pc -> paths that may go on
+        there."""
         going: dict[int, list[Path]] = {}
         for key in [key for key in self.parked if key[0] in warps]:
             for path in self._complete(key):

@@ -1,7 +1,8 @@
 """Global memory: buffers at 64-bit addresses, with unmapped gaps between them.
 
-A buffer *is* the caller's NumPy array: what a kernel stores is in the array when the run ends. Every access must lie
-wholly within one buffer; anything else is OutOfBounds, named after the nearest buffer.
+A buffer *is* the caller's NumPy array: what a kernel stores is in the array when the run ends.
+Every access must lie wholly within one buffer; anything else is OutOfBounds, named after the
+nearest buffer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ GUARD_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class Buffer:
-    """``array`` at ``address``; ``data`` are its bytes (a view). ``earlier``: until griddepcontrol.wait the kernel before may be using it."""
+    """``array`` at ``address``; ``data`` are its bytes (a view). ``earlier``: until
+    griddepcontrol.wait the kernel before may be using it."""
 
     name: str
     address: int
@@ -37,7 +39,8 @@ class Buffer:
         return self.address + self.data.size
 
     def view(self, size: int, count: int) -> np.ndarray:
-        """The bytes as whole rows of ``count`` unsigned integers of ``size`` bytes [rows, count] (aligned accesses)."""
+        """The bytes as whole rows of ``count`` unsigned integers of ``size`` bytes [rows, count]
+        (aligned accesses)."""
         view = self.rows.get((size, count))
         if view is None:
             width = size * count
@@ -46,12 +49,15 @@ class Buffer:
         return view
 
     def describe(self, address: int) -> str:
-        """Where ``address`` is relative to this buffer, for messages: name, element index and byte offset."""
+        """Where ``address`` is relative to this buffer, for messages: name, element index and byte
+        offset."""
         offset = address - self.address
         element, rest = divmod(offset, self.array.itemsize)
         index = f"{self.name}[{element}]" + (f" + {rest} bytes" if rest else "")
         shape = "x".join(str(n) for n in self.array.shape)
-        return f"{index} (byte {offset} of {self.nbytes}; {self.name} is {self.array.dtype} {shape})"
+        return (
+            f"{index} (byte {offset} of {self.nbytes}; {self.name} is {self.array.dtype} {shape})"
+        )
 
 
 class GlobalMemory:
@@ -66,20 +72,31 @@ class GlobalMemory:
     def buffers(self) -> tuple[Buffer, ...]:
         return tuple(self._buffers)
 
-    def buffer(self, array: np.ndarray, name: str | None = None, readonly: bool = False, earlier: bool = False) -> Buffer:
+    def buffer(
+        self,
+        array: np.ndarray,
+        name: str | None = None,
+        readonly: bool = False,
+        earlier: bool = False,
+    ) -> Buffer:
         """Map a C-contiguous ``array``; a kernel reads and writes it in place.
 
-        ValueError for an array that is not C-contiguous (its elements would not be where addresses say). An array
-        that NumPy marks as not writeable is read-only for the kernel too. ``earlier``: the kernel before on the stream uses it as well, which
-        is a race (``races``) unless griddepcontrol.wait comes first.
+        ValueError for an array that is not C-contiguous (its elements would not be where addresses
+        say). An array that NumPy marks as not writeable is read-only for the kernel too.
+        ``earlier``: the kernel before on the stream uses it as well, which is a race (``races``)
+        unless griddepcontrol.wait comes first.
         """
         if not isinstance(array, np.ndarray):
             raise TypeError(f"a buffer must be a numpy.ndarray, not {type(array).__name__}")
         if not array.flags.c_contiguous:
-            raise ValueError(f"array of strides {array.strides} must be C-contiguous to become a buffer")
+            raise ValueError(
+                f"array of strides {array.strides} must be C-contiguous to become a buffer"
+            )
         data = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
         name = name if name is not None else f"buffer{len(self._buffers)}"
-        buffer = Buffer(name, self._next, array, data, readonly or not array.flags.writeable, earlier)
+        buffer = Buffer(
+            name, self._next, array, data, readonly or not array.flags.writeable, earlier
+        )
         self._next += -(-max(data.size, 1) // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT + GUARD_BYTES
         self._buffers.append(buffer)
         self._starts.append(buffer.address)

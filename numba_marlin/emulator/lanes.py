@@ -1,7 +1,7 @@
 """Who executes: a set of lanes of resident warps, in the form NumPy indexes fastest.
 
-Per-lane state lives in arrays [warps, 32], all resident warps of all resident blocks along the first axis. A Lanes
-object carries ``sel``, which indexes such an array:
+Per-lane state lives in arrays [warps, 32], all resident warps of all resident blocks along the
+first axis. A Lanes object carries ``sel``, which indexes such an array:
 
 - whole warps: a slice or an array of warp numbers; values have the shape [count, 32];
 - parts of warps: a pair of arrays (warp, lane); values have the shape [count].
@@ -40,7 +40,9 @@ class Placement:
 class Lanes:
     __slots__ = ("placement", "sel", "full", "warps", "columns", "owner", "_shape")
 
-    def __init__(self, placement: Placement, warps: np.ndarray, columns: np.ndarray | None, owner=None) -> None:
+    def __init__(
+        self, placement: Placement, warps: np.ndarray, columns: np.ndarray | None, owner=None
+    ) -> None:
         self.placement, self.warps, self.columns, self.owner = placement, warps, columns, owner
         self.full = columns is None
         if self.full:
@@ -50,7 +52,8 @@ class Lanes:
 
     @classmethod
     def of(cls, placement: Placement, warps: Sequence[int], masks: Sequence[int] | None) -> "Lanes":
-        """From warp numbers and, unless all 32 lanes of each take part, their lane masks (bit i is lane i)."""
+        """From warp numbers and, unless all 32 lanes of each take part, their lane masks (bit i is
+        lane i)."""
         rows = np.array(warps, dtype=np.intp)
         if masks is None:
             return cls(placement, rows, None)
@@ -89,12 +92,19 @@ class Lanes:
         for warp, mask in self.masks_by_warp().items():
             if mask != FULL:
                 raise error_at(
-                    DivergentCollective, f"{what} needs all 32 lanes of the warp, these came alone", ins,
-                    self.placement, warp, mask_lanes(mask),
-                )  # fmt: skip
+                    DivergentCollective,
+                    f"{what} needs all 32 lanes of the warp, these came alone",
+                    ins,
+                    self.placement,
+                    warp,
+                    mask_lanes(mask),
+                )
 
-    def fault(self, kind: type, detail: str, ins: Instruction, bad: np.ndarray | None = None) -> MachineError:
-        """An error about the first warp that has a ``bad`` lane (all lanes if None). ``bad`` has the shape of values."""
+    def fault(
+        self, kind: type, detail: str, ins: Instruction, bad: np.ndarray | None = None
+    ) -> MachineError:
+        """An error about the first warp that has a ``bad`` lane (all lanes if None). ``bad`` has
+        the shape of values."""
         warp, lanes, _ = self.first(np.ones(self._shape, bool) if bad is None else bad)
         return error_at(kind, detail, ins, self.placement, warp, lanes)
 
@@ -109,11 +119,23 @@ class Lanes:
 
 
 def error_at(
-    kind: type, detail: str, ins: Instruction, placement: Placement, warp: int, lanes: tuple[int, ...]
+    kind: type,
+    detail: str,
+    ins: Instruction,
+    placement: Placement,
+    warp: int,
+    lanes: tuple[int, ...],
 ) -> MachineError:
     """``warp`` counts over all resident warps; the message has the warp within its block."""
     slot, within = divmod(warp, placement.warps_per_block)
-    return kind(detail, line=ins.line, text=ins.text, block=placement.block_of[slot], warp=within, lanes=lanes)
+    return kind(
+        detail,
+        line=ins.line,
+        text=ins.text,
+        block=placement.block_of[slot],
+        warp=within,
+        lanes=lanes,
+    )
 
 
 def as_slice(numbers: np.ndarray):
@@ -132,7 +154,9 @@ def as_slice(numbers: np.ndarray):
 def unpack_masks(masks: Sequence[int]) -> np.ndarray:
     """Lane masks -> bool [count, 32]."""
     words = np.array(masks, dtype="<u4")
-    return np.unpackbits(words.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little").astype(bool)
+    return np.unpackbits(words.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little").astype(
+        bool
+    )
 
 
 def pack_masks(active: np.ndarray) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""PTX text -> tokens with line numbers. Comments vanish; opcodes keep their dots and colons as one token.
+"""PTX text -> tokens with line numbers. Comments vanish; opcodes keep their dots and colons as one
+token.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#syntax
 """
@@ -44,7 +45,9 @@ def tokenize(text: str) -> list[Token]:
         match = TOKEN.match(text, position)
         if match is None:
             raise PtxSyntaxError(
-                f"unexpected character {text[position]!r}", line=line, text=text.splitlines()[line - 1].strip()
+                f"unexpected character {text[position]!r}",
+                line=line,
+                text=text.splitlines()[line - 1].strip(),
             )
         kind = match.lastgroup
         if kind == "newline":

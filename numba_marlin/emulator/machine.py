@@ -4,8 +4,8 @@
     x = machine.memory.buffer(array, name="x")
     result = machine.run("kernel", grid=(4,), block=(128,), shared_bytes=4096, args=[x.address, 7])
 
-Raises PtxSyntaxError and UnknownInstruction for text it cannot execute, other MachineErrors for what a program does wrong,
-ValueError for a launch that does not fit the kernel.
+Raises PtxSyntaxError and UnknownInstruction for text it cannot execute, other MachineErrors for
+what a program does wrong, ValueError for a launch that does not fit the kernel.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ DEFAULT_BUDGET = 1_000_000_000
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run did: ``instructions`` counts warp instructions, ``opcodes`` splits them by opcode ("cp.async", "mma"), ``executed`` by pc.
+    """What a run did: ``instructions`` counts warp instructions, ``opcodes`` splits them by opcode
+    ("cp.async", "mma"), ``executed`` by pc.
 
-    An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level executions it took.
+    An instruction whose guard is false counts, as on hardware. ``steps`` are the NumPy-level
+    executions it took.
     """
 
     instructions: int
@@ -48,9 +50,11 @@ class RunResult:
 
 
 class Machine:
-    """A PTX module with its memory. ``memory`` maps NumPy arrays to addresses; ``entries`` are the kernels. ``races``: check that every access is
+    """A PTX module with its memory. ``memory`` maps NumPy arrays to addresses; ``entries`` are the
+    kernels. ``races``: check that every access is
 
-    ordered after those it conflicts with (``races``), and raise Race if not; runs take up to twice as long.
+    ordered after those it conflicts with (``races``), and raise Race if not; runs take up to twice
+    as long.
     """
 
     def __init__(self, ptx: str, races: bool = False) -> None:
@@ -62,12 +66,21 @@ class Machine:
             if variable.space in ("global", "const"):
                 data = np.zeros(variable.size, np.uint8)
                 data[: len(variable.data)] = np.frombuffer(variable.data[: variable.size], np.uint8)
-                self.globals[variable.name] = self.memory.buffer(data, variable.name, readonly=variable.space == "const")
+                self.globals[variable.name] = self.memory.buffer(
+                    data, variable.name, readonly=variable.space == "const"
+                )
         for variable in self.module.variables:
             for at, name, offset in variable.relocations:
                 if name not in self.globals:
-                    raise PtxSyntaxError(f"initialiser of {variable.name}: {name} is no variable in global or constant memory", line=variable.line, text=variable.name)
-                self.globals[variable.name].data[at : at + 8] = np.array([self.globals[name].address + offset], np.uint64).view(np.uint8)
+                    raise PtxSyntaxError(
+                        f"initialiser of {variable.name}: {name} is no variable in global or"
+                        " constant memory",
+                        line=variable.line,
+                        text=variable.name,
+                    )
+                self.globals[variable.name].data[at : at + 8] = np.array(
+                    [self.globals[name].address + offset], np.uint64
+                ).view(np.uint8)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -77,10 +90,14 @@ class Machine:
         """The kernel named ``entry``; None if there is only one."""
         if entry is None:
             if len(self.module.kernels) != 1:
-                raise ValueError(f"entry must be one of {', '.join(self.entries) or '(there are none)'}")
+                raise ValueError(
+                    f"entry must be one of {', '.join(self.entries) or '(there are none)'}"
+                )
             return next(iter(self.module.kernels.values()))
         if entry not in self.module.kernels:
-            raise ValueError(f"entry={entry!r} must be one of {', '.join(self.entries) or '(there are none)'}")
+            raise ValueError(
+                f"entry={entry!r} must be one of {', '.join(self.entries) or '(there are none)'}"
+            )
         return self.module.kernels[entry]
 
     def run(
@@ -102,42 +119,71 @@ class Machine:
     ) -> RunResult:
         """Run a whole grid.
 
-        ``shared_bytes``: dynamic shared memory. ``args``: ints (floats for float parameters, bytes for structs), one a
-        parameter. ``resident_blocks``: how many blocks are on the machine at once (default all; the others follow as places
-        get free). ``seed``: None for the deterministic order, an int for a random legal one, a Schedule for one of its kind. ``observer(ins, lanes)``
-        sees every executed instruction, ``watch(access)`` every memory access (memory.Access). ``max_instructions``: budget
-        of warp instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a multiple; None
-        for what the kernel declares, else 1. ``requests(access)`` sees what atomics and asynchronous copies ask for, as a whole.
-        ``started(execution)`` is given the run's state (execution.Execution) before the first instruction, for who wants to look at registers or memory when
-        something is seen; ``after(ins, lanes)`` sees every instruction when it is done, but for what waits and branches.
+        ``shared_bytes``: dynamic shared memory. ``args``: ints (floats for float parameters, bytes
+        for structs), one a parameter. ``resident_blocks``: how many blocks are on the machine at
+        once (default all; the others follow as places get free). ``seed``: None for the
+        deterministic order, an int for a random legal one, a Schedule for one of its kind.
+        ``observer(ins, lanes)`` sees every executed instruction, ``watch(access)`` every memory
+        access (memory.Access). ``max_instructions``: budget of warp instructions, Deadlock beyond.
+        ``cluster``: blocks of a cluster, of which the grid must be a multiple; None for what the
+        kernel declares, else 1. ``requests(access)`` sees what atomics and asynchronous copies ask
+        for, as a whole. ``started(execution)`` is given the run's state (execution.Execution)
+        before the first instruction, for who wants to look at registers or memory when something is
+        seen; ``after(ins, lanes)`` sees every instruction when it is done, but for what waits and
+        branches.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
         threads = block[0] * block[1] * block[2]
         if threads > MAX_BLOCK_THREADS:
-            raise ValueError(f"block={block} has {threads} threads, at most {MAX_BLOCK_THREADS} are allowed")
+            raise ValueError(
+                f"block={block} has {threads} threads, at most {MAX_BLOCK_THREADS} are allowed"
+            )
         if kernel.max_threads is not None and threads > kernel.max_threads:
-            raise ValueError(f"block={block} has {threads} threads, {kernel.name} was compiled for {kernel.max_threads}")
+            raise ValueError(
+                f"block={block} has {threads} threads, {kernel.name} was compiled for"
+                f" {kernel.max_threads}"
+            )
         if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
-            raise ValueError(f"shared_bytes={shared_bytes} must be between 0 and {MAX_SHARED_BYTES}")
+            raise ValueError(
+                f"shared_bytes={shared_bytes} must be between 0 and {MAX_SHARED_BYTES}"
+            )
         if resident_blocks is not None and resident_blocks < 1:
             raise ValueError(f"resident_blocks={resident_blocks} must be positive")
-        blocks, cluster = grid[0] * grid[1] * grid[2], dimensions("cluster", kernel.cluster or 1 if cluster is None else cluster)
+        blocks, cluster = (
+            grid[0] * grid[1] * grid[2],
+            dimensions("cluster", kernel.cluster or 1 if cluster is None else cluster),
+        )
         if kernel.cluster not in (None, cluster):
             raise ValueError(f"cluster={cluster}, {kernel.name} was compiled for {kernel.cluster}")
         of_cluster = cluster[0] * cluster[1] * cluster[2]
         if of_cluster > MAX_BLOCKS or any(count % size for count, size in zip(grid, cluster)):
-            raise ValueError(f"cluster={cluster} must divide grid={grid} and have at most {MAX_BLOCKS} blocks")
+            raise ValueError(
+                f"cluster={cluster} must divide grid={grid} and have at most {MAX_BLOCKS} blocks"
+            )
         schedule = schedule_of(seed)
         if schedule is not None and resident_blocks is None:
             resident_blocks = schedule.resident_blocks
         resident = min(blocks, resident_blocks or blocks) // of_cluster * of_cluster
         if not resident:
-            raise ValueError(f"resident_blocks={resident_blocks} has no place for a cluster of {of_cluster} blocks")
+            raise ValueError(
+                f"resident_blocks={resident_blocks} has no place for a cluster of {of_cluster}"
+                " blocks"
+            )
         addresses = {name: buffer.address for name, buffer in self.globals.items()}
         with np.errstate(all="ignore"):
             execution = Execution(
-                kernel, self.module.variables, self.memory, addresses, grid, block, shared_bytes, args, resident, cluster, self.module.target
+                kernel,
+                self.module.variables,
+                self.memory,
+                addresses,
+                grid,
+                block,
+                shared_bytes,
+                args,
+                resident,
+                cluster,
+                self.module.target,
             )
             if self.races:
                 execution.look_for_races(blocks)
@@ -155,7 +201,13 @@ class Machine:
                     opcodes[ins.root] += code.executed
                     executed[ins.pc] += code.executed
         return RunResult(
-            scheduler.instructions, dict(opcodes), scheduler.steps, blocks, resident, execution.memory.shared.size, tuple(executed)
+            scheduler.instructions,
+            dict(opcodes),
+            scheduler.steps,
+            blocks,
+            resident,
+            execution.memory.shared.size,
+            tuple(executed),
         )
 
 

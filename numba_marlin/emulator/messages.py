@@ -1,9 +1,11 @@
 """How knowledge travels: what releases leave at a place in memory, and who takes it from there.
 
-A release (``.release``, ``.acq_rel``, or a fence followed by a strong write) leaves what its thread knows, for a scope; read-modify-writes add to it,
-plain writes replace it. An acquire (or a strong read followed by a fence) takes what the scopes of both ends let it see. mbarriers are such places too: a
-phase collects what its arrivals release, and whoever sees the phase complete takes all phases so far.
-https://docs.nvidia.com/cuda/parallel-thread-execution/#release-acquire-patterns and #scope-and-applicability
+A release (``.release``, ``.acq_rel``, or a fence followed by a strong write) leaves what its thread
+knows, for a scope; read-modify-writes add to it, plain writes replace it. An acquire (or a strong
+read followed by a fence) takes what the scopes of both ends let it see. mbarriers are such places
+too: a phase collects what its arrivals release, and whoever sees the phase complete takes all
+phases so far. https://docs.nvidia.com/cuda/parallel-thread-execution/#release-acquire-patterns and
+#scope-and-applicability
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Left = dict  # (scope, block number) -> vector clock
 
 
 class Order(NamedTuple):
-    """What the qualifiers of an instruction say: ``strong``: it does not race with others that are; ``scope`` of CTA, CLUSTER, GPU."""
+    """What the qualifiers of an instruction say: ``strong``: it does not race with others that are;
+    ``scope`` of CTA, CLUSTER, GPU."""
 
     strong: bool
     scope: int
@@ -35,10 +38,22 @@ def order_of(ins: Instruction) -> Order:
     scope = next((SCOPES[word] for word in ins.modifiers if word in SCOPES), None)
     if ins.root.startswith("mbarrier"):
         waits = "wait" in ins.root
-        return Order(True, scope or CTA, waits and "relaxed" not in words, not waits and "relaxed" not in words and "expect_tx" != ins.root.split(".")[-1])
+        return Order(
+            True,
+            scope or CTA,
+            waits and "relaxed" not in words,
+            not waits and "relaxed" not in words and "expect_tx" != ins.root.split(".")[-1],
+        )
     atomic = ins.root in ("atom", "red")
-    strong = atomic or bool(words & {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"})
-    return Order(strong, scope or GPU, bool(words & {"acquire", "acq_rel"}), bool(words & {"release", "acq_rel"}))
+    strong = atomic or bool(
+        words & {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}
+    )
+    return Order(
+        strong,
+        scope or GPU,
+        bool(words & {"acquire", "acq_rel"}),
+        bool(words & {"release", "acq_rel"}),
+    )
 
 
 def leave(left: Left, key: tuple, news: np.ndarray) -> None:
@@ -53,7 +68,8 @@ def leave(left: Left, key: tuple, news: np.ndarray) -> None:
 
 
 class Messages:
-    """``cluster_of(block number)``. ``unheard``: thread -> what it has read without acquiring it, for a fence to come."""
+    """``cluster_of(block number)``. ``unheard``: thread -> what it has read without acquiring it,
+    for a fence to come."""
 
     def __init__(self, clocks: Clocks, cluster_of: Callable[[int], int]) -> None:
         self.clocks, self.cluster_of = clocks, cluster_of
@@ -62,7 +78,12 @@ class Messages:
         self.fenced: dict[int, tuple[int, np.ndarray, int]] = {}
 
     def spans(self, scope: int, block: int, other: int) -> bool:
-        return scope == GPU or block == other or scope == CLUSTER and self.cluster_of(block) == self.cluster_of(other)
+        return (
+            scope == GPU
+            or block == other
+            or scope == CLUSTER
+            and self.cluster_of(block) == self.cluster_of(other)
+        )
 
     def block_of(self, lanes: Lanes) -> int:
         """Of lanes of one block."""
@@ -86,14 +107,19 @@ class Messages:
         block = self.block_of(lanes)
         for key, news in left.items():
             scope, sender = key
-            if order.acquires and self.spans(scope, sender, block) and self.spans(order.scope, block, sender):
+            if (
+                order.acquires
+                and self.spans(scope, sender, block)
+                and self.spans(order.scope, block, sender)
+            ):
                 self.clocks.acquire(lanes, news)
             else:
                 for thread in self.clocks.thread_of[lanes.sel].reshape(-1).tolist():
                     leave(self.unheard.setdefault(thread, {}), key, news)
 
     def fence(self, lanes: Lanes, scope: int) -> None:
-        """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly is released."""
+        """fence.acq_rel, fence.sc, membar: what was read is acquired, what will be written strongly
+        is released."""
         if self.unheard:
             threads = self.clocks.thread_of[lanes.sel]
             for thread in set(threads.reshape(-1).tolist()) & set(self.unheard):

@@ -1,8 +1,10 @@
-"""Rounding to the bit: float16, bfloat16 and float32 results with one rounding, in every mode PTX has.
+"""Rounding to the bit: float16, bfloat16 and float32 results with one rounding, in every mode PTX
+has.
 
-The trick is round-to-odd: compute in float64, and where that was inexact make the last bit odd. Such a value rounds to any
-format with at least two bits less exactly as the true one would (Boldo and Melquiond, "Emulation of FMA and correctly
-rounded sums: proved algorithms using rounding to odd"). NaN results are the canonical ones: 0x7fffffff, 0x7fff.
+The trick is round-to-odd: compute in float64, and where that was inexact make the last bit odd.
+Such a value rounds to any format with at least two bits less exactly as the true one would (Boldo
+and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+odd"). NaN results are the canonical ones: 0x7fffffff, 0x7fff.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions
 """
@@ -44,7 +46,8 @@ def sum_to_odd(x, y):
 
 
 def to_odd(rounded, error):
-    """The float64 next to ``rounded + error`` with an odd last bit, unless ``error`` is 0. ``rounded`` is nearest-even."""
+    """The float64 next to ``rounded + error`` with an odd last bit, unless ``error`` is 0.
+    ``rounded`` is nearest-even."""
     bits = np.asarray(rounded).view(np.int64)
     inexact = (error > 0) | (error < 0)
     even = inexact & ((bits & 1) == 0) & np.isfinite(rounded)
@@ -78,7 +81,8 @@ def _directed(nearest, values, mode: str):
 
 
 def sum32(x, y, mode: str):
-    """x + y of float64 as float32 in ``mode``. An exact zero from unlike signs is -0 when rounding down."""
+    """x + y of float64 as float32 in ``mode``. An exact zero from unlike signs is -0 when rounding
+    down."""
     total = sum_to_odd(x, y)
     if mode == "rm":
         total = np.where((total == 0) & (np.signbit(x) | np.signbit(y)), -0.0, total)
@@ -86,12 +90,13 @@ def sum32(x, y, mode: str):
 
 
 def fma32(a, b, c, mode: str = "rn"):
-    """float32 a * b + c with one rounding. The product is exact in float64; the sum is rounded to odd where it matters."""
+    """float32 a * b + c with one rounding. The product is exact in float64; the sum is rounded to
+    odd where it matters."""
     product = np.multiply(a, b, dtype=np.float64)
     total = product + c
     if mode == "rn":
-        # Rounding twice differs from rounding once only if the first lands on a tie of the second. For normal
-        # float32 results a tie ends in 1 and 28 zeros; below, assume the worst.
+        # Rounding twice differs from rounding once only if the first lands on a tie of the second.
+        # For normal float32 results a tie ends in 1 and 28 zeros; below, assume the worst.
         tie = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
         if not (tie | (np.abs(total) < SMALLEST_NORMAL32)).any():
             return canonical32(total.astype(np.float32))
@@ -100,7 +105,9 @@ def fma32(a, b, c, mode: str = "rn"):
 
 def fma64(a, b, c):
     """float64 a * b + c with one rounding, by the C library (slow: one call an element)."""
-    return _FMA64(np.asarray(a, np.float64), np.asarray(b, np.float64), np.asarray(c, np.float64)).astype(np.float64)
+    return _FMA64(
+        np.asarray(a, np.float64), np.asarray(b, np.float64), np.asarray(c, np.float64)
+    ).astype(np.float64)
 
 
 def _fma64_exact(a: float, b: float, c: float) -> float:
@@ -123,9 +130,11 @@ _FMA64 = np.frompyfunc(_fma64_exact, 3, 1)
 def half_values(bits):
     """fp16 bit patterns (uint16) -> float32, exact."""
     word = np.asarray(bits).view(np.int16).astype(np.int32)
-    word = (word << 13) & np.int32(_HALF_IN_SINGLE)  # sign, exponent and fraction where a float32 has them; only the bias differs
+    # sign, exponent and fraction where a float32 has them; only the bias differs
+    word = (word << 13) & np.int32(_HALF_IN_SINGLE)
     values = word.view(np.float32) * np.float32(2.0**112)
-    special = values.max(initial=0) >= 65536 or values.min(initial=0) <= -65536  # what the largest exponent means: infinities and NaN
+    # what the largest exponent means: infinities and NaN
+    special = values.max(initial=0) >= 65536 or values.min(initial=0) <= -65536
     return _HALF_VALUES[bits] if special else values
 
 

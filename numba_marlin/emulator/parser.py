@@ -1,8 +1,8 @@
 """PTX text -> Module: directives, variables, kernels with decoded instructions.
 
-Reads what NVVM emits (PTX ISA 8.x and 9.x) and inline asm; ``body`` reads the statements. Of debug directives the line numbers are kept; an
-opcode that the registry does not know raises UnknownInstruction here, anything else unreadable PtxSyntaxError, both with
-their line.
+Reads what NVVM emits (PTX ISA 8.x and 9.x) and inline asm; ``body`` reads the statements. Of debug
+directives the line numbers are kept; an opcode that the registry does not know raises
+UnknownInstruction here, anything else unreadable PtxSyntaxError, both with their line.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#directives
 """
@@ -25,12 +25,17 @@ INITIALISER_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
 def parse(text: str, root_of: Callable[[str], Optional[str]]) -> Module:
-    """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there is none. PtxSyntaxError, UnknownInstruction: with the line."""
+    """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there
+    is none. PtxSyntaxError, UnknownInstruction: with the line."""
     parser = Parser(text, root_of)
     try:
         return parser.module()
-    except (LookupError, TypeError, AttributeError, ValueError) as error:  # a word is missing, or stands where another kind must
-        parser.fail(f"a statement that cannot be read ends here ({type(error).__name__}: {error})", parser.tokens[parser.at - 1] if parser.at else None)
+    # a word is missing, or stands where another kind must
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        parser.fail(
+            f"a statement that cannot be read ends here ({type(error).__name__}: {error})",
+            parser.tokens[parser.at - 1] if parser.at else None,
+        )
 
 
 class Parser:
@@ -41,7 +46,11 @@ class Parser:
         self.functions = find_functions(self)
 
     def fail(self, detail: str, token: Token | None = None, kind: type = PtxSyntaxError) -> None:
-        token = token or (self.tokens[min(self.at, len(self.tokens) - 1)] if self.tokens else Token("", "", 1, 0, 0))
+        token = token or (
+            self.tokens[min(self.at, len(self.tokens) - 1)]
+            if self.tokens
+            else Token("", "", 1, 0, 0)
+        )
         lines = self.text.splitlines() or [""]
         raise kind(detail, line=token.line, text=lines[min(token.line, len(lines)) - 1].strip())
 
@@ -124,15 +133,20 @@ class Parser:
         self.result.files[words[1]] = words[2].strip('"')
 
     def location(self) -> tuple:
-        """.loc file line column{, function_name label{+offset}, inlined_at file line column}: (source, inlined) of an Instruction."""
+        """.loc file line column{, function_name label{+offset}, inlined_at file line column}:
+        (source, inlined) of an Instruction."""
         words = self.skip_line()
         if "function_name" not in words or "inlined_at" not in words:
             return (words[1], int(words[2])), None
         at = words.index("inlined_at") + 1
-        return (words[1], int(words[2])), (words[words.index("function_name") + 1], (words[at], int(words[at + 1])))
+        return (words[1], int(words[2])), (
+            words[words.index("function_name") + 1],
+            (words[at], int(words[at + 1])),
+        )
 
     def section(self) -> None:
-        """.section name { ... }: kept are the labelled strings of .debug_str, to which ``function_name`` refers."""
+        """.section name { ... }: kept are the labelled strings of .debug_str, to which
+        ``function_name`` refers."""
         self.next()
         name, label, strings = self.next().text, None, {}
         self.skip_until("{")
@@ -144,7 +158,10 @@ class Parser:
             elif label is not None and name == ".debug_str" and token.kind == "number":
                 strings[label].append(int(literal(token.text).value))
         if name == ".debug_str":
-            self.result.strings |= {label: bytes(text).rstrip(b"\0").decode("utf-8", "replace") for label, text in strings.items()}
+            self.result.strings |= {
+                label: bytes(text).rstrip(b"\0").decode("utf-8", "replace")
+                for label, text in strings.items()
+            }
 
     def variables(self) -> list[Variable]:
         """.space [.align n] .type name[sizes] [= initialiser], ... ;"""
@@ -168,10 +185,26 @@ class Parser:
                 self.expect("]")
             self.relocations = []
             data = self.initialiser(bits) if self.take("=") else b""
-            # numba-cuda-mlir's dynamic shared memory arrives "demoted": one byte without brackets, standing for [].
-            if space == "shared" and count == 1 and bits == 8 and name.startswith("__dynamic_shmem__"):
+            # numba-cuda-mlir's dynamic shared memory arrives "demoted": one byte without brackets,
+            # standing for [].
+            if (
+                space == "shared"
+                and count == 1
+                and bits == 8
+                and name.startswith("__dynamic_shmem__")
+            ):
                 count = 0
-            found.append(Variable(name, space, align or bits // 8, count * bits // 8, data, line, tuple(self.relocations)))
+            found.append(
+                Variable(
+                    name,
+                    space,
+                    align or bits // 8,
+                    count * bits // 8,
+                    data,
+                    line,
+                    tuple(self.relocations),
+                )
+            )
             if not self.take(","):
                 break
         self.expect(";")
@@ -197,7 +230,9 @@ class Parser:
         value = literal(token.text)
         if value.kind == "decimal":
             return struct.pack("<d" if bits == 64 else "<f", sign * value.value)
-        return struct.pack("<" + INITIALISER_FORMATS[bits], sign * int(value.value) & (1 << bits) - 1)
+        return struct.pack(
+            "<" + INITIALISER_FORMATS[bits], sign * int(value.value) & (1 << bits) - 1
+        )
 
     def address(self, token: Token, bits: int, at: int) -> bytes:
         """name, generic(name), either + offset"""
@@ -208,7 +243,9 @@ class Parser:
             self.expect(")")
         offset = self.integer() if self.take("+") else 0
         if name in self.functions:
-            return struct.pack("<" + INITIALISER_FORMATS[bits], self.functions[name].address + offset)
+            return struct.pack(
+                "<" + INITIALISER_FORMATS[bits], self.functions[name].address + offset
+            )
         if bits != 64:
             self.fail(f"the address of {name} needs 64 bits, not {bits}", token)
         self.relocations.append((at, name, offset))

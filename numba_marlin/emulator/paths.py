@@ -1,9 +1,10 @@
 """Diverging and reconverging: the paths that the lanes of a warp take.
 
-A warp starts as one path with all its lanes. A branch that its lanes disagree on splits it in two, which run
-independently (so a lane may wait for another one of its warp) and meet again at the branch's immediate post-dominator: a
-Join, which lets a path through once all its lanes have arrived. No lane can exit before: then the place would not be a
-post-dominator. Masks are ints, bit i for lane i.
+A warp starts as one path with all its lanes. A branch that its lanes disagree on splits it in two,
+which run independently (so a lane may wait for another one of its warp) and meet again at the
+branch's immediate post-dominator: a Join, which lets a path through once all its lanes have
+arrived. No lane can exit before: then the place would not be a post-dominator. Masks are ints, bit
+i for lane i.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from numba_marlin.emulator.cfg import EXIT
 
 
 class Join:
-    """Lanes ``mask`` of ``warp`` gather at ``pc``; ``parent`` is the join that lies around this one."""
+    """Lanes ``mask`` of ``warp`` gather at ``pc``; ``parent`` is the join that lies around this
+    one."""
 
     __slots__ = ("pc", "warp", "mask", "arrived", "parent")
 
@@ -23,7 +25,8 @@ class Join:
 
 
 class Path:
-    """Lanes ``mask`` of ``warp``, going on together; ``join`` is where they next wait for others."""
+    """Lanes ``mask`` of ``warp``, going on together; ``join`` is where they next wait for
+    others."""
 
     __slots__ = ("warp", "mask", "join")
 
@@ -43,7 +46,8 @@ def split(path: Path, taken: int, join_pc: int) -> tuple[Path, Path]:
 
 
 def arrive(path: Path, pc: int) -> Path | None:
-    """``path`` has come to ``pc``: itself if it need not wait, the joined path if it was the last, None while waiting."""
+    """``path`` has come to ``pc``: itself if it need not wait, the joined path if it was the last,
+    None while waiting."""
     while path.join is not None and path.join.pc == pc:
         join = path.join
         join.arrived |= path.mask
@@ -54,15 +58,26 @@ def arrive(path: Path, pc: int) -> Path | None:
 
 
 class Bundle:
-    """Paths of any warps that stand at ``pc`` and are executed together. ``round`` orders bundles fairly.
+    """Paths of any warps that stand at ``pc`` and are executed together. ``round`` orders bundles
+    fairly.
 
-    ``full``: all 32 lanes of every warp. ``gathered``: the members of the collective at ``pc`` are all here.
+    ``full``: all 32 lanes of every warp. ``gathered``: the members of the collective at ``pc`` are
+    all here.
     """
 
     __slots__ = ("pc", "paths", "round", "full", "gathered", "lanes")
 
-    def __init__(self, pc: int, paths: list[Path], turn: int, full: bool, gathered: bool = False) -> None:
-        self.pc, self.paths, self.round, self.full, self.gathered, self.lanes = pc, paths, turn, full, gathered, None
+    def __init__(
+        self, pc: int, paths: list[Path], turn: int, full: bool, gathered: bool = False
+    ) -> None:
+        self.pc, self.paths, self.round, self.full, self.gathered, self.lanes = (
+            pc,
+            paths,
+            turn,
+            full,
+            gathered,
+            None,
+        )
 
     @property
     def key(self) -> tuple[int, bool, bool]:

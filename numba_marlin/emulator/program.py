@@ -1,4 +1,5 @@
-"""PTX in decoded form: operands, instructions, basic blocks, kernels. Plain data, made by ``parser`` and read by the rest.
+"""PTX in decoded form: operands, instructions, basic blocks, kernels. Plain data, made by
+``parser`` and read by the rest.
 
 PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/#instruction-operands
 """
@@ -13,13 +14,21 @@ PREDICATE = 1
 TYPE_BITS = {
     "pred": PREDICATE,
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
-    "f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "f32": 32, "f64": 64,
-}  # fmt: skip
+    "f16": 16,
+    "bf16": 16,
+    "f16x2": 32,
+    "bf16x2": 32,
+    "u16x2": 32,
+    "s16x2": 32,
+    "f32": 32,
+    "f64": 64,
+}
 
 
 @dataclass(frozen=True)
 class Register:
-    """A declared register: ``width`` bits, the ``index``-th of its width in the kernel's register file."""
+    """A declared register: ``width`` bits, the ``index``-th of its width in the kernel's register
+    file."""
 
     name: str
     width: int
@@ -58,7 +67,8 @@ class Vector:
 
 @dataclass(frozen=True)
 class Address:
-    """[base + offset]: base is a Register, Symbol or Immediate. ``index``: the coordinates of [map, {x, y}]."""
+    """[base + offset]: base is a Register, Symbol or Immediate. ``index``: the coordinates of [map,
+    {x, y}]."""
 
     base: object
     offset: int = 0
@@ -90,10 +100,12 @@ Operand = Union[Register, Immediate, Symbol, Special, Vector, Address, Pair, Not
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers`` the dotted rest.
+    """One instruction. ``root`` is the registry key it matched ("cp.async", "lop3"), ``modifiers``
+    the dotted rest.
 
-    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for @!p). ``source``: (number of a file, line)
-    of the last .loc before it; ``inlined``: (label in Module.strings, (number of a file, line)) if that .loc says which inlined function the line is
+    ``target`` is the pc a branch goes to, ``guard`` the predicate register (``guard_negated`` for
+    @!p). ``source``: (number of a file, line) of the last .loc before it; ``inlined``: (label in
+    Module.strings, (number of a file, line)) if that .loc says which inlined function the line is
     of, and where it was inlined.
     """
 
@@ -125,7 +137,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text); ``data``: initial bytes; ``relocations``: (byte,
+    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text);
+    ``data``: initial bytes; ``relocations``: (byte,
 
     variable, offset) of the addresses that belong into them.
     """
@@ -149,7 +162,8 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class BasicBlock:
-    """Instructions [start, stop); the last one may be a terminator. ``join`` is the pc where its branch reconverges."""
+    """Instructions [start, stop); the last one may be a terminator. ``join`` is the pc where its
+    branch reconverges."""
 
     start: int
     stop: int
@@ -158,7 +172,8 @@ class BasicBlock:
 
 @dataclass(eq=False)
 class Kernel:
-    """One .entry. ``registers`` maps width -> how many; ``frame`` places shared and local variables of the kernel."""
+    """One .entry. ``registers`` maps width -> how many; ``frame`` places shared and local variables
+    of the kernel."""
 
     name: str
     parameters: list[Parameter] = field(default_factory=list)
@@ -174,8 +189,12 @@ class Kernel:
     files: dict[str, str] = field(default_factory=dict)  # of the module, by number
 
     def source_of(self, ins: Instruction) -> str:
-        """"file:line" that ``ins`` was compiled from, if the text says so."""
-        return f"{self.files.get(ins.source[0], 'file ' + ins.source[0])}:{ins.source[1]}" if ins.source else ""
+        """ "file:line" that ``ins`` was compiled from, if the text says so."""
+        return (
+            f"{self.files.get(ins.source[0], 'file ' + ins.source[0])}:{ins.source[1]}"
+            if ins.source
+            else ""
+        )
 
 
 @dataclass(eq=False)
@@ -185,4 +204,5 @@ class Module:
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    strings: dict[str, str] = field(default_factory=dict)  # labels of .debug_str: mangled names of inlined functions
+    # labels of .debug_str: mangled names of inlined functions
+    strings: dict[str, str] = field(default_factory=dict)

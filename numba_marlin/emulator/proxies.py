@@ -1,8 +1,9 @@
 """What ordinary stores wrote to shared memory, and the asynchronous proxy does not see yet.
 
-Bulk copies, wgmma and tcgen05 reach memory through a proxy of their own. An ordinary store comes before such a read only if a
-fence.proxy.async lies on the way: by the thread that wrote, or by one that has synchronised with it since. Here a fence by any lane
-of the warp that wrote is enough, and once that warp has arrived at a barrier, one by any warp of the block.
+Bulk copies, wgmma and tcgen05 reach memory through a proxy of their own. An ordinary store comes
+before such a read only if a fence.proxy.async lies on the way: by the thread that wrote, or by one
+that has synchronised with it since. Here a fence by any lane of the warp that wrote is enough, and
+once that warp has arrived at a barrier, one by any warp of the block.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#async-proxy
 """
@@ -23,13 +24,19 @@ CLEAN, ANNOUNCED = 0, 0xFF  # in between: 1 + the warp of the block that wrote
 
 
 class AsyncProxy:
-    """``writer`` holds a byte for every shared byte; nothing is recorded unless the kernel has instructions that would care."""
+    """``writer`` holds a byte for every shared byte; nothing is recorded unless the kernel has
+    instructions that would care."""
 
-    def __init__(self, shared: BlockMemory, placement: Placement, instructions: list[Instruction]) -> None:
+    def __init__(
+        self, shared: BlockMemory, placement: Placement, instructions: list[Instruction]
+    ) -> None:
         self.shared, self.placement = shared, placement
-        self.active = any("bulk_group" in ins.modifiers or ins.root in ASYNC_READERS for ins in instructions)
+        self.active = any(
+            "bulk_group" in ins.modifiers or ins.root in ASYNC_READERS for ins in instructions
+        )
         self.writer = np.zeros(shared.data.size if self.active else 0, np.uint8)
-        self.dirty = np.zeros(placement.warps, bool)  # warps that wrote since their last fence or barrier
+        # warps that wrote since their last fence or barrier
+        self.dirty = np.zeros(placement.warps, bool)
         self.announced = np.zeros(placement.slots, bool)
         self._views: dict[int, np.ndarray] = {}
 
@@ -79,14 +86,18 @@ class AsyncProxy:
                 self.announced[slot] = False
 
     def require(self, ins: Instruction, lanes: Lanes, start: int, stop: int) -> None:
-        """ProxyHazard unless bytes [start, stop) of the shared array are visible to an asynchronous read by ``ins``."""
+        """ProxyHazard unless bytes [start, stop) of the shared array are visible to an asynchronous
+        read by ``ins``."""
         unseen = self.writer[start:stop]
         if unseen.any():
             first = int(np.argmax(unseen != CLEAN))
             who = "" if unseen[first] == ANNOUNCED else f" by warp {unseen[first] - 1}"
             where = self.shared.describe((start + first) % self.shared.stride)
             raise lanes.fault(
-                ProxyHazard, f"reads {where} through the async proxy, written{who} with an ordinary store: no fence.proxy.async since", ins
+                ProxyHazard,
+                f"reads {where} through the async proxy, written{who} with an ordinary store: no"
+                " fence.proxy.async since",
+                ins,
             )
 
     def _section(self, warp: int) -> tuple[np.ndarray, int]:

@@ -1,20 +1,30 @@
-"""Happens-before: is every access to shared and global memory ordered after those that it conflicts with?
+"""Happens-before: is every access to shared and global memory ordered after those that it conflicts
+with?
 
-Two accesses to a byte conflict if one of them writes and they are not both strong with scopes that include each other. They race if the causality
-order of the PTX memory model does not order them, whatever order this run took: a schedule that does no harm shows the race as well as one that does.
-``clocks`` holds what every thread knows, ``messages`` how it learns, ``shadow`` who was there before, ``conflicts`` compares them, ``race_report`` says what is missing.
+Two accesses to a byte conflict if one of them writes and they are not both strong with scopes that
+include each other. They race if the causality order of the PTX memory model does not order them,
+whatever order this run took: a schedule that does no harm shows the race as well as one that does.
+``clocks`` holds what every thread knows, ``messages`` how it learns, ``shadow`` who was there
+before, ``conflicts`` compares them, ``race_report`` says what is missing.
 
-Order comes from: program order of a thread; bar.sync, bar.red, bar.arrive, barrier.cluster; bar.warp.sync, and nothing else among lanes of a warp;
-release and acquire, also by fences, with their scopes; mbarrier phases. Asynchronous operations are nobody's program order: what a cp.async writes belongs to
-its thread from its wait on, what a bulk copy brings to whoever has seen its mbarrier's phase complete, what a bulk store or a wgmma
-reads is free for those who know of its wait_group, what a tcgen05 operation reads for those who know of the commit behind it. A wgmma takes registers of all lanes of its warp, so what they had loaded when it was issued is done when it is:
-the wait for it orders that too. (What touches bytes of copies in flight is found by their state, ``block_memory``, before it gets here; what the asynchronous proxy
-does not see yet, by ``proxies``.)
+Order comes from: program order of a thread; bar.sync, bar.red, bar.arrive, barrier.cluster;
+bar.warp.sync, and nothing else among lanes of a warp; release and acquire, also by fences, with
+their scopes; mbarrier phases. Asynchronous operations are nobody's program order: what a cp.async
+writes belongs to its thread from its wait on, what a bulk copy brings to whoever has seen its
+mbarrier's phase complete, what a bulk store or a wgmma reads is free for those who know of its
+wait_group, what a tcgen05 operation reads for those who know of the commit behind it. A wgmma takes
+registers of all lanes of its warp, so what they had loaded when it was issued is done when it is:
+the wait for it orders that too. (What touches bytes of copies in flight is found by their state,
+``block_memory``, before it gets here; what the asynchronous proxy does not see yet, by
+``proxies``.)
 
-Where a buffer is ``earlier``, the kernel before this one on the stream may be using it until griddepcontrol.wait.
+Where a buffer is ``earlier``, the kernel before this one on the stream may be using it until
+griddepcontrol.wait.
 
-Not looked at: when within its flight a bulk copy reads global memory; lanes of one warp that write to one place in one instruction.
-https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model, #causality-order, #async-operations
+Not looked at: when within its flight a bulk copy reads global memory; lanes of one warp that write
+to one place in one instruction.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model, #causality-order,
+#async-operations
 """
 
 from __future__ import annotations
@@ -38,7 +48,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Products:
-    """wgmma of a warp: the ``column`` of their reads, how many were ``issued`` and ``taken``, and what its lanes had done before those in flight."""
+    """wgmma of a warp: the ``column`` of their reads, how many were ``issued`` and ``taken``, and
+    what its lanes had done before those in flight."""
 
     column: int
     issued: int = 0
@@ -49,13 +60,16 @@ class Products:
 class HappensBefore(Conflicts):
     def __init__(self, execution: "Execution", blocks: int) -> None:
         super().__init__(execution, blocks)
-        # mbarriers, by word: the column of its copies, what arrivals of its phase left, what completed phases did
+        # mbarriers, by word: the column of its copies, what arrivals of its phase left, what
+        # completed phases did
         self.columns: dict[int, int] = {}
         self.arriving: dict[int, Left] = {}
         self.complete: dict[int, Left] = {}
-        self.stores: dict[int, tuple[int, int]] = {}  # thread -> columns of what its bulk stores read, and of what they write
+        # thread -> columns of what its bulk stores read, and of what they write
+        self.stores: dict[int, tuple[int, int]] = {}
         self.products: dict[int, Products] = {}  # by warp
-        self.tensor: dict[int, tuple[int, int, np.ndarray]] = {}  # thread -> the column of its tcgen05 operations, how many it has issued, what it knew then
+        # thread -> the column of its tcgen05 operations, how many it has issued, what it knew then
+        self.tensor: dict[int, tuple[int, int, np.ndarray]] = {}
 
     def place(self, slots: Iterable[int], numbers: Iterable[int]) -> None:
         """Blocks ``numbers`` move into ``slots``."""
@@ -70,26 +84,37 @@ class HappensBefore(Conflicts):
                 self.products.pop(warp, None)
 
     def block_ended(self, slot: int) -> None:
-        """Race unless some thread of the block in ``slot`` knows of all that other blocks did to its shared memory."""
+        """Race unless some thread of the block in ``slot`` knows of all that other blocks did to
+        its shared memory."""
         stride, shadow, clocks = self.memory.shared.stride, self.shared, self.clocks
         units = slice(slot * stride // shadow.unit, (slot + 1) * stride // shadow.unit)
         if not self.remote or not stride:
             return
-        warps = slice(slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block)
+        warps = slice(
+            slot * self.placement.warps_per_block, (slot + 1) * self.placement.warps_per_block
+        )
         known = clocks.known[np.unique(clocks.row_of[warps])].max(axis=0)
         records = np.concatenate([shadow.writes[units][:, None], shadow.reads[units]], axis=1)
         who = marks.who_of(records)
-        late = (known[who] < marks.clock_of(records)) & (who // clocks.per_block != self.number[slot]) & (who < clocks.threads)
+        late = (
+            (known[who] < marks.clock_of(records))
+            & (who // clocks.per_block != self.number[slot])
+            & (who < clocks.threads)
+        )
         if late.any():
             unit, column = (int(i) for i in np.argwhere(late)[0])
             raise self.report.ended(slot, int(records[unit, column]), units.start + unit)
 
-    # -- what orders -------------------------------------------------------------------------------------------------------------------
+    # ---- what orders ----
 
     def lanes_of(self, paths: Iterable[Path]) -> Lanes:
         paths = sorted(paths, key=lambda path: path.warp)
         masks = [path.mask for path in paths]
-        return Lanes.of(self.placement, [path.warp for path in paths], None if all(mask == FULL for mask in masks) else masks)
+        return Lanes.of(
+            self.placement,
+            [path.warp for path in paths],
+            None if all(mask == FULL for mask in masks) else masks,
+        )
 
     def arrive(self, left: np.ndarray | None, paths: Iterable[Path]) -> np.ndarray:
         """``paths`` come to a barrier: what they and those before them (``left``) bring."""
@@ -113,11 +138,16 @@ class HappensBefore(Conflicts):
             self.arriving[word], self.complete[word] = {}, {}
 
     def mbarrier_arrived(self, ins: Instruction, lanes: Lanes, words: np.ndarray) -> None:
-        order, blocks = self.orders[ins.pc], self.clocks.thread_of[lanes.sel] // self.clocks.per_block
+        order, blocks = (
+            self.orders[ins.pc],
+            self.clocks.thread_of[lanes.sel] // self.clocks.per_block,
+        )
         for word in np.unique(words).tolist():
             for block in np.unique(blocks[words == word]).tolist():
                 mine = (words == word) & (blocks == block)
-                self.messages.send(self.arriving[word], lanes if mine.all() else lanes.narrow(mine), order)
+                self.messages.send(
+                    self.arriving[word], lanes if mine.all() else lanes.narrow(mine), order
+                )
 
     def mbarrier_completed(self, word: int, phases: int) -> None:
         """``phases`` of it are complete by now."""
@@ -128,18 +158,24 @@ class HappensBefore(Conflicts):
         copies[self.columns[word]] = phases
         leave(self.complete[word], (CTA, self._block(word * 8)), copies)
 
-    def mbarrier_seen(self, ins: Instruction, lanes: Lanes, words: np.ndarray, done: np.ndarray) -> None:
+    def mbarrier_seen(
+        self, ins: Instruction, lanes: Lanes, words: np.ndarray, done: np.ndarray
+    ) -> None:
         """Lanes for which ``done`` holds have seen the latest completed phase."""
         words = np.broadcast_to(words, lanes.shape)
         for word in np.unique(words[done]).tolist():
             mine = done & (words == word)
-            self.messages.receive(self.complete[word], lanes if mine.all() else lanes.narrow(mine), self.orders[ins.pc])
+            self.messages.receive(
+                self.complete[word],
+                lanes if mine.all() else lanes.narrow(mine),
+                self.orders[ins.pc],
+            )
 
     def _block(self, position: int) -> int:
         """Number of the block whose shared memory the byte of the shared array is."""
         return self.number[position // self.memory.shared.stride]
 
-    # -- asynchronous operations -------------------------------------------------------------------------------------------------------
+    # ---- asynchronous operations ----
 
     def _span(self, copy: "Copy") -> np.ndarray:
         units = np.arange(copy.start // self.shared.unit, copy.stop // self.shared.unit)
@@ -152,10 +188,13 @@ class HappensBefore(Conflicts):
         """Before its bytes are counted; ``phase``: of its mbarrier, in progress."""
         column = self.columns[copy.word]
         self.report.owners[column] = int(self.clocks.thread_of[copy.lanes.sel][0])
-        self.shared.wrote(self._span(copy), np.int64(marks.record(column, phase + 1, marks.BULK, copy.ins.pc)))
+        self.shared.wrote(
+            self._span(copy), np.int64(marks.record(column, phase + 1, marks.BULK, copy.ins.pc))
+        )
 
     def far_side(self, copy: "Copy", starts: np.ndarray, nbytes: int) -> None:
-        """``copy``, just issued, moves ``nbytes`` of global memory at each of ``starts``, all in one buffer."""
+        """``copy``, just issued, moves ``nbytes`` of global memory at each of ``starts``, all in
+        one buffer."""
         buffer = self.memory.globals.find(int(starts[0]))
         shadow = None if buffer is None or not nbytes else self.of_buffer(buffer)
         if shadow is None:
@@ -179,11 +218,14 @@ class HappensBefore(Conflicts):
     def store_issued(self, copy: "Copy") -> None:
         units, thread = self._span(copy), int(self.clocks.thread_of[copy.lanes.sel][0])
         self._check(copy.ins, copy.lanes, self.shared, units, False, marks.BULK)
-        records = np.int64(marks.record(self._columns_of_stores(copy)[0], copy.group + 1, marks.BULK, copy.ins.pc))
+        records = np.int64(
+            marks.record(self._columns_of_stores(copy)[0], copy.group + 1, marks.BULK, copy.ins.pc)
+        )
         self.shared.read(units, np.int64(thread // WARP), records)
 
     def store_waited(self, warp: int, lane: int, groups: int, read: bool) -> None:
-        """The first ``groups`` groups of the thread have been read; they are complete, unless ``read`` is all that was waited for."""
+        """The first ``groups`` groups of the thread have been read; they are complete, unless
+        ``read`` is all that was waited for."""
         thread = int(self.clocks.thread_of[warp, lane])
         if thread in self.stores and groups > 0:
             for column in self.stores[thread][: 1 if read else 2]:
@@ -194,7 +236,8 @@ class HappensBefore(Conflicts):
         self.clocks.learn(lanes, self.before, BEFORE)
 
     def tensor_issued(self, ins: Instruction, lane: Lanes, starts: np.ndarray) -> None:
-        """A tcgen05 operation of one lane will read the 16-byte chunks at ``starts`` of the shared array."""
+        """A tcgen05 operation of one lane will read the 16-byte chunks at ``starts`` of the shared
+        array."""
         thread = int(self.clocks.thread_of[lane.sel].flat[0])
         if thread not in self.tensor:
             self.tensor[thread] = self.clocks.column(), 0, np.zeros(0, np.int32)
@@ -203,10 +246,15 @@ class HappensBefore(Conflicts):
         self.tensor[thread] = column, issued + 1, self.clocks.release(lane)
         units = self.shared.units(starts, CHUNK).reshape(1, -1)
         self._check(ins, lane, self.shared, units, False, marks.PRODUCT)
-        self.shared.read(units, np.int64(thread // WARP), np.int64(marks.record(column, issued + 1, marks.PRODUCT, ins.pc)))
+        self.shared.read(
+            units,
+            np.int64(thread // WARP),
+            np.int64(marks.record(column, issued + 1, marks.PRODUCT, ins.pc)),
+        )
 
     def tensor_news(self, lane: Lanes) -> np.ndarray | None:
-        """What a commit by the lane has to tell: its operations so far are done, and with them what they came after."""
+        """What a commit by the lane has to tell: its operations so far are done, and with them what
+        they came after."""
         found = self.tensor.get(int(self.clocks.thread_of[lane.sel].flat[0]))
         if found is None:
             return None
@@ -220,7 +268,8 @@ class HappensBefore(Conflicts):
         leave(self.arriving[word], (CLUSTER, self.messages.block_of(lane)), news)
 
     def product_issued(self, ins: Instruction, warp: int, starts: np.ndarray) -> None:
-        """A wgmma of ``warp`` will read the 16-byte chunks at ``starts`` of the shared array, and registers of all lanes."""
+        """A wgmma of ``warp`` will read the 16-byte chunks at ``starts`` of the shared array, and
+        registers of all lanes."""
         held = self.products.get(warp)
         if held is None:
             held = self.products[warp] = Products(self.clocks.column())

@@ -1,11 +1,12 @@
 """The register file, and how handlers reach it.
 
-All registers of one width are one array [registers, warps, 32]; a register is a row of it. An operand of an instruction
-is bound once, before the run, to something that is indexed with ``lanes.sel``: a view of a register with the type
-the instruction wants, or a constant. So a handler reads ``a[sel]`` and writes ``d[sel] = ...`` whatever the operand is.
+All registers of one width are one array [registers, warps, 32]; a register is a row of it. An
+operand of an instruction is bound once, before the run, to something that is indexed with
+``lanes.sel``: a view of a register with the type the instruction wants, or a constant. So a handler
+reads ``a[sel]`` and writes ``d[sel] = ...`` whatever the operand is.
 
-Bits are what registers hold: f32 is a float32 view of uint32 and so on. Half types stay bit patterns (uint16); packed
-halves are views with a last axis of 2, low half first.
+Bits are what registers hold: f32 is a float32 view of uint32 and so on. Half types stay bit
+patterns (uint16); packed halves are views with a last axis of 2, low half first.
 """
 
 from __future__ import annotations
@@ -32,11 +33,18 @@ from numba_marlin.emulator.program import (
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 DTYPES = {
-    "pred": np.bool_, "f16": np.uint16, "bf16": np.uint16, "f16x2": np.uint16, "bf16x2": np.uint16, "u16x2": np.uint16, "s16x2": np.int16,
-    "f32": np.float32, "f64": np.float64,
+    "pred": np.bool_,
+    "f16": np.uint16,
+    "bf16": np.uint16,
+    "f16x2": np.uint16,
+    "bf16x2": np.uint16,
+    "u16x2": np.uint16,
+    "s16x2": np.int16,
+    "f32": np.float32,
+    "f64": np.float64,
     **{f"{kind}{bits}": UNSIGNED[bits] for kind in "bu" for bits in UNSIGNED},
     **{f"s{bits}": SIGNED[bits] for bits in SIGNED},
-}  # fmt: skip
+}
 POISON = 0xA5  # every byte of a register that nothing has written
 
 
@@ -72,29 +80,37 @@ class Discard:
 
 
 class RegisterFile:
-    """Storage for ``counts`` (width -> registers) of ``warps`` warps; widths 1 (predicates), 16, 32 and 64.
+    """Storage for ``counts`` (width -> registers) of ``warps`` warps; widths 1 (predicates), 16, 32
+    and 64.
 
     Contents are arbitrary until ``poison``.
     """
 
     def __init__(self, counts: dict[int, int], warps: int) -> None:
         self.arrays = {
-            width: np.empty((count, warps, WARP), np.bool_ if width == PREDICATE else UNSIGNED[width])
+            width: np.empty(
+                (count, warps, WARP), np.bool_ if width == PREDICATE else UNSIGNED[width]
+            )
             for width, count in counts.items()
         }
 
     def poison(self, warps: slice) -> None:
         """Forget what the registers of ``warps`` held (a new block moves in)."""
         for width, array in self.arrays.items():
-            array[:, warps] = 0 if width == PREDICATE else int.from_bytes([POISON] * (width // 8), "little")
+            array[:, warps] = (
+                0 if width == PREDICATE else int.from_bytes([POISON] * (width // 8), "little")
+            )
 
     def view(self, register: Register, kind: str) -> np.ndarray:
-        """The register as ``kind`` [warps, 32]; packed halves [warps, 32, 2]; a narrower kind is its low part."""
+        """The register as ``kind`` [warps, 32]; packed halves [warps, 32, 2]; a narrower kind is
+        its low part."""
         array = self.arrays[register.width][register.index]
         bits, dtype = TYPE_BITS[kind], DTYPES[kind]
         if register.width == PREDICATE or bits == PREDICATE:
             if register.width != bits:
-                raise ValueError(f"{register.name} ({register.width} bits) cannot be used as .{kind}")
+                raise ValueError(
+                    f"{register.name} ({register.width} bits) cannot be used as .{kind}"
+                )
             return array
         if kind.endswith("x2"):
             return array.view(dtype).reshape(array.shape + (2,))
@@ -125,18 +141,24 @@ class Binder:
             return Constant(DTYPES[kind](self.address_of(operand)))
         if isinstance(operand, Special):
             return self.special(operand.name, DTYPES[kind])
-        raise PtxSyntaxError(f"operand {operand} is not a .{kind} value", line=ins.line, text=ins.text)
+        raise PtxSyntaxError(
+            f"operand {operand} is not a .{kind} value", line=ins.line, text=ins.text
+        )
 
     def destination(self, ins: Instruction, operand: Operand, kind: str):
-        """Writable: ``[sel] = values``. A register wider than ``kind`` keeps its upper bits: see ``extended``."""
+        """Writable: ``[sel] = values``. A register wider than ``kind`` keeps its upper bits: see
+        ``extended``."""
         if isinstance(operand, Sink):
             return Discard()
         if isinstance(operand, Register):
             return self._view(ins, operand, kind)
-        raise PtxSyntaxError(f"destination {operand} is not a register", line=ins.line, text=ins.text)
+        raise PtxSyntaxError(
+            f"destination {operand} is not a register", line=ins.line, text=ins.text
+        )
 
     def extended(self, ins: Instruction, operand: Operand, kind: str):
-        """Writable, for ld and cvt: assigning zero- or sign-extends the values to a register wider than ``kind``."""
+        """Writable, for ld and cvt: assigning zero- or sign-extends the values to a register wider
+        than ``kind``."""
         if isinstance(operand, Register) and operand.width > max(TYPE_BITS[kind], PREDICATE):
             kind = ("s" if kind[0] == "s" else "u") + str(operand.width)
         return self.destination(ins, operand, kind)
@@ -149,7 +171,8 @@ class Binder:
 
 
 def constant(immediate: Immediate, kind: str):
-    """A literal as a NumPy scalar of ``kind`` (packed halves: uint16 [2]). Integers wrap to the width."""
+    """A literal as a NumPy scalar of ``kind`` (packed halves: uint16 [2]). Integers wrap to the
+    width."""
     bits, dtype = TYPE_BITS[kind], DTYPES[kind]
     value = immediate.value
     if kind == "pred":

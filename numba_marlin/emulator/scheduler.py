@@ -1,11 +1,12 @@
-"""Who runs next. Warps of all resident blocks that stand at one pc run together, a basic block at a time.
+"""Who runs next. Warps of all resident blocks that stand at one pc run together, a basic block at a
+time.
 
-The bundle with the lowest (round, pc) goes on; a backward branch begins a bundle's next round, so loops turn in step and
-whoever spins on a lock gives way to those it waits for. With a ``schedule`` the choice is its own and bundles are torn apart:
-other interleavings, equally legal.
+The bundle with the lowest (round, pc) goes on; a backward branch begins a bundle's next round, so
+loops turn in step and whoever spins on a lock gives way to those it waits for. With a ``schedule``
+the choice is its own and bundles are torn apart: other interleavings, equally legal.
 
-Raises Deadlock when nobody can go on, when everybody only repeats (same pcs, registers and memory), or when the
-instruction budget is spent.
+Raises Deadlock when nobody can go on, when everybody only repeats (same pcs, registers and memory),
+or when the instruction budget is spent.
 """
 
 from __future__ import annotations
@@ -30,11 +31,19 @@ from numba_marlin.emulator.standstill import at, deadlock, stray
 
 class Scheduler:
     def __init__(
-        self, execution: Execution, schedule: Schedule | None, observer: Callable | None, budget: int, after: Callable | None = None
+        self,
+        execution: Execution,
+        schedule: Schedule | None,
+        observer: Callable | None,
+        budget: int,
+        after: Callable | None = None,
     ) -> None:
         self.execution, self.placement = execution, execution.placement
         self.coarse, self.fine = compile_blocks(execution, observer, after)
-        self.barriers, self.gathering = Barriers(self.placement, execution.races), Gathering(self.placement)
+        self.barriers, self.gathering = (
+            Barriers(self.placement, execution.races),
+            Gathering(self.placement),
+        )
         self.cluster_barriers = ClusterBarriers(execution.cluster, execution.races)
         self.ready: dict[tuple[int, bool, bool], Bundle] = {}
         self.random = None if schedule is None else schedule.random()
@@ -42,7 +51,10 @@ class Scheduler:
         if schedule is not None:
             groups.reverse() if schedule.order == "reverse" else self.random.shuffle(groups)
             for engine in (execution.bulk, execution.tensor_cores):
-                engine.random, engine.early = self.random if schedule.copies == "any" else None, schedule.copies == "early"
+                engine.random, engine.early = (
+                    (self.random if schedule.copies == "any" else None),
+                    schedule.copies == "early",
+                )
             execution.mbarriers.late = schedule.copies == "late"
         self.chooser = None if schedule is None else Chooser(schedule, self.random, self.placement)
         self.order = [number for group in reversed(groups) for number in reversed(group)]
@@ -57,12 +69,19 @@ class Scheduler:
             self._turn(self._pick())
         if self.gathering.parked:
             raise stray(self)
-        waiting = self.barriers.waiting() + self.cluster_barriers.waiting() + self.execution.warpgroups.waiting()
+        waiting = (
+            self.barriers.waiting()
+            + self.cluster_barriers.waiting()
+            + self.execution.warpgroups.waiting()
+        )
         if waiting:
             _, path, ins = waiting[0]
             raise deadlock(self, "no warp can go on", path, ins)
         if any(self.warps_left):
-            raise MachineError(f"{sum(self.warps_left)} warps got lost: a defect of the machine, not of the program")
+            raise MachineError(
+                f"{sum(self.warps_left)} warps got lost: a defect of the machine, not of the"
+                " program"
+            )
         self.execution.bulk.finish()
 
     def _launch(self, free: Sequence[int]) -> None:
@@ -76,7 +95,10 @@ class Scheduler:
         paths, per_block = [], self.placement.warps_per_block
         for slot in slots:
             self.warps_left[slot] = per_block
-            paths += [Path(warp, self.placement.live[warp]) for warp in range(slot * per_block, (slot + 1) * per_block)]
+            paths += [
+                Path(warp, self.placement.live[warp])
+                for warp in range(slot * per_block, (slot + 1) * per_block)
+            ]
         self._add(0, paths)
 
     def _add(self, pc: int, paths: list[Path], gathered: bool = False) -> None:
@@ -88,7 +110,11 @@ class Scheduler:
         if whole:
             self._insert(Bundle(pc, whole, self.round, True))
         if len(whole) < len(paths):
-            self._insert(Bundle(pc, [path for path in paths if path.mask != FULL], self.round, False, gathered))
+            self._insert(
+                Bundle(
+                    pc, [path for path in paths if path.mask != FULL], self.round, False, gathered
+                )
+            )
 
     def _insert(self, bundle: Bundle) -> None:
         other = self.ready.get(bundle.key)
@@ -99,7 +125,8 @@ class Scheduler:
         other.round, other.lanes = min(other.round, bundle.round), None
         if not bundle.full and not bundle.gathered:
             paths = merge(other.paths)
-            if len(paths) < len(other.paths):  # lanes of one warp have met: perhaps it is whole again
+            # lanes of one warp have met: perhaps it is whole again
+            if len(paths) < len(other.paths):
                 del self.ready[bundle.key]
                 whole = [path for path in paths if path.mask == FULL]
                 if whole:
@@ -147,7 +174,8 @@ class Scheduler:
                 return
 
     def _advance(self, bundle: Bundle, pc: int) -> bool:
-        """Move the whole bundle to ``pc``. False if its turn is over (it has then been put where it belongs)."""
+        """Move the whole bundle to ``pc``. False if its turn is over (it has then been put where it
+        belongs)."""
         if pc <= bundle.pc:
             bundle.round += 1
         self.round = bundle.round
@@ -234,12 +262,25 @@ class Scheduler:
         self.events += 1
         for pc, others in self.gathering.recheck({path.warp for path in paths}).items():
             self._add(pc, others, gathered=True)
-        self._release(self.barriers.recheck(set(emptied)) + self.cluster_barriers.recheck(set(emptied)))
-        done, size = sorted({slot for slot in emptied if not self.warps_left[slot]}), self.execution.cluster.size
+        self._release(
+            self.barriers.recheck(set(emptied)) + self.cluster_barriers.recheck(set(emptied))
+        )
+        done, size = (
+            sorted({slot for slot in emptied if not self.warps_left[slot]}),
+            self.execution.cluster.size,
+        )
         for slot in done:
             self.execution.block_ended(slot)
-        groups = [range(number * size, (number + 1) * size) for number in sorted({slot // size for slot in done})]
-        free = [slot for group in groups if not any(self.warps_left[slot] for slot in group) for slot in group]
+        groups = [
+            range(number * size, (number + 1) * size)
+            for number in sorted({slot // size for slot in done})
+        ]
+        free = [
+            slot
+            for group in groups
+            if not any(self.warps_left[slot] for slot in group)
+            for slot in group
+        ]
         if free and self.order:
             self._launch(free)
 
@@ -257,9 +298,14 @@ class Scheduler:
             missing = self.placement.live[path.warp] & ~mask
             if mask and missing:
                 raise error_at(
-                    DivergentCollective, f"reached without {describe_lanes(mask_lanes(missing))} of the warp; here are only",
-                    end.ins, self.placement, path.warp, mask_lanes(mask),
-                )  # fmt: skip
+                    DivergentCollective,
+                    f"reached without {describe_lanes(mask_lanes(missing))} of the warp; here are"
+                    " only",
+                    end.ins,
+                    self.placement,
+                    path.warp,
+                    mask_lanes(mask),
+                )
         self._add(code.next, skipping)
         self.execution.proxy.announce(path.warp for path in coming)
         barriers = self.cluster_barriers if end.kind.startswith("cluster") else self.barriers
@@ -290,10 +336,26 @@ class Scheduler:
 
     def _watch_progress(self, bundle: Bundle) -> None:
         if self.instructions > self.budget:
-            raise deadlock(self, f"the budget of {self.budget} warp instructions is spent", bundle.paths[0], at(self, bundle))
+            raise deadlock(
+                self,
+                f"the budget of {self.budget} warp instructions is spent",
+                bundle.paths[0],
+                at(self, bundle),
+            )
         if self.spinning.idle(self.execution.memory.progress + self.events):
             bundles = [bundle, *self.ready.values()]
             if self.spinning.repeats(bundles):
-                raise deadlock(self, "all warps that can run only repeat themselves", bundle.paths[0], at(self, bundle))
+                raise deadlock(
+                    self,
+                    "all warps that can run only repeat themselves",
+                    bundle.paths[0],
+                    at(self, bundle),
+                )
 
-ACTIONS = {Branch: Scheduler._branch, Leave: Scheduler._leave, Barrier: Scheduler._barrier, WarpgroupWait: Scheduler._warpgroup_wait}
+
+ACTIONS = {
+    Branch: Scheduler._branch,
+    Leave: Scheduler._leave,
+    Barrier: Scheduler._barrier,
+    WarpgroupWait: Scheduler._warpgroup_wait,
+}

@@ -1,4 +1,5 @@
-"""What a name means within a ``{ }`` of PTX: registers, labels, and the .param variables of calls."""
+"""What a name means within a ``{ }`` of PTX: registers, labels, and the .param variables of
+calls."""
 
 from __future__ import annotations
 
@@ -6,16 +7,19 @@ from typing import Optional
 
 
 class Scope:
-    """Names of one ``{ }`` level. ``declared`` maps names to register widths, ``ranges`` prefixes (%r of %r<9>) to
+    """Names of one ``{ }`` level. ``declared`` maps names to register widths, ``ranges`` prefixes
+    (%r of %r<9>) to
 
-    (width, count); a register gets its place when it is first used, because compilers declare many more than they use.
+    (width, count); a register gets its place when it is first used, because compilers declare many
+    more than they use.
     """
 
     def __init__(self, outer: Optional["Scope"] = None, depth: int | None = None) -> None:
         """Inside ``outer``; without one, at ``depth``."""
         self.outer, self.depth = outer, depth or 0 if outer is None else outer.depth + 1
         self.declared, self.ranges, self.registers, self.labels = {}, {}, {}, {}
-        self.parameters: dict[str, str] = {}  # .param variables of calls: name here -> name in local memory
+        # .param variables of calls: name here -> name in local memory
+        self.parameters: dict[str, str] = {}
 
     def width_of(self, name: str) -> int | None:
         """Width of a register declared at this very level."""
@@ -24,7 +28,11 @@ class Scope:
         prefix = name.rstrip("0123456789")
         width, count = self.ranges.get(prefix, (None, 0))
         digits = name[len(prefix) :]
-        return width if digits and int(digits) < count and (digits == "0" or digits[0] != "0") else None
+        return (
+            width
+            if digits and int(digits) < count and (digits == "0" or digits[0] != "0")
+            else None
+        )
 
     def label(self, name: str) -> int | None:
         return self._found("labels", name)

@@ -1,7 +1,9 @@
-"""Who touched a byte last: for each unit of a memory its last write and, of every warp, the latest read since.
+"""Who touched a byte last: for each unit of a memory its last write and, of every warp, the latest
+read since.
 
-A record is one integer: who (a thread of the grid, or another column of ``clocks``), when by his clock, how, and at which pc; 0 is nobody.
-Of the lanes of one warp that read a unit only the latest is kept, and of the warps as many as ``readers``, by number modulo that.
+A record is one integer: who (a thread of the grid, or another column of ``clocks``), when by his
+clock, how, and at which pc; 0 is nobody. Of the lanes of one warp that read a unit only the latest
+is kept, and of the warps as many as ``readers``, by number modulo that.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import numpy as np
 PC_BITS, WAY_BITS, CLOCK_BITS, WHO_BITS = 15, 3, 24, 21
 WAY_SHIFT, CLOCK_SHIFT, WHO_SHIFT = PC_BITS, PC_BITS + WAY_BITS, PC_BITS + WAY_BITS + CLOCK_BITS
 
-# How: ordinary; atomic or otherwise strong, by scope; by an object that orders itself (mbarrier); asynchronously.
+# How: ordinary; atomic or otherwise strong, by scope; by an object that orders itself (mbarrier);
+# asynchronously.
 WEAK, STRONG_CTA, STRONG_CLUSTER, STRONG_GPU, OBJECT, COPY, BULK, PRODUCT = range(8)
 SCOPES = {STRONG_CTA: "cta", STRONG_CLUSTER: "cluster", STRONG_GPU: "gpu"}
 
@@ -37,7 +40,8 @@ def pc_of(record_: int) -> int:
 
 
 class Shadow:
-    """``nbytes`` of memory in units of ``unit`` bytes. ``writes`` [units], ``reads`` [units, readers], ``objects``: units that carry releases."""
+    """``nbytes`` of memory in units of ``unit`` bytes. ``writes`` [units], ``reads`` [units,
+    readers], ``objects``: units that carry releases."""
 
     def __init__(self, nbytes: int, unit: int, readers: int) -> None:
         self.unit, self.readers = unit, readers
@@ -58,7 +62,8 @@ class Shadow:
         return first[..., None] + np.arange(-(-nbytes // self.unit))
 
     def before(self, units: np.ndarray, writing: bool) -> np.ndarray:
-        """Records that an access must come after: [*units.shape, 1 or 1 + readers]; empty if there are none."""
+        """Records that an access must come after: [*units.shape, 1 or 1 + readers]; empty if there
+        are none."""
         last = self.writes[units]
         if not writing:
             return last[..., None] if last.any() else last[..., None][..., :0]

@@ -1,7 +1,8 @@
 """The 8-bit floats of cvt: e4m3 and e5m2 as halves, exactly, and float32 as their codes.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt and #alternate-floating-point-data-formats:
-to a small float only .rn.satfinite exists: what is too large becomes the largest number, NaN becomes 0x7f.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
+and #alternate-floating-point-data-formats: to a small float only .rn.satfinite exists: what is too
+large becomes the largest number, NaN becomes 0x7f.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import numpy as np
 
 from numba_marlin.emulator import numerics
 
-KINDS = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}  # bits of fraction, bias of the exponent, largest number
+# bits of fraction, bias of the exponent, largest number
+KINDS = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}
 
 
 def _half_bits(kind: str) -> np.ndarray:
@@ -18,9 +20,14 @@ def _half_bits(kind: str) -> np.ndarray:
     fraction_bits, bias, _ = KINDS[kind]
     code = np.arange(256)
     if kind == "e5m2":
-        return np.where((code & 0x7F) > 0x7C, numerics.NAN16, code << 8).astype(np.uint16)  # the upper half of a half
+        # the upper half of a half
+        return np.where((code & 0x7F) > 0x7C, numerics.NAN16, code << 8).astype(np.uint16)
     fraction, exponent = code & (1 << fraction_bits) - 1, code >> fraction_bits & 15
-    values = np.where(exponent, np.ldexp(fraction + 8.0, exponent - bias - fraction_bits), np.ldexp(fraction.astype(float), 1 - bias - fraction_bits))
+    values = np.where(
+        exponent,
+        np.ldexp(fraction + 8.0, exponent - bias - fraction_bits),
+        np.ldexp(fraction.astype(float), 1 - bias - fraction_bits),
+    )
     bits = values.astype(np.float16).view(np.uint16) | (code >> 7 << 15).astype(np.uint16)
     return np.where(code & 0x7F == 0x7F, numerics.NAN16, bits).astype(np.uint16)
 
@@ -36,5 +43,9 @@ def codes_of(values, kind: str) -> np.ndarray:
     size = np.where(nan, 0, np.abs(values)).astype(np.float64)
     exponent = np.where(size == 0, 1 - bias, np.clip(np.frexp(size)[1] - 1, 1 - bias, bias + 2))
     steps = np.rint(np.ldexp(size, fraction_bits - exponent))
-    code = np.minimum(((exponent - 1 + bias).astype(np.float64) * (1 << fraction_bits)) + steps, largest).astype(np.uint16)
-    return np.where(nan, np.uint16(0x7F), code | np.signbit(values).astype(np.uint16) << np.uint16(7))
+    code = np.minimum(
+        ((exponent - 1 + bias).astype(np.float64) * (1 << fraction_bits)) + steps, largest
+    ).astype(np.uint16)
+    return np.where(
+        nan, np.uint16(0x7F), code | np.signbit(values).astype(np.uint16) << np.uint16(7)
+    )

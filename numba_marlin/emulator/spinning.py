@@ -1,8 +1,9 @@
 """Telling a deadlock from patience: do all warps that can run merely repeat themselves?
 
-Once memory has not changed for a while, take a snapshot of pcs and registers. If later every runnable warp has had a turn
-and pcs and registers are the same again, with memory still unchanged, the machine is in a cycle it cannot leave (it is
-deterministic). Snapshots are renewed at doubling distances, so a cycle of any length is found (Brent's algorithm).
+Once memory has not changed for a while, take a snapshot of pcs and registers. If later every
+runnable warp has had a turn and pcs and registers are the same again, with memory still unchanged,
+the machine is in a cycle it cannot leave (it is deterministic). Snapshots are renewed at doubling
+distances, so a cycle of any length is found (Brent's algorithm).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class SpinDetector:
         self.signature, self.registers, self.latest_round = None, None, 0
 
     def idle(self, stamp: int) -> bool:
-        """Call after every basic block with a number that grows when anything changes. True if it is time to look."""
+        """Call after every basic block with a number that grows when anything changes. True if it
+        is time to look."""
         if stamp != self.stamp:
             self.stamp, self.quiet, self.registers, self.renew_at = stamp, 0, None, PATIENCE
             return False

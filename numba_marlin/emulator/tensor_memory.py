@@ -1,8 +1,11 @@
-"""Tensor memory: 128 lanes by 512 columns of 32 bits for every resident block, and who has allocated which columns.
+"""Tensor memory: 128 lanes by 512 columns of 32 bits for every resident block, and who has
+allocated which columns.
 
-A block is taken to be alone on its multiprocessor: an allocation that does not fit beside those of its own block would wait for ever. Cells begin unwritten, also when
-columns change hands. What may touch them when is said in ``tensor_hazards``.
-https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-memory, #tcgen05-instructions-tcgen05-alloc-dealloc-relinquish-alloc-permit
+A block is taken to be alone on its multiprocessor: an allocation that does not fit beside those of
+its own block would wait for ever. Cells begin unwritten, also when columns change hands. What may
+touch them when is said in ``tensor_hazards``.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-memory,
+#tcgen05-instructions-tcgen05-alloc-dealloc-relinquish-alloc-permit
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class Allocation:
 
 
 class TensorMemory:
-    """``data`` uint32 and ``written`` bool [slot, lane, column]; nothing unless the kernel uses it."""
+    """``data`` uint32 and ``written`` bool [slot, lane, column]; nothing unless the kernel uses
+    it."""
 
     def __init__(self, placement: Placement, instructions: list[Instruction]) -> None:
         self.placement = placement
@@ -54,26 +58,61 @@ class TensorMemory:
         self._require_count(ins, lanes, columns)
         given_up, before = self.relinquished[slot], self.latest[slot]
         if given_up is not None:
-            raise lanes.fault(TensorMemoryMisuse, f"allocates after the tcgen05.relinquish_alloc_permit at PTX line {given_up.line}", ins)
+            raise lanes.fault(
+                TensorMemoryMisuse,
+                f"allocates after the tcgen05.relinquish_alloc_permit at PTX line {given_up.line}",
+                ins,
+            )
         if before is not None and columns > before.stop - before.start:
-            raise lanes.fault(TensorMemoryMisuse, f"allocates {columns} columns after the {before.stop - before.start} of PTX line {before.ins.line}: the number must not increase", ins)
+            raise lanes.fault(
+                TensorMemoryMisuse,
+                f"allocates {columns} columns after the {before.stop - before.start} of PTX line"
+                f" {before.ins.line}: the number must not increase",
+                ins,
+            )
         free = np.ones(COLUMNS, bool)
         for each in self.allocations[slot]:
             free[each.start : each.stop] = False
-        start = next((at for at in range(0, COLUMNS - columns + 1, columns) if free[at : at + columns].all()), None)
+        start = next(
+            (
+                at
+                for at in range(0, COLUMNS - columns + 1, columns)
+                if free[at : at + columns].all()
+            ),
+            None,
+        )
         if start is None:
             held = ", ".join(f"{each.start}-{each.stop - 1}" for each in self.allocations[slot])
-            raise lanes.fault(Deadlock, f"waits for {columns} columns of tensor memory for ever: the block itself holds {held} of {COLUMNS}", ins)
+            raise lanes.fault(
+                Deadlock,
+                f"waits for {columns} columns of tensor memory for ever: the block itself holds"
+                f" {held} of {COLUMNS}",
+                ins,
+            )
         self.latest[slot] = Allocation(start, start + columns, ins, warp)
         self.allocations[slot].append(self.latest[slot])
         return start
 
-    def free(self, ins: Instruction, lanes: Lanes, warp: int, lane: int, column: int, columns: int) -> Allocation:
+    def free(
+        self, ins: Instruction, lanes: Lanes, warp: int, lane: int, column: int, columns: int
+    ) -> Allocation:
         slot = warp // self.placement.warps_per_block
         self._require_count(ins, lanes, columns)
-        found = next((each for each in self.allocations[slot] if (each.start, each.stop) == (column, column + columns)), None)
+        found = next(
+            (
+                each
+                for each in self.allocations[slot]
+                if (each.start, each.stop) == (column, column + columns)
+            ),
+            None,
+        )
         if found is None or lane:
-            raise lanes.fault(TensorMemoryMisuse, f"gives back {columns} columns at lane {lane}, column {column}, which no tcgen05.alloc took as such: {self._held(slot)}", ins)
+            raise lanes.fault(
+                TensorMemoryMisuse,
+                f"gives back {columns} columns at lane {lane}, column {column}, which no"
+                f" tcgen05.alloc took as such: {self._held(slot)}",
+                ins,
+            )
         self.allocations[slot].remove(found)
         self.written[slot, :, column : column + columns] = False
         self.data[slot, :, column : column + columns] = POISON
@@ -82,27 +121,54 @@ class TensorMemory:
     def relinquish(self, ins: Instruction, warp: int) -> None:
         self.relinquished[warp // self.placement.warps_per_block] = ins
 
-    def require_allocated(self, ins: Instruction, lanes: Lanes, slot: int, start: int, stop: int) -> None:
+    def require_allocated(
+        self, ins: Instruction, lanes: Lanes, slot: int, start: int, stop: int
+    ) -> None:
         if not any(each.start <= start and stop <= each.stop for each in self.allocations[slot]):
-            raise lanes.fault(TensorMemoryMisuse, f"columns {start} to {stop - 1} of tensor memory are not allocated as a whole: {self._held(slot)}", ins)
+            raise lanes.fault(
+                TensorMemoryMisuse,
+                f"columns {start} to {stop - 1} of tensor memory are not allocated as a whole:"
+                f" {self._held(slot)}",
+                ins,
+            )
 
-    def require_written(self, ins: Instruction, lanes: Lanes, slot: int, rows, columns, what: str) -> None:
-        """UninitializedRead unless all of cells [rows, columns] (what NumPy indexes with) hold something."""
+    def require_written(
+        self, ins: Instruction, lanes: Lanes, slot: int, rows, columns, what: str
+    ) -> None:
+        """UninitializedRead unless all of cells [rows, columns] (what NumPy indexes with) hold
+        something."""
         written = self.written[slot][rows, columns]
         if not written.all():
-            raise lanes.fault(UninitializedRead, f"reads {what}, of which nothing has written {int((~written).sum())} of {written.size} cells of tensor memory", ins)
+            raise lanes.fault(
+                UninitializedRead,
+                f"reads {what}, of which nothing has written {int((~written).sum())} of"
+                f" {written.size} cells of tensor memory",
+                ins,
+            )
 
     def block_ended(self, slot: int) -> None:
         for left in self.allocations[slot] if self.used else ():
             raise error_at(
-                TensorMemoryMisuse, f"the block ended, and columns {left.start} to {left.stop - 1} of tensor memory were never given back: no tcgen05.dealloc", left.ins,
-                self.placement, left.warp, tuple(range(WARP)),
-            )  # fmt: skip
+                TensorMemoryMisuse,
+                f"the block ended, and columns {left.start} to {left.stop - 1} of tensor memory"
+                " were never given back: no tcgen05.dealloc",
+                left.ins,
+                self.placement,
+                left.warp,
+                tuple(range(WARP)),
+            )
 
     def _held(self, slot: int) -> str:
-        held = ", ".join(f"columns {each.start} to {each.stop - 1} (PTX line {each.ins.line})" for each in self.allocations[slot])
+        held = ", ".join(
+            f"columns {each.start} to {each.stop - 1} (PTX line {each.ins.line})"
+            for each in self.allocations[slot]
+        )
         return f"the block holds {held}" if held else "the block holds none"
 
     def _require_count(self, ins: Instruction, lanes: Lanes, columns: int) -> None:
         if columns & columns - 1 or not LEAST_COLUMNS <= columns <= COLUMNS:
-            raise lanes.fault(TensorMemoryMisuse, f"{columns} columns must be a power of two from {LEAST_COLUMNS} to {COLUMNS}", ins)
+            raise lanes.fault(
+                TensorMemoryMisuse,
+                f"{columns} columns must be a power of two from {LEAST_COLUMNS} to {COLUMNS}",
+                ins,
+            )

@@ -1,14 +1,17 @@
 """How a tensor core adds: the sum of products and an accumulator, to the bit.
 
-``Adder(terms, extra_bits)``: so many products and the accumulator at a time. A product is exact. All terms are cut off (towards zero) below one
-unit: 2^-(23 + extra_bits) of the largest exponent among them, where a product's exponent is the sum of its factors' exponents (its significand may be
-2 or more), a subnormal number's is that of the smallest normal one, and a product that is zero has none. The sum of what is left is exact, and is
-cut off to a float32, subnormal ones included; above all float32 numbers it is infinite. An infinite or NaN term decides as in IEEE 754, NaN being
+``Adder(terms, extra_bits)``: so many products and the accumulator at a time. A product is exact.
+All terms are cut off (towards zero) below one unit: 2^-(23 + extra_bits) of the largest exponent
+among them, where a product's exponent is the sum of its factors' exponents (its significand may be
+2 or more), a subnormal number's is that of the smallest normal one, and a product that is zero has
+none. The sum of what is left is exact, and is cut off to a float32, subnormal ones included; above
+all float32 numbers it is infinite. An infinite or NaN term decides as in IEEE 754, NaN being
 canonical. Longer products go through in order of k, ``terms`` at a time.
 
-sm_90 was measured: 16 terms, 2 extra bits, mma.sync and wgmma alike, fp16 and bf16 (experiments/05_hardware; an H200). The others are as published and were
-not measured here: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; Khattak and Mikaitis, "Accurate models of
-NVIDIA tensor cores", 2025, arXiv:2512.07004.
+sm_90 was measured: 16 terms, 2 extra bits, mma.sync and wgmma alike, fp16 and bf16
+(experiments/05_hardware; an H200). The others are as published and were not measured here: Fasi,
+Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; Khattak and
+Mikaitis, "Accurate models of NVIDIA tensor cores", 2025, arXiv:2512.07004.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class Adder:
     measured: bool = False
 
 
-ADDERS = {7: Adder(4, 0), 8: Adder(8, 1), 9: Adder(16, 2, measured=True)}  # by major number of the target; later ones as the last
+# by major number of the target; later ones as the last
+ADDERS = {7: Adder(4, 0), 8: Adder(8, 1), 9: Adder(16, 2, measured=True)}
 
 
 def adder_of(target: str) -> Adder:
@@ -48,8 +52,9 @@ SIGNIFICANT = 24  # bits of a float32
 
 @dataclass(frozen=True)
 class Kind:
-    """16-bit floats: so many bits of fraction, exponent bias, the bits of infinity; ``work`` holds every product of two, to within what is cut off anyway;
-    ``numbers``: bit patterns as float32, exactly."""
+    """16-bit floats: so many bits of fraction, exponent bias, the bits of infinity; ``work`` holds
+    every product of two, to within what is cut off anyway; ``numbers``: bit patterns as float32,
+    exactly."""
 
     fraction: int
     bias: int
@@ -64,23 +69,31 @@ KINDS = {
 }
 
 
-def add_products(kind: str, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder) -> np.ndarray:
-    """float32 [many, rows, columns]: c + sum over k of left * right. kind "f16" or "bf16"; factors uint16 [many, rows + columns, k], C-contiguous: bit
-    patterns, left's ``rows``, then right's columns; c float32 like the result. ``many`` independent products, the faster the more there are."""
+def add_products(
+    kind: str, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder
+) -> np.ndarray:
+    """float32 [many, rows, columns]: c + sum over k of left * right. kind "f16" or "bf16"; factors
+    uint16 [many, rows + columns, k], C-contiguous: bit patterns, left's ``rows``, then right's
+    columns; c float32 like the result. ``many`` independent products, the faster the more there
+    are.
+    """
     what = KINDS[kind]
     many, lines, _ = factors.shape
     step = max(1, RESULTS // (rows * (lines - rows)))
     if many > step:
         parts = (slice(start, start + step) for start in range(0, many, step))
-        return np.concatenate([add_products(kind, factors[part], rows, c[part], adder) for part in parts])
+        return np.concatenate(
+            [add_products(kind, factors[part], rows, c[part], adder) for part in parts]
+        )
     with np.errstate(all="ignore"):
         short = _uncut(what, factors, rows, c)
         return _cut_off(what, factors, rows, c, adder) if short is None else short
 
 
 def _uncut(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray) -> np.ndarray | None:
-    """The sums, if none of them can reach 24 bits above the last bit of any term: nothing is cut off then, and float32 itself is exact, in any order. None
-    if some may: so it is with most random numbers, and the first of ``many`` products shows it."""
+    """The sums, if none of them can reach 24 bits above the last bit of any term: nothing is cut
+    off then, and float32 itself is exact, in any order. None if some may: so it is with most random
+    numbers, and the first of ``many`` products shows it."""
     for some in (slice(0, 1), slice(None)):
         numbers = what.numbers(factors[some])
         left, right = numbers[:, :rows], numbers[:, rows:]
@@ -101,7 +114,8 @@ def _uncut(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray) -> np.ndar
 
 
 def _grain(numbers: np.ndarray) -> tuple[float, int] | None:
-    """(the largest size, an exponent e such that all numbers are multiples of 2^e); None if they have too many bits, or are too large or small, for ``_uncut``."""
+    """(the largest size, an exponent e such that all numbers are multiples of 2^e); None if they
+    have too many bits, or are too large or small, for ``_uncut``."""
     top = float(max(numbers.max(), -numbers.min()))
     if not 2.0**-40 < top < 2.0**40:
         return (0.0, 0) if top == 0 else None
@@ -115,22 +129,34 @@ def _grain(numbers: np.ndarray) -> tuple[float, int] | None:
 
 
 def _cut_off(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder) -> np.ndarray:
-    """``add_products``, every term cut off: as [k, rows + columns, many], so that what is done alike lies side by side."""
+    """``add_products``, every term cut off: as [k, rows + columns, many], so that what is done
+    alike lies side by side."""
     factors, c = _turned(factors), np.ascontiguousarray(c.transpose(1, 2, 0))
     add = _add_halves if what is KINDS["f16"] else _add
-    numbers, exponents = what.numbers(factors).astype(what.work, copy=False), exponents_of(what, factors)
-    operands = numbers[:, :rows, None], numbers[:, None, rows:], exponents[:, :rows, None], exponents[:, None, rows:]
+    numbers, exponents = (
+        what.numbers(factors).astype(what.work, copy=False),
+        exponents_of(what, factors),
+    )
+    operands = (
+        numbers[:, :rows, None],
+        numbers[:, None, rows:],
+        exponents[:, :rows, None],
+        exponents[:, None, rows:],
+    )
     for start in range(0, len(factors), adder.terms):
         c = add(*(each[start : start + adder.terms] for each in operands), c, adder.extra_bits)
     return np.ascontiguousarray(c.transpose(2, 0, 1))
 
 
 def _turned(factors: np.ndarray) -> np.ndarray:
-    """uint16 [many, lines, k] -> [k, lines, many]; an even number of k goes in pairs, twice as fast."""
+    """uint16 [many, lines, k] -> [k, lines, many]; an even number of k goes in pairs, twice as
+    fast."""
     many, lines, depth = factors.shape
     if depth % 2:
         return np.ascontiguousarray(factors.transpose(2, 1, 0))
-    pairs = np.ascontiguousarray(factors.view(np.uint32).reshape(many, -1).T).reshape(lines, depth // 2, many)
+    pairs = np.ascontiguousarray(factors.view(np.uint32).reshape(many, -1).T).reshape(
+        lines, depth // 2, many
+    )
     turned = np.empty((depth // 2, 2, lines, many), np.uint16)
     np.copyto(turned[:, 0], pairs.swapaxes(0, 1), casting="unsafe")
     np.copyto(turned[:, 1], pairs.swapaxes(0, 1) >> np.uint32(16), casting="unsafe")
@@ -162,9 +188,12 @@ def _largest(top: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray
 
 
 def _sum(left: np.ndarray, right: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """int32 [rows, columns, many]: the sum of products * scale, each cut off to an integer. 16 of them fill 31 bits at most."""
+    """int32 [rows, columns, many]: the sum of products * scale, each cut off to an integer. 16 of
+    them fill 31 bits at most."""
     total, groups = np.zeros(scale.shape, np.int32), _groups(len(left), scale.size)
-    products, units = (np.empty((groups[0].stop, *scale.shape), kind) for kind in (left.dtype, np.int32))
+    products, units = (
+        np.empty((groups[0].stop, *scale.shape), kind) for kind in (left.dtype, np.int32)
+    )
     for group in groups:
         part, whole = products[: group.stop - group.start], units[: group.stop - group.start]
         np.multiply(left[group], right[group], out=part)
@@ -176,9 +205,12 @@ def _sum(left: np.ndarray, right: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _add_halves(left, right, left_exponents, right_exponents, c, extra_bits):
-    """``_add`` for factors of fp16, twice as fast: all but one sum in 32 bits. Exponents are those of products of fp16, from -28 to 30, or of c."""
+    """``_add`` for factors of fp16, twice as fast: all but one sum in 32 bits. Exponents are those
+    of products of fp16, from -28 to 30, or of c."""
     bits = c.view(np.int32)
-    top = _largest((bits >> 23 & 255).astype(np.int16) - np.int16(127), left_exponents, right_exponents)
+    top = _largest(
+        (bits >> 23 & 255).astype(np.int16) - np.int16(127), left_exponents, right_exponents
+    )
     if top.max() >= 128 or top.min() < -28:  # infinities and NaN; no product but zeros
         return _add(left, right, left_exponents, right_exponents, c, extra_bits)
     unit = top.astype(np.int32) - (23 + extra_bits)
@@ -190,12 +222,18 @@ def _add_halves(left, right, left_exponents, right_exponents, c, extra_bits):
 
 
 def _add(left, right, left_exponents, right_exponents, c, extra_bits):
-    """One pass through the adder: left [k, rows, 1, many], right [k, 1, columns, many] and c [rows, columns, many] as numbers."""
+    """One pass through the adder: left [k, rows, 1, many], right [k, 1, columns, many] and c [rows,
+    columns, many] as numbers."""
     c_exponents = (c.view(np.int32) >> 23 & 255) - 127
-    top = _largest(np.where(c == 0, NONE, np.maximum(c_exponents, -126)).astype(np.int16), left_exponents, right_exponents)
+    top = _largest(
+        np.where(c == 0, NONE, np.maximum(c_exponents, -126)).astype(np.int16),
+        left_exponents,
+        right_exponents,
+    )
     unit = np.maximum(top, -300).astype(np.int64) - (23 + extra_bits)
     scale = (1023 - unit << 52).view(np.float64)  # 2^-unit
-    narrow = np.minimum(scale, 2.0**100).astype(left.dtype) if left.dtype == np.float32 else scale  # where it is larger, all products of fp16 are zero
+    # where it is larger, all products of fp16 are zero
+    narrow = np.minimum(scale, 2.0**100).astype(left.dtype) if left.dtype == np.float32 else scale
     result = _cut(np.trunc(c * scale) + _sum(left, right, narrow), unit)
     special = (top >= SPECIAL) | (c_exponents == 128)
     if special.any():

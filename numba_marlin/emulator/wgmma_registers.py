@@ -1,12 +1,14 @@
 """Registers that wgmma works on behind the program's back: who may touch them when.
 
-From issue to wait, the accumulators of a product belong to it, and its A registers may not change; only further products of the same
-shape may add to the same accumulators. What ordinary instructions wrote needs a wgmma.fence before a product takes it.
-Two things that the ISA forbids are let pass because compilers do them and assemblers undo them: copying an A register (mov) while a
-product reads it, and reading an accumulator between a wait and the next product without a fence.
+From issue to wait, the accumulators of a product belong to it, and its A registers may not change;
+only further products of the same shape may add to the same accumulators. What ordinary instructions
+wrote needs a wgmma.fence before a product takes it. Two things that the ISA forbids are let pass
+because compilers do them and assemblers undo them: copying an A register (mov) while a product
+reads it, and reading an accumulator between a wait and the next product without a fence.
 
 Only instructions that name such registers are looked at, so a kernel without wgmma pays nothing.
-https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-fence, -wgmma-wait-group
+https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-fence,
+-wgmma-wait-group
 """
 
 from __future__ import annotations
@@ -24,12 +26,17 @@ WIDTH = 32  # bits of all registers concerned
 
 
 class WgmmaRegisters:
-    """Arrays [register concerned, warp]: how many products in flight own it (``owned``) or read it (``lent``), and whether it was
-    written since the last fence (``unfenced``)."""
+    """Arrays [register concerned, warp]: how many products in flight own it (``owned``) or read it
+    (``lent``), and whether it was written since the last fence (``unfenced``)."""
 
     def __init__(self, warps: int, instructions: list[Instruction]) -> None:
         products = [ins for ins in instructions if ins.root == PRODUCT]
-        named = {r.index for ins in products for operand in ins.operands[:2] for r in registers_of(operand)}
+        named = {
+            r.index
+            for ins in products
+            for operand in ins.operands[:2]
+            for r in registers_of(operand)
+        }
         moves = [(ins, *sides) for ins in instructions if (sides := copied(ins)) is not None]
         while True:  # copies of copies, too: what is copied from a fenced register is fenced
             more = {source.index for _, target, source in moves if target.index in named} - named
@@ -37,10 +44,17 @@ class WgmmaRegisters:
                 break
             named |= more
         self.rows = {index: row for row, index in enumerate(sorted(named))}
-        self.names = {self.rows[r.index]: r.name for ins in instructions for o in ins.operands for r in registers_of(o) if r.index in self.rows}
+        self.names = {
+            self.rows[r.index]: r.name
+            for ins in instructions
+            for o in ins.operands
+            for r in registers_of(o)
+            if r.index in self.rows
+        }
         self.owned, self.lent = (np.zeros((len(self.rows), warps), np.int16) for _ in range(2))
         self.unfenced = np.zeros((len(self.rows), warps), bool)
-        self.user: Callable[[int, int], str] = lambda row, warp: ""  # set by Warpgroups: who has it, for messages
+        # set by Warpgroups: who has it, for messages
+        self.user: Callable[[int, int], str] = lambda row, warp: ""
 
     def forget(self, warps: slice) -> None:
         self.owned[:, warps] = self.lent[:, warps] = 0
@@ -56,16 +70,29 @@ class WgmmaRegisters:
         """``step`` of an ordinary instruction, with checks if it names registers of wgmma."""
         if not self.rows or ins.root == PRODUCT:
             return step
-        touched = sorted({self.rows[r.index] for o in ins.operands for r in registers_of(o) if r.index in self.rows})
+        touched = sorted(
+            {
+                self.rows[r.index]
+                for o in ins.operands
+                for r in registers_of(o)
+                if r.index in self.rows
+            }
+        )
         if not touched:
             return step
         target = ins.operands[0]
-        written = sorted({self.rows[r.index] for r in registers_of(target) if r.index in self.rows} if not isinstance(target, Address) else ())
+        written = sorted(
+            {self.rows[r.index] for r in registers_of(target) if r.index in self.rows}
+            if not isinstance(target, Address)
+            else ()
+        )
         touched, written = np.array(touched, np.intp), np.array(written, np.intp)
         copy = copied(ins)
         lent = touched if copy is None else written  # a copy may read what a product reads
         # where the copy's fencing comes from: every source of a concerned register is concerned
-        sides = tuple(self.rows[r.index] for r in copy) if copy is not None and len(written) else None
+        sides = (
+            tuple(self.rows[r.index] for r in copy) if copy is not None and len(written) else None
+        )
 
         def run(lanes: Lanes) -> None:
             warps = lanes.warps
@@ -79,18 +106,33 @@ class WgmmaRegisters:
 
         return run
 
-    def issue(self, ins: Instruction, lanes: Lanes, d: np.ndarray, a: np.ndarray, chained: np.ndarray) -> None:
-        """A product begins. ``chained`` [warps]: the products that own ``d`` have the same shape and registers."""
+    def issue(
+        self, ins: Instruction, lanes: Lanes, d: np.ndarray, a: np.ndarray, chained: np.ndarray
+    ) -> None:
+        """A product begins. ``chained`` [warps]: the products that own ``d`` have the same shape
+        and registers."""
         warps = lanes.warps
         busy = (self.owned[d[:, None], warps] > 0) & ~chained
-        self._raise_if(ins, lanes, d, busy, "{} is an accumulator of", " and belongs to another shape or order of registers")
+        self._raise_if(
+            ins,
+            lanes,
+            d,
+            busy,
+            "{} is an accumulator of",
+            " and belongs to another shape or order of registers",
+        )
         self._require_idle(ins, lanes, a, self.owned, "{} is an accumulator of")
         self._require_idle(ins, lanes, d, self.lent, "{} is read by")
         for rows in (d, a):
             unfenced = self.unfenced[rows[:, None], warps]
             if unfenced.any():
                 name, bad = self._first(lanes, rows, unfenced)
-                raise lanes.fault(RegisterHazard, f"{name} was written, or never fenced, since the last wgmma.fence of the warp", ins, bad)
+                raise lanes.fault(
+                    RegisterHazard,
+                    f"{name} was written, or never fenced, since the last wgmma.fence of the warp",
+                    ins,
+                    bad,
+                )
         self.owned[d[:, None], warps] += 1
         self.lent[a[:, None], warps] += 1
 
@@ -110,7 +152,8 @@ class WgmmaRegisters:
             raise lanes.fault(RegisterHazard, f"{sentence.format(name)} {user}{more}", ins, bad)
 
     def _first(self, lanes: Lanes, rows: np.ndarray, wrong: np.ndarray) -> tuple[str, np.ndarray]:
-        """(name of the first register with a ``wrong`` [rows, warps] value, the lanes that have it wrong)."""
+        """(name of the first register with a ``wrong`` [rows, warps] value, the lanes that have it
+        wrong)."""
         row = int(np.argmax(wrong.any(axis=1)))
         bad = np.broadcast_to(wrong[row][:, None], lanes.shape) if lanes.full else wrong[row]
         return self.names[int(rows[row])], bad
@@ -135,5 +178,9 @@ def copied(ins: Instruction) -> tuple[Register, Register] | None:
     if ins.root != "mov" or ins.guard is not None:
         return None
     target, source = ins.operands
-    both = isinstance(target, Register) and isinstance(source, Register) and target.width == source.width == WIDTH
+    both = (
+        isinstance(target, Register)
+        and isinstance(source, Register)
+        and target.width == source.width == WIDTH
+    )
     return (target, source) if both else None

@@ -1,15 +1,22 @@
-"""Block-scaled floats in files: NVFP4 as ModelOpt and as compressed-tensors write it, MXFP4, FP8. All are [n, k], as torch.nn.Linear has it.
+"""Block-scaled floats in files: NVFP4 as ModelOpt and as compressed-tensors write it, MXFP4, FP8.
+All are [n, k], as torch.nn.Linear has it.
 
-    modelopt-nvfp4         weight uint8 [n, k/2], weight_scale e4m3 [n, k/16], weight_scale_2 float32 [], which multiplies; input_scale
-    nvfp4-pack-quantized   weight_packed, weight_scale likewise, weight_global_scale float32 [1], which divides; input_global_scale
+    modelopt-nvfp4         weight uint8 [n, k/2], weight_scale e4m3 [n, k/16], weight_scale_2
+                           float32 [], which multiplies; input_scale
+    nvfp4-pack-quantized   weight_packed, weight_scale likewise, weight_global_scale float32 [1],
+                           which divides; input_global_scale
     mxfp4-pack-quantized   weight_packed uint8 [n, k/2], weight_scale uint8 [n, k/32]: codes of e8m0
-    fp8                    weight e4m3 [n, k], weight_scale [1], [n, 1] or [ceil(n/128), ceil(k/128)]: per tensor, channel or block; input_scale
-    fp8-block              weight e4m3 [n, k], weight_scale_inv [ceil(n/128), ceil(k/128)], which multiplies, whatever its name says
+    fp8                    weight e4m3 [n, k], weight_scale [1], [n, 1] or [ceil(n/128),
+                           ceil(k/128)]: per tensor, channel or block; input_scale
+    fp8-block              weight e4m3 [n, k], weight_scale_inv [ceil(n/128), ceil(k/128)], which
+                           multiplies, whatever its name says
 
-Of two 4-bit codes in a byte, the low one is the input with the even number. Sources, read as facts: vLLM's ``modelopt.py``, ``fp8.py`` and
-``compressed_tensors_w4a4_nvfp4.py`` (which takes 1 / weight_global_scale), compressed-tensors' ``nvfp4`` and ``mxfp4`` compressors, DeepSeek-V3's README.
+Of two 4-bit codes in a byte, the low one is the input with the even number. Sources, read as facts:
+vLLM's ``modelopt.py``, ``fp8.py`` and ``compressed_tensors_w4a4_nvfp4.py`` (which takes 1 /
+weight_global_scale), compressed-tensors' ``nvfp4`` and ``mxfp4`` compressors, DeepSeek-V3's README.
 
-A number that multiplies in one format and divides in the other is kept exactly only if its reciprocal is a float32 too: else that is a loss.
+A number that multiplies in one format and divides in the other is kept exactly only if its
+reciprocal is a float32 too: else that is a loss.
 """
 
 from __future__ import annotations
@@ -19,7 +26,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numba_marlin.formats.block_weight import SCALE_TYPES, BlockWeight
-from numba_marlin.formats.stored import FormatError, Geometry, StoredFormat, TensorSpec, count, matrix, register_stored
+from numba_marlin.formats.stored import (
+    FormatError,
+    Geometry,
+    StoredFormat,
+    TensorSpec,
+    count,
+    matrix,
+    register_stored,
+)
 from numba_marlin.formats.streams import Stream
 
 FP8_BLOCK = 128
@@ -33,14 +48,20 @@ def _reciprocal(value: float) -> tuple[float, bool]:
     return float(result), bool(np.isfinite(result)) and float(result) * float(value) == 1.0
 
 
-def _turned(value: float | None, divides: bool, wanted: bool, what: str) -> tuple[float | None, tuple[str, ...]]:
+def _turned(
+    value: float | None, divides: bool, wanted: bool, what: str
+) -> tuple[float | None, tuple[str, ...]]:
     """A factor as one that divides, or multiplies, as ``wanted`` says."""
     if value is None or divides == wanted:
         return value, ()
     result, exact = _reciprocal(value)
     if not np.isfinite(result) or result == 0:
         raise ValueError(f"{what} {value!r} has no reciprocal in float32")
-    return result, () if exact else (f"{what} {value!r} would be stored as its reciprocal, rounded to float32",)
+    return result, (
+        ()
+        if exact
+        else (f"{what} {value!r} would be stored as its reciprocal, rounded to float32",)
+    )
 
 
 def _number(array: np.ndarray) -> float:
@@ -52,13 +73,16 @@ def _codes(array: np.ndarray) -> np.ndarray:
     return np.asarray(array).view(np.uint8)
 
 
-def _scalar(name: str, dtypes: tuple[str, ...] = ("float32",), shape: tuple[int, ...] = (1,)) -> dict[str, TensorSpec]:
+def _scalar(
+    name: str, dtypes: tuple[str, ...] = ("float32",), shape: tuple[int, ...] = (1,)
+) -> dict[str, TensorSpec]:
     return {name: TensorSpec(dtypes, shape, also=tuple({(), (1,), (1, 1)} - {shape}))}
 
 
 @dataclass(frozen=True)
 class Fp4Format(StoredFormat):
-    """Codes of e2m1, blocks of ``rows`` rows; codes, scales, factor, inputs: names of tensors, "" for what the format does not have."""
+    """Codes of e2m1, blocks of ``rows`` rows; codes, scales, factor, inputs: names of tensors, ""
+    for what the format does not have."""
 
     codes: str = "weight_packed"
     scales: str = "weight_scale"
@@ -74,7 +98,14 @@ class Fp4Format(StoredFormat):
 
     def geometry(self, tensors) -> Geometry:
         n, half = matrix(self.codes, tensors[self.codes])
-        return Geometry(2 * half, n, 4, self.rows, scale_dtype=self.scale_grid, extras=frozenset(tensors) & {self.inputs})
+        return Geometry(
+            2 * half,
+            n,
+            4,
+            self.rows,
+            scale_dtype=self.scale_grid,
+            extras=frozenset(tensors) & {self.inputs},
+        )
 
     def specs(self, geometry: Geometry) -> dict[str, TensorSpec]:
         k, n = geometry.k, geometry.n
@@ -85,34 +116,70 @@ class Fp4Format(StoredFormat):
             self.scales: TensorSpec(_SMALL[self.scale_grid], (n, k // self.rows)),
         }
         specs |= _scalar(self.factor, shape=self.factor_shape) if self.factor else {}
-        return specs | (_scalar(self.inputs, shape=self.factor_shape) if self.inputs in geometry.extras else {})
+        return specs | (
+            _scalar(self.inputs, shape=self.factor_shape) if self.inputs in geometry.extras else {}
+        )
 
     def decode(self, tensors, geometry, codec) -> BlockWeight:
         codes = codec.unpack(self.specs(geometry)[self.codes].packing, tensors[self.codes], 4)
         scales = np.ascontiguousarray(_codes(tensors[self.scales]).T)
         factor = _number(tensors[self.factor]) if self.factor else None
         inputs = _number(tensors[self.inputs]) if self.inputs in tensors else None
-        return BlockWeight(codes, "e2m1", scales, self.scale_grid, (self.rows, 1), factor, self.divides, inputs, self.divides)
+        return BlockWeight(
+            codes,
+            "e2m1",
+            scales,
+            self.scale_grid,
+            (self.rows, 1),
+            factor,
+            self.divides,
+            inputs,
+            self.divides,
+        )
 
     def prepare(self, weight: BlockWeight):
-        if (weight.grid, weight.scale_grid, weight.block) != ("e2m1", self.scale_grid, (self.rows, 1)):
+        if (weight.grid, weight.scale_grid, weight.block) != (
+            "e2m1",
+            self.scale_grid,
+            (self.rows, 1),
+        ):
             raise ValueError(
-                f"format {self.name!r} holds e2m1 with {self.scale_grid} scales for {self.rows} inputs, not {weight.grid} with {weight.scale_grid or weight.scales.dtype.name} "
-                f"scales for blocks of {weight.block}: quantise anew"
+                f"format {self.name!r} holds e2m1 with {self.scale_grid} scales for {self.rows}"
+                f" inputs, not {weight.grid} with {weight.scale_grid or weight.scales.dtype.name}"
+                f" scales for blocks of {weight.block}: quantise anew"
             )
         if weight.global_scale is not None and not self.factor:
             raise ValueError(f"format {self.name!r} has no global scale: quantise anew")
-        factor, losses = _turned(1.0 if weight.global_scale is None and self.factor else weight.global_scale, weight.divides, self.divides, "the global scale")
-        inputs, more = _turned(weight.input_scale, weight.input_divides, self.divides, "the scale of activations")
+        factor, losses = _turned(
+            1.0 if weight.global_scale is None and self.factor else weight.global_scale,
+            weight.divides,
+            self.divides,
+            "the global scale",
+        )
+        inputs, more = _turned(
+            weight.input_scale, weight.input_divides, self.divides, "the scale of activations"
+        )
         if inputs is not None and not self.inputs:
-            inputs, more = None, (f"the scale of activations {weight.input_scale!r} would be dropped",)
-        prepared = replace(weight, global_scale=factor, divides=self.divides, input_scale=inputs, input_divides=self.divides)
+            inputs, more = (
+                None,
+                (f"the scale of activations {weight.input_scale!r} would be dropped",),
+            )
+        prepared = replace(
+            weight,
+            global_scale=factor,
+            divides=self.divides,
+            input_scale=inputs,
+            input_divides=self.divides,
+        )
         self.specs(Geometry(weight.k, weight.n, 4, self.rows))
         return prepared, losses + more
 
     def encode(self, weight, codec) -> dict[str, np.ndarray]:
         specs = self.specs(Geometry(weight.k, weight.n, 4, self.rows))
-        tensors = {self.codes: codec.pack(specs[self.codes].packing, weight.codes, 4), self.scales: np.ascontiguousarray(weight.scales.T)}
+        tensors = {
+            self.codes: codec.pack(specs[self.codes].packing, weight.codes, 4),
+            self.scales: np.ascontiguousarray(weight.scales.T),
+        }
         if self.factor:
             tensors[self.factor] = np.full(self.factor_shape, weight.global_scale, np.float32)
         if weight.input_scale is not None:
@@ -122,7 +189,8 @@ class Fp4Format(StoredFormat):
 
 @dataclass(frozen=True)
 class Fp8Format(StoredFormat):
-    """Codes of e4m3; scales: the name of their tensor; only_blocks: whether scales of tensors and channels have no place."""
+    """Codes of e4m3; scales: the name of their tensor; only_blocks: whether scales of tensors and
+    channels have no place."""
 
     scales: str = "weight_scale"
     only_blocks: bool = False
@@ -141,7 +209,9 @@ class Fp8Format(StoredFormat):
         elif not self.only_blocks and shape in ((n,), (n, 1)):
             block = -1, 1
         else:
-            allowed = f"{self._blocks(k, n)} (blocks of {FP8_BLOCK})" + ("" if self.only_blocks else f", (1,) or {(n, 1)}")
+            allowed = f"{self._blocks(k, n)} (blocks of {FP8_BLOCK})" + (
+                "" if self.only_blocks else f", (1,) or {(n, 1)}"
+            )
             raise FormatError(f"{self.scales}: shape {shape} must be {allowed}")
         return Geometry(k, n, 8, *block, scale_dtype=tensors[self.scales].dtype.name, extras=extras)
 
@@ -153,67 +223,163 @@ class Fp8Format(StoredFormat):
         packing = Stream("k", "n", "uint8")
         kind = geometry.group, geometry.columns
         scales = {
-            (-1, -1): _scalar(self.scales, SCALE_TYPES), (-1, 1): {self.scales: TensorSpec(SCALE_TYPES, (n, 1), also=((n,),))},
+            (-1, -1): _scalar(self.scales, SCALE_TYPES),
+            (-1, 1): {self.scales: TensorSpec(SCALE_TYPES, (n, 1), also=((n,),))},
             (FP8_BLOCK, FP8_BLOCK): {self.scales: TensorSpec(SCALE_TYPES, self._blocks(k, n))},
         }
         codes = {"weight": TensorSpec(_SMALL["e4m3"], (n, k), packing, (k, n))}
-        return codes | scales[kind] | (_scalar("input_scale") if "input_scale" in geometry.extras else {})
+        return (
+            codes
+            | scales[kind]
+            | (_scalar("input_scale") if "input_scale" in geometry.extras else {})
+        )
 
     def decode(self, tensors, geometry, codec) -> BlockWeight:
         k, n = geometry.k, geometry.n
         codes = codec.unpack(self.specs(geometry)["weight"].packing, _codes(tensors["weight"]), 8)
         scales = np.asarray(tensors[self.scales])
         scales = np.ascontiguousarray(scales.T if geometry.group != -1 else scales.reshape(1, -1))
-        block = (min(FP8_BLOCK, k), min(FP8_BLOCK, n)) if geometry.group != -1 else (k, n if geometry.columns == -1 else 1)
+        block = (
+            (min(FP8_BLOCK, k), min(FP8_BLOCK, n))
+            if geometry.group != -1
+            else (k, n if geometry.columns == -1 else 1)
+        )
         inputs = _number(tensors["input_scale"]) if "input_scale" in tensors else None
         return BlockWeight(codes, "e4m3", scales, None, block, input_scale=inputs)
 
     def prepare(self, weight: BlockWeight):
         k, n = weight.k, weight.n
         blocks = min(FP8_BLOCK, k), min(FP8_BLOCK, n)
-        if weight.grid != "e4m3" or weight.scale_grid is not None or weight.global_scale is not None:
-            raise ValueError(f"format {self.name!r} holds e4m3 with scales of 16 or 32 bits, not {weight.grid}: quantise anew")
-        if self.only_blocks and weight.block == (k, n):  # one scale for all is the same scale for each
-            weight = replace(weight, scales=np.full(self._blocks(k, n)[::-1], weight.scales[0, 0], weight.scales.dtype), block=blocks)
+        if (
+            weight.grid != "e4m3"
+            or weight.scale_grid is not None
+            or weight.global_scale is not None
+        ):
+            raise ValueError(
+                f"format {self.name!r} holds e4m3 with scales of 16 or 32 bits, not {weight.grid}:"
+                " quantise anew"
+            )
+        # one scale for all is the same scale for each
+        if self.only_blocks and weight.block == (k, n):
+            weight = replace(
+                weight,
+                scales=np.full(self._blocks(k, n)[::-1], weight.scales[0, 0], weight.scales.dtype),
+                block=blocks,
+            )
         if weight.block != blocks and (self.only_blocks or weight.block not in ((k, n), (k, 1))):
-            raise ValueError(f"format {self.name!r} has no place for scales of blocks of {weight.block[0]} x {weight.block[1]}: quantise anew")
-        inputs, losses = _turned(weight.input_scale, weight.input_divides, False, "the scale of activations")
+            raise ValueError(
+                f"format {self.name!r} has no place for scales of blocks of {weight.block[0]} x"
+                f" {weight.block[1]}: quantise anew"
+            )
+        inputs, losses = _turned(
+            weight.input_scale, weight.input_divides, False, "the scale of activations"
+        )
         return replace(weight, input_scale=inputs, input_divides=False), losses
 
     def encode(self, weight, codec) -> dict[str, np.ndarray]:
         scales = weight.scales
         if weight.block == (weight.k, weight.n) and not self.only_blocks:
             scales = scales.reshape(1)
-        tensors = {"weight": codec.pack(Stream("k", "n", "uint8"), weight.codes, 8), self.scales: np.ascontiguousarray(scales.T)}
-        return tensors | ({} if weight.input_scale is None else {"input_scale": np.full(1, weight.input_scale, np.float32)})
+        tensors = {
+            "weight": codec.pack(Stream("k", "n", "uint8"), weight.codes, 8),
+            self.scales: np.ascontiguousarray(scales.T),
+        }
+        return tensors | (
+            {}
+            if weight.input_scale is None
+            else {"input_scale": np.full(1, weight.input_scale, np.float32)}
+        )
 
 
 _INPUT, _INPUTS = frozenset({"input_scale"}), frozenset({"input_global_scale"})
 _E4M3 = {"weight_scale": "F8_E4M3"}
-MODELOPT_NVFP4 = register_stored(Fp4Format(
-    "modelopt-nvfp4", "ModelOpt NVFP4", "https://github.com/NVIDIA/TensorRT-Model-Optimizer, modelopt/torch/export", ("weight", "weight_scale", "weight_scale_2"),
-    ("input_scale",), holds="BlockWeight", runs="FP4", codes_of=_E4M3, codes="weight", factor="weight_scale_2", inputs="input_scale", factor_shape=(),
-    test_geometries=(Geometry(32, 8, 4, 16, scale_dtype="e4m3"), Geometry(64, 6, 4, 16, scale_dtype="e4m3", extras=_INPUT)),
-))
-NVFP4 = register_stored(Fp4Format(
-    "nvfp4-pack-quantized", "compressed-tensors NVFP4", "https://github.com/vllm-project/compressed-tensors, compressors/nvfp4",
-    ("weight_packed", "weight_scale", "weight_global_scale"), ("input_global_scale",), holds="BlockWeight", runs="FP4", codes_of=_E4M3, factor="weight_global_scale",
-    inputs="input_global_scale", divides=True,
-    test_geometries=(Geometry(32, 8, 4, 16, scale_dtype="e4m3"), Geometry(64, 6, 4, 16, scale_dtype="e4m3", extras=_INPUTS)),
-))
-MXFP4 = register_stored(Fp4Format(
-    "mxfp4-pack-quantized", "compressed-tensors MXFP4", "https://github.com/vllm-project/compressed-tensors, compressors/mxfp4", ("weight_packed", "weight_scale"),
-    holds="BlockWeight", runs="FP4", scale_grid="e8m0", rows=32, test_geometries=(Geometry(32, 8, 4, 32, scale_dtype="e8m0"), Geometry(96, 5, 4, 32, scale_dtype="e8m0")),
-))
-FP8 = register_stored(Fp8Format(
-    "fp8", "FP8 e4m3 (tensor, channel, block)", "https://github.com/vllm-project/vllm, quantization/fp8.py", ("weight", "weight_scale"), ("input_scale",), bits=(8,),
-    holds="BlockWeight", codes_of={"weight": "F8_E4M3"},
-    test_geometries=(
-        Geometry(32, 8, 8, -1, -1, "float32", _INPUT), Geometry(12, 20, 8, -1, 1, "bfloat16"), Geometry(256, 192, 8, FP8_BLOCK, FP8_BLOCK, "float32"),
-    ),
-))
-FP8_BLOCKS = register_stored(Fp8Format(
-    "fp8-block", "FP8 e4m3 (block, DeepSeek)", "https://huggingface.co/deepseek-ai/DeepSeek-V3, README_WEIGHTS.md", ("weight", "weight_scale_inv"), ("input_scale",), bits=(8,),
-    holds="BlockWeight", codes_of={"weight": "F8_E4M3"}, scales="weight_scale_inv", only_blocks=True,
-    test_geometries=(Geometry(256, 192, 8, FP8_BLOCK, FP8_BLOCK, "float32"), Geometry(32, 8, 8, FP8_BLOCK, FP8_BLOCK, "float32", _INPUT)),
-))
+MODELOPT_NVFP4 = register_stored(
+    Fp4Format(
+        "modelopt-nvfp4",
+        "ModelOpt NVFP4",
+        "https://github.com/NVIDIA/TensorRT-Model-Optimizer, modelopt/torch/export",
+        ("weight", "weight_scale", "weight_scale_2"),
+        ("input_scale",),
+        holds="BlockWeight",
+        runs="FP4",
+        codes_of=_E4M3,
+        codes="weight",
+        factor="weight_scale_2",
+        inputs="input_scale",
+        factor_shape=(),
+        test_geometries=(
+            Geometry(32, 8, 4, 16, scale_dtype="e4m3"),
+            Geometry(64, 6, 4, 16, scale_dtype="e4m3", extras=_INPUT),
+        ),
+    )
+)
+NVFP4 = register_stored(
+    Fp4Format(
+        "nvfp4-pack-quantized",
+        "compressed-tensors NVFP4",
+        "https://github.com/vllm-project/compressed-tensors, compressors/nvfp4",
+        ("weight_packed", "weight_scale", "weight_global_scale"),
+        ("input_global_scale",),
+        holds="BlockWeight",
+        runs="FP4",
+        codes_of=_E4M3,
+        factor="weight_global_scale",
+        inputs="input_global_scale",
+        divides=True,
+        test_geometries=(
+            Geometry(32, 8, 4, 16, scale_dtype="e4m3"),
+            Geometry(64, 6, 4, 16, scale_dtype="e4m3", extras=_INPUTS),
+        ),
+    )
+)
+MXFP4 = register_stored(
+    Fp4Format(
+        "mxfp4-pack-quantized",
+        "compressed-tensors MXFP4",
+        "https://github.com/vllm-project/compressed-tensors, compressors/mxfp4",
+        ("weight_packed", "weight_scale"),
+        holds="BlockWeight",
+        runs="FP4",
+        scale_grid="e8m0",
+        rows=32,
+        test_geometries=(
+            Geometry(32, 8, 4, 32, scale_dtype="e8m0"),
+            Geometry(96, 5, 4, 32, scale_dtype="e8m0"),
+        ),
+    )
+)
+FP8 = register_stored(
+    Fp8Format(
+        "fp8",
+        "FP8 e4m3 (tensor, channel, block)",
+        "https://github.com/vllm-project/vllm, quantization/fp8.py",
+        ("weight", "weight_scale"),
+        ("input_scale",),
+        bits=(8,),
+        holds="BlockWeight",
+        codes_of={"weight": "F8_E4M3"},
+        test_geometries=(
+            Geometry(32, 8, 8, -1, -1, "float32", _INPUT),
+            Geometry(12, 20, 8, -1, 1, "bfloat16"),
+            Geometry(256, 192, 8, FP8_BLOCK, FP8_BLOCK, "float32"),
+        ),
+    )
+)
+FP8_BLOCKS = register_stored(
+    Fp8Format(
+        "fp8-block",
+        "FP8 e4m3 (block, DeepSeek)",
+        "https://huggingface.co/deepseek-ai/DeepSeek-V3, README_WEIGHTS.md",
+        ("weight", "weight_scale_inv"),
+        ("input_scale",),
+        bits=(8,),
+        holds="BlockWeight",
+        codes_of={"weight": "F8_E4M3"},
+        scales="weight_scale_inv",
+        only_blocks=True,
+        test_geometries=(
+            Geometry(256, 192, 8, FP8_BLOCK, FP8_BLOCK, "float32"),
+            Geometry(32, 8, 8, FP8_BLOCK, FP8_BLOCK, "float32", _INPUT),
+        ),
+    )
+)

@@ -1,4 +1,5 @@
-"""``BlockScaled``: a matrix of small floats whose rows are cut into blocks that share a scale; either operand of a block-scaled product, or its result.
+"""``BlockScaled``: a matrix of small floats whose rows are cut into blocks that share a scale;
+either operand of a block-scaled product, or its result.
 
     X[r, i] = decode(code(r, i), element) * decode(scales[r, i // block], scale_grid) * global_scale
 
@@ -8,12 +9,16 @@
     mxfp8-e4m3  e4m3     32     e8m0    none (1)
     mxfp8-e5m2  e5m2     32     e8m0    none (1)
 
-data: uint8 [rows, columns * bits / 8], C-contiguous; of two 4-bit codes in a byte the low one is the column with the even number. scales: uint8, in one of two orders,
-``scale_order``: "plain" [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them (``layout.block_scales``: zeros complete its tiles). Blocks lie along the columns:
-both operands of a product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear has its weight.
+data: uint8 [rows, columns * bits / 8], C-contiguous; of two 4-bit codes in a byte the low one is
+the column with the even number. scales: uint8, in one of two orders, ``scale_order``: "plain"
+[rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them
+(``layout.block_scales``: zeros complete its tiles). Blocks lie along the columns: both operands of
+a product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear has its weight.
 
-data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device: making one reads neither, and codes may be NaN or infinity where the format has
-them. The methods that read them want them on the host. TypeError or ValueError naming value and rule when made. Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
+data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device:
+making one reads neither, and codes may be NaN or infinity where the format has them. The methods
+that read them want them on the host. TypeError or ValueError naming value and rule when made.
+Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ SCALE_ORDERS = ("plain", "128x4")
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """element, scale_grid: number formats of ``small_floats``; block: columns that share a scale; has_global_scale: whether a float32 number multiplies all."""
+    """element, scale_grid: number formats of ``small_floats``; block: columns that share a scale;
+    has_global_scale: whether a float32 number multiplies all."""
 
     name: str
     element: str
@@ -51,7 +57,11 @@ class BlockFormat:
         """Of scales in ``order``, one of SCALE_ORDERS."""
         if order not in SCALE_ORDERS:
             raise ValueError(f"scale_order={order!r} must be one of {', '.join(SCALE_ORDERS)}")
-        return (rows, columns // self.block) if order == "plain" else (block_scales.tiled_bytes(rows, columns // self.block),)
+        return (
+            (rows, columns // self.block)
+            if order == "plain"
+            else (block_scales.tiled_bytes(rows, columns // self.block),)
+        )
 
 
 BLOCK_FORMATS = {
@@ -73,12 +83,18 @@ def find_block_format(name: str) -> BlockFormat:
 
 def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     """uint8 codes [rows, columns] -> data [rows, columns * bits / 8]."""
-    return np.ascontiguousarray(codes if bits == 8 else codes[:, 0::2] | codes[:, 1::2] << np.uint8(4))
+    return np.ascontiguousarray(
+        codes if bits == 8 else codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+    )
 
 
 def unpack_codes(data: np.ndarray, bits: int) -> np.ndarray:
     """The inverse of ``pack_codes``."""
-    return data if bits == 8 else np.stack([data & np.uint8(15), data >> np.uint8(4)], axis=2).reshape(data.shape[0], -1)
+    return (
+        data
+        if bits == 8
+        else np.stack([data & np.uint8(15), data >> np.uint8(4)], axis=2).reshape(data.shape[0], -1)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,17 +112,31 @@ class BlockScaled:
         form = find_block_format(self.format)
         rows, columns = two_sizes("shape", self.shape, "(rows, columns)")
         if rows < 1 or columns < 1 or columns % form.block:
-            raise ValueError(f"shape={self.shape} must be (rows, columns), at least 1 and a multiple of {form.block}, the block of {self.format}")
+            raise ValueError(
+                f"shape={self.shape} must be (rows, columns), at least 1 and a multiple of"
+                f" {form.block}, the block of {self.format}"
+            )
         object.__setattr__(self, "shape", (rows, columns))
-        shapes = {"data": form.data_shape(rows, columns), "scales": form.scales_shape(rows, columns, self.scale_order)}
+        shapes = {
+            "data": form.data_shape(rows, columns),
+            "scales": form.scales_shape(rows, columns, self.scale_order),
+        }
         for name, shape in shapes.items():
             array = getattr(self, name)
             if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-                raise TypeError(f"{name} is a {type(array).__name__}, must be an array of one-byte elements")
+                raise TypeError(
+                    f"{name} is a {type(array).__name__}, must be an array of one-byte elements"
+                )
             if tuple(array.shape) != shape:
-                raise ValueError(f"{name}.shape={tuple(array.shape)} must be {shape}: {self.format} {rows} x {columns}, scale_order {self.scale_order!r}")
+                raise ValueError(
+                    f"{name}.shape={tuple(array.shape)} must be {shape}: {self.format} {rows} x"
+                    f" {columns}, scale_order {self.scale_order!r}"
+                )
             if isinstance(array, np.ndarray) and array.dtype != np.uint8:
-                raise TypeError(f"{name}.dtype={array.dtype} must be uint8; codes of another type are viewed as such with .view(numpy.uint8)")
+                raise TypeError(
+                    f"{name}.dtype={array.dtype} must be uint8; codes of another type are viewed as"
+                    " such with .view(numpy.uint8)"
+                )
         scale = number("global_scale", self.global_scale)
         if not (scale > 0 and is_single(scale)):
             raise ValueError(f"global_scale={scale!r} must be a finite number of float32 above 0")
@@ -125,40 +155,74 @@ class BlockScaled:
     def plain_scales(self) -> np.ndarray:
         """uint8 [rows, columns / block]"""
         (rows, columns), scales = self.shape, self._on_host("scales")
-        return scales if self.scale_order == "plain" else block_scales.from_tiles(scales, rows, columns // self.form.block)
+        return (
+            scales
+            if self.scale_order == "plain"
+            else block_scales.from_tiles(scales, rows, columns // self.form.block)
+        )
 
     def with_scales(self, order: str) -> BlockScaled:
         """The same matrix with its scales in ``order``."""
         self.form.scales_shape(*self.shape, order)
         if order == self.scale_order:
             return self
-        return replace(self, scales=block_scales.to_tiles(self.plain_scales()) if order == "128x4" else self.plain_scales(), scale_order=order)
+        return replace(
+            self,
+            scales=(
+                block_scales.to_tiles(self.plain_scales())
+                if order == "128x4"
+                else self.plain_scales()
+            ),
+            scale_order=order,
+        )
 
     def _on_host(self, name: str) -> np.ndarray:
         """data or scales, to be read here."""
         array = getattr(self, name)
         host = as_numpy(name, array)
         if host.dtype != np.uint8:
-            raise TypeError(f"{name} is a {type(array).__name__} of {array.dtype}, must be uint8 on the host to be read: bring it there first, as uint8")
+            raise TypeError(
+                f"{name} is a {type(array).__name__} of {array.dtype}, must be uint8 on the host to"
+                " be read: bring it there first, as uint8"
+            )
         return host
 
 
 def from_weight(weight: BlockWeight) -> BlockScaled:
-    """A weight W [k, n] out of a file as the operand B = W^T [n, k]. ValueError if its blocks are not those of a block-scaled format. A global scale that divides is
-    turned over, rounded to float32 (``formats.block_files`` says the same of files)."""
+    """A weight W [k, n] out of a file as the operand B = W^T [n, k]. ValueError if its blocks are
+    not those of a block-scaled format. A global scale that divides is turned over, rounded to
+    float32 (``formats.block_files`` says the same of files)."""
     if not isinstance(weight, BlockWeight):
-        raise TypeError(f"weight is a {type(weight).__name__}, must be a BlockWeight, as load_checkpoint and unpack give it")
+        raise TypeError(
+            f"weight is a {type(weight).__name__}, must be a BlockWeight, as load_checkpoint and"
+            " unpack give it"
+        )
     for form in BLOCK_FORMATS.values():
-        if (weight.grid, weight.scale_grid, weight.block) == (form.element, form.scale_grid, (form.block, 1)):
+        if (weight.grid, weight.scale_grid, weight.block) == (
+            form.element,
+            form.scale_grid,
+            (form.block, 1),
+        ):
             break
     else:
-        raise ValueError(f"a weight of {weight.grid} with {weight.scale_grid} scales for blocks of {weight.block} is none of {', '.join(BLOCK_FORMATS)}")
+        raise ValueError(
+            f"a weight of {weight.grid} with {weight.scale_grid} scales for blocks of"
+            f" {weight.block} is none of {', '.join(BLOCK_FORMATS)}"
+        )
     if weight.k % form.block:
-        raise ValueError(f"k={weight.k} must be a multiple of {form.block}, the block of {form.name}")
+        raise ValueError(
+            f"k={weight.k} must be a multiple of {form.block}, the block of {form.name}"
+        )
     factor = 1.0 if weight.global_scale is None else weight.global_scale
     with np.errstate(over="ignore"):
         factor = float(np.float32(1) / np.float32(factor)) if weight.divides else factor
-    return BlockScaled(form.name, (weight.n, weight.k), pack_codes(weight.codes.T, form.bits), np.ascontiguousarray(weight.scales.T), factor)
+    return BlockScaled(
+        form.name,
+        (weight.n, weight.k),
+        pack_codes(weight.codes.T, form.bits),
+        np.ascontiguousarray(weight.scales.T),
+        factor,
+    )
 
 
 def to_weight(operand: BlockScaled) -> BlockWeight:
@@ -168,4 +232,11 @@ def to_weight(operand: BlockScaled) -> BlockWeight:
     form = operand.form
     factor = operand.global_scale if form.has_global_scale else None
     scales = np.ascontiguousarray(operand.plain_scales().T)
-    return BlockWeight(np.ascontiguousarray(operand.codes().T), form.element, scales, form.scale_grid, (form.block, 1), factor)
+    return BlockWeight(
+        np.ascontiguousarray(operand.codes().T),
+        form.element,
+        scales,
+        form.scale_grid,
+        (form.block, 1),
+        factor,
+    )

@@ -1,13 +1,18 @@
-"""``BlockWeight``: a weight whose codes are small floats and whose scales belong to blocks, plain, as ``QuantizedWeight`` is for integer grids.
+"""``BlockWeight``: a weight whose codes are small floats and whose scales belong to blocks, plain,
+as ``QuantizedWeight`` is for integer grids.
 
-    W[i, j] = decode(codes[i, j]) * scale[i // rows, j // columns] * factor        factor = global_scale, or 1 / global_scale if it divides
+    W[i, j] = decode(codes[i, j]) * scale[i // rows, j // columns] * factor        factor =
+        global_scale, or 1 / global_scale if it divides
 
-codes: uint8 [k, n] of number format ``grid`` ("e2m1", "e4m3" or "e5m2"). scales: [ceil(k / rows), ceil(n / columns)], of a float type, or uint8 codes of
-number format ``scale_grid`` ("e4m3" or "e8m0"). block: (rows, columns) that share a scale. global_scale: None or a float32 number. input_scale: what the
-file says about activations, kept as it is; ``input_divides`` says how. Checked when made: TypeError or ValueError naming value and rule. NaN among codes
-or scales is a ValueError.
+codes: uint8 [k, n] of number format ``grid`` ("e2m1", "e4m3" or "e5m2"). scales: [ceil(k / rows),
+ceil(n / columns)], of a float type, or uint8 codes of number format ``scale_grid`` ("e4m3" or
+"e8m0"). block: (rows, columns) that share a scale. global_scale: None or a float32 number.
+input_scale: what the file says about activations, kept as it is; ``input_divides`` says how.
+Checked when made: TypeError or ValueError naming value and rule. NaN among codes or scales is a
+ValueError.
 
-``quantize.dequantize`` gives its numbers. Kernels multiply those of e2m1 in blocks of 16 or 32 rows of a column: ``fp4_marlin``.
+``quantize.dequantize`` gives its numbers. Kernels multiply those of e2m1 in blocks of 16 or 32 rows
+of a column: ``fp4_marlin``.
 """
 
 from __future__ import annotations
@@ -39,12 +44,21 @@ class BlockWeight:
     input_divides: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("grid", self.grid, GRIDS), ("scale_grid", self.scale_grid, SCALE_GRIDS)):
+        for name, value, allowed in (
+            ("grid", self.grid, GRIDS),
+            ("scale_grid", self.scale_grid, SCALE_GRIDS),
+        ):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} must be one of {allowed}")
-        for name, array, types in (("codes", self.codes, ("uint8",)), ("scales", self.scales, ("uint8",) if self.scale_grid else SCALE_TYPES)):
+        for name, array, types in (
+            ("codes", self.codes, ("uint8",)),
+            ("scales", self.scales, ("uint8",) if self.scale_grid else SCALE_TYPES),
+        ):
             if not isinstance(array, np.ndarray) or array.dtype.name not in types:
-                raise TypeError(f"{name} is {getattr(array, 'dtype', type(array).__name__)}, must be a numpy.ndarray of {' or '.join(types)}")
+                raise TypeError(
+                    f"{name} is {getattr(array, 'dtype', type(array).__name__)}, must be a"
+                    f" numpy.ndarray of {' or '.join(types)}"
+                )
             if array.ndim != 2 or array.size == 0:
                 raise ValueError(f"{name}.shape={array.shape} must be 2 sizes above 0")
         k, n = self.codes.shape
@@ -53,15 +67,29 @@ class BlockWeight:
             raise ValueError(f"block={self.block} must be between (1, 1) and (k, n)=({k}, {n})")
         object.__setattr__(self, "block", (rows, columns))
         if self.scales.shape != (-(-k // rows), -(-n // columns)):
-            raise ValueError(f"scales.shape={self.scales.shape} must be {(-(-k // rows), -(-n // columns))}: codes are {k} x {n} in blocks of {rows} x {columns}")
+            raise ValueError(
+                f"scales.shape={self.scales.shape} must be {(-(-k // rows), -(-n // columns))}:"
+                f" codes are {k} x {n} in blocks of {rows} x {columns}"
+            )
         self._check_values()
 
     def _check_values(self) -> None:
-        values = {name: table(grid) for name, grid in (("codes", self.grid), ("scales", self.scale_grid)) if grid}
+        values = {
+            name: table(grid)
+            for name, grid in (("codes", self.grid), ("scales", self.scale_grid))
+            if grid
+        }
         for name, array in (("codes", self.codes), ("scales", self.scales)):
             if name in values and len(values[name]) < 256 and int(array.max()) >= len(values[name]):
-                raise ValueError(f"{name} must be below {len(values[name])}: {self.grid} has {BITS[self.grid]} bits")
-            bad = np.isnan(values[name])[array] if name in values and np.isnan(values[name]).any() else ~np.isfinite(array)
+                raise ValueError(
+                    f"{name} must be below {len(values[name])}: {self.grid} has {BITS[self.grid]}"
+                    " bits"
+                )
+            bad = (
+                np.isnan(values[name])[array]
+                if name in values and np.isnan(values[name]).any()
+                else ~np.isfinite(array)
+            )
             if bad.any():
                 row, column = np.argwhere(bad)[0]
                 raise ValueError(f"{name}[{row}, {column}]={array[row, column]} must be finite")
@@ -70,7 +98,9 @@ class BlockWeight:
                 continue
             value = number(name, getattr(self, name))
             if value == 0 or not is_single(value):
-                raise ValueError(f"{name}={value!r} must be a finite number of float32 other than 0")
+                raise ValueError(
+                    f"{name}={value!r} must be a finite number of float32 other than 0"
+                )
             object.__setattr__(self, name, value)
 
     @property
@@ -87,4 +117,8 @@ class BlockWeight:
 
     def scale_values(self) -> np.ndarray:
         """The blocks' scales as numbers, float32, exactly."""
-        return decode(self.scales, self.scale_grid) if self.scale_grid else self.scales.astype(np.float32)
+        return (
+            decode(self.scales, self.scale_grid)
+            if self.scale_grid
+            else self.scales.astype(np.float32)
+        )

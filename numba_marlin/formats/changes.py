@@ -1,7 +1,8 @@
 """What can be done to a QuantizedWeight so that a format can hold it, and what that costs.
 
-Each function returns the weight as the format wants it; those that may lose something return (weight, losses), where losses are sentences for
-people, empty if the change is exact. What no change can bring about is a ValueError: such a weight must be quantised anew.
+Each function returns the weight as the format wants it; those that may lose something return
+(weight, losses), where losses are sentences for people, empty if the change is exact. What no
+change can bring about is a ValueError: such a weight must be quantised anew.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from numba_marlin.formats.types import QuantizedWeight
 
 
 class LossError(ValueError):
-    """A conversion would lose information. ``losses``: what, a sentence each. Asking for it with ``allow_loss=True`` goes on."""
+    """A conversion would lose information. ``losses``: what, a sentence each. Asking for it with
+    ``allow_loss=True`` goes on."""
 
     def __init__(self, form: str, losses: tuple[str, ...], what: str = "this weight"):
-        super().__init__(f"format {form!r} cannot hold {what} as it is: {'; '.join(losses)} (allow_loss=True, or --allow-loss, goes on)")
+        super().__init__(
+            f"format {form!r} cannot hold {what} as it is: {'; '.join(losses)} (allow_loss=True, or"
+            " --allow-loss, goes on)"
+        )
         self.form, self.losses = form, losses
 
     def about(self, what: str) -> LossError:
@@ -27,9 +32,12 @@ class LossError(ValueError):
 
 
 def widen(weight: QuantizedWeight, bits: int) -> QuantizedWeight:
-    """The same weight, exactly, with codes of ``bits`` bits, as many or more: symmetric grids are shifted so that their middles meet."""
+    """The same weight, exactly, with codes of ``bits`` bits, as many or more: symmetric grids are
+    shifted so that their middles meet."""
     if bits < weight.bits:
-        raise ValueError(f"bits={bits} must be at least the weight's {weight.bits}: fewer need quantising anew")
+        raise ValueError(
+            f"bits={bits} must be at least the weight's {weight.bits}: fewer need quantising anew"
+        )
     if bits == weight.bits:
         return weight
     shift = (1 << (bits - 1)) - (1 << (weight.bits - 1)) if weight.zeros is None else 0
@@ -41,34 +49,52 @@ def with_bits(weight: QuantizedWeight, allowed: tuple[int, ...], form: str) -> Q
     for bits in allowed:
         if bits >= weight.bits:
             return widen(weight, bits)
-    raise ValueError(f"codes of {weight.bits} bits must have at most {max(allowed)} for format {form!r}: quantise anew")
+    raise ValueError(
+        f"codes of {weight.bits} bits must have at most {max(allowed)} for format {form!r}:"
+        " quantise anew"
+    )
 
 
 def with_integer_zeros(weight: QuantizedWeight) -> tuple[QuantizedWeight, tuple[str, ...]]:
-    """float16 zero points rounded and clamped to the grid; a loss where that moves one. Others stay."""
+    """float16 zero points rounded and clamped to the grid; a loss where that moves one. Others
+    stay."""
     if weight.zeros_kind != "float16":
         return weight, ()
     integers = np.clip(np.rint(weight.zeros.astype(np.float32)), 0, (1 << weight.bits) - 1)
     moved = int((integers != weight.zeros).sum())
-    losses = (f"{moved} float16 zero points are not on the grid and would be rounded",) if moved else ()
+    losses = (
+        (f"{moved} float16 zero points are not on the grid and would be rounded",) if moved else ()
+    )
     return replace(weight, zeros=integers.astype(np.uint8)), losses
 
 
 def with_scales(weight: QuantizedWeight, dtype: str) -> tuple[QuantizedWeight, tuple[str, ...]]:
-    """Scales in ``dtype``; a loss where one is rounded. ValueError where one would become infinite."""
+    """Scales in ``dtype``; a loss where one is rounded. ValueError where one would become
+    infinite."""
     if weight.scale_dtype == dtype:
         return weight, ()
     scales = round_to(weight.scales.astype(np.float64), float_type(dtype))
     if not np.isfinite(scales.astype(np.float64)).all():
-        raise ValueError(f"scales up to {np.abs(weight.scales.astype(np.float64)).max():g} do not fit in {dtype}: quantise anew")
+        raise ValueError(
+            f"scales up to {np.abs(weight.scales.astype(np.float64)).max():g} do not fit in"
+            f" {dtype}: quantise anew"
+        )
     moved = int((scales.astype(np.float64) != weight.scales.astype(np.float64)).sum())
-    losses = (f"{moved} of {scales.size} {weight.scale_dtype} scales would be rounded to {dtype}",) if moved else ()
+    losses = (
+        (f"{moved} of {scales.size} {weight.scale_dtype} scales would be rounded to {dtype}",)
+        if moved
+        else ()
+    )
     return replace(weight, scales=scales), losses
 
 
 def explicit_zeros(weight: QuantizedWeight) -> np.ndarray:
     """uint8 [groups, n]: the zero points on the grid, also those of a symmetric weight."""
-    return np.full(weight.scales.shape, 1 << (weight.bits - 1), np.uint8) if weight.zeros is None else weight.zeros
+    return (
+        np.full(weight.scales.shape, 1 << (weight.bits - 1), np.uint8)
+        if weight.zeros is None
+        else weight.zeros
+    )
 
 
 def implicit_zeros(zeros: np.ndarray, bits: int) -> np.ndarray | None:
@@ -84,13 +110,15 @@ def rows_as_they_come(weight: QuantizedWeight) -> QuantizedWeight:
 
 
 def with_known_order(weight: QuantizedWeight, name: str) -> tuple[QuantizedWeight, tuple[str, ...]]:
-    """For formats that have no activation order: rows stay sorted by group, and the permutation goes along in a tensor of its own."""
+    """For formats that have no activation order: rows stay sorted by group, and the permutation
+    goes along in a tensor of its own."""
     weight = rows_as_they_come(weight)
     if weight.permutation is None:
         return weight, ()
     loss = (
-        f"the format has no activation order (g_idx): rows would be stored sorted by group, and columns of activations must be permuted by the extra tensor {name}, "
-        "which other programs do not read"
+        "the format has no activation order (g_idx): rows would be stored sorted by group, and"
+        f" columns of activations must be permuted by the extra tensor {name}, which other programs"
+        " do not read"
     )
     return weight, (loss,)
 
@@ -106,7 +134,8 @@ def group_index(weight: QuantizedWeight) -> np.ndarray:
 
 
 def order_of_groups(g_idx: np.ndarray, groups: int) -> np.ndarray | None:
-    """GPTQ's g_idx -> int32 [k], the rows sorted by group and otherwise as they come; None if they are. ValueError unless groups are of one size.
+    """GPTQ's g_idx -> int32 [k], the rows sorted by group and otherwise as they come; None if they
+    are. ValueError unless groups are of one size.
 
     All zeros say that there is no activation order, as in files of AutoGPTQ's first versions.
     """
@@ -119,7 +148,9 @@ def order_of_groups(g_idx: np.ndarray, groups: int) -> np.ndarray | None:
     counts = np.bincount(g_idx, minlength=groups)
     if (counts != rows).any():
         group = int(np.argmax(counts != rows))
-        raise ValueError(f"g_idx gives {counts[group]} rows to group {group}, must give {rows} to each")
+        raise ValueError(
+            f"g_idx gives {counts[group]} rows to group {group}, must give {rows} to each"
+        )
     return np.argsort(g_idx, kind="stable").astype(np.int32)
 
 

@@ -1,8 +1,11 @@
-"""What each stored format can do, found out by doing it: ``rows()`` for people and tests, ``markdown()`` for the README.
+"""What each stored format can do, found out by doing it: ``rows()`` for people and tests,
+``markdown()`` for the README.
 
-The probes are weights of every kind that tells formats apart: sizes of codes, zero points, activation order, types of scales; block-scaled ones from the
-formats' own test cases. A conversion is exact for a probe if the target's ``losses`` are none and what it writes is read as the same numbers again.
-``round_trips`` asks it of as many random codes as wanted, through files' tensors from one format to the other and back.
+The probes are weights of every kind that tells formats apart: sizes of codes, zero points,
+activation order, types of scales; block-scaled ones from the formats' own test cases. A conversion
+is exact for a probe if the target's ``losses`` are none and what it writes is read as the same
+numbers again. ``round_trips`` asks it of as many random codes as wanted, through files' tensors
+from one format to the other and back.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ K, N, GROUP = 128, 64, 32
 
 @dataclass(frozen=True)
 class Row:
-    """exact: targets that hold every probe this format holds; sometimes: those that hold some of them."""
+    """exact: targets that hold every probe this format holds; sometimes: those that hold some of
+    them."""
 
     form: StoredFormat
     exact: tuple[str, ...]
@@ -41,16 +45,31 @@ def probes(size: int = 1, seed: int = 0) -> tuple:
     order = np.sort(rng.permutation(k).reshape(-1, GROUP), axis=1).ravel().astype(np.int32)
     found: list = []
     for bits in READABLE_BITS:
-        codes, zeros = rng.integers(0, 1 << bits, (k, n), dtype=np.uint8), rng.integers(0, 1 << bits, (k // GROUP, n), dtype=np.uint8)
+        codes, zeros = (
+            rng.integers(0, 1 << bits, (k, n), dtype=np.uint8),
+            rng.integers(0, 1 << bits, (k // GROUP, n), dtype=np.uint8),
+        )
         for dtype in ("float16", "bfloat16"):
             scales = rng.uniform(2.0**-20, 2.0**-18, (k // GROUP, n)).astype(float_type(dtype))
             weight = QuantizedWeight(codes, scales, None, bits, GROUP)
-            found += [weight, replace(weight, zeros=zeros), replace(weight, permutation=order), replace(weight, zeros=zeros, permutation=order)]
+            found += [
+                weight,
+                replace(weight, zeros=zeros),
+                replace(weight, permutation=order),
+                replace(weight, zeros=zeros, permutation=order),
+            ]
     rows, columns = 2 * k, 2 * n
-    e4m3, e2m1 = rng.integers(0, 127, (rows, columns), dtype=np.uint8), rng.integers(0, 16, (k // 2, n), dtype=np.uint8)
+    e4m3, e2m1 = (
+        rng.integers(0, 127, (rows, columns), dtype=np.uint8),
+        rng.integers(0, 16, (k // 2, n), dtype=np.uint8),
+    )
     block = rng.integers(8, 127, (k // 32, n), dtype=np.uint8)
     for factor in (0.25, float(np.float32(0.3))):
-        found += [BlockWeight(e2m1, "e2m1", block, "e4m3", (16, 1), factor, divides, inputs, divides) for divides in (False, True) for inputs in (None, 0.5)]
+        found += [
+            BlockWeight(e2m1, "e2m1", block, "e4m3", (16, 1), factor, divides, inputs, divides)
+            for divides in (False, True)
+            for inputs in (None, 0.5)
+        ]
     found.append(BlockWeight(e2m1, "e2m1", block[: len(block) // 2], "e8m0", (32, 1)))
     for shape in ((rows, columns), (rows, 1), (128, 128)):
         scales = rng.uniform(0.5, 2, (rows // shape[0], columns // shape[1])).astype(np.float32)
@@ -59,7 +78,8 @@ def probes(size: int = 1, seed: int = 0) -> tuple:
 
 
 def holds(form: StoredFormat, weight, codec=PLAIN) -> bool:
-    """Whether ``form`` holds ``weight`` exactly; what it says and what it does must agree (AssertionError)."""
+    """Whether ``form`` holds ``weight`` exactly; what it says and what it does must agree
+    (AssertionError)."""
     try:
         if form.losses(weight, codec):
             return False
@@ -72,10 +92,11 @@ def holds(form: StoredFormat, weight, codec=PLAIN) -> bool:
 
 
 def round_trips(source: StoredFormat, target: StoredFormat, weights: Iterable, codec=PLAIN) -> int:
-    """The number of codes that go from ``source``'s tensors to ``target``'s and back: of those ``weights`` that both formats hold.
+    """The number of codes that go from ``source``'s tensors to ``target``'s and back: of those
+    ``weights`` that both formats hold.
 
-    AssertionError unless each weight's numbers are the same on the way and at the end, and so are source's tensors, byte for byte, wherever target
-    has the same size of codes.
+    AssertionError unless each weight's numbers are the same on the way and at the end, and so are
+    source's tensors, byte for byte, wherever target has the same size of codes.
     """
     codes = 0
     for weight in weights:
@@ -86,13 +107,17 @@ def round_trips(source: StoredFormat, target: StoredFormat, weights: Iterable, c
         last = source.write(there, codec)
         same = same_numbers(there, weight) and same_numbers(source.read(last, codec), weight)
         if not same or (source.check(first) == source.check(last)) != _same_bytes(first, last):
-            raise AssertionError(f"from format {source.name!r} to {target.name!r} and back: {weight} is another")
+            raise AssertionError(
+                f"from format {source.name!r} to {target.name!r} and back: {weight} is another"
+            )
         codes += weight.codes.size
     return codes
 
 
 def _same_bytes(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
-    return set(left) == set(right) and all(left[name].tobytes() == right[name].tobytes() for name in left)
+    return set(left) == set(right) and all(
+        left[name].tobytes() == right[name].tobytes() for name in left
+    )
 
 
 def same_numbers(left, right) -> bool:
@@ -103,12 +128,28 @@ def same_numbers(left, right) -> bool:
 def _numbers(weight) -> np.ndarray:
     """float64 [k, n]. (``quantize.dequantize`` is above this room.)"""
     if isinstance(weight, BlockWeight):
-        scales = np.repeat(np.repeat(weight.scale_values().astype(np.float64), weight.block[0], 0), weight.block[1], 1)[: weight.k, : weight.n]
-        factor = 1.0 if weight.global_scale is None else 1 / weight.global_scale if weight.divides else weight.global_scale
+        scales = np.repeat(
+            np.repeat(weight.scale_values().astype(np.float64), weight.block[0], 0),
+            weight.block[1],
+            1,
+        )[: weight.k, : weight.n]
+        factor = (
+            1.0
+            if weight.global_scale is None
+            else 1 / weight.global_scale
+            if weight.divides
+            else weight.global_scale
+        )
         return decode(weight.codes, weight.grid).astype(np.float64) * scales * factor
     weight = unpack(weight) if isinstance(weight, PackedWeight) else weight
-    zeros = 1 << (weight.bits - 1) if weight.zeros is None else np.repeat(weight.zeros.astype(np.float64), weight.rows_per_group, 0)
-    stored = (weight.codes - zeros) * np.repeat(weight.scales.astype(np.float64), weight.rows_per_group, 0)
+    zeros = (
+        1 << (weight.bits - 1)
+        if weight.zeros is None
+        else np.repeat(weight.zeros.astype(np.float64), weight.rows_per_group, 0)
+    )
+    stored = (weight.codes - zeros) * np.repeat(
+        weight.scales.astype(np.float64), weight.rows_per_group, 0
+    )
     if weight.permutation is None:
         return stored
     result = np.empty_like(stored)
@@ -118,7 +159,10 @@ def _numbers(weight) -> np.ndarray:
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    held = {name: {number for number, weight in enumerate(probes()) if holds(form, weight)} for name, form in STORED.items()}
+    held = {
+        name: {number for number, weight in enumerate(probes()) if holds(form, weight)}
+        for name, form in STORED.items()
+    }
     result = []
     for name, form in STORED.items():
         others = [other for other in STORED if other != name and held[name] & held[other]]
@@ -128,11 +172,27 @@ def rows() -> tuple[Row, ...]:
 
 
 def markdown() -> str:
-    lines = ["| format | tensors of a layer | bits | read | write | run | converts exactly to | where the weight allows it |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        (
+            "| format | tensors of a layer | bits | read | write | run | converts exactly to |"
+            " where the weight allows it |"
+        ),
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for row in rows():
         form = row.form
-        tensors = ", ".join([f"`{name}`" for name in form.keys] + [f"(`{name}`)" for name in form.optional])
-        names = [", ".join(f"`{name}`" for name in each) or "-" for each in (row.exact, row.sometimes)]
-        name, bits = f"[`{form.name}`]({form.source.partition(', ')[0]}): {form.title}", ", ".join(map(str, form.bits))
-        lines.append(f"| {name} | {tensors} | {bits} | yes | yes | {form.runs or 'not yet'} | {names[0]} | {names[1]} |")
+        tensors = ", ".join(
+            [f"`{name}`" for name in form.keys] + [f"(`{name}`)" for name in form.optional]
+        )
+        names = [
+            ", ".join(f"`{name}`" for name in each) or "-" for each in (row.exact, row.sometimes)
+        ]
+        name, bits = (
+            f"[`{form.name}`]({form.source.partition(', ')[0]}): {form.title}",
+            ", ".join(map(str, form.bits)),
+        )
+        lines.append(
+            f"| {name} | {tensors} | {bits} | yes | yes | {form.runs or 'not yet'} | {names[0]} |"
+            f" {names[1]} |"
+        )
     return "\n".join(lines) + "\n"

@@ -1,6 +1,11 @@
-"""All formats of files: ``STORED``, name -> ``StoredFormat``, and ``find_stored(name)``. A module that defines formats is imported here."""
+"""All formats of files: ``STORED``, name -> ``StoredFormat``, and ``find_stored(name)``. A module
+that defines formats is imported here."""
 
-from numba_marlin.formats import gptq, marlin_files, block_files  # noqa: F401, I001  (they register themselves, in this order)
+from numba_marlin.formats import (
+    gptq,
+    marlin_files,
+    block_files,
+)  # noqa: F401, I001  (they register themselves, in this order)
 from numba_marlin.formats.stored import STORED, StoredFormat
 
 __all__ = ["STORED", "find_stored"]

@@ -1,8 +1,9 @@
 """The 16-bit float types of scales and activations, by name: ``"float16"`` and ``"bfloat16"``.
 
-NumPy has no bfloat16; arrays of it are those of ``ml_dtypes``, which is imported when the first one is asked for and not
-before. ``round_to`` is the one conversion that rounds: to nearest even, once, from exact float64 values. (``astype`` of
-ml_dtypes goes from float64 to bfloat16 through float32, so that 1 + 2**-8 + 2**-40 becomes 1.)
+NumPy has no bfloat16; arrays of it are those of ``ml_dtypes``, which is imported when the first one
+is asked for and not before. ``round_to`` is the one conversion that rounds: to nearest even, once,
+from exact float64 values. (``astype`` of ml_dtypes goes from float64 to bfloat16 through float32,
+so that 1 + 2**-8 + 2**-40 becomes 1.)
 """
 
 from __future__ import annotations
@@ -16,21 +17,29 @@ HALF_TYPES = ("float16", "bfloat16")
 
 
 def float_type(dtype: object) -> np.dtype:
-    """A dtype, or the name of one, as a np.dtype in native byte order. ImportError, with what to do, for bfloat16 without ml_dtypes."""
+    """A dtype, or the name of one, as a np.dtype in native byte order. ImportError, with what to
+    do, for bfloat16 without ml_dtypes."""
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:
             from ml_dtypes import bfloat16
         except ImportError as error:
-            raise ImportError("bfloat16 arrays on the host need ml_dtypes: pip install ml_dtypes") from error
+            raise ImportError(
+                "bfloat16 arrays on the host need ml_dtypes: pip install ml_dtypes"
+            ) from error
         return np.dtype(bfloat16)
     return np.dtype(dtype).newbyteorder("=")
 
 
 def number(name: str, value: object) -> float:
-    """A real number of Python's or of an array library's, 0-dimensional arrays included, infinite where float64 ends. TypeError, naming it, for anything else."""
+    """A real number of Python's or of an array library's, 0-dimensional arrays included, infinite
+    where float64 ends. TypeError, naming it, for anything else."""
     plain = value.item() if getattr(value, "shape", None) == () else value
     if not isinstance(plain, numbers.Real):
-        kind = f"{value!r}" if isinstance(value, (str, complex, type(None))) else f"a {type(value).__name__}"
+        kind = (
+            f"{value!r}"
+            if isinstance(value, (str, complex, type(None)))
+            else f"a {type(value).__name__}"
+        )
         raise TypeError(f"{name} is {kind}, must be a number")
     try:
         return float(plain)
@@ -46,17 +55,25 @@ def is_single(value: float) -> bool:
 
 def two_sizes(name: str, sizes: object, what: str) -> tuple[int, int]:
     """Two Python integers; TypeError for anything else."""
-    if not isinstance(sizes, (tuple, list)) or len(sizes) != 2 or not all(isinstance(size, numbers.Integral) for size in sizes):
+    if (
+        not isinstance(sizes, (tuple, list))
+        or len(sizes) != 2
+        or not all(isinstance(size, numbers.Integral) for size in sizes)
+    ):
         raise TypeError(f"{name}={sizes!r} must be {what}, two integers")
     return int(sizes[0]), int(sizes[1])
 
 
 def as_numpy(name: str, array: object) -> np.ndarray:
-    """``numpy.asarray`` of it; TypeError with what to do if NumPy cannot read it, as torch's bfloat16 or an array on a GPU."""
+    """``numpy.asarray`` of it; TypeError with what to do if NumPy cannot read it, as torch's
+    bfloat16 or an array on a GPU."""
     try:
         return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name} is a {type(array).__name__} that NumPy cannot read ({error}): bring it to the host, in a type that NumPy has, first") from error
+        raise TypeError(
+            f"{name} is a {type(array).__name__} that NumPy cannot read ({error}): bring it to the"
+            " host, in a type that NumPy has, first"
+        ) from error
 
 
 def largest(dtype: object) -> float:
@@ -69,12 +86,14 @@ def smallest_subnormal(dtype: object) -> float:
 
 
 def unit_roundoff(dtype: object) -> float:
-    """Half the distance from 1 to the next number: the largest relative error of one rounding to nearest."""
+    """Half the distance from 1 to the next number: the largest relative error of one rounding to
+    nearest."""
     return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[float_type(dtype).name]
 
 
 def round_to(values: np.ndarray, dtype: object) -> np.ndarray:
-    """float32 or float64 values rounded once to nearest even; above the largest number they become infinite."""
+    """float32 or float64 values rounded once to nearest even; above the largest number they become
+    infinite."""
     dtype = float_type(dtype)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if dtype.name != "bfloat16":
@@ -83,12 +102,13 @@ def round_to(values: np.ndarray, dtype: object) -> np.ndarray:
 
 
 def _odd_float32(values: np.ndarray) -> np.ndarray:
-    """float32 of float64, rounded to odd: a last bit of 1 stands for everything that was cut off, so that a second rounding, to 22 bits
-    or fewer, falls as the only one would have."""
+    """float32 of float64, rounded to odd: a last bit of 1 stands for everything that was cut off,
+    so that a second rounding, to 22 bits or fewer, falls as the only one would have."""
     single = values.astype(np.float32)
     if values.dtype == np.float32:
         return single
     inexact = (single != values) & np.isfinite(values)
     away = inexact & (np.abs(single) > np.abs(values))
-    bits = single.view(np.uint32) - away.astype(np.uint32)  # towards zero; one below infinity is the largest number
+    # towards zero; one below infinity is the largest number
+    bits = single.view(np.uint32) - away.astype(np.uint32)
     return (bits | inexact.astype(np.uint32)).view(np.float32)

@@ -1,21 +1,39 @@
-"""Block-scaled FP4 weights (NVFP4, MXFP4) as the Hopper kernels read them, beside 16-bit activations: layout "marlin-fp4".
+"""Block-scaled FP4 weights (NVFP4, MXFP4) as the Hopper kernels read them, beside 16-bit
+activations: layout "marlin-fp4".
 
-In:  BlockWeight: codes e2m1, blocks of 16 or 32 rows of one column, scales e4m3 or e8m0; k % 16 == 0, n % 8 == 0.
+In:  BlockWeight: codes e2m1, blocks of 16 or 32 rows of one column, scales e4m3 or e8m0; k % 16 ==
+     0, n % 8 == 0.
 Out: PackedBlocks. Columns are completed to n_packed, the next multiple of 64, with zeros.
 
-    qweight int32 [k/16, 2 n_packed]                Marlin's words with the bits of each word turned for activations of ``dtype`` (``fp4_words``)
-    scales  int32 [n_packed/64, ceil(k/32) * 8 s]   for every 64 columns and 32 rows 8 s words, s = 4 for blocks of 16 and 2 for blocks of 32: word s g + i belongs
-                                                    to lanes 4 g to 4 g + 3. All that a warp needs of a stage is contiguous: one copy. Blocks of 16: the pair of columns 16 i + g and 16 i + g + 8 for the first 16 rows, and the
-                                                    one for the others. Blocks of 32: the pair of columns 32 i + g (and 8 on), and the one of 16 columns on
-    factors float32 [n_packed]                      what the fp32 sum of a column is multiplied by: the global scale, and what makes the powers of two come out even;
-                                                    number 2 g + h of every 16 belongs to column g + 8 h
+    qweight int32 [k/16, 2 n_packed]                Marlin's words with the bits of each word turned
+                                                    for activations of ``dtype`` (``fp4_words``)
+    scales  int32 [n_packed/64, ceil(k/32) * 8 s]   for every 64 columns and 32 rows 8 s words, s =
+            4 for blocks of 16 and 2 for blocks of 32: word s g + i belongs
+                                                    to lanes 4 g to 4 g + 3. All that a warp needs
+                                                        of a stage is contiguous: one copy. Blocks
+                                                            of
+                                                        16: the pair of columns 16 i + g and 16 i +
+                                                            g +
+                                                        8 for the first 16 rows, and the
+                                                    one for the others. Blocks of 32: the pair of
+                                                        columns 32 i + g (and 8 on), and the one of
+                                                            16
+                                                        columns on
+    factors float32 [n_packed]                      what the fp32 sum of a column is multiplied by:
+                                                    the global scale, and what makes the powers of
+                                                    two come out even;
+                                                    number 2 g + h of every 16 belongs to column g +
+                                                        8 h
 
-A weight is code * 2**-14 * scale in 16 bits, exactly, where the scale that is stored is the block's, times 2**7 (e4m3, every code of which then is a
-normal float16), or in units of 2**-15 of the largest scale of its column (e8m0); and factor is 2**7 or 2**(e - 128) times the global scale, e being the code
-of that largest one. Exact for both types of activations as long as no block of a column has a scale below 2**-24 of its largest: else pack is a ValueError.
+A weight is code * 2**-14 * scale in 16 bits, exactly, where the scale that is stored is the
+block's, times 2**7 (e4m3, every code of which then is a normal float16), or in units of 2**-15 of
+the largest scale of its column (e8m0); and factor is 2**7 or 2**(e - 128) times the global scale, e
+being the code of that largest one. Exact for both types of activations as long as no block of a
+column has a scale below 2**-24 of its largest: else pack is a ValueError.
 
-Scales have no sign there, and none is 0 beside a code that is not, so pack takes the weight's ``canonical`` form, which is the same numbers, zeros' signs
-included, and unpack gives back that one.
+Scales have no sign there, and none is 0 beside a code that is not, so pack takes the weight's
+``canonical`` form, which is the same numbers, zeros' signs included, and unpack gives back that
+one.
 """
 
 from __future__ import annotations
@@ -27,7 +45,13 @@ import numpy as np
 from numba_marlin.formats import marlin
 from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.floats import HALF_TYPES
-from numba_marlin.formats.fp4_words import CODE_UNIT, scale_words, turn_codes, unscale_words, unturn_codes
+from numba_marlin.formats.fp4_words import (
+    CODE_UNIT,
+    scale_words,
+    turn_codes,
+    unscale_words,
+    unturn_codes,
+)
 from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, packed_columns
 from numba_marlin.formats.registry import find_format, register
 from numba_marlin.formats.small_floats import table
@@ -36,7 +60,8 @@ GROUP_SIZES = (16, 32)
 SCALE_ROWS = 32  # rows of the weight to a row of scales
 SIGN, DIGITS = 8, 7  # of a code
 _E4M3_UNIT = 7  # a stored scale is the block's, times 2**7
-_LARGEST, _SPAN = 30, 24  # exponent field of the largest scale of a column, and how far below it others may be
+# exponent field of the largest scale of a column, and how far below it others may be
+_LARGEST, _SPAN = 30, 24
 
 
 def scale_row_bytes(group_size: int) -> int:
@@ -46,8 +71,9 @@ def scale_row_bytes(group_size: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PackedBlocks:
-    """See the module's docstring. dtype: of the activations that the codes are turned for; group_size: rows that share a scale; scale_grid: "e4m3" or "e8m0"; global_scale, divides, input_scale,
-    input_divides: those of the BlockWeight. Checked when made."""
+    """See the module's docstring. dtype: of the activations that the codes are turned for;
+    group_size: rows that share a scale; scale_grid: "e4m3" or "e8m0"; global_scale, divides,
+    input_scale, input_divides: those of the BlockWeight. Checked when made."""
 
     layout: str
     qweight: np.ndarray
@@ -63,7 +89,8 @@ class PackedBlocks:
     input_divides: bool = False
     dtype: str = "float16"
 
-    bits, grid, zeros_kind, scale_dtype, permutation = 4, "e2m1", None, "e5m3", None  # of all of them
+    # of all of them
+    bits, grid, zeros_kind, scale_dtype, permutation = 4, "e2m1", None, "e5m3", None
 
     def __post_init__(self) -> None:
         find_format(self.layout).check(self)
@@ -79,7 +106,8 @@ class PackedBlocks:
 
 
 def canonical(weight: BlockWeight) -> BlockWeight:
-    """The same numbers with scales that have no sign, codes 0 or -0 where a scale is 0, and scale code 0 where all codes of a block are one of these."""
+    """The same numbers with scales that have no sign, codes 0 or -0 where a scale is 0, and scale
+    code 0 where all codes of a block are one of these."""
     codes, scales, rows = weight.codes, weight.scales, weight.block[0]
     if weight.scale_grid == "e4m3":
         bits = np.where(scales & 0x7F == 0, SIGN, SIGN | DIGITS).astype(np.uint8)
@@ -96,24 +124,45 @@ def _each_row(values: np.ndarray, rows: int, k: int) -> np.ndarray:
 
 def _used(weight: BlockWeight) -> np.ndarray:
     """bool [blocks, n]: whether any code of a block is not 0 or -0."""
-    return np.logical_or.reduceat(weight.codes & np.uint8(DIGITS) != 0, np.arange(0, weight.k, weight.block[0]), axis=0)
+    return np.logical_or.reduceat(
+        weight.codes & np.uint8(DIGITS) != 0, np.arange(0, weight.k, weight.block[0]), axis=0
+    )
 
 
 def check_packable(weight: BlockWeight) -> None:
     """TypeError or ValueError unless ``pack`` takes weights of this kind."""
     if not isinstance(weight, BlockWeight):
-        raise TypeError(f"weight is a {type(weight).__name__}, must be a BlockWeight for layout 'marlin-fp4'")
-    if weight.grid != "e2m1" or weight.scale_grid is None or weight.block not in {(rows, 1) for rows in GROUP_SIZES}:
-        blocks = f"{weight.grid} with scales {weight.scale_grid or weight.scales.dtype.name} for blocks of {weight.block[0]} x {weight.block[1]}"
-        raise ValueError(f"weight is {blocks}, must be e2m1 with scales e4m3 or e8m0 for {' or '.join(map(str, GROUP_SIZES))} x 1 for layout 'marlin-fp4': "
-                         "quantise nm.dequantize(weight) anew")
+        raise TypeError(
+            f"weight is a {type(weight).__name__}, must be a BlockWeight for layout 'marlin-fp4'"
+        )
+    if (
+        weight.grid != "e2m1"
+        or weight.scale_grid is None
+        or weight.block not in {(rows, 1) for rows in GROUP_SIZES}
+    ):
+        blocks = (
+            f"{weight.grid} with scales {weight.scale_grid or weight.scales.dtype.name} for blocks"
+            f" of {weight.block[0]} x {weight.block[1]}"
+        )
+        raise ValueError(
+            f"weight is {blocks}, must be e2m1 with scales e4m3 or e8m0 for"
+            f" {' or '.join(map(str, GROUP_SIZES))} x 1 for layout 'marlin-fp4': quantise"
+            " nm.dequantize(weight) anew"
+        )
     _check_sizes(weight.k, weight.n)
 
 
 def _check_sizes(k: int, n: int) -> None:
     for name, size, step in (("k", k, BLOCK_K), ("n", n, marlin.COLUMN_STEP)):
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size <= 0 or size % step:
-            raise ValueError(f"{name}={size!r} must be a positive multiple of {step} for layout 'marlin-fp4'")
+        if (
+            isinstance(size, bool)
+            or not isinstance(size, (int, np.integer))
+            or size <= 0
+            or size % step
+        ):
+            raise ValueError(
+                f"{name}={size!r} must be a positive multiple of {step} for layout 'marlin-fp4'"
+            )
 
 
 def _stored_e4m3(scales: np.ndarray) -> np.ndarray:
@@ -122,14 +171,20 @@ def _stored_e4m3(scales: np.ndarray) -> np.ndarray:
 
 
 def _stored_e8m0(scales: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """used: bool [groups, n], whether a block has codes that are not zero. -> (bytes, 0 for blocks that are not used; the largest code of each column, 127 where there is none)"""
-    largest = np.where(used.any(axis=0), np.where(used, scales, 0).max(axis=0), 127).astype(np.int64)
+    """used: bool [groups, n], whether a block has codes that are not zero. -> (bytes, 0 for blocks
+    that are not used; the largest code of each column, 127 where there is none)"""
+    largest = np.where(used.any(axis=0), np.where(used, scales, 0).max(axis=0), 127).astype(
+        np.int64
+    )
     below = largest - scales
     bad = used & (below > _SPAN)
     if bad.any():
         block, column = np.argwhere(bad)[0]
-        raise ValueError(f"scales[{block}, {column}]=2**{int(scales[block, column]) - 127} must be 2**-{_SPAN} at least of the column's largest, 2**{largest[column] - 127}, "
-                         "for layout 'marlin-fp4' to be exact: quantise nm.dequantize(weight) anew")
+        raise ValueError(
+            f"scales[{block}, {column}]=2**{int(scales[block, column]) - 127} must be 2**-{_SPAN}"
+            f" at least of the column's largest, 2**{largest[column] - 127}, for layout"
+            " 'marlin-fp4' to be exact: quantise nm.dequantize(weight) anew"
+        )
     return np.where(used, (_LARGEST - below) << 3, 0).astype(np.uint8), largest
 
 
@@ -141,28 +196,39 @@ def _factor_of(weight: BlockWeight | PackedBlocks) -> float:
 
 def _factors(weight: BlockWeight, powers: np.ndarray) -> np.ndarray:
     """The global scale times these powers of two, float32 [n_packed], in their order."""
-    exact, factors = np.ldexp(_factor_of(weight), powers), np.zeros(packed_columns(weight.n), np.float32)
+    exact, factors = (
+        np.ldexp(_factor_of(weight), powers),
+        np.zeros(packed_columns(weight.n), np.float32),
+    )
     with np.errstate(over="ignore", under="ignore"):
         factors[: weight.n] = exact
     good = np.abs(factors[: weight.n] - exact) <= 2.0**-24 * np.abs(exact)
     if not good.all():
-        raise ValueError(f"global_scale={weight.global_scale!r}{' (divides)' if weight.divides else ''} times 2**{powers[~good][0]} must be in the range of float32: "
-                         "quantise nm.dequantize(weight) anew")
+        raise ValueError(
+            f"global_scale={weight.global_scale!r}{' (divides)' if weight.divides else ''} times"
+            f" 2**{powers[~good][0]} must be in the range of float32: quantise"
+            " nm.dequantize(weight) anew"
+        )
     return np.ascontiguousarray(factors.reshape(-1, 2, 8).swapaxes(1, 2)).reshape(-1)
 
 
 def _factors_of_columns(packed: PackedBlocks) -> np.ndarray:
-    return packed.factors.reshape(-1, 8, 2).swapaxes(1, 2).reshape(-1)[: packed.n].astype(np.float64)
+    return (
+        packed.factors.reshape(-1, 8, 2).swapaxes(1, 2).reshape(-1)[: packed.n].astype(np.float64)
+    )
 
 
 def pack_scales(stored: np.ndarray, group_size: int) -> np.ndarray:
-    """uint8 [groups, n], scales as they are stored -> uint32 words [n_packed/64, ceil(k/32) * 8 s]: see the module's docstring."""
+    """uint8 [groups, n], scales as they are stored -> uint32 words [n_packed/64, ceil(k/32) * 8 s]:
+    see the module's docstring."""
     groups, n = stored.shape
     each = SCALE_ROWS // group_size
     padded = np.zeros((-(-groups // each) * each, packed_columns(n)), np.uint8)
     padded[:groups, :n] = stored
     # 32 rows, group, 64 columns, 16 columns, +8, g -> 64 columns, 32 rows, g, 16 columns, group, +8
-    places = padded.reshape(-1, each, padded.shape[1] // BLOCK_N, 4, 2, 8).transpose(2, 0, 5, 3, 1, 4)
+    places = padded.reshape(-1, each, padded.shape[1] // BLOCK_N, 4, 2, 8).transpose(
+        2, 0, 5, 3, 1, 4
+    )
     pairs = places.reshape(*places.shape[:3], -1, 2, 2)  # two neighbours make a word
     return scale_words(pairs[..., 0, :], pairs[..., 1, :]).reshape(padded.shape[1] // BLOCK_N, -1)
 
@@ -180,7 +246,9 @@ class Fp4MarlinFormat:
 
     name, weights = "marlin-fp4", BlockWeight
 
-    def pack(self, weight: BlockWeight, dtype: str = "float16", pack_codes=marlin.pack_codes) -> PackedBlocks:
+    def pack(
+        self, weight: BlockWeight, dtype: str = "float16", pack_codes=marlin.pack_codes
+    ) -> PackedBlocks:
         """dtype: of the activations; pack_codes: ``marlin.pack_codes`` or its compiled form."""
         check_packable(weight)
         weight = canonical(weight)
@@ -194,47 +262,109 @@ class Fp4MarlinFormat:
             powers = largest - 127 + CODE_UNIT - (_LARGEST - 15)
         words = pack_codes(codes).view(np.uint32)
         return PackedBlocks(
-            self.name, turn_codes(words, dtype).view(np.int32), pack_scales(stored, rows).view(np.int32), _factors(weight, powers), rows, k, n,
-            weight.scale_grid, weight.global_scale, weight.divides, weight.input_scale, weight.input_divides, dtype,
+            self.name,
+            turn_codes(words, dtype).view(np.int32),
+            pack_scales(stored, rows).view(np.int32),
+            _factors(weight, powers),
+            rows,
+            k,
+            n,
+            weight.scale_grid,
+            weight.global_scale,
+            weight.divides,
+            weight.input_scale,
+            weight.input_divides,
+            dtype,
         )
 
     def unpack(self, packed: PackedBlocks, unpack_codes=marlin.unpack_codes) -> BlockWeight:
         """The weight in its canonical form."""
-        codes = unpack_codes(unturn_codes(packed.qweight.view(np.uint32), packed.dtype).view(np.int32), 4, packed.n)
-        stored = unpack_scales(packed.scales.view(np.uint32), packed.group_size, -(-packed.k // packed.group_size), packed.n)
+        codes = unpack_codes(
+            unturn_codes(packed.qweight.view(np.uint32), packed.dtype).view(np.int32), 4, packed.n
+        )
+        stored = unpack_scales(
+            packed.scales.view(np.uint32),
+            packed.group_size,
+            -(-packed.k // packed.group_size),
+            packed.n,
+        )
         if packed.scale_grid == "e4m3":
             known = np.zeros(256, np.uint8)
             known[_stored_e4m3(np.arange(0x7F, dtype=np.uint8))] = np.arange(0x7F)
             scales = known[stored]
         else:
-            powers = np.rint(np.log2(_factors_of_columns(packed) / _factor_of(packed))).astype(np.int64)
+            powers = np.rint(np.log2(_factors_of_columns(packed) / _factor_of(packed))).astype(
+                np.int64
+            )
             largest = powers + 127 - CODE_UNIT + (_LARGEST - 15)
             scales = np.where(stored > 0, largest - _LARGEST + (stored >> 3), 0).astype(np.uint8)
-        return BlockWeight(codes, "e2m1", scales, packed.scale_grid, (packed.group_size, 1), packed.global_scale, packed.divides, packed.input_scale, packed.input_divides)
+        return BlockWeight(
+            codes,
+            "e2m1",
+            scales,
+            packed.scale_grid,
+            (packed.group_size, 1),
+            packed.global_scale,
+            packed.divides,
+            packed.input_scale,
+            packed.input_divides,
+        )
 
     def check(self, packed: PackedBlocks) -> None:
         _check_sizes(packed.k, packed.n)
-        for name, value, allowed in (("group_size", packed.group_size, GROUP_SIZES), ("scale_grid", packed.scale_grid, ("e4m3", "e8m0")), ("dtype", packed.dtype, HALF_TYPES)):
+        for name, value, allowed in (
+            ("group_size", packed.group_size, GROUP_SIZES),
+            ("scale_grid", packed.scale_grid, ("e4m3", "e8m0")),
+            ("dtype", packed.dtype, HALF_TYPES),
+        ):
             if value not in allowed:
-                raise ValueError(f"{name}={value!r} must be one of {allowed} for layout 'marlin-fp4'")
+                raise ValueError(
+                    f"{name}={value!r} must be one of {allowed} for layout 'marlin-fp4'"
+                )
         columns, scale_words_of = packed_columns(packed.n), scale_row_bytes(packed.group_size) // 4
         for name, dtype, rule, expected in (
             ("qweight", "int32", "(k/16, 2 n_packed)", (packed.k // BLOCK_K, 2 * columns)),
-            ("scales", "int32", f"(n_packed/64, ceil(k/32) * {scale_words_of})", (columns // BLOCK_N, -(-packed.k // SCALE_ROWS) * scale_words_of)),
+            (
+                "scales",
+                "int32",
+                f"(n_packed/64, ceil(k/32) * {scale_words_of})",
+                (columns // BLOCK_N, -(-packed.k // SCALE_ROWS) * scale_words_of),
+            ),
             ("factors", "float32", "(n_packed,)", (columns,)),
         ):
             array = getattr(packed, name)
-            if not isinstance(array, np.ndarray) or array.dtype != dtype or not array.flags.c_contiguous:
-                raise TypeError(f"{name} is {getattr(array, 'dtype', type(array).__name__)}, must be a C-contiguous numpy.ndarray of {dtype}")
+            if (
+                not isinstance(array, np.ndarray)
+                or array.dtype != dtype
+                or not array.flags.c_contiguous
+            ):
+                raise TypeError(
+                    f"{name} is {getattr(array, 'dtype', type(array).__name__)}, must be a"
+                    f" C-contiguous numpy.ndarray of {dtype}"
+                )
             if array.shape != expected:
-                raise ValueError(f"{name}.shape={array.shape} must be {rule}={expected} for layout 'marlin-fp4'")
+                raise ValueError(
+                    f"{name}.shape={array.shape} must be {rule}={expected} for layout 'marlin-fp4'"
+                )
         if not np.isfinite(packed.factors).all():
-            raise ValueError(f"factors[{int(np.argmin(np.isfinite(packed.factors)))}] must be finite")
+            raise ValueError(
+                f"factors[{int(np.argmin(np.isfinite(packed.factors)))}] must be finite"
+            )
 
     def describe(self, packed: PackedBlocks) -> dict[str, object]:
         return {
-            "layout": self.name, "k": packed.k, "n": packed.n, "n_packed": packed.n_packed, "bits": packed.bits, "grid": packed.grid, "group_size": packed.group_size,
-            "scale_grid": packed.scale_grid, "dtype": packed.dtype, "qweight_shape": list(packed.qweight.shape), "bytes": packed.nbytes, "bits_per_weight": 8 * packed.nbytes / (packed.k * packed.n),
+            "layout": self.name,
+            "k": packed.k,
+            "n": packed.n,
+            "n_packed": packed.n_packed,
+            "bits": packed.bits,
+            "grid": packed.grid,
+            "group_size": packed.group_size,
+            "scale_grid": packed.scale_grid,
+            "dtype": packed.dtype,
+            "qweight_shape": list(packed.qweight.shape),
+            "bytes": packed.nbytes,
+            "bits_per_weight": 8 * packed.nbytes / (packed.k * packed.n),
         }
 
 

@@ -1,12 +1,16 @@
-"""The published Marlin layout (IST-DASLab/marlin), its 8-bit form and its zero points (vLLM's), all in the order of ``marlin_order``.
+"""The published Marlin layout (IST-DASLab/marlin), its 8-bit form and its zero points (vLLM's), all
+in the order of ``marlin_order``.
 
 In:  QuantizedWeight: 4 or 8 bit, k % 16 == 0, n % 8 == 0, group size -1 or a multiple of 16.
-Out: PackedWeight, which ``unpack`` turns back exactly. Columns are completed to n_packed, the next multiple of 64, with
+Out: PackedWeight, which ``unpack`` turns back exactly. Columns are completed to n_packed, the next
+    multiple of 64, with
      weights that decode to zero: the middle code under a zero point in the middle, and scale 0.
 
     qweight int32 [k/16, n_packed * bits / 2]     blocks of 16 x 64 codes, row by row
-    scales  as they came [groups, n_packed]       permuted inside every 64 columns, or 32 if there is a single group
-    zeros   None; int32 [groups, n_packed * bits / 32], packed codes; or float16 [groups, n_packed] in the order of group scales
+    scales  as they came [groups, n_packed]       permuted inside every 64 columns, or 32 if there
+            is a single group
+    zeros   None; int32 [groups, n_packed * bits / 32], packed codes; or float16 [groups, n_packed]
+            in the order of group scales
 
 Anything else is a ValueError naming the value and the rule.
 """
@@ -15,13 +19,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.formats.marlin_order import BLOCK_K, BLOCK_N, COLUMN_SCALE_PERM, GROUP_SCALE_PERM, code_order
+from numba_marlin.formats.marlin_order import (
+    BLOCK_K,
+    BLOCK_N,
+    COLUMN_SCALE_PERM,
+    GROUP_SCALE_PERM,
+    code_order,
+)
 from numba_marlin.formats.registry import register
 from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWeight
 
 COLUMN_STEP = 8
 GROUP_SIZES = (-1, 32, 64, 128)
-"""Those of the published layout and its kernel. The layout says nothing about groups, so every multiple of 16 can be packed."""
+"""Those of the published layout and its kernel. The layout says nothing about groups, so every
+multiple of 16 can be packed."""
 
 WEIGHT_PERM = code_order(4).perm
 """Flat position 8 * word + nibble of a block <- flat position 64 * k + n: int64 [1024]."""
@@ -33,13 +44,17 @@ def packed_columns(n: int) -> int:
 
 
 def check_problem(k: int, n: int, group_size: int) -> None:
-    """Raise ValueError unless the layout can hold a [k, n] weight with this (normalised) group size."""
+    """Raise ValueError unless the layout can hold a [k, n] weight with this (normalised) group
+    size."""
     if k <= 0 or k % BLOCK_K:
         raise ValueError(f"k={k} must be a positive multiple of {BLOCK_K} for layout 'marlin'")
     if n <= 0 or n % COLUMN_STEP:
         raise ValueError(f"n={n} must be a positive multiple of {COLUMN_STEP} for layout 'marlin'")
     if group_size != -1 and group_size % BLOCK_K:
-        raise ValueError(f"group_size={group_size} must be -1 (or k) or a multiple of {BLOCK_K} for layout 'marlin'")
+        raise ValueError(
+            f"group_size={group_size} must be -1 (or k) or a multiple of {BLOCK_K} for layout"
+            " 'marlin'"
+        )
 
 
 def check_packable(weight: QuantizedWeight) -> None:
@@ -47,7 +62,10 @@ def check_packable(weight: QuantizedWeight) -> None:
     if not isinstance(weight, QuantizedWeight):
         raise TypeError(f"weight is a {type(weight).__name__}, must be a QuantizedWeight")
     if weight.bits not in SUPPORTED_BITS:
-        raise ValueError(f"bits={weight.bits} must be one of {SUPPORTED_BITS} for layout 'marlin': formats.widen(weight, 4) is the same weight")
+        raise ValueError(
+            f"bits={weight.bits} must be one of {SUPPORTED_BITS} for layout 'marlin':"
+            " formats.widen(weight, 4) is the same weight"
+        )
     check_problem(weight.k, weight.n, weight.group_size)
 
 
@@ -62,7 +80,8 @@ def _completed(values: np.ndarray, fill: object) -> np.ndarray:
 
 
 def _to_words(codes: np.ndarray, bits: int) -> np.ndarray:
-    """uint8, any shape, codes of a word side by side -> uint32 words, flat; the first code is the lowest."""
+    """uint8, any shape, codes of a word side by side -> uint32 words, flat; the first code is the
+    lowest."""
     codes = codes.reshape(-1, 32 // bits)
     words = np.zeros(len(codes), dtype=np.uint32)
     for number in range(codes.shape[1]):
@@ -80,7 +99,8 @@ def _from_words(words: np.ndarray, bits: int) -> np.ndarray:
 
 
 def pack_codes(codes: np.ndarray, bits: int = 4) -> np.ndarray:
-    """uint8 [k, n] -> int32 [k/16, n_packed * bits/2]. The specification that ``hostloops`` is tested against."""
+    """uint8 [k, n] -> int32 [k/16, n_packed * bits/2]. The specification that ``hostloops`` is
+    tested against."""
     codes = _completed(codes, 1 << (bits - 1))
     k, columns = codes.shape
     blocks = codes.reshape(k // BLOCK_K, BLOCK_K, columns // BLOCK_N, BLOCK_N).transpose(0, 2, 1, 3)
@@ -89,9 +109,12 @@ def pack_codes(codes: np.ndarray, bits: int = 4) -> np.ndarray:
 
 
 def unpack_codes(qweight: np.ndarray, bits: int = 4, n: int | None = None) -> np.ndarray:
-    """int32 [k/16, n_packed * bits/2] -> uint8 [k, n]: the inverse of ``pack_codes``. n: default n_packed."""
+    """int32 [k/16, n_packed * bits/2] -> uint8 [k, n]: the inverse of ``pack_codes``. n: default
+    n_packed."""
     k_blocks, columns = qweight.shape[0], qweight.shape[1] * 2 // bits
-    blocks = _from_words(qweight, bits).reshape(-1, BLOCK_K * BLOCK_N)[:, np.argsort(code_order(bits).perm)]
+    blocks = _from_words(qweight, bits).reshape(-1, BLOCK_K * BLOCK_N)[
+        :, np.argsort(code_order(bits).perm)
+    ]
     blocks = blocks.reshape(k_blocks, columns // BLOCK_N, BLOCK_K, BLOCK_N).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(blocks.reshape(k_blocks * BLOCK_K, columns)[:, :n])
 
@@ -115,7 +138,8 @@ def unpack_scales(scales: np.ndarray, n: int | None = None) -> np.ndarray:
 
 
 def pack_zeros(zeros: np.ndarray, bits: int = 4) -> np.ndarray:
-    """uint8 [groups, n] -> int32 [groups, n_packed * bits/32]; float16 [groups, n] -> float16 [groups, n_packed]."""
+    """uint8 [groups, n] -> int32 [groups, n_packed * bits/32]; float16 [groups, n] -> float16
+    [groups, n_packed]."""
     zeros = _completed(zeros, 1 << (bits - 1))
     if zeros.dtype == np.float16:
         return _permuted(zeros, GROUP_SCALE_PERM)
@@ -128,7 +152,10 @@ def unpack_zeros(zeros: np.ndarray, bits: int = 4, n: int | None = None) -> np.n
     if zeros.dtype == np.float16:
         plain = _permuted(zeros, np.argsort(GROUP_SCALE_PERM))
     else:
-        plain = _permuted(_from_words(zeros, bits).reshape(len(zeros), -1), np.argsort(code_order(bits).zeros_perm))
+        plain = _permuted(
+            _from_words(zeros, bits).reshape(len(zeros), -1),
+            np.argsort(code_order(bits).zeros_perm),
+        )
     return np.ascontiguousarray(plain[:, :n])
 
 
@@ -142,7 +169,8 @@ class MarlinFormat:
         return self.wrap(pack_codes(weight.codes, weight.bits), weight)
 
     def wrap(self, qweight: np.ndarray, weight: QuantizedWeight) -> PackedWeight:
-        """A PackedWeight of codes that were packed already (by ``hostloops``) and the rest of ``weight``."""
+        """A PackedWeight of codes that were packed already (by ``hostloops``) and the rest of
+        ``weight``."""
         return PackedWeight(
             layout=self.name,
             qweight=qweight,
@@ -159,11 +187,14 @@ class MarlinFormat:
         return self.unwrap(unpack_codes(packed.qweight, packed.bits, packed.n), packed)
 
     def unwrap(self, codes: np.ndarray, packed: PackedWeight) -> QuantizedWeight:
-        """A QuantizedWeight of codes that were unpacked already (by ``hostloops``) and the rest of ``packed``."""
+        """A QuantizedWeight of codes that were unpacked already (by ``hostloops``) and the rest of
+        ``packed``."""
         return QuantizedWeight(
             codes=codes,
             scales=unpack_scales(packed.scales, packed.n),
-            zeros=None if packed.zeros is None else unpack_zeros(packed.zeros, packed.bits, packed.n),
+            zeros=(
+                None if packed.zeros is None else unpack_zeros(packed.zeros, packed.bits, packed.n)
+            ),
             bits=packed.bits,
             group_size=packed.group_size,
             permutation=packed.permutation,
@@ -172,16 +203,30 @@ class MarlinFormat:
     def check(self, packed: PackedWeight) -> None:
         check_problem(packed.k, packed.n, packed.group_size)
         columns = packed_columns(packed.n)
-        rules = [("qweight", "(k/16, n_packed * bits/2)", (packed.k // BLOCK_K, columns * packed.bits // 2)),
-                 ("scales", "(groups, n_packed)", (packed.groups, columns))]
+        rules = [
+            (
+                "qweight",
+                "(k/16, n_packed * bits/2)",
+                (packed.k // BLOCK_K, columns * packed.bits // 2),
+            ),
+            ("scales", "(groups, n_packed)", (packed.groups, columns)),
+        ]
         if packed.zeros_kind == "integer":
-            rules.append(("zeros", "(groups, n_packed * bits/32)", (packed.groups, columns * packed.bits // 32)))
+            rules.append(
+                (
+                    "zeros",
+                    "(groups, n_packed * bits/32)",
+                    (packed.groups, columns * packed.bits // 32),
+                )
+            )
         elif packed.zeros_kind == "float16":
             rules.append(("zeros", "(groups, n_packed)", (packed.groups, columns)))
         for name, rule, expected in rules:
             shape = getattr(packed, name).shape
             if shape != expected:
-                raise ValueError(f"{name}.shape={shape} must be {rule}={expected} for layout 'marlin'")
+                raise ValueError(
+                    f"{name}.shape={shape} must be {rule}={expected} for layout 'marlin'"
+                )
 
     def describe(self, packed: PackedWeight) -> dict[str, object]:
         return {
@@ -197,7 +242,9 @@ class MarlinFormat:
             "qweight_shape": list(packed.qweight.shape),
             "bytes": packed.nbytes,
             "bits_per_weight": 8 * packed.nbytes / (packed.k * packed.n),
-            "scale_order": "columns of the C fragments" if packed.per_column else "columns of the B fragments",
+            "scale_order": (
+                "columns of the C fragments" if packed.per_column else "columns of the B fragments"
+            ),
         }
 
 

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 class Format(Protocol):
-    """What a packed layout must be able to do. ``unpack(pack(q))`` gives ``q`` back exactly; of block-scaled weights, the same numbers, and itself from then on.
+    """What a packed layout must be able to do. ``unpack(pack(q))`` gives ``q`` back exactly; of
+    block-scaled weights, the same numbers, and itself from then on.
 
     weights: the type of those that it packs, QuantizedWeight (what stands below) or BlockWeight.
     """
@@ -24,7 +25,8 @@ class Format(Protocol):
         """The inverse of ``pack``."""
 
     def check(self, packed: PackedWeight) -> None:
-        """Raise ValueError if shapes or parameters break the layout's rules. Called whenever one is made."""
+        """Raise ValueError if shapes or parameters break the layout's rules. Called whenever one is
+        made."""
 
     def describe(self, packed: PackedWeight) -> dict[str, object]:
         """Facts for people and for --json: shapes, bytes, bits a weight."""

@@ -1,14 +1,20 @@
-"""Floats of 4 and 8 bits, by name: what their codes are worth, exactly, and the code nearest to a number.
+"""Floats of 4 and 8 bits, by name: what their codes are worth, exactly, and the code nearest to a
+number.
 
-    e2m1   sign, 2 bits of exponent (bias 1), 1 of significand: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives (OCP Microscaling Formats 1.0, FP4)
-    e4m3   sign, 4 bits of exponent (bias 7), 3 of significand: up to 448; no infinity; 0x7f and 0xff are NaN (OCP 8-bit floats 1.0, E4M3)
-    e5m2   sign, 5 bits of exponent (bias 15), 2 of significand: up to 57344; 0x7c is infinity, what is above it NaN (OCP 8-bit floats 1.0, E5M2)
-    e8m0   8 bits of exponent (bias 127), nothing else: powers of two from 2**-127 to 2**127; 0xff is NaN (OCP Microscaling Formats 1.0)
+    e2m1   sign, 2 bits of exponent (bias 1), 1 of significand: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
+           negatives (OCP Microscaling Formats 1.0, FP4)
+    e4m3   sign, 4 bits of exponent (bias 7), 3 of significand: up to 448; no infinity; 0x7f and
+           0xff are NaN (OCP 8-bit floats 1.0, E4M3)
+    e5m2   sign, 5 bits of exponent (bias 15), 2 of significand: up to 57344; 0x7c is infinity, what
+           is above it NaN (OCP 8-bit floats 1.0, E5M2)
+    e8m0   8 bits of exponent (bias 127), nothing else: powers of two from 2**-127 to 2**127; 0xff
+           is NaN (OCP Microscaling Formats 1.0)
 
-PTX calls e8m0 ``ue8m0``, and e4m3 without negative numbers, as scales are, ``ue4m3``: the same codes.
+PTX calls e8m0 ``ue8m0``, and e4m3 without negative numbers, as scales are, ``ue4m3``: the same
+codes.
 
-``decode(codes, name)`` -> float32, which holds every one of them exactly. ``encode(values, name)`` -> uint8, rounded once to nearest, ties to the even code.
-The tables are computed from these lines.
+``decode(codes, name)`` -> float32, which holds every one of them exactly. ``encode(values, name)``
+-> uint8, rounded once to nearest, ties to the even code. The tables are computed from these lines.
 """
 
 from __future__ import annotations
@@ -18,11 +24,14 @@ import functools
 import numpy as np
 
 BITS = {"e2m1": 4, "e4m3": 8, "e5m2": 8, "e8m0": 8}
-_SPLIT = {"e2m1": (2, 1, 1), "e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}  # bits of exponent, bits of significand, bias
+# bits of exponent, bits of significand, bias
+_SPLIT = {"e2m1": (2, 1, 1), "e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}
 LARGEST = {"e2m1": 6.0, "e4m3": 448.0, "e5m2": 57344.0, "e8m0": 2.0**127}
 _LARGEST_CODE = {"e2m1": 0x7, "e4m3": 0x7E, "e5m2": 0x7B, "e8m0": 0xFE}
-_NAN = {"e2m1": 0x7, "e4m3": 0x7F, "e5m2": 0x7F, "e8m0": 0xFF}  # what PTX's cvt makes of NaN; e2m1 has none, and takes its largest number
-_BEYOND = {"e4m3": 0x7F, "e5m2": 0x7C}  # NaN and infinity: what is too large becomes, if it is not cut off
+# what PTX's cvt makes of NaN; e2m1 has none, and takes its largest number
+_NAN = {"e2m1": 0x7, "e4m3": 0x7F, "e5m2": 0x7F, "e8m0": 0xFF}
+# NaN and infinity: what is too large becomes, if it is not cut off
+_BEYOND = {"e4m3": 0x7F, "e5m2": 0x7C}
 
 
 def _value(code: int, name: str) -> float:
@@ -38,7 +47,9 @@ def _value(code: int, name: str) -> float:
         return float("nan") if significand else sign * float("inf")
     if exponent == 0:
         return sign * significand * 2.0 ** (1 - bias - significand_bits)
-    return sign * ((1 << significand_bits) + significand) * 2.0 ** (exponent - bias - significand_bits)
+    return (
+        sign * ((1 << significand_bits) + significand) * 2.0 ** (exponent - bias - significand_bits)
+    )
 
 
 def _known(name: str) -> None:
@@ -61,11 +72,14 @@ def decode(codes: np.ndarray, name: str) -> np.ndarray:
 
 
 def encode(values: np.ndarray, name: str, saturate: bool = True) -> np.ndarray:
-    """float32 or float64 of any shape -> uint8 codes, rounded to nearest, ties to even; zero keeps its sign.
+    """float32 or float64 of any shape -> uint8 codes, rounded to nearest, ties to even; zero keeps
+    its sign.
 
-    saturate: what is too large becomes the largest number, as PTX's ``cvt.satfinite`` has it; without, NaN of e4m3 and infinity of e5m2 (e2m1 and e8m0 have
-    neither, ValueError). NaN becomes 0x7f (0xff of e8m0); e2m1 has none: 6, as ``cvt`` has it. e8m0 has no significand to be even: half way, 1.5 times a
-    power of two, goes up, as in ml_dtypes; 0 becomes its smallest number, a negative number NaN.
+    saturate: what is too large becomes the largest number, as PTX's ``cvt.satfinite`` has it;
+    without, NaN of e4m3 and infinity of e5m2 (e2m1 and e8m0 have neither, ValueError). NaN becomes
+    0x7f (0xff of e8m0); e2m1 has none: 6, as ``cvt`` has it. e8m0 has no significand to be even:
+    half way, 1.5 times a power of two, goes up, as in ml_dtypes; 0 becomes its smallest number, a
+    negative number NaN.
     """
     _known(name)
     if not saturate and name not in _BEYOND:
@@ -80,10 +94,12 @@ def encode(values: np.ndarray, name: str, saturate: bool = True) -> np.ndarray:
     magnitude = np.where(nan, 0, np.abs(values)).astype(np.float64)
     lowest = 1 - bias
     exponent = np.frexp(magnitude)[1] - 1
-    exponent = np.where(magnitude == 0, lowest, np.clip(exponent, lowest, bias + 2))  # of its binade; below the lowest one steps stay what they are
+    # of its binade; below the lowest one steps stay what they are
+    exponent = np.where(magnitude == 0, lowest, np.clip(exponent, lowest, bias + 2))
     with np.errstate(over="ignore"):
         steps = np.rint(np.ldexp(magnitude, significand_bits - exponent))
-    code = ((exponent - lowest).astype(np.float64) * (1 << significand_bits)) + steps  # a step too many carries into the exponent
+    # a step too many carries into the exponent
+    code = ((exponent - lowest).astype(np.float64) * (1 << significand_bits)) + steps
     largest = _LARGEST_CODE[name]
     code = np.where(code > largest, largest if saturate else _BEYOND[name], code).astype(np.uint8)
     sign = np.signbit(values).astype(np.uint8) << np.uint8(exponent_bits + significand_bits)
@@ -91,7 +107,8 @@ def encode(values: np.ndarray, name: str, saturate: bool = True) -> np.ndarray:
 
 
 def _encode_power(values: np.ndarray) -> np.ndarray:
-    fraction, exponent = np.frexp(np.where(np.isfinite(values), values, 1.0))  # fraction in [0.5, 1)
+    # fraction in [0.5, 1)
+    fraction, exponent = np.frexp(np.where(np.isfinite(values), values, 1.0))
     lower = exponent.astype(np.int64) + 126
     code = lower + (fraction >= 0.75)
     code = np.where(values == 0, 0, np.clip(code, 0, _LARGEST_CODE["e8m0"]))

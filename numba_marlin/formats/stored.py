@@ -1,15 +1,21 @@
-"""Formats of files: what the tensors of one quantised layer are called, which shapes and types they have, and where every bit of the weight is.
+"""Formats of files: what the tensors of one quantised layer are called, which shapes and types they
+have, and where every bit of the weight is.
 
-A ``StoredFormat`` is an executable specification. ``geometry(tensors)`` works out the layer's parameters from shapes and types alone, so that the
-header of a file is enough; ``specs(geometry)`` says for each tensor its type, its shape and, for packed codes, its packing, whose closed form
-``place`` locates a bit. Reading, writing, checking and the table in the README follow from those. ``check(tensors)`` raises FormatError, naming
-tensor and rule, for a layer that is not what the format says; data are looked at when they are read.
+A ``StoredFormat`` is an executable specification. ``geometry(tensors)`` works out the layer's
+parameters from shapes and types alone, so that the header of a file is enough; ``specs(geometry)``
+says for each tensor its type, its shape and, for packed codes, its packing, whose closed form
+``place`` locates a bit. Reading, writing, checking and the table in the README follow from those.
+``check(tensors)`` raises FormatError, naming tensor and rule, for a layer that is not what the
+format says; data are looked at when they are read.
 
     form = files.find_stored("gptq")
-    weight = form.read({"qweight": ..., "qzeros": ..., "scales": ..., "g_idx": ...})    # -> QuantizedWeight, PackedWeight or BlockWeight
-    tensors = form.write(weight)                                                        # LossError where that would lose something
+    weight = form.read({"qweight": ..., "qzeros": ..., "scales": ..., "g_idx": ...})    # ->
+        QuantizedWeight, PackedWeight or BlockWeight
+    tensors = form.write(weight)                                                        # LossError
+        where that would lose something
 
-``formats.files`` has them all. Registering a format gives it the test suite of tests/formats/test_stored.py and its line in the conformance table.
+``formats.files`` has them all. Registering a format gives it the test suite of
+tests/formats/test_stored.py and its line in the conformance table.
 """
 
 from __future__ import annotations
@@ -36,10 +42,11 @@ class FormatError(ValueError):
 
 @dataclass(frozen=True)
 class Geometry:
-    """A layer of ``k`` inputs and ``n`` outputs, as far as shapes and types tell. What a format has no use for stays at its default.
+    """A layer of ``k`` inputs and ``n`` outputs, as far as shapes and types tell. What a format has
+    no use for stays at its default.
 
-    group: rows that share a scale (-1: all). columns: columns that do (-1: all). scale_dtype: of the tensor of scales.
-    extras: names of the optional tensors that are there.
+    group: rows that share a scale (-1: all). columns: columns that do (-1: all). scale_dtype: of
+    the tensor of scales. extras: names of the optional tensors that are there.
     """
 
     k: int
@@ -57,7 +64,8 @@ class Geometry:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor: types it may have, the first of them the usual one; its shape; the packing of the codes in it, and which matrix they are.
+    """One tensor: types it may have, the first of them the usual one; its shape; the packing of the
+    codes in it, and which matrix they are.
 
     also: other shapes that mean the same, as a number may stand alone or in a vector of one.
     """
@@ -71,11 +79,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class StoredFormat:
-    """Base of the formats; each overrides ``geometry``, ``specs``, ``prepare``, ``encode`` and ``decode``.
+    """Base of the formats; each overrides ``geometry``, ``specs``, ``prepare``, ``encode`` and
+    ``decode``.
 
-    title: for people. source: where the layout is documented or defined. keys: tensors that a layer must have. optional: that it may have.
-    ignored: that other programs leave in the file and that say nothing. bits: sizes of codes it can hold. holds: the kind of weight. runs: what
-    kernels multiply of it. codes_of: tensors of bytes that are 8-bit floats -> their type in a safetensors header.
+    title: for people. source: where the layout is documented or defined. keys: tensors that a layer
+    must have. optional: that it may have. ignored: that other programs leave in the file and that
+    say nothing. bits: sizes of codes it can hold. holds: the kind of weight. runs: what kernels
+    multiply of it. codes_of: tensors of bytes that are 8-bit floats -> their type in a safetensors
+    header.
     """
 
     name: str
@@ -92,7 +103,8 @@ class StoredFormat:
 
     # What a format says
     def geometry(self, tensors) -> Geometry:
-        """Parameters of a layer, from ``tensors``: name -> anything with ``shape`` and ``dtype.name``."""
+        """Parameters of a layer, from ``tensors``: name -> anything with ``shape`` and
+        ``dtype.name``."""
         raise NotImplementedError
 
     def specs(self, geometry: Geometry) -> dict[str, TensorSpec]:
@@ -112,16 +124,22 @@ class StoredFormat:
         raise NotImplementedError
 
     def claims(self, tensors) -> bool:
-        """Whether tensors with the names of ``keys`` are meant to be of this format, so that what is wrong with them is an error."""
+        """Whether tensors with the names of ``keys`` are meant to be of this format, so that what
+        is wrong with them is an error."""
         return True
 
     # What follows
     def check(self, tensors) -> Geometry:
-        """The geometry of a layer; FormatError unless every tensor has the type and shape that go with it and none is missing or unknown."""
+        """The geometry of a layer; FormatError unless every tensor has the type and shape that go
+        with it and none is missing or unknown."""
         missing = [key for key in self.keys if key not in tensors]
         unknown = sorted(set(tensors) - {*self.keys, *self.optional, *self.ignored})
         if missing or unknown:
-            said = [f"{what} {', '.join(names)}" for what, names in (("has no", missing), ("has unknown", unknown)) if names]
+            said = [
+                f"{what} {', '.join(names)}"
+                for what, names in (("has no", missing), ("has unknown", unknown))
+                if names
+            ]
             raise FormatError(f"a layer of format {self.name!r} {' and '.join(said)}")
         known = {name: tensor for name, tensor in tensors.items() if name not in self.ignored}
         try:
@@ -133,31 +151,44 @@ class StoredFormat:
         except FormatError:
             raise
         except (ValueError, IndexError, ArithmeticError, TypeError) as error:
-            shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in sorted(known.items()))
-            raise FormatError(f"shapes {shapes} do not go together in format {self.name!r}: {error}") from error
+            shapes = ", ".join(
+                f"{name} {tuple(tensor.shape)}" for name, tensor in sorted(known.items())
+            )
+            raise FormatError(
+                f"shapes {shapes} do not go together in format {self.name!r}: {error}"
+            ) from error
         for name, tensor in known.items():
             spec = specs[name]
             if tensor.dtype.name not in spec.dtypes:
-                raise FormatError(f"{name}: dtype {tensor.dtype.name} must be {' or '.join(spec.dtypes)}")
+                raise FormatError(
+                    f"{name}: dtype {tensor.dtype.name} must be {' or '.join(spec.dtypes)}"
+                )
             if tuple(tensor.shape) not in (spec.shape, *spec.also):
                 raise FormatError(f"{name}: shape {tuple(tensor.shape)} must be {spec.shape}")
         return geometry
 
     def read(self, tensors: dict[str, np.ndarray], codec=PLAIN):
-        """Tensors of one layer, by their names without the layer's -> its weight. FormatError, or ValueError for values that cannot be."""
+        """Tensors of one layer, by their names without the layer's -> its weight. FormatError, or
+        ValueError for values that cannot be."""
         geometry = self.check(tensors)
-        return self.decode({name: each for name, each in tensors.items() if name not in self.ignored}, geometry, codec)
+        return self.decode(
+            {name: each for name, each in tensors.items() if name not in self.ignored},
+            geometry,
+            codec,
+        )
 
     def takes_packed(self, weight: PackedWeight) -> bool:
         """Whether ``prepare`` wants this packed weight as it is; else it is unpacked first."""
         return False
 
     def losses(self, weight, codec=PLAIN) -> tuple[str, ...]:
-        """What writing ``weight`` would lose, a sentence each; () if the conversion is exact. ValueError if it is impossible."""
+        """What writing ``weight`` would lose, a sentence each; () if the conversion is exact.
+        ValueError if it is impossible."""
         return self.prepare(self._accepted(weight, codec))[1]
 
     def write(self, weight, codec=PLAIN, allow_loss: bool = False) -> dict[str, np.ndarray]:
-        """The tensors of one layer. LossError if that loses something and ``allow_loss`` is not set; ValueError if it is impossible."""
+        """The tensors of one layer. LossError if that loses something and ``allow_loss`` is not
+        set; ValueError if it is impossible."""
         prepared, losses = self.prepare(self._accepted(weight, codec))
         if losses and not allow_loss:
             raise LossError(self.name, losses)
@@ -168,9 +199,14 @@ class StoredFormat:
         if isinstance(weight, PackedBlocks):
             weight = MARLIN_FP4.unpack(weight)
         if isinstance(weight, PackedWeight) and not self.takes_packed(weight):
-            weight = marlin.MARLIN.unwrap(codec.unpack(MarlinCodes(), weight.qweight, weight.bits)[:, : weight.n], weight)
+            weight = marlin.MARLIN.unwrap(
+                codec.unpack(MarlinCodes(), weight.qweight, weight.bits)[:, : weight.n], weight
+            )
         if isinstance(weight, BlockWeight) != (self.holds == "BlockWeight"):
-            raise ValueError(f"a {type(weight).__name__} cannot be converted to format {self.name!r}, which holds another kind of number: quantise anew")
+            raise ValueError(
+                f"a {type(weight).__name__} cannot be converted to format {self.name!r}, which"
+                " holds another kind of number: quantise anew"
+            )
         return weight
 
 
@@ -197,7 +233,11 @@ def one_of(name: str, value: int, allowed: tuple[int, ...], what: str) -> int:
 
 def group_rows(k: int, groups: int) -> int:
     """The one spelling of a group size: -1 for a single group."""
-    return -1 if groups == 1 else count("scales", k, groups, "rows of the weight over groups of scales")
+    return (
+        -1
+        if groups == 1
+        else count("scales", k, groups, "rows of the weight over groups of scales")
+    )
 
 
 STORED: dict[str, StoredFormat] = {}

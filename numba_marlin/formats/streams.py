@@ -1,9 +1,13 @@
-"""How matrices of small codes lie in tensors of words: ``Stream``, ``MarlinCodes`` and ``MarlinZeros``, three answers to the same questions.
+"""How matrices of small codes lie in tensors of words: ``Stream``, ``MarlinCodes`` and
+``MarlinZeros``, three answers to the same questions.
 
-A packing says, in closed form, where each bit is: ``place(k, n, bit, bits)`` -> (row, column, bit of the word) of the tensor, for integers or
-arrays of them. All else follows from it: ``shape``, ``pack`` (uint8 [k, n], each below 2**bits -> tensor) and ``unpack`` (its inverse); ``near(row, column, bits)`` bounds
-the search for who is in a word: (range of k, range of n), beyond the matrix too. Words are int32 or uint8; bit 0 is the lowest. A matrix that does not fill whole words is a ValueError: the formats leave open what padding would hold.
-What the rows are ("k") is up to the tensor: rows of the weight for codes, groups for zero points.
+A packing says, in closed form, where each bit is: ``place(k, n, bit, bits)`` -> (row, column, bit
+of the word) of the tensor, for integers or arrays of them. All else follows from it: ``shape``,
+``pack`` (uint8 [k, n], each below 2**bits -> tensor) and ``unpack`` (its inverse); ``near(row,
+column, bits)`` bounds the search for who is in a word: (range of k, range of n), beyond the matrix
+too. Words are int32 or uint8; bit 0 is the lowest. A matrix that does not fill whole words is a
+ValueError: the formats leave open what padding would hold. What the rows are ("k") is up to the
+tensor: rows of the weight for codes, groups for zero points.
 
 The NumPy code here is the specification; ``hostloops.streams`` gives the same bytes, faster.
 """
@@ -24,7 +28,8 @@ UNSIGNED = {"int32": np.uint32, "uint8": np.uint8}
 
 @dataclass(frozen=True)
 class Piece:
-    """Bits ``skip .. skip + width`` of code ``code`` are bits ``shift .. shift + width`` of word ``word``, counted from the start of a period."""
+    """Bits ``skip .. skip + width`` of code ``code`` are bits ``shift .. shift + width`` of word
+    ``word``, counted from the start of a period."""
 
     code: int
     word: int
@@ -35,10 +40,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stream:
-    """Codes one after another along an axis, ``bits`` bits apiece and none left out, so that codes of 3 bits straddle words.
+    """Codes one after another along an axis, ``bits`` bits apiece and none left out, so that codes
+    of 3 bits straddle words.
 
-    along: "k" or "n", the axis whose neighbours share words. first: "k" or "n", the first axis of the tensor. order: inside every len(order)
-    codes, place p holds code order[p].
+    along: "k" or "n", the axis whose neighbours share words. first: "k" or "n", the first axis of
+    the tensor. order: inside every len(order) codes, place p holds code order[p].
     """
 
     along: str
@@ -56,19 +62,27 @@ class Stream:
         position = number // step * step + np.argsort(self.order)[number % step]
         address = bits * position + bit
         word, bit_of_word = address // self.word_bits, address % self.word_bits
-        return (word, other, bit_of_word) if self.first == self.along else (other, word, bit_of_word)
+        return (
+            (word, other, bit_of_word) if self.first == self.along else (other, word, bit_of_word)
+        )
 
     def near(self, row: int, column: int, bits: int) -> tuple[range, range]:
         word, other = (row, column) if self.first == self.along else (column, row)
         step, first = len(self.order), word * self.word_bits // bits
         last = (word * self.word_bits + self.word_bits - 1) // bits
-        numbers, others = range(first // step * step, (last // step + 1) * step), range(other, other + 1)
+        numbers, others = (
+            range(first // step * step, (last // step + 1) * step),
+            range(other, other + 1),
+        )
         return (numbers, others) if self.along == "k" else (others, numbers)
 
     def shape(self, k: int, n: int, bits: int) -> tuple[int, int]:
         length, other = (k, n) if self.along == "k" else (n, k)
         if length * bits % self.word_bits or length % len(self.order):
-            raise ValueError(f"{self.along}={length} codes of {bits} bits must fill whole words of {self.word_bits} bits, {len(self.order)} codes at a time")
+            raise ValueError(
+                f"{self.along}={length} codes of {bits} bits must fill whole words of"
+                f" {self.word_bits} bits, {len(self.order)} codes at a time"
+            )
         words = length * bits // self.word_bits
         return (words, other) if self.first == self.along else (other, words)
 
@@ -78,18 +92,26 @@ class Stream:
         words, source = self._lines(result), codes if self.along == "k" else codes.T
         codes_in_period, words_in_period, pieces = periods(self, bits)
         for each in pieces:
-            part = source[each.code :: codes_in_period] >> np.uint8(each.skip) & np.uint8((1 << each.width) - 1)
-            words[each.word :: words_in_period] |= part.astype(words.dtype) << words.dtype.type(each.shift)
+            part = source[each.code :: codes_in_period] >> np.uint8(each.skip) & np.uint8(
+                (1 << each.width) - 1
+            )
+            words[each.word :: words_in_period] |= part.astype(words.dtype) << words.dtype.type(
+                each.shift
+            )
         return result.view(self.word)
 
     def unpack(self, tensor: np.ndarray, bits: int) -> np.ndarray:
         words = self._lines(np.ascontiguousarray(tensor).view(UNSIGNED[self.word]))
         length = words.shape[0] * self.word_bits // bits
-        codes = np.zeros((length, words.shape[1]) if self.along == "k" else (words.shape[1], length), np.uint8)
+        codes = np.zeros(
+            (length, words.shape[1]) if self.along == "k" else (words.shape[1], length), np.uint8
+        )
         target = codes if self.along == "k" else codes.T
         codes_in_period, words_in_period, pieces = periods(self, bits)
         for each in pieces:
-            part = words[each.word :: words_in_period] >> words.dtype.type(each.shift) & words.dtype.type((1 << each.width) - 1)
+            part = words[each.word :: words_in_period] >> words.dtype.type(
+                each.shift
+            ) & words.dtype.type((1 << each.width) - 1)
             target[each.code :: codes_in_period] |= part.astype(np.uint8) << np.uint8(each.skip)
         return codes
 
@@ -100,11 +122,19 @@ class Stream:
 
 @functools.cache
 def periods(stream: Stream, bits: int) -> tuple[int, int, tuple[Piece, ...]]:
-    """(codes, words, pieces) of the shortest run after which the pattern repeats, read off ``stream.place``."""
+    """(codes, words, pieces) of the shortest run after which the pattern repeats, read off
+    ``stream.place``."""
     codes = math.lcm(len(stream.order), math.lcm(bits, stream.word_bits) // bits)
     pieces = []
     for code in range(codes):
-        places = [stream.place(code, 0, bit, bits) if stream.along == "k" else stream.place(0, code, bit, bits) for bit in range(bits)]
+        places = [
+            (
+                stream.place(code, 0, bit, bits)
+                if stream.along == "k"
+                else stream.place(0, code, bit, bits)
+            )
+            for bit in range(bits)
+        ]
         words = [int(row if stream.first == stream.along else column) for row, column, _ in places]
         for word in sorted(set(words)):
             mine = [bit for bit in range(bits) if words[bit] == word]
@@ -114,7 +144,8 @@ def periods(stream: Stream, bits: int) -> tuple[int, int, tuple[Piece, ...]]:
 
 @dataclass(frozen=True)
 class MarlinCodes:
-    """Marlin's blocks of 16 x 64 codes of 4 or 8 bits, int32 [k/16, n * bits/2], in the order of ``marlin_order``. n: a multiple of 64."""
+    """Marlin's blocks of 16 x 64 codes of 4 or 8 bits, int32 [k/16, n * bits/2], in the order of
+    ``marlin_order``. n: a multiple of 64."""
 
     word: str = "int32"
 
@@ -126,11 +157,16 @@ class MarlinCodes:
 
     def near(self, row: int, column: int, bits: int) -> tuple[range, range]:
         block = column // code_order(bits).block_words
-        return range(row * BLOCK_K, (row + 1) * BLOCK_K), range(block * BLOCK_N, (block + 1) * BLOCK_N)
+        return range(row * BLOCK_K, (row + 1) * BLOCK_K), range(
+            block * BLOCK_N, (block + 1) * BLOCK_N
+        )
 
     def shape(self, k: int, n: int, bits: int) -> tuple[int, int]:
         if k % BLOCK_K or n % BLOCK_N:
-            raise ValueError(f"k={k} and n={n} must be multiples of {BLOCK_K} and {BLOCK_N}: blocks of Marlin's layout")
+            raise ValueError(
+                f"k={k} and n={n} must be multiples of {BLOCK_K} and {BLOCK_N}: blocks of Marlin's"
+                " layout"
+            )
         return k // BLOCK_K, n * bits // 2
 
     def pack(self, codes: np.ndarray, bits: int) -> np.ndarray:
@@ -143,7 +179,8 @@ class MarlinCodes:
 
 @dataclass(frozen=True)
 class MarlinZeros:
-    """Zero points on the grid as vLLM's Marlin kernels read them, int32 [groups, n * bits/32]. n: a multiple of 64."""
+    """Zero points on the grid as vLLM's Marlin kernels read them, int32 [groups, n * bits/32]. n: a
+    multiple of 64."""
 
     word: str = "int32"
 
@@ -170,7 +207,8 @@ class MarlinZeros:
 
 
 class Plain:
-    """Packs and unpacks by the specification. ``hostloops.Compiled`` does the same with all cores."""
+    """Packs and unpacks by the specification. ``hostloops.Compiled`` does the same with all
+    cores."""
 
     def pack(self, packing, codes: np.ndarray, bits: int) -> np.ndarray:
         return packing.pack(codes, bits)

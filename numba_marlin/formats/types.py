@@ -1,22 +1,27 @@
-"""The two forms of a quantised weight: plain (``QuantizedWeight``) and packed for a kernel (``PackedWeight``).
+"""The two forms of a quantised weight: plain (``QuantizedWeight``) and packed for a kernel
+(``PackedWeight``).
 
-Both are frozen, hold NumPy arrays on the host, and are checked when made: a wrong type is a TypeError, a wrong value
-a ValueError, and the message names the value and the rule. Arrays are kept as they are if they are C-contiguous and
-aligned, otherwise copied; they are not to be written to afterwards.
+Both are frozen, hold NumPy arrays on the host, and are checked when made: a wrong type is a
+TypeError, a wrong value a ValueError, and the message names the value and the rule. Arrays are kept
+as they are if they are C-contiguous and aligned, otherwise copied; they are not to be written to
+afterwards.
 
-A weight ``W[k, n]`` multiplies activations from the right: ``C[m, n] = A[m, k] @ W[k, n]``. Its rows are cut into
-groups of ``group_size`` along k; each group of each column has one scale, float16 or bfloat16 (an ml_dtypes array):
-``W[i, j] = (codes[i, j] - zero) * scales[i // group_size, j]``, with codes of 4 or 8 bits. The zero point is the middle
-of the grid, 8 or 128 (symmetric), or ``zeros[group, j]``: on the grid, as integers, or anywhere, as float16. The kinds
-are called ``ZEROS_KINDS``: None, "integer", "float16". A QuantizedWeight may also have codes of 2 or 3 bits: such weights are read
-and dequantised, and ``widen`` puts them, exactly, on a grid of 4 or 8 bits, which is what kernels multiply.
+A weight ``W[k, n]`` multiplies activations from the right: ``C[m, n] = A[m, k] @ W[k, n]``. Its
+rows are cut into groups of ``group_size`` along k; each group of each column has one scale, float16
+or bfloat16 (an ml_dtypes array): ``W[i, j] = (codes[i, j] - zero) * scales[i // group_size, j]``,
+with codes of 4 or 8 bits. The zero point is the middle of the grid, 8 or 128 (symmetric), or
+``zeros[group, j]``: on the grid, as integers, or anywhere, as float16. The kinds are called
+``ZEROS_KINDS``: None, "integer", "float16". A QuantizedWeight may also have codes of 2 or 3 bits:
+such weights are read and dequantised, and ``widen`` puts them, exactly, on a grid of 4 or 8 bits,
+which is what kernels multiply.
 
-``permutation``, int32 [k], belongs to weights whose groups are not made of neighbouring rows (GPTQ's activation order, ``g_idx``): their
-rows are stored sorted by group, row i being row ``permutation[i]`` of the weight, so ``C = A[:, permutation] @ stored``. None: as they come.
+``permutation``, int32 [k], belongs to weights whose groups are not made of neighbouring rows
+(GPTQ's activation order, ``g_idx``): their rows are stored sorted by group, row i being row
+``permutation[i]`` of the weight, so ``C = A[:, permutation] @ stored``. None: as they come.
 
-One group over all of k ("a scale per column") is spelled ``group_size=-1``. A group size of k or more is accepted and
-becomes -1, so that there is one spelling: the Marlin layout orders per-column scales differently from group scales, and
-decides by the number of groups.
+One group over all of k ("a scale per column") is spelled ``group_size=-1``. A group size of k or
+more is accepted and becomes -1, so that there is one spelling: the Marlin layout orders per-column
+scales differently from group scales, and decides by the number of groups.
 """
 
 from __future__ import annotations
@@ -45,7 +50,9 @@ def check_permutation(permutation: object, k: int) -> np.ndarray | None:
     if permutation is None:
         return None
     if not isinstance(permutation, np.ndarray) or permutation.dtype.name != "int32":
-        kind = permutation.dtype if isinstance(permutation, np.ndarray) else type(permutation).__name__
+        kind = (
+            permutation.dtype if isinstance(permutation, np.ndarray) else type(permutation).__name__
+        )
         raise TypeError(f"permutation is {kind}, must be a numpy.ndarray of int32")
     if permutation.shape != (k,):
         raise ValueError(f"permutation.shape={permutation.shape} must be (k,)=({k},)")
@@ -55,22 +62,28 @@ def check_permutation(permutation: object, k: int) -> np.ndarray | None:
 
 
 def check_group_size(group_size: int, k: int) -> int:
-    """The one spelling of a group size for ``k`` rows: -1 for a single group. ValueError if it neither divides k nor reaches over all of it."""
+    """The one spelling of a group size for ``k`` rows: -1 for a single group. ValueError if it
+    neither divides k nor reaches over all of it."""
     if isinstance(group_size, bool) or not isinstance(group_size, (int, np.integer)):
         raise TypeError(f"group_size={group_size!r} must be an integer")
     if group_size == -1 or group_size >= k:
         return -1
     if group_size <= 0:
-        raise ValueError(f"group_size={group_size} must be positive, or -1 for one group over all of k")
+        raise ValueError(
+            f"group_size={group_size} must be positive, or -1 for one group over all of k"
+        )
     if k % group_size:
         raise ValueError(f"group_size={group_size} must divide k={k}")
     return int(group_size)
 
 
 def _array(name: str, value: object, *dtypes: str) -> np.ndarray:
-    """``value`` as a C-contiguous, aligned matrix in native byte order: itself if it is one, else a copy. dtypes: names, any of them."""
+    """``value`` as a C-contiguous, aligned matrix in native byte order: itself if it is one, else a
+    copy. dtypes: names, any of them."""
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name} is a {type(value).__name__}, must be a numpy.ndarray of {' or '.join(dtypes)}")
+        raise TypeError(
+            f"{name} is a {type(value).__name__}, must be a numpy.ndarray of {' or '.join(dtypes)}"
+        )
     if value.dtype.name not in dtypes:
         raise TypeError(f"{name}.dtype={value.dtype} must be {' or '.join(dtypes)}")
     if value.ndim != 2:
@@ -110,9 +123,12 @@ def _set(instance: object, **values: object) -> None:
 class QuantizedWeight:
     """A weight on its grid, nothing packed.
 
-    codes: uint8 [k, n], 0..2**bits - 1.  scales: float16 or bfloat16 [groups, n], finite.  zeros: None (symmetric, zero
-    point ``2**(bits - 1)``), or [groups, n] in uint8, 0..2**bits - 1, or float16, finite.  bits: 2, 3, 4 or 8.  group_size: rows of
-    k to a group, -1 = one group.  permutation: None, or int32 [k], the row of the weight that each stored row is.
+    codes: uint8 [k, n], 0..2**bits - 1.  scales: float16 or bfloat16 [groups, n], finite.  zeros:
+                                          None (symmetric, zero
+    point ``2**(bits - 1)``), or [groups, n] in uint8, 0..2**bits - 1, or float16, finite.  bits: 2,
+        3, 4 or 8.  group_size: rows of
+    k to a group, -1 = one group.  permutation: None, or int32 [k], the row of the weight that each
+                                   stored row is.
     """
 
     codes: np.ndarray
@@ -128,7 +144,14 @@ class QuantizedWeight:
         scales = _array("scales", self.scales, *HALF_TYPES)
         zeros = None if self.zeros is None else _array("zeros", self.zeros, "uint8", "float16")
         k, n = codes.shape
-        _set(self, codes=codes, scales=scales, zeros=zeros, bits=bits, group_size=check_group_size(self.group_size, k))
+        _set(
+            self,
+            codes=codes,
+            scales=scales,
+            zeros=zeros,
+            bits=bits,
+            group_size=check_group_size(self.group_size, k),
+        )
         _set(self, permutation=check_permutation(self.permutation, k))
         _check_scales(scales, self.groups, n)
         if zeros is not None and zeros.shape != scales.shape:
@@ -139,7 +162,8 @@ class QuantizedWeight:
             if array is not None and array.dtype == np.uint8 and int(array.max()) >= 1 << bits:
                 row, column = np.unravel_index(int(np.argmax(array >= 1 << bits)), array.shape)
                 raise ValueError(
-                    f"{name}[{row}, {column}]={array[row, column]} must be below {1 << bits} (bits={bits})"
+                    f"{name}[{row}, {column}]={array[row, column]} must be below {1 << bits}"
+                    f" (bits={bits})"
                 )
 
     @property
@@ -183,10 +207,11 @@ class QuantizedWeight:
 class PackedWeight:
     """A weight in the byte order that a kernel reads.
 
-    For layout "marlin", with n completed to a multiple of 64 in ``n_packed`` columns: qweight int32 [k/16, n_packed * bits/2],
-    scales float16 or bfloat16 [groups, n_packed] in permuted order, zeros None, packed codes (int32 [groups,
-    n_packed * bits/32]) or float16 [groups, n_packed]. What shapes and group sizes a layout allows is checked by the
-    layout itself (``formats.find_format(layout).check``). permutation: as in QuantizedWeight.
+    For layout "marlin", with n completed to a multiple of 64 in ``n_packed`` columns: qweight int32
+    [k/16, n_packed * bits/2], scales float16 or bfloat16 [groups, n_packed] in permuted order,
+    zeros None, packed codes (int32 [groups, n_packed * bits/32]) or float16 [groups, n_packed].
+    What shapes and group sizes a layout allows is checked by the layout itself
+    (``formats.find_format(layout).check``). permutation: as in QuantizedWeight.
     """
 
     layout: str
@@ -208,7 +233,16 @@ class PackedWeight:
         scales = _array("scales", self.scales, *HALF_TYPES)
         zeros = None if self.zeros is None else _array("zeros", self.zeros, "int32", "float16")
         group_size = check_group_size(self.group_size, int(self.k))
-        _set(self, qweight=qweight, scales=scales, zeros=zeros, bits=bits, group_size=group_size, k=int(self.k), n=int(self.n))
+        _set(
+            self,
+            qweight=qweight,
+            scales=scales,
+            zeros=zeros,
+            bits=bits,
+            group_size=group_size,
+            k=int(self.k),
+            n=int(self.n),
+        )
         _set(self, permutation=check_permutation(self.permutation, int(self.k)))
         find_format(self.layout).check(self)
         _check_finite("scales", scales)
@@ -241,10 +275,15 @@ class PackedWeight:
 
     @functools.cached_property
     def sorted_rows(self) -> PackedWeight:
-        """The same bytes as a weight of their own, to be multiplied by activations whose columns were permuted already."""
+        """The same bytes as a weight of their own, to be multiplied by activations whose columns
+        were permuted already."""
         return self if self.permutation is None else replace(self, permutation=None)
 
     @property
     def nbytes(self) -> int:
         """Bytes a kernel reads to see the whole weight once: codes, scales and zero points."""
-        return self.qweight.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
+        return (
+            self.qweight.nbytes
+            + self.scales.nbytes
+            + (0 if self.zeros is None else self.zeros.nbytes)
+        )

@@ -1,4 +1,5 @@
-"""Candidates of every kernel for a problem on a device, ranked by the time that each is likely to take."""
+"""Candidates of every kernel for a problem on a device, ranked by the time that each is likely to
+take."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ PER_KERNEL = 3  # configurations of one kernel that are ranked: the fastest
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run a problem. ``grid`` in blocks (x, y, z), ``shared_bytes`` of dynamic shared memory a block."""
+    """One way to run a problem. ``grid`` in blocks (x, y, z), ``shared_bytes`` of dynamic shared
+    memory a block."""
 
     kernel: str
     config: object
@@ -33,8 +35,13 @@ class Candidate:
 
     def to_dict(self) -> dict:
         return {
-            "kernel": self.kernel, "config": asdict(self.config), "grid": list(self.grid), "threads": self.threads,
-            "shared_bytes": self.shared_bytes, "reasons": list(self.reasons), "modelled": dict(self.figures),
+            "kernel": self.kernel,
+            "config": asdict(self.config),
+            "grid": list(self.grid),
+            "threads": self.threads,
+            "shared_bytes": self.shared_bytes,
+            "reasons": list(self.reasons),
+            "modelled": dict(self.figures),
         }
 
 
@@ -59,7 +66,10 @@ def check_takes(kernel: str, problem: Problem) -> None:
     refusals = find_kernel(kernel).takes.refusals(problem)
     if refusals:
         able = [name for name in LADDER if not find_kernel(name).takes.refusals(problem)]
-        raise ValueError(f"kernel {kernel!r} does not take {'; nor '.join(refusals)}; kernels that do: {', '.join(able) or 'none'}")
+        raise ValueError(
+            f"kernel {kernel!r} does not take {'; nor '.join(refusals)}; kernels that do:"
+            f" {', '.join(able) or 'none'}"
+        )
 
 
 def check_device(kernel: str, device: Device) -> None:
@@ -70,13 +80,19 @@ def check_device(kernel: str, device: Device) -> None:
 
 
 def check_config(kernel: str, config: object, problem: Problem) -> None:
-    """TypeError or ValueError unless ``config`` is one of ``kernel``'s and was made for ``problem``'s types, groups and tails."""
+    """TypeError or ValueError unless ``config`` is one of ``kernel``'s and was made for
+    ``problem``'s types, groups and tails."""
     config_type = find_kernel(kernel).config_type
     if not isinstance(config, config_type):
-        raise TypeError(f"config is a {type(config).__name__}, kernel {kernel!r} needs a {config_type.__name__}")
+        raise TypeError(
+            f"config is a {type(config).__name__}, kernel {kernel!r} needs a {config_type.__name__}"
+        )
     CHOOSERS[kernel].check(config, problem)
     if problem.batch_invariant and order_of(kernel, config) is None:
-        raise ValueError(f"batch_invariant=True needs a configuration whose order of sums does not hang on m, {config} shares tiles: see explain(..., batch_invariant=True)")
+        raise ValueError(
+            "batch_invariant=True needs a configuration whose order of sums does not hang on m,"
+            f" {config} shares tiles: see explain(..., batch_invariant=True)"
+        )
 
 
 def default_config(kernel: str, problem: Problem, device: Device):
@@ -86,7 +102,8 @@ def default_config(kernel: str, problem: Problem, device: Device):
 
 
 def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Candidate:
-    """``problem`` on ``kernel`` with ``config`` (default: ``default_config``); ValueError if the device cannot hold or run it."""
+    """``problem`` on ``kernel`` with ``config`` (default: ``default_config``); ValueError if the
+    device cannot hold or run it."""
     find_kernel(kernel)
     check_takes(kernel, problem)
     check_device(kernel, device)
@@ -95,20 +112,24 @@ def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Can
         return _priced(problem, device, [_candidate(problem, device, kernel, config)])[0]
     found, refusals = _candidates(problem, device, kernel)
     if problem.batch_invariant:
-        found = _priced(problem, device, _of_order(found, invariant_order(problem, device, (kernel,))))
+        found = _priced(
+            problem, device, _of_order(found, invariant_order(problem, device, (kernel,)))
+        )
     if not found:
         raise ValueError("; ".join(refusals))
     return found[0]
 
 
 def order_of(kernel: str, config: object) -> Order | None:
-    """The kernel and its ``order_of_sums``: candidates of which it is equal give a row the same bits. None if that is not for ``config`` to say."""
+    """The kernel and its ``order_of_sums``: candidates of which it is equal give a row the same
+    bits. None if that is not for ``config`` to say."""
     sums = find_kernel(kernel).order_of_sums(config)
     return None if sums is None else (kernel, sums)
 
 
 def invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...] = LADDER) -> Order:
-    """The order of sums that the batch-invariant mode settles on, among those of ``kernels``, for whatever m ``problem`` has (``invariance``)."""
+    """The order of sums that the batch-invariant mode settles on, among those of ``kernels``, for
+    whatever m ``problem`` has (``invariance``)."""
     return _invariant_order(replace(problem, m=1, batch_invariant=True), device, kernels)
 
 
@@ -116,7 +137,9 @@ def invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...] =
 def _invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...]) -> Order:
     found = [
         (m, order_of(each.kernel, each.config), _predicted(each))
-        for kernel in reversed(kernels) for m in SPECTRUM for each in _runnable(replace(problem, m=m), device, kernel)[0]
+        for kernel in reversed(kernels)
+        for m in SPECTRUM
+        for each in _runnable(replace(problem, m=m), device, kernel)[0]
     ]
     return settle(found)
 
@@ -139,9 +162,18 @@ def _priced(problem: Problem, device: Device, found: list[Candidate]) -> list[Ca
     if us is not None:
         kept = {"free_us": us}
     return [
-        replace(each, figures=each.figures | kept, reasons=(
-            f"batch-invariant: every m takes {in_words(order_of(each.kernel, each.config))}; free to choose, m={problem.m} would take {instead}", *each.reasons,
-        ))
+        replace(
+            each,
+            figures=each.figures | kept,
+            reasons=(
+                (
+                    "batch-invariant: every m takes"
+                    f" {in_words(order_of(each.kernel, each.config))}; free to choose,"
+                    f" m={problem.m} would take {instead}"
+                ),
+                *each.reasons,
+            ),
+        )
         for each in found
     ]
 
@@ -157,11 +189,14 @@ def _runnable(problem: Problem, device: Device, kernel: str) -> tuple[list[Candi
 
 
 def _candidates(problem: Problem, device: Device, kernel: str) -> tuple[list[Candidate], list[str]]:
-    """Those of one kernel that the device can hold, the fastest first; and what is wrong with the others."""
+    """Those of one kernel that the device can hold, the fastest first; and what is wrong with the
+    others."""
     found, refusals = [], []
     chooser = CHOOSERS[kernel]
     try:
-        configurations = (chooser.invariant_configurations if problem.batch_invariant else chooser.configurations)(problem, device)
+        configurations = (
+            chooser.invariant_configurations if problem.batch_invariant else chooser.configurations
+        )(problem, device)
     except ValueError as error:  # so large that the kernel cannot count
         return [], [str(error)]
     for config in configurations:
@@ -180,24 +215,38 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
     definition = find_kernel(kernel)
     shared_bytes = definition.shared_bytes(config)
     if shared_bytes > device.shared_bytes_per_block:
-        raise ValueError(f"kernel {kernel!r} needs shared_bytes={shared_bytes} a block, {device.name} has {device.shared_bytes_per_block}")
+        raise ValueError(
+            f"kernel {kernel!r} needs shared_bytes={shared_bytes} a block, {device.name} has"
+            f" {device.shared_bytes_per_block}"
+        )
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
     choice = CHOOSERS[kernel].described(problem, config, device)
     if grid[1] > 65535 or grid[2] > 65535 or grid[0] > LARGEST_DIMENSION:
-        raise ValueError(f"m={problem.m}: grid {grid} of kernel {kernel!r} is beyond CUDA's limit (2**31 - 1, 65535, 65535)")
+        raise ValueError(
+            f"m={problem.m}: grid {grid} of kernel {kernel!r} is beyond CUDA's limit (2**31 - 1,"
+            " 65535, 65535)"
+        )
     blocks = grid[0] * grid[1] * grid[2]
-    figures = {"blocks": blocks, "waves": round(blocks / device.sms, 3), "least_bytes": problem.least_bytes, **choice.work}
+    figures = {
+        "blocks": blocks,
+        "waves": round(blocks / device.sms, 3),
+        "least_bytes": problem.least_bytes,
+        **choice.work,
+    }
     if choice.us is not None:
         figures["predicted_us"] = round(choice.us, 2)
     if device.bandwidth_bytes:
         figures["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)
-    return Candidate(kernel, config, grid, definition.threads(config), shared_bytes, choice.reasons, figures)
+    return Candidate(
+        kernel, config, grid, definition.threads(config), shared_bytes, choice.reasons, figures
+    )
 
 
 def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
-    """All candidates that ``device`` can run, best first: what was measured to be best here (``tuned``), then by predicted time, then those of
-    which nobody knows the time, the simplest last. Of a batch-invariant problem all have the one order of sums of all m (``invariance``), and say what
-    else would be taken. ValueError, with what is wrong with each, if there is none."""
+    """All candidates that ``device`` can run, best first: what was measured to be best here
+    (``tuned``), then by predicted time, then those of which nobody knows the time, the simplest
+    last. Of a batch-invariant problem all have the one order of sums of all m (``invariance``), and
+    say what else would be taken. ValueError, with what is wrong with each, if there is none."""
     order = invariant_order(problem, device) if problem.batch_invariant else None
     found, refusals = [], []
     for kernel in reversed(LADDER) if order is None else order[:1]:
@@ -205,13 +254,22 @@ def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
         found += (candidates if order is None else _of_order(candidates, order))[:PER_KERNEL]
         refusals += wrong
     if not found:
-        able = "no kernel runs" if order is None else f"batch_invariant=True takes {in_words(order)}, whatever m is; that does not run"
-        raise ValueError(f"{able} m={problem.m}, n={problem.n}, k={problem.k} on {device.name}: {'; '.join(refusals)}")
+        able = (
+            "no kernel runs"
+            if order is None
+            else f"batch_invariant=True takes {in_words(order)}, whatever m is; that does not run"
+        )
+        raise ValueError(
+            f"{able} m={problem.m}, n={problem.n}, k={problem.k} on {device.name}:"
+            f" {'; '.join(refusals)}"
+        )
     found = _priced(problem, device, sorted(dict.fromkeys(found), key=_predicted))
     return _measured_first(problem, device, found, order)
 
 
-def _measured_first(problem: Problem, device: Device, found: list[Candidate], order: Order | None) -> tuple[Candidate, ...]:
+def _measured_first(
+    problem: Problem, device: Device, found: list[Candidate], order: Order | None
+) -> tuple[Candidate, ...]:
     stored = tuned.stored_choice(problem, device)
     if stored is None or (order is not None and order_of(stored.kernel, stored.config) != order):
         return tuple(found)
@@ -219,5 +277,16 @@ def _measured_first(problem: Problem, device: Device, found: list[Candidate], or
         winner = candidate(problem, device, stored.kernel, stored.config)
     except (TypeError, ValueError):  # made for another m of its bucket
         return tuple(found)
-    others = [each for each in found if (each.kernel, each.config) != (winner.kernel, winner.config)]
-    return (replace(winner, reasons=(f"measured to be best here on {stored.date}: {stored.us:.2f} us", *winner.reasons)), *others)
+    others = [
+        each for each in found if (each.kernel, each.config) != (winner.kernel, winner.config)
+    ]
+    return (
+        replace(
+            winner,
+            reasons=(
+                f"measured to be best here on {stored.date}: {stored.us:.2f} us",
+                *winner.reasons,
+            ),
+        ),
+        *others,
+    )

@@ -33,14 +33,38 @@ class Explanation:
     def __str__(self) -> str:
         p, d = self.problem, self.device
         fp4 = p.codes != "integer"
-        groups = "one scale per column" if p.group_size == -1 else f"{'blocks' if fp4 else 'groups'} of {p.group_size}"
-        groups += "".join(f", {text}" for text, there in ((f"zero points ({p.zeros})", p.has_zeros), ("a bias", p.bias)) if there)
-        groups += "" if p.dtype == "float16" and (fp4 or p.scale_dtype == "float16") else f"; {p.dtype}" + ("" if fp4 else f", scales {p.scale_dtype}")
+        groups = (
+            "one scale per column"
+            if p.group_size == -1
+            else f"{'blocks' if fp4 else 'groups'} of {p.group_size}"
+        )
+        groups += "".join(
+            f", {text}"
+            for text, there in ((f"zero points ({p.zeros})", p.has_zeros), ("a bias", p.bias))
+            if there
+        )
+        groups += (
+            ""
+            if p.dtype == "float16" and (fp4 or p.scale_dtype == "float16")
+            else f"; {p.dtype}" + ("" if fp4 else f", scales {p.scale_dtype}")
+        )
         groups += "; the same bits for a row whatever m is" if p.batch_invariant else ""
         lines = [
-            f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}], {'FP4' if fp4 else f'{p.bits}-bit'} weights, {groups}",
-            f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB shared memory a block ({d.source})",
-            f"moves at least {p.least_bytes:,} bytes" + (f", in {p.least_bytes / d.bandwidth_bytes * 1e6:.3g} us if nothing else took time" if d.bandwidth_bytes else "") + " (modelled)",
+            (
+                f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}],"
+                f" {'FP4' if fp4 else f'{p.bits}-bit'} weights, {groups}"
+            ),
+            (
+                f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB"
+                f" shared memory a block ({d.source})"
+            ),
+            f"moves at least {p.least_bytes:,} bytes"
+            + (
+                f", in {p.least_bytes / d.bandwidth_bytes * 1e6:.3g} us if nothing else took time"
+                if d.bandwidth_bytes
+                else ""
+            )
+            + " (modelled)",
         ]
         for position, each in enumerate(self.candidates, start=1):
             lines += ["", *_lines(each, position)]
@@ -53,19 +77,29 @@ def _lines(each: Candidate, position: int) -> list[str]:
     work = f"blocks {f['blocks']}, waves {f['waves']:g}"
     if "tiles" in f:
         tiles = f["tiles"]
-        work += f"; tiles {tiles['k']} (k) x {tiles['n']} (n) x {tiles['m']} (m), {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
+        work += (
+            f"; tiles {tiles['k']} (k) x {tiles['n']} (n) x {tiles['m']} (m),"
+            f" {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
+        )
     lines = [
-        f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads} threads, {each.shared_bytes / 1024:g} KiB shared",
+        (
+            f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads}"
+            f" threads, {each.shared_bytes / 1024:g} KiB shared"
+        ),
         *textwrap.wrap(config, 100, initial_indent="   ", subsequent_indent="   "),
         *(f"   - {reason}" for reason in each.reasons),
-        f"   modelled: {work}" + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else "")
+        f"   modelled: {work}"
+        + (f"; {f['predicted_us']:.1f} us" if "predicted_us" in f else "")
         + (f", {f['free_us']:.1f} us if free to choose" if "free_us" in f else ""),
     ]
     return lines
 
 
-def explain(m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types) -> Explanation:
-    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name (``devices.names()``) or a ``Device``.
+def explain(
+    m: int, n: int, k: int, group_size: int = 128, device: str | Device = "H200", **types
+) -> Explanation:
+    """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name
+    (``devices.names()``) or a ``Device``.
 
     types: dtype, bits, zeros, scale_dtype, bias, batch_invariant and codes of the ``Problem``.
     """

@@ -15,11 +15,14 @@ LARGEST_DIMENSION = 2**31 - 1  # kernels take m, n and k as int32
 
 @dataclass(frozen=True)
 class Problem:
-    """``C[m, n] = A[m, k] @ W[k, n]`` with one scale per ``group_size`` rows of a column (-1: one per column).
+    """``C[m, n] = A[m, k] @ W[k, n]`` with one scale per ``group_size`` rows of a column (-1: one
+    per column).
 
-    dtype: of activations, result and bias. bits: of a code. zeros: the kind of zero points, None for symmetric weights. bias: whether
-    one row of n numbers is added. codes: "integer", or "e2m1" for block-scaled FP4, whose group_size is 16 or 32, its blocks, and whose scale_dtype
-    is "e5m3" (``formats.fp4_marlin``). batch_invariant: whether a row of C must have the same bits whatever m is (``invariance``).
+    dtype: of activations, result and bias. bits: of a code. zeros: the kind of zero points, None
+    for symmetric weights. bias: whether one row of n numbers is added. codes: "integer", or "e2m1"
+    for block-scaled FP4, whose group_size is 16 or 32, its blocks, and whose scale_dtype is "e5m3"
+    (``formats.fp4_marlin``). batch_invariant: whether a row of C must have the same bits whatever m
+    is (``invariance``).
     """
 
     m: int
@@ -48,12 +51,22 @@ class Problem:
         else:
             if self.scale_dtype == "float16":  # the default
                 object.__setattr__(self, "scale_dtype", "e5m3")
-            allowed = {"codes": ("integer", "e2m1"), "dtype": HALF_TYPES, "scale_dtype": ("e5m3",), "zeros": (None,), "bits": (4,), "group_size": fp4_marlin.GROUP_SIZES}
+            allowed = {
+                "codes": ("integer", "e2m1"),
+                "dtype": HALF_TYPES,
+                "scale_dtype": ("e5m3",),
+                "zeros": (None,),
+                "bits": (4,),
+                "group_size": fp4_marlin.GROUP_SIZES,
+            }
         check_problem(self.k, self.n, self.group_size)
         check_bits(self.bits)
         for name, values in allowed.items():
             if getattr(self, name) not in values:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {values}" + (f" for codes={self.codes!r}" if self.codes != "integer" else ""))
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be one of {values}"
+                    + (f" for codes={self.codes!r}" if self.codes != "integer" else "")
+                )
 
     @property
     def groups(self) -> int:
@@ -61,14 +74,17 @@ class Problem:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of the problem when each is moved once: 16-bit A, W with scales and zero points as it is packed, bias, 16-bit C."""
+        """Bytes of the problem when each is moved once: 16-bit A, W with scales and zero points as
+        it is packed, bias, 16-bit C."""
         m, n, k, columns = self.m, self.n, self.k, packed_columns(self.n)
         if self.codes == "integer":
             zeros = {None: 0, "integer": self.bits, "float16": 16}[self.zeros]
             scales = self.groups * columns * (16 + zeros) // 8
         else:
             rows = -(-k // fp4_marlin.SCALE_ROWS)
-            scales = columns // 64 * rows * fp4_marlin.scale_row_bytes(self.group_size) + 4 * columns
+            scales = (
+                columns // 64 * rows * fp4_marlin.scale_row_bytes(self.group_size) + 4 * columns
+            )
         weight = columns * k * self.bits // 8 + scales
         return 2 * m * k + weight + 2 * n * self.bias + 2 * m * n
 
@@ -77,6 +93,26 @@ class Problem:
         return self.zeros is not None
 
     @classmethod
-    def of(cls, m: int, weight, dtype: str = "float16", bias: bool = False, batch_invariant: bool = False) -> Problem:
-        """The problem of m rows of ``dtype`` times ``weight``, a QuantizedWeight, a PackedWeight or a PackedBlocks."""
-        return cls(m, weight.n, weight.k, weight.group_size, dtype, weight.bits, weight.zeros_kind, weight.scale_dtype, bias, batch_invariant, getattr(weight, "grid", "integer"))
+    def of(
+        cls,
+        m: int,
+        weight,
+        dtype: str = "float16",
+        bias: bool = False,
+        batch_invariant: bool = False,
+    ) -> Problem:
+        """The problem of m rows of ``dtype`` times ``weight``, a QuantizedWeight, a PackedWeight or
+        a PackedBlocks."""
+        return cls(
+            m,
+            weight.n,
+            weight.k,
+            weight.group_size,
+            dtype,
+            weight.bits,
+            weight.zeros_kind,
+            weight.scale_dtype,
+            bias,
+            batch_invariant,
+            getattr(weight, "grid", "integer"),
+        )

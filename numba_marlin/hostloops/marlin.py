@@ -1,19 +1,25 @@
-"""Packing and unpacking of the Marlin layout with ``numba.njit(parallel=True)``; bytes equal to ``formats.marlin``.
+"""Packing and unpacking of the Marlin layout with ``numba.njit(parallel=True)``; bytes equal to
+``formats.marlin``.
 
-In a block of 16 (k) x 64 (n), with g = lane // 4 and t = lane % 4, ``formats.marlin_order`` derives that
+In a block of 16 (k) x 64 (n), with g = lane // 4 and t = lane % 4, ``formats.marlin_order`` derives
+that
 
-    4 bits: word 4 lane + j, nibble p, holds the code at      k = 2 t + (p >> 2) + 8 (p & 1)    n = 16 j + g + 8 ((p >> 1) & 1)
-    8 bits: word 8 lane + 2 j + h, byte p, holds the code at  k = 2 t + (p >> 1) + 8 (p & 1)    n = 16 j + g + 8 h
+    4 bits: word 4 lane + j, nibble p, holds the code at      k = 2 t + (p >> 2) + 8 (p & 1)    n =
+        16 j + g + 8 ((p >> 1) & 1)
+    8 bits: word 8 lane + 2 j + h, byte p, holds the code at  k = 2 t + (p >> 1) + 8 (p & 1)    n =
+        16 j + g + 8 h
 
-So a word combines the four rows 2t, 2t + 8, 2t + 1, 2t + 9 of one column (8 bits) or of the columns n and n + 8 (4 bits, nibbles
-0, 1, 4, 5 being the left one). That splits the work in two steps with a row of 32-bit values between them:
-``quads[n] = row[2t] | row[2t+8] << a | row[2t+1] << 16 | row[2t+9] << 16 + a`` (a = 4 or 8), contiguous in n, which LLVM
-vectorises, and ``word = quads[n] | quads[n+8] << 8`` or ``word = quads[n]``, which only moves words to their places. The values
-between stay in the L1 cache: work is handed to threads in pieces of 16 rows by at most 512 columns.
+So a word combines the four rows 2t, 2t + 8, 2t + 1, 2t + 9 of one column (8 bits) or of the columns
+n and n + 8 (4 bits, nibbles 0, 1, 4, 5 being the left one). That splits the work in two steps with
+a row of 32-bit values between them: ``quads[n] = row[2t] | row[2t+8] << a | row[2t+1] << 16 |
+row[2t+9] << 16 + a`` (a = 4 or 8), contiguous in n, which LLVM vectorises, and ``word = quads[n] |
+quads[n+8] << 8`` or ``word = quads[n]``, which only moves words to their places. The values between
+stay in the L1 cache: work is handed to threads in pieces of 16 rows by at most 512 columns.
 
-A loop is compiled when it is first called, which takes 2 to 3 s, and cached on disk where Numba can find a writable
-place (next to the source, the user's cache directory, or NUMBA_CACHE_DIR), else compiled once in each process. A lock
-lets one thread at a time into a loop: Numba's fallback threading layer aborts the process when two enter.
+A loop is compiled when it is first called, which takes 2 to 3 s, and cached on disk where Numba can
+find a writable place (next to the source, the user's cache directory, or NUMBA_CACHE_DIR), else
+compiled once in each process. A lock lets one thread at a time into a loop: Numba's fallback
+threading layer aborts the process when two enter.
 """
 
 from __future__ import annotations
@@ -25,7 +31,14 @@ import numba
 import numpy as np
 
 from numba_marlin.formats import PackedWeight, QuantizedWeight
-from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, MARLIN, check_packable, check_problem, packed_columns
+from numba_marlin.formats.marlin import (
+    BLOCK_K,
+    BLOCK_N,
+    MARLIN,
+    check_packable,
+    check_problem,
+    packed_columns,
+)
 from numba_marlin.formats.types import check_bits
 
 _PIECE = 8 * BLOCK_N
@@ -46,7 +59,12 @@ def _pack_4_loop(codes, words, fill):
         quads = np.empty(_PIECE, dtype=np.uint32)
         quads[real:width] = fill
         for t in range(4):
-            row_0, row_1, row_8, row_9 = rows[2 * t], rows[2 * t + 1], rows[2 * t + 8], rows[2 * t + 9]
+            row_0, row_1, row_8, row_9 = (
+                rows[2 * t],
+                rows[2 * t + 1],
+                rows[2 * t + 8],
+                rows[2 * t + 9],
+            )
             for column in range(real):
                 quads[column] = (
                     np.uint32(row_0[column])
@@ -59,7 +77,9 @@ def _pack_4_loop(codes, words, fill):
                     word = 2 * (first + BLOCK_N * block) + 16 * g + 4 * t
                     for j in range(4):
                         column = BLOCK_N * block + 16 * j + g
-                        words[block_row, word + j] = quads[column] | quads[column + 8] << np.uint32(8)
+                        words[block_row, word + j] = quads[column] | quads[column + 8] << np.uint32(
+                            8
+                        )
 
 
 def _unpack_4_loop(words, codes):
@@ -79,10 +99,17 @@ def _unpack_4_loop(words, codes):
                     for j in range(4):
                         column = BLOCK_N * block + 16 * j + g
                         quads[column] = words[block_row, word + j] & np.uint32(0x00FF00FF)
-                        quads[column + 8] = words[block_row, word + j] >> np.uint32(8) & np.uint32(0x00FF00FF)
-            row_0, row_1, row_8, row_9 = rows[2 * t], rows[2 * t + 1], rows[2 * t + 8], rows[2 * t + 9]
-            # Two loops of two outputs: with four, LLVM would need more overlap checks than it allows itself and does
-            # not vectorise (1.2 instead of 5 GB/s of packed input).
+                        quads[column + 8] = words[block_row, word + j] >> np.uint32(8) & np.uint32(
+                            0x00FF00FF
+                        )
+            row_0, row_1, row_8, row_9 = (
+                rows[2 * t],
+                rows[2 * t + 1],
+                rows[2 * t + 8],
+                rows[2 * t + 9],
+            )
+            # Two loops of two outputs: with four, LLVM would need more overlap checks than it
+            # allows itself and does not vectorise (1.2 instead of 5 GB/s of packed input).
             for column in range(real):
                 row_0[column] = quads[column] & np.uint32(15)
                 row_8[column] = quads[column] >> np.uint32(4) & np.uint32(15)
@@ -103,7 +130,12 @@ def _pack_8_loop(codes, words, fill):
         quads = np.empty(_PIECE, dtype=np.uint32)
         quads[real:width] = fill
         for t in range(4):
-            row_0, row_1, row_8, row_9 = rows[2 * t], rows[2 * t + 1], rows[2 * t + 8], rows[2 * t + 9]
+            row_0, row_1, row_8, row_9 = (
+                rows[2 * t],
+                rows[2 * t + 1],
+                rows[2 * t + 8],
+                rows[2 * t + 9],
+            )
             for column in range(real):
                 quads[column] = (
                     np.uint32(row_0[column])
@@ -134,7 +166,12 @@ def _unpack_8_loop(words, codes):
                     word = 4 * (first + BLOCK_N * block) + 32 * g + 8 * t
                     for tile in range(8):
                         quads[BLOCK_N * block + 8 * tile + g] = words[block_row, word + tile]
-            row_0, row_1, row_8, row_9 = rows[2 * t], rows[2 * t + 1], rows[2 * t + 8], rows[2 * t + 9]
+            row_0, row_1, row_8, row_9 = (
+                rows[2 * t],
+                rows[2 * t + 1],
+                rows[2 * t + 8],
+                rows[2 * t + 9],
+            )
             for column in range(real):
                 row_0[column] = quads[column] & np.uint32(255)
                 row_8[column] = quads[column] >> np.uint32(8) & np.uint32(255)
@@ -143,7 +180,13 @@ def _unpack_8_loop(words, codes):
                 row_9[column] = quads[column] >> np.uint32(24)
 
 
-_PACK_LOOPS, _UNPACK_LOOPS = {4: _pack_4_loop, 8: _pack_8_loop}, {4: _unpack_4_loop, 8: _unpack_8_loop}
+_PACK_LOOPS, _UNPACK_LOOPS = (
+    {4: _pack_4_loop, 8: _pack_8_loop},
+    {
+        4: _unpack_4_loop,
+        8: _unpack_8_loop,
+    },
+)
 
 
 @functools.cache
@@ -172,7 +215,8 @@ def _checked(name: str, value: np.ndarray, dtype: type) -> np.ndarray:
 
 
 def pack_marlin_codes(codes: np.ndarray, bits: int = 4) -> np.ndarray:
-    """uint8 [k, n], each below 2**bits (not checked here) -> int32 [k/16, n_packed * bits/2]; k % 16 == 0, n % 8 == 0."""
+    """uint8 [k, n], each below 2**bits (not checked here) -> int32 [k/16, n_packed * bits/2]; k %
+    16 == 0, n % 8 == 0."""
     bits, codes = check_bits(bits), _checked("codes", codes, np.uint8)
     k, n = codes.shape
     check_problem(k, n, _NO_GROUPS)
@@ -187,12 +231,17 @@ def unpack_marlin_codes(qweight: np.ndarray, bits: int = 4, n: int | None = None
     bits, qweight = check_bits(bits), _checked("qweight", qweight, np.int32)
     columns, rest = divmod(qweight.shape[1], bits // 2)
     if rest or columns % BLOCK_N:
-        raise ValueError(f"qweight.shape={qweight.shape} must be (k/16, n_packed * {bits // 2}) with n_packed a multiple of {BLOCK_N}")
+        raise ValueError(
+            f"qweight.shape={qweight.shape} must be (k/16, n_packed * {bits // 2}) with n_packed a"
+            f" multiple of {BLOCK_N}"
+        )
     n = columns if n is None else n
     k = qweight.shape[0] * BLOCK_K
     check_problem(k, n, _NO_GROUPS)
     if packed_columns(n) != columns:
-        raise ValueError(f"n={n} must be {columns} or up to {BLOCK_N - 1} less: qweight.shape={qweight.shape}")
+        raise ValueError(
+            f"n={n} must be {columns} or up to {BLOCK_N - 1} less: qweight.shape={qweight.shape}"
+        )
     codes = np.empty((k, n), dtype=np.uint8)
     with _ONE_AT_A_TIME:
         _compiled(_UNPACK_LOOPS[bits])(qweight.view(np.uint32), codes)

@@ -1,16 +1,20 @@
-"""Streams of codes packed and unpacked by compiled loops on all cores; bytes equal to ``formats.streams``.
+"""Streams of codes packed and unpacked by compiled loops on all cores; bytes equal to
+``formats.streams``.
 
-Loops each way, by where neighbours of a word are: ``rows`` (GPTQ: a word holds codes of one column, columns are contiguous in both; inner loops
-run along them and LLVM vectorises them), ``columns`` (a word holds neighbours of a row; ``eights``, for AWQ, the same with 8 codes to a word, which is 7 times
-faster), ``crossed`` (compressed-tensors: the tensor is the transposed matrix; a cache line of each of 256 columns is turned over in a tile, since
-columns a power of two apart would chase each other out of the cache). All of them
-read the tables of ``formats.streams.periods``, so there is nothing about a format here.
+Loops each way, by where neighbours of a word are: ``rows`` (GPTQ: a word holds codes of one column,
+columns are contiguous in both; inner loops run along them and LLVM vectorises them), ``columns`` (a
+word holds neighbours of a row; ``eights``, for AWQ, the same with 8 codes to a word, which is 7
+times faster), ``crossed`` (compressed-tensors: the tensor is the transposed matrix; a cache line of
+each of 256 columns is turned over in a tile, since columns a power of two apart would chase each
+other out of the cache). All of them read the tables of ``formats.streams.periods``, so there is
+nothing about a format here.
 
-A stream of bytes is the stream of 32-bit words over the same memory (both start at the lowest bit, and the machine is little-endian): there are no
-loops for bytes. What is left over (zero points along n of a transposed tensor, rows that are not whole words) goes to the specification.
+A stream of bytes is the stream of 32-bit words over the same memory (both start at the lowest bit,
+and the machine is little-endian): there are no loops for bytes. What is left over (zero points
+along n of a transposed tensor, rows that are not whole words) goes to the specification.
 
-Loops run without the GIL on threads of Python's, one part of the tensor each; compiling one takes half a second, once where Numba finds a place for
-its cache.
+Loops run without the GIL on threads of Python's, one part of the tensor each; compiling one takes
+half a second, once where Numba finds a place for its cache.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from numba_marlin.formats.streams import MarlinCodes, Stream, periods
 from numba_marlin.hostloops.marlin import pack_marlin_codes, unpack_marlin_codes
 
 _TILE_COLUMNS = 256
-# Columns of a table of pieces: code, word, shift, skip, mask, and whether the piece holds the code's lowest bits.
+# Columns of a table of pieces: code, word, shift, skip, mask, and whether the piece holds the
+# code's lowest bits.
 
 
 def _unpack_rows(words, codes, table, codes_in_period, words_in_period, start, stop):
@@ -35,7 +40,11 @@ def _unpack_rows(words, codes, table, codes_in_period, words_in_period, start, s
         for piece in range(table.shape[0]):
             source = words[period * words_in_period + table[piece, 1]]
             target = codes[period * codes_in_period + table[piece, 0]]
-            shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+            shift, skip, mask = (
+                np.uint32(table[piece, 2]),
+                np.uint32(table[piece, 3]),
+                np.uint32(table[piece, 4]),
+            )
             if table[piece, 5]:
                 for column in range(source.shape[0]):
                     target[column] = np.uint8(source[column] >> shift & mask)
@@ -51,7 +60,11 @@ def _pack_rows(words, codes, table, codes_in_period, words_in_period, start, sto
         for piece in range(table.shape[0]):
             target = words[period * words_in_period + table[piece, 1]]
             source = codes[period * codes_in_period + table[piece, 0]]
-            shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+            shift, skip, mask = (
+                np.uint32(table[piece, 2]),
+                np.uint32(table[piece, 3]),
+                np.uint32(table[piece, 4]),
+            )
             for column in range(target.shape[0]):
                 target[column] |= (np.uint32(source[column]) >> skip & mask) << shift
 
@@ -60,7 +73,9 @@ def _unpack_columns(words, codes, table, codes_in_period, words_in_period, start
     for row in range(start, stop):
         for period in range(words.shape[1] // words_in_period):
             for piece in range(table.shape[0]):
-                bits = words[row, period * words_in_period + table[piece, 1]] >> np.uint32(table[piece, 2]) & np.uint32(table[piece, 4])
+                bits = words[row, period * words_in_period + table[piece, 1]] >> np.uint32(
+                    table[piece, 2]
+                ) & np.uint32(table[piece, 4])
                 code = period * codes_in_period + table[piece, 0]
                 if table[piece, 5]:
                     codes[row, code] = np.uint8(bits)
@@ -73,8 +88,12 @@ def _pack_columns(words, codes, table, codes_in_period, words_in_period, start, 
         words[row, :] = 0
         for period in range(words.shape[1] // words_in_period):
             for piece in range(table.shape[0]):
-                bits = np.uint32(codes[row, period * codes_in_period + table[piece, 0]]) >> np.uint32(table[piece, 3]) & np.uint32(table[piece, 4])
-                words[row, period * words_in_period + table[piece, 1]] |= bits << np.uint32(table[piece, 2])
+                bits = np.uint32(
+                    codes[row, period * codes_in_period + table[piece, 0]]
+                ) >> np.uint32(table[piece, 3]) & np.uint32(table[piece, 4])
+                words[row, period * words_in_period + table[piece, 1]] |= bits << np.uint32(
+                    table[piece, 2]
+                )
 
 
 def _unpack_eights(words, codes, table, codes_in_period, words_in_period, start, stop):
@@ -82,7 +101,11 @@ def _unpack_eights(words, codes, table, codes_in_period, words_in_period, start,
     spread = codes.view(np.uint64)
     for row in range(start, stop):
         for piece in range(table.shape[0]):
-            shift, mask, place = np.uint32(table[piece, 2]), np.uint32(table[piece, 4]), np.uint64(8 * table[piece, 0])
+            shift, mask, place = (
+                np.uint32(table[piece, 2]),
+                np.uint32(table[piece, 4]),
+                np.uint64(8 * table[piece, 0]),
+            )
             if piece == 0:
                 for word in range(words.shape[1]):
                     spread[row, word] = np.uint64(words[row, word] >> shift & mask) << place
@@ -95,7 +118,11 @@ def _pack_eights(words, codes, table, codes_in_period, words_in_period, start, s
     spread = codes.view(np.uint64)
     for row in range(start, stop):
         for piece in range(table.shape[0]):
-            shift, mask, place = np.uint32(table[piece, 2]), np.uint64(table[piece, 4]), np.uint64(8 * table[piece, 0])
+            shift, mask, place = (
+                np.uint32(table[piece, 2]),
+                np.uint64(table[piece, 4]),
+                np.uint64(8 * table[piece, 0]),
+            )
             if piece == 0:
                 for word in range(words.shape[1]):
                     words[row, word] = np.uint32(spread[row, word] >> place & mask) << shift
@@ -122,7 +149,11 @@ def _unpack_crossed(words, codes, table, codes_in_period, words_in_period, start
                     source = tile[period * words_in_period + table[piece, 1]]
                     code = (low // words_in_period + period) * codes_in_period + table[piece, 0]
                     target = codes[code, 256 * block : 256 * block + 256]
-                    shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+                    shift, skip, mask = (
+                        np.uint32(table[piece, 2]),
+                        np.uint32(table[piece, 3]),
+                        np.uint32(table[piece, 4]),
+                    )
                     if table[piece, 5] and target.shape[0] == 256:
                         for i in range(256):
                             target[i] = np.uint8(source[i] >> shift & mask)
@@ -145,7 +176,11 @@ def _pack_crossed(words, codes, table, codes_in_period, words_in_period, start, 
                     target = tile[period * words_in_period + table[piece, 1]]
                     code = (low // words_in_period + period) * codes_in_period + table[piece, 0]
                     source = codes[code, 256 * block : 256 * block + 256]
-                    shift, skip, mask = np.uint32(table[piece, 2]), np.uint32(table[piece, 3]), np.uint32(table[piece, 4])
+                    shift, skip, mask = (
+                        np.uint32(table[piece, 2]),
+                        np.uint32(table[piece, 3]),
+                        np.uint32(table[piece, 4]),
+                    )
                     for i in range(source.shape[0]):
                         target[i] |= (np.uint32(source[i]) >> skip & mask) << shift
             if part.shape[0] == 256 and part.shape[1] == 16:
@@ -190,7 +225,10 @@ def _spread(loop, words, codes, table, codes_in_period, words_in_period, parts: 
     compiled = _compiled(loop)
     pieces = min(parts, 4 * _threads()) if codes.size >= 1 << 18 else 1
     cuts = [parts * each // pieces for each in range(pieces + 1)]
-    jobs = [(words, codes, table, codes_in_period, words_in_period, low, high) for low, high in zip(cuts, cuts[1:])]
+    jobs = [
+        (words, codes, table, codes_in_period, words_in_period, low, high)
+        for low, high in zip(cuts, cuts[1:])
+    ]
     if pieces == 1:
         compiled(*jobs[0])
     else:
@@ -200,18 +238,26 @@ def _spread(loop, words, codes, table, codes_in_period, words_in_period, parts: 
 @functools.cache
 def _table(stream: Stream, bits: int) -> tuple[np.ndarray, int, int]:
     codes, words, pieces = periods(stream, bits)
-    pieces = sorted(pieces, key=lambda each: (each.skip > 0, each.word))  # a code's lowest bits are assigned before others are added
-    rows = [(each.code, each.word, each.shift, each.skip, (1 << each.width) - 1, each.skip == 0) for each in pieces]
+    # a code's lowest bits are assigned before others are added
+    pieces = sorted(pieces, key=lambda each: (each.skip > 0, each.word))
+    rows = [
+        (each.code, each.word, each.shift, each.skip, (1 << each.width) - 1, each.skip == 0)
+        for each in pieces
+    ]
     table = np.array(rows, np.int64)
     table.setflags(write=False)
     return table, codes, words
 
 
 def _as_words(stream: Stream, shape: tuple[int, int], bits: int) -> Stream | None:
-    """The stream of 32-bit words over the same memory, for which there are loops; None: there are none."""
-    if stream.first != stream.along and stream.along == "k" and bits == 3:  # three words to a period: tiles of 16 would cut it
+    """The stream of 32-bit words over the same memory, for which there are loops; None: there are
+    none."""
+    # three words to a period: tiles of 16 would cut it
+    if stream.first != stream.along and stream.along == "k" and bits == 3:
         return None
-    if stream.word == "uint8" and (stream.first == stream.along or shape[1] % 4 or sys.byteorder != "little"):
+    if stream.word == "uint8" and (
+        stream.first == stream.along or shape[1] % 4 or sys.byteorder != "little"
+    ):
         return None
     if stream.along == "n" and stream.first == "n":
         return None
@@ -224,7 +270,11 @@ def _loops(stream: Stream, words: np.ndarray, codes_in_period: int, words_in_per
         return _pack_rows, _unpack_rows, words.shape[0] // words_in_period
     if stream.along == "n":
         eights = sys.byteorder == "little" and (codes_in_period, words_in_period) == (8, 1)
-        return (_pack_eights, _unpack_eights, words.shape[0]) if eights else (_pack_columns, _unpack_columns, words.shape[0])
+        return (
+            (_pack_eights, _unpack_eights, words.shape[0])
+            if eights
+            else (_pack_columns, _unpack_columns, words.shape[0])
+        )
     return _pack_crossed, _unpack_crossed, -(-words.shape[0] // _TILE_COLUMNS)
 
 
@@ -242,7 +292,9 @@ class Compiled:
         words = tensor.view(np.uint32)
         table, codes_in_period, words_in_period = _table(stream, bits)
         loop, _, parts = _loops(stream, words, codes_in_period, words_in_period)
-        _spread(loop, words, np.ascontiguousarray(codes), table, codes_in_period, words_in_period, parts)
+        _spread(
+            loop, words, np.ascontiguousarray(codes), table, codes_in_period, words_in_period, parts
+        )
         return tensor
 
     def unpack(self, packing, tensor: np.ndarray, bits: int) -> np.ndarray:

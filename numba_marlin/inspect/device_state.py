@@ -1,11 +1,15 @@
-"""A device's state from NVML: utilisation, memory, clocks, power, temperature, what holds the clocks back, who runs on it; and from NVML's GPM, where the GPU has it (Hopper on), how busy
+"""A device's state from NVML: utilisation, memory, clocks, power, temperature, what holds the
+clocks back, who runs on it; and from NVML's GPM, where the GPU has it (Hopper on), how busy
 multiprocessors, tensor cores and memory are.
 
     monitor = Monitor()                 # the first GPU; Monitor(uuid="GPU-..."), Monitor(index=1)
-    state = monitor.sample()            # a State; what this GPU does not answer is absent from it, and ``monitor.missing`` says why
+    state = monitor.sample()            # a State; what this GPU does not answer is absent from it,
+                                        and ``monitor.missing`` says why
 
-CapabilityMissing, with what to do, without nvidia-ml-py, a driver or the device. ``nvml``: the module to ask (default pynvml), so that tests can play one.
-Everything here is measured, by the driver: utilisation is the share of the last sampling period (1/6 s to 1 s) in which any kernel ran; GPM's figures are averages between two samples.
+CapabilityMissing, with what to do, without nvidia-ml-py, a driver or the device. ``nvml``: the
+module to ask (default pynvml), so that tests can play one. Everything here is measured, by the
+driver: utilisation is the share of the last sampling period (1/6 s to 1 s) in which any kernel ran;
+GPM's figures are averages between two samples.
 """
 
 from __future__ import annotations
@@ -17,14 +21,22 @@ from dataclasses import dataclass, field
 from numba_marlin.bench.clocks import answers, questions, reasons
 from numba_marlin.errors import CapabilityMissing
 
-GPM = {"sm_busy": "NVML_GPM_METRIC_SM_UTIL", "occupancy": "NVML_GPM_METRIC_SM_OCCUPANCY", "tensor": "NVML_GPM_METRIC_ANY_TENSOR_UTIL", "dram": "NVML_GPM_METRIC_DRAM_BW_UTIL"}
+GPM = {
+    "sm_busy": "NVML_GPM_METRIC_SM_UTIL",
+    "occupancy": "NVML_GPM_METRIC_SM_OCCUPANCY",
+    "tensor": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+    "dram": "NVML_GPM_METRIC_DRAM_BW_UTIL",
+}
 """name in a State -> what NVML calls it; all in per cent."""
 
 
 @dataclass(frozen=True)
 class State:
-    """``values``: those of gpu, memory_bus (per cent of time), memory_used, memory_total (bytes), sm_mhz, sm_mhz_at_most, memory_mhz, power_w, power_limit_w, temperature_c,
-    sm_busy, occupancy, tensor, dram (per cent) that are known. throttle: what holds clocks back. processes: pid -> bytes."""
+    """``values``: those of gpu, memory_bus (per cent of time), memory_used, memory_total (bytes),
+    sm_mhz, sm_mhz_at_most, memory_mhz, power_w, power_limit_w, temperature_c, sm_busy, occupancy,
+    tensor, dram (per cent) that are known. throttle: what holds clocks back. processes: pid ->
+    bytes.
+    """
 
     seconds: float
     values: dict
@@ -32,7 +44,12 @@ class State:
     processes: dict = field(default_factory=dict)
 
     def to_dict(self) -> dict:
-        return {"seconds": round(self.seconds, 3), **self.values, "throttle": list(self.throttle), "processes": {str(pid): used for pid, used in self.processes.items()}}
+        return {
+            "seconds": round(self.seconds, 3),
+            **self.values,
+            "throttle": list(self.throttle),
+            "processes": {str(pid): used for pid, used in self.processes.items()},
+        }
 
 
 class Monitor:
@@ -41,7 +58,11 @@ class Monitor:
         self.missing: dict[str, str] = {}
         try:
             self.nvml.nvmlInit()
-            self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid.encode()) if uuid else self.nvml.nvmlDeviceGetHandleByIndex(index)
+            self.handle = (
+                self.nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+                if uuid
+                else self.nvml.nvmlDeviceGetHandleByIndex(index)
+            )
             self.name = _text(self.nvml.nvmlDeviceGetName(self.handle))
         except self.nvml.NVMLError as error:
             raise CapabilityMissing(f"no device to look at: NVML: {error}") from error
@@ -52,7 +73,9 @@ class Monitor:
         try:
             return Gpm(self.nvml, self.handle)
         except (self.nvml.NVMLError, AttributeError) as error:
-            reason = "needs a newer nvidia-ml-py" if isinstance(error, AttributeError) else str(error)
+            reason = (
+                "needs a newer nvidia-ml-py" if isinstance(error, AttributeError) else str(error)
+            )
         except CapabilityMissing as error:
             reason = str(error)
         self.missing |= dict.fromkeys(GPM, reason)
@@ -61,12 +84,16 @@ class Monitor:
     def sample(self) -> State:
         nvml, handle = self.nvml, self.handle
         asked = questions(nvml, handle) | {
-            "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle), "memory": lambda: nvml.nvmlDeviceGetMemoryInfo(handle),
-            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000, "running": lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
-        }  # fmt: skip
+            "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle),
+            "memory": lambda: nvml.nvmlDeviceGetMemoryInfo(handle),
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+            "running": lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
+        }
         found = answers(nvml, asked)
         self.missing |= {name: "this GPU does not answer" for name in asked if name not in found}
-        rates, memory, running = (found.pop(name, None) for name in ("utilisation", "memory", "running"))
+        rates, memory, running = (
+            found.pop(name, None) for name in ("utilisation", "memory", "running")
+        )
         if rates is not None:
             found |= {"gpu": rates.gpu, "memory_bus": rates.memory}
         if memory is not None:
@@ -74,7 +101,12 @@ class Monitor:
         if self.gpm is not None:
             found |= self.gpm.read()
         throttle = tuple(reasons(found.pop("mask", 0)))
-        return State(time.monotonic() - self.start, found, throttle, {each.pid: each.usedGpuMemory or 0 for each in running or ()})
+        return State(
+            time.monotonic() - self.start,
+            found,
+            throttle,
+            {each.pid: each.usedGpuMemory or 0 for each in running or ()},
+        )
 
     def close(self) -> None:
         with contextlib.suppress(self.nvml.NVMLError):
@@ -98,7 +130,10 @@ class Gpm:
         try:
             nvml.nvmlGpmSampleGet(self.handle, self.next)
             request = nvml.c_nvmlGpmMetricsGet_t()
-            request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(self.numbers)
+            request.version, request.numMetrics = (
+                nvml.NVML_GPM_METRICS_GET_VERSION,
+                len(self.numbers),
+            )
             request.sample1, request.sample2 = self.last, self.next
             for position, number in enumerate(self.numbers.values()):
                 request.metrics[position].metricId = number
@@ -106,14 +141,21 @@ class Gpm:
         except nvml.NVMLError:
             return {}
         self.last, self.next = self.next, self.last
-        return {name: request.metrics[position].value for position, name in enumerate(self.numbers) if request.metrics[position].nvmlReturn == 0}
+        return {
+            name: request.metrics[position].value
+            for position, name in enumerate(self.numbers)
+            if request.metrics[position].nvmlReturn == 0
+        }
 
 
 def _pynvml():
     try:
         import pynvml
     except ImportError as error:
-        raise CapabilityMissing(f"NVML is asked through nvidia-ml-py, which is not installed: pip install 'numba-marlin[device]' ({error})") from error
+        raise CapabilityMissing(
+            "NVML is asked through nvidia-ml-py, which is not installed: pip install"
+            f" 'numba-marlin[device]' ({error})"
+        ) from error
     return pynvml
 
 

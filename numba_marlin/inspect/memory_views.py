@@ -1,4 +1,5 @@
-"""Views of a profile's data: what lies and moves at which level of memory, in which transactions; how a word is packed; what tensor cores do."""
+"""Views of a profile's data: what lies and moves at which level of memory, in which transactions;
+how a word is packed; what tensor cores do."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ def size(nbytes: float | None) -> str:
         return "unknown"
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if nbytes >= unit:
-            return f"{nbytes / unit:.3g} {name}" if nbytes / unit < 1000 else f"{nbytes / unit:,.0f} {name}"
+            return (
+                f"{nbytes / unit:.3g} {name}"
+                if nbytes / unit < 1000
+                else f"{nbytes / unit:,.0f} {name}"
+            )
     return f"{nbytes:,.0f} bytes"
 
 
@@ -21,20 +26,35 @@ def scaled(data: dict) -> str:
     if counts["factor"] == 1:
         return "Counted on the PTX machine, over the whole launch."
     part = counts["part"]
-    return f"Counted on the PTX machine on m={part['m']} n={part['n']} k={part['k']} (as {counts['sms']} multiprocessors would have it), times {counts['factor']:g}."
+    return (
+        f"Counted on the PTX machine on m={part['m']} n={part['n']} k={part['k']} (as"
+        f" {counts['sms']} multiprocessors would have it), times {counts['factor']:g}."
+    )
 
 
 def parts_of(data: dict) -> dict[str, int]:
-    """Bytes by what they are, also of a profile that was kept when only integer weights were profiled."""
+    """Bytes by what they are, also of a profile that was kept when only integer weights were
+    profiled."""
     if "bytes" in data:
         return data["bytes"]
     problem = data["problem"]
-    weights, x, y = problem["k"] * problem["n"] * problem["bits"] // 8, 2 * problem["m"] * problem["k"], 2 * problem["m"] * problem["n"]
-    return {"weights": weights, "scales and zero points": data["rates"]["least_bytes"] - weights - x - y, "activations": x, "result": y}
+    weights, x, y = (
+        problem["k"] * problem["n"] * problem["bits"] // 8,
+        2 * problem["m"] * problem["k"],
+        2 * problem["m"] * problem["n"],
+    )
+    return {
+        "weights": weights,
+        "scales and zero points": data["rates"]["least_bytes"] - weights - x - y,
+        "activations": x,
+        "result": y,
+    }
 
 
 def memory(data: dict) -> Section:
-    problem, limits, counts, rates, shape = (data[name] for name in ("problem", "limits", "counts", "rates", "launch"))
+    problem, limits, counts, rates, shape = (
+        data[name] for name in ("problem", "limits", "counts", "rates", "launch")
+    )
     source = rates["source"]
     sample = (data["state"].get("samples") or [{}])[-1]
     used = f"{size(sample['memory_used'])} in use of " if "memory_used" in sample else ""
@@ -42,29 +62,126 @@ def memory(data: dict) -> Section:
     share = "" if rates["memory_share"] is None else f", {rates['memory_share']:.0%} of the ceiling"
     reuse = counts["asked_bytes"] / max(1, counts["distinct_bytes"])
     levels = (
-        Level("device memory", f"{used}{size(limits['memory_bytes'])}", tuple(
-            (name, size(nbytes) + (f", {problem['bits']} bits each" if name in ("weights", "A, codes", "B, codes") else "")) for name, nbytes in parts_of(data).items()
-        ), down=f"{size(rates['least_bytes'])} must pass: {rates['bytes_per_s'] / 1e12:.2f} TB/s{share} ({source})", source=limits["source"]),
-        Level("L2", size(capacity), (
-            ("asked for, by all blocks", size(counts["asked_bytes"]), "counted"), ("different sectors", size(counts["distinct_bytes"]), "counted"),
-            ("hits at best", f"{1 - 1 / reuse:.0%}: what is asked for again", "counted"),
-            ("the problem fits", "yes" if capacity and rates["least_bytes"] <= capacity else "no" if capacity else "unknown", "modelled"),
-        ), down=f"{size(counts['asked_bytes'])} in {counts['asked_bytes'] // 32:,} sectors, {counts['coalescing']:.1f}% of them needed (counted)", source=limits["source"]),
-        Level("shared memory, L1", f"{size(limits['shared_bytes'])} a multiprocessor", (
-            ("a block takes", size(shape["shared_bytes"])), *((f"filled by {name}", size(value), "counted") for name, value in counts["copied"].items()),
-            ("accesses", f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them conflicts", "counted"),
-            *((("read by tensor cores themselves", size(counts["operand_bytes"]), "counted"),) if counts["operand_bytes"] else ()),
-        ), down=f"{size(counts['shared_bytes'])} to and from registers (counted)", source=limits["source"]),
-        Level("registers", f"{size(4 * limits['registers'])} a multiprocessor", (
-            ("a thread has", "unknown" if shape["registers"] is None else f"{shape['registers']} at compile time"), ("live at most in the PTX", f"{counts['live_registers']} words", "counted"),
-            *((f"tensor memory, {kind}", size(nbytes), "counted") for kind, nbytes in counts.get("tensor_memory", {}).items()),
-            ("spilled, or in local arrays", size(counts["local_bytes"]) if counts["local_bytes"] else "nothing", "counted"),
-        ), source=limits["source"]),
-    )  # fmt: skip
-    rows = tuple((each["name"], f"{each['read']:,}" if each["read"] else "", f"{each['written']:,}" if each["written"] else "") for each in counts["buffers"])
-    return Section("memory", "Memory hierarchy", (scaled(data),), (
-        Levels(levels, title="What lies where, and what passes"), Table(("buffer", "bytes read, in sectors", "bytes written"), rows, title="By buffer", source="counted"),
-    ))
+        Level(
+            "device memory",
+            f"{used}{size(limits['memory_bytes'])}",
+            tuple(
+                (
+                    name,
+                    size(nbytes)
+                    + (
+                        f", {problem['bits']} bits each"
+                        if name in ("weights", "A, codes", "B, codes")
+                        else ""
+                    ),
+                )
+                for name, nbytes in parts_of(data).items()
+            ),
+            down=(
+                f"{size(rates['least_bytes'])} must pass: {rates['bytes_per_s'] / 1e12:.2f}"
+                f" TB/s{share} ({source})"
+            ),
+            source=limits["source"],
+        ),
+        Level(
+            "L2",
+            size(capacity),
+            (
+                ("asked for, by all blocks", size(counts["asked_bytes"]), "counted"),
+                ("different sectors", size(counts["distinct_bytes"]), "counted"),
+                ("hits at best", f"{1 - 1 / reuse:.0%}: what is asked for again", "counted"),
+                (
+                    "the problem fits",
+                    (
+                        "yes"
+                        if capacity and rates["least_bytes"] <= capacity
+                        else "no"
+                        if capacity
+                        else "unknown"
+                    ),
+                    "modelled",
+                ),
+            ),
+            down=(
+                f"{size(counts['asked_bytes'])} in {counts['asked_bytes'] // 32:,} sectors,"
+                f" {counts['coalescing']:.1f}% of them needed (counted)"
+            ),
+            source=limits["source"],
+        ),
+        Level(
+            "shared memory, L1",
+            f"{size(limits['shared_bytes'])} a multiprocessor",
+            (
+                ("a block takes", size(shape["shared_bytes"])),
+                *(
+                    (f"filled by {name}", size(value), "counted")
+                    for name, value in counts["copied"].items()
+                ),
+                (
+                    "accesses",
+                    (
+                        f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them"
+                        " conflicts"
+                    ),
+                    "counted",
+                ),
+                *(
+                    (("read by tensor cores themselves", size(counts["operand_bytes"]), "counted"),)
+                    if counts["operand_bytes"]
+                    else ()
+                ),
+            ),
+            down=f"{size(counts['shared_bytes'])} to and from registers (counted)",
+            source=limits["source"],
+        ),
+        Level(
+            "registers",
+            f"{size(4 * limits['registers'])} a multiprocessor",
+            (
+                (
+                    "a thread has",
+                    (
+                        "unknown"
+                        if shape["registers"] is None
+                        else f"{shape['registers']} at compile time"
+                    ),
+                ),
+                ("live at most in the PTX", f"{counts['live_registers']} words", "counted"),
+                *(
+                    (f"tensor memory, {kind}", size(nbytes), "counted")
+                    for kind, nbytes in counts.get("tensor_memory", {}).items()
+                ),
+                (
+                    "spilled, or in local arrays",
+                    size(counts["local_bytes"]) if counts["local_bytes"] else "nothing",
+                    "counted",
+                ),
+            ),
+            source=limits["source"],
+        ),
+    )
+    rows = tuple(
+        (
+            each["name"],
+            f"{each['read']:,}" if each["read"] else "",
+            f"{each['written']:,}" if each["written"] else "",
+        )
+        for each in counts["buffers"]
+    )
+    return Section(
+        "memory",
+        "Memory hierarchy",
+        (scaled(data),),
+        (
+            Levels(levels, title="What lies where, and what passes"),
+            Table(
+                ("buffer", "bytes read, in sectors", "bytes written"),
+                rows,
+                title="By buffer",
+                source="counted",
+            ),
+        ),
+    )
 
 
 def transactions(data: dict) -> Section:
@@ -73,43 +190,171 @@ def transactions(data: dict) -> Section:
     for each in data["accesses"][:ROWS]:
         share = None if not each["sectors"] else each["needed"] / each["sectors"]
         conflicts = each["wavefronts"] - each["ideal"]
-        rows.append((
-            each["verb"], each["opcode"], f"{each['from']} > {each['to']}", f"{each['bytes']:,}", "" if share is None else Cell(f"{share:.0%}", tone="good" if share > 0.99 else "bad"),
-            "" if share is None else f"{32 * (each['sectors'] - each['needed']):,}", Cell(f"{conflicts:,}", tone="bad") if conflicts else "",
-        ))  # fmt: skip
-    first = tuple((
-        str(number), f"{each['opcode']}" + (f" x {each['times']}" if each["times"] > 1 else ""), f"{each['from']} > {each['to']}", "-".join(dict.fromkeys(map(str, each["warps"]))), f"{each['bytes']:,}",
-        "" if not each["sectors"] else Cell("yes" if each["sectors"] == each["needed"] else f"no: {each['needed']} of {each['sectors']}", tone="good" if each["sectors"] == each["needed"] else "bad"),
-    ) for number, each in enumerate(data["first_accesses"], 1))  # fmt: skip
+        rows.append(
+            (
+                each["verb"],
+                each["opcode"],
+                f"{each['from']} > {each['to']}",
+                f"{each['bytes']:,}",
+                (
+                    ""
+                    if share is None
+                    else Cell(f"{share:.0%}", tone="good" if share > 0.99 else "bad")
+                ),
+                "" if share is None else f"{32 * (each['sectors'] - each['needed']):,}",
+                Cell(f"{conflicts:,}", tone="bad") if conflicts else "",
+            )
+        )
+    first = tuple(
+        (
+            str(number),
+            f"{each['opcode']}" + (f" x {each['times']}" if each["times"] > 1 else ""),
+            f"{each['from']} > {each['to']}",
+            "-".join(dict.fromkeys(map(str, each["warps"]))),
+            f"{each['bytes']:,}",
+            (
+                ""
+                if not each["sectors"]
+                else Cell(
+                    (
+                        "yes"
+                        if each["sectors"] == each["needed"]
+                        else f"no: {each['needed']} of {each['sectors']}"
+                    ),
+                    tone="good" if each["sectors"] == each["needed"] else "bad",
+                )
+            ),
+        )
+        for number, each in enumerate(data["first_accesses"], 1)
+    )
     wasted = counts["asked_bytes"] - counts["needed_bytes"]
-    facts = Facts((
-        ("sectors of 32 bytes", f"{counts['asked_bytes'] // 32:,} touched, {counts['needed_bytes'] // 32:,} would do", "counted"), ("coalesced", f"{counts['coalescing']:.1f}%", "counted"),
-        ("wasted", f"{size(wasted)}, {100 * wasted / max(1, counts['asked_bytes']):.1f}% of what is asked for" if wasted else "nothing", "counted"),
-        ("shared memory", f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them because banks collide", "counted"),
-    ), title="In all")  # fmt: skip
-    return Section("transactions", "Memory transactions", (scaled(data),), (
-        facts, Table(("verb", "instruction", "way", "bytes", "coalesced", "wasted", "conflicts"), tuple(rows), title="By verb", source="counted"),
-        Table(("", "instruction", "way", "warps", "bytes", "coalesced"), first, title="Block 0, the first accesses", source="recorded", note="In the order in which the PTX machine executed them."),
-    ))  # fmt: skip
+    facts = Facts(
+        (
+            (
+                "sectors of 32 bytes",
+                (
+                    f"{counts['asked_bytes'] // 32:,} touched, {counts['needed_bytes'] // 32:,}"
+                    " would do"
+                ),
+                "counted",
+            ),
+            ("coalesced", f"{counts['coalescing']:.1f}%", "counted"),
+            (
+                "wasted",
+                (
+                    f"{size(wasted)}, {100 * wasted / max(1, counts['asked_bytes']):.1f}% of what"
+                    " is asked for"
+                    if wasted
+                    else "nothing"
+                ),
+                "counted",
+            ),
+            (
+                "shared memory",
+                (
+                    f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them because"
+                    " banks collide"
+                ),
+                "counted",
+            ),
+        ),
+        title="In all",
+    )
+    return Section(
+        "transactions",
+        "Memory transactions",
+        (scaled(data),),
+        (
+            facts,
+            Table(
+                ("verb", "instruction", "way", "bytes", "coalesced", "wasted", "conflicts"),
+                tuple(rows),
+                title="By verb",
+                source="counted",
+            ),
+            Table(
+                ("", "instruction", "way", "warps", "bytes", "coalesced"),
+                first,
+                title="Block 0, the first accesses",
+                source="recorded",
+                note="In the order in which the PTX machine executed them.",
+            ),
+        ),
+    )
 
 
 def packing(data: dict) -> Section:
     word = data["word"]
     if word is None:
-        return Section("packing", "Packing", ("This weight is completed to whole blocks, or has float zero points: numba-marlin unpack shows words of any format.",))
+        return Section(
+            "packing",
+            "Packing",
+            (
+                (
+                    "This weight is completed to whole blocks, or has float zero points:"
+                    " numba-marlin unpack shows words of any format."
+                ),
+            ),
+        )
     names = [f"code {number}" for number in range(len(word["codes"]))]
     kinds = [""] * word["bits"]
     for name, each in zip(names, word["codes"]):
-        kinds[word["bits"] - 1 - each["high"] : word["bits"] - each["low"]] = [name] * (each["high"] - each["low"] + 1)
-    rows = tuple((Cell(name, name), f"{each['high']}-{each['low']}", str(each["code"]), str(each["k"]), str(each["n"]), *(() if "element" in word else (f"{each['zero']:g}",)), f"{each['scale']:.6g}", f"{each['value']:.6g}")
-                 for name, each in zip(names, word["codes"]))
-    note = "Marlin's order: the codes of a word are what one lane multiplies, not neighbours in memory. `numba-marlin unpack` takes any word of any format apart."
+        kinds[word["bits"] - 1 - each["high"] : word["bits"] - each["low"]] = [name] * (
+            each["high"] - each["low"] + 1
+        )
+    rows = tuple(
+        (
+            Cell(name, name),
+            f"{each['high']}-{each['low']}",
+            str(each["code"]),
+            str(each["k"]),
+            str(each["n"]),
+            *(() if "element" in word else (f"{each['zero']:g}",)),
+            f"{each['scale']:.6g}",
+            f"{each['value']:.6g}",
+        )
+        for name, each in zip(names, word["codes"])
+    )
+    note = (
+        "Marlin's order: the codes of a word are what one lane multiplies, not neighbours in"
+        " memory. `numba-marlin unpack` takes any word of any format apart."
+    )
     if "element" in word:
-        note = f"Codes side by side along k, the first in the lowest bits: numbers of {word['element']}, each times the scale of its block and the matrix's global scale. `numba-marlin trace --phase unpack` follows one through the kernel."
-    return Section("packing", "Packing", (note,), (
-        Bits((BitRow("word", word["value"], word["bits"], tuple(kinds)),), title=f"The first word of {'B' if 'element' in word else 'the weights'} that ran, {word['hex']}", source="recorded"),
-        Table(("", "bits", "code", "k", "n", *(() if "element" in word else ("- zero",)), "x scale", "= value"), rows, title="What it holds", source="recorded"),
-    ))
+        note = (
+            "Codes side by side along k, the first in the lowest bits: numbers of"
+            f" {word['element']}, each times the scale of its block and the matrix's global scale."
+            " `numba-marlin trace --phase unpack` follows one through the kernel."
+        )
+    return Section(
+        "packing",
+        "Packing",
+        (note,),
+        (
+            Bits(
+                (BitRow("word", word["value"], word["bits"], tuple(kinds)),),
+                title=(
+                    f"The first word of {'B' if 'element' in word else 'the weights'} that ran,"
+                    f" {word['hex']}"
+                ),
+                source="recorded",
+            ),
+            Table(
+                (
+                    "",
+                    "bits",
+                    "code",
+                    "k",
+                    "n",
+                    *(() if "element" in word else ("- zero",)),
+                    "x scale",
+                    "= value",
+                ),
+                rows,
+                title="What it holds",
+                source="recorded",
+            ),
+        ),
+    )
 
 
 def tensor(data: dict) -> Section:
@@ -121,18 +366,95 @@ def tensor(data: dict) -> Section:
     sample = (data["state"].get("samples") or [{}])[-1]
     bars = []
     if rates["tensor_share"] is not None:
-        bars.append(Bar("issued, of the ceiling", rates["tensor_share"], f"{rates['tensor_share']:.1%}: {counts['flops'] / time['us'] / 1e6:.1f} of {data['ceilings']['matrix_flops'] / 1e12:.0f} TFLOP/s", "", 1.0))
-        bars.append(Bar("useful, of the ceiling", rates["compute_share"], f"{rates['compute_share']:.1%}", "", 1.0))
+        bars.append(
+            Bar(
+                "issued, of the ceiling",
+                rates["tensor_share"],
+                f"{rates['tensor_share']:.1%}: {counts['flops'] / time['us'] / 1e6:.1f} of"
+                f" {data['ceilings']['matrix_flops'] / 1e12:.0f} TFLOP/s",
+                "",
+                1.0,
+            )
+        )
+        bars.append(
+            Bar(
+                "useful, of the ceiling",
+                rates["compute_share"],
+                f"{rates['compute_share']:.1%}",
+                "",
+                1.0,
+            )
+        )
     if "tensor" in sample:
-        bars.append(Bar("active, by NVML's GPM", sample["tensor"] / 100, f"{sample['tensor']:.0f}% of the time (measured)", "", 1.0))
-    facts = Facts((
-        ("instructions", f"{counts['tensor_instructions']:,} of {counts['instructions']:,} warp instructions", "counted"),
-        ("operations", f"{counts['flops']:,}", "counted"), ("of which useful", f"{useful / counts['flops']:.0%}: 2 m n k = {useful:,}", "counted"),
-        ("ceiling", f"{(data['ceilings']['matrix_flops'] or 0) / 1e12:.0f} TFLOP/s, {'fp16' if bits == 16 else f'{bits}-bit factors'}" if data["ceilings"]["matrix_flops"] else "not known", data["ceilings"]["source"]),
-        *((("by GPM", "not known: " + data["state"].get("missing", {}).get("tensor", "no GPU") if isinstance(data["state"].get("missing"), dict) else "not known: no GPU was used"),) if "tensor" not in sample else ()),
-    ), title="Work")  # fmt: skip
+        bars.append(
+            Bar(
+                "active, by NVML's GPM",
+                sample["tensor"] / 100,
+                f"{sample['tensor']:.0f}% of the time (measured)",
+                "",
+                1.0,
+            )
+        )
+    facts = Facts(
+        (
+            (
+                "instructions",
+                (
+                    f"{counts['tensor_instructions']:,} of {counts['instructions']:,} warp"
+                    " instructions"
+                ),
+                "counted",
+            ),
+            ("operations", f"{counts['flops']:,}", "counted"),
+            ("of which useful", f"{useful / counts['flops']:.0%}: 2 m n k = {useful:,}", "counted"),
+            (
+                "ceiling",
+                (
+                    f"{(data['ceilings']['matrix_flops'] or 0) / 1e12:.0f} TFLOP/s,"
+                    f" {'fp16' if bits == 16 else f'{bits}-bit factors'}"
+                    if data["ceilings"]["matrix_flops"]
+                    else "not known"
+                ),
+                data["ceilings"]["source"],
+            ),
+            *(
+                (
+                    (
+                        "by GPM",
+                        (
+                            "not known: " + data["state"].get("missing", {}).get("tensor", "no GPU")
+                            if isinstance(data["state"].get("missing"), dict)
+                            else "not known: no GPU was used"
+                        ),
+                    ),
+                )
+                if "tensor" not in sample
+                else ()
+            ),
+        ),
+        title="Work",
+    )
     blocks = [len(row["blocks"]) for row in data["placement"]["rows"]]
     each = counts["flops"] / data["launch"]["blocks"]
-    spread = Facts((("an average block", f"{each / 1e6:.1f} MFLOP", "counted"), ("the fullest multiprocessor", f"{max(blocks)} block(s), {max(blocks) * each / 1e6:.1f} MFLOP", data["placement"]["source"]),
-                    ("multiprocessors with work", f"{len(blocks)} of {data['placement']['sms']}", data["placement"]["source"])), title="By multiprocessor")
-    return Section("tensor", "Tensor cores", (), ((Bars(tuple(bars), title="Activity", source=source),) if bars else ()) + (facts, spread))
+    spread = Facts(
+        (
+            ("an average block", f"{each / 1e6:.1f} MFLOP", "counted"),
+            (
+                "the fullest multiprocessor",
+                f"{max(blocks)} block(s), {max(blocks) * each / 1e6:.1f} MFLOP",
+                data["placement"]["source"],
+            ),
+            (
+                "multiprocessors with work",
+                f"{len(blocks)} of {data['placement']['sms']}",
+                data["placement"]["source"],
+            ),
+        ),
+        title="By multiprocessor",
+    )
+    return Section(
+        "tensor",
+        "Tensor cores",
+        (),
+        ((Bars(tuple(bars), title="Activity", source=source),) if bars else ()) + (facts, spread),
+    )

@@ -1,12 +1,18 @@
-"""How long a launch takes and how its sections share the time, without a GPU; and how far off that was where somebody measured.
+"""How long a launch takes and how its sections share the time, without a GPU; and how far off that
+was where somebody measured.
 
-The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere, decode, wgmma); else a launch and the longer of all work and all bytes, a lower bound.
-A section's work, in cycles of a multiprocessor, is the most of what it asks of three units, from the machine's counts: warp instructions / 4 (schedulers), wavefronts of shared memory / 1, and
-operations of tensor cores / their peak a cycle (mma.sync reaches 62% of it on Hopper, wgmma all). What the bytes that must move take longer than that, at the memory's full rate, is waiting for
-copies (in kernels that have such a section); what then is left of the whole, but for the launch, is "latency": memory that is not at its full rate, warps that wait for each other. Nothing overlaps in this
-model but bytes with work, so shares of short sections are rough.
+The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere,
+decode, wgmma); else a launch and the longer of all work and all bytes, a lower bound. A section's
+work, in cycles of a multiprocessor, is the most of what it asks of three units, from the machine's
+counts: warp instructions / 4 (schedulers), wavefronts of shared memory / 1, and operations of
+tensor cores / their peak a cycle (mma.sync reaches 62% of it on Hopper, wgmma all). What the bytes
+that must move take longer than that, at the memory's full rate, is waiting for copies (in kernels
+that have such a section); what then is left of the whole, but for the launch, is "latency": memory
+that is not at its full rate, warps that wait for each other. Nothing overlaps in this model but
+bytes with work, so shares of short sections are rough.
 
-``error()`` compares the predictions with the times recorded in experiments/01_faithful and 02_hopper, in a checkout of the repository.
+``error()`` compares the predictions with the times recorded in experiments/01_faithful and
+02_hopper, in a checkout of the repository.
 """
 
 from __future__ import annotations
@@ -29,12 +35,15 @@ SCHEDULERS = 4
 MMA_SHARE = 0.62  # of a Hopper's tensor peak that mma.sync reaches
 FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias")
 LATENCY = "latency"
-LAUNCH_US = 1.3  # from the end of one launch to the first warp of the next one in a graph, on an H200 (experiments/10_profile)
+# from the end of one launch to the first warp of the next one in a graph, on an H200
+# (experiments/10_profile)
+LAUNCH_US = 1.3
 
 
 @dataclass(frozen=True)
 class Modelled:
-    """us of the launch; ``parts`` by section, and LATENCY; ``fitted``: the whole is a prediction, not a lower bound."""
+    """us of the launch; ``parts`` by section, and LATENCY; ``fitted``: the whole is a prediction,
+    not a lower bound."""
 
     us: float
     parts: dict[str, float]
@@ -47,9 +56,19 @@ def factor_bits(counted: Counted) -> int:
 
 
 def limits_for(counted: Counted, device: Device, limits: Limits) -> Limits:
-    """With the peak of the tensor cores that the kernel uses: those of block-scaled factors have one of their own."""
+    """With the peak of the tensor cores that the kernel uses: those of block-scaled factors have
+    one of their own."""
     bits, sizes = factor_bits(counted), sizes_of(device)
-    return limits if bits == 16 else replace(limits, tensor_flops=None if sizes is None else sizes.fp4_flops if bits == 4 else sizes.fp8_flops)
+    return (
+        limits
+        if bits == 16
+        else replace(
+            limits,
+            tensor_flops=(
+                None if sizes is None else sizes.fp4_flops if bits == 4 else sizes.fp8_flops
+            ),
+        )
+    )
 
 
 def model(counted: Counted, device: Device, limits: Limits) -> Modelled:
@@ -65,7 +84,11 @@ def model(counted: Counted, device: Device, limits: Limits) -> Modelled:
         cycles = max(tally.executed / SCHEDULERS, tally.shared.wavefronts, tally.flops / reached)
         work[section] = cycles * counted.factor / device.sms / clock * 1e6
     predicted = counted.candidate.figures.get("predicted_us")
-    memory = counted.problem.least_bytes / device.bandwidth_bytes * 1e6 if device.bandwidth_bytes else 0.0
+    memory = (
+        counted.problem.least_bytes / device.bandwidth_bytes * 1e6
+        if device.bandwidth_bytes
+        else 0.0
+    )
     total = predicted if predicted is not None else max(sum(work.values()), memory) + LAUNCH_US
     busy = sum(work.values())
     if busy > total:  # more than it is predicted to take: shares are what is left to say
@@ -74,13 +97,20 @@ def model(counted: Counted, device: Device, limits: Limits) -> Modelled:
     left = max(0.0, total - busy - launch)
     copies = min(left, max(0.0, memory - busy)) if "wait_copies" in tallies else 0.0
     parts = {name: value for name, value in work.items() if value}
-    parts |= {LAUNCH: launch, "wait_copies": copies + parts.get("wait_copies", 0.0), LATENCY: left - copies}
-    return Modelled(total, {name: value for name, value in parts.items() if value}, predicted is not None)
+    parts |= {
+        LAUNCH: launch,
+        "wait_copies": copies + parts.get("wait_copies", 0.0),
+        LATENCY: left - copies,
+    }
+    return Modelled(
+        total, {name: value for name, value in parts.items() if value}, predicted is not None
+    )
 
 
 @dataclass(frozen=True)
 class Error:
-    """Of predictions, beside ``cells`` measured ones: mean and largest |predicted / measured - 1|; of ``kernel`` alone if one was asked for."""
+    """Of predictions, beside ``cells`` measured ones: mean and largest |predicted / measured - 1|;
+    of ``kernel`` alone if one was asked for."""
 
     cells: int
     mean: float
@@ -88,12 +118,16 @@ class Error:
     device: str
 
     def __str__(self) -> str:
-        return f"off by {self.mean:.0%} on average, {self.largest:.0%} at most, over {self.cells} measured cells ({self.device})"
+        return (
+            f"off by {self.mean:.0%} on average, {self.largest:.0%} at most, over {self.cells}"
+            f" measured cells ({self.device})"
+        )
 
 
 @functools.cache
 def error(kernel: str | None = None) -> Error | None:
-    """None where nothing was recorded: outside of a checkout, or for a kernel without predictions."""
+    """None where nothing was recorded: outside of a checkout, or for a kernel without
+    predictions."""
     root = Path(__file__).resolve().parents[2] / "experiments"
     off, where = [], "H200"
     for name in ("01_faithful", "02_hopper"):
@@ -108,12 +142,19 @@ def error(kernel: str | None = None) -> Error | None:
 
 
 def recorded(kernel: str, problem, config) -> dict | None:
-    """The last row of experiments/11_block_scaled of this product in this configuration; None where nothing was measured, or outside of a checkout."""
+    """The last row of experiments/11_block_scaled of this product in this configuration; None where
+    nothing was measured, or outside of a checkout."""
     path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
     found = None
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         row = json.loads(line)
-        if row["part"] == "whole" and (row["kernel"], row["m"], row["n"], row["k"], row["config"]) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
+        if row["part"] == "whole" and (
+            row["kernel"],
+            row["m"],
+            row["n"],
+            row["k"],
+            row["config"],
+        ) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
             found = row
     return found
 
@@ -121,8 +162,12 @@ def recorded(kernel: str, problem, config) -> dict | None:
 def _predicted(row: dict) -> float | None:
     try:
         config = find_kernel(row["kernel"]).config_type(**row["config"])
-        problem = Problem(**{name: row[name] for name in FIELDS if name in row}, batch_invariant=bool(row.get("batch_invariant")))
+        problem = Problem(
+            **{name: row[name] for name in FIELDS if name in row},
+            batch_invariant=bool(row.get("batch_invariant")),
+        )
         found: Candidate = candidate(problem, device("H200"), row["kernel"], config)
-    except (ValueError, TypeError):  # a kernel that is no rung, or a configuration that there is no more
+    # a kernel that is no rung, or a configuration that there is no more
+    except (ValueError, TypeError):
         return None
     return found.figures.get("predicted_us")

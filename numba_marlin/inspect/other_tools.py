@@ -1,4 +1,5 @@
-"""Profilers that are not this package's, and whether they are here: rows for a page. None of them is needed."""
+"""Profilers that are not this package's, and whether they are here: rows for a page. None of them
+is needed."""
 
 from __future__ import annotations
 
@@ -9,9 +10,30 @@ import shutil
 
 def other_tools() -> list[dict]:
     ncu = shutil.which("ncu")
-    cupti = importlib.util.find_spec("cupti") is not None or ctypes.util.find_library("cupti") is not None
+    cupti = (
+        importlib.util.find_spec("cupti") is not None
+        or ctypes.util.find_library("cupti") is not None
+    )
     return [
-        {"name": "Nsight Compute", "text": f"{ncu}: hit rates and stall reasons of the hardware's counters: ncu --set full --kernel-name regex:marlin python your_program.py" if ncu else
-         "not found: hit rates of caches and stall reasons by hardware counters are not known"},
-        {"name": "CUPTI", "text": "found, not used: what it measures needs counters that only an administrator may read on most machines" if cupti else "not found"},
+        {
+            "name": "Nsight Compute",
+            "text": (
+                f"{ncu}: hit rates and stall reasons of the hardware's counters: ncu --set full"
+                " --kernel-name regex:marlin python your_program.py"
+                if ncu
+                else (
+                    "not found: hit rates of caches and stall reasons by hardware counters are not"
+                    " known"
+                )
+            ),
+        },
+        {
+            "name": "CUPTI",
+            "text": (
+                "found, not used: what it measures needs counters that only an administrator may"
+                " read on most machines"
+                if cupti
+                else "not found"
+            ),
+        },
     ]

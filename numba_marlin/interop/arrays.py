@@ -1,14 +1,17 @@
 """One description for arrays of every library, and the few things that are done with them.
 
-``view(name, array)`` -> ``ArrayView``. Kinds: ``numpy``, ``torch``, ``cupy``, ``numba``, and ``cuda`` (any other object with
-``__cuda_array_interface__``). A torch tensor on the CPU and any CPU array that speaks DLPack become NumPy views of the same
-memory. TypeError for what is none of these, naming the argument and how to convert.
+``view(name, array)`` -> ``ArrayView``. Kinds: ``numpy``, ``torch``, ``cupy``, ``numba``, and
+``cuda`` (any other object with ``__cuda_array_interface__``). A torch tensor on the CPU and any CPU
+array that speaks DLPack become NumPy views of the same memory. TypeError for what is none of these,
+naming the argument and how to convert.
 
-``contiguous(view, alignment)`` copies when strides or address need it, ``rows`` only when a kernel that is told the distance of rows could
-not read them; a kind that cannot copy on the device is a ValueError. ``empty_like(view, shape)`` allocates the same kind and type on the
-same device. ``overlap(a, b)``: whether they share memory.
+``contiguous(view, alignment)`` copies when strides or address need it, ``rows`` only when a kernel
+that is told the distance of rows could not read them; a kind that cannot copy on the device is a
+ValueError. ``empty_like(view, shape)`` allocates the same kind and type on the same device.
+``overlap(a, b)``: whether they share memory.
 
-bfloat16: a torch tensor's dtype is the name; on the host its elements are those of ml_dtypes (``formats.floats``), imported when asked for.
+bfloat16: a torch tensor's dtype is the name; on the host its elements are those of ml_dtypes
+(``formats.floats``), imported when asked for.
 """
 
 from __future__ import annotations
@@ -24,19 +27,35 @@ from numba_marlin.formats.floats import float_type
 
 LIBRARIES = ("torch", "cupy", "numba")
 LEGACY_STREAM = 0
-_SHARED_DTYPES = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"}  # torch's and NumPy's
-_STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}  # 1 is the interface's name for the legacy default stream
+# torch's and NumPy's
+_SHARED_DTYPES = {
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "bool",
+    "complex64",
+    "complex128",
+}
+# 1 is the interface's name for the legacy default stream
+_STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}
 
 
 @functools.lru_cache(maxsize=64)
 def _name(dtype: np.dtype) -> str:
-    """What NumPy calls the type, or ">f2" and the like in another byte order. NumPy works it out anew each time, which takes 2 us."""
+    """What NumPy calls the type, or ">f2" and the like in another byte order. NumPy works it out
+    anew each time, which takes 2 us."""
     return dtype.name if dtype.isnative else dtype.str
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayView:
-    """An array as kernels see it. ``strides`` in bytes; ``device`` is None on the host; ``owner`` keeps the memory alive.
+    """An array as kernels see it. ``strides`` in bytes; ``device`` is None on the host; ``owner``
+    keeps the memory alive.
 
     ``stream``: the raw handle of the stream that the array's library would use now.
     """
@@ -70,7 +89,12 @@ class ArrayView:
         if isinstance(self.owner, np.ndarray):
             return self.owner
         if self.dtype == "bfloat16":
-            return self.owner.detach().view(sys.modules["torch"].int16).numpy().view(float_type("bfloat16"))
+            return (
+                self.owner.detach()
+                .view(sys.modules["torch"].int16)
+                .numpy()
+                .view(float_type("bfloat16"))
+            )
         return self.owner.detach().numpy()
 
     @property
@@ -90,15 +114,22 @@ class ArrayView:
 
 
 def _library(array: object) -> str:
-    """The one of LIBRARIES that the array's class comes from or derives from; else wherever the class comes from."""
+    """The one of LIBRARIES that the array's class comes from or derives from; else wherever the
+    class comes from."""
     homes = [each.__module__.partition(".")[0] for each in type(array).__mro__]
     return next((home for home in homes if home in LIBRARIES), homes[0])
 
 
 def _view_numpy(array: np.ndarray, kind: str = "numpy", owner: object = None) -> ArrayView:
     return ArrayView(
-        owner=array if owner is None else owner, kind=kind, device=None, address=array.ctypes.data, shape=array.shape,
-        dtype=array.dtype, strides=array.strides, readonly=not array.flags.writeable,
+        owner=array if owner is None else owner,
+        kind=kind,
+        device=None,
+        address=array.ctypes.data,
+        shape=array.shape,
+        dtype=array.dtype,
+        strides=array.strides,
+        readonly=not array.flags.writeable,
     )
 
 
@@ -106,18 +137,32 @@ def _view_torch(tensor) -> ArrayView:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.device.type not in ("cuda", "cpu"):
         raise TypeError(f"a torch tensor on {tensor.device} must be on the CPU or a CUDA device")
-    host = tensor.detach().numpy() if tensor.device.type == "cpu" and dtype in _SHARED_DTYPES else None
+    host = (
+        tensor.detach().numpy() if tensor.device.type == "cpu" and dtype in _SHARED_DTYPES else None
+    )
     if math.prod(tensor.shape) and not tensor.data_ptr():
-        raise ValueError(f"a torch tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized or given up")
+        raise ValueError(
+            f"a torch tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized"
+            " or given up"
+        )
     if host is not None:
         return _view_numpy(host, "torch", tensor)
     device = tensor.device.index if tensor.device.type == "cuda" else None
     itemsize = tensor.element_size()
     return ArrayView(
-        owner=tensor, kind="torch", device=device, address=tensor.data_ptr(), shape=tuple(tensor.shape),
+        owner=tensor,
+        kind="torch",
+        device=device,
+        address=tensor.data_ptr(),
+        shape=tuple(tensor.shape),
         dtype=np.dtype(dtype) if dtype in _SHARED_DTYPES else dtype,
-        strides=tuple(stride * itemsize for stride in tensor.stride()), readonly=False,
-        stream=0 if device is None else sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream,
+        strides=tuple(stride * itemsize for stride in tensor.stride()),
+        readonly=False,
+        stream=(
+            0
+            if device is None
+            else sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream
+        ),
     )
 
 
@@ -142,8 +187,15 @@ def _view_cuda(array, kind: str) -> ArrayView:
     if kind == "cupy":
         stream = sys.modules["cupy"].cuda.get_current_stream(device).ptr
     return ArrayView(
-        owner=array, kind=kind, device=device, address=address, shape=shape,
-        dtype=dtype, strides=tuple(strides), readonly=readonly, stream=stream,
+        owner=array,
+        kind=kind,
+        device=device,
+        address=address,
+        shape=shape,
+        dtype=dtype,
+        strides=tuple(strides),
+        readonly=readonly,
+        stream=stream,
     )
 
 
@@ -161,12 +213,12 @@ def view(name: str, array: object) -> ArrayView:
             return _view_numpy(np.from_dlpack(array))
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise TypeError(
-                f"{name} is a {type(array).__name__} whose DLPack export NumPy cannot read ({error}); pass "
-                "torch.from_dlpack(...) or cupy.from_dlpack(...) of it"
+                f"{name} is a {type(array).__name__} whose DLPack export NumPy cannot read"
+                f" ({error}); pass torch.from_dlpack(...) or cupy.from_dlpack(...) of it"
             ) from error
     raise TypeError(
-        f"{name} is a {type(array).__name__}, must be an array of NumPy, CuPy, torch or Numba, or speak "
-        "__cuda_array_interface__ or DLPack"
+        f"{name} is a {type(array).__name__}, must be an array of NumPy, CuPy, torch or Numba, or"
+        " speak __cuda_array_interface__ or DLPack"
     )
 
 
@@ -188,18 +240,22 @@ def contiguous(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
         copy[...] = array.host
         return _view_numpy(copy)
     if array.kind == "torch":
-        return _view_torch(array.owner.detach().clone(memory_format=sys.modules["torch"].contiguous_format))
+        return _view_torch(
+            array.owner.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
+        )
     if array.kind == "cupy":
         with sys.modules["cupy"].cuda.Device(array.device):
             return _view_cuda(array.owner.copy(order="C"), "cupy")
     raise ValueError(
-        f"{name} (strides {array.strides}, address % {alignment} = {array.address % alignment}) must be C-contiguous and "
-        f"{alignment}-byte aligned: a {type(array.owner).__name__} cannot be copied here"
+        f"{name} (strides {array.strides}, address % {alignment} = {array.address % alignment})"
+        f" must be C-contiguous and {alignment}-byte aligned: a {type(array.owner).__name__} cannot"
+        " be copied here"
     )
 
 
 def rows(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
-    """The matrix itself if its rows are contiguous, aligned and apart, any distance from each other; else a C-contiguous copy."""
+    """The matrix itself if its rows are contiguous, aligned and apart, any distance from each
+    other; else a C-contiguous copy."""
     (count, length), (row_stride, stride) = array.shape, array.strides
     alone = count == 1 or (row_stride % alignment == 0 and row_stride >= length * array.itemsize)
     if alone and (length == 1 or stride == array.itemsize) and array.address % alignment == 0:
@@ -208,17 +264,23 @@ def rows(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
 
 
 def take_columns(name: str, array: ArrayView, columns: np.ndarray) -> object:
-    """A new matrix of the same library, type and place: column i is column ``columns[i]`` of ``array``."""
+    """A new matrix of the same library, type and place: column i is column ``columns[i]`` of
+    ``array``."""
     if array.kind == "torch":
         torch = sys.modules["torch"]
-        return array.owner.detach().index_select(1, torch.from_numpy(columns.astype(np.int64)).to(array.owner.device))
+        return array.owner.detach().index_select(
+            1, torch.from_numpy(columns.astype(np.int64)).to(array.owner.device)
+        )
     if array.kind == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(array.device):
             return array.owner.take(cupy.asarray(columns), axis=1)
     if array.on_host:
         return array.host[:, columns]
-    raise ValueError(f"{name} is a {type(array.owner).__name__}, whose columns cannot be permuted here as this weight needs it: pass a torch or CuPy array")
+    raise ValueError(
+        f"{name} is a {type(array.owner).__name__}, whose columns cannot be permuted here as this"
+        " weight needs it: pass a torch or CuPy array"
+    )
 
 
 def row_distance(array: ArrayView) -> int:
@@ -227,9 +289,14 @@ def row_distance(array: ArrayView) -> int:
 
 
 def empty_like(array: ArrayView, shape: tuple[int, ...], dtype: str | None = None) -> object:
-    """A new array of ``shape``, of the same library and on the same device as ``array``, and of its type or that of the name ``dtype``."""
+    """A new array of ``shape``, of the same library and on the same device as ``array``, and of its
+    type or that of the name ``dtype``."""
     if array.kind == "torch":
-        return array.owner.new_empty(shape) if dtype is None else array.owner.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype))
+        return (
+            array.owner.new_empty(shape)
+            if dtype is None
+            else array.owner.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype))
+        )
     if dtype is not None:
         array = replace(array, dtype=float_type(dtype))
     if array.kind == "cupy":
@@ -248,7 +315,8 @@ def empty_like(array: ArrayView, shape: tuple[int, ...], dtype: str | None = Non
 
 
 def overlap(a: ArrayView, b: ArrayView) -> bool:
-    """Whether the two share memory. Exact on the host where that is cheap; on a device the extents decide."""
+    """Whether the two share memory. Exact on the host where that is cheap; on a device the extents
+    decide."""
     (a_low, a_high), (b_low, b_high) = a.extent(), b.extent()
     if a.device != b.device or a_high <= b_low or b_high <= a_low:
         return False
@@ -261,9 +329,11 @@ def overlap(a: ArrayView, b: ArrayView) -> bool:
 
 
 def to_host(array: ArrayView, exact: bool = False) -> np.ndarray:
-    """The elements as a NumPy array: the same memory on the host, a copy (of all work on its stream) from a device.
+    """The elements as a NumPy array: the same memory on the host, a copy (of all work on its
+    stream) from a device.
 
-    torch's bfloat16 becomes float32, which holds it, or with ``exact`` that of ml_dtypes. TypeError for other types that NumPy does not have.
+    torch's bfloat16 becomes float32, which holds it, or with ``exact`` that of ml_dtypes. TypeError
+    for other types that NumPy does not have.
     """
     if array.type_name == "bfloat16" and isinstance(array.dtype, str):
         if exact:
@@ -271,7 +341,10 @@ def to_host(array: ArrayView, exact: bool = False) -> np.ndarray:
             return words.view(float_type("bfloat16"))
         array = _view_torch(array.owner.detach().float())
     if isinstance(array.dtype, str):
-        raise TypeError(f"a torch tensor of {array.dtype} must be of a type that NumPy has: {', '.join(sorted(_SHARED_DTYPES))}")
+        raise TypeError(
+            f"a torch tensor of {array.dtype} must be of a type that NumPy has:"
+            f" {', '.join(sorted(_SHARED_DTYPES))}"
+        )
     if array.on_host:
         return array.host
     from numba_marlin import driver
@@ -285,7 +358,8 @@ def to_host(array: ArrayView, exact: bool = False) -> np.ndarray:
 
 
 def assign(array: ArrayView, values: np.ndarray) -> None:
-    """Write ``values`` (same shape and dtype) into ``array``, wherever it is; a device array must be contiguous."""
+    """Write ``values`` (same shape and dtype) into ``array``, wherever it is; a device array must
+    be contiguous."""
     if array.on_host:
         array.host[...] = values
         return
@@ -299,7 +373,8 @@ def assign(array: ArrayView, values: np.ndarray) -> None:
 
 
 def stream_handle(stream: object, default: int) -> int:
-    """The raw handle of ``stream``: an int, or a stream of torch, CuPy, Numba or cuda.core; None gives ``default``."""
+    """The raw handle of ``stream``: an int, or a stream of torch, CuPy, Numba or cuda.core; None
+    gives ``default``."""
     if stream is None:
         return default
     if isinstance(stream, int) and not isinstance(stream, bool):
@@ -308,4 +383,7 @@ def stream_handle(stream: object, default: int) -> int:
         handle = getattr(stream, attribute, None)
         if handle is not None:
             return int(getattr(handle, "value", handle) or 0)
-    raise TypeError(f"stream is a {type(stream).__name__}, must be a raw handle or a stream of torch, CuPy, Numba or cuda.core")
+    raise TypeError(
+        f"stream is a {type(stream).__name__}, must be a raw handle or a stream of torch, CuPy,"
+        " Numba or cuda.core"
+    )

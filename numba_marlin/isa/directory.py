@@ -1,7 +1,9 @@
 """Where the ``ptx/`` files are.
 
-In a checkout they stand at the top of the repository; setup.cfg installs the same directory as the data package ``numba_marlin.ptx``.
+In a checkout they stand at the top of the repository; setup.cfg installs the same directory as the
+data package ``numba_marlin.ptx``.
 """
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -10,10 +12,13 @@ from pathlib import Path
 
 @lru_cache(maxsize=None)
 def ptx_directory() -> Path:
-    """The directory of the project's own instructions. FileNotFoundError if the installation lost it."""
+    """The directory of the project's own instructions. FileNotFoundError if the installation lost
+    it."""
     package = Path(__file__).resolve().parent.parent
     candidates = (package / "ptx", package.parent / "ptx")
     for candidate in candidates:
         if any(candidate.glob("*.ptx")):
             return candidate
-    raise FileNotFoundError(f"no ptx/ directory with *.ptx files at {' or '.join(map(str, candidates))}")
+    raise FileNotFoundError(
+        f"no ptx/ directory with *.ptx files at {' or '.join(map(str, candidates))}"
+    )

@@ -1,4 +1,5 @@
 """All the ``ptx/`` files, loaded."""
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -9,7 +10,8 @@ from numba_marlin.isa.instruction import Instruction, InstructionError, parse_in
 
 
 def load_instructions(directory=None) -> dict[str, Instruction]:
-    """Name -> Instruction for every ``*.ptx`` of a directory (default: the project's own). InstructionError with file and line."""
+    """Name -> Instruction for every ``*.ptx`` of a directory (default: the project's own).
+    InstructionError with file and line."""
     if directory is None:
         return dict(_own_instructions())
     return _load(Path(directory))
@@ -26,7 +28,7 @@ def _load(directory):
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            line = path.read_bytes()[:error.start].count(b"\n") + 1
+            line = path.read_bytes()[: error.start].count(b"\n") + 1
             raise InstructionError(f"{path}:{line}: not UTF-8") from error
         instructions[path.stem] = parse_instruction(text, str(path), path.stem)
     return instructions

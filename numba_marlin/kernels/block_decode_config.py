@@ -1,4 +1,5 @@
 """The sizes of the ``block_decode`` kernel: what can be chosen, and what follows from it. Pure."""
+
 from dataclasses import dataclass
 
 from numba_marlin.kernels.block_scaled_config import ACTIVATIONS as ALL_ACTIVATIONS
@@ -14,15 +15,21 @@ SCALE_BYTES = 4 * TILE_BYTES  # of 128 rows in a stage: four tiles of 128 rows b
 ROW_WARPS, WARP_COLUMNS = 2, 64  # warps beside each other, and the rows of B of each
 WARP_BLOCKS = WARP_COLUMNS // 16  # m16 blocks of the instruction that a warp has
 CHUNKS = 2  # of a stage: 128 of k, as much as a warp multiplies at a time
-PITCH = COLUMNS + 8  # numbers of a row of partial sums: lanes that write at once meet different banks
+# numbers of a row of partial sums: lanes that write at once meet different banks
+PITCH = COLUMNS + 8
 RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 ACTIVATIONS = tuple(each for each in ALL_ACTIVATIONS if each != "gated_silu")
 
 
 @dataclass(frozen=True)
 class BlockDecodeConfig:
-    """A block multiplies 128 rows of B by ``tokens`` rows of A, 8, 16 or 32: ``k_warps`` pairs of warps share its k, and ``split`` blocks, a cluster, share the whole. stages: steps of k = 256 in
-    shared memory. result: type of D, one of RESULT_BYTES. source: whether beta * C is added, C of the type of D (16 bits). bias: whether a float32 number is added to every column. activation: one of ACTIVATIONS."""
+    """A block multiplies 128 rows of B by ``tokens`` rows of A, 8, 16 or 32: ``k_warps`` pairs of
+    warps share its k, and ``split`` blocks, a cluster, share the whole. stages: steps of k = 256 in
+    shared memory. result: type of D, one of RESULT_BYTES. source: whether beta * C is added, C of
+    the type of D (16 bits). bias: whether a float32 number is added to every column. activation:
+    one of ACTIVATIONS.
+    """
+
     tokens: int = 8
     k_warps: int = 4
     split: int = 1
@@ -40,18 +47,30 @@ class BlockDecodeConfig:
         if self.split not in (1, 2, 4, 8):
             raise ValueError(f"split={self.split} must be 1, 2, 4 or 8, blocks of a cluster")
         if self.tokens == 32 and self.k_warps == 8:
-            raise ValueError("tokens=32 with k_warps=8: their sums and four stages do not fit into shared memory together")
+            raise ValueError(
+                "tokens=32 with k_warps=8: their sums and four stages do not fit into shared memory"
+                " together"
+            )
         if self.result not in RESULT_BYTES:
             raise ValueError(f"result={self.result!r} must be one of {', '.join(RESULT_BYTES)}")
         if self.source and self.result == "float32":
-            raise ValueError("source=True with result='float32': C is read as 16-bit numbers of the type of D, float16 or bfloat16")
+            raise ValueError(
+                "source=True with result='float32': C is read as 16-bit numbers of the type of D,"
+                " float16 or bfloat16"
+            )
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
         if self.stages < 2 or self.stages % (self.k_warps // CHUNKS):
-            raise ValueError(f"stages={self.stages} must be at least 2 and a multiple of k_warps / {CHUNKS} = {self.k_warps // CHUNKS}: a stage always has the same warps, "
-                             "for who skips a phase of a barrier cannot tell it from the one after the next")
+            raise ValueError(
+                f"stages={self.stages} must be at least 2 and a multiple of k_warps / {CHUNKS} ="
+                f" {self.k_warps // CHUNKS}: a stage always has the same warps, for who skips a"
+                " phase of a barrier cannot tell it from the one after the next"
+            )
         if self.shared_bytes > SHARED_LIMIT:
-            raise TooMuchSharedMemory(f"stages={self.stages} with tokens={self.tokens} and k_warps={self.k_warps} take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
+            raise TooMuchSharedMemory(
+                f"stages={self.stages} with tokens={self.tokens} and k_warps={self.k_warps} take"
+                f" {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most"
+            )
 
     @property
     def gated(self):

@@ -1,17 +1,35 @@
-"""Block-scaled tensor cores without tensor memory: ``mma.sync`` with block scales. sm_120a (RTX 50).
+"""Block-scaled tensor cores without tensor memory: ``mma.sync`` with block scales. sm_120a (RTX
+50).
 
-``D[m, n] = alpha * (A * SFA) @ (B * SFB)^T``; parameters: tensor maps (``tensor_maps``) of a uint8 [m, k/2] and b uint8 [n, k/2] (k contiguous, of two FP4 in a byte the low one
-first), of sfa and sfb, their scales in 128x4 order (``layout.block_scales``); d [m, n] and alpha, float32 [1], as addresses; m, n, k as int32. m any, k a multiple of 32, n of 8.
+``D[m, n] = alpha * (A * SFA) @ (B * SFB)^T``; parameters: tensor maps (``tensor_maps``) of a uint8
+[m, k/2] and b uint8 [n, k/2] (k contiguous, of two FP4 in a byte the low one first), of sfa and
+sfb, their scales in 128x4 order (``layout.block_scales``); d [m, n] and alpha, float32 [1], as
+addresses; m, n, k as int32. m any, k a multiple of 32, n of 8.
 
-A block multiplies a tile of 128 x 128, a warp 32 x 64 of it. One thread of the last warp keeps the stages full: TMA, 128-byte swizzle. The fragments of FP4 are those of bytes, or
-of halves, seen as bytes: ``ldmatrix`` fetches them. Scales come as words, one for each row and 64 of k, and each lane holds other rows' words: the four lanes of a quad
-have those of 32 rows of A in one register, and those of 64 columns of B in two; every ``mma`` says which lanes' words are meant (thread-id-a, -b). Words of neighbouring rows lie 16 bytes apart in the 128x4 order, so a load of them takes four wavefronts: a
-quarter of the kernel's traffic with shared memory are such conflicts (experiments/12_blackwell).
+A block multiplies a tile of 128 x 128, a warp 32 x 64 of it. One thread of the last warp keeps the
+stages full: TMA, 128-byte swizzle. The fragments of FP4 are those of bytes, or of halves, seen as
+bytes: ``ldmatrix`` fetches them. Scales come as words, one for each row and 64 of k, and each lane
+holds other rows' words: the four lanes of a quad have those of 32 rows of A in one register, and
+those of 64 columns of B in two; every ``mma`` says which lanes' words are meant (thread-id-a, -b).
+Words of neighbouring rows lie 16 bytes apart in the 128x4 order, so a load of them takes four
+wavefronts: a quarter of the kernel's traffic with shared memory are such conflicts
+(experiments/12_blackwell).
 
-No GPU that has this instruction has run this; the PTX machine has, under the assumptions of ``emulator.block_scaled``.
+No GPU that has this instruction has run this; the PTX machine has, under the assumptions of
+``emulator.block_scaled``.
 """
+
 from numba_marlin.kernels.block_mma_config import (
-    ALIGNMENT, CONSUMERS, SCALES_OF_A_STEP, STAGE_K, STAGE_ROW, STEPS, TILE, WARP_COLUMNS, WARP_ROWS, BlockMmaConfig,
+    ALIGNMENT,
+    CONSUMERS,
+    SCALES_OF_A_STEP,
+    STAGE_K,
+    STAGE_ROW,
+    STEPS,
+    TILE,
+    WARP_COLUMNS,
+    WARP_ROWS,
+    BlockMmaConfig,
 )
 from numba_marlin.kernels.definition import KernelDefinition, ceil_div
 from numba_marlin.kernels.pipeline import pipeline_verbs
@@ -27,12 +45,34 @@ ALL_LANES = 0xFFFFFFFF
 def make(lang, config):
     cuda, ptx, uint32, uint64, int32 = lang.cuda, lang.ptx, lang.uint32, lang.uint64, lang.int32
     shared_base = lang.shared_base
-    STAGE, BARRIERS, B_SHARED, SFA_SHARED, SFB_SHARED = ceil_div(config.stage_bytes, ALIGNMENT) * ALIGNMENT, config.barriers_shared, config.b_shared, config.sfa_shared, config.sfb_shared
-    STAGE_BYTES, SCALE_UNITS, VECTORS, HALVES = config.stage_bytes, config.scale_tiles * TILE_BYTES // 8, SCALES_OF_A_STEP[config.format], config.result != "float32"
+    STAGE, BARRIERS, B_SHARED, SFA_SHARED, SFB_SHARED = (
+        ceil_div(config.stage_bytes, ALIGNMENT) * ALIGNMENT,
+        config.barriers_shared,
+        config.b_shared,
+        config.sfa_shared,
+        config.sfb_shared,
+    )
+    STAGE_BYTES, SCALE_UNITS, VECTORS, HALVES = (
+        config.stage_bytes,
+        config.scale_tiles * TILE_BYTES // 8,
+        SCALES_OF_A_STEP[config.format],
+        config.result != "float32",
+    )
     RESULT_SIZE = 2 if HALVES else 4
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=CONSUMERS)
-    initialise, producer_start, consumer_start, advance = ring.initialise, ring.producer_start, ring.consumer_start, ring.advance
-    wait_full, wait_empty, expect, full, release = ring.wait_full, ring.wait_empty, ring.expect, ring.full, ring.release
+    initialise, producer_start, consumer_start, advance = (
+        ring.initialise,
+        ring.producer_start,
+        ring.consumer_start,
+        ring.advance,
+    )
+    wait_full, wait_empty, expect, full, release = (
+        ring.wait_full,
+        ring.wait_empty,
+        ring.expect,
+        ring.full,
+        ring.release,
+    )
     zeros = ptx.zero_f32(width=SUMS * M_TILES * N_TILES)
     pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
 
@@ -43,25 +83,54 @@ def make(lang, config):
         while step < steps:
             wait_empty(shared + uint32(BARRIERS), place)
             expect(shared + uint32(BARRIERS), place, uint32(STAGE_BYTES))
-            stage, barrier = shared + place[0] * uint32(STAGE), full(shared + uint32(BARRIERS), place)
-            ptx.cp_async_bulk_tensor_2d_g2s_cta(stage, a_map, int32(step * uint32(STAGE_ROW)), int32(row), barrier)
-            ptx.cp_async_bulk_tensor_2d_g2s_cta(stage + uint32(B_SHARED), b_map, int32(step * uint32(STAGE_ROW)), int32(column), barrier)
-            ptx.cp_async_bulk_tensor_2d_g2s_cta(stage + uint32(SFA_SHARED), sfa_map, int32(step * uint32(SCALE_UNITS)), int32(row // uint32(TILE_ROWS)), barrier)
-            ptx.cp_async_bulk_tensor_2d_g2s_cta(stage + uint32(SFB_SHARED), sfb_map, int32(step * uint32(SCALE_UNITS)), int32(column // uint32(TILE_ROWS)), barrier)
+            stage, barrier = (
+                shared + place[0] * uint32(STAGE),
+                full(shared + uint32(BARRIERS), place),
+            )
+            ptx.cp_async_bulk_tensor_2d_g2s_cta(
+                stage, a_map, int32(step * uint32(STAGE_ROW)), int32(row), barrier
+            )
+            ptx.cp_async_bulk_tensor_2d_g2s_cta(
+                stage + uint32(B_SHARED),
+                b_map,
+                int32(step * uint32(STAGE_ROW)),
+                int32(column),
+                barrier,
+            )
+            ptx.cp_async_bulk_tensor_2d_g2s_cta(
+                stage + uint32(SFA_SHARED),
+                sfa_map,
+                int32(step * uint32(SCALE_UNITS)),
+                int32(row // uint32(TILE_ROWS)),
+                barrier,
+            )
+            ptx.cp_async_bulk_tensor_2d_g2s_cta(
+                stage + uint32(SFB_SHARED),
+                sfb_map,
+                int32(step * uint32(SCALE_UNITS)),
+                int32(column // uint32(TILE_ROWS)),
+                barrier,
+            )
             place = advance(place)
             step = uint32(step + uint32(1))
 
     @lang.device
     def fetch(rows, row, chunk):
         """Four 8 x 16-byte matrices: the lane names a row and a chunk of it."""
-        return ptx.ldmatrix_x4(rows + row * uint32(STAGE_ROW) + (uint32(chunk ^ (row & uint32(7))) << uint32(4)))
+        return ptx.ldmatrix_x4(
+            rows + row * uint32(STAGE_ROW) + (uint32(chunk ^ (row & uint32(7))) << uint32(4))
+        )
 
     def products_from(first, count, byte):
-        """-> device function (sums of ``count`` products from number ``first`` on, a, b, sfa, sfb) -> sums; product i is of rows 16 (i // N_TILES) and columns 8 (i % N_TILES) on."""
+        """-> device function (sums of ``count`` products from number ``first`` on, a, b, sfa, sfb)
+        -> sums; product i is of rows 16 (i // N_TILES) and columns 8 (i % N_TILES) on."""
         if count > 1:
             half = count // 2
             own = SUMS * half
-            low, high = products_from(first, half, byte), products_from(first + half, count - half, byte)
+            low, high = (
+                products_from(first, half, byte),
+                products_from(first + half, count - half, byte),
+            )
 
             @lang.device
             def both(sums, a, b, sfa, sfb):
@@ -70,7 +139,11 @@ def make(lang, config):
             return both
         row, column = divmod(first, N_TILES)
         threads = {"thread_a": row, "thread_b": column % 4}
-        multiply = ptx.mma_m16n8k64_f32_mxf4nvf4_4x(**threads) if config.format == "nvfp4" else ptx.mma_m16n8k64_f32_mxf4_2x(byte=byte, **threads)
+        multiply = (
+            ptx.mma_m16n8k64_f32_mxf4nvf4_4x(**threads)
+            if config.format == "nvfp4"
+            else ptx.mma_m16n8k64_f32_mxf4_2x(byte=byte, **threads)
+        )
         A, A_END, B, B_END, WORD = 4 * row, 4 * row + 4, 2 * column, 2 * column + 2, column // 4
 
         @lang.device
@@ -89,14 +162,35 @@ def make(lang, config):
             row = warp_row * uint32(WARP_ROWS) + lane % uint32(16)
             chunk = uint32(step * 2) + lane // uint32(16)
             a = fetch(stage, row, chunk) + fetch(stage, row + uint32(16), chunk)
-            column = warp_column * uint32(WARP_COLUMNS) + lane // uint32(16) * uint32(8) + lane % uint32(8)
+            column = (
+                warp_column * uint32(WARP_COLUMNS)
+                + lane // uint32(16) * uint32(8)
+                + lane % uint32(8)
+            )
             side = uint32(step * 2) + lane // uint32(8) % uint32(2)
             rows = stage + uint32(B_SHARED)
-            b = fetch(rows, column, side) + fetch(rows, column + uint32(16), side) + fetch(rows, column + uint32(32), side) + fetch(rows, column + uint32(48), side)
+            b = (
+                fetch(rows, column, side)
+                + fetch(rows, column + uint32(16), side)
+                + fetch(rows, column + uint32(32), side)
+                + fetch(rows, column + uint32(48), side)
+            )
             group, member = lane // uint32(4), lane % uint32(4)
             tile = uint32(step * VECTORS // TILE_BLOCKS * TILE_BYTES)
-            sfa = ptx.ld_shared_b32(stage + uint32(SFA_SHARED) + tile + (member * uint32(8) + group) * uint32(16) + warp_row * uint32(4))
-            sfb = ptx.ld_shared_v2_b32(stage + uint32(SFB_SHARED) + tile + (member * uint32(8) + group) * uint32(16) + warp_column * uint32(8))
+            sfa = ptx.ld_shared_b32(
+                stage
+                + uint32(SFA_SHARED)
+                + tile
+                + (member * uint32(8) + group) * uint32(16)
+                + warp_row * uint32(4)
+            )
+            sfb = ptx.ld_shared_v2_b32(
+                stage
+                + uint32(SFB_SHARED)
+                + tile
+                + (member * uint32(8) + group) * uint32(16)
+                + warp_column * uint32(8)
+            )
             return multiply(sums, a, b, sfa, sfb)
 
         return multiply_step
@@ -145,8 +239,22 @@ def make(lang, config):
 
         @lang.device
         def one(sums, d, row, column, alpha, sizes):
-            store_pair(d, uint32(row + uint32(DOWN)), uint32(column + uint32(ACROSS)), sums[0] * alpha, sums[1] * alpha, sizes)
-            store_pair(d, uint32(row + uint32(DOWN + 8)), uint32(column + uint32(ACROSS)), sums[2] * alpha, sums[3] * alpha, sizes)
+            store_pair(
+                d,
+                uint32(row + uint32(DOWN)),
+                uint32(column + uint32(ACROSS)),
+                sums[0] * alpha,
+                sums[1] * alpha,
+                sizes,
+            )
+            store_pair(
+                d,
+                uint32(row + uint32(DOWN + 8)),
+                uint32(column + uint32(ACROSS)),
+                sums[2] * alpha,
+                sums[3] * alpha,
+                sizes,
+            )
 
         return one
 
@@ -157,7 +265,10 @@ def make(lang, config):
         shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
         warp, lane = uint32(ptx.tid_x() // uint32(32)), uint32(ptx.tid_x() % uint32(32))
         row_tiles = uint32((sizes[0] + uint32(TILE - 1)) // uint32(TILE))
-        row, column = uint32(uint32(cuda.blockIdx.x) % row_tiles * uint32(TILE)), uint32(uint32(cuda.blockIdx.x) // row_tiles * uint32(TILE))
+        row, column = (
+            uint32(uint32(cuda.blockIdx.x) % row_tiles * uint32(TILE)),
+            uint32(uint32(cuda.blockIdx.x) // row_tiles * uint32(TILE)),
+        )
         steps = uint32((uint32(k) + uint32(STAGE_K - 1)) // uint32(STAGE_K))
         if ptx.tid_x() == uint32(0):
             initialise(shared + uint32(BARRIERS))
@@ -168,7 +279,10 @@ def make(lang, config):
         else:
             lane_place = lane, uint32(warp // uint32(2)), uint32(warp % uint32(2))
             sums = multiply_stages(shared, steps, lane_place)
-            own_row, own_column = row + lane_place[1] * uint32(WARP_ROWS) + lane // uint32(4), column + lane_place[2] * uint32(WARP_COLUMNS) + lane % uint32(4) * uint32(2)
+            own_row, own_column = (
+                row + lane_place[1] * uint32(WARP_ROWS) + lane // uint32(4),
+                column + lane_place[2] * uint32(WARP_COLUMNS) + lane % uint32(4) * uint32(2),
+            )
             store(sums, d, uint32(own_row), uint32(own_column), ptx.ld_global_f32(alpha), sizes)
 
     return kernel
@@ -176,20 +290,36 @@ def make(lang, config):
 
 def tensor_maps(config, m, n, k, a_stride):
     """A and B in boxes of a tile's rows by 128 bytes; scales in boxes of those of a stage."""
+
     def matrix(rows):
         return TensorMap("uint8", (rows, k // 2), (k // 2, 1), (TILE, STAGE_ROW), STAGE_ROW, 256)
 
     def scales(rows):
         return scales_map(rows, k // config.block, (1, config.scale_tiles))
 
-    return {"a_map": ("a", matrix(m)), "b_map": ("b", matrix(n)), "sfa_map": ("sfa", scales(m)), "sfb_map": ("sfb", scales(n))}
+    return {
+        "a_map": ("a", matrix(m)),
+        "b_map": ("b", matrix(n)),
+        "sfa_map": ("sfa", scales(m)),
+        "sfb_map": ("sfb", scales(n)),
+    }
 
 
 KERNEL = KernelDefinition(
     name="block_mma",
     summary="both operands block-scaled, on consumer Blackwell: TMA, mma.sync with block scales",
     config_type=BlockMmaConfig,
-    parameters=(("a_map", "tensormap"), ("b_map", "tensormap"), ("sfa_map", "tensormap"), ("sfb_map", "tensormap"), ("d", "u64"), ("alpha", "u64"), ("m", "i32"), ("n", "i32"), ("k", "i32")),
+    parameters=(
+        ("a_map", "tensormap"),
+        ("b_map", "tensormap"),
+        ("sfa_map", "tensormap"),
+        ("sfb_map", "tensormap"),
+        ("d", "u64"),
+        ("alpha", "u64"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+    ),
     make=make,
     threads=lambda config: 32 * (CONSUMERS + 1),
     shared_bytes=lambda config: config.shared_bytes,

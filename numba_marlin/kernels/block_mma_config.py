@@ -1,4 +1,5 @@
 """The sizes of the ``block_mma`` kernel: what can be chosen, and what follows from it. Pure."""
+
 from dataclasses import dataclass
 
 from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div
@@ -18,7 +19,9 @@ RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 @dataclass(frozen=True)
 class BlockMmaConfig:
-    """format: of A and B, "nvfp4" or "mxfp4"; result: type of D, one of RESULT_BYTES; stages: steps of k = 256 in shared memory."""
+    """format: of A and B, "nvfp4" or "mxfp4"; result: type of D, one of RESULT_BYTES; stages: steps
+    of k = 256 in shared memory."""
+
     format: str = "nvfp4"
     result: str = "float16"
     stages: int = 2
@@ -31,7 +34,10 @@ class BlockMmaConfig:
         if self.stages < 2:
             raise ValueError(f"stages={self.stages} must be at least 2")
         if self.shared_bytes > SHARED_LIMIT:
-            raise TooMuchSharedMemory(f"stages={self.stages} take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
+            raise TooMuchSharedMemory(
+                f"stages={self.stages} take {self.shared_bytes} bytes of shared memory, must be"
+                f" {SHARED_LIMIT} at most"
+            )
 
     @property
     def block(self):

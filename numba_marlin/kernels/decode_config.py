@@ -1,4 +1,6 @@
-"""The sizes of the decode kernel (``decode``): what can be chosen, and what follows from it. Pure."""
+"""The sizes of the decode kernel (``decode``): what can be chosen, and what follows from it.
+Pure."""
+
 from dataclasses import dataclass
 
 from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div, check_codes
@@ -7,22 +9,29 @@ from numba_marlin.kernels.pipeline import barrier_bytes
 COLUMNS = 64  # of C, to a consumer warp: the width of a Marlin block
 SCALE_BYTES = 128  # of a group's scales for 64 columns
 BLOCK_SCALE_BYTES = {1: 128, 2: 64}  # of FP4's for 64 columns and 32 rows, by k16 rows of a block
-ZERO_BYTES = {None: 0, "integer": 8, "float16": 128}  # of its zero points; integers: for each bit of a code
+# of its zero points; integers: for each bit of a code
+ZERO_BYTES = {None: 0, "integer": 8, "float16": 128}
 VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
-X_PADDING = 16  # bytes that shift each row of activations by four banks: ldmatrix then touches every bank once
+# bytes that shift each row of activations by four banks: ldmatrix then touches every bank once
+X_PADDING = 16
 ALIGNMENT = 128  # of a stage
-SM_SHARED_BYTES, BLOCK_SHARED_BYTES, RESERVED_BYTES = 228 * 1024, 227 * 1024, 1024  # Hopper: an SM has, a block may have, the system takes of each block
+# Hopper: an SM has, a block may have, the system takes of each block
+SM_SHARED_BYTES, BLOCK_SHARED_BYTES, RESERVED_BYTES = 228 * 1024, 227 * 1024, 1024
 BATCHES = (8, 16, 24, 32)  # more take more registers than there are
 
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """batch: rows of C in a tile; warps_n x warps_k consumer warps, each with 64 columns and its part of a stage's k; stage_k: k of a stage;
-    stages: in the ring; group_blocks: k16 rows that share a scale, -1 for per-column scales; ragged: k may leave a stage and n a tile
-    unfilled; blocks_per_sm: blocks of a launch on a multiprocessor; resident: blocks that it must have place for, more than that if those of the
-    next launch are to copy weights meanwhile; whole: blocks share no tile; dtype: of a, c and bias; scale_dtype: of scales; bias: added at the end; bits: of
-    a code; zeros: None, "integer" (packed like codes) or "float16"; codes: "integer", or "e2m1" for block-scaled FP4, of groups of 16 or 32 (``formats.fp4_marlin``),
-    whose scale_dtype is "e5m3"."""
+    """batch: rows of C in a tile; warps_n x warps_k consumer warps, each with 64 columns and its
+    part of a stage's k; stage_k: k of a stage; stages: in the ring; group_blocks: k16 rows that
+    share a scale, -1 for per-column scales; ragged: k may leave a stage and n a tile unfilled;
+    blocks_per_sm: blocks of a launch on a multiprocessor; resident: blocks that it must have place
+    for, more than that if those of the next launch are to copy weights meanwhile; whole: blocks
+    share no tile; dtype: of a, c and bias; scale_dtype: of scales; bias: added at the end; bits: of
+    a code; zeros: None, "integer" (packed like codes) or "float16"; codes: "integer", or "e2m1" for
+    block-scaled FP4, of groups of 16 or 32 (``formats.fp4_marlin``), whose scale_dtype is
+    "e5m3"."""
+
     batch: int = 8
     warps_n: int = 4
     warps_k: int = 2
@@ -52,18 +61,34 @@ class DecodeConfig:
         if self.stage_k not in (64, 128, 256, 512):
             raise ValueError(f"stage_k={self.stage_k} must be 64, 128, 256 or 512")
         if self.rows_per_warp < 2:
-            raise ValueError(f"stage_k={self.stage_k} must be at least {32 * self.warps_k}: warps_k={self.warps_k}, and a warp loads activations 32 deep")
+            raise ValueError(
+                f"stage_k={self.stage_k} must be at least {32 * self.warps_k}:"
+                f" warps_k={self.warps_k}, and a warp loads activations 32 deep"
+            )
         if self.stages < 2:
-            raise ValueError(f"stages={self.stages} must be at least 2: one is used while another fills")
+            raise ValueError(
+                f"stages={self.stages} must be at least 2: one is used while another fills"
+            )
         check_codes(self)
         if not 1 <= self.blocks_per_sm <= self.resident <= 4:
-            raise ValueError(f"blocks_per_sm={self.blocks_per_sm} must be 1 to resident={self.resident}, and that at most 4")
+            raise ValueError(
+                f"blocks_per_sm={self.blocks_per_sm} must be 1 to resident={self.resident}, and"
+                " that at most 4"
+            )
         scale_types = ("e5m3",) if self.block_scaled else ("float16", "bfloat16")
-        for name, allowed in (("dtype", ("float16", "bfloat16")), ("scale_dtype", scale_types), ("bits", (4, 8)), ("zeros", tuple(ZERO_BYTES))):
+        for name, allowed in (
+            ("dtype", ("float16", "bfloat16")),
+            ("scale_dtype", scale_types),
+            ("bits", (4, 8)),
+            ("zeros", tuple(ZERO_BYTES)),
+        ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
         if self.shared_bytes > self.shared_limit:
-            raise TooMuchSharedMemory(f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most {self.shared_limit}")
+            raise TooMuchSharedMemory(
+                f"{self} needs {self.shared_bytes} bytes of shared memory, must be at most"
+                f" {self.shared_limit}"
+            )
 
     @property
     def consumers(self):
@@ -121,8 +146,11 @@ class DecodeConfig:
 
     @property
     def order_of_sums(self):
-        """Which k16 rows each warp adds up; where blocks share a tile that depends on where it is cut, so on all tiles there are."""
-        return f"whole tiles, warps_k={self.warps_k}, stage_k={self.stage_k}" if self.whole else None
+        """Which k16 rows each warp adds up; where blocks share a tile that depends on where it is
+        cut, so on all tiles there are."""
+        return (
+            f"whole tiles, warps_k={self.warps_k}, stage_k={self.stage_k}" if self.whole else None
+        )
 
     @property
     def x_pitch(self):
@@ -147,7 +175,8 @@ class DecodeConfig:
 
     @property
     def scale_rows(self):
-        """Rows of scales of a stage; a stage that ends within a group has its scales all the same."""
+        """Rows of scales of a stage; a stage that ends within a group has its scales all the
+        same."""
         return max(1, self.stage_rows // self.scale_blocks) if self.grouped else 0
 
     @property
@@ -172,7 +201,8 @@ class DecodeConfig:
 
     @property
     def zero_rows(self):
-        """Groups whose zero points a stage has: those of columns too, as products cannot wait for them."""
+        """Groups whose zero points a stage has: those of columns too, as products cannot wait for
+        them."""
         return max(1, self.scale_rows) if self.zeros else 0
 
     @property
@@ -191,7 +221,8 @@ class DecodeConfig:
 
     @property
     def promoted(self):
-        """Whether sums of a few rows are worked on before they are added to the others: scaled, or rid of zero points."""
+        """Whether sums of a few rows are worked on before they are added to the others: scaled, or
+        rid of zero points."""
         return self.grouped and not self.block_scaled or self.zeros == "float16"
 
     @property
@@ -200,17 +231,20 @@ class DecodeConfig:
 
     @property
     def two_pairs(self):
-        """Whether a warp holds two pairs of k16 rows, one on its way while the other multiplies, or a single row."""
+        """Whether a warp holds two pairs of k16 rows, one on its way while the other multiplies, or
+        a single row."""
         return self.batch <= 16
 
     @property
     def owners(self):
-        """Warps of a column that finish its sums: there are four column blocks of 16 to share out."""
+        """Warps of a column that finish its sums: there are four column blocks of 16 to share
+        out."""
         return min(4, self.warps_k)
 
     @property
     def vectors(self):
-        """Vectors of four accumulators that a lane is left with once the warps of a column have shared out their sums."""
+        """Vectors of four accumulators that a lane is left with once the warps of a column have
+        shared out their sums."""
         return 4 // self.owners * self.batch_blocks
 
     @property
@@ -231,9 +265,14 @@ class DecodeConfig:
 
     def grid(self, m, n, k, sms):
         units = self.units(m, n, k)
-        blocks = min(sms * self.blocks_per_sm, units // ceil_div(k, self.stage_k) if self.whole else units)
+        blocks = min(
+            sms * self.blocks_per_sm, units // ceil_div(k, self.stage_k) if self.whole else units
+        )
         if units + blocks > 2**32:
-            raise ValueError(f"m={m}, n={n}, k={k} are {units} stages for {blocks} blocks, must be 2**32 at most together: the kernel counts in 32 bits")
+            raise ValueError(
+                f"m={m}, n={n}, k={k} are {units} stages for {blocks} blocks, must be 2**32 at most"
+                " together: the kernel counts in 32 bits"
+            )
         return (blocks, 1, 1)
 
     @property
@@ -242,6 +281,7 @@ class DecodeConfig:
         return self.batch * self.columns * 4
 
     def workspace_bytes(self, m, n, k, sms):
-        """A block leaves partial sums of two tiles at most, the one its stripe begins in and the one it ends in; each warp of a shared tile counts for itself."""
+        """A block leaves partial sums of two tiles at most, the one its stripe begins in and the
+        one it ends in; each warp of a shared tile counts for itself."""
         blocks = self.grid(m, n, k, sms)[0]
         return 2 * blocks * self.partial_bytes, blocks * self.consumers * 4

@@ -1,31 +1,45 @@
 """What a kernel is before anybody compiles it.
 
-``KernelDefinition.make(lang, config)`` returns a Python function over the parameters, in the language that Numba's CUDA compilers share.
-``lang`` (``numba_marlin.compiler.language.Language``) is that language as one compiler speaks it:
+``KernelDefinition.make(lang, config)`` returns a Python function over the parameters, in the
+language that Numba's CUDA compilers share. ``lang`` (``numba_marlin.compiler.language.Language``)
+is that language as one compiler speaks it:
 
-- ``lang.cuda``                         the compiler's ``cuda`` module: threadIdx, blockIdx, gridDim, syncthreads, local.array ...
-- ``lang.ptx.NAME``                     the instruction ``ptx/NAME.ptx``; those with immediates are called once while the body is
-                                        made, ``wait = lang.ptx.cp_async_wait_group(n=2)``, and give the instruction
+- ``lang.cuda``                         the compiler's ``cuda`` module: threadIdx, blockIdx,
+                                        gridDim, syncthreads, local.array ...
+- ``lang.ptx.NAME``                     the instruction ``ptx/NAME.ptx``; those with immediates are
+                                        called once while the body is
+                                        made, ``wait = lang.ptx.cp_async_wait_group(n=2)``, and give
+                                            the instruction
 - ``lang.uint32`` ...                   number types: uint16 uint32 uint64 int32 int64 float32
-- ``lang.device``                       decorator that makes a function callable in the body, always inlined
-- ``lang.shared_base()``                u32 address of the block's dynamic shared memory in the shared window
+- ``lang.device``                       decorator that makes a function callable in the body, always
+                                        inlined
+- ``lang.shared_base()``                u32 address of the block's dynamic shared memory in the
+                                        shared window
 
-A body may use closure constants: loops over them are unrolled, branches on them disappear, small ``lang.cuda.local.array`` whose size is a
-plain closure int become registers. A ``break`` keeps such a loop from being unrolled, and the arrays it indexes in memory: guard the rest
-of the body with an ``if`` instead. A loop around another may stay rolled too where their product is large: libnvvm of CUDA 13.0 does so for sm_120 (and
-newer ones do not, nor it for sm_90a); write the inner one out.
+A body may use closure constants: loops over them are unrolled, branches on them disappear, small
+``lang.cuda.local.array`` whose size is a plain closure int become registers. A ``break`` keeps such
+a loop from being unrolled, and the arrays it indexes in memory: guard the rest of the body with an
+``if`` instead. A loop around another may stay rolled too where their product is large: libnvvm of
+CUDA 13.0 does so for sm_120 (and newer ones do not, nor it for sm_90a); write the inner one out.
 
-Wide accumulators (``wgmma``, 4 to 128 floats) are tuples that an instruction takes and returns: ``acc = multiply(acc, a, b_desc, uint32(1))``. They may
-pass through device functions and loops. Index them with literals or constant slices only (``kernels.tuples`` halves them): indexed by a loop
-variable, a tuple of 64 becomes a tree of branches. What assemblers make of ``wgmma`` (they report it, and ``compiler.gates`` counts it as a
-broken promise): they serialise products of which a register is touched between issue and wait. Seen with ptxas 13.4 (nvJitLink serialises more):
+Wide accumulators (``wgmma``, 4 to 128 floats) are tuples that an instruction takes and returns:
+``acc = multiply(acc, a, b_desc, uint32(1))``. They may pass through device functions and loops.
+Index them with literals or constant slices only (``kernels.tuples`` halves them): indexed by a loop
+variable, a tuple of 64 becomes a tree of branches. What assemblers make of ``wgmma`` (they report
+it, and ``compiler.gates`` counts it as a broken promise): they serialise products of which a
+register is touched between issue and wait. Seen with ptxas 13.4 (nvJitLink serialises more):
 
-- good: fence, products chained on one accumulator, commit, wait (n=0), read; the same with the next A loaded, or dequantised, before the wait
-- good: one accumulator, a product in flight over the loop's back edge, ``wait_group_f32(n=1)`` then ``keep_u32`` on the A before, read after n=0
-- good: two accumulators issued one after the other, wait (n=1), read the first, wait (n=0), read the second, all in one turn of the loop
-- serialised: two accumulators in turns, one in flight over the back edge while the other is read, however it is waited for
+- good: fence, products chained on one accumulator, commit, wait (n=0), read; the same with the next
+  A loaded, or dequantised, before the wait
+- good: one accumulator, a product in flight over the loop's back edge, ``wait_group_f32(n=1)`` then
+  ``keep_u32`` on the A before, read after n=0
+- good: two accumulators issued one after the other, wait (n=1), read the first, wait (n=0), read
+  the second, all in one turn of the loop
+- serialised: two accumulators in turns, one in flight over the back edge while the other is read,
+  however it is waited for
 - a wait put in by the assembler: accumulators used before any wait
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -36,9 +50,13 @@ PARAMETER_TYPES = ("u64", "i32", "tensormap")
 
 @dataclass(frozen=True)
 class Takes:
-    """The problems that a kernel takes, whatever the configuration; the defaults are those of the published Marlin. dtypes: pairs of the types of
-    activations (and results) and of scales; bits of a code; zeros: kinds of zero points (``formats.types.ZEROS_KINDS``); bias: whether one
-    may be added; column_step: what n must be a multiple of; group_sizes: None for -1 and any multiple of 16; fp4_groups: of block-scaled FP4, whose scales have one type."""
+    """The problems that a kernel takes, whatever the configuration; the defaults are those of the
+    published Marlin. dtypes: pairs of the types of activations (and results) and of scales; bits of
+    a code; zeros: kinds of zero points (``formats.types.ZEROS_KINDS``); bias: whether one may be
+    added; column_step: what n must be a multiple of; group_sizes: None for -1 and any multiple of
+    16; fp4_groups: of block-scaled FP4, whose scales have one type.
+    """
+
     dtypes: tuple[tuple[str, str], ...] = (("float16", "float16"),)
     bits: tuple[int, ...] = (4,)
     zeros: tuple[str | None, ...] = (None,)
@@ -48,14 +66,26 @@ class Takes:
     fp4_groups: tuple[int, ...] = ()
 
     def refusals(self, problem) -> tuple[str, ...]:
-        """What of ``problem`` (a ``heuristics.Problem``) the kernel does not take, a phrase each; empty if it takes all of it."""
+        """What of ``problem`` (a ``heuristics.Problem``) the kernel does not take, a phrase each;
+        empty if it takes all of it."""
         found = []
         fp4 = problem.codes != "integer"
         if fp4 and not self.fp4_groups:
             found.append(f"codes={problem.codes}")
-        elif problem.dtype not in {dtype for dtype, _ in self.dtypes} if fp4 else (problem.dtype, problem.scale_dtype) not in self.dtypes:
+        elif (
+            problem.dtype not in {dtype for dtype, _ in self.dtypes}
+            if fp4
+            else (problem.dtype, problem.scale_dtype) not in self.dtypes
+        ):
             found.append(f"dtype={problem.dtype} with scale_dtype={problem.scale_dtype}")
-        found += [f"{name}={value}" for name, value, allowed in (("bits", problem.bits, self.bits), ("zeros", problem.zeros, self.zeros)) if value not in allowed]
+        found += [
+            f"{name}={value}"
+            for name, value, allowed in (
+                ("bits", problem.bits, self.bits),
+                ("zeros", problem.zeros, self.zeros),
+            )
+            if value not in allowed
+        ]
         if problem.bias and not self.bias:
             found.append("a bias")
         if problem.n % self.column_step:
@@ -68,20 +98,31 @@ class Takes:
 
 @dataclass(frozen=True)
 class KernelDefinition:
-    """name: also the name of its module and, as marlin_NAME, of its PTX entry; config_type: a frozen dataclass that refuses what the kernel
-    cannot do; parameters: (name, type) in order, type u64 for a device address, i32, or tensormap: 128 bytes
-    passed by value, in the body a u64, their generic address; make, threads and shared_bytes: functions of the
-    configuration (threads a block; bytes of dynamic shared memory); grid(config, m, n, k, sms) -> (x, y, z) blocks on a device of that many
-    multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of partials, bytes of locks): what a kernel with these two parameters
-    needs besides its operands; locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a launch wait for
-    each other where they share a workspace, so that all of them must be on the device at once; cluster(config): blocks of a cluster, 1 for
-    none; dependent(config): a launch may begin while the kernel before it on the stream ends, and waits for it itself (griddepcontrol.wait) before
-    it touches anything but weights, the parameters ``reads_early``; blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it describes, TensorMap)};
-    takes: the problems it can be configured for; method(config): how it multiplies, one of ``reference.METHODS``, None for the default, which says
-    how far its results may be from exact ones; order_of_sums(config): all that the order in which a result's products are added depends on, besides k and
-    the types, in words: two configurations of which it is equal give every row of x the same bits, whatever m, n, the grid and the row's
-    place; None where that order hangs on m or the grid as well. It takes for granted that on one device an instruction (mma, wgmma) adds up an element of
-    its product in the same order whatever its width, and wherever in it the element is: the ISA leaves that open, so tests ask the device."""
+    """name: also the name of its module and, as marlin_NAME, of its PTX entry; config_type: a
+    frozen dataclass that refuses what the kernel cannot do; parameters: (name, type) in order, type
+    u64 for a device address, i32, or tensormap: 128 bytes passed by value, in the body a u64, their
+    generic address; make, threads and shared_bytes: functions of the configuration (threads a
+    block; bytes of dynamic shared memory); grid(config, m, n, k, sms) -> (x, y, z) blocks on a
+    device of that many multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of
+    partials, bytes of locks): what a kernel with these two parameters needs besides its operands;
+    locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a
+    launch wait for each other where they share a workspace, so that all of them must be on the
+    device at once; cluster(config): blocks of a cluster, 1 for none; dependent(config): a launch
+    may begin while the kernel before it on the stream ends, and waits for it itself
+    (griddepcontrol.wait) before it touches anything but weights, the parameters ``reads_early``;
+    blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their
+    registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter
+    whose memory it describes, TensorMap)}; takes: the problems it can be configured for;
+    method(config): how it multiplies, one of ``reference.METHODS``, None for the default, which
+    says how far its results may be from exact ones; order_of_sums(config): all that the order in
+    which a result's products are added depends on, besides k and the types, in words: two
+    configurations of which it is equal give every row of x the same bits, whatever m, n, the grid
+    and the row's place; None where that order hangs on m or the grid as well. It takes for granted
+    that on one device an instruction (mma, wgmma) adds up an element of its product in the same
+    order whatever its width, and wherever in it the element is: the ISA leaves that open, so tests
+    ask the device.
+    """
+
     name: str
     config_type: type
     parameters: tuple[tuple[str, str], ...]
@@ -107,14 +148,30 @@ class KernelDefinition:
             raise ValueError(f"kernel name {self.name!r} must be an identifier")
         for name, kind in self.parameters:
             if kind not in PARAMETER_TYPES:
-                raise ValueError(f"kernel {self.name}: parameter {name!r} has type {kind!r}, must be one of {', '.join(PARAMETER_TYPES)}")
+                raise ValueError(
+                    f"kernel {self.name}: parameter {name!r} has type {kind!r}, must be one of"
+                    f" {', '.join(PARAMETER_TYPES)}"
+                )
 
-    def arguments(self, config, addresses: dict[str, int], m: int, n: int, k: int, a_stride: int, encode: Callable[[Any, int], bytes]) -> tuple:
-        """What a launch passes, in order: m, n, k, a_stride (elements from a row of a to the next) by name, encode(TensorMap, address) for a
-        tensormap, else the address of that name in ``addresses``, 0 if there is none."""
+    def arguments(
+        self,
+        config,
+        addresses: dict[str, int],
+        m: int,
+        n: int,
+        k: int,
+        a_stride: int,
+        encode: Callable[[Any, int], bytes],
+    ) -> tuple:
+        """What a launch passes, in order: m, n, k, a_stride (elements from a row of a to the next)
+        by name, encode(TensorMap, address) for a tensormap, else the address of that name in
+        ``addresses``, 0 if there is none."""
         values = {**addresses, "m": m, "n": n, "k": k, "a_stride": a_stride}
         maps = self.tensor_maps(config, m, n, k, a_stride)
-        return tuple(encode(maps[name][1], values[maps[name][0]]) if name in maps else values.get(name, 0) for name, _ in self.parameters)
+        return tuple(
+            encode(maps[name][1], values[maps[name][0]]) if name in maps else values.get(name, 0)
+            for name, _ in self.parameters
+        )
 
     def launch_options(self, config) -> dict:
         """What ``launch.launcher`` must know besides the compiled kernel."""
@@ -123,7 +180,10 @@ class KernelDefinition:
     def check_config(self, config) -> None:
         """TypeError unless config is of this kernel's type."""
         if not isinstance(config, self.config_type):
-            raise TypeError(f"kernel {self.name} takes a {self.config_type.__name__}, not {type(config).__name__}: {config!r}")
+            raise TypeError(
+                f"kernel {self.name} takes a {self.config_type.__name__}, not"
+                f" {type(config).__name__}: {config!r}"
+            )
 
 
 class TooMuchSharedMemory(ValueError):
@@ -134,15 +194,22 @@ CODES = ("integer", "e2m1")
 
 
 def check_codes(config) -> None:
-    """ValueError unless the fields codes, group_blocks, bits and zeros of a configuration go together."""
+    """ValueError unless the fields codes, group_blocks, bits and zeros of a configuration go
+    together."""
     if config.codes not in CODES:
         raise ValueError(f"codes={config.codes!r} must be one of {CODES}")
     if config.codes == "integer":
         if config.group_blocks not in (-1, 2, 4, 8, 16):
-            raise ValueError(f"group_blocks={config.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64, 128, 256)")
+            raise ValueError(
+                f"group_blocks={config.group_blocks} must be -1, 2, 4, 8 or 16 (group sizes 32, 64,"
+                " 128, 256)"
+            )
     elif config.group_blocks not in (1, 2) or config.bits != 4 or config.zeros is not None:
-        raise ValueError(f"codes='e2m1' with group_blocks={config.group_blocks}, bits={config.bits} and zeros={config.zeros} must have group_blocks 1 or 2 "
-                         "(blocks of 16, 32), 4 bits and no zero points")
+        raise ValueError(
+            f"codes='e2m1' with group_blocks={config.group_blocks}, bits={config.bits} and"
+            f" zeros={config.zeros} must have group_blocks 1 or 2 (blocks of 16, 32), 4 bits and no"
+            " zero points"
+        )
 
 
 def ceil_div(value: int, divisor: int) -> int:

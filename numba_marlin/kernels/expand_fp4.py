@@ -1,11 +1,16 @@
-"""Device verbs from the words of block-scaled FP4 to 16-bit floats: ``formats.fp4_words`` says how the bits stand, and why.
+"""Device verbs from the words of block-scaled FP4 to 16-bit floats: ``formats.fp4_words`` says how
+the bits stand, and why.
 
-``fp4_verbs(lang, dtype)`` -> namespace of device functions: ``expand(word)``: the four registers of a word of codes, code * 2**-14 (float16) or * 2**-126 (bfloat16);
-``other_pair(word)``: a word of scales, turned so that its second pair is where the first was; ``scale_pair(word)``: the first pair, to multiply registers of
-codes by: of float16 the scale that is stored, of bfloat16 that times 2**112. Their product is code * scale * 2**-14, exactly.
+``fp4_verbs(lang, dtype)`` -> namespace of device functions: ``expand(word)``: the four registers of
+a word of codes, code * 2**-14 (float16) or * 2**-126 (bfloat16); ``other_pair(word)``: a word of
+scales, turned so that its second pair is where the first was; ``scale_pair(word)``: the first pair,
+to multiply registers of codes by: of float16 the scale that is stored, of bfloat16 that times
+2**112. Their product is code * scale * 2**-14, exactly.
 
-Instructions for a word of codes: 8 to float16, 9 to bfloat16, whose exponent reaches over a byte's border.
+Instructions for a word of codes: 8 to float16, 9 to bfloat16, whose exponent reaches over a byte's
+border.
 """
+
 from types import SimpleNamespace
 
 CODES, CODES_OF_BYTES, UPPER_BYTES = 0x8E008E00, 0x8E8E8E8E, 0xFF00FF00
@@ -16,19 +21,34 @@ LOWER_BYTES_UP, ROTATE_BY_8 = 0x2404, 0x2103  # prmt selectors; byte 4 is a 0
 
 def fp4_verbs(lang, dtype):
     ptx, uint32 = lang.ptx, lang.uint32
-    lower_bytes_up, rotate_by_8 = ptx.prmt_b32(selector=LOWER_BYTES_UP), ptx.prmt_b32(selector=ROTATE_BY_8)
+    lower_bytes_up, rotate_by_8 = (
+        ptx.prmt_b32(selector=LOWER_BYTES_UP),
+        ptx.prmt_b32(selector=ROTATE_BY_8),
+    )
 
     @lang.device
     def expand_float16(word):
         """The last two registers are the upper and the lower bytes of one sum."""
-        both = uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(7))) & uint32(CODES_OF_BYTES)
-        return word & uint32(CODES), uint32(word << uint32(8)) & uint32(CODES), both & uint32(UPPER_BYTES), lower_bytes_up(both, uint32(0))
+        both = uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(7))) & uint32(
+            CODES_OF_BYTES
+        )
+        return (
+            word & uint32(CODES),
+            uint32(word << uint32(8)) & uint32(CODES),
+            both & uint32(UPPER_BYTES),
+            lower_bytes_up(both, uint32(0)),
+        )
 
     @lang.device
     def expand_bfloat16(word):
         third = uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(1))) & uint32(WIDE_CODES)
         fourth = uint32(uint32(word << uint32(2)) ^ uint32(word << uint32(6))) & uint32(WIDE_CODES)
-        return word & uint32(WIDE_CODES), uint32(word << uint32(3)) & uint32(WIDE_CODES), third, fourth
+        return (
+            word & uint32(WIDE_CODES),
+            uint32(word << uint32(3)) & uint32(WIDE_CODES),
+            third,
+            fourth,
+        )
 
     @lang.device
     def other_pair(word):
@@ -42,5 +62,8 @@ def fp4_verbs(lang, dtype):
     def bfloat16_pair(word):
         return (uint32(word >> uint32(3)) & uint32(WIDE_SCALE_PAIR)) | uint32(WIDE_EXPONENT)
 
-    expand, scale_pair = {"float16": (expand_float16, float16_pair), "bfloat16": (expand_bfloat16, bfloat16_pair)}[dtype]
+    expand, scale_pair = {
+        "float16": (expand_float16, float16_pair),
+        "bfloat16": (expand_bfloat16, bfloat16_pair),
+    }[dtype]
     return SimpleNamespace(expand=expand, other_pair=other_pair, scale_pair=scale_pair)

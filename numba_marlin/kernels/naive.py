@@ -1,14 +1,19 @@
-"""Rung 1: a thread per output. What the product *is*, with no idea about how to make it fast, for every type there is.
+"""Rung 1: a thread per output. What the product *is*, with no idea about how to make it fast, for
+every type there is.
 
-Every thread walks down one column of the packed weights and one row of the activations:
-``C[row, col] = bias(col) + sum_k A[row, k] * (code(k, col) - zero(group of k, col)) * scale(group of k, col)``, summed in fp32 in the
-order of k and rounded once, at the end. The only thing to learn here is where Marlin keeps a weight, its scale and its zero point:
-``lookup``. Of block-scaled FP4 code - zero is the number that the code means (``lookup_fp4``), and a factor of the column multiplies the sum.
+Every thread walks down one column of the packed weights and one row of the activations: ``C[row,
+col] = bias(col) + sum_k A[row, k] * (code(k, col) - zero(group of k, col)) * scale(group of k,
+col)``, summed in fp32 in the order of k and rounded once, at the end. The only thing to learn here
+is where Marlin keeps a weight, its scale and its zero point: ``lookup``. Of block-scaled FP4 code -
+zero is the number that the code means (``lookup_fp4``), and a factor of the column multiplies the
+sum.
 
-Parameters: a [m, k] of ``dtype``, rows a_stride elements apart; b int32 [k/16, n_packed * bits/2] and scales [groups, n_packed] (Marlin's
-order; n_packed is n, completed to a multiple of 64); zeros int32 [groups, n_packed * bits/32] or fp16 [groups, n_packed]; bias [n] and
-c [m, n] of ``dtype``; all raw addresses, 0 where there is none. m and n are any, k a multiple of 16.
+Parameters: a [m, k] of ``dtype``, rows a_stride elements apart; b int32 [k/16, n_packed * bits/2]
+and scales [groups, n_packed] (Marlin's order; n_packed is n, completed to a multiple of 64); zeros
+int32 [groups, n_packed * bits/32] or fp16 [groups, n_packed]; bias [n] and c [m, n] of ``dtype``;
+all raw addresses, 0 where there is none. m and n are any, k a multiple of 16.
 """
+
 from dataclasses import dataclass
 
 from numba_marlin.kernels import lookup_fp4
@@ -20,9 +25,12 @@ THREADS = 128
 
 @dataclass(frozen=True)
 class NaiveConfig:
-    """group_size: weights along k that share a scale, a multiple of 16; -1 for one scale a column. dtype: of activations, bias and
-    result; scale_dtype: of scales; bits: of a code; zeros: None, "integer" (packed like codes) or "float16"; bias: whether one is added;
-    codes: "integer", or "e2m1" for block-scaled FP4 in groups of 16 or 32, whose scale_dtype is "e5m3"."""
+    """group_size: weights along k that share a scale, a multiple of 16; -1 for one scale a column.
+    dtype: of activations, bias and result; scale_dtype: of scales; bits: of a code; zeros: None,
+    "integer" (packed like codes) or "float16"; bias: whether one is added; codes: "integer", or
+    "e2m1" for block-scaled FP4 in groups of 16 or 32, whose scale_dtype is "e5m3".
+    """
+
     group_size: int = 128
     dtype: str = "float16"
     bits: int = 4
@@ -34,11 +42,24 @@ class NaiveConfig:
     def __post_init__(self):
         fp4 = self.codes == "e2m1"
         if self.group_size != -1 and (self.group_size < 16 or self.group_size % 16):
-            raise ValueError(f"group_size={self.group_size} must be -1 or a positive multiple of 16")
+            raise ValueError(
+                f"group_size={self.group_size} must be -1 or a positive multiple of 16"
+            )
         halves = ("float16", "bfloat16")
-        allowed = {"codes": CODES, "dtype": halves, "scale_dtype": halves, "bits": (4, 8), "zeros": (None, "integer", "float16")}
+        allowed = {
+            "codes": CODES,
+            "dtype": halves,
+            "scale_dtype": halves,
+            "bits": (4, 8),
+            "zeros": (None, "integer", "float16"),
+        }
         if fp4:
-            allowed |= {"scale_dtype": ("e5m3",), "bits": (4,), "zeros": (None,), "group_size": (16, 32)}
+            allowed |= {
+                "scale_dtype": ("e5m3",),
+                "bits": (4,),
+                "zeros": (None,),
+                "group_size": (16, 32),
+            }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {values}")
@@ -65,15 +86,23 @@ def make(lang, config):
         if row < uint32(m):
             n_packed = (uint32(n) + uint32(63)) // uint32(64) * uint32(64)
             total = float32(0)
-            columns_or_rows = uint32(k) if fp4 else n_packed  # what the distance between scales hangs on
+            # what the distance between scales hangs on
+            columns_or_rows = uint32(k) if fp4 else n_packed
             scale = load_scale(scales, uint32(0), col, columns_or_rows)
             zero = load_zero(zeros, uint32(0), col, n_packed)
             for k_row in range(uint32(k) // uint32(16)):
                 if not per_column:
-                    scale = load_scale(scales, uint32(k_row) // uint32(group_rows), col, columns_or_rows)
+                    scale = load_scale(
+                        scales, uint32(k_row) // uint32(group_rows), col, columns_or_rows
+                    )
                     zero = load_zero(zeros, uint32(k_row) // uint32(group_rows), col, n_packed)
                 for inside in range(16):
-                    x = load(a, uint64(row) * uint64(a_stride) + uint64(k_row) * uint64(16) + uint64(inside))
+                    x = load(
+                        a,
+                        uint64(row) * uint64(a_stride)
+                        + uint64(k_row) * uint64(16)
+                        + uint64(inside),
+                    )
                     weight = load_code(b, uint32(k_row), uint32(inside), col, n_packed) - zero
                     total += x * (weight if per_column else weight * scale)
             if per_column:
@@ -91,15 +120,37 @@ KERNEL = KernelDefinition(
     name="naive",
     summary="a thread per output",
     config_type=NaiveConfig,
-    parameters=(("a", "u64"), ("b", "u64"), ("c", "u64"), ("scales", "u64"), ("zeros", "u64"), ("bias", "u64"),
-                ("m", "i32"), ("n", "i32"), ("k", "i32"), ("a_stride", "i32"), ("factors", "u64")),
+    parameters=(
+        ("a", "u64"),
+        ("b", "u64"),
+        ("c", "u64"),
+        ("scales", "u64"),
+        ("zeros", "u64"),
+        ("bias", "u64"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("a_stride", "i32"),
+        ("factors", "u64"),
+    ),
     make=make,
     threads=lambda config: THREADS,
     shared_bytes=lambda config: 0,
     grid=lambda config, m, n, k, sms: (ceil_div(m * n, THREADS), 1, 1),
     min_arch="sm_80",
-    takes=Takes(dtypes=tuple((dtype, scales) for dtype in ("float16", "bfloat16") for scales in ("float16", "bfloat16")), bits=(4, 8),
-                zeros=(None, "integer", "float16"), bias=True, column_step=8, group_sizes=None, fp4_groups=(16, 32)),
+    takes=Takes(
+        dtypes=tuple(
+            (dtype, scales)
+            for dtype in ("float16", "bfloat16")
+            for scales in ("float16", "bfloat16")
+        ),
+        bits=(4, 8),
+        zeros=(None, "integer", "float16"),
+        bias=True,
+        column_step=8,
+        group_sizes=None,
+        fp4_groups=(16, 32),
+    ),
     method=lambda config: "sums",
     order_of_sums=lambda config: "one k after the other",
 )

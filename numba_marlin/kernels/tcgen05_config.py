@@ -1,4 +1,6 @@
-"""The sizes of the Blackwell kernel (``tcgen05``): what can be chosen, and what follows from it. Pure."""
+"""The sizes of the Blackwell kernel (``tcgen05``): what can be chosen, and what follows from it.
+Pure."""
+
 from dataclasses import dataclass
 
 from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div
@@ -15,14 +17,20 @@ EPILOGUE_WARPS = 4
 LOAD_WARP, MULTIPLY_WARP = 4, 5
 THREADS = 32 * 6
 BOX_BYTES = 32 * STAGE_ROW  # of results, a warp's 32 rows
-FORMATS = {"nvfp4": (("mxf4nvf4", "4X"), "e2m1", "e4m3"), "mxfp4": (("mxf4", "2X"), "e2m1", "e8m0"), "mxfp8-e4m3": (("mxf8f6f4", "1X"), "e4m3", "e8m0")}
+FORMATS = {
+    "nvfp4": (("mxf4nvf4", "4X"), "e2m1", "e4m3"),
+    "mxfp4": (("mxf4", "2X"), "e2m1", "e8m0"),
+    "mxfp8-e4m3": (("mxf8f6f4", "1X"), "e4m3", "e8m0"),
+}
 RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
 class Tcgen05Config:
-    """A block multiplies tiles of 128 rows of A by tile_n rows of B. format: of A and B, one of FORMATS; result: type of D, one of RESULT_BYTES; stages: steps of 128
-    bytes of k (256 elements of FP4) in shared memory."""
+    """A block multiplies tiles of 128 rows of A by tile_n rows of B. format: of A and B, one of
+    FORMATS; result: type of D, one of RESULT_BYTES; stages: steps of 128 bytes of k (256 elements
+    of FP4) in shared memory."""
+
     tile_n: int = 128
     stages: int = 4
     format: str = "nvfp4"
@@ -38,9 +46,16 @@ class Tcgen05Config:
         if self.stages < 2:
             raise ValueError(f"stages={self.stages} must be at least 2")
         if self.scales_tensor + self.stages * self.stage_columns > COLUMNS:
-            raise ValueError(f"stages={self.stages} with tile_n={self.tile_n} take {self.scales_tensor + self.stages * self.stage_columns} columns of tensor memory, must be {COLUMNS} at most")
+            raise ValueError(
+                f"stages={self.stages} with tile_n={self.tile_n} take"
+                f" {self.scales_tensor + self.stages * self.stage_columns} columns of tensor"
+                f" memory, must be {COLUMNS} at most"
+            )
         if self.shared_bytes > SHARED_LIMIT:
-            raise TooMuchSharedMemory(f"{self.stages} stages of a 128 x {self.tile_n} tile take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
+            raise TooMuchSharedMemory(
+                f"{self.stages} stages of a 128 x {self.tile_n} tile take {self.shared_bytes} bytes"
+                f" of shared memory, must be {SHARED_LIMIT} at most"
+            )
 
     @property
     def kind(self):
@@ -58,17 +73,22 @@ class Tcgen05Config:
     def instruction_descriptor(self, first):
         """Of products whose scales begin with the ``first`` of the four bytes of a word."""
         _, element, scale = FORMATS[self.format]
-        return InstructionDescriptor(self.tile_n, element, element, scale, first, first).encode(self.kind)
+        return InstructionDescriptor(self.tile_n, element, element, scale, first, first).encode(
+            self.kind
+        )
 
     @property
     def instruction_descriptor_step(self):
         """From one first byte to the next."""
         ids = self.kind.scale_ids
-        return (self.instruction_descriptor(ids[-1]) - self.instruction_descriptor(0)) // max(1, ids[-1])
+        return (self.instruction_descriptor(ids[-1]) - self.instruction_descriptor(0)) // max(
+            1, ids[-1]
+        )
 
     @property
     def scale_tiles(self):
-        """Tiles of scales of 128 rows in a stage, along k; a product takes the scales of one, or some of them."""
+        """Tiles of scales of 128 rows in a stage, along k; a product takes the scales of one, or
+        some of them."""
         return PRODUCTS * self.kind.vectors // 4
 
     @property
@@ -78,12 +98,14 @@ class Tcgen05Config:
 
     @property
     def accumulators(self):
-        """Tiles of sums in tensor memory: the mma warp begins the next while the epilogue reads the last, if there is room."""
+        """Tiles of sums in tensor memory: the mma warp begins the next while the epilogue reads the
+        last, if there is room."""
         return 2 if self.tile_n == 128 else 1
 
     @property
     def scales_tensor(self):
-        """Column behind the sums, where the scales of the stages begin: every stage has its own, for nothing orders a copy after the products before it."""
+        """Column behind the sums, where the scales of the stages begin: every stage has its own,
+        for nothing orders a copy after the products before it."""
         return self.accumulators * self.tile_n
 
     @property

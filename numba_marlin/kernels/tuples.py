@@ -1,7 +1,10 @@
-"""Device verbs over tuples of registers, cut into pieces by halving at compile time: accumulators never see an array, nor an index at run time.
+"""Device verbs over tuples of registers, cut into pieces by halving at compile time: accumulators
+never see an array, nor an index at run time.
 
-A verb takes (tuple of ``piece`` values, where) and is applied to one piece after the other. ``stride`` moves ``where`` from piece to piece: bytes, or a function that
-says how far the second half lies behind a first half of that many pieces; 0 hands on ``where``, of whatever type, as it is. ``number``: its type, lang.uint32 or lang.uint64.
+A verb takes (tuple of ``piece`` values, where) and is applied to one piece after the other.
+``stride`` moves ``where`` from piece to piece: bytes, or a function that says how far the second
+half lies behind a first half of that many pieces; 0 hands on ``where``, of whatever type, as it is.
+``number``: its type, lang.uint32 or lang.uint64.
 """
 
 
@@ -10,7 +13,10 @@ def for_each(lang, width, piece, verb, stride=0, number=None):
     if width == piece:
         return verb
     half, moved = _halve(lang, width, piece, stride, number)
-    first, second = for_each(lang, half, piece, verb, stride, number), for_each(lang, width - half, piece, verb, stride, number)
+    first, second = (
+        for_each(lang, half, piece, verb, stride, number),
+        for_each(lang, width - half, piece, verb, stride, number),
+    )
 
     @lang.device
     def both(values, where):
@@ -25,7 +31,10 @@ def map_each(lang, width, piece, verb, stride=0, number=None):
     if width == piece:
         return verb
     half, moved = _halve(lang, width, piece, stride, number)
-    first, second = map_each(lang, half, piece, verb, stride, number), map_each(lang, width - half, piece, verb, stride, number)
+    first, second = (
+        map_each(lang, half, piece, verb, stride, number),
+        map_each(lang, width - half, piece, verb, stride, number),
+    )
 
     @lang.device
     def both(values, where):
@@ -35,12 +44,16 @@ def map_each(lang, width, piece, verb, stride=0, number=None):
 
 
 def numbered(lang, width, piece, verb_of, first=0):
-    """-> device function (values, where) that returns the tuples of verb_of(i)(piece i of values, where), put together: each piece has a verb of its own."""
+    """-> device function (values, where) that returns the tuples of verb_of(i)(piece i of values,
+    where), put together: each piece has a verb of its own."""
     if width == piece:
         return verb_of(first)
     pieces = (width // piece + 1) // 2
     half = pieces * piece
-    before, behind = numbered(lang, half, piece, verb_of, first), numbered(lang, width - half, piece, verb_of, first + pieces)
+    before, behind = (
+        numbered(lang, half, piece, verb_of, first),
+        numbered(lang, width - half, piece, verb_of, first + pieces),
+    )
 
     @lang.device
     def both(values, where):
@@ -55,7 +68,10 @@ def numbered_each(lang, width, piece, verb_of, first=0):
         return verb_of(first)
     pieces = (width // piece + 1) // 2
     half = pieces * piece
-    before, behind = numbered_each(lang, half, piece, verb_of, first), numbered_each(lang, width - half, piece, verb_of, first + pieces)
+    before, behind = (
+        numbered_each(lang, half, piece, verb_of, first),
+        numbered_each(lang, width - half, piece, verb_of, first + pieces),
+    )
 
     @lang.device
     def both(values, where):
@@ -66,7 +82,8 @@ def numbered_each(lang, width, piece, verb_of, first=0):
 
 
 def together(lang, width, piece, verb):
-    """-> device function (left, right, where) that returns the tuples of verb(piece of left, piece of right, where), put together."""
+    """-> device function (left, right, where) that returns the tuples of verb(piece of left, piece
+    of right, where), put together."""
     if width == piece:
         return verb
     half = (width // piece + 1) // 2 * piece
@@ -81,6 +98,7 @@ def together(lang, width, piece, verb):
 
 def repeat(lang, width, verb):
     """-> device function () -> tuple of ``width`` results of verb()."""
+
     @lang.device
     def one():
         return (verb(),)

@@ -1,9 +1,12 @@
 """Device verbs that several kernels share: from four bits to fp16.
 
-``dequantize`` follows the trick of FasterTransformer as Marlin uses it: a nibble or-ed into the mantissa of 1024.0 (0x6400) *is* the
-number 1024 + q, so one ``lop3`` turns two nibbles into two halves, and one f16x2 instruction takes the offset off again, exactly:
-low nibbles (1024 + q) - 1032, high nibbles (1024 + 16 q) / 16 - 72, both q - 8 with no rounding (all 2^16 half-words are tested).
+``dequantize`` follows the trick of FasterTransformer as Marlin uses it: a nibble or-ed into the
+mantissa of 1024.0 (0x6400) *is* the number 1024 + q, so one ``lop3`` turns two nibbles into two
+halves, and one f16x2 instruction takes the offset off again, exactly: low nibbles (1024 + q) -
+1032, high nibbles (1024 + 16 q) / 16 - 72, both q - 8 with no rounding (all 2^16 half-words are
+tested).
 """
+
 from types import SimpleNamespace
 
 LOW_NIBBLES, HIGH_NIBBLES = 0x000F000F, 0x00F000F0
@@ -19,15 +22,19 @@ def number_verbs(lang):
 
     @lang.device
     def dequantize(word):
-        """Nibbles 0, 4 and 1, 5 of a Marlin word -> (f16x2, f16x2) of code - 8; shift the word right by 8 for the other four."""
+        """Nibbles 0, 4 and 1, 5 of a Marlin word -> (f16x2, f16x2) of code - 8; shift the word
+        right by 8 for the other four."""
         low = lop3_and_or(word, uint32(LOW_NIBBLES), uint32(EXPONENT_1024))
         high = lop3_and_or(word, uint32(HIGH_NIBBLES), uint32(EXPONENT_1024))
-        return (ptx.sub_f16x2(low, uint32(MINUS_1032)),
-                ptx.fma_rn_f16x2(high, uint32(ONE_16TH), uint32(MINUS_72)))
+        return (
+            ptx.sub_f16x2(low, uint32(MINUS_1032)),
+            ptx.fma_rn_f16x2(high, uint32(ONE_16TH), uint32(MINUS_72)),
+        )
 
     @lang.device
     def scale_pair(pair, scale):
-        """Multiply both registers of a fragment by one f16x2 scale: the only rounding a grouped weight sees."""
+        """Multiply both registers of a fragment by one f16x2 scale: the only rounding a grouped
+        weight sees."""
         return ptx.mul_f16x2(pair[0], scale), ptx.mul_f16x2(pair[1], scale)
 
     return SimpleNamespace(dequantize=dequantize, scale_pair=scale_pair)

@@ -1,4 +1,6 @@
-"""The sizes of the Hopper kernel (``wgmma``): what can be chosen, and what follows from it. Pure."""
+"""The sizes of the Hopper kernel (``wgmma``): what can be chosen, and what follows from it.
+Pure."""
+
 from dataclasses import dataclass
 
 from numba_marlin.kernels.definition import TooMuchSharedMemory, ceil_div, check_codes
@@ -17,14 +19,21 @@ PARTS = (2, 3, 4, 6, 8)  # that a tile may have
 
 @dataclass(frozen=True)
 class WgmmaConfig:
-    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers side by side in n, ``k_groups`` such rows of consumers
-    that take turns with the stages, and one producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros: None, "integer" or
-    "float16"; scaling: what scales of groups multiply, "weights" or "sums" of their products, in fp32; bias: added at the end; codes: "integer", or "e2m1" for
-    block-scaled FP4, of groups of 16 or 32 (``formats.fp4_marlin``). cluster: blocks that share
-    each tile along k, and add up through each other's shared memory. parts: blocks that share each tile along k, and add up through the workspace.
+    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers
+    side by side in n, ``k_groups`` such rows of consumers that take turns with the stages, and one
+    producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros:
+    None, "integer" or "float16"; scaling: what scales of groups multiply, "weights" or "sums" of
+    their products, in fp32; bias: added at the end; codes: "integer", or "e2m1" for block-scaled
+    FP4, of groups of 16 or 32 (``formats.fp4_marlin``). cluster: blocks that share each tile along
+    k, and add up through each other's shared memory. parts: blocks that share each tile along k,
+    and add up through the workspace.
 
-    stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for per-column scales. split: share k of the tiles that
-    do not fill a wave among all blocks. group_m: row tiles that a wave walks through before it moves to the next columns (locality in L2)."""
+    stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for
+    per-column scales. split: share k of the tiles that do not fill a wave among all blocks.
+    group_m: row tiles that a wave walks through before it moves to the next columns (locality in
+    L2).
+    """
+
     tile_m: int = 128
     tile_n: int = 256
     warpgroups: int = 2
@@ -48,10 +57,16 @@ class WgmmaConfig:
         if self.tile_n not in (64, 128, 256):
             raise ValueError(f"tile_n={self.tile_n} must be 64, 128 or 256")
         if self.warpgroups not in (1, 2) or self.tile_n < 64 * self.warpgroups:
-            raise ValueError(f"warpgroups={self.warpgroups} must be 1 or 2, with 64 of the tile_n={self.tile_n} columns at least for each")
+            raise ValueError(
+                f"warpgroups={self.warpgroups} must be 1 or 2, with 64 of the tile_n={self.tile_n}"
+                " columns at least for each"
+            )
         check_codes(self)
         if self.words * self.tile_m > 256:
-            raise ValueError(f"tile_m={self.tile_m} with {self.words} words a warp takes {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most")
+            raise ValueError(
+                f"tile_m={self.tile_m} with {self.words} words a warp takes"
+                f" {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most"
+            )
         if self.dtype not in ("float16", "bfloat16"):
             raise ValueError(f"dtype={self.dtype!r} must be float16 or bfloat16")
         if self.bits not in (4, 8):
@@ -60,23 +75,42 @@ class WgmmaConfig:
             raise ValueError(f"zeros={self.zeros!r} must be None, 'integer' or 'float16'")
         if self.scaling not in ("weights", "sums"):
             raise ValueError(f"scaling={self.scaling!r} must be 'weights' or 'sums'")
-        if self.scaling == "sums" and (self.group_blocks < STAGE_ROWS or self.zeros == "float16" or self.tile_m > 64):
-            raise ValueError(f"scaling='sums' with group_blocks={self.group_blocks}, zeros={self.zeros} and tile_m={self.tile_m} must have groups of 64 at least, "
-                             "zero points on the grid if any, and two sets of sums: tile_m 64 at most")
+        if self.scaling == "sums" and (
+            self.group_blocks < STAGE_ROWS or self.zeros == "float16" or self.tile_m > 64
+        ):
+            raise ValueError(
+                f"scaling='sums' with group_blocks={self.group_blocks}, zeros={self.zeros} and"
+                f" tile_m={self.tile_m} must have groups of 64 at least, zero points on the grid if"
+                " any, and two sets of sums: tile_m 64 at most"
+            )
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
         if self.k_groups not in (1, 2) or self.stages % self.k_groups:
-            raise ValueError(f"k_groups={self.k_groups} must be 1 or 2, and divide stages={self.stages}")
+            raise ValueError(
+                f"k_groups={self.k_groups} must be 1 or 2, and divide stages={self.stages}"
+            )
         if self.stages < 2 * self.k_groups:
-            raise ValueError(f"stages={self.stages} must be at least {2 * self.k_groups}, two for each of k_groups={self.k_groups}: a stage is given back when the next one has begun")
+            raise ValueError(
+                f"stages={self.stages} must be at least {2 * self.k_groups}, two for each of"
+                f" k_groups={self.k_groups}: a stage is given back when the next one has begun"
+            )
         if self.cluster not in (1, 2, 4, 8) or self.pieces % self.cluster:
-            raise ValueError(f"cluster={self.cluster} must be 1, 2, 4 or 8, and divide the {self.pieces} pieces of 16 x 16 sums that a warp has of a tile")
+            raise ValueError(
+                f"cluster={self.cluster} must be 1, 2, 4 or 8, and divide the {self.pieces} pieces"
+                " of 16 x 16 sums that a warp has of a tile"
+            )
         if self.parts != 1 and self.parts not in PARTS:
             raise ValueError(f"parts={self.parts} must be 1 or one of {PARTS}")
         if (self.cluster > 1) + (self.parts > 1) + self.split > 1:
-            raise ValueError(f"cluster={self.cluster}, parts={self.parts} and split={self.split} each share tiles along k: choose one of them")
+            raise ValueError(
+                f"cluster={self.cluster}, parts={self.parts} and split={self.split} each share"
+                " tiles along k: choose one of them"
+            )
         if self.shared_bytes > SHARED_LIMIT:
-            raise TooMuchSharedMemory(f"{self.stages} stages of a {self.tile_m} x {self.tile_n} tile take {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most")
+            raise TooMuchSharedMemory(
+                f"{self.stages} stages of a {self.tile_m} x {self.tile_n} tile take"
+                f" {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most"
+            )
 
     @property
     def grouped(self):
@@ -98,7 +132,8 @@ class WgmmaConfig:
 
     @property
     def scales_weights(self):
-        """Whether weights are scaled, each of them, before they are multiplied: those of groups, and those that zero points off the grid have rounded already."""
+        """Whether weights are scaled, each of them, before they are multiplied: those of groups,
+        and those that zero points off the grid have rounded already."""
         return self.grouped and not self.scales_sums or self.zeros == "float16"
 
     @property
@@ -118,14 +153,22 @@ class WgmmaConfig:
 
     @property
     def order_of_sums(self):
-        """Whole tiles: which steps of k each row of consumers, and each block of those that share a tile, adds up. (Which row of two begins alternates with the tiles
-        that a block has done before, but two sums are added in either order.) Tiles cut along k: where, depends on all tiles there are."""
+        """Whole tiles: which steps of k each row of consumers, and each block of those that share a
+        tile, adds up. (Which row of two begins alternates with the tiles that a block has done
+        before, but two sums are added in either order.) Tiles cut along k: where, depends on all
+        tiles there are.
+        """
         groups = f", sums of {self.group_blocks} k16 rows" if self.scales_sums else ""
-        return None if self.split else f"whole tiles, k_groups={self.k_groups}, blocks={self.team}{groups}"
+        return (
+            None
+            if self.split
+            else f"whole tiles, k_groups={self.k_groups}, blocks={self.team}{groups}"
+        )
 
     @property
     def words(self):
-        """Words of a lane's 16-byte vector that one warp takes: as many m64 blocks of the instruction a warpgroup multiplies."""
+        """Words of a lane's 16-byte vector that one warp takes: as many m64 blocks of the
+        instruction a warpgroup multiplies."""
         return self.tile_n // (64 * self.warpgroups)
 
     @property
@@ -138,9 +181,14 @@ class WgmmaConfig:
 
     @property
     def consumer_registers(self):
-        """Registers a consumer's thread may have when the producer has given up all but PRODUCER_REGISTERS; None where none need to move."""
+        """Registers a consumer's thread may have when the producer has given up all but
+        PRODUCER_REGISTERS; None where none need to move."""
         launched = min(255, REGISTER_FILE // self.threads) // 8 * 8
-        return None if launched >= 248 else launched + (launched - PRODUCER_REGISTERS) // self.consumers // 8 * 8
+        return (
+            None
+            if launched >= 248
+            else launched + (launched - PRODUCER_REGISTERS) // self.consumers // 8 * 8
+        )
 
     @property
     def team(self):
@@ -163,7 +211,8 @@ class WgmmaConfig:
 
     @property
     def w_box_columns(self):
-        """Columns of a tensor copy of packed weights, which moves 256 numbers of 8 bytes in a row at most; a stage's boxes lie one behind the other."""
+        """Columns of a tensor copy of packed weights, which moves 256 numbers of 8 bytes in a row
+        at most; a stage's boxes lie one behind the other."""
         return min(self.tile_n, 1024 // self.bits)
 
     @property
@@ -199,7 +248,9 @@ class WgmmaConfig:
 
     @property
     def z_row_bytes(self):
-        return {None: 0, "integer": self.tile_n * self.bits // 8, "float16": self.tile_n * 2}[self.zeros]
+        return {None: 0, "integer": self.tile_n * self.bits // 8, "float16": self.tile_n * 2}[
+            self.zeros
+        ]
 
     @property
     def s_shared(self):
@@ -226,7 +277,11 @@ class WgmmaConfig:
     @property
     def c_bytes(self):
         """The tile of C on its way out; of a cluster's tile a piece for each warp."""
-        return self.tile_m * self.tile_n * 2 if self.cluster == 1 else 4 * self.warpgroups * PIECE_BYTES
+        return (
+            self.tile_m * self.tile_n * 2
+            if self.cluster == 1
+            else 4 * self.warpgroups * PIECE_BYTES
+        )
 
     @property
     def exchange_bytes(self):
@@ -255,7 +310,8 @@ class WgmmaConfig:
 
     @property
     def shared_bytes(self):
-        """Stages, the tile of C, sums to exchange, barriers, a word for each consumer, and what aligning the whole may cost."""
+        """Stages, the tile of C, sums to exchange, barriers, a word for each consumer, and what
+        aligning the whole may cost."""
         return self.flags_shared + 16 + ALIGNMENT
 
     @property
@@ -269,14 +325,18 @@ class WgmmaConfig:
         tiles = self.tiles(m, n)
         units = tiles * ceil_div(k, STAGE_K)
         if units >= 2**31:
-            raise ValueError(f"m={m}, n={n}, k={k} are {units} steps of a tile, must be below 2**31: the kernel counts in 32 bits")
+            raise ValueError(
+                f"m={m}, n={n}, k={k} are {units} steps of a tile, must be below 2**31: the kernel"
+                " counts in 32 bits"
+            )
         if self.team > 1:
             return (max(1, min(sms // self.team, tiles)) * self.team, 1, 1)
         return (min(sms, units if self.split else tiles), 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
-        """A block holds two partial tiles at most: the end of one that another block began, and the beginning of one that another ends. Parts of tiles that
-        are shared alike have a place each."""
+        """A block holds two partial tiles at most: the end of one that another block began, and the
+        beginning of one that another ends. Parts of tiles that are shared alike have a place
+        each."""
         if self.parts > 1:
             tiles = self.tiles(m, n)
             return tiles * self.parts * self.partial_bytes, 4 * tiles * self.warpgroups

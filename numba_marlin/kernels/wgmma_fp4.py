@@ -1,8 +1,13 @@
-"""Block-scaled FP4 in the Hopper kernel (``wgmma``): the scales of its m64 blocks, from a stage in shared memory.
+"""Block-scaled FP4 in the Hopper kernel (``wgmma``): the scales of its m64 blocks, from a stage in
+shared memory.
 
-``block_verbs(lang, config)`` -> namespace of device functions: ``expand``: see ``expand_fp4``; ``load_scales(address, lane_place) -> scales`` of the 32 rows of the weight whose
-scales begin at ``address`` (those of 64 columns and the two times 32 rows of a stage lie together), one for each m64 block; ``pair_of_row(scale, row)``: the scales of columns g and g + 8 for the k16 row 0 or 1 of them, to multiply registers by.
+``block_verbs(lang, config)`` -> namespace of device functions: ``expand``: see ``expand_fp4``;
+``load_scales(address, lane_place) -> scales`` of the 32 rows of the weight whose scales begin at
+``address`` (those of 64 columns and the two times 32 rows of a stage lie together), one for each
+m64 block; ``pair_of_row(scale, row)``: the scales of columns g and g + 8 for the k16 row 0 or 1 of
+them, to multiply registers by.
 """
+
 from types import SimpleNamespace
 
 from numba_marlin.kernels.expand_fp4 import fp4_verbs
@@ -17,9 +22,12 @@ def block_verbs(lang, config):
 
     @lang.device
     def own_scales(address, lane_place):
-        return address + (lane_place[3] * uint32(16 * LANE) + lane_place[4] // uint32(4) * uint32(LANE))
+        return address + (
+            lane_place[3] * uint32(16 * LANE) + lane_place[4] // uint32(4) * uint32(LANE)
+        )
 
-    # Blocks of 16: a word for each column block, with a pair for each of two k16 rows, picked when it is needed.
+    # Blocks of 16: a word for each column block, with a pair for each of two k16 rows, picked when
+    # it is needed.
 
     @lang.device
     def one_word(address):
@@ -60,4 +68,8 @@ def block_verbs(lang, config):
         return pair
 
     load_pairs = {1: load_pair, 2: load_two_pairs, 4: load_four_pairs}[WORDS]
-    return SimpleNamespace(expand=fp4.expand, load_scales=load_words if ROW_BLOCKS else load_pairs, pair_of_row=pair_of_word if ROW_BLOCKS else same_pair)
+    return SimpleNamespace(
+        expand=fp4.expand,
+        load_scales=load_words if ROW_BLOCKS else load_pairs,
+        pair_of_row=pair_of_word if ROW_BLOCKS else same_pair,
+    )

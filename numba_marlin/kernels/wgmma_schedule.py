@@ -1,12 +1,18 @@
-"""Who multiplies what in the Hopper kernel (``wgmma``): whole tiles in waves, and stripes along k of the tiles that are left over.
+"""Who multiplies what in the Hopper kernel (``wgmma``): whole tiles in waves, and stripes along k
+of the tiles that are left over.
 
-Tiles are numbered so that a wave of them stays in few rows and columns (``tile_order``). With B blocks, tiles 0 .. waves * B - 1 are whole: block b takes b, B + b, ... The others, fewer than B, are shared: their steps
-of k, tile after tile, are cut into equal stripes, one a block. A block multiplies its stripe first: whole tiles of others then hide its fix-up.
+Tiles are numbered so that a wave of them stays in few rows and columns (``tile_order``). With B
+blocks, tiles 0 .. waves * B - 1 are whole: block b takes b, B + b, ... The others, fewer than B,
+are shared: their steps of k, tile after tile, are cut into equal stripes, one a block. A block
+multiplies its stripe first: whole tiles of others then hide its fix-up.
 
-``schedule_verbs(lang, config)`` -> namespace of device functions. ``work`` = plan(sizes): (steps of k in a tile, row tiles, column tiles, waves,
-steps in a stripe, this block's end in the stripes). An ``item`` is (tile, first step, steps, next step of the stripe, next wave), its tile NO_TILE after the last.
-A team, the blocks of a cluster or ``parts`` lone ones, takes whole tiles as a block does, and each of its blocks an equal part of the steps.
+``schedule_verbs(lang, config)`` -> namespace of device functions. ``work`` = plan(sizes): (steps of
+k in a tile, row tiles, column tiles, waves, steps in a stripe, this block's end in the stripes). An
+``item`` is (tile, first step, steps, next step of the stripe, next wave), its tile NO_TILE after
+the last. A team, the blocks of a cluster or ``parts`` lone ones, takes whole tiles as a block does,
+and each of its blocks an equal part of the steps.
 """
+
 from types import SimpleNamespace
 
 from numba_marlin.kernels.tile_order import tile_order_verb
@@ -23,7 +29,9 @@ def schedule_verbs(lang, config):
     @lang.device
     def team():
         """(this block's team, teams), a lone block being its own"""
-        return uint32(uint32(cuda.blockIdx.x) // uint32(TEAM)), uint32(uint32(cuda.gridDim.x) // uint32(TEAM))
+        return uint32(uint32(cuda.blockIdx.x) // uint32(TEAM)), uint32(
+            uint32(cuda.gridDim.x) // uint32(TEAM)
+        )
 
     @lang.device
     def rank_in_team():
@@ -44,11 +52,21 @@ def schedule_verbs(lang, config):
             return steps, m_tiles, n_tiles, waves, uint32(0), uint32(0)
         total = uint32(left * steps)
         stripe = uint32((total + blocks - uint32(1)) // blocks)
-        return steps, m_tiles, n_tiles, waves, stripe, uint32(min(uint32(uint32(block + uint32(1)) * stripe), total))
+        return (
+            steps,
+            m_tiles,
+            n_tiles,
+            waves,
+            stripe,
+            uint32(min(uint32(uint32(block + uint32(1)) * stripe), total)),
+        )
 
     @lang.device
     def first_item(work):
-        return next_item(work, (uint32(0), uint32(0), uint32(0), uint32(uint32(cuda.blockIdx.x) * work[4]), uint32(0)))
+        return next_item(
+            work,
+            (uint32(0), uint32(0), uint32(0), uint32(uint32(cuda.blockIdx.x) * work[4]), uint32(0)),
+        )
 
     @lang.device
     def next_item(work, item):
@@ -58,11 +76,23 @@ def schedule_verbs(lang, config):
         if position < end:
             first = uint32(position % steps)
             count = uint32(min(uint32(steps - first), uint32(end - position)))
-            return uint32(waves * blocks + position // steps), first, count, uint32(position + count), wave
+            return (
+                uint32(waves * blocks + position // steps),
+                first,
+                count,
+                uint32(position + count),
+                wave,
+            )
         if wave < waves:
             rank = rank_in_team()
             first = uint32(steps * rank // uint32(TEAM))
-            return uint32(wave * blocks + block), first, uint32(steps * uint32(rank + uint32(1)) // uint32(TEAM) - first), position, uint32(wave + uint32(1))
+            return (
+                uint32(wave * blocks + block),
+                first,
+                uint32(steps * uint32(rank + uint32(1)) // uint32(TEAM) - first),
+                position,
+                uint32(wave + uint32(1)),
+            )
         return uint32(NO_TILE), uint32(0), uint32(0), position, wave
 
     @lang.device
@@ -78,4 +108,11 @@ def schedule_verbs(lang, config):
         start = uint32((tile - waves * uint32(cuda.gridDim.x)) * steps)
         return uint32(start // stripe), uint32(uint32(start + steps - uint32(1)) // stripe)
 
-    return SimpleNamespace(plan=plan, first_item=first_item, next_item=next_item, corner=corner, sharers=sharers, rank_in_team=rank_in_team)
+    return SimpleNamespace(
+        plan=plan,
+        first_item=first_item,
+        next_item=next_item,
+        corner=corner,
+        sharers=sharers,
+        rank_in_team=rank_in_team,
+    )

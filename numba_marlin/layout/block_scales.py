@@ -1,18 +1,23 @@
-"""Where the scales of block-scaled matrices lie: the 128x4 order that block-scaled tensor cores read.
+"""Where the scales of block-scaled matrices lie: the 128x4 order that block-scaled tensor cores
+read.
 
-Plain scales are [rows, blocks], a byte each: those of a row, along k, one after the other. Blackwell's tensor cores read them tile by tile, ``TILE_ROWS`` rows
-by ``TILE_BLOCKS`` blocks, 512 bytes that lie in one piece. ``tcgen05.cp.32x128b.warpx4`` moves a tile to tensor memory as it lies, 16 bytes to each of 32
-lanes: lane l has rows l, 32 + l, 64 + l and 96 + l, four bytes each, which are the row's scales for one step of k (64 numbers of NVFP4, 128 of MXFP4
-and MXFP8). So, inside a tile,
+Plain scales are [rows, blocks], a byte each: those of a row, along k, one after the other.
+Blackwell's tensor cores read them tile by tile, ``TILE_ROWS`` rows by ``TILE_BLOCKS`` blocks, 512
+bytes that lie in one piece. ``tcgen05.cp.32x128b.warpx4`` moves a tile to tensor memory as it lies,
+16 bytes to each of 32 lanes: lane l has rows l, 32 + l, 64 + l and 96 + l, four bytes each, which
+are the row's scales for one step of k (64 numbers of NVFP4, 128 of MXFP4 and MXFP8). So, inside a
+tile,
 
     place(row, block) = 16 (row mod 32) + 4 (row div 32) + block
 
-and tiles follow each other along k, then along the rows. Rows are completed to a multiple of 128 and blocks to one of 4, with zero bytes.
+and tiles follow each other along k, then along the rows. Rows are completed to a multiple of 128
+and blocks to one of 4, with zero bytes.
 
-A tile's row is a word of four bytes in every reading, so a Hopper kernel can take the scales of a row's step with one load, and those of a tile's step with one
-copy of 512 bytes.
+A tile's row is a word of four bytes in every reading, so a Hopper kernel can take the scales of a
+row's step with one load, and those of a tile's step with one copy of 512 bytes.
 
-PTX ISA, "tcgen05 block scaling: scale factor layouts"; cuBLAS, "1D block scaling factors layout" (the same order under another name).
+PTX ISA, "tcgen05 block scaling: scale factor layouts"; cuBLAS, "1D block scaling factors layout"
+(the same order under another name).
 """
 
 from __future__ import annotations
@@ -45,18 +50,27 @@ def place(row, block, blocks: int):
     across = tiles(1, blocks)[1]
     tile = row // TILE_ROWS * across + block // TILE_BLOCKS
     inside = row % TILE_ROWS
-    return tile * TILE_BYTES + inside % LANES * LANE_BYTES + inside // LANES * TILE_BLOCKS + block % TILE_BLOCKS
+    return (
+        tile * TILE_BYTES
+        + inside % LANES * LANE_BYTES
+        + inside // LANES * TILE_BLOCKS
+        + block % TILE_BLOCKS
+    )
 
 
 def tensor_map(rows: int, blocks: int, box: tuple[int, int]) -> TensorMap:
-    """Of scales [rows, blocks] in 128x4 order, as rows of tiles, each 64 numbers of 8 bytes; ``box``: (tiles along the rows, tiles along k) that a copy brings."""
+    """Of scales [rows, blocks] in 128x4 order, as rows of tiles, each 64 numbers of 8 bytes;
+    ``box``: (tiles along the rows, tiles along k) that a copy brings."""
     row_tiles, block_tiles = tiles(rows, blocks)
     across = block_tiles * TILE_BYTES
-    return TensorMap("uint64", (row_tiles, across // 8), (across, 8), (box[0], box[1] * TILE_BYTES // 8), 0, 256)
+    return TensorMap(
+        "uint64", (row_tiles, across // 8), (across, 8), (box[0], box[1] * TILE_BYTES // 8), 0, 256
+    )
 
 
 def to_tiles(scales: np.ndarray) -> np.ndarray:
-    """scales [rows, blocks], elements of one byte -> [tiled_bytes] in 128x4 order, zeros where there is no scale."""
+    """scales [rows, blocks], elements of one byte -> [tiled_bytes] in 128x4 order, zeros where
+    there is no scale."""
     rows, blocks = _plain(scales)
     row_tiles, block_tiles = tiles(rows, blocks)
     whole = np.zeros((row_tiles * TILE_ROWS, block_tiles * TILE_BLOCKS), scales.dtype)
@@ -68,13 +82,23 @@ def to_tiles(scales: np.ndarray) -> np.ndarray:
 def from_tiles(tiled: np.ndarray, rows: int, blocks: int) -> np.ndarray:
     """The inverse of ``to_tiles``: [rows, blocks]."""
     if tiled.size != tiled_bytes(rows, blocks):
-        raise ValueError(f"{tiled.size} bytes must be {tiled_bytes(rows, blocks)}: scales {rows} x {blocks} in tiles of {TILE_ROWS} x {TILE_BLOCKS}")
+        raise ValueError(
+            f"{tiled.size} bytes must be {tiled_bytes(rows, blocks)}: scales {rows} x {blocks} in"
+            f" tiles of {TILE_ROWS} x {TILE_BLOCKS}"
+        )
     row_tiles, block_tiles = tiles(rows, blocks)
-    split = tiled.reshape(row_tiles, block_tiles, LANES, TILE_ROWS // LANES, TILE_BLOCKS).transpose(0, 3, 2, 1, 4)
-    return np.ascontiguousarray(split.reshape(row_tiles * TILE_ROWS, block_tiles * TILE_BLOCKS)[:rows, :blocks])
+    split = tiled.reshape(row_tiles, block_tiles, LANES, TILE_ROWS // LANES, TILE_BLOCKS).transpose(
+        0, 3, 2, 1, 4
+    )
+    return np.ascontiguousarray(
+        split.reshape(row_tiles * TILE_ROWS, block_tiles * TILE_BLOCKS)[:rows, :blocks]
+    )
 
 
 def _plain(scales: np.ndarray) -> tuple[int, int]:
     if scales.ndim != 2 or scales.dtype.itemsize != 1:
-        raise ValueError(f"scales are {scales.dtype}{list(scales.shape)}, must be [rows, blocks] of one byte each")
+        raise ValueError(
+            f"scales are {scales.dtype}{list(scales.shape)}, must be [rows, blocks] of one byte"
+            " each"
+        )
     return scales.shape

@@ -1,13 +1,15 @@
-"""Tensor maps: what a tensor copy (TMA) moves, described once for a real driver and for the PTX machine.
+"""Tensor maps: what a tensor copy (TMA) moves, described once for a real driver and for the PTX
+machine.
 
-A ``TensorMap`` describes a tensor in global memory and the box that one copy of it moves. Everything is in NumPy order, the last
-dimension innermost; coordinates too. The hardware's own 128 bytes are opaque and come from the driver (``cuTensorMapEncodeTiled``);
-``encode`` and ``decode`` are a format of our own for machines without one. A box lies in shared memory row by row without gaps, its
-16-byte chunks permuted by the swizzle, a function of the shared address (``swizzled``). Elements outside of the tensor are zeros when
-loaded and are not written when stored.
+A ``TensorMap`` describes a tensor in global memory and the box that one copy of it moves.
+Everything is in NumPy order, the last dimension innermost; coordinates too. The hardware's own 128
+bytes are opaque and come from the driver (``cuTensorMapEncodeTiled``); ``encode`` and ``decode``
+are a format of our own for machines without one. A box lies in shared memory row by row without
+gaps, its 16-byte chunks permuted by the swizzle, a function of the shared address (``swizzled``).
+Elements outside of the tensor are zeros when loaded and are not written when stored.
 
-ValueError for a description that the driver would refuse. Rules and names: CUDA driver API, "Tensor Map Object Management", and
-https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-tensormap
+ValueError for a description that the driver would refuse. Rules and names: CUDA driver API, "Tensor
+Map Object Management", and https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-tensormap
 """
 
 from __future__ import annotations
@@ -19,23 +21,36 @@ from functools import lru_cache
 import numpy as np
 
 ELEMENT_BYTES = {
-    "uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8, "float16": 2, "float32": 4, "float64": 8, "bfloat16": 2,
-}  # fmt: skip
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "bfloat16": 2,
+}
 SWIZZLES = (0, 32, 64, 128)  # bytes of the span within which 16-byte chunks are permuted
 L2_PROMOTIONS = (0, 64, 128, 256)
 MAX_RANK = 5
 MAX_BOX = 256  # elements along each dimension
 CHUNK_BYTES = 16
 ENCODED_BYTES = 128
-SHARED_ALIGNMENT = 128  # of a box in shared memory; a swizzle repeats after 8 * its bytes, so tiles usually start on multiples of that
+# of a box in shared memory; a swizzle repeats after 8 * its bytes, so tiles usually start on
+# multiples of that
+SHARED_ALIGNMENT = 128
 _MAGIC = b"nmtmap01"
 _FORMAT = struct.Struct("<8sQBBHH2x5Q5Q5H")
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """dtype: a name of ELEMENT_BYTES; shape in elements and strides_bytes, the last one the size of an element; box in elements;
-    swizzle in bytes, one of SWIZZLES, 0 for none; l2_promotion in bytes: how much L2 fetches at a time, 0 for the default."""
+    """dtype: a name of ELEMENT_BYTES; shape in elements and strides_bytes, the last one the size of
+    an element; box in elements; swizzle in bytes, one of SWIZZLES, 0 for none; l2_promotion in
+    bytes: how much L2 fetches at a time, 0 for the default.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -51,22 +66,41 @@ class TensorMap:
             object.__setattr__(self, name, tuple(int(value) for value in getattr(self, name)))
         rank, size = len(self.shape), self.element_bytes
         if not 1 <= rank <= MAX_RANK or len(self.strides_bytes) != rank or len(self.box) != rank:
-            raise ValueError(f"shape={self.shape}, strides_bytes={self.strides_bytes} and box={self.box} must have one length, 1 to {MAX_RANK}")
+            raise ValueError(
+                f"shape={self.shape}, strides_bytes={self.strides_bytes} and box={self.box} must"
+                f" have one length, 1 to {MAX_RANK}"
+            )
         if not all(1 <= count <= 1 << 32 for count in self.shape):
             raise ValueError(f"shape={self.shape} must be of numbers from 1 to 2^32")
         if self.strides_bytes[-1] != size:
-            raise ValueError(f"strides_bytes={self.strides_bytes}: the last must be {size}, an element of {self.dtype}")
-        if not all(stride % CHUNK_BYTES == 0 and 0 <= stride < 1 << 40 for stride in self.strides_bytes[:-1]):
-            raise ValueError(f"strides_bytes={self.strides_bytes}: all but the last must be multiples of {CHUNK_BYTES} below 2^40")
+            raise ValueError(
+                f"strides_bytes={self.strides_bytes}: the last must be {size}, an element of"
+                f" {self.dtype}"
+            )
+        if not all(
+            stride % CHUNK_BYTES == 0 and 0 <= stride < 1 << 40
+            for stride in self.strides_bytes[:-1]
+        ):
+            raise ValueError(
+                f"strides_bytes={self.strides_bytes}: all but the last must be multiples of"
+                f" {CHUNK_BYTES} below 2^40"
+            )
         if not all(1 <= count <= MAX_BOX for count in self.box):
             raise ValueError(f"box={self.box} must be of numbers from 1 to {MAX_BOX}")
         if self.row_bytes % CHUNK_BYTES:
-            raise ValueError(f"box={self.box}: its innermost {self.row_bytes} bytes must be a multiple of {CHUNK_BYTES}")
+            raise ValueError(
+                f"box={self.box}: its innermost {self.row_bytes} bytes must be a multiple of"
+                f" {CHUNK_BYTES}"
+            )
         if self.swizzle not in SWIZZLES:
             raise ValueError(f"swizzle={self.swizzle} must be one of {SWIZZLES}")
-        # The driver takes shorter rows too; where it puts them nobody here has measured, and no kernel needs them.
+        # The driver takes shorter rows too; where it puts them nobody here has measured, and no
+        # kernel needs them.
         if self.swizzle and self.row_bytes != self.swizzle:
-            raise ValueError(f"box={self.box}: its innermost {self.row_bytes} bytes must be the swizzle={self.swizzle}")
+            raise ValueError(
+                f"box={self.box}: its innermost {self.row_bytes} bytes must be the"
+                f" swizzle={self.swizzle}"
+            )
         if self.l2_promotion not in L2_PROMOTIONS:
             raise ValueError(f"l2_promotion={self.l2_promotion} must be one of {L2_PROMOTIONS}")
 
@@ -81,11 +115,13 @@ class TensorMap:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of shared memory that a box takes, and that a load of it counts, wherever it lies."""
+        """Bytes of shared memory that a box takes, and that a load of it counts, wherever it
+        lies."""
         return int(np.prod(self.box)) * self.element_bytes
 
     def encode(self, address: int) -> bytes:
-        """The 128 bytes by which the machine knows this map of the tensor at ``address``, a multiple of 16."""
+        """The 128 bytes by which the machine knows this map of the tensor at ``address``, a
+        multiple of 16."""
         if address % CHUNK_BYTES or not 0 <= address < 1 << 64:
             raise ValueError(f"address={address:#x} must be a multiple of {CHUNK_BYTES}")
         rank = len(self.shape)
@@ -94,9 +130,16 @@ class TensorMap:
             return (*values, *[0] * (MAX_RANK - rank))
 
         packed = _FORMAT.pack(
-            _MAGIC, address, rank, list(ELEMENT_BYTES).index(self.dtype), self.swizzle, self.l2_promotion, *five(self.shape),
-            *five(self.strides_bytes), *five(self.box),
-        )  # fmt: skip
+            _MAGIC,
+            address,
+            rank,
+            list(ELEMENT_BYTES).index(self.dtype),
+            self.swizzle,
+            self.l2_promotion,
+            *five(self.shape),
+            *five(self.strides_bytes),
+            *five(self.box),
+        )
         return packed.ljust(ENCODED_BYTES, b"\0")
 
 
@@ -104,17 +147,23 @@ class TensorMap:
 def decode(encoded: bytes) -> tuple[TensorMap, int]:
     """(tensor map, address) of what ``TensorMap.encode`` returned; ValueError for other bytes."""
     if len(encoded) != ENCODED_BYTES or encoded[: len(_MAGIC)] != _MAGIC:
-        raise ValueError(f"{len(encoded)} bytes that begin with {encoded[:8]!r} are no tensor map of numba_marlin")
+        raise ValueError(
+            f"{len(encoded)} bytes that begin with {encoded[:8]!r} are no tensor map of"
+            " numba_marlin"
+        )
     _, address, rank, kind, swizzle, promotion, *rest = _FORMAT.unpack_from(encoded)
-    shape, strides, box = (tuple(rest[start : start + rank]) for start in (0, MAX_RANK, 2 * MAX_RANK))
+    shape, strides, box = (
+        tuple(rest[start : start + rank]) for start in (0, MAX_RANK, 2 * MAX_RANK)
+    )
     return TensorMap(list(ELEMENT_BYTES)[kind], shape, strides, box, swizzle, promotion), address
 
 
 def swizzled(address, swizzle: int):
-    """Where the byte goes that would lie at shared ``address`` (ints or int arrays) without a swizzle of so many bytes.
+    """Where the byte goes that would lie at shared ``address`` (ints or int arrays) without a
+    swizzle of so many bytes.
 
-    The chunk's number within its span is XORed with that of the 128-byte line within eight: CUTLASS's Swizzle<1|2|3, 4, 3>.
-    Its own inverse.
+    The chunk's number within its span is XORed with that of the 128-byte line within eight:
+    CUTLASS's Swizzle<1|2|3, 4, 3>. Its own inverse.
     """
     if swizzle not in SWIZZLES:
         raise ValueError(f"swizzle={swizzle} must be one of {SWIZZLES}")
@@ -123,15 +172,18 @@ def swizzled(address, swizzle: int):
 
 
 def chunk_order(tensor_map: TensorMap, address: int) -> np.ndarray:
-    """For each 16-byte chunk of a box in row-major order, which chunk of the box at shared ``address`` holds it: int [chunks]."""
+    """For each 16-byte chunk of a box in row-major order, which chunk of the box at shared
+    ``address`` holds it: int [chunks]."""
     linear = address + CHUNK_BYTES * np.arange(tensor_map.box_bytes // CHUNK_BYTES, dtype=np.int64)
     return (swizzled(linear, tensor_map.swizzle) - address) // CHUNK_BYTES
 
 
 @dataclass(frozen=True)
 class Clip:
-    """The part of a box that lies inside the tensor: ``inside`` its slices within the box (the last in bytes); in global memory
-    ``counts`` rows along every outer dimension and bytes along the last, from byte ``start`` of the tensor on, in steps of ``strides``."""
+    """The part of a box that lies inside the tensor: ``inside`` its slices within the box (the last
+    in bytes); in global memory ``counts`` rows along every outer dimension and bytes along the
+    last, from byte ``start`` of the tensor on, in steps of ``strides``.
+    """
 
     inside: tuple[slice, ...]
     counts: tuple[int, ...]
@@ -145,11 +197,16 @@ class Clip:
     @property
     def stop(self) -> int:
         """One past the last byte."""
-        return self.start + sum((count - 1) * stride for count, stride in zip(self.counts, self.strides)) + 1
+        return (
+            self.start
+            + sum((count - 1) * stride for count, stride in zip(self.counts, self.strides))
+            + 1
+        )
 
 
 def rows_of(part: Clip) -> np.ndarray:
-    """Where in the tensor, in bytes, each row of ``part.counts[-1]`` contiguous bytes begins: int64 [rows]."""
+    """Where in the tensor, in bytes, each row of ``part.counts[-1]`` contiguous bytes begins: int64
+    [rows]."""
     starts = np.full(1, part.start, np.int64)
     for count, stride in zip(part.counts[:-1], part.strides[:-1]):
         starts = (starts[:, None] + stride * np.arange(count)).reshape(-1)
@@ -157,13 +214,25 @@ def rows_of(part: Clip) -> np.ndarray:
 
 
 def clip(tensor_map: TensorMap, coordinates: tuple[int, ...], stored: bool = False) -> Clip:
-    """What of the box whose first element has these ``coordinates`` (they may be negative) lies inside the tensor; of one that is ``stored``, what is written: whole
-    chunks of 16 bytes, also those that a row of the tensor ends in the middle of (the ISA does not say so; experiments/05_hardware)."""
+    """What of the box whose first element has these ``coordinates`` (they may be negative) lies
+    inside the tensor; of one that is ``stored``, what is written: whole chunks of 16 bytes, also
+    those that a row of the tensor ends in the middle of (the ISA does not say so;
+    experiments/05_hardware).
+    """
     if len(coordinates) != len(tensor_map.shape):
-        raise ValueError(f"coordinates={coordinates} must be {len(tensor_map.shape)}, one for each dimension of {tensor_map.shape}")
+        raise ValueError(
+            f"coordinates={coordinates} must be {len(tensor_map.shape)}, one for each dimension of"
+            f" {tensor_map.shape}"
+        )
     first = [max(0, -at) for at in coordinates]
-    counts = [max(0, min(box, size - at) - skip) for at, skip, box, size in zip(coordinates, first, tensor_map.box, tensor_map.shape)]
-    start = sum((at + skip) * stride for at, skip, stride in zip(coordinates, first, tensor_map.strides_bytes))
+    counts = [
+        max(0, min(box, size - at) - skip)
+        for at, skip, box, size in zip(coordinates, first, tensor_map.box, tensor_map.shape)
+    ]
+    start = sum(
+        (at + skip) * stride
+        for at, skip, stride in zip(coordinates, first, tensor_map.strides_bytes)
+    )
     unit = tensor_map.element_bytes
     first[-1], counts[-1] = first[-1] * unit, counts[-1] * unit
     if stored:
@@ -172,8 +241,11 @@ def clip(tensor_map: TensorMap, coordinates: tuple[int, ...], stored: bool = Fal
     return Clip(inside, tuple(counts), start, (*tensor_map.strides_bytes[:-1], 1))
 
 
-def load_box(tensor_map: TensorMap, tensor: np.ndarray, coordinates: tuple[int, ...], shared_address: int) -> np.ndarray:
-    """The bytes that lie at ``shared_address`` after a box of ``tensor`` (uint8, its bytes from the map's address on) was loaded."""
+def load_box(
+    tensor_map: TensorMap, tensor: np.ndarray, coordinates: tuple[int, ...], shared_address: int
+) -> np.ndarray:
+    """The bytes that lie at ``shared_address`` after a box of ``tensor`` (uint8, its bytes from the
+    map's address on) was loaded."""
     part = clip(tensor_map, coordinates)
     box = np.zeros((*tensor_map.box[:-1], tensor_map.row_bytes), np.uint8)
     if not part.empty:
@@ -185,15 +257,24 @@ def load_box(tensor_map: TensorMap, tensor: np.ndarray, coordinates: tuple[int, 
     return out.reshape(-1)
 
 
-def store_box(tensor_map: TensorMap, tensor: np.ndarray, coordinates: tuple[int, ...], shared_address: int, data: np.ndarray) -> None:
-    """Write the box whose bytes ``data`` lie at ``shared_address`` to ``tensor``, in place: see ``clip``."""
+def store_box(
+    tensor_map: TensorMap,
+    tensor: np.ndarray,
+    coordinates: tuple[int, ...],
+    shared_address: int,
+    data: np.ndarray,
+) -> None:
+    """Write the box whose bytes ``data`` lie at ``shared_address`` to ``tensor``, in place: see
+    ``clip``."""
     part = clip(tensor_map, coordinates, stored=True)
     if part.empty:
         return
     chunks = data.reshape(-1, CHUNK_BYTES)
     if tensor_map.swizzle:
         chunks = chunks[chunk_order(tensor_map, shared_address)]
-    _window(tensor, part)[...] = chunks.reshape(*tensor_map.box[:-1], tensor_map.row_bytes)[part.inside]
+    _window(tensor, part)[...] = chunks.reshape(*tensor_map.box[:-1], tensor_map.row_bytes)[
+        part.inside
+    ]
 
 
 def _window(tensor: np.ndarray, part: Clip) -> np.ndarray:

@@ -1,18 +1,22 @@
-"""Who holds what in ``wgmma``: fragments over the 128 lanes of a warpgroup, matrix descriptors, and the shared-memory tiles they describe.
+"""Who holds what in ``wgmma``: fragments over the 128 lanes of a warpgroup, matrix descriptors, and
+the shared-memory tiles they describe.
 
-``wgmma.mma_async.m64nNk16`` multiplies A [64, 16] by B [16, N] of 16-bit elements into D [64, N] of floats. Warp w of the warpgroup has
-rows 16w .. 16w+15 of A and D, in the registers that ``mma.m16n8k16`` has them in, D repeated every 8 columns. A matrix in
-shared memory, B always and A if it is not in registers, is named by a 64-bit descriptor. Here its k is contiguous ("K-major"): "rows" are
-rows of A or columns of B, and the 16 elements of k of a row are two chunks of 16 bytes.
+``wgmma.mma_async.m64nNk16`` multiplies A [64, 16] by B [16, N] of 16-bit elements into D [64, N] of
+floats. Warp w of the warpgroup has rows 16w .. 16w+15 of A and D, in the registers that
+``mma.m16n8k16`` has them in, D repeated every 8 columns. A matrix in shared memory, B always and A
+if it is not in registers, is named by a 64-bit descriptor. Here its k is contiguous ("K-major"):
+"rows" are rows of A or columns of B, and the 16 elements of k of a row are two chunks of 16 bytes.
 
-- Swizzle 128, 64 or 32: rows lie ``swizzle`` bytes apart within groups of eight, groups ``stride_bytes`` apart, and bits 4.. of the shared
-  address are XORed with bits 7.. of it (``tensor_map.swizzled``), just as tensor copies of such rows leave them. A step of 16 along k within a
-  row is 32 bytes more in the address.
-- Swizzle 0: eight rows of a chunk are 128 contiguous bytes, a core matrix; the next chunk of k is ``leading_bytes`` on, the next eight rows
-  ``stride_bytes``.
+- Swizzle 128, 64 or 32: rows lie ``swizzle`` bytes apart within groups of eight, groups
+  ``stride_bytes`` apart, and bits 4.. of the shared address are XORed with bits 7.. of it
+  (``tensor_map.swizzled``), just as tensor copies of such rows leave them. A step of 16 along k
+  within a row is 32 bytes more in the address.
+- Swizzle 0: eight rows of a chunk are 128 contiguous bytes, a core matrix; the next chunk of k is
+  ``leading_bytes`` on, the next eight rows ``stride_bytes``.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
-(register fragments, "Shared Memory Matrix Layout" and "Matrix Descriptor Format"); measured with 128 bytes on an H200.
+(register fragments, "Shared Memory Matrix Layout" and "Matrix Descriptor Format"); measured with
+128 bytes on an H200.
 """
 
 from __future__ import annotations
@@ -49,7 +53,9 @@ def accumulator(columns: int) -> Fragment:
 def _over_warps(name, cols, bits, row_of, col_of):
     """The fragment of a warp, 16 rows, for four warps one below the other."""
     rows = np.concatenate([row_of + 16 * warp for warp in range(WARPS)])
-    return Fragment(name, ROWS, cols, row_of.shape[1], bits, rows, np.tile(col_of, (WARPS, 1)), WARPS * LANES)
+    return Fragment(
+        name, ROWS, cols, row_of.shape[1], bits, rows, np.tile(col_of, (WARPS, 1)), WARPS * LANES
+    )
 
 
 A_REGISTERS = _over_warps("wgmma.m64k16.A", DEPTH, 16, MMA_M16N8K16_A.row_of, MMA_M16N8K16_A.col_of)
@@ -58,9 +64,11 @@ A_REGISTERS = _over_warps("wgmma.m64k16.A", DEPTH, 16, MMA_M16N8K16_A.row_of, MM
 
 @dataclass(frozen=True)
 class Descriptor:
-    """address in the shared window; leading_bytes (only without a swizzle) and stride_bytes as above; swizzle in bytes; all but the swizzle
-    multiples of 16 below 2^18, which ``encode`` turns into the 64 bits (ValueError otherwise). base_offset, for tiles that begin
-    inside of a swizzle's pattern, is decoded but not encoded: nobody here has measured what it does."""
+    """address in the shared window; leading_bytes (only without a swizzle) and stride_bytes as
+    above; swizzle in bytes; all but the swizzle multiples of 16 below 2^18, which ``encode`` turns
+    into the 64 bits (ValueError otherwise). base_offset, for tiles that begin inside of a swizzle's
+    pattern, is decoded but not encoded: nobody here has measured what it does.
+    """
 
     address: int
     stride_bytes: int
@@ -72,12 +80,22 @@ class Descriptor:
         for name in ("address", "stride_bytes", "leading_bytes"):
             value = getattr(self, name)
             if value % CHUNK_BYTES or not 0 <= value < 1 << ADDRESS_BITS:
-                raise ValueError(f"{name}={value} must be a multiple of {CHUNK_BYTES} below 2^{ADDRESS_BITS}")
+                raise ValueError(
+                    f"{name}={value} must be a multiple of {CHUNK_BYTES} below 2^{ADDRESS_BITS}"
+                )
         if self.swizzle not in SWIZZLES:
             raise ValueError(f"swizzle={self.swizzle} must be one of {SWIZZLES}")
         if self.base_offset:
-            raise ValueError(f"base_offset={self.base_offset} must be 0: tiles begin where the pattern of their swizzle does")
-        return self.address >> 4 | self.leading_bytes >> 4 << 16 | self.stride_bytes >> 4 << 32 | _MODES[self.swizzle] << 62
+            raise ValueError(
+                f"base_offset={self.base_offset} must be 0: tiles begin where the pattern of their"
+                " swizzle does"
+            )
+        return (
+            self.address >> 4
+            | self.leading_bytes >> 4 << 16
+            | self.stride_bytes >> 4 << 32
+            | _MODES[self.swizzle] << 62
+        )
 
 
 def decode(bits: int) -> Descriptor:
@@ -85,36 +103,67 @@ def decode(bits: int) -> Descriptor:
     if bits & _UNUSED:
         raise ValueError(f"descriptor {bits:#018x} has bits set that mean nothing")
     swizzle = next(size for size, mode in _MODES.items() if mode == bits >> 62)
-    return Descriptor((bits & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, swizzle, bits >> 49 & 7)
+    return Descriptor(
+        (bits & 0x3FFF) << 4,
+        (bits >> 32 & 0x3FFF) << 4,
+        (bits >> 16 & 0x3FFF) << 4,
+        swizzle,
+        bits >> 49 & 7,
+    )
 
 
 def chunk_addresses(descriptor: Descriptor, rows: int) -> np.ndarray:
-    """Shared addresses of the 16-byte chunks of a matrix of ``rows`` (a multiple of 8) by 16 elements: int64 [rows, 2]."""
+    """Shared addresses of the 16-byte chunks of a matrix of ``rows`` (a multiple of 8) by 16
+    elements: int64 [rows, 2]."""
     row, chunk = np.arange(rows, dtype=np.int64)[:, None], np.arange(CHUNKS)
     groups = row // CORE_ROWS * descriptor.stride_bytes
     if not descriptor.swizzle:
-        return descriptor.address + groups + row % CORE_ROWS * CHUNK_BYTES + chunk * descriptor.leading_bytes
-    return swizzled(descriptor.address + groups + row % CORE_ROWS * descriptor.swizzle + chunk * CHUNK_BYTES, descriptor.swizzle)
+        return (
+            descriptor.address
+            + groups
+            + row % CORE_ROWS * CHUNK_BYTES
+            + chunk * descriptor.leading_bytes
+        )
+    return swizzled(
+        descriptor.address + groups + row % CORE_ROWS * descriptor.swizzle + chunk * CHUNK_BYTES,
+        descriptor.swizzle,
+    )
 
 
 def store_tile(matrix: np.ndarray, swizzle: int) -> tuple[np.ndarray, list[Descriptor]]:
-    """Lay out a matrix [rows, k] of 16-bit elements, k a multiple of 16, rows of 8, as descriptors can name it.
+    """Lay out a matrix [rows, k] of 16-bit elements, k a multiple of 16, rows of 8, as descriptors
+    can name it.
 
-    -> (bytes of the tile, a descriptor for every 16 of k), for a tile at shared address 0; add the tile's address, a multiple of 8 * swizzle
-    (or 16), to those of the descriptors. With a swizzle, k is cut into panels of ``swizzle`` bytes, each as a tensor copy of a box
-    [rows, swizzle bytes] leaves it; without, into chunks one after the other.
+    -> (bytes of the tile, a descriptor for every 16 of k), for a tile at shared address 0; add the
+    tile's address, a multiple of 8 * swizzle (or 16), to those of the descriptors. With a swizzle,
+    k is cut into panels of ``swizzle`` bytes, each as a tensor copy of a box [rows, swizzle bytes]
+    leaves it; without, into chunks one after the other.
     """
     rows, depth = matrix.shape
     if depth % DEPTH or rows % CORE_ROWS or matrix.itemsize != 2:
-        raise ValueError(f"matrix {matrix.shape} of {matrix.dtype} must be [multiple of {CORE_ROWS}, multiple of {DEPTH}] of 16-bit elements")
+        raise ValueError(
+            f"matrix {matrix.shape} of {matrix.dtype} must be [multiple of {CORE_ROWS}, multiple of"
+            f" {DEPTH}] of 16-bit elements"
+        )
     panel = swizzle or DEPTH * 2
-    steps = [(step * DEPTH * 2 // panel * panel * rows, step * DEPTH * 2 % panel) for step in range(depth // DEPTH)]
+    steps = [
+        (step * DEPTH * 2 // panel * panel * rows, step * DEPTH * 2 % panel)
+        for step in range(depth // DEPTH)
+    ]
     core = CORE_ROWS * CHUNK_BYTES
     descriptors = [
-        Descriptor(start + inside, CORE_ROWS * swizzle, CHUNK_BYTES, swizzle) if swizzle else Descriptor(start, core, core * (rows // CORE_ROWS), 0)
+        (
+            Descriptor(start + inside, CORE_ROWS * swizzle, CHUNK_BYTES, swizzle)
+            if swizzle
+            else Descriptor(start, core, core * (rows // CORE_ROWS), 0)
+        )
         for start, inside in steps
     ]
-    chunks = np.ascontiguousarray(matrix).view(np.uint8).reshape(rows, depth // DEPTH, CHUNKS, CHUNK_BYTES)
+    chunks = (
+        np.ascontiguousarray(matrix)
+        .view(np.uint8)
+        .reshape(rows, depth // DEPTH, CHUNKS, CHUNK_BYTES)
+    )
     tile = np.zeros((-(-depth * 2 // panel) * panel * rows // CHUNK_BYTES, CHUNK_BYTES), np.uint8)
     for step, descriptor in enumerate(descriptors):
         tile[chunk_addresses(descriptor, rows) // CHUNK_BYTES] = chunks[:, step]

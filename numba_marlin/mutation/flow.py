@@ -1,8 +1,12 @@
-"""Mutants that take a look at the whole kernel: phases that do not flip, addresses without their swizzle, branches around memory and waiting.
+"""Mutants that take a look at the whole kernel: phases that do not flip, addresses without their
+swizzle, branches around memory and waiting.
 
-- phase: an xor that the parity of an mbarrier wait may have come through passes its first operand on.
-- swizzle: any other xor of 32 or 64 bits does; or a constant loses bit 62, the 128-byte swizzle of the matrix descriptors of wgmma and tcgen05.
-- predicate: a branch one of whose sides has an access, a copy or a synchronisation that the other has not: it is never taken, or taken when it should not be.
+- phase: an xor that the parity of an mbarrier wait may have come through passes its first operand
+  on.
+- swizzle: any other xor of 32 or 64 bits does; or a constant loses bit 62, the 128-byte swizzle of
+  the matrix descriptors of wgmma and tcgen05.
+- predicate: a branch one of whose sides has an access, a copy or a synchronisation that the other
+  has not: it is never taken, or taken when it should not be.
 """
 
 from __future__ import annotations
@@ -14,9 +18,30 @@ from numba_marlin.emulator.program import Immediate, Instruction
 from numba_marlin.mutation.program import Program, operand_texts
 from numba_marlin.mutation.rules import DELETED, Change, turned_round
 
-DESCRIPTOR_SWIZZLE = 1 << 62  # PTX ISA, "Matrix descriptor": bits 62 and 63, 1 for 128 bytes; "Shared memory descriptor" of tcgen05: bits 61 to 63, 2 for the same
-PRODUCTS = ("wgmma.mma_async", "tcgen05.mma")  # what takes descriptors: its second and third operand
-MEMORY = {"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix", "bar", "barrier", "fence", "membar", "cp", "mbarrier", "wgmma", "griddepcontrol", "barrier.cluster", "tcgen05"}
+# PTX ISA, "Matrix descriptor": bits 62 and 63, 1 for 128 bytes; "Shared memory descriptor" of
+# tcgen05: bits 61 to 63, 2 for the same
+DESCRIPTOR_SWIZZLE = 1 << 62
+# what takes descriptors: its second and third operand
+PRODUCTS = ("wgmma.mma_async", "tcgen05.mma")
+MEMORY = {
+    "ld",
+    "ldu",
+    "st",
+    "atom",
+    "red",
+    "ldmatrix",
+    "stmatrix",
+    "bar",
+    "barrier",
+    "fence",
+    "membar",
+    "cp",
+    "mbarrier",
+    "wgmma",
+    "griddepcontrol",
+    "barrier.cluster",
+    "tcgen05",
+}
 READ_ONLY_SPACES = {"param", "const"}
 
 
@@ -26,16 +51,46 @@ def touches(ins: Instruction) -> bool:
 
 
 def changes(program: Program) -> Iterator[tuple[Instruction, Change]]:
-    parities = [ins.operands[2] for ins in program.instructions if ins.root in ("mbarrier.try_wait", "mbarrier.test_wait") and "parity" in ins.modifiers]
+    parities = [
+        ins.operands[2]
+        for ins in program.instructions
+        if ins.root in ("mbarrier.try_wait", "mbarrier.test_wait") and "parity" in ins.modifiers
+    ]
     flips = program.origins(*parities)
-    descriptors = program.origins(*(operand for ins in program.instructions if ins.root in PRODUCTS for operand in ins.operands[1:3]))
+    descriptors = program.origins(
+        *(
+            operand
+            for ins in program.instructions
+            if ins.root in PRODUCTS
+            for operand in ins.operands[1:3]
+        )
+    )
     for ins in program.instructions:
         if ins.opcode in ("xor.b32", "xor.b64"):
             target, first, _ = operand_texts(ins)
-            yield ins, ("phase" if ins in flips else "swizzle", "no xor", f"mov.{ins.modifiers[-1]} {target}, {first};")
-        elif ins in descriptors and ins.operands and isinstance(ins.operands[-1], Immediate) and int(ins.operands[-1].value) & 3 * DESCRIPTOR_SWIZZLE == DESCRIPTOR_SWIZZLE:
+            yield (
+                ins,
+                (
+                    "phase" if ins in flips else "swizzle",
+                    "no xor",
+                    f"mov.{ins.modifiers[-1]} {target}, {first};",
+                ),
+            )
+        elif (
+            ins in descriptors
+            and ins.operands
+            and isinstance(ins.operands[-1], Immediate)
+            and int(ins.operands[-1].value) & 3 * DESCRIPTOR_SWIZZLE == DESCRIPTOR_SWIZZLE
+        ):
             *others, value = operand_texts(ins)
-            yield ins, ("swizzle", "not in the descriptor", f"{ins.opcode} {', '.join([*others, str(int(value) - DESCRIPTOR_SWIZZLE)])};")
+            yield (
+                ins,
+                (
+                    "swizzle",
+                    "not in the descriptor",
+                    f"{ins.opcode} {', '.join([*others, str(int(value) - DESCRIPTOR_SWIZZLE)])};",
+                ),
+            )
         elif ins.root == "bra" and ins.guard is not None and decides_on_memory(program, ins):
             yield ins, ("predicate", "never taken", DELETED)
             yield ins, ("predicate", "turned round", turned_round(ins))

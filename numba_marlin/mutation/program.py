@@ -1,4 +1,5 @@
-"""The one kernel of a PTX text as the machine decodes it, every instruction with its place in the text."""
+"""The one kernel of a PTX text as the machine decodes it, every instruction with its place in the
+text."""
 
 from __future__ import annotations
 
@@ -14,14 +15,19 @@ OPENING, CLOSING = "{[(", "}])"
 
 
 class Program:
-    """``kernel``: decoded; ``spans[pc]``: (start, stop) of an instruction in ``ptx``, its guard and its semicolon with it; ``numbers[pc]``: how many
-    instructions with the same opcode stand before it. ValueError unless the text has exactly one entry."""
+    """``kernel``: decoded; ``spans[pc]``: (start, stop) of an instruction in ``ptx``, its guard and
+    its semicolon with it; ``numbers[pc]``: how many instructions with the same opcode stand before
+    it. ValueError unless the text has exactly one entry.
+    """
 
     def __init__(self, ptx: str) -> None:
         self.ptx = ptx
         kernels = parse(ptx, root_of).kernels
         if len(kernels) != 1:
-            raise ValueError(f"the text has {len(kernels)} entries ({', '.join(kernels) or 'none'}), must have one")
+            raise ValueError(
+                f"the text has {len(kernels)} entries ({', '.join(kernels) or 'none'}), must"
+                " have one"
+            )
         self.kernel: Kernel = next(iter(kernels.values()))
         self.instructions = self.kernel.instructions
 
@@ -59,14 +65,17 @@ class Program:
         return found
 
     def origins(self, *operands) -> set[Instruction]:
-        """Every instruction that a value of ``operands`` may have come through, predicates and what memory gave apart."""
+        """Every instruction that a value of ``operands`` may have come through, predicates and what
+        memory gave apart."""
         found: set[Instruction] = set()
         wanted = list(registers(operands))
         while wanted:
             for ins in self.writers.get(wanted.pop(), ()):
                 if ins not in found and ins.root not in ("ld", "ldu", "atom"):
                     found.add(ins)
-                    wanted += [register for register in registers(ins.operands[1:]) if register.width > 1]
+                    wanted += [
+                        register for register in registers(ins.operands[1:]) if register.width > 1
+                    ]
         return found
 
 
@@ -77,13 +86,19 @@ def registers(operands) -> list[Register]:
         if isinstance(operand, Register):
             found.append(operand)
         elif operand is not None:
-            parts = [getattr(operand, name, None) for name in ("base", "index", "register", "first", "second")]
-            found += registers([*getattr(operand, "items", ()), *(part for part in parts if part is not None)])
+            parts = [
+                getattr(operand, name, None)
+                for name in ("base", "index", "register", "first", "second")
+            ]
+            found += registers(
+                [*getattr(operand, "items", ()), *(part for part in parts if part is not None)]
+            )
     return found
 
 
 def operand_texts(ins: Instruction) -> list[str]:
-    """As they are written: "cp.async ... [%r1], [%rd2], 16, %r3;" -> ["[%r1]", "[%rd2]", "16", "%r3"]."""
+    """As they are written: "cp.async ... [%r1], [%rd2], 16, %r3;" -> ["[%r1]", "[%rd2]", "16",
+    "%r3"]."""
     text = ins.text.split(ins.opcode, 1)[1].rstrip(";").strip()
     found, depth = [""], 0
     for character in text:

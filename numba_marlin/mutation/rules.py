@@ -1,7 +1,9 @@
-"""What one instruction may lose: deletions and weakenings that need no look at the rest of the kernel.
+"""What one instruction may lose: deletions and weakenings that need no look at the rest of the
+kernel.
 
-A rule is a function of an instruction that yields (kind, change, replacement); ``RULES`` has them by a pattern of opcodes. A replacement stands where the
-instruction stood, without its guard: what a rule deletes is gone, what it weakens keeps the guard.
+A rule is a function of an instruction that yields (kind, change, replacement); ``RULES`` has them
+by a pattern of opcodes. A replacement stands where the instruction stood, without its guard: what a
+rule deletes is gone, what it weakens keeps the guard.
 """
 
 from __future__ import annotations
@@ -18,7 +20,20 @@ RULES: list[tuple[re.Pattern, Rule]] = []
 DELETED = ""
 COPY_UNIT = 16  # bytes that a bulk copy may be shortened by
 
-KINDS = ("barrier", "wait", "count", "fence", "commit", "phase", "arrival", "order", "scope", "predicate", "size", "swizzle")
+KINDS = (
+    "barrier",
+    "wait",
+    "count",
+    "fence",
+    "commit",
+    "phase",
+    "arrival",
+    "order",
+    "scope",
+    "predicate",
+    "size",
+    "swizzle",
+)
 
 
 def rule(pattern: str) -> Callable[[Rule], Rule]:
@@ -31,7 +46,12 @@ def rule(pattern: str) -> Callable[[Rule], Rule]:
 
 def changes(ins: Instruction) -> list[Change]:
     """Of all rules whose pattern the whole opcode fits."""
-    return [change for pattern, function in RULES if pattern.fullmatch(ins.opcode) for change in function(ins)]
+    return [
+        change
+        for pattern, function in RULES
+        if pattern.fullmatch(ins.opcode)
+        for change in function(ins)
+    ]
 
 
 def rewritten(ins: Instruction, opcode: str, texts: list[str]) -> str:
@@ -40,31 +60,44 @@ def rewritten(ins: Instruction, opcode: str, texts: list[str]) -> str:
     return f"{guard}{opcode} {', '.join(texts)};" if texts else f"{guard}{opcode};"
 
 
-@rule(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?|bar\.warp\.sync|barrier\.cluster\.(arrive|wait).*")
+@rule(
+    r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?|bar\.warp\.sync|barrier\.cluster\.(arrive|wait).*"
+)
 def barrier(ins):
     yield "barrier", "deleted", DELETED
 
 
-@rule(r"cp\.async\.wait_(group|all)|cp\.async\.bulk\.wait_group(\.read)?|wgmma\.wait_group\..*|griddepcontrol\.wait")
+@rule(
+    r"cp\.async\.wait_(group|all)|cp\.async\.bulk\.wait_group(\.read)?|wgmma\.wait_group\..*|griddepcontrol\.wait"
+)
 def wait(ins):
     yield "wait", "deleted", DELETED
     texts = operand_texts(ins)
     if ins.opcode == "cp.async.wait_all":
         yield "count", "all but the latest", "cp.async.wait_group 1;"
     elif texts and isinstance(ins.operands[-1], Immediate):
-        yield "count", "one more", rewritten(ins, ins.opcode, [*texts[:-1], str(int(ins.operands[-1].value) + 1)])
+        yield (
+            "count",
+            "one more",
+            rewritten(ins, ins.opcode, [*texts[:-1], str(int(ins.operands[-1].value) + 1)]),
+        )
     if ins.opcode == "cp.async.bulk.wait_group":
         yield "wait", "sources only", rewritten(ins, f"{ins.opcode}.read", texts)
 
 
 @rule(r"mbarrier\.(try|test)_wait\..*")
 def wait_of_barrier(ins):
-    """A test that always succeeds, one that never waits; and waits for the phase of a parity that does not change."""
+    """A test that always succeeds, one that never waits; and waits for the phase of a parity that
+    does not change."""
     texts = operand_texts(ins)
     yield "wait", "always succeeds", f"setp.eq.u32 {texts[0]}, 0, 0;"
     if "parity" in ins.modifiers:
         for parity in "01":
-            yield "phase", f"parity {parity}", rewritten(ins, ins.opcode, [texts[0], texts[1], parity, *texts[3:]])
+            yield (
+                "phase",
+                f"parity {parity}",
+                rewritten(ins, ins.opcode, [texts[0], texts[1], parity, *texts[3:]]),
+            )
 
 
 @rule(r"griddepcontrol\.launch_dependents")
@@ -91,7 +124,14 @@ def commit(ins):
 def commit_of_tensor_cores(ins):
     """Gone, or an arrival of the thread's own, which does not wait for what it has issued."""
     yield "commit", "deleted", DELETED
-    yield "commit", "an arrival at once", f"{{ .reg .b64 state; {rewritten(ins, 'mbarrier.arrive.shared::cta.b64', ['state', *operand_texts(ins)])} }}"
+    yield (
+        "commit",
+        "an arrival at once",
+        (
+            "{ .reg .b64 state;"
+            f" {rewritten(ins, 'mbarrier.arrive.shared::cta.b64', ['state', *operand_texts(ins)])} }}"
+        ),
+    )
 
 
 @rule(r"tcgen05\.(alloc|dealloc|relinquish_alloc_permit)\..*")
@@ -100,7 +140,11 @@ def tensor_memory(ins):
     yield "arrival", "deleted", DELETED
     texts = operand_texts(ins)
     if texts and isinstance(ins.operands[-1], Immediate):
-        yield "size", "half the columns", rewritten(ins, ins.opcode, [*texts[:-1], str(int(ins.operands[-1].value) // 2)])
+        yield (
+            "size",
+            "half the columns",
+            rewritten(ins, ins.opcode, [*texts[:-1], str(int(ins.operands[-1].value) // 2)]),
+        )
 
 
 @rule(r"mbarrier\.(arrive|expect_tx|init|inval).*")
@@ -108,10 +152,21 @@ def arrival(ins):
     yield "arrival", "deleted", DELETED
     texts = operand_texts(ins)
     if "arrive" in ins.opcode and "expect_tx" in ins.modifiers:
-        yield "arrival", "expects no bytes", rewritten(ins, ins.opcode.replace(".expect_tx", ""), texts[:-1])
+        yield (
+            "arrival",
+            "expects no bytes",
+            rewritten(ins, ins.opcode.replace(".expect_tx", ""), texts[:-1]),
+        )
     if ins.opcode.startswith("mbarrier.init"):
         for change, verb in (("one arrival more", "add"), ("one arrival fewer", "sub")):
-            yield "count", change, f"{{ .reg .b32 other; {verb}.u32 other, {texts[1]}, 1; {rewritten(ins, ins.opcode, [texts[0], 'other'])} }}"
+            yield (
+                "count",
+                change,
+                (
+                    f"{{ .reg .b32 other; {verb}.u32 other, {texts[1]}, 1;"
+                    f" {rewritten(ins, ins.opcode, [texts[0], 'other'])} }}"
+                ),
+            )
 
 
 @rule(r"red\..*\.(release|relaxed)\..*|red\.(release|relaxed)\..*")
@@ -120,20 +175,43 @@ def counted(ins):
     yield "arrival", "deleted", DELETED
 
 
-@rule(r"(ld|st|red|atom|fence|mbarrier\.arrive|mbarrier\.try_wait|barrier\.cluster\.arrive|barrier\.cluster\.wait)\..*")
+@rule(
+    r"(ld|st|red|atom|fence|mbarrier\.arrive|mbarrier\.try_wait|barrier\.cluster\.arrive|barrier\.cluster\.wait)\..*"
+)
 def order(ins):
-    """Acquire and release become relaxed; what was visible to other blocks becomes visible to the own one."""
+    """Acquire and release become relaxed; what was visible to other blocks becomes visible to the
+    own one."""
     words = ins.opcode.split(".")
     if words[0] != "fence":
         for strong in ("acquire", "release", "acq_rel"):
             if strong in words:
                 weaker = ("relaxed", "acquire", "release") if strong == "acq_rel" else ("relaxed",)
                 for word in weaker:
-                    yield "order", f"{strong} -> {word}", rewritten(ins, ".".join(word if each == strong else each for each in words), operand_texts(ins))
-    if {"acquire", "release", "acq_rel", "relaxed"} & set(words) and ins.root != "barrier.cluster" and "mbarrier_init" not in words:
+                    yield (
+                        "order",
+                        f"{strong} -> {word}",
+                        rewritten(
+                            ins,
+                            ".".join(word if each == strong else each for each in words),
+                            operand_texts(ins),
+                        ),
+                    )
+    if (
+        {"acquire", "release", "acq_rel", "relaxed"} & set(words)
+        and ins.root != "barrier.cluster"
+        and "mbarrier_init" not in words
+    ):
         for wide in ("sys", "gpu", "cluster"):
             if wide in words:
-                yield "scope", f"{wide} -> cta", rewritten(ins, ".".join("cta" if each == wide else each for each in words), operand_texts(ins))
+                yield (
+                    "scope",
+                    f"{wide} -> cta",
+                    rewritten(
+                        ins,
+                        ".".join("cta" if each == wide else each for each in words),
+                        operand_texts(ins),
+                    ),
+                )
 
 
 @rule(r"cp\.async\.c[ag]\..*")
@@ -151,12 +229,17 @@ def size_of_bulk_copy(ins):
     texts = operand_texts(ins)
     at = 2
     shorter = rewritten(ins, ins.opcode, [*texts[:at], "shorter", *texts[at + 1 :]])
-    yield "size", f"{COPY_UNIT} bytes less", f"{{ .reg .b32 shorter; sub.u32 shorter, {texts[at]}, {COPY_UNIT}; {shorter} }}"
+    yield (
+        "size",
+        f"{COPY_UNIT} bytes less",
+        f"{{ .reg .b32 shorter; sub.u32 shorter, {texts[at]}, {COPY_UNIT}; {shorter} }}",
+    )
 
 
 @rule(r".*")
 def guard(ins):
-    """@p in front of an instruction: dropped, and turned round. (Those of branches are the business of ``flow``.)"""
+    """@p in front of an instruction: dropped, and turned round. (Those of branches are the business
+    of ``flow``.)"""
     if ins.guard is None or ins.root == "bra":
         return
     bare = ins.text.split(maxsplit=1)[1]

@@ -1,21 +1,26 @@
-"""Grids: what weights are checked for before they get on one, which scale and zero point a span of weights needs, and which codes follow.
+"""Grids: what weights are checked for before they get on one, which scale and zero point a span of
+weights needs, and which codes follow.
 
-A grid has ``2**bits`` points ``(code - zero) * scale``. For a span ``low <= 0 <= high`` of weights, with ``top = 2**bits - 1`` and
-``half = 2**(bits - 1)``:
+A grid has ``2**bits`` points ``(code - zero) * scale``. For a span ``low <= 0 <= high`` of weights,
+with ``top = 2**bits - 1`` and ``half = 2**(bits - 1)``:
 
-- symmetric: ``scale = fp16(2 * max(high, -low) / top)``, zero = half. The grid reaches from -half to half - 1 steps, and top / 2 steps is
-  the largest magnitude that either end can still round to with an error of half a step. So this is the smallest scale (the finest
-  grid) for which no weight is further than half a step from its code; ``max|w| / (half - 1)`` would never clamp, and pay for it with a
-  coarser grid (7% at 4 bits). It is also the rule of Marlin's own tests.
-- asymmetric: ``scale = fp16((high - low) / top)``, ``zero = clamp(rint(-low / scale), 0, top)``. Zero itself is on the grid.
+- symmetric: ``scale = fp16(2 * max(high, -low) / top)``, zero = half. The grid reaches from -half
+  to half - 1 steps, and top / 2 steps is the largest magnitude that either end can still round to
+  with an error of half a step. So this is the smallest scale (the finest grid) for which no weight
+  is further than half a step from its code; ``max|w| / (half - 1)`` would never clamp, and pay for
+  it with a coarser grid (7% at 4 bits). It is also the rule of Marlin's own tests.
+- asymmetric: ``scale = fp16((high - low) / top)``, ``zero = clamp(rint(-low / scale), 0, top)``.
+  Zero itself is on the grid.
 
-The scale is rounded to its type (float16 or bfloat16) first, so zeros and codes belong to the scale that is stored.
+The scale is rounded to its type (float16 or bfloat16) first, so zeros and codes belong to the scale
+that is stored.
 
 Edge cases, all decided per (group, column):
 - low = high = 0: scale 1, zero half, or 0 if asymmetric;
-- a scale that would vanish becomes the smallest positive number of float16, the smallest normal one of bfloat16, and the codes
-  follow from it;
-- a scale whose grid would overflow its type (above 8188 for 4 bits and float16, symmetric) is a ValueError that names group and column.
+- a scale that would vanish becomes the smallest positive number of float16, the smallest normal one
+  of bfloat16, and the codes follow from it;
+- a scale whose grid would overflow its type (above 8188 for 4 bits and float16, symmetric) is a
+  ValueError that names group and column.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ _DTYPES = ("float16", "float32", "float64", "bfloat16")
 
 
 def check_weights(w: object) -> np.ndarray:
-    """w as a matrix of floats that is not empty; TypeError or ValueError. Whether it is finite shows in the work, or is ``check_finite``'s."""
+    """w as a matrix of floats that is not empty; TypeError or ValueError. Whether it is finite
+    shows in the work, or is ``check_finite``'s."""
     w = np.asarray(w)
     if w.dtype.name not in _DTYPES:
         raise TypeError(f"w.dtype={w.dtype} must be one of {_DTYPES}")
@@ -44,7 +50,8 @@ def check_weights(w: object) -> np.ndarray:
 
 
 def refuse_nonfinite(w: np.ndarray, name: str = "w") -> None:
-    """ValueError for the first NaN or infinity of a matrix, in row-major order; nothing if there is none."""
+    """ValueError for the first NaN or infinity of a matrix, in row-major order; nothing if there is
+    none."""
     for row in range(w.shape[0]):
         bad = ~np.isfinite(w[row])
         if bad.any():
@@ -80,8 +87,11 @@ class GridRule:
         """The zero point of a symmetric grid."""
         return 1 << (self.bits - 1)
 
-    def grid(self, low: np.ndarray, high: np.ndarray, group: int = 0, column: int = 0) -> tuple[np.ndarray, np.ndarray | int]:
-        """Smallest and largest weights [groups, columns], float64 -> scales of ``scale_dtype``, and zero points as float64 or the one of all.
+    def grid(
+        self, low: np.ndarray, high: np.ndarray, group: int = 0, column: int = 0
+    ) -> tuple[np.ndarray, np.ndarray | int]:
+        """Smallest and largest weights [groups, columns], float64 -> scales of ``scale_dtype``, and
+        zero points as float64 or the one of all.
 
         group, column: where the arrays begin in the weight, for the error.
         """
@@ -91,32 +101,46 @@ class GridRule:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         with np.errstate(over="ignore"):
             span = high - low
-        scales = self._scales(span, self.top, largest(self.scale_dtype), "max(w, 0) - min(w, 0)", group, column)
+        scales = self._scales(
+            span, self.top, largest(self.scale_dtype), "max(w, 0) - min(w, 0)", group, column
+        )
         zeros = np.clip(np.rint(-low / scales.astype(np.float64)), 0, self.top)
         ends = np.maximum(zeros, self.top - zeros) * scales.astype(np.float64)
         if ends.max() > largest(self.scale_dtype):
             worst = np.unravel_index(int(np.argmax(ends)), ends.shape)
             raise ValueError(
-                f"group {group + worst[0]}, column {column + worst[1]}: the grid of weights from {low[worst]:g} to {high[worst]:g} reaches "
-                f"{ends[worst]:g}, must stay finite in {self.scale_dtype}"
+                f"group {group + worst[0]}, column {column + worst[1]}: the grid of weights from"
+                f" {low[worst]:g} to {high[worst]:g} reaches {ends[worst]:g}, must stay finite in"
+                f" {self.scale_dtype}"
             )
         return scales, zeros
 
-    def _scales(self, span: np.ndarray, steps: float, limit: float, what: str, group: int, column: int) -> np.ndarray:
-        """``what`` of each [group, column], float64, to be cut in ``steps`` -> scales, at most ``limit``."""
+    def _scales(
+        self, span: np.ndarray, steps: float, limit: float, what: str, group: int, column: int
+    ) -> np.ndarray:
+        """``what`` of each [group, column], float64, to be cut in ``steps`` -> scales, at most
+        ``limit``."""
         exact = span / steps
         if exact.max() > limit:
             worst = np.unravel_index(int(np.argmax(exact > limit)), exact.shape)
             raise ValueError(
-                f"group {group + worst[0]}, column {column + worst[1]}: {what}={span[worst]:g} needs "
-                f"scale={exact[worst]:g}, must be at most {limit:g} for its grid to stay finite in {self.scale_dtype}"
+                f"group {group + worst[0]}, column {column + worst[1]}: {what}={span[worst]:g}"
+                f" needs scale={exact[worst]:g}, must be at most {limit:g} for its grid to stay"
+                f" finite in {self.scale_dtype}"
             )
         scales = np.maximum(exact, SMALLEST_SCALE[self.scale_dtype])
         scales[span == 0] = 1
         return round_to(scales, self.scale_dtype)
 
-    def codes(self, values: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int, out: np.ndarray | None = None) -> np.ndarray:
-        """The nearest codes, as floats of ``values``' type, which ``scales`` and ``zeros`` have too. out: may be ``values``."""
+    def codes(
+        self,
+        values: np.ndarray,
+        scales: np.ndarray,
+        zeros: np.ndarray | int,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The nearest codes, as floats of ``values``' type, which ``scales`` and ``zeros`` have
+        too. out: may be ``values``."""
         out = np.divide(values, scales, out=out)
         np.rint(out, out=out)
         out += zeros

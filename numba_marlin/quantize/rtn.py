@@ -1,13 +1,15 @@
 """Round-to-nearest quantisation on a grid of 4 or 8 bits, symmetric or with zero points.
 
-In:  w [k, n], float16, float32, float64 or (with ml_dtypes) bfloat16, any strides and byte order, finite.
-Out: QuantizedWeight with uint8 codes [k, n], float16 or bfloat16 scales [groups, n] and, if not symmetric, uint8 zeros [groups, n].
+In:  w [k, n], float16, float32, float64 or (with ml_dtypes) bfloat16, any strides and byte order,
+     finite.
+Out: QuantizedWeight with uint8 codes [k, n], float16 or bfloat16 scales [groups, n] and, if not
+    symmetric, uint8 zeros [groups, n].
 
-Each group of each column gets the grid that just spans its weights (``grid`` has the rule and its edge cases), and
-``code = clamp(rint(w / scale) + zero, 0, 2**bits - 1)``.
+Each group of each column gets the grid that just spans its weights (``grid`` has the rule and its
+edge cases), and ``code = clamp(rint(w / scale) + zero, 0, 2**bits - 1)``.
 
-A grid that would overflow its type is a ValueError that names group and column; NaN or infinity anywhere is a ValueError that names the
-first position in row-major order.
+A grid that would overflow its type is a ValueError that names group and column; NaN or infinity
+anywhere is a ValueError that names the first position in row-major order.
 """
 
 from __future__ import annotations
@@ -19,22 +21,32 @@ from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.types import check_group_size
 from numba_marlin.quantize.grid import GridRule, check_weights, compute_type, refuse_nonfinite
 
-_TILE_ELEMENTS = 1 << 20  # Temporaries of a few MB: they stay in cache, and memory stays near the size of the result.
+# Temporaries of a few MB: they stay in cache, and memory stays near the size of the result.
+_TILE_ELEMENTS = 1 << 20
 
 
-def quantize(w: np.ndarray, bits: int = 4, group_size: int = 128, symmetric: bool = True, scale_dtype: str = "float16") -> QuantizedWeight:
-    """Quantise w [k, n] by rounding to nearest, with one scale (and zero point) per ``group_size`` rows of each column.
+def quantize(
+    w: np.ndarray,
+    bits: int = 4,
+    group_size: int = 128,
+    symmetric: bool = True,
+    scale_dtype: str = "float16",
+) -> QuantizedWeight:
+    """Quantise w [k, n] by rounding to nearest, with one scale (and zero point) per ``group_size``
+    rows of each column.
 
-    ``group_size`` must divide k; -1, or k or more, means one scale to a column. scale_dtype: "float16" or "bfloat16".
+    ``group_size`` must divide k; -1, or k or more, means one scale to a column. scale_dtype:
+    "float16" or "bfloat16".
     """
     return in_tiles(w, group_size, GridRule(bits, symmetric, scale_dtype), _spanning)
 
 
 def in_tiles(w: np.ndarray, group_size: int, rule: GridRule, choose) -> QuantizedWeight:
-    """Quantise w by rounding to nearest, on the grids that ``choose`` finds, one tile of groups and columns after the other.
+    """Quantise w by rounding to nearest, on the grids that ``choose`` finds, one tile of groups and
+    columns after the other.
 
-    choose(rule, tile [groups, rows, columns], group, column) -> scales and zeros, as ``GridRule.grid`` gives them. It may not change the
-    tile, which begins at that group and column.
+    choose(rule, tile [groups, rows, columns], group, column) -> scales and zeros, as
+    ``GridRule.grid`` gives them. It may not change the tile, which begins at that group and column.
     """
     w = check_weights(w)
     k, n = w.shape
@@ -61,11 +73,14 @@ def in_tiles(w: np.ndarray, group_size: int, rule: GridRule, choose) -> Quantize
                 zeros[here] = tile_zeros
             stored = each_row(scales[here], compute), each_row(tile_zeros, compute)
             codes[rows_here] = rule.codes(tile, *stored, out=tile).reshape(-1, tile.shape[2])
-    return QuantizedWeight(codes=codes, scales=scales, zeros=zeros, bits=rule.bits, group_size=group_size)
+    return QuantizedWeight(
+        codes=codes, scales=scales, zeros=zeros, bits=rule.bits, group_size=group_size
+    )
 
 
 def each_row(values: np.ndarray | int, dtype: type) -> np.ndarray | int:
-    """[groups, columns] -> [groups, 1, columns] of ``dtype``: scales or zeros beside the rows of their group."""
+    """[groups, columns] -> [groups, 1, columns] of ``dtype``: scales or zeros beside the rows of
+    their group."""
     return values[:, None, :].astype(dtype) if isinstance(values, np.ndarray) else values
 
 

@@ -1,14 +1,20 @@
-"""The fuzzing kit: strategies, exact problems and ready-made tests for whatever reads, writes or multiplies these formats. Needs ``hypothesis``.
+"""The fuzzing kit: strategies, exact problems and ready-made tests for whatever reads, writes or
+multiplies these formats. Needs ``hypothesis``.
 
 Somebody with a new packing, a new kernel or a new pipeline points the kit at it:
 
     from numba_marlin import testing
 
-    test_packing = testing.packing_test(testing.Packing(my_pack, my_unpack, bits=4, k_step=8, n_step=16))      # packing: every bit in its place
-    test_layout = testing.layout_test(my_format, testing.quantized_weights(**testing.EVERY_TYPE))              # a formats.Format
-    test_file_format = testing.stored_test(my_stored_format)                                                   # a formats.stored.StoredFormat
-    test_kernel = testing.kernel_test(my_matmul, testing.problems(max_m=16))                                   # kernels: exact, in place, within bounds
-    TestRing = testing.ring_machine(my_pipeline_verbs, stages=3, consumers=2).TestCase                         # pipelines: any order of events
+    test_packing = testing.packing_test(testing.Packing(my_pack, my_unpack, bits=4, k_step=8,
+        n_step=16))      # packing: every bit in its place
+    test_layout = testing.layout_test(my_format, testing.quantized_weights(**testing.EVERY_TYPE))
+        # a formats.Format
+    test_file_format = testing.stored_test(my_stored_format)
+        # a formats.stored.StoredFormat
+    test_kernel = testing.kernel_test(my_matmul, testing.problems(max_m=16))
+        # kernels: exact, in place, within bounds
+    TestRing = testing.ring_machine(my_pipeline_verbs, stages=3, consumers=2).TestCase
+        # pipelines: any order of events
 
 or takes the strategies for tests of its own:
 
@@ -25,39 +31,120 @@ or takes the strategies for tests of its own:
         machine = Machine(my_ptx, races=True)
         machine.run("my_kernel", seed=schedule, ...)
 
-experiments/08_fuzz_your_own does all of that to a toy format and a toy kernel, with bugs that the kit finds.
+experiments/08_fuzz_your_own does all of that to a toy format and a toy kernel, with bugs that the
+kit finds.
 
-- ``contents``: arrays of kinds that break things, plain functions: ``make_codes``, ``make_scales`` (denormal, powers of two, extremes, ...), ``make_zeros`` ...
-- ``weights``: strategies: ``problems``, ``codes``, ``scales``, ``weights``, ``quantized_weights``, ``permutations``, ``seeds``
-- ``blocks``: ``make_blocks``, ``exact_blocks``, ``block_weights``: weights of block-scaled FP4, and exact problems with them
+- ``contents``: arrays of kinds that break things, plain functions: ``make_codes``, ``make_scales``
+  (denormal, powers of two, extremes, ...), ``make_zeros`` ...
+- ``weights``: strategies: ``problems``, ``codes``, ``scales``, ``weights``, ``quantized_weights``,
+  ``permutations``, ``seeds``
+- ``blocks``: ``make_blocks``, ``exact_blocks``, ``block_weights``: weights of block-scaled FP4, and
+  exact problems with them
 - ``exact``: ``exact_problem`` and its strategy: products with one correct result, bit for bit
 - ``schedules``: orders in which a run on the PTX machine makes progress
-- ``packing``, ``kernels``, ``pipelines``: the checks, and the tests made of them. A new kind of thing to fuzz is a new module beside them.
+- ``packing``, ``kernels``, ``pipelines``: the checks, and the tests made of them. A new kind of
+  thing to fuzz is a new module beside them.
 
-Shapes are kept small, because every bug in an index shows on small ones: that is what makes the failing example
-readable. Arrays come from a drawn seed, not element by element: drawing a million elements is slow and shrinks to
-nothing useful. What is worth shrinking (shape, group size, kind of content, seed) is drawn. The plain functions (``exact_problem``, ``check_packing`` ...)
-are there for parametrised tests too.
+Shapes are kept small, because every bug in an index shows on small ones: that is what makes the
+failing example readable. Arrays come from a drawn seed, not element by element: drawing a million
+elements is slow and shrinks to nothing useful. What is worth shrinking (shape, group size, kind of
+content, seed) is drawn. The plain functions (``exact_problem``, ``check_packing`` ...) are there
+for parametrised tests too.
 
-By default shapes and types are those that the published kernel takes: float16, 4 bits, symmetric, n a multiple of 64. What
-takes more is given ``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE`` (of ``quantized_weights`` and ``exact_problems``), or
-the part of them that it takes.
+By default shapes and types are those that the published kernel takes: float16, 4 bits, symmetric, n
+a multiple of 64. What takes more is given ``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE``
+(of ``quantized_weights`` and ``exact_problems``), or the part of them that it takes.
 """
 
 from numba_marlin.testing.blocks import KINDS_OF_BLOCKS, block_weights, exact_blocks, make_blocks
 from numba_marlin.testing.contents import (
-    CODE_KINDS, EVERY_TYPE, SCALE_KINDS, WEIGHT_KINDS, make_codes, make_quantized, make_scales, make_weights, make_zeros,
+    CODE_KINDS,
+    EVERY_TYPE,
+    SCALE_KINDS,
+    WEIGHT_KINDS,
+    make_codes,
+    make_quantized,
+    make_scales,
+    make_weights,
+    make_zeros,
 )
 from numba_marlin.testing.exact import ExactProblem, exact_problem, exact_problems
-from numba_marlin.testing.kernels import candidates, check_exact, check_near, check_places, configurations, kernel_test
-from numba_marlin.testing.packing import Packing, check_layout, check_packing, check_stored, formats, layout_test, packing_test, stored_formats, stored_test
+from numba_marlin.testing.kernels import (
+    candidates,
+    check_exact,
+    check_near,
+    check_places,
+    configurations,
+    kernel_test,
+)
+from numba_marlin.testing.packing import (
+    Packing,
+    check_layout,
+    check_packing,
+    check_stored,
+    formats,
+    layout_test,
+    packing_test,
+    stored_formats,
+    stored_test,
+)
 from numba_marlin.testing.pipelines import PythonLanguage, RingMachine, ring_machine
 from numba_marlin.testing.schedules import schedules
-from numba_marlin.testing.weights import EVERY_SHAPE, Problem, codes, permutations, problems, quantized_weights, scales, seeds, weights
+from numba_marlin.testing.weights import (
+    EVERY_SHAPE,
+    Problem,
+    codes,
+    permutations,
+    problems,
+    quantized_weights,
+    scales,
+    seeds,
+    weights,
+)
 
 __all__ = [
-    "CODE_KINDS", "EVERY_SHAPE", "EVERY_TYPE", "ExactProblem", "KINDS_OF_BLOCKS", "Packing", "Problem", "PythonLanguage", "RingMachine", "SCALE_KINDS", "WEIGHT_KINDS",
-    "block_weights", "candidates", "check_exact", "check_layout", "check_near", "check_packing", "check_places", "check_stored", "codes", "configurations", "exact_blocks", "exact_problem", "exact_problems",
-    "formats", "kernel_test", "layout_test", "make_blocks", "make_codes", "make_quantized", "make_scales", "make_weights", "make_zeros", "packing_test", "permutations",
-    "problems", "quantized_weights", "ring_machine", "scales", "schedules", "seeds", "stored_formats", "stored_test", "weights",
+    "CODE_KINDS",
+    "EVERY_SHAPE",
+    "EVERY_TYPE",
+    "ExactProblem",
+    "KINDS_OF_BLOCKS",
+    "Packing",
+    "Problem",
+    "PythonLanguage",
+    "RingMachine",
+    "SCALE_KINDS",
+    "WEIGHT_KINDS",
+    "block_weights",
+    "candidates",
+    "check_exact",
+    "check_layout",
+    "check_near",
+    "check_packing",
+    "check_places",
+    "check_stored",
+    "codes",
+    "configurations",
+    "exact_blocks",
+    "exact_problem",
+    "exact_problems",
+    "formats",
+    "kernel_test",
+    "layout_test",
+    "make_blocks",
+    "make_codes",
+    "make_quantized",
+    "make_scales",
+    "make_weights",
+    "make_zeros",
+    "packing_test",
+    "permutations",
+    "problems",
+    "quantized_weights",
+    "ring_machine",
+    "scales",
+    "schedules",
+    "seeds",
+    "stored_formats",
+    "stored_test",
+    "weights",
 ]

@@ -1,4 +1,5 @@
-"""Arrays of every kind that has broken something: plain functions of a kind and a seed. The strategies of ``weights`` draw the kinds and the seeds.
+"""Arrays of every kind that has broken something: plain functions of a kind and a seed. The
+strategies of ``weights`` draw the kinds and the seeds.
 
 Unknown kinds are ValueErrors; the same arguments give the same array.
 """
@@ -29,7 +30,9 @@ def make_codes(kind: str, k: int, n: int, seed: int, bits: int = 4) -> np.ndarra
     if kind == "extremes":
         return rng.choice(np.array([0, half - 1, half, levels - 1], dtype=np.uint8), (k, n))
     if kind == "ramp":  # Neighbours always differ, along k and along n.
-        return ((np.arange(k)[:, None] + 3 * np.arange(n)[None, :] + seed) % levels).astype(np.uint8)
+        return ((np.arange(k)[:, None] + 3 * np.arange(n)[None, :] + seed) % levels).astype(
+            np.uint8
+        )
     raise ValueError(f"kind={kind!r} must be one of {CODE_KINDS}")
 
 
@@ -45,7 +48,10 @@ def make_scales(kind: str, groups: int, n: int, seed: int, dtype: str = "float16
         mantissas = 1024 if dtype == "float16" else 128
         return rng.integers(1, mantissas, shape).astype(np.uint16).view(float_type(dtype))
     if kind == "extreme":
-        return round_to(rng.choice(np.array([2.0**-24, 2.0**-14, 1.0, 8188.0, largest("float16")]), shape), dtype)
+        return round_to(
+            rng.choice(np.array([2.0**-24, 2.0**-14, 1.0, 8188.0, largest("float16")]), shape),
+            dtype,
+        )
     if kind == "signed":
         return round_to(rng.standard_normal(shape), dtype)
     if kind == "zero":
@@ -53,19 +59,35 @@ def make_scales(kind: str, groups: int, n: int, seed: int, dtype: str = "float16
     raise ValueError(f"kind={kind!r} must be one of {SCALE_KINDS}")
 
 
-def make_zeros(kind: str | None, groups: int, n: int, seed: int, bits: int = 4) -> np.ndarray | None:
-    """[groups, n] of one of ZEROS_KINDS: all integers of the grid, or float16 halves on it and beside it."""
+def make_zeros(
+    kind: str | None, groups: int, n: int, seed: int, bits: int = 4
+) -> np.ndarray | None:
+    """[groups, n] of one of ZEROS_KINDS: all integers of the grid, or float16 halves on it and
+    beside it."""
     if kind not in ZEROS_KINDS:
         raise ValueError(f"kind={kind!r} must be one of {ZEROS_KINDS}")
     rng = np.random.default_rng([seed, 1])
     if kind is None:
         return None
     integers = rng.integers(0, 1 << bits, (groups, n))
-    return integers.astype(np.uint8) if kind == "integer" else (integers - rng.integers(0, 4, (groups, n)) / 2).astype(np.float16)
+    return (
+        integers.astype(np.uint8)
+        if kind == "integer"
+        else (integers - rng.integers(0, 4, (groups, n)) / 2).astype(np.float16)
+    )
 
 
 def make_quantized(
-    code_kind: str, scale_kind: str, k: int, n: int, group_size: int, seed: int, *, bits: int = 4, zeros_kind: str | None = None, scale_dtype: str = "float16"
+    code_kind: str,
+    scale_kind: str,
+    k: int,
+    n: int,
+    group_size: int,
+    seed: int,
+    *,
+    bits: int = 4,
+    zeros_kind: str | None = None,
+    scale_dtype: str = "float16",
 ) -> QuantizedWeight:
     """A weight of these kinds of codes, scales and zero points."""
     groups = 1 if group_size == -1 or group_size >= k else k // group_size

@@ -1,4 +1,5 @@
-"""Problems whose every correct result is known bit for bit: whatever order a kernel adds in, and wherever it rounds."""
+"""Problems whose every correct result is known bit for bit: whatever order a kernel adds in, and
+wherever it rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from numba_marlin.testing.weights import Problem, problems, seeds
 
 @dataclass(frozen=True, eq=False)
 class ExactProblem:
-    """A problem whose every correct result is ``expected`` ([m, n] of x's type), bit for bit. bias: [n] of x's type, or None."""
+    """A problem whose every correct result is ``expected`` ([m, n] of x's type), bit for bit. bias:
+    [n] of x's type, or None."""
 
     x: np.ndarray
     weight: QuantizedWeight
@@ -25,20 +27,33 @@ class ExactProblem:
 
 
 def exact_problem(
-    m: int, n: int, k: int, group_size: int, seed: int, spread: int = 2, *, dtype: str = "float16", bits: int = 4, zeros_kind: str | None = None,
-    scale_dtype: str = "float16", bias: bool = False,
+    m: int,
+    n: int,
+    k: int,
+    group_size: int,
+    seed: int,
+    spread: int = 2,
+    *,
+    dtype: str = "float16",
+    bits: int = 4,
+    zeros_kind: str | None = None,
+    scale_dtype: str = "float16",
+    bias: bool = False,
 ) -> ExactProblem:
-    """Activations -1, 0, 1, all codes, and scales 1, 2, ... 2**(spread - 1): no rounding anywhere, whatever the kernel's method.
+    """Activations -1, 0, 1, all codes, and scales 1, 2, ... 2**(spread - 1): no rounding anywhere,
+    whatever the kernel's method.
 
-    As many activations are non-zero as float16 can carry the sums of, but at least one to a row. Where results are too coarse for
-    that (bfloat16), or weights too large (8 bits, zero points), it is fp32 that must carry the sums, and ``expected`` is rounded once, from
-    exact ones. bias: small integers.
+    As many activations are non-zero as float16 can carry the sums of, but at least one to a row.
+    Where results are too coarse for that (bfloat16), or weights too large (8 bits, zero points), it
+    is fp32 that must carry the sums, and ``expected`` is rounded once, from exact ones. bias: small
+    integers.
     """
     rng = np.random.default_rng(seed)
     groups = 1 if group_size == -1 or group_size >= k else k // group_size
     zeros = make_zeros(zeros_kind, groups, n, seed, bits)
     if zeros_kind == "float16" and (dtype, bits) == ("bfloat16", 8):
-        zeros = np.abs(np.floor(zeros))  # a code of 8 bits minus half a step does not fit in 8 significant bits
+        # a code of 8 bits minus half a step does not fit in 8 significant bits
+        zeros = np.abs(np.floor(zeros))
     weight = QuantizedWeight(
         codes=make_codes("uniform", k, n, seed, bits),
         scales=round_to(np.ldexp(1.0, rng.integers(0, spread, (groups, n))), scale_dtype),
@@ -64,11 +79,26 @@ def exact_problem(
 
 @st.composite
 def exact_problems(
-    draw, problem: st.SearchStrategy[Problem] | None = None, *, dtypes=("float16",), bits=(4,), zeros_kinds=(None,), scale_dtypes=("float16",), bias=(False,)
+    draw,
+    problem: st.SearchStrategy[Problem] | None = None,
+    *,
+    dtypes=("float16",),
+    bits=(4,),
+    zeros_kinds=(None,),
+    scale_dtypes=("float16",),
+    bias=(False,),
 ) -> ExactProblem:
     """Problems whose result is exact: see ``exact_problem``."""
     shape = draw(problems() if problem is None else problem)
     return exact_problem(
-        shape.m, shape.n, shape.k, shape.group_size, draw(seeds()), dtype=draw(st.sampled_from(dtypes)), bits=draw(st.sampled_from(bits)),
-        zeros_kind=draw(st.sampled_from(zeros_kinds)), scale_dtype=draw(st.sampled_from(scale_dtypes)), bias=draw(st.sampled_from(bias)),
+        shape.m,
+        shape.n,
+        shape.k,
+        shape.group_size,
+        draw(seeds()),
+        dtype=draw(st.sampled_from(dtypes)),
+        bits=draw(st.sampled_from(bits)),
+        zeros_kind=draw(st.sampled_from(zeros_kinds)),
+        scale_dtype=draw(st.sampled_from(scale_dtypes)),
+        bias=draw(st.sampled_from(bias)),
     )

@@ -1,9 +1,12 @@
-"""Held against a matrix multiply: exact results bit for bit, every weight read from its own place, real data within their error bound.
+"""Held against a matrix multiply: exact results bit for bit, every weight read from its own place,
+real data within their error bound.
 
-    test_my_kernel = testing.kernel_test(my_matmul)                                    # my_matmul(x [m, k], QuantizedWeight) -> y [m, n]
+    test_my_kernel = testing.kernel_test(my_matmul)                                    # my_matmul(x
+        [m, k], QuantizedWeight) -> y [m, n]
     test_my_kernel = testing.kernel_test(my_matmul, testing.problems(max_m=16), bits=(4, 8))
 
-An assertion names the output, or the weight, that is wrong. ``configurations`` draws what a kernel can be configured to.
+An assertion names the output, or the weight, that is wrong. ``configurations`` draws what a kernel
+can be configured to.
 """
 
 from __future__ import annotations
@@ -29,18 +32,27 @@ ORDINARY_SCALES = ("power_of_two", "ordinary", "signed")
 
 
 def check_exact(y: np.ndarray, problem: ExactProblem) -> None:
-    """AssertionError, naming the first wrong output, unless y is ``problem.expected`` bit for bit (-0 is 0)."""
+    """AssertionError, naming the first wrong output, unless y is ``problem.expected`` bit for bit
+    (-0 is 0)."""
     y = np.asarray(y)
-    assert y.shape == problem.expected.shape, f"the result has shape {y.shape}, must be {problem.expected.shape}"
-    assert y.dtype == problem.expected.dtype, f"the result is {y.dtype}, must be {problem.expected.dtype}"
+    assert y.shape == problem.expected.shape, (
+        f"the result has shape {y.shape}, must be {problem.expected.shape}"
+    )
+    assert y.dtype == problem.expected.dtype, (
+        f"the result is {y.dtype}, must be {problem.expected.dtype}"
+    )
     wrong = np.argwhere(y != problem.expected)  # NaN differs from everything
     if len(wrong):
         row, column = wrong[0]
-        raise AssertionError(f"y[{row}, {column}] is {y[row, column]}, must be exactly {problem.expected[row, column]} ({len(wrong)} of {y.size} differ)")
+        raise AssertionError(
+            f"y[{row}, {column}] is {y[row, column]}, must be exactly"
+            f" {problem.expected[row, column]} ({len(wrong)} of {y.size} differ)"
+        )
 
 
 def check_places(matmul: Callable, weight: QuantizedWeight, seed: int = 0) -> None:
-    """AssertionError unless rows of the identity give the weight's rows: y[i] is W[row i], to one rounding, so a wrong place has a name."""
+    """AssertionError unless rows of the identity give the weight's rows: y[i] is W[row i], to one
+    rounding, so a wrong place has a name."""
     rows = np.random.default_rng(seed).choice(weight.k, min(weight.k, 16), replace=False)
     x = np.zeros((len(rows), weight.k), dtype=weight.scales.dtype)
     x[np.arange(len(rows)), rows] = 1
@@ -50,28 +62,51 @@ def check_places(matmul: Callable, weight: QuantizedWeight, seed: int = 0) -> No
     if len(wrong):
         row, column = wrong[0]
         raise AssertionError(
-            f"W[{rows[row]}, {column}] is read as {y[row, column]}, is {expected[row, column]} (code {weight.codes[rows[row], column]}; {len(wrong)} of {y.size} differ)"
+            f"W[{rows[row]}, {column}] is read as {y[row, column]}, is {expected[row, column]}"
+            f" (code {weight.codes[rows[row], column]}; {len(wrong)} of {y.size} differ)"
         )
 
 
-def check_near(matmul: Callable, problem: Problem, weight: QuantizedWeight, seed: int = 0, method: str | None = "weights") -> None:
-    """AssertionError unless every output of normal activations is within its own error bound (``reference.check``). method: as in ``kernel_test``."""
-    x = round_to(np.random.default_rng(seed).standard_normal((problem.m, problem.k)), weight.scale_dtype)
-    verdict = reference.check(np.asarray(matmul(x, weight)), x, weight, order="random", method=method)
+def check_near(
+    matmul: Callable,
+    problem: Problem,
+    weight: QuantizedWeight,
+    seed: int = 0,
+    method: str | None = "weights",
+) -> None:
+    """AssertionError unless every output of normal activations is within its own error bound
+    (``reference.check``). method: as in ``kernel_test``."""
+    x = round_to(
+        np.random.default_rng(seed).standard_normal((problem.m, problem.k)), weight.scale_dtype
+    )
+    verdict = reference.check(
+        np.asarray(matmul(x, weight)), x, weight, order="random", method=method
+    )
     assert verdict.ok, (
-        f"{verdict.failures} of {verdict.size} outputs are out of their error bounds; worst: {verdict.worst}, {verdict.actual_at_worst:.6g} "
-        f"for {verdict.expected_at_worst:.6g} +- {verdict.bound_at_worst:.3g}"
+        f"{verdict.failures} of {verdict.size} outputs are out of their error bounds; worst:"
+        f" {verdict.worst}, {verdict.actual_at_worst:.6g} for {verdict.expected_at_worst:.6g} +-"
+        f" {verdict.bound_at_worst:.3g}"
     )
 
 
 def kernel_test(
-    matmul: Callable, shapes: st.SearchStrategy[Problem] | None = None, *, bits=(4,), zeros_kinds=(None,), scale_dtypes=("float16",), method: str | None = "weights", **others
+    matmul: Callable,
+    shapes: st.SearchStrategy[Problem] | None = None,
+    *,
+    bits=(4,),
+    zeros_kinds=(None,),
+    scale_dtypes=("float16",),
+    method: str | None = "weights",
+    **others,
 ) -> Callable[[], None]:
-    """A Hypothesis test of the three checks on ``matmul(x, weight)``, x and the result of the type of the scales. Each example is one product.
+    """A Hypothesis test of the three checks on ``matmul(x, weight)``, x and the result of the type
+    of the scales. Each example is one product.
 
-    shapes: those that the kernel takes; default: ``problems()``. bits, zeros_kinds, scale_dtypes: types that it takes, as in ``quantized_weights``.
-    method: how it may round, one of ``reference.METHODS``, None for what the package's own kernels do; the default lets every weight be rounded once to
-    16 bits and the sums be those of fp32. others: than the USUAL_SETTINGS of ``packing``.
+    shapes: those that the kernel takes; default: ``problems()``. bits, zeros_kinds, scale_dtypes:
+    types that it takes, as in ``quantized_weights``. method: how it may round, one of
+    ``reference.METHODS``, None for what the package's own kernels do; the default lets every weight
+    be rounded once to 16 bits and the sums be those of fp32. others: than the USUAL_SETTINGS of
+    ``packing``.
     """
     shapes = problems() if shapes is None else shapes
     kinds = {"bits": bits, "zeros_kinds": zeros_kinds, "scale_dtypes": scale_dtypes}
@@ -81,8 +116,18 @@ def kernel_test(
     def test(data, shape, what, seed):
         if what == "exact":
             drawn = {"bits": bits, "zeros_kind": zeros_kinds, "scale_dtype": scale_dtypes}
-            types = {name: data.draw(st.sampled_from(each), label=name) for name, each in drawn.items()}
-            problem = exact_problem(shape.m, shape.n, shape.k, shape.group_size, seed, dtype=types["scale_dtype"], **types)
+            types = {
+                name: data.draw(st.sampled_from(each), label=name) for name, each in drawn.items()
+            }
+            problem = exact_problem(
+                shape.m,
+                shape.n,
+                shape.k,
+                shape.group_size,
+                seed,
+                dtype=types["scale_dtype"],
+                **types,
+            )
             check_exact(matmul(problem.x, problem.weight), problem)
             return
         scales = ORDINARY_SCALES if what == "places" else ("ordinary",)
@@ -97,8 +142,13 @@ def kernel_test(
 
 @st.composite
 def configurations(draw, config_type: type, **fields: st.SearchStrategy) -> Any:
-    """Configurations of a kernel: ``config_type`` of these fields, as far as it does not refuse them with a ValueError."""
-    drawn = draw(st.fixed_dictionaries(fields).map(lambda values: _built(config_type, values)).filter(lambda config: config is not None))
+    """Configurations of a kernel: ``config_type`` of these fields, as far as it does not refuse
+    them with a ValueError."""
+    drawn = draw(
+        st.fixed_dictionaries(fields)
+        .map(lambda values: _built(config_type, values))
+        .filter(lambda config: config is not None)
+    )
     return drawn
 
 
@@ -110,8 +160,15 @@ def _built(config_type: type, values: dict) -> Any:
 
 
 @st.composite
-def candidates(draw, device: Device, shapes: st.SearchStrategy[Problem] | None = None, kernels: tuple[str, ...] = heuristics.LADDER, **types) -> tuple:
-    """(heuristics.Problem, Candidate): a problem and one of the configurations that are proposed for it on ``device``. types: of every problem."""
+def candidates(
+    draw,
+    device: Device,
+    shapes: st.SearchStrategy[Problem] | None = None,
+    kernels: tuple[str, ...] = heuristics.LADDER,
+    **types,
+) -> tuple:
+    """(heuristics.Problem, Candidate): a problem and one of the configurations that are proposed
+    for it on ``device``. types: of every problem."""
     shape = draw(problems() if shapes is None else shapes)
     problem = heuristics.Problem(shape.m, shape.n, shape.k, shape.group_size, **types)
     ranked = [each for each in heuristics.rank(problem, device) if each.kernel in kernels]

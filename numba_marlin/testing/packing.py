@@ -1,10 +1,12 @@
-"""Held against a packing format: every code comes back, every bit belongs to one code, and nothing else moves.
+"""Held against a packing format: every code comes back, every bit belongs to one code, and nothing
+else moves.
 
     MINE = testing.Packing(pack=my_pack, unpack=my_unpack, bits=4, k_step=8, n_step=16)
     test_my_packing = testing.packing_test(MINE)
 
-An assertion says which code or which bit is wrong. ``layout_test`` does the same for an object with ``pack`` and ``unpack`` of whole weights
-(``formats.Format``): codes, scales and zero points come back bit for bit, numbers of block-scaled weights do; ``stored_test`` to a format of files.
+An assertion says which code or which bit is wrong. ``layout_test`` does the same for an object with
+``pack`` and ``unpack`` of whole weights (``formats.Format``): codes, scales and zero points come
+back bit for bit, numbers of block-scaled weights do; ``stored_test`` to a format of files.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from numba_marlin.testing.weights import quantized_weights, seeds
 class Packing:
     """A way to pack codes, as the kit needs to know it.
 
-    pack: uint8 [k, n], below 2**bits -> any array of integers, which holds nothing else and no unused bits (``padded``: it may).
-    unpack(packed, k, n): the inverse. k_step, n_step: what k and n must be multiples of.
+    pack: uint8 [k, n], below 2**bits -> any array of integers, which holds nothing else and no
+    unused bits (``padded``: it may). unpack(packed, k, n): the inverse. k_step, n_step: what k and
+    n must be multiples of.
     """
 
     pack: Callable[[np.ndarray], np.ndarray]
@@ -41,11 +44,14 @@ class Packing:
 
     def shapes(self, most: int = 4) -> st.SearchStrategy[tuple[int, int]]:
         """(k, n) of up to that many steps each."""
-        return st.tuples(*(st.integers(1, most).map(step.__mul__) for step in (self.k_step, self.n_step)))
+        return st.tuples(
+            *(st.integers(1, most).map(step.__mul__) for step in (self.k_step, self.n_step))
+        )
 
 
 def check_packing(packing: Packing, codes: np.ndarray, seed: int = 0) -> None:
-    """AssertionError, naming the place, unless ``packing`` keeps these codes, and random bits, each in a place of its own."""
+    """AssertionError, naming the place, unless ``packing`` keeps these codes, and random bits, each
+    in a place of its own."""
     k, n = codes.shape
     before = codes.copy()
     packed = packing.pack(codes)
@@ -55,7 +61,10 @@ def check_packing(packing: Packing, codes: np.ndarray, seed: int = 0) -> None:
     _same_codes(unpacked, codes, f"of a [{k}, {n}] weight")
     if not packing.padded:
         bits = 8 * packed.nbytes
-        assert bits == k * n * packing.bits, f"{k} x {n} codes of {packing.bits} bits take {bits} bits, must take {k * n * packing.bits} (or be padded)"
+        assert bits == k * n * packing.bits, (
+            f"{k} x {n} codes of {packing.bits} bits take {bits} bits, must take"
+            f" {k * n * packing.bits} (or be padded)"
+        )
         _check_every_bit(packing, packed, k, n, np.random.default_rng(seed))
     _check_one_code(packing, packed, codes, np.random.default_rng([seed, 1]))
 
@@ -65,29 +74,50 @@ def _same_codes(found: np.ndarray, expected: np.ndarray, where: str) -> None:
     if len(differs):
         row, column = differs[0]
         raise AssertionError(
-            f"code [{row}, {column}] {where} was packed as {expected[row, column]} and comes back as {found[row, column]} ({len(differs)} of {expected.size} differ)"
+            f"code [{row}, {column}] {where} was packed as {expected[row, column]} and comes back"
+            f" as {found[row, column]} ({len(differs)} of {expected.size} differ)"
         )
 
 
-def _check_every_bit(packing: Packing, packed: np.ndarray, k: int, n: int, random: np.random.Generator) -> None:
+def _check_every_bit(
+    packing: Packing, packed: np.ndarray, k: int, n: int, random: np.random.Generator
+) -> None:
     """Words -> codes -> words, on random words."""
     noise = np.frombuffer(random.bytes(packed.nbytes), dtype=packed.dtype).reshape(packed.shape)
     again = packing.pack(packing.unpack(noise, k, n))
-    assert (again.dtype, again.shape) == (packed.dtype, packed.shape), f"pack gives {again.dtype} {again.shape} now, {packed.dtype} {packed.shape} before"
-    lost = np.ascontiguousarray(noise).view(np.uint8).reshape(-1) ^ np.ascontiguousarray(again).view(np.uint8).reshape(-1)
+    assert (again.dtype, again.shape) == (
+        packed.dtype,
+        packed.shape,
+    ), f"pack gives {again.dtype} {again.shape} now, {packed.dtype} {packed.shape} before"
+    lost = np.ascontiguousarray(noise).view(np.uint8).reshape(-1) ^ np.ascontiguousarray(
+        again
+    ).view(np.uint8).reshape(-1)
     if lost.any():
         byte = int(np.argmax(lost != 0))
-        raise AssertionError(f"bit {int(lost[byte]).bit_length() - 1} of byte {byte} does not survive unpack and pack: it belongs to no code, or to two")
+        raise AssertionError(
+            f"bit {int(lost[byte]).bit_length() - 1} of byte {byte} does not survive unpack and"
+            " pack: it belongs to no code, or to two"
+        )
 
 
-def _check_one_code(packing: Packing, packed: np.ndarray, codes: np.ndarray, random: np.random.Generator) -> None:
+def _check_one_code(
+    packing: Packing, packed: np.ndarray, codes: np.ndarray, random: np.random.Generator
+) -> None:
     """A change of one code changes its own bits and no others."""
     row, column = (int(random.integers(size)) for size in codes.shape)
     change = int(random.integers(1, 1 << packing.bits))
     changed = codes.copy()
     changed[row, column] ^= change
-    flipped = int(np.unpackbits(np.ascontiguousarray(packing.pack(changed)).view(np.uint8) ^ np.ascontiguousarray(packed).view(np.uint8)).sum())
-    assert flipped == bin(change).count("1"), f"flipping {bin(change).count('1')} bits of code [{row}, {column}] flips {flipped} bits of the packed weight"
+    flipped = int(
+        np.unpackbits(
+            np.ascontiguousarray(packing.pack(changed)).view(np.uint8)
+            ^ np.ascontiguousarray(packed).view(np.uint8)
+        ).sum()
+    )
+    assert flipped == bin(change).count("1"), (
+        f"flipping {bin(change).count('1')} bits of code [{row}, {column}] flips {flipped} bits of"
+        " the packed weight"
+    )
 
 
 USUAL_SETTINGS = {"max_examples": 100, "deadline": None, "report_multiple_bugs": False}
@@ -95,7 +125,8 @@ USUAL_SETTINGS = {"max_examples": 100, "deadline": None, "report_multiple_bugs":
 
 
 def packing_test(packing: Packing, **others) -> Callable[[], None]:
-    """A Hypothesis test of ``check_packing``: give it a name that begins with ``test_``, or call it. others: than the USUAL_SETTINGS."""
+    """A Hypothesis test of ``check_packing``: give it a name that begins with ``test_``, or call
+    it. others: than the USUAL_SETTINGS."""
 
     @settings(**USUAL_SETTINGS | others)
     @given(packing.shapes(), st.sampled_from(CODE_KINDS), seeds())
@@ -111,7 +142,8 @@ def formats() -> st.SearchStrategy:
 
 
 def check_layout(layout, weight: QuantizedWeight | BlockWeight) -> None:
-    """AssertionError unless ``layout.unpack(layout.pack(weight))`` is ``weight``, bit for bit; of block-scaled ones, the same numbers, and itself from then on."""
+    """AssertionError unless ``layout.unpack(layout.pack(weight))`` is ``weight``, bit for bit; of
+    block-scaled ones, the same numbers, and itself from then on."""
     back = layout.unpack(layout.pack(weight))
     if isinstance(weight, BlockWeight):
         _check_blocks(weight, back)
@@ -120,30 +152,52 @@ def check_layout(layout, weight: QuantizedWeight | BlockWeight) -> None:
         _same_codes(back.scales, weight.scales, "of the scales")
         return
     for name in ("bits", "group_size", "zeros_kind", "scale_dtype"):
-        assert getattr(back, name) == getattr(weight, name), f"{name} was {getattr(weight, name)!r} and comes back as {getattr(back, name)!r}"
+        assert getattr(back, name) == getattr(weight, name), (
+            f"{name} was {getattr(weight, name)!r} and comes back as {getattr(back, name)!r}"
+        )
     _same_codes(back.codes, weight.codes, f"of {weight.k} x {weight.n}")
     for name in ("scales", "zeros", "permutation"):
         there, expected = getattr(back, name), getattr(weight, name)
-        assert (there is None) == (expected is None), f"{name}: {'gone' if there is None else 'there was none'}"
+        assert (there is None) == (expected is None), (
+            f"{name}: {'gone' if there is None else 'there was none'}"
+        )
         if expected is not None:
-            assert there.dtype == expected.dtype and there.shape == expected.shape, f"{name}: {there.dtype} {there.shape}, was {expected.dtype} {expected.shape}"
-            wrong = np.argwhere(there.reshape(-1).view(f"u{there.itemsize}") != expected.reshape(-1).view(f"u{there.itemsize}"))
-            assert not len(wrong), f"{name}: element {np.unravel_index(int(wrong[0, 0]), expected.shape)} of {expected.shape} comes back as another"
+            assert there.dtype == expected.dtype and there.shape == expected.shape, (
+                f"{name}: {there.dtype} {there.shape}, was {expected.dtype} {expected.shape}"
+            )
+            wrong = np.argwhere(
+                there.reshape(-1).view(f"u{there.itemsize}")
+                != expected.reshape(-1).view(f"u{there.itemsize}")
+            )
+            assert not len(wrong), (
+                f"{name}: element {np.unravel_index(int(wrong[0, 0]), expected.shape)} of"
+                f" {expected.shape} comes back as another"
+            )
 
 
 def _check_blocks(weight: BlockWeight, back: BlockWeight) -> None:
     for name in ("grid", "scale_grid", "block", "global_scale", "divides"):
-        assert getattr(back, name) == getattr(weight, name), f"{name} was {getattr(weight, name)!r} and comes back as {getattr(back, name)!r}"
+        assert getattr(back, name) == getattr(weight, name), (
+            f"{name} was {getattr(weight, name)!r} and comes back as {getattr(back, name)!r}"
+        )
     expected, found = (dequantize(each, np.float64) for each in (weight, back))
     wrong = np.argwhere(found != expected)
     if len(wrong):
         row, column = wrong[0]
-        raise AssertionError(f"W[{row}, {column}] was {expected[row, column]} and comes back as {found[row, column]} ({len(wrong)} of {expected.size} differ)")
+        raise AssertionError(
+            f"W[{row}, {column}] was {expected[row, column]} and comes back as {found[row, column]}"
+            f" ({len(wrong)} of {expected.size} differ)"
+        )
 
 
 def layout_test(layout, weights: st.SearchStrategy | None = None, **others) -> Callable[[], None]:
-    """A Hypothesis test of ``check_layout``. weights: those that the layout takes; default: what the published Marlin takes, or NVFP4 and MXFP4. others: settings."""
-    usual = block_weights if getattr(layout, "weights", QuantizedWeight) is BlockWeight else quantized_weights
+    """A Hypothesis test of ``check_layout``. weights: those that the layout takes; default: what
+    the published Marlin takes, or NVFP4 and MXFP4. others: settings."""
+    usual = (
+        block_weights
+        if getattr(layout, "weights", QuantizedWeight) is BlockWeight
+        else quantized_weights
+    )
 
     @settings(**USUAL_SETTINGS | others)
     @given(usual() if weights is None else weights)
@@ -159,18 +213,27 @@ def stored_formats() -> st.SearchStrategy:
 
 
 def check_stored(form, weight: QuantizedWeight) -> None:
-    """AssertionError unless what ``form`` (a ``formats.stored.StoredFormat``) writes without loss is, read again, the same numbers."""
+    """AssertionError unless what ``form`` (a ``formats.stored.StoredFormat``) writes without loss
+    is, read again, the same numbers."""
     back = dequantize(form.read(form.write(weight)), np.float64)
     expected = dequantize(weight, np.float64)
-    assert back.shape == expected.shape, f"a [{weight.k}, {weight.n}] weight comes back with shape {back.shape}"
+    assert back.shape == expected.shape, (
+        f"a [{weight.k}, {weight.n}] weight comes back with shape {back.shape}"
+    )
     wrong = np.argwhere(back != expected)
     if len(wrong):
         row, column = wrong[0]
-        raise AssertionError(f"W[{row}, {column}] was {expected[row, column]} and comes back as {back[row, column]} ({len(wrong)} of {back.size} differ)")
+        raise AssertionError(
+            f"W[{row}, {column}] was {expected[row, column]} and comes back as {back[row, column]}"
+            f" ({len(wrong)} of {back.size} differ)"
+        )
 
 
-def stored_test(form, weights: st.SearchStrategy[QuantizedWeight] | None = None, **others) -> Callable[[], None]:
-    """A Hypothesis test of ``check_stored``. weights: those that the format holds without loss; default: what the published Marlin takes. others: settings."""
+def stored_test(
+    form, weights: st.SearchStrategy[QuantizedWeight] | None = None, **others
+) -> Callable[[], None]:
+    """A Hypothesis test of ``check_stored``. weights: those that the format holds without loss;
+    default: what the published Marlin takes. others: settings."""
 
     @settings(**USUAL_SETTINGS | others)
     @given(quantized_weights() if weights is None else weights)

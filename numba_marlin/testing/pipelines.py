@@ -1,15 +1,21 @@
-"""Held against a ring of stages: a state machine that lets copies land and warps run in any order, and watches what they read.
+"""Held against a ring of stages: a state machine that lets copies land and warps run in any order,
+and watches what they read.
 
     from numba_marlin.kernels.pipeline import pipeline_verbs
-    TestMyRing = testing.ring_machine(pipeline_verbs, stages=3, consumers=2).TestCase          # pytest collects it
+    TestMyRing = testing.ring_machine(pipeline_verbs, stages=3, consumers=2).TestCase          #
+        pytest collects it
 
-The verbs themselves run, in Python: ``make_verbs(lang, stages, producers, consumers)`` is given a ``lang`` whose barriers are modelled here, so no second
-description of a pipeline is tested in place of the first. Any function that returns the verbs of ``kernels.pipeline`` (full, initialise, producer_start,
-consumer_start, advance, wait_full, wait_empty, expect, release) can be held against it.
+The verbs themselves run, in Python: ``make_verbs(lang, stages, producers, consumers)`` is given a
+``lang`` whose barriers are modelled here, so no second description of a pipeline is tested in place
+of the first. Any function that returns the verbs of ``kernels.pipeline`` (full, initialise,
+producer_start, consumer_start, advance, wait_full, wait_empty, expect, release) can be held against
+it.
 
-A producer fills stages with items 0, 1, 2 ... by two copies each, which land later, in any order. Every consumer reads every item: it waits, looks, looks
-again when it is done, and releases. Hypothesis chooses whose turn it is. Wrong are: an item that is overwritten while somebody still has to read it; a
-consumer that sees anything but the item it came for, whole; an arrival too many at a barrier; and a ring that stands still with work left.
+A producer fills stages with items 0, 1, 2 ... by two copies each, which land later, in any order.
+Every consumer reads every item: it waits, looks, looks again when it is done, and releases.
+Hypothesis chooses whose turn it is. Wrong are: an item that is overwritten while somebody still has
+to read it; a consumer that sees anything but the item it came for, whole; an arrival too many at a
+barrier; and a ring that stands still with work left.
 """
 
 from __future__ import annotations
@@ -32,21 +38,27 @@ class Blocked(Exception):
 
 
 class Barrier:
-    """An mbarrier: its phase completes when no arrivals and no bytes are lacking; the next one begins at once. PTX ISA, "mbarrier"."""
+    """An mbarrier: its phase completes when no arrivals and no bytes are lacking; the next one
+    begins at once. PTX ISA, "mbarrier"."""
 
     def __init__(self, count: int):
         self.count = self.pending = count
         self.bytes, self.phase = 0, 0
 
     def arrive(self, expected: int = 0) -> None:
-        assert self.pending > 0, f"an arrival too many: all {self.count} of phase {self.phase} have arrived already, and {self.bytes} bytes are lacking"
+        assert self.pending > 0, (
+            f"an arrival too many: all {self.count} of phase {self.phase} have arrived already, and"
+            f" {self.bytes} bytes are lacking"
+        )
         self.bytes += expected
         self.pending -= 1
         self._complete()
 
     def land(self, nbytes: int) -> None:
         self.bytes -= nbytes
-        assert self.bytes >= 0 or self.pending, f"{nbytes} bytes land that phase {self.phase} does not expect"
+        assert self.bytes >= 0 or self.pending, (
+            f"{nbytes} bytes land that phase {self.phase} does not expect"
+        )
         self._complete()
 
     def _complete(self) -> None:
@@ -55,16 +67,22 @@ class Barrier:
             self.pending = self.count
 
     def __repr__(self) -> str:
-        return f"phase {self.phase} lacks {self.pending} of {self.count} arrivals and {self.bytes} bytes"
+        return (
+            f"phase {self.phase} lacks {self.pending} of {self.count} arrivals and {self.bytes}"
+            " bytes"
+        )
 
 
 class PythonLanguage:
-    """As much of the kernel language (``kernels.definition``) as the verbs of a ring use, in plain Python. barriers: address -> Barrier."""
+    """As much of the kernel language (``kernels.definition``) as the verbs of a ring use, in plain
+    Python. barriers: address -> Barrier."""
 
     def __init__(self):
         self.barriers: dict[int, Barrier] = {}
         self.ptx = SimpleNamespace(
-            mbarrier_init=self._init, fence_mbarrier_init=lambda: None, mbarrier_try_wait_parity=self._try_wait,
+            mbarrier_init=self._init,
+            fence_mbarrier_init=lambda: None,
+            mbarrier_try_wait_parity=self._try_wait,
             mbarrier_arrive=lambda address: self._at(address).arrive(),
             mbarrier_arrive_expect_tx=lambda address, nbytes: self._at(address).arrive(int(nbytes)),
         )
@@ -76,12 +94,18 @@ class PythonLanguage:
         return function
 
     def _at(self, address) -> Barrier:
-        assert int(address) in self.barriers, f"there is no barrier at byte {int(address) - BARRIERS} of the ring's"
+        assert int(address) in self.barriers, (
+            f"there is no barrier at byte {int(address) - BARRIERS} of the ring's"
+        )
         return self.barriers[int(address)]
 
     def _init(self, address, count) -> None:
-        assert int(address) % 8 == 0, f"a barrier at address {int(address)}, must be a multiple of 8"
-        assert int(address) not in self.barriers, f"the barrier at byte {int(address) - BARRIERS} of the ring's is initialised twice"
+        assert int(address) % 8 == 0, (
+            f"a barrier at address {int(address)}, must be a multiple of 8"
+        )
+        assert int(address) not in self.barriers, (
+            f"the barrier at byte {int(address) - BARRIERS} of the ring's is initialised twice"
+        )
         self.barriers[int(address)] = Barrier(int(count))
 
     def _try_wait(self, address, parity) -> int:
@@ -104,7 +128,8 @@ class RingMachine(RuleBasedStateMachine):
             self.verbs.initialise(self.base)
         self.memory = [[EMPTY, EMPTY] for _ in range(self.stages)]
         self.holds = [EMPTY] * self.stages  # the item that was last copied to each
-        self.in_flight: list[tuple[int, int, int, int]] = []  # (address of the barrier, stage, part, item)
+        # (address of the barrier, stage, part, item)
+        self.in_flight: list[tuple[int, int, int, int]] = []
         self.produced, self.producer = 0, self.verbs.producer_start()
         self.done = [0] * self.consumers  # items that each consumer has read and released
         self.places = [self.verbs.consumer_start() for _ in range(self.consumers)]
@@ -134,7 +159,10 @@ class RingMachine(RuleBasedStateMachine):
             assert 0 <= stage < self.stages, f"the producer is at stage {stage} of {self.stages}"
             for consumer, done in enumerate(self.done):
                 last = self.holds[stage]
-                assert done > last, f"item {item} is copied to stage {stage} while consumer {consumer} still has to read item {last} there"
+                assert done > last, (
+                    f"item {item} is copied to stage {stage} while consumer {consumer} still has to"
+                    f" read item {last} there"
+                )
             self.holds[stage] = item
             address = int(self.verbs.full(self.base, self.producer))
             self.verbs.expect(self.base, self.producer, np.uint32(2 * PART_BYTES))
@@ -171,7 +199,10 @@ class RingMachine(RuleBasedStateMachine):
     def _look(self, consumer: int, stage: int, item: int, when: str) -> None:
         assert 0 <= stage < self.stages, f"consumer {consumer} is at stage {stage} of {self.stages}"
         found = self.memory[stage]
-        assert found == [item, item], f"consumer {consumer} came for item {item} in stage {stage} and finds {found}{when} ({EMPTY}: nothing was ever copied there)"
+        assert found == [item, item], (
+            f"consumer {consumer} came for item {item} in stage {stage} and finds {found}{when}"
+            f" ({EMPTY}: nothing was ever copied there)"
+        )
 
     def teardown(self):
         """Let everybody go on until the work is done: a ring that cannot is dead."""
@@ -183,15 +214,26 @@ class RingMachine(RuleBasedStateMachine):
             for consumer in range(self.consumers):
                 self.consume(consumer)
             if self._state() == before:
-                barriers = "; ".join(f"byte {address - BARRIERS}: {each}" for address, each in sorted(self.language.barriers.items()))
-                raise AssertionError(f"the ring stands still: {self.produced} of {self.items} items produced, {self.done} read; barriers: {barriers}")
+                barriers = "; ".join(
+                    f"byte {address - BARRIERS}: {each}"
+                    for address, each in sorted(self.language.barriers.items())
+                )
+                raise AssertionError(
+                    f"the ring stands still: {self.produced} of {self.items} items produced,"
+                    f" {self.done} read; barriers: {barriers}"
+                )
 
     def _state(self) -> tuple:
         return self.produced, len(self.in_flight), tuple(self.done), tuple(self.reading)
 
 
 def ring_machine(make_verbs, stages: int, consumers: int) -> type[RingMachine]:
-    """A state machine over the ring of these verbs; its ``TestCase`` is a unittest, which pytest collects if its name begins with ``Test``."""
-    machine = type("RingMachine", (RingMachine,), {"make_verbs": staticmethod(make_verbs), "stages": stages, "consumers": consumers})
+    """A state machine over the ring of these verbs; its ``TestCase`` is a unittest, which pytest
+    collects if its name begins with ``Test``."""
+    machine = type(
+        "RingMachine",
+        (RingMachine,),
+        {"make_verbs": staticmethod(make_verbs), "stages": stages, "consumers": consumers},
+    )
     machine.TestCase.settings = settings(deadline=None, report_multiple_bugs=False)
     return machine

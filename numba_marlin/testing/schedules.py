@@ -1,4 +1,5 @@
 """Orders in which a run on the PTX machine makes progress (``emulator.schedules``)."""
+
 from hypothesis import strategies as st
 
 from numba_marlin.emulator.schedules import COPIES, ORDERS, Schedule
@@ -8,4 +9,9 @@ from numba_marlin.testing.weights import seeds
 @st.composite
 def schedules(draw, places: tuple[int, ...] = ()) -> Schedule:
     """``places``: numbers of resident blocks to choose from besides all."""
-    return Schedule(draw(seeds()), draw(st.sampled_from(ORDERS)), draw(st.sampled_from(COPIES)), draw(st.sampled_from((None, *places))))
+    return Schedule(
+        draw(seeds()),
+        draw(st.sampled_from(ORDERS)),
+        draw(st.sampled_from(COPIES)),
+        draw(st.sampled_from((None, *places))),
+    )

@@ -1,7 +1,8 @@
 """Strategies for shapes, group structures, codes, scales, float weights and quantised ones.
 
-By default shapes and types are those that the published kernel takes: float16, 4 bits, symmetric, n a multiple of 64. What takes more is given
-``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE`` (of ``quantized_weights``), or the part of them that it takes.
+By default shapes and types are those that the published kernel takes: float16, 4 bits, symmetric, n
+a multiple of 64. What takes more is given ``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE``
+(of ``quantized_weights``), or the part of them that it takes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.marlin import BLOCK_K, BLOCK_N, COLUMN_STEP, GROUP_SIZES
-from numba_marlin.testing.contents import CODE_KINDS, SCALE_KINDS, WEIGHT_KINDS, make_codes, make_quantized, make_scales, make_weights
+from numba_marlin.testing.contents import (
+    CODE_KINDS,
+    SCALE_KINDS,
+    WEIGHT_KINDS,
+    make_codes,
+    make_quantized,
+    make_scales,
+    make_weights,
+)
 
 EVERY_SHAPE = {"column_step": COLUMN_STEP, "group_sizes": (-1, 16, 32, 64, 128, 256)}
 """For ``problems``: all that the Marlin layout can hold."""
@@ -21,7 +30,8 @@ EVERY_SHAPE = {"column_step": COLUMN_STEP, "group_sizes": (-1, 16, 32, 64, 128, 
 
 @dataclass(frozen=True)
 class Problem:
-    """A shape: C[m, n] = A[m, k] @ W[k, n], with scales per ``group_size`` rows (-1: per column)."""
+    """A shape: C[m, n] = A[m, k] @ W[k, n], with scales per ``group_size`` rows (-1: per
+    column)."""
 
     m: int
     n: int
@@ -38,8 +48,16 @@ def seeds() -> st.SearchStrategy[int]:
 
 
 @st.composite
-def problems(draw, max_m: int = 64, max_n: int = 256, max_k: int = 512, group_sizes=GROUP_SIZES, column_step: int = BLOCK_N) -> Problem:
-    """Shapes that the Marlin layout can hold: k % 16 == 0, n % column_step == 0, group_size dividing k."""
+def problems(
+    draw,
+    max_m: int = 64,
+    max_n: int = 256,
+    max_k: int = 512,
+    group_sizes=GROUP_SIZES,
+    column_step: int = BLOCK_N,
+) -> Problem:
+    """Shapes that the Marlin layout can hold: k % 16 == 0, n % column_step == 0, group_size
+    dividing k."""
     group_size = draw(st.sampled_from([size for size in group_sizes if size <= max_k]))
     k_step = BLOCK_K if group_size == -1 else group_size
     return Problem(
@@ -57,7 +75,9 @@ def codes(draw, k: int, n: int, bits: int = 4) -> np.ndarray:
 
 
 @st.composite
-def scales(draw, groups: int, n: int, kinds: tuple[str, ...] = SCALE_KINDS, dtype: str = "float16") -> np.ndarray:
+def scales(
+    draw, groups: int, n: int, kinds: tuple[str, ...] = SCALE_KINDS, dtype: str = "float16"
+) -> np.ndarray:
     """[groups, n]: powers of two, ordinary, denormal, extreme, signed or zero."""
     return make_scales(draw(st.sampled_from(kinds)), groups, n, draw(seeds()), dtype)
 
@@ -75,20 +95,40 @@ def weights(draw, k: int, n: int, kinds: tuple[str, ...] = WEIGHT_KINDS) -> np.n
 
 @st.composite
 def quantized_weights(
-    draw, problem: st.SearchStrategy[Problem] | None = None, kinds=SCALE_KINDS, *, bits=(4,), zeros_kinds=(None,), scale_dtypes=("float16",), permuted=(False,)
+    draw,
+    problem: st.SearchStrategy[Problem] | None = None,
+    kinds=SCALE_KINDS,
+    *,
+    bits=(4,),
+    zeros_kinds=(None,),
+    scale_dtypes=("float16",),
+    permuted=(False,),
 ) -> QuantizedWeight:
-    """Anything that the Marlin layout can pack, of these types. permuted: whether rows may be stored in another order than the weight's."""
+    """Anything that the Marlin layout can pack, of these types. permuted: whether rows may be
+    stored in another order than the weight's."""
     shape = draw(problems() if problem is None else problem)
     weight = make_quantized(
-        draw(st.sampled_from(CODE_KINDS)), draw(st.sampled_from(kinds)), shape.k, shape.n, shape.group_size, draw(seeds()),
-        bits=draw(st.sampled_from(bits)), zeros_kind=draw(st.sampled_from(zeros_kinds)), scale_dtype=draw(st.sampled_from(scale_dtypes)),
+        draw(st.sampled_from(CODE_KINDS)),
+        draw(st.sampled_from(kinds)),
+        shape.k,
+        shape.n,
+        shape.group_size,
+        draw(seeds()),
+        bits=draw(st.sampled_from(bits)),
+        zeros_kind=draw(st.sampled_from(zeros_kinds)),
+        scale_dtype=draw(st.sampled_from(scale_dtypes)),
     )
-    return replace(weight, permutation=draw(permutations(shape.k))) if draw(st.sampled_from(permuted)) else weight
+    return (
+        replace(weight, permutation=draw(permutations(shape.k)))
+        if draw(st.sampled_from(permuted))
+        else weight
+    )
 
 
 @st.composite
 def permutations(draw, k: int) -> np.ndarray:
-    """int32 [k], every row once: shuffled, reversed, turned round, or as they come, the edge of "permuted"."""
+    """int32 [k], every row once: shuffled, reversed, turned round, or as they come, the edge of
+    "permuted"."""
     kind = draw(st.sampled_from(("shuffled", "reversed", "rotated", "identity")))
     rows = np.arange(k, dtype=np.int32)
     if kind == "shuffled":

@@ -1,4 +1,5 @@
-"""Two traces side by side: what was launched, what was moved and done, verb by verb, and whether the results agree. All from the two records."""
+"""Two traces side by side: what was launched, what was moved and done, verb by verb, and whether
+the results agree. All from the two records."""
 
 from __future__ import annotations
 
@@ -19,11 +20,20 @@ def same(first: Trace, second: Trace) -> bool:
 
 
 def page(first: Trace, second: Trace, names: tuple[str, str] = ("first", "second")) -> Page:
-    sections = (launched(first, second, names), verbs(first, second, names), traffic(first, second, names), results(first, second, names))
+    sections = (
+        launched(first, second, names),
+        verbs(first, second, names),
+        traffic(first, second, names),
+        results(first, second, names),
+    )
     return Page(
         f"Two runs: {names[0]} and {names[1]}",
         sections,
-        "the same, to the last bit" if same(first, second) else "recorded on the PTX machine; what differs is marked",
+        (
+            "the same, to the last bit"
+            if same(first, second)
+            else "recorded on the PTX machine; what differs is marked"
+        ),
     )
 
 
@@ -34,30 +44,52 @@ def both(label: str, a: str, b: str) -> tuple:
 def launched(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
     rows = []
     for label, read in (
-        ("kernel", lambda t: str(t.about.get("kernel", t.header["kernel"]))), ("grid", lambda t: " x ".join(map(str, t.header["launch"]["grid"]))),
-        ("threads a block", lambda t: str(32 * t.warps)), ("shared memory", lambda t: size(t.header["launch"]["shared_bytes"])), ("target", lambda t: t.header["target"]),
-    ):  # fmt: skip
+        ("kernel", lambda t: str(t.about.get("kernel", t.header["kernel"]))),
+        ("grid", lambda t: " x ".join(map(str, t.header["launch"]["grid"]))),
+        ("threads a block", lambda t: str(32 * t.warps)),
+        ("shared memory", lambda t: size(t.header["launch"]["shared_bytes"])),
+        ("target", lambda t: t.header["target"]),
+    ):
         rows.append(both(label, read(first), read(second)))
     for group in ("problem", "config"):
         here, there = (t.about.get(group) or {} for t in (first, second))
-        rows += [both(key, str(here.get(key, "-")), str(there.get(key, "-"))) for key in dict.fromkeys((*here, *there))]
-    return Section("launch", "Launch", (), (Table(("", *names), tuple(rows), source=RECORDED, title="What was launched"),))
+        rows += [
+            both(key, str(here.get(key, "-")), str(there.get(key, "-")))
+            for key in dict.fromkeys((*here, *there))
+        ]
+    return Section(
+        "launch",
+        "Launch",
+        (),
+        (Table(("", *names), tuple(rows), source=RECORDED, title="What was launched"),),
+    )
 
 
 def verbs(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
-    here, there = ({each["name"]: each["tally"]["executed"] for each in t.counts["phases"]} for t in (first, second))
+    here, there = (
+        {each["name"]: each["tally"]["executed"] for each in t.counts["phases"]}
+        for t in (first, second)
+    )
     rows, bars = [], []
     for name in dict.fromkeys((*here, *there)):
         a, b = here.get(name, 0), there.get(name, 0)
-        rows.append((Cell(name, name), f"{a:,}", Cell(f"{b:,}", tone="" if a == b else "hot"), change(a, b)))
-        bars += [Bar(f"{name}, {names[0]}", a, kind=name), Bar(f"{'':{len(name)}}  {names[1]}", b, kind=name)]
+        rows.append(
+            (Cell(name, name), f"{a:,}", Cell(f"{b:,}", tone="" if a == b else "hot"), change(a, b))
+        )
+        bars += [
+            Bar(f"{name}, {names[0]}", a, kind=name),
+            Bar(f"{'':{len(name)}}  {names[1]}", b, kind=name),
+        ]
     a, b = sum(here.values()), sum(there.values())
     rows.append(("total", f"{a:,}", Cell(f"{b:,}", tone="" if a == b else "hot"), change(a, b)))
     return Section(
         "verbs",
         "Warp instructions of each verb",
         (),
-        (Table(("verb", *names, "change"), tuple(rows), source=COUNTED), Bars(tuple(bars), source=COUNTED, title="The same as bars")),
+        (
+            Table(("verb", *names, "change"), tuple(rows), source=COUNTED),
+            Bars(tuple(bars), source=COUNTED, title="The same as bars"),
+        ),
     )
 
 
@@ -70,16 +102,36 @@ def traffic(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
         total = trace.counts["total"]
         tally, shared = total["tally"], total["tally"]["shared"]
         return {
-            "steps of the machine": trace.steps, "tensor-core operations": tally["flops"], "global bytes read": tally["reads"]["bytes"], "sectors read": tally["reads"]["sectors"],
-            "global bytes written": tally["writes"]["bytes"], "sectors written": tally["writes"]["sectors"], "different sectors": total["sectors"], "shared bytes": shared["bytes"],
-            "wavefronts": shared["wavefronts"], "bank conflicts": shared["conflicts"], "bytes copied asynchronously": sum(tally["copied"].values()), "live registers": tally["registers"],
-        }  # fmt: skip
+            "steps of the machine": trace.steps,
+            "tensor-core operations": tally["flops"],
+            "global bytes read": tally["reads"]["bytes"],
+            "sectors read": tally["reads"]["sectors"],
+            "global bytes written": tally["writes"]["bytes"],
+            "sectors written": tally["writes"]["sectors"],
+            "different sectors": total["sectors"],
+            "shared bytes": shared["bytes"],
+            "wavefronts": shared["wavefronts"],
+            "bank conflicts": shared["conflicts"],
+            "bytes copied asynchronously": sum(tally["copied"].values()),
+            "live registers": tally["registers"],
+        }
 
     here, there = figures(first), figures(second)
     rows = tuple(
-        (name, f"{here[name]:,}", Cell(f"{there[name]:,}", tone="" if here[name] == there[name] else "hot"), change(here[name], there[name])) for name in here
+        (
+            name,
+            f"{here[name]:,}",
+            Cell(f"{there[name]:,}", tone="" if here[name] == there[name] else "hot"),
+            change(here[name], there[name]),
+        )
+        for name in here
     )
-    return Section("traffic", "Bytes and operations", (), (Table(("", *names, "change"), rows, source=COUNTED),))
+    return Section(
+        "traffic",
+        "Bytes and operations",
+        (),
+        (Table(("", *names, "change"), rows, source=COUNTED),),
+    )
 
 
 def results(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
@@ -90,8 +142,27 @@ def results(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
         result = first.buffer(first.result_name)
         wide = result["nbytes"] // int(np.prod(result["shape"]))  # bytes of an element
         differing = int((a.reshape(-1, wide) != b.reshape(-1, wide)).any(axis=1).sum())
-        inputs = [name for name in ("a", "b", "scales", "sfa", "sfb", "c", "bias") if name != first.result_name and not np.array_equal(first.arrays.get(f"words_{name}"), second.arrays.get(f"words_{name}"))]
+        inputs = [
+            name
+            for name in ("a", "b", "scales", "sfa", "sfb", "c", "bias")
+            if name != first.result_name
+            and not np.array_equal(
+                first.arrays.get(f"words_{name}"), second.arrays.get(f"words_{name}")
+            )
+        ]
         said = f"{differing:,} of {len(a) // wide:,} results differ" + (
-            f" (operands differ too: {', '.join(inputs)})" if inputs else " (the operands are the same)"
+            f" (operands differ too: {', '.join(inputs)})"
+            if inputs
+            else " (the operands are the same)"
         )
-    return Section("results", "Results", (), (Facts((("results", said, RECORDED),), title=f"{first.result_name.upper()}, element by element"),))
+    return Section(
+        "results",
+        "Results",
+        (),
+        (
+            Facts(
+                (("results", said, RECORDED),),
+                title=f"{first.result_name.upper()}, element by element",
+            ),
+        ),
+    )

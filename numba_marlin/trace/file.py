@@ -1,4 +1,5 @@
-"""Traces as files: one .npz, arrays compressed, the header as JSON inside; versioned, and opened without pickles."""
+"""Traces as files: one .npz, arrays compressed, the header as JSON inside; versioned, and opened
+without pickles."""
 
 from __future__ import annotations
 
@@ -41,10 +42,23 @@ def open_trace(path: str | Path) -> Trace:
         header = json.loads(arrays.pop(HEADER).tobytes())
     except FileNotFoundError:
         raise
-    except (ValueError, TypeError, KeyError, OSError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        OSError,
+        EOFError,
+        RecursionError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} is not a trace that `numba-marlin trace --save` wrote ({reason})") from None
+        raise ValueError(
+            f"{path} is not a trace that `numba-marlin trace --save` wrote ({reason})"
+        ) from None
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         found = header.get("schema") if isinstance(header, dict) else None
-        raise ValueError(f"{path} has schema {found!r}, this version reads {SCHEMA!r}: record it anew")
+        raise ValueError(
+            f"{path} has schema {found!r}, this version reads {SCHEMA!r}: record it anew"
+        )
     return Trace(header, arrays)

@@ -1,6 +1,7 @@
 """Registers over time: what was in one when, what was made of it, what it was made of.
 
-``History(trace, warp)`` of one warp of the grid. A value is uint32 [32], one a lane; a step's number says when.
+``History(trace, warp)`` of one warp of the grid. A value is uint32 [32], one a lane; a step's
+number says when.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ TENSOR = ("mma", "wgmma.mma_async", "wmma.mma", "tcgen05.mma")
 
 @dataclass(frozen=True)
 class Made:
-    """One link of a chain: ``register`` was written at ``step`` by the instruction at ``pc``; ``position`` of it among what that writes."""
+    """One link of a chain: ``register`` was written at ``step`` by the instruction at ``pc``;
+    ``position`` of it among what that writes."""
 
     step: int
     pc: int
@@ -31,9 +33,16 @@ class History:
         rows = np.flatnonzero(trace.write_warp == warp)
         order = rows[np.lexsort((trace.write_step[rows], trace.write_register[rows]))]
         registers = trace.write_register[order]
-        starts = np.flatnonzero(np.r_[True, registers[1:] != registers[:-1]]) if len(order) else np.zeros(0, int)
+        starts = (
+            np.flatnonzero(np.r_[True, registers[1:] != registers[:-1]])
+            if len(order)
+            else np.zeros(0, int)
+        )
         names = trace.header["registers"]
-        self.rows = {names[int(registers[start])]: each for start, each in zip(starts, np.split(order, starts[1:]))}
+        self.rows = {
+            names[int(registers[start])]: each
+            for start, each in zip(starts, np.split(order, starts[1:]))
+        }
 
     def written(self, name: str, before: int) -> int | None:
         """The row of the last write of a register at a step below ``before``."""
@@ -44,7 +53,8 @@ class History:
         return int(rows[at]) if at >= 0 else None
 
     def value(self, name: str, before: int) -> np.ndarray | None:
-        """What a register held when step ``before`` began; None if nothing that was recorded had written it."""
+        """What a register held when step ``before`` began; None if nothing that was recorded had
+        written it."""
         row = self.written(name, before)
         return None if row is None else self.trace.write_value[row]
 
@@ -63,12 +73,15 @@ class History:
         return self.steps[np.isin(self.trace.step_pc[self.steps], pcs)]
 
     def operands(self, step: int) -> list[str]:
-        """The operands of a step's instruction, as the text has them, vectors whole: ["{%r1, %r2}", "%r3", "15"]."""
+        """The operands of a step's instruction, as the text has them, vectors whole: ["{%r1, %r2}",
+        "%r3", "15"]."""
         return operands_of(self.trace.instructions[int(self.trace.step_pc[step])]["text"])
 
-    def followed(self, start: int, register: str, lane: int, limit: int = 96, through_sums: bool = False) -> tuple[list[Made], list[int]]:
-        """What a lane made of a register that ``start`` wrote, up to tensor cores and stores, and up to fp32 sums unless ``through_sums``: (links in order,
-        steps that consumed it there)."""
+    def followed(
+        self, start: int, register: str, lane: int, limit: int = 96, through_sums: bool = False
+    ) -> tuple[list[Made], list[int]]:
+        """What a lane made of a register that ``start`` wrote, up to tensor cores and stores, and
+        up to fp32 sums unless ``through_sums``: (links in order, steps that consumed it there)."""
         trace, tainted, links, ends = self.trace, {register}, [], []
         first = np.searchsorted(self.steps, start, side="right")
         for step in self.steps[first:][self.lanes[first:] >> lane & 1 == 1].tolist():
@@ -77,30 +90,45 @@ class History:
             if not tainted or len(links) >= limit:
                 break
             fed = tainted & set(ins["reads"])
-            if fed and (ins["root"] in TENSOR or ins["root"] in ("st", "stmatrix") or not through_sums and sums(ins)):
+            if fed and (
+                ins["root"] in TENSOR
+                or ins["root"] in ("st", "stmatrix")
+                or not through_sums
+                and sums(ins)
+            ):
                 ends.append(step)
             elif fed:
-                links += [Made(step, pc, name, position) for position, name in enumerate(ins["writes"])]
+                links += [
+                    Made(step, pc, name, position) for position, name in enumerate(ins["writes"])
+                ]
                 tainted |= set(ins["writes"])
                 continue
             tainted -= set(ins["writes"])
         return links, ends
 
     def wait_of(self, product: int) -> int | None:
-        """The wait behind which a wgmma that ``product`` issued has been taken: the first with no more than its number of groups behind that of the product."""
+        """The wait behind which a wgmma that ``product`` issued has been taken: the first with no
+        more than its number of groups behind that of the product."""
         trace, committed, group = self.trace, 0, None
-        for step in self.steps_with("wgmma.mma_async", "wgmma.commit_group", "wgmma.wait_group").tolist():
+        for step in self.steps_with(
+            "wgmma.mma_async", "wgmma.commit_group", "wgmma.wait_group"
+        ).tolist():
             root = trace.instructions[int(trace.step_pc[step])]["root"]
             if step == product:
                 group = committed
             elif root == "wgmma.commit_group":
                 committed += 1
-            elif root == "wgmma.wait_group" and group is not None and group < committed - int(self.operands(step)[0]):
+            elif (
+                root == "wgmma.wait_group"
+                and group is not None
+                and group < committed - int(self.operands(step)[0])
+            ):
                 return step
         return None
 
     def source(self, register: str, before: int, limit: int = 400) -> tuple[int, str] | None:
-        """(step, register) of a load that a register's value came from, by way of arithmetic and moves: the first found, going back along first operands."""
+        """(step, register) of a load that a register's value came from, by way of arithmetic and
+        moves: the first found, going back along first operands."""
         queue, seen = [(register, before)], set()
         while queue and len(seen) < limit:
             name, at = queue.pop(0)
@@ -129,7 +157,8 @@ def sums(ins: dict) -> bool:
 
 
 def operands_of(text: str) -> list[str]:
-    """Operands: "lop3.b32 %r1, {%r2, %r3}, [%r4+8], 15;" -> ["%r1", "{%r2, %r3}", "[%r4+8]", "15"]"""
+    """Operands: "lop3.b32 %r1, {%r2, %r3}, [%r4+8], 15;" -> ["%r1", "{%r2, %r3}", "[%r4+8]",
+    "15"]"""
     body = text.split(None, 2 if text.startswith("@") else 1)[-1].rstrip("; ")
     found, depth, word = [], 0, ""
     for letter in body:

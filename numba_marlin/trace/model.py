@@ -1,9 +1,13 @@
-"""A small model of time: how long the recorded fills and multiplications of a block would take with the pipeline, and without.
+"""A small model of time: how long the recorded fills and multiplications of a block would take with
+the pipeline, and without.
 
-The rules, all of them. A copy lands LATENCY cycles after its issue, and not before all bytes issued earlier have come at ``bytes_per_cycle`` (the device's bandwidth,
-shared by its multiprocessors, at ``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SCHEDULERS schedulers that issue one a cycle each, or its
-tensor-core operations at ``flops_per_cycle``, whichever is more. With the pipeline a fill is issued when the use begins that the run issued it in; without it a fill is
-issued when the stage before has been used up. Caches, bank conflicts and clocks under load have no part in it: it shows what overlap is worth, not how long a kernel takes.
+The rules, all of them. A copy lands LATENCY cycles after its issue, and not before all bytes issued
+earlier have come at ``bytes_per_cycle`` (the device's bandwidth, shared by its multiprocessors, at
+``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SCHEDULERS
+schedulers that issue one a cycle each, or its tensor-core operations at ``flops_per_cycle``,
+whichever is more. With the pipeline a fill is issued when the use begins that the run issued it in;
+without it a fill is issued when the stage before has been used up. Caches, bank conflicts and
+clocks under load have no part in it: it shows what overlap is worth, not how long a kernel takes.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import numpy as np
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.stages import Fill, fills
 
-LATENCY, SCHEDULERS, CLOCK = 700, 4, 1.7e9  # cycles from issue to data without load; schedulers of a multiprocessor; cycles a second
+# cycles from issue to data without load; schedulers of a multiprocessor; cycles a second
+LATENCY, SCHEDULERS, CLOCK = 700, 4, 1.7e9
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Use:
 
 @dataclass(frozen=True)
 class Work:
-    """What a use takes: bytes to load, warp instructions to issue, tensor-core operations; ``ahead``: the use during which its fill was issued, -1: before any."""
+    """What a use takes: bytes to load, warp instructions to issue, tensor-core operations;
+    ``ahead``: the use during which its fill was issued, -1: before any."""
 
     tile: int | None
     nbytes: int
@@ -52,20 +58,40 @@ def rates(bandwidth: float, matrix_flops: float, sms: int) -> Rates:
 
 
 def works(trace: Trace, block: int) -> list[Work]:
-    """The fills of a block that hold data and were read, in order; instructions of all its warps between the first read of one and the first read of the next."""
-    used = sorted((fill for fill in fills(trace, block) if fill.read >= 0 and not fill.zeros), key=lambda fill: fill.read)
+    """The fills of a block that hold data and were read, in order; instructions of all its warps
+    between the first read of one and the first read of the next."""
+    used = sorted(
+        (fill for fill in fills(trace, block) if fill.read >= 0 and not fill.zeros),
+        key=lambda fill: fill.read,
+    )
     if not used:
         return []
     begins = [fill.read for fill in used]
-    steps = np.concatenate([trace.steps_of(block * trace.warps + warp) for warp in range(trace.warps)])
+    steps = np.concatenate(
+        [trace.steps_of(block * trace.warps + warp) for warp in range(trace.warps)]
+    )
     pcs = trace.step_pc[steps]
-    flops = np.array([row["tally"]["flops"] / max(row["tally"]["executed"], 1) for row in per_pc(trace)])
+    flops = np.array(
+        [row["tally"]["flops"] / max(row["tally"]["executed"], 1) for row in per_pc(trace)]
+    )
     found = []
     for position, fill in enumerate(used):
-        stop = begins[position + 1] if position + 1 < len(used) else last_product(trace, steps, pcs, flops) + 1
+        stop = (
+            begins[position + 1]
+            if position + 1 < len(used)
+            else last_product(trace, steps, pcs, flops) + 1
+        )
         inside = (steps >= fill.read) & (steps < stop)
         ahead = int(np.searchsorted(begins, fill.issued, side="right")) - 1
-        found.append(Work(fill.tile, fill.nbytes, int(inside.sum()), int(flops[pcs[inside]].sum()), min(ahead, position - 1)))
+        found.append(
+            Work(
+                fill.tile,
+                fill.nbytes,
+                int(inside.sum()),
+                int(flops[pcs[inside]].sum()),
+                min(ahead, position - 1),
+            )
+        )
     return found
 
 
@@ -106,4 +132,16 @@ def without_pipeline(found: list[Work], rates: Rates) -> list[Use]:
     return uses
 
 
-__all__ = ["CLOCK", "LATENCY", "SCHEDULERS", "Fill", "Rates", "Use", "Work", "rates", "with_pipeline", "without_pipeline", "works"]
+__all__ = [
+    "CLOCK",
+    "LATENCY",
+    "SCHEDULERS",
+    "Fill",
+    "Rates",
+    "Use",
+    "Work",
+    "rates",
+    "with_pipeline",
+    "without_pipeline",
+    "works",
+]

@@ -1,7 +1,10 @@
-"""A trace as Chrome trace events, which ui.perfetto.dev and chrome://tracing open: a process a block, a thread a warp, a slice a visit of a verb.
+"""A trace as Chrome trace events, which ui.perfetto.dev and chrome://tracing open: a process a
+block, a thread a warp, a slice a visit of a verb.
 
-Time is the machine's: a microsecond of the file is a step. Asynchronous copies are arcs from issue to landing, bytes in flight a counter, accesses to locks instants.
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (the trace event format)
+Time is the machine's: a microsecond of the file is a step. Asynchronous copies are arcs from issue
+to landing, bytes in flight a counter, accesses to locks instants.
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (the trace event
+format)
 """
 
 from __future__ import annotations
@@ -19,10 +22,26 @@ def events(trace: Trace) -> dict:
     """Plain data for JSON."""
     found: list[dict] = []
     for block in range(trace.blocks):
-        found.append({"ph": "M", "pid": block, "tid": 0, "name": "process_name", "args": {"name": f"block {block}"}})
+        found.append(
+            {
+                "ph": "M",
+                "pid": block,
+                "tid": 0,
+                "name": "process_name",
+                "args": {"name": f"block {block}"},
+            }
+        )
         for warp in range(trace.warps):
             role = ", ".join(roles_of_warp(trace, block * trace.warps + warp))
-            found.append({"ph": "M", "pid": block, "tid": warp, "name": "thread_name", "args": {"name": f"warp {warp}" + (f": {role}" if role else "")}})
+            found.append(
+                {
+                    "ph": "M",
+                    "pid": block,
+                    "tid": warp,
+                    "name": "thread_name",
+                    "args": {"name": f"warp {warp}" + (f": {role}" if role else "")},
+                }
+            )
             found += visits(trace, block, warp)
         if block in trace.header["blocks"]:
             found += flights(trace, block)
@@ -46,15 +65,24 @@ def visits(trace: Trace, block: int, warp: int) -> list[dict]:
     found = []
     for first, last in zip(cuts.tolist(), [*(cuts[1:] - 1).tolist(), len(steps) - 1]):
         ins = trace.instructions[int(trace.step_pc[steps[first]])]
-        found.append({
-            "ph": "X", "pid": block, "tid": warp, "name": str(names[first]), "cat": "verb", "ts": int(steps[first]), "dur": int(steps[last] - steps[first] + 1),
-            "args": {"instructions": last - first + 1, "source": ins["source"] or ""},
-        })  # fmt: skip
+        found.append(
+            {
+                "ph": "X",
+                "pid": block,
+                "tid": warp,
+                "name": str(names[first]),
+                "cat": "verb",
+                "ts": int(steps[first]),
+                "dur": int(steps[last] - steps[first] + 1),
+                "args": {"instructions": last - first + 1, "source": ins["source"] or ""},
+            }
+        )
     return found
 
 
 def flights(trace: Trace, block: int) -> list[dict]:
-    """Copies that one instruction issued and that landed together, as one arc; and a counter of bytes in flight."""
+    """Copies that one instruction issued and that landed together, as one arc; and a counter of
+    bytes in flight."""
     groups: dict[tuple, list] = {}
     for copy in copies(trace, block):
         if copy.source >= 0:
@@ -63,14 +91,25 @@ def flights(trace: Trace, block: int) -> list[dict]:
     for number, ((step, warp, landed), group) in enumerate(groups.items()):
         nbytes, end = sum(copy.nbytes for copy in group), landed if landed >= 0 else trace.steps
         buffer = trace.buffer_at(group[0].source)
-        what = {"pid": block, "tid": warp % trace.warps, "cat": "copy", "name": f"copy of {buffer['name'] if buffer else 'memory'}", "id": f"{block}.{number}"}
-        found += [{"ph": "b", "ts": step, "args": {"bytes": nbytes}, **what}, {"ph": "e", "ts": end, **what}]
+        what = {
+            "pid": block,
+            "tid": warp % trace.warps,
+            "cat": "copy",
+            "name": f"copy of {buffer['name'] if buffer else 'memory'}",
+            "id": f"{block}.{number}",
+        }
+        found += [
+            {"ph": "b", "ts": step, "args": {"bytes": nbytes}, **what},
+            {"ph": "e", "ts": end, **what},
+        ]
         for at, change in ((step, nbytes), (end, -nbytes)):
             changes[at] = changes.get(at, 0) + change
     total = 0
     for at in sorted(changes):
         total += changes[at]
-        found.append({"ph": "C", "pid": block, "name": "bytes in flight", "ts": at, "args": {"bytes": total}})
+        found.append(
+            {"ph": "C", "pid": block, "name": "bytes in flight", "ts": at, "args": {"bytes": total}}
+        )
     return found
 
 
@@ -79,10 +118,21 @@ def lock_events(trace: Trace) -> list[dict]:
     for position in range(len(trace.lock_step)):
         block, warp = divmod(int(trace.lock_warp[position]), trace.warps)
         ins = trace.instructions[int(trace.lock_pc[position])]
-        found.append({
-            "ph": "i", "s": "t", "pid": block, "tid": warp, "cat": "lock", "name": ins["text"].split()[0], "ts": int(trace.lock_step[position]),
-            "args": {"was": int(trace.lock_before[position]), "address": hex(int(trace.lock_address[position]))},
-        })  # fmt: skip
+        found.append(
+            {
+                "ph": "i",
+                "s": "t",
+                "pid": block,
+                "tid": warp,
+                "cat": "lock",
+                "name": ins["text"].split()[0],
+                "ts": int(trace.lock_step[position]),
+                "args": {
+                    "was": int(trace.lock_before[position]),
+                    "address": hex(int(trace.lock_address[position])),
+                },
+            }
+        )
     return found
 
 

@@ -1,7 +1,10 @@
-"""Which bits of a register come from which code of a packed word, through the bitwise and the half-precision instructions of dequantisation.
+"""Which bits of a register come from which code of a packed word, through the bitwise and the
+half-precision instructions of dequantisation.
 
-The word is altered, one bit of one code at a time, and the chain of instructions evaluated anew: what changes comes from there. A wrong evaluation is noticed: that of the word as it was
-must give the recorded results. Arithmetic on halves mixes the bits of a half; each half then belongs to the codes that went into it.
+The word is altered, one bit of one code at a time, and the chain of instructions evaluated anew:
+what changes comes from there. A wrong evaluation is noticed: that of the word as it was must give
+the recorded results. Arithmetic on halves mixes the bits of a half; each half then belongs to the
+codes that went into it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ def lop3(a: int, b: int, c: int, table: int) -> int:
     result = 0
     for number in range(8):
         if table >> number & 1:
-            result |= (a if number & 4 else ~a) & (b if number & 2 else ~b) & (c if number & 1 else ~c)
+            result |= (
+                (a if number & 4 else ~a) & (b if number & 2 else ~b) & (c if number & 1 else ~c)
+            )
     return result & WORD
 
 
@@ -35,10 +40,17 @@ def prmt(a: int, b: int, selector: int) -> int:
 
 
 BITWISE = {
-    "shr": lambda a, b: a >> b if b < 32 else 0, "shl": lambda a, b: a << b & WORD if b < 32 else 0, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b, "not": lambda a: ~a & WORD, "mov": lambda a: a, "lop3": lop3, "prmt": prmt,
+    "shr": lambda a, b: a >> b if b < 32 else 0,
+    "shl": lambda a, b: a << b & WORD if b < 32 else 0,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "not": lambda a: ~a & WORD,
+    "mov": lambda a: a,
+    "lop3": lop3,
+    "prmt": prmt,
     "selp": lambda a, b, first: a if first else b,
-}  # fmt: skip
+}
 
 
 def evaluate(root: str, values: list[int]) -> int | None:
@@ -52,25 +64,44 @@ def evaluate(root: str, values: list[int]) -> int | None:
         return None
 
 
-def altered_results(ins: dict, values: list[int | None], altered: list[list[int] | None], result: int) -> list[int]:
-    """What an instruction makes of other words. values: its operands, as numbers; altered: for each operand what it would be for each of the other words, None for one
-    that has nothing of the word; result: the recorded one. Of arithmetic on halves only which halves change is known: all of their bits do."""
+def altered_results(
+    ins: dict, values: list[int | None], altered: list[list[int] | None], result: int
+) -> list[int]:
+    """What an instruction makes of other words. values: its operands, as numbers; altered: for each
+    operand what it would be for each of the other words, None for one that has nothing of the word;
+    result: the recorded one. Of arithmetic on halves only which halves change is known: all of
+    their bits do.
+    """
     count = len(next(each for each in altered if each is not None))
     if evaluate(ins["root"], values) == result:
-        return [evaluate(ins["root"], [value if other is None else other[i] for value, other in zip(values, altered)]) for i in range(count)]
+        return [
+            evaluate(
+                ins["root"],
+                [value if other is None else other[i] for value, other in zip(values, altered)],
+            )
+            for i in range(count)
+        ]
     wide = not re.search(r"x2\b", ins["text"].split()[0])
     found = []
     for i in range(count):
         changed = 0
         for value, other in zip(values, altered):
             changed |= 0 if other is None else other[i] ^ value
-        found.append(result ^ (WORD * bool(changed) if wide else 0xFFFF * bool(changed & 0xFFFF) | 0xFFFF0000 * bool(changed >> 16)))
+        found.append(
+            result
+            ^ (
+                WORD * bool(changed)
+                if wide
+                else 0xFFFF * bool(changed & 0xFFFF) | 0xFFFF0000 * bool(changed >> 16)
+            )
+        )
     return found
 
 
 def codes_of_bits(value: int, altered: list[int], bits: int) -> list[int]:
-    """Codes (bit c set: code c takes part) that each of 32 bits of a value comes from, least significant first. altered: the value for each of the 32 words that
-    differ from the recorded one in one bit of one code of ``bits`` bits."""
+    """Codes (bit c set: code c takes part) that each of 32 bits of a value comes from, least
+    significant first. altered: the value for each of the 32 words that differ from the recorded one
+    in one bit of one code of ``bits`` bits."""
     found = [0] * 32
     for position, other in enumerate(altered):
         for bit in range(32):

@@ -1,20 +1,26 @@
-"""``Trace``: what was recorded of one run. A header of plain data, and arrays; nothing else, so that a file of it is all there is.
+"""``Trace``: what was recorded of one run. A header of plain data, and arrays; nothing else, so
+that a file of it is all there is.
 
-header: ``kernel`` entry's name, ``launch`` (grid, block, cluster, shared_bytes, shared_base), ``target``, ``result`` (instructions, steps, blocks, shared_bytes),
-``blocks`` whose registers and addresses were recorded, ``complete`` whether registers were recorded to the end, ``instructions`` [pc] of {line, text, root, phase,
-source, kind, reads, writes, guarded}, ``registers`` names, ``buffers`` of {name, address, nbytes, dtype, shape}, ``counts`` (counts.Counts as plain data), ``about`` what the
-caller says of the problem.
+header: ``kernel`` entry's name, ``launch`` (grid, block, cluster, shared_bytes, shared_base),
+``target``, ``result`` (instructions, steps, blocks, shared_bytes), ``blocks`` whose registers and
+addresses were recorded, ``complete`` whether registers were recorded to the end, ``instructions``
+[pc] of {line, text, root, phase, source, kind, reads, writes, guarded}, ``registers`` names,
+``buffers`` of {name, address, nbytes, dtype, shape}, ``counts`` (counts.Counts as plain data),
+``about`` what the caller says of the problem.
 
-arrays. One instruction by the warps that stood there together is a step; a step's number is the machine's time. A warp's number counts over the grid.
-    step_pc, step_set int32 [steps]; set_start int64 [sets + 1], set_warp int32, set_mask uint32 [members]: who takes part in a set, with which lanes
-    access_step, access_pc, access_kind (of KINDS), access_space (of SPACES), access_bytes (a lane), access_warp [N]; access_address int64 [N, 32], -1 for lanes
-        that take no part
-    bulk_step, bulk_pc, bulk_kind, bulk_warp, bulk_lane, bulk_address, bulk_bytes [N]: bulk copies, a row a contiguous piece
-    write_step, write_register, write_warp [N]; write_value uint32 [N, 32]: registers after each instruction that wrote them, 64-bit ones in two rows
-    lock_step, lock_pc, lock_warp, lock_address, lock_before [N]: accesses to the buffer "locks", of all blocks, and what was there before
-    tile_step, tile_pc, tile_warp, tile_address [N]; tile_value uint8 [N, 16]: 16-byte chunks that wgmma and tcgen05 read by descriptor, at issue; of tcgen05.mma those of A,
-        row after row, then those of B
-    words_NAME, after_NAME uint8: the contents of buffer NAME before the run, and after it if it could be written
+arrays. One instruction by the warps that stood there together is a step; a step's number is the
+    machine's time. A warp's number counts over the grid. step_pc, step_set int32 [steps]; set_start
+    int64 [sets + 1], set_warp int32, set_mask uint32 [members]: who takes part in a set, with which
+    lanes access_step, access_pc, access_kind (of KINDS), access_space (of SPACES), access_bytes (a
+    lane), access_warp [N]; access_address int64 [N, 32], -1 for lanes that take no part bulk_step,
+    bulk_pc, bulk_kind, bulk_warp, bulk_lane, bulk_address, bulk_bytes [N]: bulk copies, a row a
+    contiguous piece write_step, write_register, write_warp [N]; write_value uint32 [N, 32]:
+    registers after each instruction that wrote them, 64-bit ones in two rows lock_step, lock_pc,
+    lock_warp, lock_address, lock_before [N]: accesses to the buffer "locks", of all blocks, and
+    what was there before tile_step, tile_pc, tile_warp, tile_address [N]; tile_value uint8 [N, 16]:
+    16-byte chunks that wgmma and tcgen05 read by descriptor, at issue; of tcgen05.mma those of A,
+    row after row, then those of B words_NAME, after_NAME uint8: the contents of buffer NAME before
+    the run, and after it if it could be written
 """
 
 from __future__ import annotations
@@ -27,15 +33,30 @@ import numpy as np
 
 SCHEMA = "numba-marlin/trace-file/1"
 KINDS = (
-    "load", "store", "atomic-request", "ldmatrix", "stmatrix", "copy-issue", "copy-request", "copy-land", "mbarrier", "atomic", "copy-source", "wgmma",
-    "bulk-issue", "bulk-land", "bulk-read", "bulk-write",
-)  # fmt: skip
+    "load",
+    "store",
+    "atomic-request",
+    "ldmatrix",
+    "stmatrix",
+    "copy-issue",
+    "copy-request",
+    "copy-land",
+    "mbarrier",
+    "atomic",
+    "copy-source",
+    "wgmma",
+    "bulk-issue",
+    "bulk-land",
+    "bulk-read",
+    "bulk-write",
+)
 HIGH = ".hi"  # behind the name of a 64-bit register: its upper word
 SPACES = ("global", "shared", "local", "generic", "shared::cluster")
 
 
 def remembered(function: Callable) -> Callable:
-    """``function(trace, *arguments)``, worked out once and kept with the trace, so that it lives as long."""
+    """``function(trace, *arguments)``, worked out once and kept with the trace, so that it lives as
+    long."""
 
     @functools.wraps(function)
     def call(trace: Trace, *arguments):
@@ -74,7 +95,8 @@ class Trace:
 
     @property
     def block_scaled(self) -> bool:
-        """Whether both operands are block-scaled matrices, A [m, k] and B [n, k], codes side by side (``formats.block_scaled``), and D the result: about["problem"] has their format."""
+        """Whether both operands are block-scaled matrices, A [m, k] and B [n, k], codes side by
+        side (``formats.block_scaled``), and D the result: about["problem"] has their format."""
         return "format" in (self.about.get("problem") or {})
 
     @property
@@ -98,7 +120,14 @@ class Trace:
 
     def buffer_at(self, address: int) -> dict | None:
         """The buffer in which a global address lies."""
-        return next((each for each in self.header["buffers"] if each["address"] <= address < each["address"] + each["nbytes"]), None)
+        return next(
+            (
+                each
+                for each in self.header["buffers"]
+                if each["address"] <= address < each["address"] + each["nbytes"]
+            ),
+            None,
+        )
 
     def buffer(self, name: str) -> dict | None:
         return next((each for each in self.header["buffers"] if each["name"] == name), None)

@@ -1,7 +1,9 @@
-"""Recording while the machine runs: every step of all blocks, and of some or all of them every address and every register that was written.
+"""Recording while the machine runs: every step of all blocks, and of some or all of them every
+address and every register that was written.
 
-The listeners are the machine's own (``observer``, ``watch``, ``requests``, ``started``, ``after``); counts are taken along. The registers of a block of eight warps
-make a kilobyte an instruction, so there is a bound on rows; what lies beyond is not recorded, and the header says so.
+The listeners are the machine's own (``observer``, ``watch``, ``requests``, ``started``, ``after``);
+counts are taken along. The registers of a block of eight warps make a kilobyte an instruction, so
+there is a bound on rows; what lies beyond is not recorded, and the header says so.
 """
 
 from __future__ import annotations
@@ -24,35 +26,73 @@ ROWS = 200_000  # of registers: 32 lanes of 4 bytes each
 WAIT, PRODUCT = "wgmma.wait_group", "wgmma.mma_async"
 KIND = {name: number for number, name in enumerate(KINDS)}
 PIECES = ("bulk-issue", "bulk-land", "bulk-read", "bulk-write")
-OPERANDS = ("tensor-a", "tensor-b", "tensor-copy")  # of tcgen05, in shared memory: their addresses are places in the array of all blocks
+# of tcgen05, in shared memory: their addresses are places in the array of all blocks
+OPERANDS = ("tensor-a", "tensor-b", "tensor-copy")
 CHUNK = 16
 
 
-def record(machine: Machine, entry: str | None = None, *, blocks: Iterable[int] | None = None, about: dict | None = None, rows: int = ROWS, **launch) -> Trace:
-    """Run a kernel and record it. ``blocks``: whose registers and addresses are kept (default: all); ``about``: plain data about the problem, kept with the
-    record; ``launch``: what Machine.run takes, but for its listeners. ValueError for blocks that the grid does not have."""
+def record(
+    machine: Machine,
+    entry: str | None = None,
+    *,
+    blocks: Iterable[int] | None = None,
+    about: dict | None = None,
+    rows: int = ROWS,
+    **launch,
+) -> Trace:
+    """Run a kernel and record it. ``blocks``: whose registers and addresses are kept (default:
+    all); ``about``: plain data about the problem, kept with the record; ``launch``: what
+    Machine.run takes, but for its listeners. ValueError for blocks that the grid does not have.
+    """
     kernel = machine.kernel(entry)
     kept = None if blocks is None else tuple(sorted(set(blocks)))
     before = {buffer.name: buffer.data.copy() for buffer in machine.memory.buffers}
     recorder = Recorder(machine, entry, kept, rows)
     result = machine.run(
-        entry, observer=recorder.step, watch=recorder.access, requests=recorder.access, started=recorder.started, after=recorder.after, **launch
+        entry,
+        observer=recorder.step,
+        watch=recorder.access,
+        requests=recorder.access,
+        started=recorder.started,
+        after=recorder.after,
+        **launch,
     )
     if kept is not None and not (kept and set(kept) <= set(range(result.blocks))):
-        raise ValueError(f"blocks={kept} must be some of the grid's blocks 0 to {result.blocks - 1}")
+        raise ValueError(
+            f"blocks={kept} must be some of the grid's blocks 0 to {result.blocks - 1}"
+        )
     header = {
-        "schema": SCHEMA, "kernel": kernel.name, "target": machine.module.target, "launch": recorder.launch, "about": about or {},
-        "result": {"instructions": result.instructions, "steps": result.steps, "blocks": result.blocks, "shared_bytes": result.shared_bytes},
-        "blocks": list(range(result.blocks) if kept is None else kept), "complete": recorder.complete,
-        "instructions": described(machine, kernel, recorder.named), "registers": recorder.names,
+        "schema": SCHEMA,
+        "kernel": kernel.name,
+        "target": machine.module.target,
+        "launch": recorder.launch,
+        "about": about or {},
+        "result": {
+            "instructions": result.instructions,
+            "steps": result.steps,
+            "blocks": result.blocks,
+            "shared_bytes": result.shared_bytes,
+        },
+        "blocks": list(range(result.blocks) if kept is None else kept),
+        "complete": recorder.complete,
+        "instructions": described(machine, kernel, recorder.named),
+        "registers": recorder.names,
         "buffers": [
-            {"name": each.name, "address": each.address, "nbytes": each.nbytes, "dtype": str(each.array.dtype), "shape": list(each.array.shape)}
+            {
+                "name": each.name,
+                "address": each.address,
+                "nbytes": each.nbytes,
+                "dtype": str(each.array.dtype),
+                "shape": list(each.array.shape),
+            }
             for each in machine.memory.buffers
         ],
         "counts": recorder.observer.counts(result).as_dict(),
-    }  # fmt: skip
+    }
     contents = {f"words_{name}": data for name, data in before.items()} | {
-        f"after_{each.name}": each.data.copy() for each in machine.memory.buffers if not each.readonly
+        f"after_{each.name}": each.data.copy()
+        for each in machine.memory.buffers
+        if not each.readonly
     }
     return Trace(header, recorder.arrays() | contents)
 
@@ -63,15 +103,26 @@ def described(machine: Machine, kernel, named) -> list[dict]:
     found = []
     for ins in kernel.instructions:
         read, written = reads_and_writes(ins)
-        found.append({
-            "line": ins.line, "text": ins.text, "root": ins.root, "phase": names[ins.pc], "source": lines[ins.pc], "kind": class_of(ins),
-            "reads": [named(each) for each in read], "writes": [named(each) for each in written], "guarded": ins.guard is not None,
-        })  # fmt: skip
+        found.append(
+            {
+                "line": ins.line,
+                "text": ins.text,
+                "root": ins.root,
+                "phase": names[ins.pc],
+                "source": lines[ins.pc],
+                "kind": class_of(ins),
+                "reads": [named(each) for each in read],
+                "writes": [named(each) for each in written],
+                "guarded": ins.guard is not None,
+            }
+        )
     return found
 
 
 class Recorder:
-    def __init__(self, machine: Machine, entry: str | None, blocks: tuple[int, ...] | None, rows: int) -> None:
+    def __init__(
+        self, machine: Machine, entry: str | None, blocks: tuple[int, ...] | None, rows: int
+    ) -> None:
         self.observer = Observer(machine, entry)
         self.blocks, self.rows, self.complete = blocks, rows, True
         self.now = -1
@@ -79,7 +130,8 @@ class Recorder:
         self.names: list[str] = []
         self.numbers: dict[str, int] = {}
         self.sets: dict[tuple, int] = {}
-        self.known: dict[int, tuple] = {}  # id of a Lanes -> (it, number of its set, rows of the recorded block in it, as a selection)
+        # id of a Lanes -> (it, number of its set, rows of the recorded block in it, as a selection)
+        self.known: dict[int, tuple] = {}
         self.members: list[tuple] = []
         self.targets: dict[int, list] = {}  # pc -> [(register's number, view)]
         self.products: dict[int, dict] = {}  # warp -> number -> view, of accumulators of wgmma
@@ -92,16 +144,21 @@ class Recorder:
         self.pieces: list[tuple] = []
         self.locks: list[tuple] = []
         self.tiles: list[tuple] = []
-        self.lock_buffer = next((each for each in machine.memory.buffers if each.name == "locks"), None)
+        self.lock_buffer = next(
+            (each for each in machine.memory.buffers if each.name == "locks"), None
+        )
 
     def started(self, execution) -> None:
         self.execution, self.placement = execution, execution.placement
         self.launch = {
-            "grid": list(execution.grid), "block": list(execution.block), "cluster": list(execution.cluster.shape),
-            "shared_bytes": execution.memory.shared.size, "shared_base": execution.memory.shared.base,
-        }  # fmt: skip
+            "grid": list(execution.grid),
+            "block": list(execution.block),
+            "cluster": list(execution.cluster.shape),
+            "shared_bytes": execution.memory.shared.size,
+            "shared_base": execution.memory.shared.base,
+        }
 
-    # ---- who ---------------------------------------------------------------------------------------------------------------------
+    # ---- who ----
 
     def block(self, row: int) -> int:
         """The number of the block of a resident warp, x fastest."""
@@ -110,13 +167,16 @@ class Recorder:
 
     def warp(self, row: int) -> int:
         """The number of a resident warp in the grid: block after block."""
-        return self.block(row) * self.placement.warps_per_block + row % self.placement.warps_per_block
+        return (
+            self.block(row) * self.placement.warps_per_block + row % self.placement.warps_per_block
+        )
 
     def kept(self, row: int) -> bool:
         return self.blocks is None or self.block(row) in self.blocks
 
     def who(self, lanes) -> tuple:
-        """(lanes, number of the set, rows of its warps that are recorded) of a bundle's lanes, which the machine uses again and again."""
+        """(lanes, number of the set, rows of its warps that are recorded) of a bundle's lanes,
+        which the machine uses again and again."""
         known = self.known.get(id(lanes))
         if known is not None and known[0] is lanes:
             return known
@@ -133,7 +193,7 @@ class Recorder:
         self.known[id(lanes)] = known = (lanes, number, mine)
         return known
 
-    # ---- what --------------------------------------------------------------------------------------------------------------------
+    # ---- what ----
 
     def step(self, ins: Instruction, lanes) -> None:
         """Before each instruction."""
@@ -161,7 +221,8 @@ class Recorder:
             self._keep(self.now, targets, mine)
 
     def _landed(self, mine: np.ndarray) -> None:
-        """Warps that go on behind a wait find their accumulators written: the machine writes them there, whatever instruction follows."""
+        """Warps that go on behind a wait find their accumulators written: the machine writes them
+        there, whatever instruction follows."""
         for warp in [warp for warp in mine.tolist() if warp in self.waited]:
             self._keep(self.waited.pop(warp), list(self.products[warp].items()), np.array([warp]))
 
@@ -170,17 +231,25 @@ class Recorder:
             self.complete = False
             return
         for number, view in targets:
-            self.writes.append((step, number, [self.warp(row) for row in warps.tolist()], view[warps]))
+            self.writes.append(
+                (step, number, [self.warp(row) for row in warps.tolist()], view[warps])
+            )
             self.count += len(warps)
 
     def _views(self, ins: Instruction) -> list:
         """(number, uint32 view [warps, 32]) of every register that ``ins`` writes."""
         found = []
         for register in reads_and_writes(ins)[1]:
-            array, name = self.execution.registers.arrays[register.width][register.index], self.named(register)
+            array, name = (
+                self.execution.registers.arrays[register.width][register.index],
+                self.named(register),
+            )
             if register.width == 64:
                 halves = array.view(np.uint32).reshape(*array.shape, 2)
-                found += [(self._numbered(name), halves[..., 0]), (self._numbered(name + HIGH), halves[..., 1])]
+                found += [
+                    (self._numbered(name), halves[..., 0]),
+                    (self._numbered(name + HIGH), halves[..., 1]),
+                ]
             else:
                 found.append((self._numbered(name), array))
         return found
@@ -191,7 +260,7 @@ class Recorder:
             self.names.append(name)
         return self.numbers[name]
 
-    # ---- where -------------------------------------------------------------------------------------------------------------------
+    # ---- where ----
 
     def access(self, access: Access) -> None:
         """One access, or one request; see counts.observer."""
@@ -202,11 +271,22 @@ class Recorder:
             return
         if kind in OPERANDS:
             if self.kept(int(lanes.warps[0])):
-                self._chunks(access, access.address - int(self.execution.memory.shared.origin[int(lanes.warps[0]), 0]) + self.execution.memory.shared.base)
+                self._chunks(
+                    access,
+                    access.address
+                    - int(self.execution.memory.shared.origin[int(lanes.warps[0]), 0])
+                    + self.execution.memory.shared.base,
+                )
             return
-        if kind not in KIND:  # what moves between tensor memory and registers is in the counts, and in the registers
+        # what moves between tensor memory and registers is in the counts, and in the registers
+        if kind not in KIND:
             return
-        if self.lock_buffer is not None and access.space == "global" and access.nbytes == 4 and kind in ("load", "store", "atomic"):
+        if (
+            self.lock_buffer is not None
+            and access.space == "global"
+            and access.nbytes == 4
+            and kind in ("load", "store", "atomic")
+        ):
             self._lock(access)
         rows = lanes.warps if lanes.full else np.unique(lanes.warps)
         mine = [self.kept(row) for row in rows.tolist()]
@@ -217,13 +297,36 @@ class Recorder:
             return
         address, active = padded(access)
         warps = [self.warp(row) for row in rows[mine].tolist()]
-        self.accesses.append((self.now, access.ins.pc, KIND[kind], SPACES.index(access.space), access.nbytes, warps, np.where(active, address, -1)[mine]))
+        self.accesses.append(
+            (
+                self.now,
+                access.ins.pc,
+                KIND[kind],
+                SPACES.index(access.space),
+                access.nbytes,
+                warps,
+                np.where(active, address, -1)[mine],
+            )
+        )
 
     def _piece(self, access: Access) -> None:
-        row, lane = int(access.lanes.warps[0]), int(access.lanes.columns[0]) if not access.lanes.full else 0
+        row, lane = (
+            int(access.lanes.warps[0]),
+            (int(access.lanes.columns[0]) if not access.lanes.full else 0),
+        )
         if self.kept(row):
             for address in access.address.reshape(-1).tolist():
-                self.pieces.append((self.now, access.ins.pc, KIND[access.kind], self.warp(row), lane, address, access.nbytes))
+                self.pieces.append(
+                    (
+                        self.now,
+                        access.ins.pc,
+                        KIND[access.kind],
+                        self.warp(row),
+                        lane,
+                        address,
+                        access.nbytes,
+                    )
+                )
 
     def _lock(self, access: Access) -> None:
         buffer = self.lock_buffer
@@ -239,43 +342,92 @@ class Recorder:
         shared, row = self.execution.memory.shared, int(access.lanes.warps[0])
         for address in addresses.reshape(-1).tolist():
             start = int(shared.origin[row, 0]) + address - shared.base
-            self.tiles.append((self.now, access.ins.pc, self.warp(row), address, shared.data[start : start + CHUNK].copy()))
+            self.tiles.append(
+                (
+                    self.now,
+                    access.ins.pc,
+                    self.warp(row),
+                    address,
+                    shared.data[start : start + CHUNK].copy(),
+                )
+            )
 
-    # ---- all of it ---------------------------------------------------------------------------------------------------------------
+    # ---- all of it ----
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What the header of ``record`` says."""
-        found = {"step_pc": np.array(self.step_pc, np.int32), "step_set": np.array(self.step_set, np.int32)}
-        found["set_start"] = np.concatenate([[0], np.cumsum([len(each) for each in self.members])]).astype(np.int64)
+        found = {
+            "step_pc": np.array(self.step_pc, np.int32),
+            "step_set": np.array(self.step_set, np.int32),
+        }
+        found["set_start"] = np.concatenate(
+            [[0], np.cumsum([len(each) for each in self.members])]
+        ).astype(np.int64)
         for name, position, dtype in (("warp", 0, np.int32), ("mask", 1, np.uint32)):
-            found[f"set_{name}"] = np.array([pair[position] for each in self.members for pair in each], dtype)
-        found |= columns("access", ("step", "pc", "kind", "space", "bytes"), [each[:5] for each in self.accesses], [len(each[5]) for each in self.accesses])
-        found["access_warp"] = np.concatenate([each[5] for each in self.accesses] or [np.zeros(0)]).astype(np.int32)
-        found["access_address"] = np.concatenate([each[6] for each in self.accesses] or [np.zeros((0, WARP))]).astype(np.int64)
-        found |= columns("write", ("step", "register"), [each[:2] for each in self.writes], [len(each[2]) for each in self.writes])
-        found["write_warp"] = np.concatenate([each[2] for each in self.writes] or [np.zeros(0)]).astype(np.int32)
-        found["write_value"] = np.concatenate([each[3] for each in self.writes] or [np.zeros((0, WARP))]).astype(np.uint32)
-        found |= columns("bulk", ("step", "pc", "kind", "warp", "lane", "address", "bytes"), self.pieces)
+            found[f"set_{name}"] = np.array(
+                [pair[position] for each in self.members for pair in each], dtype
+            )
+        found |= columns(
+            "access",
+            ("step", "pc", "kind", "space", "bytes"),
+            [each[:5] for each in self.accesses],
+            [len(each[5]) for each in self.accesses],
+        )
+        found["access_warp"] = np.concatenate(
+            [each[5] for each in self.accesses] or [np.zeros(0)]
+        ).astype(np.int32)
+        found["access_address"] = np.concatenate(
+            [each[6] for each in self.accesses] or [np.zeros((0, WARP))]
+        ).astype(np.int64)
+        found |= columns(
+            "write",
+            ("step", "register"),
+            [each[:2] for each in self.writes],
+            [len(each[2]) for each in self.writes],
+        )
+        found["write_warp"] = np.concatenate(
+            [each[2] for each in self.writes] or [np.zeros(0)]
+        ).astype(np.int32)
+        found["write_value"] = np.concatenate(
+            [each[3] for each in self.writes] or [np.zeros((0, WARP))]
+        ).astype(np.uint32)
+        found |= columns(
+            "bulk", ("step", "pc", "kind", "warp", "lane", "address", "bytes"), self.pieces
+        )
         found |= columns("lock", ("step", "pc", "warp", "address", "before"), self.locks)
-        found |= columns("tile", ("step", "pc", "warp", "address"), [each[:4] for each in self.tiles])
-        found["tile_value"] = np.array([each[4] for each in self.tiles], np.uint8).reshape(-1, CHUNK)
+        found |= columns(
+            "tile", ("step", "pc", "warp", "address"), [each[:4] for each in self.tiles]
+        )
+        found["tile_value"] = np.array([each[4] for each in self.tiles], np.uint8).reshape(
+            -1, CHUNK
+        )
         return found
 
 
-def columns(prefix: str, names: tuple[str, ...], rows: list[tuple], repeats: list[int] | None = None) -> dict[str, np.ndarray]:
+def columns(
+    prefix: str, names: tuple[str, ...], rows: list[tuple], repeats: list[int] | None = None
+) -> dict[str, np.ndarray]:
     """Rows of numbers as one array a column, each row ``repeats`` times."""
     table = np.array(rows, np.int64).reshape(-1, len(names))
     if repeats is not None:
         table = np.repeat(table, repeats, axis=0)
-    return {f"{prefix}_{name}": table[:, position].astype(np.int64 if name == "address" else np.int32) for position, name in enumerate(names)}
+    return {
+        f"{prefix}_{name}": table[:, position].astype(np.int64 if name == "address" else np.int32)
+        for position, name in enumerate(names)
+    }
 
 
 class Names:
-    """Registers by name; those that a scope of inline PTX declares anew get their place behind it."""
+    """Registers by name; those that a scope of inline PTX declares anew get their place behind
+    it."""
 
     def __init__(self) -> None:
         self.owner: dict[str, tuple[int, int]] = {}
 
     def __call__(self, register) -> str:
         place = register.width, register.index
-        return register.name if self.owner.setdefault(register.name, place) == place else f"{register.name}.{register.width}.{register.index}"
+        return (
+            register.name
+            if self.owner.setdefault(register.name, place) == place
+            else f"{register.name}.{register.width}.{register.index}"
+        )

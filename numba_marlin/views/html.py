@@ -1,7 +1,9 @@
-"""A page as one HTML file: style, script and figures inside, nothing fetched (its own policy forbids it).
+"""A page as one HTML file: style, script and figures inside, nothing fetched (its own policy
+forbids it).
 
-Arrow keys (or the buttons) go from step to step and on to the next section, PageUp and PageDown from section to section, "a" shows all at once; the address
-names section and step. Without script, and printed, everything is shown. Light or dark as the reader's system, or by "t".
+Arrow keys (or the buttons) go from step to step and on to the next section, PageUp and PageDown
+from section to section, "a" shows all at once; the address names section and step. Without script,
+and printed, everything is shown. Light or dark as the reader's system, or by "t".
 """
 
 from __future__ import annotations
@@ -9,13 +11,31 @@ from __future__ import annotations
 from html import escape
 from importlib.resources import files
 
-from numba_marlin.views.page import Bars, Bits, Cell, Facts, Figure, Grid, Levels, Lines, Page, Roofline, Section, Table, Text, Timeline
+from numba_marlin.views.page import (
+    Bars,
+    Bits,
+    Cell,
+    Facts,
+    Figure,
+    Grid,
+    Levels,
+    Lines,
+    Page,
+    Roofline,
+    Section,
+    Table,
+    Text,
+    Timeline,
+)
 from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import number, numeric, short
 from numba_marlin.views.svg import curves, roofline, timeline
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-KEYS = "<kbd>\u2190</kbd> <kbd>\u2192</kbd> step<br><kbd>PgUp</kbd> <kbd>PgDn</kbd> section<br><kbd>a</kbd> all at once<br><kbd>t</kbd> light or dark"
+KEYS = (
+    "<kbd>\u2190</kbd> <kbd>\u2192</kbd> step<br><kbd>PgUp</kbd> <kbd>PgDn</kbd>"
+    " section<br><kbd>a</kbd> all at once<br><kbd>t</kbd> light or dark"
+)
 
 
 def render(page: Page) -> str:
@@ -23,7 +43,10 @@ def render(page: Page) -> str:
     colours = palette(page)
     here = files("numba_marlin.views")
     style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    index = "".join(f'<li><a href="#{escape(section.key)}">{escape(section.title)}</a></li>' for section in page.sections)
+    index = "".join(
+        f'<li><a href="#{escape(section.key)}">{escape(section.title)}</a></li>'
+        for section in page.sections
+    )
     body = "\n".join(_section(section, colours) for section in page.sections)
     return f"""<!doctype html>
 <html lang="en">
@@ -62,24 +85,33 @@ def _section(section: Section, colours: dict[str, int]) -> str:
     if section.steps:
         count = len(section.steps)
         bodies = "".join(
-            f'<div class="step" data-title="{escape(step.title)}"><h3><span class="count">{number}/{count}</span> {escape(step.title)}</h3>'
-            + "".join(part_html(part, colours) for part in step.parts) + "</div>"
+            f'<div class="step" data-title="{escape(step.title)}"><h3><span'
+            f' class="count">{number}/{count}</span> {escape(step.title)}</h3>'
+            + "".join(part_html(part, colours) for part in step.parts)
+            + "</div>"
             for number, step in enumerate(section.steps, 1)
-        )  # fmt: skip
+        )
         bar = (
-            '<div class="stepbar" role="group" aria-label="Steps"><button type="button" class="back" aria-label="Step back">\u2190</button>'
-            f'<input type="range" min="1" max="{count}" value="1" aria-label="Step of {escape(section.title)}">'
-            '<button type="button" class="on" aria-label="Step on">\u2192</button><output></output></div>'
+            '<div class="stepbar" role="group" aria-label="Steps"><button type="button"'
+            ' class="back" aria-label="Step back">\u2190</button><input type="range" min="1"'
+            f' max="{count}" value="1" aria-label="Step of {escape(section.title)}"><button'
+            ' type="button" class="on" aria-label="Step on">\u2192</button><output></output></div>'
         )
         steps = f'<div class="steps">{bar}{bodies}</div>'
-    return f'<section id="{escape(section.key)}" aria-labelledby="h-{escape(section.key)}"><h2 id="h-{escape(section.key)}">{escape(section.title)}</h2>{notes}{parts}{steps}</section>'
+    return (
+        f'<section id="{escape(section.key)}" aria-labelledby="h-{escape(section.key)}"><h2'
+        f' id="h-{escape(section.key)}">{escape(section.title)}</h2>{notes}{parts}{steps}</section>'
+    )
 
 
 def part_html(part, colours: dict[str, int]) -> str:
     if isinstance(part, Text):
         tag = "pre" if part.style == "code" else "p"
         return f"<{tag}{' class=warning role=note' if part.style == 'warning' else ''}>{escape(part.text)}</{tag}>"
-    return f'<figure class="{type(part).__name__.lower()}">{caption(part)}<div class="scroll">{DRAW[type(part)](part, colours)}</div>{_note(part)}</figure>'
+    return (
+        f'<figure class="{type(part).__name__.lower()}">{caption(part)}<div'
+        f' class="scroll">{DRAW[type(part)](part, colours)}</div>{_note(part)}</figure>'
+    )
 
 
 def caption(part: Figure) -> str:
@@ -106,22 +138,38 @@ def colour(kind: str, colours: dict[str, int]) -> str:
 
 
 def facts(part: Facts, colours: dict[str, int]) -> str:
-    rows = "".join(f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])} {badge(row[2] if len(row) > 2 else '')}</td></tr>" for row in part.rows)
+    rows = "".join(
+        f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])}"
+        f" {badge(row[2] if len(row) > 2 else '')}</td></tr>"
+        for row in part.rows
+    )
     return f"<table>{rows}</table>"
 
 
-def cell_html(cell: Cell | str, colours: dict[str, int], tag: str = "td", right: bool = False) -> str:
+def cell_html(
+    cell: Cell | str, colours: dict[str, int], tag: str = "td", right: bool = False
+) -> str:
     if not isinstance(cell, Cell):
         return f"<{tag}{classes('n' if right else '')}>{escape(str(cell))}</{tag}>"
-    more = "".join(f' {name}="{escape(value)}"' for name, value in (("title", cell.tip), ("data-key", cell.key)) if value)
+    more = "".join(
+        f' {name}="{escape(value)}"'
+        for name, value in (("title", cell.tip), ("data-key", cell.key))
+        if value
+    )
     kind = colour(cell.kind, colours)
     return f"<{tag}{classes('n' if right else '', cell.tone, kind and f'k {kind}')}{more}>{escape(cell.text)}</{tag}>"
 
 
 def table(part: Table, colours: dict[str, int]) -> str:
     right = [numeric([short(row[i]) for row in part.rows]) for i in range(len(part.heads))]
-    head = "".join(f"<th scope=col{classes('n' if side else '')}>{escape(each)}</th>" for each, side in zip(part.heads, right))
-    rows = "".join(f"<tr>{''.join(cell_html(cell, colours, right=side) for cell, side in zip(row, right))}</tr>" for row in part.rows)
+    head = "".join(
+        f"<th scope=col{classes('n' if side else '')}>{escape(each)}</th>"
+        for each, side in zip(part.heads, right)
+    )
+    rows = "".join(
+        f"<tr>{''.join(cell_html(cell, colours, right=side) for cell, side in zip(row, right))}</tr>"
+        for row in part.rows
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
@@ -132,7 +180,11 @@ def grid(part: Grid, colours: dict[str, int]) -> str:
         head = f"<thead><tr>{corner}{''.join(f'<th scope=col>{escape(each)}</th>' for each in part.column_labels)}</tr></thead>"
     rows = []
     for position, row in enumerate(part.cells):
-        label = f"<th scope=row>{escape(part.row_labels[position])}</th>" if position < len(part.row_labels) else ""
+        label = (
+            f"<th scope=row>{escape(part.row_labels[position])}</th>"
+            if position < len(part.row_labels)
+            else ""
+        )
         rows.append(f"<tr>{label}{''.join(cell_html(cell, colours) for cell in row)}</tr>")
     return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
@@ -144,15 +196,24 @@ def bits(part: Bits, colours: dict[str, int]) -> str:
         for position, bit in enumerate(row.bits):
             kind = colour(row.kinds[position], colours) if row.kinds else ""
             first = position and (row.width - position) % 4 == 0
-            cells.append(f"<td{classes('gap' if first else '', kind and f'k {kind}', 'set' if bit == '1' else '')}>{bit}</td>")
+            cells.append(
+                f"<td{classes('gap' if first else '', kind and f'k {kind}', 'set' if bit == '1' else '')}>{bit}</td>"
+            )
         hexadecimal = f"0x{row.value & (1 << row.width) - 1:0{row.width // 4}x}"
-        rows.append(f"<tr><th scope=row>{escape(row.label)}</th>{''.join(cells)}<td class=hex>{hexadecimal}</td><td class=say>{escape(row.note)}</td></tr>")
+        rows.append(
+            f"<tr><th scope=row>{escape(row.label)}</th>{''.join(cells)}<td"
+            f" class=hex>{hexadecimal}</td><td class=say>{escape(row.note)}</td></tr>"
+        )
     kinds = list(dict.fromkeys(kind for row in part.rows for kind in row.kinds if kind))
     return f"<table>{''.join(rows)}</table>{legend(kinds, colours)}"
 
 
 def legend(kinds: list[str], colours: dict[str, int]) -> str:
-    return f"<ul class=legend>{''.join(f'<li><i{classes(colour(kind, colours))}></i>{escape(kind)}</li>' for kind in kinds)}</ul>" if kinds else ""
+    return (
+        f"<ul class=legend>{''.join(f'<li><i{classes(colour(kind, colours))}></i>{escape(kind)}</li>' for kind in kinds)}</ul>"
+        if kinds
+        else ""
+    )
 
 
 def bars(part: Bars, colours: dict[str, int]) -> str:
@@ -161,25 +222,56 @@ def bars(part: Bars, colours: dict[str, int]) -> str:
     for bar in part.bars:
         share = min(100 * abs(bar.value) / (bar.of or largest), 100)
         said = bar.text or f"{number(bar.value)} {part.unit}".rstrip()
-        track = f'<div class="track{"" if bar.of else " open"}"><div{classes("fill", colour(bar.kind, colours))} style="width:{share:.2f}%"></div></div>'
-        rows.append(f"<tr><th scope=row>{escape(bar.label)}</th><td class=bar>{track}</td><td class=n>{escape(said)}</td></tr>")
+        track = (
+            "<div"
+            f' class="track{"" if bar.of else " open"}"><div{classes("fill", colour(bar.kind, colours))}'
+            f' style="width:{share:.2f}%"></div></div>'
+        )
+        rows.append(
+            f"<tr><th scope=row>{escape(bar.label)}</th><td class=bar>{track}</td><td"
+            f" class=n>{escape(said)}</td></tr>"
+        )
     return f"<table>{''.join(rows)}</table>"
 
 
 def levels(part: Levels, colours: dict[str, int]) -> str:
     found = []
     for position, level in enumerate(part.levels):
-        rows = "".join(f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])} {badge(row[2] if len(row) > 2 else '')}</td></tr>" for row in level.rows)
+        rows = "".join(
+            f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])}"
+            f" {badge(row[2] if len(row) > 2 else '')}</td></tr>"
+            for row in level.rows
+        )
         size = f"<span class=size>{escape(level.size)} {badge(level.source)}</span>"
-        found.append(f'<div class="level"><h4>{escape(level.name)} {size}</h4><table>{rows}</table></div>')
+        found.append(
+            f'<div class="level"><h4>{escape(level.name)} {size}</h4><table>{rows}</table></div>'
+        )
         if position + 1 < len(part.levels):
-            passing = [f"<span>{mark} {escape(words)}</span>" for mark, words in (("\u2193", level.down), ("\u2191", level.up)) if words]
+            passing = [
+                f"<span>{mark} {escape(words)}</span>"
+                for mark, words in (("\u2193", level.down), ("\u2191", level.up))
+                if words
+            ]
             found.append(f'<div class="passing">{"".join(passing)}</div>')
     return "".join(found)
 
 
 DRAW = {
-    Facts: facts, Table: table, Grid: grid, Bits: bits, Bars: bars, Levels: levels,
-    Timeline: lambda part, colours: timeline(part, colours) + legend(list(dict.fromkeys(s.kind for lane in part.lanes for s in lane.spans if s.kind)), colours),
-    Lines: curves, Roofline: roofline,
-}  # fmt: skip
+    Facts: facts,
+    Table: table,
+    Grid: grid,
+    Bits: bits,
+    Bars: bars,
+    Levels: levels,
+    Timeline: (
+        lambda part, colours: (
+            timeline(part, colours)
+            + legend(
+                list(dict.fromkeys(s.kind for lane in part.lanes for s in lane.spans if s.kind)),
+                colours,
+            )
+        )
+    ),
+    Lines: curves,
+    Roofline: roofline,
+}

@@ -1,8 +1,10 @@
 """What a page is made of: frozen dataclasses, no rendering.
 
-``source`` of a figure says where its numbers come from: "measured" (on a device), "recorded" (read out of a run on the PTX machine), "counted" (added
-up over such a run), "modelled" (computed by stated rules), "spec" (the maker's data sheet); "" where a figure has no numbers. ``kind`` of a span, a cell or a bar names
-what it is (a verb, a warp): equal kinds have equal colours on a page. ``key`` of a cell links it to others: pointing at one shows all of them.
+``source`` of a figure says where its numbers come from: "measured" (on a device), "recorded" (read
+out of a run on the PTX machine), "counted" (added up over such a run), "modelled" (computed by
+stated rules), "spec" (the maker's data sheet); "" where a figure has no numbers. ``kind`` of a
+span, a cell or a bar names what it is (a verb, a warp): equal kinds have equal colours on a page.
+``key`` of a cell links it to others: pointing at one shows all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Iterator, Union
 
-MEASURED, RECORDED, COUNTED, MODELLED, SPEC = SOURCES = ("measured", "recorded", "counted", "modelled", "spec")
+MEASURED, RECORDED, COUNTED, MODELLED, SPEC = SOURCES = (
+    "measured",
+    "recorded",
+    "counted",
+    "modelled",
+    "spec",
+)
 
 
 def checked(source: str) -> None:
@@ -52,7 +60,8 @@ class Facts(Figure):
 
 @dataclass(frozen=True)
 class Cell:
-    """``text`` in a table or grid; ``tone`` "" or one of good, bad, hot (chosen), dim; ``tip``: more about it, shown on pointing at it."""
+    """``text`` in a table or grid; ``tone`` "" or one of good, bad, hot (chosen), dim; ``tip``:
+    more about it, shown on pointing at it."""
 
     text: str
     kind: str = ""
@@ -81,7 +90,8 @@ class Grid(Figure):
 
 @dataclass(frozen=True)
 class BitRow:
-    """A number of ``width`` bits, most significant first; ``kinds``: one a bit, most significant first, or empty; ``note`` stands behind it."""
+    """A number of ``width`` bits, most significant first; ``kinds``: one a bit, most significant
+    first, or empty; ``note`` stands behind it."""
 
     label: str
     value: int
@@ -128,12 +138,20 @@ class Timeline(Figure):
     @property
     def extent(self) -> tuple[float, float]:
         spans = [span for lane in self.lanes for span in lane.spans]
-        return (min(span.start for span in spans), max([span.end for span in spans] + [self.until or 0.0])) if spans else (0.0, 1.0)
+        return (
+            (
+                min(span.start for span in spans),
+                max([span.end for span in spans] + [self.until or 0.0]),
+            )
+            if spans
+            else (0.0, 1.0)
+        )
 
 
 @dataclass(frozen=True)
 class Bar:
-    """``text`` stands at its end (default: the value); ``of``: the full length, where it is a share."""
+    """``text`` stands at its end (default: the value); ``of``: the full length, where it is a
+    share."""
 
     label: str
     value: float
@@ -220,7 +238,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Section:
-    """``key``: its name in addresses and options, short, unique on its page. ``parts`` are always shown, of ``steps`` one at a time in HTML."""
+    """``key``: its name in addresses and options, short, unique on its page. ``parts`` are always
+    shown, of ``steps`` one at a time in HTML."""
 
     key: str
     title: str
@@ -254,4 +273,8 @@ class Page:
         for key in keys:
             if key not in known:
                 raise ValueError(f"{key!r} is not one of {', '.join(known)}")
-        return Page(self.title, tuple(section for section in self.sections if section.key in keys), self.subtitle)
+        return Page(
+            self.title,
+            tuple(section for section in self.sections if section.key in keys),
+            self.subtitle,
+        )

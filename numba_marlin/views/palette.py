@@ -1,4 +1,5 @@
-"""Kinds -> numbers of colours, in the order in which a page first names them, each family of numbered ones for itself; a page's legend and its figures agree because they ask here."""
+"""Kinds -> numbers of colours, in the order in which a page first names them, each family of
+numbered ones for itself; a page's legend and its figures agree because they ask here."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def kinds_of(part) -> list[str]:
 
 
 def family(kind: str) -> str:
-    """What numbered kinds have in common: "block" of "block 3", so that "row 0" does not take a colour from the verbs. Others are of one family."""
+    """What numbered kinds have in common: "block" of "block 3", so that "row 0" does not take a
+    colour from the verbs. Others are of one family."""
     name, _, number = kind.rpartition(" ")
     return name if number[:1].isdigit() else ""
 

@@ -1,4 +1,5 @@
-"""A page as JSON: {"schema": "numba-marlin/page/1", "title", "subtitle", "sections": [...]}; a part is its fields and "part", its class in lower case."""
+"""A page as JSON: {"schema": "numba-marlin/page/1", "title", "subtitle", "sections": [...]}; a part
+is its fields and "part", its class in lower case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What drawing needs in text and in HTML alike: numbers as people write them, ticks of an axis, what a cell says."""
+"""What drawing needs in text and in HTML alike: numbers as people write them, ticks of an axis,
+what a cell says."""
 
 from __future__ import annotations
 
@@ -48,4 +49,7 @@ def ticks(low: float, high: float, count: int = 6) -> list[float]:
 
 def decades(low: float, high: float) -> list[float]:
     """Powers of ten from low to high."""
-    return [10.0**i for i in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)]
+    return [
+        10.0**i
+        for i in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
+    ]

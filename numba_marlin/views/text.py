@@ -1,6 +1,8 @@
-"""A page as text for a terminal, with rich: any width from 50 columns, with or without colour, with or without line-drawing characters.
+"""A page as text for a terminal, with rich: any width from 50 columns, with or without colour, with
+or without line-drawing characters.
 
-What colour says, a letter or a pattern says too: spans of a timeline are drawn with a letter a kind, chosen cells stand in brackets.
+What colour says, a letter or a pattern says too: spans of a timeline are drawn with a letter a
+kind, chosen cells stand in brackets.
 """
 
 from __future__ import annotations
@@ -8,7 +10,20 @@ from __future__ import annotations
 import io
 import textwrap
 
-from numba_marlin.views.page import Bars, Bits, Facts, Grid, Levels, Lines, Page, Roofline, Section, Table, Text, Timeline
+from numba_marlin.views.page import (
+    Bars,
+    Bits,
+    Facts,
+    Grid,
+    Levels,
+    Lines,
+    Page,
+    Roofline,
+    Section,
+    Table,
+    Text,
+    Timeline,
+)
 from numba_marlin.views.palette import palette
 from numba_marlin.views.scales import numeric, short
 from numba_marlin.views.text_figures import bars, bits, curves, grid, levels, roofline, timeline
@@ -40,18 +55,34 @@ class Terminal:
         self.width, self.colour, self.unicode, self.colours = width, colour, unicode, colours
 
     def style(self, kind: str, tone: str = "") -> str:
-        return TONES.get(tone, "") or (STYLES[self.colours[kind] % len(STYLES)] if kind in self.colours else "")
+        return TONES.get(tone, "") or (
+            STYLES[self.colours[kind] % len(STYLES)] if kind in self.colours else ""
+        )
 
 
-def render(page: Page, width: int = 80, colour: bool = False, unicode: bool = True, steps: int | None = None) -> str:
-    """The whole page; lines end where they end, without trailing blanks. ``steps``: so many of a section at most (and a word about the others), None for all."""
+def render(
+    page: Page,
+    width: int = 80,
+    colour: bool = False,
+    unicode: bool = True,
+    steps: int | None = None,
+) -> str:
+    """The whole page; lines end where they end, without trailing blanks. ``steps``: so many of a
+    section at most (and a word about the others), None for all."""
     from rich.console import Console
 
     out = Terminal(width, colour, unicode, palette(page))
     console = Console(
-        file=io.StringIO(), width=width, force_terminal=colour, color_system="standard" if colour else None, legacy_windows=False, highlight=False, emoji=False,
-        markup=False, _environ={},
-    )  # fmt: skip
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        legacy_windows=False,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        _environ={},
+    )
     console.print(page.title, style="bold")
     if page.subtitle:
         console.print(page.subtitle, style="dim")
@@ -76,20 +107,28 @@ def _section(section: Section, console, out: Terminal, steps: int) -> None:
             _part(part, console, out)
     if len(section.steps) > steps:
         console.print()
-        console.print(f"({len(section.steps) - steps} more of {len(section.steps)} steps)", style="dim")
+        console.print(
+            f"({len(section.steps) - steps} more of {len(section.steps)} steps)", style="dim"
+        )
 
 
 def _part(part, console, out: Terminal) -> None:
     console.print()
     if isinstance(part, Text):
-        lines = part.text.splitlines() if part.style == "code" else textwrap.wrap(part.text, out.width)
+        lines = (
+            part.text.splitlines() if part.style == "code" else textwrap.wrap(part.text, out.width)
+        )
         console.print(
-            "\n".join("  " + line if part.style == "code" else line for line in lines), style="bold red" if part.style == "warning" else None, soft_wrap=True
+            "\n".join("  " + line if part.style == "code" else line for line in lines),
+            style="bold red" if part.style == "warning" else None,
+            soft_wrap=True,
         )
         return
     if part.title or part.source:
         console.print(part.title + (f" ({part.source})" if part.source else ""), style="bold")
-    console.print(DRAW[type(part)](part, out), soft_wrap=not isinstance(part, (Table, Facts)), end="\n")
+    console.print(
+        DRAW[type(part)](part, out), soft_wrap=not isinstance(part, (Table, Facts)), end="\n"
+    )
     if part.note:
         console.print("\n".join(textwrap.wrap(part.note, out.width)), style="dim")
 
@@ -98,7 +137,11 @@ def facts(part: Facts, out: Terminal):
     from rich.table import Table as RichTable
 
     table = RichTable.grid(padding=(0, 2))
-    table.add_column(style="bold", min_width=min(12, max((len(row[0]) for row in part.rows), default=0)), max_width=out.width // 3)
+    table.add_column(
+        style="bold",
+        min_width=min(12, max((len(row[0]) for row in part.rows), default=0)),
+        max_width=out.width // 3,
+    )
     table.add_column(overflow="fold")
     sources = any(len(row) > 2 and row[2] for row in part.rows)
     if sources:
@@ -115,16 +158,46 @@ def table(part: Table, out: Terminal):
     from rich.text import Text as RichText
 
     # ascii and simple boxes are as wide; a table of many columns goes without air
-    wide = sum(max(len(str(short(row[i]))) for row in (part.heads, *part.rows)) + 3 for i in range(len(part.heads))) > out.width
+    wide = (
+        sum(
+            max(len(str(short(row[i]))) for row in (part.heads, *part.rows)) + 3
+            for i in range(len(part.heads))
+        )
+        > out.width
+    )
     result = RichTable(
-        box=box.SIMPLE_HEAD if out.unicode else box.ASCII2, padding=(0, 0) if wide else (0, 1), pad_edge=False, show_edge=False, header_style="bold"
+        box=box.SIMPLE_HEAD if out.unicode else box.ASCII2,
+        padding=(0, 0) if wide else (0, 1),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
     )
     for position, head in enumerate(part.heads):
         right = numeric([short(row[position]) for row in part.rows])
-        result.add_column(head, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        result.add_column(
+            head, justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
     for row in part.rows:
-        result.add_row(*(RichText(short(cell), style=out.style(getattr(cell, "kind", ""), getattr(cell, "tone", ""))) for cell in row))
+        result.add_row(
+            *(
+                RichText(
+                    short(cell),
+                    style=out.style(getattr(cell, "kind", ""), getattr(cell, "tone", "")),
+                )
+                for cell in row
+            )
+        )
     return result
 
 
-DRAW = {Facts: facts, Table: table, Grid: grid, Bits: bits, Timeline: timeline, Bars: bars, Levels: levels, Lines: curves, Roofline: roofline}
+DRAW = {
+    Facts: facts,
+    Table: table,
+    Grid: grid,
+    Bits: bits,
+    Timeline: timeline,
+    Bars: bars,
+    Levels: levels,
+    Lines: curves,
+    Roofline: roofline,
+}

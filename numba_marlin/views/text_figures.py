@@ -1,4 +1,5 @@
-"""Figures as lines of text. Each function: (part, terminal) -> rich Text (or str), at most ``terminal.width`` wide where the figure allows it."""
+"""Figures as lines of text. Each function: (part, terminal) -> rich Text (or str), at most
+``terminal.width`` wide where the figure allows it."""
 
 from __future__ import annotations
 
@@ -20,13 +21,21 @@ def rich_text():
 
 
 def letters_of(kinds: list[str]) -> dict[str, str]:
-    """A different letter for every kind: one of its own where possible, and not of what all begin with ("lane 3" becomes 3)."""
+    """A different letter for every kind: one of its own where possible, and not of what all begin
+    with ("lane 3" becomes 3)."""
     result: dict[str, str] = {}
     kinds = list(dict.fromkeys(kinds))
     prefix = len(os.path.commonprefix(kinds)) if len(kinds) > 1 else 0
     for kind in kinds:
         own = [letter for letter in kind[prefix:] if letter.isalnum()]
-        result[kind] = next((letter for letter in (*own, *(each.upper() for each in own), *SPARE) if letter not in result.values()), "?")
+        result[kind] = next(
+            (
+                letter
+                for letter in (*own, *(each.upper() for each in own), *SPARE)
+                if letter not in result.values()
+            ),
+            "?",
+        )
     return result
 
 
@@ -46,7 +55,9 @@ def timeline(part: Timeline, out):
             start, end = (span.start - low) * scale, (span.end - low) * scale
             for column in range(int(start), min(math.ceil(end), columns)):
                 kind = span.kind or span.label
-                share[column][kind] = share[column].get(kind, 0) + min(end, column + 1) - max(start, column)
+                share[column][kind] = (
+                    share[column].get(kind, 0) + min(end, column + 1) - max(start, column)
+                )
         for each in share:
             kind = max(each, key=each.get) if each else None
             text.append(" " if kind is None else letters[kind], out.style(kind or ""))
@@ -59,7 +70,14 @@ def timeline(part: Timeline, out):
         if place >= at and place + len(mark) <= columns:
             text.append(" " * (place - at) + mark, "dim")
             at = place + len(mark)
-    text.append(f" {part.unit}\n" if at + len(part.unit) + 1 <= columns else f"\n{'':{label + 1}}{part.unit}\n", "dim")
+    text.append(
+        (
+            f" {part.unit}\n"
+            if at + len(part.unit) + 1 <= columns
+            else f"\n{'':{label + 1}}{part.unit}\n"
+        ),
+        "dim",
+    )
     legend(text, letters, out)
     return text
 
@@ -83,13 +101,24 @@ def legend(text, letters: dict[str, str], out) -> None:
 
 
 def grid(part: Grid, out):
-    """Columns of equal width, in as many bands as the terminal needs; a chosen cell stands in brackets."""
+    """Columns of equal width, in as many bands as the terminal needs; a chosen cell stands in
+    brackets."""
     text = rich_text()
-    rows = [[cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row] for row in part.cells]
+    rows = [
+        [cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row] for row in part.cells
+    ]
     count = max((len(row) for row in rows), default=0)
     hot = any(cell.tone == "hot" for row in rows for cell in row)
-    width = max([len(short(cell)) for row in rows for cell in row] + [len(label) for label in part.column_labels] + [1]) + (2 if hot else 1)
-    label = max([len(each) for each in part.row_labels] + [len(part.corner)]) if part.row_labels or part.corner else 0
+    width = max(
+        [len(short(cell)) for row in rows for cell in row]
+        + [len(label) for label in part.column_labels]
+        + [1]
+    ) + (2 if hot else 1)
+    label = (
+        max([len(each) for each in part.row_labels] + [len(part.corner)])
+        if part.row_labels or part.corner
+        else 0
+    )
     band = max((out.width - label) // width, 1)
     if band < count:
         band = next((size for size in (64, 32, 16, 8, 4, 2, 1) if size <= band), 1)
@@ -98,9 +127,16 @@ def grid(part: Grid, out):
             text.append("\n")
         if part.column_labels:
             text.append(f"{part.corner:<{label}}", "dim")
-            text.append("".join(f"{each:>{width}}" for each in part.column_labels[first : first + band]) + "\n", "dim")
+            text.append(
+                "".join(f"{each:>{width}}" for each in part.column_labels[first : first + band])
+                + "\n",
+                "dim",
+            )
         for position, row in enumerate(rows):
-            text.append(f"{part.row_labels[position] if position < len(part.row_labels) else '':<{label}}", "dim")
+            text.append(
+                f"{part.row_labels[position] if position < len(part.row_labels) else '':<{label}}",
+                "dim",
+            )
             for cell in row[first : first + band]:
                 shown = f"[{cell.text}]" if cell.tone == "hot" else cell.text + (" " if hot else "")
                 text.append(f"{shown:>{width}}", out.style(cell.kind, cell.tone))
@@ -109,7 +145,8 @@ def grid(part: Grid, out):
 
 
 def bits(part: Bits, out):
-    """Groups of four bits; under the first number, changes of kind are marked by the legend's letters."""
+    """Groups of four bits; under the first number, changes of kind are marked by the legend's
+    letters."""
     text = rich_text()
     label = max((len(row.label) for row in part.rows), default=0)
     letters = letters_of([kind for row in part.rows for kind in row.kinds if kind])
@@ -119,7 +156,10 @@ def bits(part: Bits, out):
             text.append(" " if position and (row.width - position) % 4 == 0 else "")
             text.append(bit, out.style(row.kinds[position] if row.kinds else ""))
         at = label + 1 + row.width + (row.width - 1) // 4
-        for words, style in ((f"0x{row.value & (1 << row.width) - 1:0{row.width // 4}x}", "dim"), (row.note, "")):
+        for words, style in (
+            (f"0x{row.value & (1 << row.width) - 1:0{row.width // 4}x}", "dim"),
+            (row.note, ""),
+        ):
             if words and at + 2 + len(words) > out.width:
                 text.append(f"\n{'':{label - 1}}")
                 at = label - 1
@@ -165,10 +205,18 @@ def levels(part: Levels, out):
         text.append(head, "bold")
         alone = len(head) + len(size) + 1 > out.width  # the size stands on a line of its own
         text.append(line * max(out.width - len(head) - (0 if alone else len(size)), 1), "dim")
-        text.append("\n" + "\n".join(folded(size.strip(), out.width - 3, "   ")) + "\n" if alone else size + "\n")
+        text.append(
+            "\n" + "\n".join(folded(size.strip(), out.width - 3, "   ")) + "\n"
+            if alone
+            else size + "\n"
+        )
         label = max((len(row[0]) for row in level.rows), default=0)
         for row in level.rows:
-            for words in folded(row[1] + (f" ({row[2]})" if len(row) > 2 and row[2] else ""), out.width - label - 5, f"   {row[0]:<{label}}  "):
+            for words in folded(
+                row[1] + (f" ({row[2]})" if len(row) > 2 and row[2] else ""),
+                out.width - label - 5,
+                f"   {row[0]:<{label}}  ",
+            ):
                 text.append(words + "\n")
         if position + 1 < len(part.levels):
             for mark, words in ((down, level.down), (up, level.up)):
@@ -183,7 +231,8 @@ def folded(words: str, width: int, lead: str) -> list[str]:
 
 
 def curves(part: Lines, out):
-    """What a curve was at least, on average and at most: a terminal has no room for axes of several curves."""
+    """What a curve was at least, on average and at most: a terminal has no room for axes of several
+    curves."""
     text = rich_text()
     blocks = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588" if out.unicode else " .:-=+*%#"
     label = max((len(each.label) for each in part.series), default=0)
@@ -192,9 +241,24 @@ def curves(part: Lines, out):
         ys = [y for _, y in each.points]
         said = f" {number(min(ys))} .. {number(max(ys))}" if ys else " no points"
         room = max(out.width - label - len(said) - 2, 8)
-        picked = [max(ys[i * len(ys) // room : max((i + 1) * len(ys) // room, i * len(ys) // room + 1)]) for i in range(min(room, len(ys)))] if ys else []
+        picked = (
+            [
+                max(
+                    ys[
+                        i * len(ys) // room : max(
+                            (i + 1) * len(ys) // room, i * len(ys) // room + 1
+                        )
+                    ]
+                )
+                for i in range(min(room, len(ys)))
+            ]
+            if ys
+            else []
+        )
         text.append(f"{each.label:<{label}} ")
-        text.append("".join(blocks[min(int(max(y, 0) / top * 8 + 0.5), 8)] for y in picked) + said + "\n")
+        text.append(
+            "".join(blocks[min(int(max(y, 0) / top * 8 + 0.5), 8)] for y in picked) + said + "\n"
+        )
     text.append(f"{part.y_label} over {part.x_label}", "dim")
     return text
 
@@ -202,13 +266,29 @@ def curves(part: Lines, out):
 def roofline(part: Roofline, out):
     """A line a point: its place under the lowest ceiling that covers it."""
     text = rich_text()
-    for each, unit in [(each, "B/s") for each in part.memory] + [(each, "op/s") for each in part.arithmetic]:
+    for each, unit in [(each, "B/s") for each in part.memory] + [
+        (each, "op/s") for each in part.arithmetic
+    ]:
         text.append(f"ceiling {each.label}: {engineering(each.value)}{unit}\n", "dim")
     label = max((len(point.label) for point in part.points), default=0)
     for point in part.points:
-        roof = min([each.value * point.x for each in part.memory] + [each.value for each in part.arithmetic])
-        bound = "memory" if part.memory and min(each.value * point.x for each in part.memory) <= roof else "arithmetic"
+        roof = min(
+            [each.value * point.x for each in part.memory]
+            + [each.value for each in part.arithmetic]
+        )
+        bound = (
+            "memory"
+            if part.memory and min(each.value * point.x for each in part.memory) <= roof
+            else "arithmetic"
+        )
         text.append(f"{point.label:<{label}} ", out.style(point.kind))
-        said = f"{number(point.x)} op/byte, {engineering(point.y)}op/s: {point.y / roof:.0%} of the roof ({bound})"
-        text.append(f"{said}\n" if label + 1 + len(said) <= out.width else "\n" + "\n".join(folded(said, out.width - 2, "  ")) + "\n")
+        said = (
+            f"{number(point.x)} op/byte, {engineering(point.y)}op/s: {point.y / roof:.0%} of the"
+            f" roof ({bound})"
+        )
+        text.append(
+            f"{said}\n"
+            if label + 1 + len(said) <= out.width
+            else "\n" + "\n".join(folded(said, out.width - 2, "  ")) + "\n"
+        )
     return without_last(text)

@@ -1,4 +1,6 @@
-"""All probes by group, and what becomes of every file of ``ptx/``: compared, or no value to compare."""
+"""All probes by group, and what becomes of every file of ``ptx/``: compared, or no value to
+compare."""
+
 from __future__ import annotations
 
 import importlib
@@ -22,11 +24,15 @@ def every_probe() -> list[Probe]:
 
 
 def coverage() -> dict[str, str]:
-    """{instruction: "compared", or why there is no value to compare}. KeyError, naming it, for a file that no probe knows."""
+    """{instruction: "compared", or why there is no value to compare}. KeyError, naming it, for a
+    file that no probe knows."""
     from numba_marlin.witness.cooperation import QUIET
 
     compared = {name for probe in every_probe() for name in probe.covers}
     missing = [name for name in instructions() if name not in compared and name not in QUIET]
     if missing:
-        raise KeyError(f"no probe covers ptx/{missing[0]}.ptx, and witness.cooperation.QUIET does not say that it has no value")
+        raise KeyError(
+            f"no probe covers ptx/{missing[0]}.ptx, and witness.cooperation.QUIET does not say that"
+            " it has no value"
+        )
     return {name: "compared" if name in compared else QUIET[name] for name in instructions()}

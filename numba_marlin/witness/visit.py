@@ -1,10 +1,15 @@
-"""A visit to a GPU: every group of probes in a process of its own with a time limit, so that an error of one cannot reach the others.
+"""A visit to a GPU: every group of probes in a process of its own with a time limit, so that an
+error of one cannot reach the others.
 
-``visit(groups) -> arrays`` as ``record.keep`` makes them, with ``meta``: JSON about the GPU and about every probe (its sources' SHA-256, seconds, or the error).
-A probe that fails takes its process with it (a CUDA context does not survive); the group is then taken up behind it, as long as it has time.
+``visit(groups) -> arrays`` as ``record.keep`` makes them, with ``meta``: JSON about the GPU and
+about every probe (its sources' SHA-256, seconds, or the error). A probe that fails takes its
+process with it (a CUDA context does not survive); the group is then taken up behind it, as long as
+it has time.
 
-    python -m numba_marlin.witness.visit GROUP DIRECTORY WHOLE ARCH [--behind PROBE]     what each process executes
+    python -m numba_marlin.witness.visit GROUP DIRECTORY WHOLE ARCH [--behind PROBE]     what each
+        process executes
 """
+
 from __future__ import annotations
 
 import argparse
@@ -29,9 +34,11 @@ LIMIT_SECONDS, ASSEMBLERS = 90, 8
 PROBE_SECONDS = 15  # a probe that takes longer hangs
 
 
-def visit(groups=GROUPS, limit: float = LIMIT_SECONDS, whole: int = record.WHOLE, say=lambda line: None) -> dict[str, np.ndarray]:
-    """Run the groups on device 0, all at once, each in its processes and for ``limit`` seconds; results of up to ``whole`` elements are kept in full.
-    CapabilityMissing without a usable GPU."""
+def visit(
+    groups=GROUPS, limit: float = LIMIT_SECONDS, whole: int = record.WHOLE, say=lambda line: None
+) -> dict[str, np.ndarray]:
+    """Run the groups on device 0, all at once, each in its processes and for ``limit`` seconds;
+    results of up to ``whole`` elements are kept in full. CapabilityMissing without a usable GPU."""
     from numba_marlin import driver
     from numba_marlin.errors import CapabilityMissing
 
@@ -39,13 +46,26 @@ def visit(groups=GROUPS, limit: float = LIMIT_SECONDS, whole: int = record.WHOLE
     if not probe.usable:
         raise CapabilityMissing(f"no usable GPU: {probe.reason}")
     device = probe.devices[0]
-    with tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory, ThreadPoolExecutor(len(groups)) as pool:
-        parts = list(pool.map(lambda name: _group(name, Path(directory), limit, whole, say, device.arch), groups))
+    with (
+        tempfile.TemporaryDirectory(prefix="numba_marlin_") as directory,
+        ThreadPoolExecutor(len(groups)) as pool,
+    ):
+        parts = list(
+            pool.map(
+                lambda name: _group(name, Path(directory), limit, whole, say, device.arch), groups
+            )
+        )
     arrays, probes = {}, {}
     for found, told in parts:
         arrays.update(found)
         probes.update(told)
-    about = {"device": device.name, "arch": device.arch, "driver": probe.driver_version, "date": datetime.date.today().isoformat(), "probes": probes}
+    about = {
+        "device": device.name,
+        "arch": device.arch,
+        "driver": probe.driver_version,
+        "date": datetime.date.today().isoformat(),
+        "probes": probes,
+    }
     return {**arrays, "meta": np.frombuffer(json.dumps(about).encode(), np.uint8)}
 
 
@@ -54,7 +74,8 @@ def meta(arrays) -> dict:
 
 
 def _group(name, directory, limit, whole, say, arch):
-    """-> (arrays, {probe: what is told of it}) of what of a group the device can run, whatever happens to it, within ``limit`` seconds."""
+    """-> (arrays, {probe: what is told of it}) of what of a group the device can run, whatever
+    happens to it, within ``limit`` seconds."""
     end = time.perf_counter() + limit
     arrays, told, names = {}, {}, [probe.name for probe in group(name) if probe.runs_on(arch)]
     if not names:
@@ -64,19 +85,44 @@ def _group(name, directory, limit, whole, say, arch):
         begun, file = time.perf_counter(), directory / f"{name}{attempt}"
         file.mkdir()
         behind = [each for each in names if each in told][-1:]
-        command = [sys.executable, "-m", "numba_marlin.witness.visit", name, str(file), str(whole), arch, *(["--behind", *behind] if behind else [])]
+        command = [
+            sys.executable,
+            "-m",
+            "numba_marlin.witness.visit",
+            name,
+            str(file),
+            str(whole),
+            arch,
+            *(["--behind", *behind] if behind else []),
+        ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=max(1.0, end - begun), env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
-            problem = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1] if done.returncode else ""
-            problem = f"hung for {PROBE_SECONDS} s" if done.returncode == -signal.SIGALRM else problem
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=max(1.0, end - begun),
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+            problem = (
+                (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+                if done.returncode
+                else ""
+            )
+            problem = (
+                f"hung for {PROBE_SECONDS} s" if done.returncode == -signal.SIGALRM else problem
+            )
         except subprocess.TimeoutExpired:
             problem = f"took longer than {limit} s"
         for part in sorted(file.glob("*.npz")):
             with np.load(part) as loaded:
                 told.update(json.loads(loaded["told"].tobytes().decode()))
                 arrays.update({key: loaded[key] for key in loaded.files if key != "told"})
-        left = [each for each in names[max((names.index(each) for each in told), default=-1) + 1:]]
-        say(f"{name}: {len(told)} of {len(names)} probes, {time.perf_counter() - begun:.1f} s{', ' + problem if problem else ''}")
+        left = [each for each in names[max((names.index(each) for each in told), default=-1) + 1 :]]
+        say(
+            f"{name}: {len(told)} of {len(names)} probes, {time.perf_counter() - begun:.1f}"
+            f" s{', ' + problem if problem else ''}"
+        )
         if not problem or not left:
             break
         told[left[0]] = {"error": problem}
@@ -94,14 +140,26 @@ def main(argv=None) -> int:
     parser.add_argument("--behind", help="begin behind this probe")
     args = parser.parse_args(argv)
     probes = [probe for probe in group(args.group) if probe.runs_on(args.arch)]
-    probes = probes[[probe.name for probe in probes].index(args.behind) + 1:] if args.behind else probes
+    probes = (
+        probes[[probe.name for probe in probes].index(args.behind) + 1 :] if args.behind else probes
+    )
     with ThreadPoolExecutor(ASSEMBLERS) as pool:
-        list(pool.map(lambda both: machine_code(*both), dict.fromkeys((probe.text, probe.target) for probe in probes)))
+        list(
+            pool.map(
+                lambda both: machine_code(*both),
+                dict.fromkeys((probe.text, probe.target) for probe in probes),
+            )
+        )
     for number, probe in enumerate(probes):
         signal.alarm(PROBE_SECONDS)  # which ends the process, also inside of the driver
         buffers, begun = probe.buffers(), time.perf_counter()
         results = run_on_hardware(probe, buffers)
-        told = {probe.name: {"sha256": record.sources(probe, buffers), "seconds": round(time.perf_counter() - begun, 3)}}
+        told = {
+            probe.name: {
+                "sha256": record.sources(probe, buffers),
+                "seconds": round(time.perf_counter() - begun, 3),
+            }
+        }
         kept = record.keep(probe, results, args.whole)
         scratch = args.directory / f"{number:04}.part"
         with open(scratch, "wb") as file:

@@ -1,8 +1,11 @@
-"""Pieces of hand-written probes: barriers in shared memory, filling and dumping it, and waits that give up.
+"""Pieces of hand-written probes: barriers in shared memory, filling and dumping it, and waits that
+give up.
 
-Barriers are the first words of dynamic shared memory, data begins ``DATA`` bytes in. A wait tries a bounded number of times; who gave up
-leaves 1 in %r63, which every probe stores beside its results, so that nothing hangs on a GPU and a failure shows.
+Barriers are the first words of dynamic shared memory, data begins ``DATA`` bytes in. A wait tries a
+bounded number of times; who gave up leaves 1 in %r63, which every probe stores beside its results,
+so that nothing hangs on a GPU and a failure shows.
 """
+
 from __future__ import annotations
 
 DATA = 1024
@@ -10,9 +13,19 @@ TRIES = 10000
 
 
 def barriers(put, *counts: int) -> str:
-    """mbarrier i for counts[i] arrivals at %r(40 + i), made by thread 0; %q0: not thread 0. All threads of the block meet behind it."""
-    text = "mov.u32 %r63, 0; setp.ne.u32 %q0, %t, 0;\n" + "".join(f"add.u32 %r{40 + i}, %s, {8 * i};\n" for i in range(len(counts))) + "@%q0 bra READY;\n"
-    return text + "".join(put("mbarrier_init", f"%r{40 + i}", str(count)) for i, count in enumerate(counts)) + put("fence_mbarrier_init") + "READY: bar.sync 0;\n"
+    """mbarrier i for counts[i] arrivals at %r(40 + i), made by thread 0; %q0: not thread 0. All
+    threads of the block meet behind it."""
+    text = (
+        "mov.u32 %r63, 0; setp.ne.u32 %q0, %t, 0;\n"
+        + "".join(f"add.u32 %r{40 + i}, %s, {8 * i};\n" for i in range(len(counts)))
+        + "@%q0 bra READY;\n"
+    )
+    return (
+        text
+        + "".join(put("mbarrier_init", f"%r{40 + i}", str(count)) for i, count in enumerate(counts))
+        + put("fence_mbarrier_init")
+        + "READY: bar.sync 0;\n"
+    )
 
 
 def wait(put, label: str, barrier: str, parity: str, name: str = "mbarrier_try_wait_parity") -> str:
@@ -25,12 +38,26 @@ add.u32 %r62, %r62, 1; setp.lt.u32 %q15, %r62, {TRIES}; @%q15 bra {label}; mov.u
 
 def fill(nbytes: int, parameter: int, block: int) -> str:
     """Every block copies its ``nbytes`` of a buffer to its data, the ordinary way."""
-    return _walk("FILL", nbytes, parameter, block, "ld.global.v4.b32 {%r57, %r58, %r59, %r60}, [%rd61]; st.shared.v4.b32 [%r55], {%r57, %r58, %r59, %r60};")
+    return _walk(
+        "FILL",
+        nbytes,
+        parameter,
+        block,
+        "ld.global.v4.b32 {%r57, %r58, %r59, %r60}, [%rd61]; st.shared.v4.b32 [%r55], {%r57, %r58,"
+        " %r59, %r60};",
+    )
 
 
 def dump(nbytes: int, parameter: int, block: int) -> str:
     """Every block copies its data to its ``nbytes`` of a buffer."""
-    return _walk("DUMP", nbytes, parameter, block, "ld.shared.v4.b32 {%r57, %r58, %r59, %r60}, [%r55]; st.global.v4.b32 [%rd61], {%r57, %r58, %r59, %r60};")
+    return _walk(
+        "DUMP",
+        nbytes,
+        parameter,
+        block,
+        "ld.shared.v4.b32 {%r57, %r58, %r59, %r60}, [%r55]; st.global.v4.b32 [%rd61], {%r57, %r58,"
+        " %r59, %r60};",
+    )
 
 
 def _walk(label, nbytes, parameter, block, move):

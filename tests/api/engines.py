@@ -1,4 +1,5 @@
 """Make ``nm.matmul`` take one kernel in one configuration, whatever the heuristics would say."""
+
 import importlib
 
 import numba_marlin as nm
@@ -6,11 +7,16 @@ from numba_marlin import backends, heuristics
 
 
 def choose(monkeypatch, name, config, problem, device, backend):
-    """-> the packed weight of ``problem`` (testing.ExactProblem), for which ``backend`` will run kernel ``name`` on ``device``."""
+    """-> the packed weight of ``problem`` (testing.ExactProblem), for which ``backend`` will run
+    kernel ``name`` on ``device``."""
     kernel = importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
     m, (k, n) = problem.x.shape[0], problem.weight.codes.shape
     grid = tuple(kernel.grid(config, m, n, k, device.sms))
-    candidate = heuristics.Candidate(name, config, grid, kernel.threads(config), kernel.shared_bytes(config), ())
+    candidate = heuristics.Candidate(
+        name, config, grid, kernel.threads(config), kernel.shared_bytes(config), ()
+    )
     monkeypatch.setattr(backends, "find_kernel", lambda wanted: kernel)
-    monkeypatch.setattr(backends, "plan", lambda *arguments: backends.Plan(backend, "asked for", device, candidate))
+    monkeypatch.setattr(
+        backends, "plan", lambda *arguments: backends.Plan(backend, "asked for", device, candidate)
+    )
     return nm.pack(problem.weight)

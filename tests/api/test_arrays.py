@@ -1,4 +1,5 @@
-"""Contract under test: ``interop.arrays`` describes arrays of every library alike. Device arrays are stand-ins: only addresses matter."""
+"""Contract under test: ``interop.arrays`` describes arrays of every library alike. Device arrays
+are stand-ins: only addresses matter."""
 
 import contextlib
 import sys
@@ -15,7 +16,9 @@ SLICES = st.builds(slice, st.integers(0, 3), st.integers(4, 8), st.sampled_from(
 
 
 def device_view(address, shape, strides, device=0):
-    return arrays.ArrayView(None, "cuda", device, address, shape, np.dtype(np.float16), strides, False)
+    return arrays.ArrayView(
+        None, "cuda", device, address, shape, np.dtype(np.float16), strides, False
+    )
 
 
 @given(rows=SLICES, columns=SLICES, transpose=st.booleans())
@@ -37,7 +40,9 @@ def test_contiguous_copies_exactly_when_needed(rows, columns):
     result = arrays.contiguous("x", arrays.view("x", array))
     assert np.array_equal(result.host, array)
     assert result.contiguous and result.address % 16 == 0
-    assert np.shares_memory(result.host, base) == (array.flags.c_contiguous and array.ctypes.data % 16 == 0)
+    assert np.shares_memory(result.host, base) == (
+        array.flags.c_contiguous and array.ctypes.data % 16 == 0
+    )
 
 
 def test_device_arrays_overlap_by_extent_on_the_same_device_only():
@@ -45,11 +50,16 @@ def test_device_arrays_overlap_by_extent_on_the_same_device_only():
     assert arrays.overlap(a, device_view(4096 + 63, (4, 8), (16, 2)))
     assert not arrays.overlap(a, device_view(4096 + 64, (4, 8), (16, 2)))
     assert not arrays.overlap(a, device_view(4096, (4, 8), (16, 2), device=1))
-    assert arrays.overlap(a, device_view(4096 + 100, (4, 8), (-16, 2))), "negative strides reach below the address"
+    assert arrays.overlap(a, device_view(4096 + 100, (4, 8), (-16, 2))), (
+        "negative strides reach below the address"
+    )
 
 
 def test_a_device_array_that_cannot_be_copied_is_refused_with_its_strides():
-    with pytest.raises(ValueError, match=r"x \(strides \(32, 2\), address % 16 = 0\) must be C-contiguous and 16-byte aligned"):
+    with pytest.raises(
+        ValueError,
+        match=r"x \(strides \(32, 2\), address % 16 = 0\) must be C-contiguous and 16-byte aligned",
+    ):
         arrays.contiguous("x", device_view(4096, (4, 8), (32, 2)))
 
 
@@ -57,18 +67,31 @@ def test_the_cuda_array_interface_is_read(monkeypatch):
     monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 3)
 
     def viewed(**changes):
-        interface = {"shape": (4, 8), "typestr": "<f2", "data": (4096, True), "version": 3} | changes
+        interface = {
+            "shape": (4, 8),
+            "typestr": "<f2",
+            "data": (4096, True),
+            "version": 3,
+        } | changes
         return arrays.view("x", SimpleNamespace(__cuda_array_interface__=interface))
 
     view = viewed()
-    assert (view.device, view.address, view.shape, view.dtype, view.readonly) == (3, 4096, (4, 8), np.float16, True)
+    assert (view.device, view.address, view.shape, view.dtype, view.readonly) == (
+        3,
+        4096,
+        (4, 8),
+        np.float16,
+        True,
+    )
     assert view.strides == (16, 2) and view.contiguous and view.stream == 0
     assert viewed(strides=(32, 2)).contiguous is False
     assert viewed(stream=1).stream == 0, "1 is the interface's name of the legacy default stream"
     assert viewed(stream=77).stream == 77
 
 
-def test_an_array_of_cupy_on_a_device_that_is_not_current_is_copied_where_it_lies_in_its_own_order(monkeypatch):
+def test_an_array_of_cupy_on_a_device_that_is_not_current_is_copied_where_it_lies_in_its_own_order(
+    monkeypatch,
+):
     current = [0]
 
     class ndarray:
@@ -76,7 +99,13 @@ def test_an_array_of_cupy_on_a_device_that_is_not_current_is_copied_where_it_lie
 
         def __init__(self, device, strides):
             self.device = device
-            self.__cuda_array_interface__ = {"shape": (4, 8), "typestr": "<f2", "data": (4096 * (1 + device), False), "strides": strides, "version": 3}
+            self.__cuda_array_interface__ = {
+                "shape": (4, 8),
+                "typestr": "<f2",
+                "data": (4096 * (1 + device), False),
+                "strides": strides,
+                "version": 3,
+            }
 
         def copy(self, order):
             return ndarray(current[0], None)
@@ -87,12 +116,21 @@ def test_an_array_of_cupy_on_a_device_that_is_not_current_is_copied_where_it_lie
         yield
         current[0] = before
 
-    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=on, get_current_stream=lambda device=0: SimpleNamespace(ptr=70 + device)))
+    cupy = SimpleNamespace(
+        cuda=SimpleNamespace(
+            Device=on, get_current_stream=lambda device=0: SimpleNamespace(ptr=70 + device)
+        )
+    )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: address // 4096 - 1)
     view = arrays.view("x", ndarray(1, (32, 2)))
     copy = arrays.contiguous("x", view)
-    assert view.kind == "cupy" and view.stream == 71 and (copy.device, copy.stream, copy.contiguous) == (1, 71, True) and current == [0]
+    assert (
+        view.kind == "cupy"
+        and view.stream == 71
+        and (copy.device, copy.stream, copy.contiguous) == (1, 71, True)
+        and current == [0]
+    )
 
 
 class Tensor:
@@ -134,7 +172,9 @@ def test_a_bfloat16_tensor_comes_as_float32_and_is_quantised():
 
 
 def test_a_tensor_type_that_numpy_does_not_have_is_refused_by_name():
-    with pytest.raises(TypeError, match="a torch tensor of float8_e4m3fn must be of a type that NumPy has"):
+    with pytest.raises(
+        TypeError, match="a torch tensor of float8_e4m3fn must be of a type that NumPy has"
+    ):
         nm.quantize(Tensor("float8_e4m3fn"))
 
 
@@ -153,7 +193,15 @@ def test_a_tensor_whose_memory_was_taken_away_is_refused():
 
 @pytest.mark.parametrize(
     "stream, handle",
-    [(None, 5), (0, 0), (77, 77), (SimpleNamespace(cuda_stream=8), 8), (SimpleNamespace(ptr=9), 9), (SimpleNamespace(handle=SimpleNamespace(value=10)), 10), (SimpleNamespace(handle=SimpleNamespace(value=None)), 0)],
+    [
+        (None, 5),
+        (0, 0),
+        (77, 77),
+        (SimpleNamespace(cuda_stream=8), 8),
+        (SimpleNamespace(ptr=9), 9),
+        (SimpleNamespace(handle=SimpleNamespace(value=10)), 10),
+        (SimpleNamespace(handle=SimpleNamespace(value=None)), 0),
+    ],
 )
 def test_streams_of_every_library_give_their_handle(stream, handle):
     assert arrays.stream_handle(stream, 5) == handle

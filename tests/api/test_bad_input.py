@@ -1,6 +1,8 @@
-"""Contract under test: bad input is a TypeError or ValueError that names the value and the rule, and nothing is written.
+"""Contract under test: bad input is a TypeError or ValueError that names the value and the rule,
+and nothing is written.
 
-Everything here is refused before anything is compiled, so it runs against every backend that this machine has.
+Everything here is refused before anything is compiled, so it runs against every backend that this
+machine has.
 """
 
 import numpy as np
@@ -26,15 +28,27 @@ def x():
     "bad, error, message",
     [
         (np.ones((4, K), np.float32), TypeError, r"x.dtype=float32 must be float16.*x.astype"),
-        (np.ones((4, K), ">f2"), TypeError, r"x.dtype=>f2 must be float16 or bfloat16, in native byte order"),
+        (
+            np.ones((4, K), ">f2"),
+            TypeError,
+            r"x.dtype=>f2 must be float16 or bfloat16, in native byte order",
+        ),
         (np.ones((4, K), np.int8), TypeError, "x.dtype=int8"),
         (np.ones((4, K), np.complex64), TypeError, "x.dtype=complex64"),
         ([[1.0] * K], TypeError, "x is a list, must be an array"),
         (None, TypeError, "x is a NoneType"),
         ("abc", TypeError, "x is a str"),
-        (np.ones(K, np.float16), ValueError, r"x.shape=\(256,\) must have 2 dimensions.*reshape\(-1, 256\)"),
+        (
+            np.ones(K, np.float16),
+            ValueError,
+            r"x.shape=\(256,\) must have 2 dimensions.*reshape\(-1, 256\)",
+        ),
         (np.ones((1, 4, K), np.float16), ValueError, "must have 2 dimensions"),
-        (np.ones((4, K - 1), np.float16), ValueError, r"x.shape=\(4, 255\) must be \(m, k\) with k=256"),
+        (
+            np.ones((4, K - 1), np.float16),
+            ValueError,
+            r"x.shape=\(4, 255\) must be \(m, k\) with k=256",
+        ),
         (np.ones((K, 4), np.float16), ValueError, r"with k=256"),
         (np.ones((0, K), np.float16), ValueError, r"x.shape=\(0, 256\) must have at least one row"),
     ],
@@ -51,7 +65,11 @@ def test_a_wrong_x_is_refused_and_out_is_untouched(packed, bad, error, message):
     [
         (lambda x: np.empty((4, N), np.float32), TypeError, "out.dtype=float32 must be float16"),
         (lambda x: np.empty((4, N), ">f2"), TypeError, "out.dtype=>f2 must be float16"),
-        (lambda x: np.empty((4, N + 1), np.float16), ValueError, r"out.shape=\(4, 129\) must be \(m, n\)=\(4, 128\)"),
+        (
+            lambda x: np.empty((4, N + 1), np.float16),
+            ValueError,
+            r"out.shape=\(4, 129\) must be \(m, n\)=\(4, 128\)",
+        ),
         (lambda x: np.empty((N, 4), np.float16), ValueError, "out.shape"),
         (lambda x: np.broadcast_to(np.float16(1), (4, N)), ValueError, "out is read-only"),
         (lambda x: x[:, :N], ValueError, "out overlaps x"),
@@ -120,14 +138,34 @@ def test_a_weight_that_was_not_packed_is_refused_with_what_to_do(x):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"backend": "gpu"}, ValueError, "backend='gpu' must be one of auto, cuda, emulator, reference"),
+        (
+            {"backend": "gpu"},
+            ValueError,
+            "backend='gpu' must be one of auto, cuda, emulator, reference",
+        ),
         ({"backend": None}, ValueError, "backend=None"),
-        ({"backend": "emulator", "kernel": "warp"}, ValueError, "kernel='warp' must be one of naive, tiled, ampere"),
+        (
+            {"backend": "emulator", "kernel": "warp"},
+            ValueError,
+            "kernel='warp' must be one of naive, tiled, ampere",
+        ),
         ({"backend": "reference", "kernel": "warp"}, ValueError, "kernel='warp'"),
-        ({"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of numba-cuda, numba-cuda-mlir"),
+        (
+            {"compiler": "nvcc"},
+            ValueError,
+            "compiler='nvcc' must be one of numba-cuda, numba-cuda-mlir",
+        ),
         ({"backend": "emulator", "config": "big"}, TypeError, "config is a str"),
-        ({"backend": "emulator", "kernel": "ampere", "config": NaiveConfig(128)}, TypeError, "config is a NaiveConfig"),
-        ({"backend": "emulator", "kernel": "naive", "config": NaiveConfig(64)}, ValueError, "config.group_size=64 must be the weight's group_size=128"),
+        (
+            {"backend": "emulator", "kernel": "ampere", "config": NaiveConfig(128)},
+            TypeError,
+            "config is a NaiveConfig",
+        ),
+        (
+            {"backend": "emulator", "kernel": "naive", "config": NaiveConfig(64)},
+            ValueError,
+            "config.group_size=64 must be the weight's group_size=128",
+        ),
         ({"workspace": b"scratch"}, TypeError, "workspace is a bytes"),
     ],
 )
@@ -140,7 +178,12 @@ def test_a_wrong_option_is_refused(packed, x, options, error, message):
     "w, options, error, message",
     [
         (np.full((K, N), np.nan), {}, ValueError, r"w\[0, 0\]=nan must be finite"),
-        (np.where(np.arange(K * N).reshape(K, N) == 300, np.inf, 1.0), {}, ValueError, r"w\[2, 44\]=inf must be finite"),
+        (
+            np.where(np.arange(K * N).reshape(K, N) == 300, np.inf, 1.0),
+            {},
+            ValueError,
+            r"w\[2, 44\]=inf must be finite",
+        ),
         (np.ones((0, N)), {}, ValueError, r"w.shape=\(0, 128\) must not be empty"),
         (np.ones((K, 0)), {}, ValueError, "must not be empty"),
         (np.ones(K), {}, ValueError, "must have 2 dimensions"),
@@ -179,7 +222,9 @@ def test_an_unknown_layout_is_refused():
 def test_a_gpu_asked_for_by_name_and_not_there_is_a_missing_capability(packed, x, monkeypatch):
     from numba_marlin import driver
 
-    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine"))
+    monkeypatch.setattr(
+        driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine")
+    )
     out = np.full((4, N), 7, np.float16)
     with pytest.raises(nm.CapabilityMissing, match="backend='cuda': no NVIDIA driver"):
         nm.matmul(x, packed, "cuda", out=out)

@@ -1,4 +1,6 @@
-"""Contract under test: ``block_scaled_matmul`` gives the product that its reference gives, results that are operands again, and errors that name value and rule."""
+"""Contract under test: ``block_scaled_matmul`` gives the product that its reference gives, results
+that are operands again, and errors that name value and rule."""
+
 import contextlib
 from dataclasses import replace
 
@@ -15,33 +17,63 @@ from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
 from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 from numba_marlin.layout import block_scales
 
-SMALL = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=2, source=True, bias=True)  # those of tests.kernels.test_block_scaled: compiled once
+# those of tests.kernels.test_block_scaled: compiled once
+SMALL = BlockScaledConfig(
+    tile_m=128, tile_n=64, stages=2, expanded_stages=2, source=True, bias=True
+)
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
 BLOCKS = replace(FLOATS, result="nvfp4")
 
 
 def operands(m=20, n=32, k=64, seed=0):
     rng = np.random.default_rng(seed)
-    return nm.quantize_blocks(rng.normal(size=(m, k)).astype(np.float32)), nm.quantize_blocks(rng.normal(size=(n, k)).astype(np.float32) / k**0.5)
+    return nm.quantize_blocks(rng.normal(size=(m, k)).astype(np.float32)), nm.quantize_blocks(
+        rng.normal(size=(n, k)).astype(np.float32) / k**0.5
+    )
 
 
 def test_the_machine_agrees_with_the_reference():
     a, b = operands()
     rng = np.random.default_rng(1)
-    given = {"alpha": 1.5, "beta": 0.5, "c": rng.normal(size=(20, 32)).astype(np.float16), "bias": rng.normal(size=32).astype(np.float32)}
+    given = {
+        "alpha": 1.5,
+        "beta": 0.5,
+        "c": rng.normal(size=(20, 32)).astype(np.float16),
+        "bias": rng.normal(size=32).astype(np.float32),
+    }
     y = nm.block_scaled_matmul(a, b, **given, backend="emulator", config=SMALL)
     expected, error = block_scaled_bounds(a, b, **given)
-    assert y.dtype == np.float16 and (np.abs(y - expected) <= error + 2.0**-11 * (np.abs(expected) + error)).all()
-    assert np.abs(nm.block_scaled_matmul(a, b, **given, backend="reference").astype(np.float64) - y).max() <= 2.0**-8
+    assert (
+        y.dtype == np.float16
+        and (np.abs(y - expected) <= error + 2.0**-11 * (np.abs(expected) + error)).all()
+    )
+    assert (
+        np.abs(
+            nm.block_scaled_matmul(a, b, **given, backend="reference").astype(np.float64) - y
+        ).max()
+        <= 2.0**-8
+    )
 
 
 def test_a_block_scaled_result_is_the_next_operand():
     a, b = operands()
-    h = nm.block_scaled_matmul(a, b, out_format="nvfp4", out_global_scale=0.0078125, backend="emulator", config=BLOCKS)
+    h = nm.block_scaled_matmul(
+        a, b, out_format="nvfp4", out_global_scale=0.0078125, backend="emulator", config=BLOCKS
+    )
     floats = nm.block_scaled_matmul(a, b, out_format="float32", backend="emulator", config=FLOATS)
     expected = nm.quantize_blocks(floats, global_scale=0.0078125)
-    assert np.array_equal(h.data, expected.data) and np.array_equal(h.plain_scales(), expected.scales) and h.scale_order == "128x4"
-    again = nm.block_scaled_matmul(h, operands(m=8, n=8, k=32, seed=4)[1], out_format="float32", backend="emulator", config=FLOATS)
+    assert (
+        np.array_equal(h.data, expected.data)
+        and np.array_equal(h.plain_scales(), expected.scales)
+        and h.scale_order == "128x4"
+    )
+    again = nm.block_scaled_matmul(
+        h,
+        operands(m=8, n=8, k=32, seed=4)[1],
+        out_format="float32",
+        backend="emulator",
+        config=FLOATS,
+    )
     assert again.shape == (20, 8) and np.isfinite(again).all()
 
 
@@ -49,7 +81,9 @@ def test_a_block_scaled_result_is_the_next_operand():
 def test_the_reference_gives_every_format(out_format):
     pytest.importorskip("ml_dtypes")
     a, b = operands(n=64)
-    y = nm.block_scaled_matmul(a, b, activation="gated_silu", out_format=out_format, backend="reference")
+    y = nm.block_scaled_matmul(
+        a, b, activation="gated_silu", out_format=out_format, backend="reference"
+    )
     numbers = y.astype(np.float64) if out_format == "bfloat16" else nm.dequantize(y, np.float64)
     assert numbers.shape == (20, 32)
     expected, _ = block_scaled_bounds(a, b, activation="gated_silu")
@@ -58,14 +92,23 @@ def test_the_reference_gives_every_format(out_format):
 
 def test_gates_are_interleaved_in_eights():
     gate, up = np.arange(16)[:, None], 100 + np.arange(16)[:, None]
-    assert interleave_gated(gate, up)[:, 0].tolist() == [*range(8), *range(100, 108), *range(8, 16), *range(108, 116)]
+    assert interleave_gated(gate, up)[:, 0].tolist() == [
+        *range(8),
+        *range(100, 108),
+        *range(8, 16),
+        *range(108, 116),
+    ]
     rng = np.random.default_rng(3)
     x, w, v = (rng.normal(size=(rows, 64)) for rows in (4, 16, 16))
     both = nm.quantize_blocks(interleave_gated(w, v), global_scale=1.0)
-    apart = [nm.dequantize(nm.quantize_blocks(each, global_scale=1.0), np.float64) for each in (w, v)]
+    apart = [
+        nm.dequantize(nm.quantize_blocks(each, global_scale=1.0), np.float64) for each in (w, v)
+    ]
     a = nm.quantize_blocks(x)
     g, u = (nm.dequantize(a, np.float64) @ each.T for each in apart)
-    assert np.allclose(block_scaled_bounds(a, both, activation="gated_silu")[0], g / (1 + np.exp(-g)) * u)
+    assert np.allclose(
+        block_scaled_bounds(a, both, activation="gated_silu")[0], g / (1 + np.exp(-g)) * u
+    )
     with pytest.raises(ValueError, match="with a multiple of 8 rows"):
         interleave_gated(gate[:4], up[:4])
 
@@ -74,65 +117,222 @@ def test_the_choice_of_tiles_is_the_one_that_ends_first():
     assert (choose(4096, 4096, 132).tile_m, choose(4096, 4096, 132).tile_n) == (256, 128)
     assert choose(128, 4096, 132).tile_m == 128 and choose(65, 64, 132).tile_n == 64
     assert choose(1, 64, 132, result="bfloat16", activation="gated_silu").tile_n == 128
-    assert all(choose(m, n, 132, result="mxfp8-e4m3").result == "mxfp8-e4m3" for m, n in ((1, 8), (5000, 70)))
+    assert all(
+        choose(m, n, 132, result="mxfp8-e4m3").result == "mxfp8-e4m3"
+        for m, n in ((1, 8), (5000, 70))
+    )
     assert set(TILES) == {(256, 128), (128, 128), (128, 64)}
 
 
 def test_few_rows_have_a_kernel_of_their_own():
-    """Blocks for all multiprocessors; gates and block-scaled results go the usual way, whatever m."""
-    for m, n, tokens, least in ((1, 4096, 8, 64), (1, 1024, 8, 64), (8, 8192, 8, 128), (9, 8192, 16, 128), (33, 8192, 32, 128), (64, 57344, 32, 896), (5, 64, 8, 8), (16, 18432, 16, 576)):
+    """Blocks for all multiprocessors; gates and block-scaled results go the usual way, whatever
+    m."""
+    for m, n, tokens, least in (
+        (1, 4096, 8, 64),
+        (1, 1024, 8, 64),
+        (8, 8192, 8, 128),
+        (9, 8192, 16, 128),
+        (33, 8192, 32, 128),
+        (64, 57344, 32, 896),
+        (5, 64, 8, 8),
+        (16, 18432, 16, 576),
+    ):
         config = choose(m, n, 132, bias=True)
-        assert isinstance(config, BlockDecodeConfig) and config.bias and config.tokens == tokens and config.grid(m, n)[0] * config.grid(m, n)[1] >= least
-    for other in ({"activation": "gated_silu"}, {"result": "nvfp4"}, {"result": "mxfp4", "rounding": "ceil"}):
+        assert (
+            isinstance(config, BlockDecodeConfig)
+            and config.bias
+            and config.tokens == tokens
+            and config.grid(m, n)[0] * config.grid(m, n)[1] >= least
+        )
+    for other in (
+        {"activation": "gated_silu"},
+        {"result": "nvfp4"},
+        {"result": "mxfp4", "rounding": "ceil"},
+    ):
         assert isinstance(choose(1, 4096, 132, **other), BlockScaledConfig)
-    assert isinstance(choose(FEW_ROWS + 1, 4096, 132), BlockScaledConfig) and isinstance(choose(FEW_ROWS, 4096, 132, rounding="floor"), BlockDecodeConfig)
+    assert isinstance(choose(FEW_ROWS + 1, 4096, 132), BlockScaledConfig) and isinstance(
+        choose(FEW_ROWS, 4096, 132, rounding="floor"), BlockDecodeConfig
+    )
 
 
-@pytest.mark.parametrize("given, message", (({"out_format": "nvfp4"}, "has no block-scaled results and no gate"), ({"activation": "gated_silu"}, "has no block-scaled results and no gate"), ({"activation": "relu"}, "must have")))
+@pytest.mark.parametrize(
+    "given, message",
+    (
+        ({"out_format": "nvfp4"}, "has no block-scaled results and no gate"),
+        ({"activation": "gated_silu"}, "has no block-scaled results and no gate"),
+        ({"activation": "relu"}, "must have"),
+    ),
+)
 def test_a_configuration_for_few_rows_that_cannot_do_what_was_asked_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        nm.block_scaled_matmul(*operands(n=64), backend="emulator", config=BlockDecodeConfig(), **given)
+        nm.block_scaled_matmul(
+            *operands(n=64), backend="emulator", config=BlockDecodeConfig(), **given
+        )
 
 
 def test_more_rows_of_blocks_than_a_grid_has_are_refused():
-    with pytest.raises(ValueError, match="m=524281 with tokens=8 of config are more than 65535 rows of blocks"):
-        block_scaled._check_config(BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535 + 1)
-    block_scaled._check_config(BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535)
+    with pytest.raises(
+        ValueError, match="m=524281 with tokens=8 of config are more than 65535 rows of blocks"
+    ):
+        block_scaled._check_config(
+            BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535 + 1
+        )
+    block_scaled._check_config(
+        BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535
+    )
 
 
-@pytest.mark.parametrize("m, given", ((3, {}), (20, {"beta": 0.5, "out_format": "bfloat16"}), (9, {"activation": "gelu", "out_format": "float32"})))
+@pytest.mark.parametrize(
+    "m, given",
+    (
+        (3, {}),
+        (20, {"beta": 0.5, "out_format": "bfloat16"}),
+        (9, {"activation": "gelu", "out_format": "float32"}),
+    ),
+)
 def test_few_rows_agree_with_the_reference(m, given):
     a, b = operands(m=m, n=136, k=320, seed=m)
-    given = given | ({"c": np.linspace(-2, 2, m * 136).reshape(m, 136).astype(float_type(given["out_format"]))} if "beta" in given else {})
-    y = nm.block_scaled_matmul(a, b, bias=np.arange(136, dtype=np.float32), backend="emulator", **given)
-    expected, error = block_scaled_bounds(a, b, bias=np.arange(136, dtype=np.float32), **{name: value for name, value in given.items() if name != "out_format"})
-    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[given.get("out_format", "float16")]
-    assert (np.abs(y.astype(np.float64) - expected) <= error + rounding * (np.abs(expected) + error)).all()
+    given = given | (
+        {"c": np.linspace(-2, 2, m * 136).reshape(m, 136).astype(float_type(given["out_format"]))}
+        if "beta" in given
+        else {}
+    )
+    y = nm.block_scaled_matmul(
+        a, b, bias=np.arange(136, dtype=np.float32), backend="emulator", **given
+    )
+    expected, error = block_scaled_bounds(
+        a,
+        b,
+        bias=np.arange(136, dtype=np.float32),
+        **{name: value for name, value in given.items() if name != "out_format"},
+    )
+    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[
+        given.get("out_format", "float16")
+    ]
+    assert (
+        np.abs(y.astype(np.float64) - expected) <= error + rounding * (np.abs(expected) + error)
+    ).all()
 
 
 A, B = operands()
-HUGE = nm.BlockScaled("nvfp4", (2**31, 64), np.broadcast_to(np.uint8(0), (2**31, 32)), np.broadcast_to(np.uint8(0), (2**31, 4)))
+HUGE = nm.BlockScaled(
+    "nvfp4",
+    (2**31, 64),
+    np.broadcast_to(np.uint8(0), (2**31, 32)),
+    np.broadcast_to(np.uint8(0), (2**31, 4)),
+)
 ONES = np.ones(32, np.float32)
 
 
-@pytest.mark.parametrize("a, b, options, error, message", (
-    (A.data, B, {}, TypeError, "a is a ndarray, must be a BlockScaled"), (A, nm.quantize_blocks(np.ones((8, 64), np.float32), "mxfp4"), {}, ValueError, "b.format='mxfp4' must be 'nvfp4'"),
-    (HUGE, B, {}, ValueError, "m=2147483648, n=32 and k=64 must fit in 32 bits"), (A, operands(k=32)[1], {}, ValueError, "must have the same k"), (operands(k=48)[0], operands(k=48)[1], {}, ValueError, "k=48 must be a multiple of 32"),
-    (A, operands(n=12)[1], {}, ValueError, "n=12 of 8"), (A, B, {"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
-    (A, B, {"out_format": "int8"}, ValueError, "out_format='int8' must be one of"), (A, operands(n=24)[1], {"out_format": "nvfp4"}, ValueError, "n=24 must be a multiple of 16"),
-    (A, B, {"out_format": "mxfp4", "activation": "gated_silu"}, ValueError, "n=32 must be a multiple of 64 for out_format='mxfp4' and a gate"),
-    (A, B, {"out_global_scale": 2.0}, ValueError, "out_global_scale=2.0 must be 1"), (A, B, {"beta": 1.0}, ValueError, "needs c"), (A, B, {"c": np.ones((20, 32))}, ValueError, "leaves c out"),
-    (A, B, {"beta": 1.0, "c": np.ones((20, 32))}, ValueError, r"c is float64\[20, 32\], must be float16"), (A, B, {"bias": ONES[:8]}, ValueError, r"bias is float32\[8\], must be float32\[32\]"),
-    (A, B, {"bias": ONES.astype(">f4")}, ValueError, r"bias is >f4\[32\], must be float32\[32\]"), (A, B, {"beta": 1.0, "c": np.ones((20, 32), ">f2")}, ValueError, r"c is >f2\[20, 32\], must be float16"),
-    (A, B, {"beta": 1.0, "c": np.ones((20, 32), np.float32), "out_format": "float32"}, ValueError, "c must be None with out_format='float32'"),
-    (A, B, {"backend": "gpu"}, ValueError, "backend='gpu' must be one of"), (A, B, {"config": SMALL, "backend": "emulator"}, ValueError, "must have result='float16', source=False"),
-    (A, B, {"alpha": 1e39}, ValueError, "must be finite in float32"), (A, B, {"out_format": "nvfp4", "out_global_scale": 1e-45}, ValueError, "its inverse finite"),
-    (A, B, {"alpha": np.nan}, ValueError, "alpha=nan, beta=0.0: .* must be finite"), (A, B, {"alpha": "2"}, TypeError, "alpha is '2', must be a number"), (A, B, {"alpha": 1j}, TypeError, "alpha is 1j"),
-    (A, B, {"beta": np.ones(3), "c": np.ones((20, 32), np.float16)}, TypeError, "beta is a ndarray, must be a number"), (A, B, {"out_format": "nvfp4", "out_global_scale": None}, TypeError, "out_global_scale is None"),
-    (A, B, {"out_rounding": "up"}, ValueError, "out_rounding='up' must be one of floor, ceil"), (A, B, {"activation": ["relu"]}, ValueError, r"activation=\['relu'\] must be one of"),
-    (A, B, {"config": "big"}, TypeError, "config is a str, must be a BlockScaledConfig"), (A, B, {"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of"),
-    (A, B, {"beta": 1.0, "c": np.ones((20, 32), np.float16), "activation": "gated_silu"}, ValueError, "c must be None with activation='gated_silu'"),
-))
+@pytest.mark.parametrize(
+    "a, b, options, error, message",
+    (
+        (A.data, B, {}, TypeError, "a is a ndarray, must be a BlockScaled"),
+        (
+            A,
+            nm.quantize_blocks(np.ones((8, 64), np.float32), "mxfp4"),
+            {},
+            ValueError,
+            "b.format='mxfp4' must be 'nvfp4'",
+        ),
+        (HUGE, B, {}, ValueError, "m=2147483648, n=32 and k=64 must fit in 32 bits"),
+        (A, operands(k=32)[1], {}, ValueError, "must have the same k"),
+        (operands(k=48)[0], operands(k=48)[1], {}, ValueError, "k=48 must be a multiple of 32"),
+        (A, operands(n=12)[1], {}, ValueError, "n=12 of 8"),
+        (A, B, {"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
+        (A, B, {"out_format": "int8"}, ValueError, "out_format='int8' must be one of"),
+        (
+            A,
+            operands(n=24)[1],
+            {"out_format": "nvfp4"},
+            ValueError,
+            "n=24 must be a multiple of 16",
+        ),
+        (
+            A,
+            B,
+            {"out_format": "mxfp4", "activation": "gated_silu"},
+            ValueError,
+            "n=32 must be a multiple of 64 for out_format='mxfp4' and a gate",
+        ),
+        (A, B, {"out_global_scale": 2.0}, ValueError, "out_global_scale=2.0 must be 1"),
+        (A, B, {"beta": 1.0}, ValueError, "needs c"),
+        (A, B, {"c": np.ones((20, 32))}, ValueError, "leaves c out"),
+        (
+            A,
+            B,
+            {"beta": 1.0, "c": np.ones((20, 32))},
+            ValueError,
+            r"c is float64\[20, 32\], must be float16",
+        ),
+        (A, B, {"bias": ONES[:8]}, ValueError, r"bias is float32\[8\], must be float32\[32\]"),
+        (
+            A,
+            B,
+            {"bias": ONES.astype(">f4")},
+            ValueError,
+            r"bias is >f4\[32\], must be float32\[32\]",
+        ),
+        (
+            A,
+            B,
+            {"beta": 1.0, "c": np.ones((20, 32), ">f2")},
+            ValueError,
+            r"c is >f2\[20, 32\], must be float16",
+        ),
+        (
+            A,
+            B,
+            {"beta": 1.0, "c": np.ones((20, 32), np.float32), "out_format": "float32"},
+            ValueError,
+            "c must be None with out_format='float32'",
+        ),
+        (A, B, {"backend": "gpu"}, ValueError, "backend='gpu' must be one of"),
+        (
+            A,
+            B,
+            {"config": SMALL, "backend": "emulator"},
+            ValueError,
+            "must have result='float16', source=False",
+        ),
+        (A, B, {"alpha": 1e39}, ValueError, "must be finite in float32"),
+        (
+            A,
+            B,
+            {"out_format": "nvfp4", "out_global_scale": 1e-45},
+            ValueError,
+            "its inverse finite",
+        ),
+        (A, B, {"alpha": np.nan}, ValueError, "alpha=nan, beta=0.0: .* must be finite"),
+        (A, B, {"alpha": "2"}, TypeError, "alpha is '2', must be a number"),
+        (A, B, {"alpha": 1j}, TypeError, "alpha is 1j"),
+        (
+            A,
+            B,
+            {"beta": np.ones(3), "c": np.ones((20, 32), np.float16)},
+            TypeError,
+            "beta is a ndarray, must be a number",
+        ),
+        (
+            A,
+            B,
+            {"out_format": "nvfp4", "out_global_scale": None},
+            TypeError,
+            "out_global_scale is None",
+        ),
+        (A, B, {"out_rounding": "up"}, ValueError, "out_rounding='up' must be one of floor, ceil"),
+        (A, B, {"activation": ["relu"]}, ValueError, r"activation=\['relu'\] must be one of"),
+        (A, B, {"config": "big"}, TypeError, "config is a str, must be a BlockScaledConfig"),
+        (A, B, {"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of"),
+        (
+            A,
+            B,
+            {"beta": 1.0, "c": np.ones((20, 32), np.float16), "activation": "gated_silu"},
+            ValueError,
+            "c must be None with activation='gated_silu'",
+        ),
+    ),
+)
 def test_what_does_not_fit_is_refused(a, b, options, error, message):
     for backend in {"reference", "emulator"} if "backend" not in options else {options["backend"]}:
         with pytest.raises(error, match=message):
@@ -140,12 +340,22 @@ def test_what_does_not_fit_is_refused(a, b, options, error, message):
 
 
 def test_numbers_of_array_libraries_are_numbers():
-    assert np.array_equal(*(nm.block_scaled_matmul(A, B, alpha=alpha, backend="reference") for alpha in (np.array(0.5), np.float16(0.5))))
+    assert np.array_equal(
+        *(
+            nm.block_scaled_matmul(A, B, alpha=alpha, backend="reference")
+            for alpha in (np.array(0.5), np.float16(0.5))
+        )
+    )
 
 
 def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
     """Sums that overflow and a scale that is NaN; a matrix that holds NaN can be looked at."""
-    a, b = (nm.BlockScaled("nvfp4", (rows, 64), np.zeros((rows, 32), np.uint8), np.full((rows, 4), 0x7E, np.uint8)) for rows in (3, 32))
+    a, b = (
+        nm.BlockScaled(
+            "nvfp4", (rows, 64), np.zeros((rows, 32), np.uint8), np.full((rows, 4), 0x7E, np.uint8)
+        )
+        for rows in (3, 32)
+    )
     a.data[:2], b.data[0], b.data[17] = 0x77, 0x77, 0xFF  # 6, 6 and -6, times 448
     a.scales[1, 2] = 0x7F
     for config in (FLOATS, BLOCKS):
@@ -153,28 +363,47 @@ def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
         y = nm.block_scaled_matmul(a, b, **options, backend="emulator", config=config)
         expected = nm.block_scaled_matmul(a, b, **options, backend="reference")
         if config is BLOCKS:
-            assert np.array_equal(y.data, expected.data) and np.array_equal(y.scales, expected.scales)
+            assert np.array_equal(y.data, expected.data) and np.array_equal(
+                y.scales, expected.scales
+            )
             y = nm.dequantize(y)
             assert y[0, [0, 17]].tolist() == [6 * 448, -6 * 448]
         else:
-            assert np.array_equal(y, expected, equal_nan=True) and y[0, [0, 17]].tolist() == [np.inf, -np.inf]
+            assert np.array_equal(y, expected, equal_nan=True) and y[0, [0, 17]].tolist() == [
+                np.inf,
+                -np.inf,
+            ]
         assert np.isnan(y[1]).all() and not y[2].any()
 
 
 def test_bytes_that_complete_a_tile_of_scales_have_no_say_on_the_host():
-    """Some leave there what was in memory; the kernel multiplies zeros by it, and NaN is not zero then."""
+    """Some leave there what was in memory; the kernel multiplies zeros by it, and NaN is not zero
+    then."""
     a, b = operands(k=96)
     expected = nm.block_scaled_matmul(a, b, out_format="float32", backend="emulator", config=FLOATS)
     for operand in (a, b):
-        full, rows, blocks = np.full_like(operand.with_scales("128x4").scales, 0x7F), *np.indices(operand.scales.shape)
+        full, rows, blocks = (
+            np.full_like(operand.with_scales("128x4").scales, 0x7F),
+            *np.indices(operand.scales.shape),
+        )
         full[block_scales.place(rows, blocks, 6)] = operand.scales
-        given = [replace(each, scales=full, scale_order="128x4") if each is operand else each for each in (a, b)]
-        assert np.array_equal(nm.block_scaled_matmul(*given, out_format="float32", backend="emulator", config=FLOATS), expected)
+        given = [
+            replace(each, scales=full, scale_order="128x4") if each is operand else each
+            for each in (a, b)
+        ]
+        assert np.array_equal(
+            nm.block_scaled_matmul(*given, out_format="float32", backend="emulator", config=FLOATS),
+            expected,
+        )
 
 
 def test_the_rounding_of_powers_makes_no_other_kernel_of_what_has_none():
-    y = nm.block_scaled_matmul(A, B, out_format="float32", out_rounding="ceil", backend="emulator", config=FLOATS)
-    assert np.array_equal(y, nm.block_scaled_matmul(A, B, out_format="float32", backend="emulator", config=FLOATS))
+    y = nm.block_scaled_matmul(
+        A, B, out_format="float32", out_rounding="ceil", backend="emulator", config=FLOATS
+    )
+    assert np.array_equal(
+        y, nm.block_scaled_matmul(A, B, out_format="float32", backend="emulator", config=FLOATS)
+    )
 
 
 @pytest.mark.parametrize("name", ("B200", "RTX 4090"))
@@ -183,8 +412,12 @@ def test_a_gpu_that_the_kernel_does_not_know_is_a_missing_capability(name, monke
     monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", (device,)))
     monkeypatch.setattr(driver, "describe", lambda ordinal: device)
     y = nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS)
-    assert np.array_equal(y, nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS, backend="emulator"))
-    with pytest.raises(nm.CapabilityMissing, match=f"backend='cuda': .*{name}.* the kernel needs sm_90a"):
+    assert np.array_equal(
+        y, nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS, backend="emulator")
+    )
+    with pytest.raises(
+        nm.CapabilityMissing, match=f"backend='cuda': .*{name}.* the kernel needs sm_90a"
+    ):
         nm.block_scaled_matmul(A, B, backend="cuda")
 
 
@@ -193,7 +426,14 @@ class Bytes:
 
     def __init__(self, shape, address, stream=None):
         self.shape, self.dtype = shape, np.dtype(np.uint8)
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": "|u1", "data": (address, False), "version": 3, "stream": stream, "strides": None}
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+            "stream": stream,
+            "strides": None,
+        }
 
 
 @pytest.fixture
@@ -204,31 +444,76 @@ def on_device(monkeypatch):
     monkeypatch.setattr(driver, "describe", lambda ordinal: devices.device("H200"))
     monkeypatch.setattr(driver, "on_device", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(driver, "capture_id", lambda stream: None)
-    monkeypatch.setattr(driver, "follow", lambda ordinal, stream, before: done.append((stream, before)))
-    monkeypatch.setattr(driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128))
-    monkeypatch.setattr(driver.DeviceArray, "from_host", lambda array, ordinal: Bytes((16,), 0x7000) if done.append("factors") is None else None)
+    monkeypatch.setattr(
+        driver, "follow", lambda ordinal, stream, before: done.append((stream, before))
+    )
+    monkeypatch.setattr(
+        driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128)
+    )
+    monkeypatch.setattr(
+        driver.DeviceArray,
+        "from_host",
+        lambda array, ordinal: Bytes((16,), 0x7000) if done.append("factors") is None else None,
+    )
     monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
-    monkeypatch.setattr(arrays, "empty_like", lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None)
+    monkeypatch.setattr(
+        arrays,
+        "empty_like",
+        lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None,
+    )
     monkeypatch.setattr(block_scaled.launch, "workspace", lambda *arguments: (0x5000, 0x6000))
-    monkeypatch.setattr(block_scaled.launch, "launcher", lambda compiled, ordinal, **options: lambda grid, arguments, stream: done.append(f"kernel on {stream}"))
+    monkeypatch.setattr(
+        block_scaled.launch,
+        "launcher",
+        lambda compiled, ordinal, **options: (
+            lambda grid, arguments, stream: done.append(f"kernel on {stream}")
+        ),
+    )
     monkeypatch.setattr(block_scaled, "_compiled", lambda config, target, compiler: None)
-    monkeypatch.setattr(Bytes, "address", property(lambda self: self.__cuda_array_interface__["data"][0]), raising=False)
+    monkeypatch.setattr(
+        Bytes,
+        "address",
+        property(lambda self: self.__cuda_array_interface__["data"][0]),
+        raising=False,
+    )
     block_scaled._device_factors.cache_clear()
-    operands = [replace(each, data=Bytes(each.data.shape, 0x10000 << side, stream), scales=Bytes(each.scales.shape, 0x1000 << side, stream))
-                for side, (each, stream) in enumerate(((A.with_scales("128x4"), None), (B.with_scales("128x4"), 5)))]
+    operands = [
+        replace(
+            each,
+            data=Bytes(each.data.shape, 0x10000 << side, stream),
+            scales=Bytes(each.scales.shape, 0x1000 << side, stream),
+        )
+        for side, (each, stream) in enumerate(
+            ((A.with_scales("128x4"), None), (B.with_scales("128x4"), 5))
+        )
+    ]
     yield *operands, done
     block_scaled._device_factors.cache_clear()
 
 
-@pytest.mark.parametrize("copied, stream, before, after", (
-    (False, None, set(), set()), (False, 7, {(7, 0)}, {(0, 7)}), (True, 7, {(7, 0), (7, 5)}, {(0, 7), (5, 7)}), (True, 5, {(5, 0)}, {(0, 5)}), (True, None, {(0, 5)}, {(5, 0)}),
-))
-def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(on_device, monkeypatch, copied, stream, before, after):
-    """They may hand memory on as soon as their own streams are done with it: copies of operands, and the result."""
+@pytest.mark.parametrize(
+    "copied, stream, before, after",
+    (
+        (False, None, set(), set()),
+        (False, 7, {(7, 0)}, {(0, 7)}),
+        (True, 7, {(7, 0), (7, 5)}, {(0, 7), (5, 7)}),
+        (True, 5, {(5, 0)}, {(0, 5)}),
+        (True, None, {(0, 5)}, {(5, 0)}),
+    ),
+)
+def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(
+    on_device, monkeypatch, copied, stream, before, after
+):
+    """They may hand memory on as soon as their own streams are done with it: copies of operands,
+    and the result."""
     a, b, done = on_device
     if copied:
         contiguous, copy = arrays.contiguous, arrays.view("copy", Bytes(b.scales.shape, 0x40000, 5))
-        monkeypatch.setattr(arrays, "contiguous", lambda name, view: copy if name == "b.scales" else contiguous(name, view))
+        monkeypatch.setattr(
+            arrays,
+            "contiguous",
+            lambda name, view: copy if name == "b.scales" else contiguous(name, view),
+        )
     nm.block_scaled_matmul(a, b, stream=stream)
     start, kernel = done.index("result"), done.index(f"kernel on {stream or 0}")
     assert set(done[:start]) == before and set(done[kernel + 1 :]) == after
@@ -247,9 +532,17 @@ def test_factors_of_a_captured_launch_are_kept(on_device, monkeypatch):
 
 def test_arrays_of_torch_on_the_host():
     torch = pytest.importorskip("torch")
-    a, b = (replace(each, data=torch.tensor(each.data), scales=torch.tensor(each.scales)) for each in (A, B))
-    c, bias = torch.ones((20, 32), dtype=torch.bfloat16, requires_grad=True), torch.ones(32, requires_grad=True)
-    y = nm.block_scaled_matmul(a, b, c=c, beta=2.0, bias=bias, out_format="bfloat16", backend="reference")
+    a, b = (
+        replace(each, data=torch.tensor(each.data), scales=torch.tensor(each.scales))
+        for each in (A, B)
+    )
+    c, bias = (
+        torch.ones((20, 32), dtype=torch.bfloat16, requires_grad=True),
+        torch.ones(32, requires_grad=True),
+    )
+    y = nm.block_scaled_matmul(
+        a, b, c=c, beta=2.0, bias=bias, out_format="bfloat16", backend="reference"
+    )
     expected, _ = block_scaled_bounds(A, B, c=np.ones((20, 32)), beta=2.0, bias=ONES)
     assert np.abs(y.astype(np.float64) - expected).max() < 0.02
     assert np.array_equal(a.with_scales("128x4").scales, A.with_scales("128x4").scales)
@@ -258,10 +551,19 @@ def test_arrays_of_torch_on_the_host():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", ({}, {"activation": "gelu", "out_format": "bfloat16"}, {"out_format": "mxfp8-e5m2", "out_rounding": "ceil"}))
+@pytest.mark.parametrize(
+    "options",
+    (
+        {},
+        {"activation": "gelu", "out_format": "bfloat16"},
+        {"out_format": "mxfp8-e5m2", "out_rounding": "ceil"},
+    ),
+)
 def test_the_default_configuration_runs(options, run_on):
     a, b = operands(n=64)
-    y = nm.block_scaled_matmul(a, b, backend="emulator" if run_on == "machine" else "cuda", **options)
+    y = nm.block_scaled_matmul(
+        a, b, backend="emulator" if run_on == "machine" else "cuda", **options
+    )
     numbers = nm.dequantize(y, np.float64) if hasattr(y, "scales") else y.astype(np.float64)
     expected, _ = block_scaled_bounds(a, b, activation=options.get("activation"))
     assert np.abs(numbers - expected).max() <= 0.13 * np.abs(expected).max()
@@ -271,12 +573,21 @@ def test_device_arrays_of_torch(run_on):
     if run_on != "cuda":
         pytest.skip("needs a GPU: --run-on cuda")
     torch = pytest.importorskip("torch")
-    a, b = (replace(each.with_scales("128x4"), data=torch.tensor(each.data).cuda(), scales=torch.tensor(each.with_scales("128x4").scales).cuda()) for each in (A, B))
+    a, b = (
+        replace(
+            each.with_scales("128x4"),
+            data=torch.tensor(each.data).cuda(),
+            scales=torch.tensor(each.with_scales("128x4").scales).cuda(),
+        )
+        for each in (A, B)
+    )
     y = nm.block_scaled_matmul(a, b)
     assert y.dtype == torch.float16 and y.is_cuda
     expected, error = block_scaled_bounds(A, B)
     assert (np.abs(y.cpu().numpy() - expected) <= error + 2.0**-10 * np.abs(expected) + 1e-6).all()
     h = nm.block_scaled_matmul(a, b, out_format="nvfp4", out_global_scale=0.0078125)
-    assert h.data.is_cuda and nm.block_scaled_matmul(h, nm.block_scaled_matmul(b, b, out_format="nvfp4"), out_format="float32").shape == (20, 32)
+    assert h.data.is_cuda and nm.block_scaled_matmul(
+        h, nm.block_scaled_matmul(b, b, out_format="nvfp4"), out_format="float32"
+    ).shape == (20, 32)
     with pytest.raises(ValueError, match="must be '128x4' on a device"):
         nm.block_scaled_matmul(replace(A, data=a.data, scales=torch.tensor(A.scales).cuda()), b)

@@ -1,4 +1,5 @@
-"""Contract under test: ``calls`` repeats a product only if all that it depends on is as it was; whatever else it says None, and enqueues nothing.
+"""Contract under test: ``calls`` repeats a product only if all that it depends on is as it was;
+whatever else it says None, and enqueues nothing.
 
 torch is a stand-in with the few attributes that are read; ``test_on_gpu`` has the real one.
 """
@@ -59,7 +60,9 @@ def state(monkeypatch):
     """What the library and the driver would answer."""
     now = SimpleNamespace(device=0, stream=7, capturing=False)
     torch = SimpleNamespace(
-        _C=SimpleNamespace(_cuda_getDevice=lambda: now.device, _cuda_getCurrentRawStream=lambda device: now.stream),
+        _C=SimpleNamespace(
+            _cuda_getDevice=lambda: now.device, _cuda_getCurrentRawStream=lambda device: now.stream
+        ),
         cuda=SimpleNamespace(is_current_stream_capturing=lambda: now.capturing),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -74,16 +77,31 @@ def state(monkeypatch):
 def prepared(places=None, scratch=True, stream=7):
     """-> (Prepared, the launches it made as lists of its words)"""
     launches, words = [], [0] * 4
-    bound = SimpleNamespace(words=words, lock=threading.Lock(), enqueue=lambda: launches.append(list(words)), stream=stream, launcher=SimpleNamespace(ordinal=0))
+    bound = SimpleNamespace(
+        words=words,
+        lock=threading.Lock(),
+        enqueue=lambda: launches.append(list(words)),
+        stream=stream,
+        launcher=SimpleNamespace(ordinal=0),
+    )
     info = RunInfo("cuda", "asked for", Problem(M, N, K), "a device", None)
-    return Prepared(bound, info, places or {"a": (0, 3), "c": (1,), "bias": (2,)}, scratch, ()), launches
+    return (
+        Prepared(bound, info, places or {"a": (0, 3), "c": (1,), "bias": (2,)}, scratch, ()),
+        launches,
+    )
 
 
 def remembered(weight, x=None, **options):
     x = x or Tensor()
     what, launches = prepared(**options)
     strides = tuple(2 * stride for stride in x.strides)
-    calls.remember(x, ArrayView(x, "torch", 0, x.address, x.shape, np.dtype(np.float16), strides, False), weight, CHOICE, what)
+    calls.remember(
+        x,
+        ArrayView(x, "torch", 0, x.address, x.shape, np.dtype(np.float16), strides, False),
+        weight,
+        CHOICE,
+        what,
+    )
     return launches
 
 
@@ -91,7 +109,9 @@ def test_a_repetition_writes_the_addresses_and_enqueues_once(state):
     weight = Weight()
     launches = remembered(weight)
     y, info = calls.again(Tensor(address=A + 512), weight, None, None, CHOICE)
-    assert launches == [[A + 512, FRESH, 0, A + 512]], "both words that hold x's address, one of them in a tensor map"
+    assert launches == [[A + 512, FRESH, 0, A + 512]], (
+        "both words that hold x's address, one of them in a tensor map"
+    )
     assert y.shape == (M, N) and info.device == "a device" and info.seconds is None
     out = Tensor((M, N), C)
     assert calls.again(Tensor(), weight, out, Tensor((N,), BIAS), CHOICE)[0] is out
@@ -128,7 +148,10 @@ UNUSUAL = {
     "a bias elsewhere": {"bias": Tensor((N,), BIAS, device=1)},
     "a misaligned bias": {"bias": Tensor((N,), BIAS + 2)},
     "an out that holds the bias": {"out": Tensor((M, N), C), "bias": Tensor((N,), C + 2 * N)},
-    "an out that begins in the bias": {"out": Tensor((M, N), C), "bias": Tensor((N,), C - 2 * N + 16)},
+    "an out that begins in the bias": {
+        "out": Tensor((M, N), C),
+        "bias": Tensor((N,), C - 2 * N + 16),
+    },
 }
 
 
@@ -142,13 +165,19 @@ def test_what_is_unusual_goes_the_long_way(state, what):
     asked = change.pop("asked", None)
     for name, value in change.items():
         setattr(state, name, value)
-    assert calls.again(arguments["x"], weight, arguments["out"], arguments["bias"], arguments["choice"], asked) is None
+    assert (
+        calls.again(
+            arguments["x"], weight, arguments["out"], arguments["bias"], arguments["choice"], asked
+        )
+        is None
+    )
     assert launches == []
     assert calls.again(Tensor(), Weight(), None, None, CHOICE) is None, "another weight"
 
 
 def test_the_current_device_may_be_another(state):
-    """As it is where the layers of a model lie on several devices; the launch itself finds its context."""
+    """As it is where the layers of a model lie on several devices; the launch itself finds its
+    context."""
     weight = Weight()
     launches = remembered(weight)
     state.device = 1
@@ -156,14 +185,23 @@ def test_the_current_device_may_be_another(state):
 
 
 def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
-    """With an out there is no memory of the current stream in play. The current stream's capture does not matter, the asked one's does."""
+    """With an out there is no memory of the current stream in play. The current stream's capture
+    does not matter, the asked one's does."""
     weight, out = Weight(), Tensor((M, N), C)
     what, launches = prepared(stream=99)
     x = Tensor()
-    calls.remember(x, ArrayView(x, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False), weight, CHOICE, what)
+    calls.remember(
+        x,
+        ArrayView(x, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False),
+        weight,
+        CHOICE,
+        what,
+    )
     for asked, found in ((99, True), (SimpleNamespace(ptr=99), True), (98, False), (None, False)):
         launches.clear()
-        assert (calls.again(x, weight, out, None, CHOICE, asked) is not None) is found and bool(launches) is found
+        assert (calls.again(x, weight, out, None, CHOICE, asked) is not None) is found and bool(
+            launches
+        ) is found
     state.capturing = True
     assert calls.again(x, weight, out, None, CHOICE, 99) is None
 
@@ -174,7 +212,9 @@ def test_a_bias_that_is_a_parameter_repeats(state):
 
     weight = Weight()
     launches = remembered(weight)
-    assert calls.again(Tensor(), weight, None, Parameter((N,), BIAS), CHOICE) is not None and launches == [[A, FRESH, BIAS, A]]
+    assert calls.again(
+        Tensor(), weight, None, Parameter((N,), BIAS), CHOICE
+    ) is not None and launches == [[A, FRESH, BIAS, A]]
 
 
 def test_an_out_right_beside_x_or_the_bias_is_apart(state):
@@ -183,11 +223,15 @@ def test_an_out_right_beside_x_or_the_bias_is_apart(state):
     for address in (A + 2 * M * K, A - 2 * M * N):
         assert calls.again(Tensor(), weight, Tensor((M, N), address), None, CHOICE) is not None
     for address in (C - 2 * N, C + 2 * M * N):
-        assert calls.again(Tensor(), weight, Tensor((M, N), C), Tensor((N,), address), CHOICE) is not None
+        assert (
+            calls.again(Tensor(), weight, Tensor((M, N), C), Tensor((N,), address), CHOICE)
+            is not None
+        )
 
 
 def test_a_call_is_kept_for_the_stream_it_was_made_for(state):
-    """Which need not be the one that the library would name now: that of its current device, say."""
+    """Which need not be the one that the library would name now: that of its current device,
+    say."""
     weight = Weight()
     state.stream = 8
     launches = remembered(weight, stream=7)
@@ -199,13 +243,25 @@ def test_a_call_is_kept_for_the_stream_it_was_made_for(state):
 @pytest.mark.parametrize("library", ("cupy.ndarray", "numba.DeviceNDArray"))
 def test_bytes_in_another_order_are_another_type(library):
     """Their letter is the same."""
+
     def array(dtype):
         dtype = np.dtype(dtype)
         context = SimpleNamespace(device=SimpleNamespace(id=0))
-        return SimpleNamespace(shape=(M, K), strides=(2 * K, 2), dtype=dtype, data=SimpleNamespace(device_id=0, ptr=A), stream=0, gpu_data=SimpleNamespace(context=context))
+        return SimpleNamespace(
+            shape=(M, K),
+            strides=(2 * K, 2),
+            dtype=dtype,
+            data=SimpleNamespace(device_id=0, ptr=A),
+            stream=0,
+            gpu_data=SimpleNamespace(context=context),
+        )
 
     reader = object.__new__(calls._READERS[library])
-    assert reader.key(array("<f2"), CHOICE, 7) == reader.key(array("float16"), CHOICE, 7) != reader.key(array(">f2"), CHOICE, 7)
+    assert (
+        reader.key(array("<f2"), CHOICE, 7)
+        == reader.key(array("float16"), CHOICE, 7)
+        != reader.key(array(">f2"), CHOICE, 7)
+    )
 
 
 def test_a_kernel_without_a_workspace_repeats_in_a_capture_too(state):
@@ -215,7 +271,15 @@ def test_a_kernel_without_a_workspace_repeats_in_a_capture_too(state):
     assert calls.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
 
 
-@pytest.mark.parametrize("what", ("a capture", "the stream of a thread", "an address in no word", "a class of the user's, whatever its name"))
+@pytest.mark.parametrize(
+    "what",
+    (
+        "a capture",
+        "the stream of a thread",
+        "an address in no word",
+        "a class of the user's, whatever its name",
+    ),
+)
 def test_what_cannot_be_repeated_is_not_kept(state, what):
     weight = Weight()
     state.capturing = what == "a capture"
@@ -225,7 +289,13 @@ def test_what_cannot_be_repeated_is_not_kept(state, what):
     if what == "an address in no word":
         calls._calls.clear()
         nowhere = Prepared(prepared()[0].bound, None, None, False, ())
-        calls.remember(Tensor(), ArrayView(None, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False), weight, CHOICE, nowhere)
+        calls.remember(
+            Tensor(),
+            ArrayView(None, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False),
+            weight,
+            CHOICE,
+            nowhere,
+        )
     assert calls._calls == {}
 
 

@@ -1,4 +1,6 @@
-"""Contract under test: NVFP4 and MXFP4 weights, from a file to the product: load_checkpoint, pack, matmul, explain; and what is said where something does not fit."""
+"""Contract under test: NVFP4 and MXFP4 weights, from a file to the product: load_checkpoint, pack,
+matmul, explain; and what is said where something does not fit."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +16,16 @@ from tests.kernels.test_fp4 import FEW_ROWS, SINGLE_ROWS, configured
 pytest.importorskip("ml_dtypes")
 
 K, N = 96, 72
-FILES = {"modelopt-nvfp4": ("nvfp4", 0.25, False), "nvfp4-pack-quantized": ("nvfp4", 300.0, True), "mxfp4-pack-quantized": ("mxfp4", None, False)}
-CONFIGS = {"nvfp4": configured(FEW_ROWS, "nvfp4", "float16"), "mxfp4": configured(SINGLE_ROWS, "mxfp4", "bfloat16")}  # tests/kernels/test_fp4 compiles them too
+FILES = {
+    "modelopt-nvfp4": ("nvfp4", 0.25, False),
+    "nvfp4-pack-quantized": ("nvfp4", 300.0, True),
+    "mxfp4-pack-quantized": ("mxfp4", None, False),
+}
+# tests/kernels/test_fp4 compiles them too
+CONFIGS = {
+    "nvfp4": configured(FEW_ROWS, "nvfp4", "float16"),
+    "mxfp4": configured(SINGLE_ROWS, "mxfp4", "bfloat16"),
+}
 
 
 def backend_of(run_on):
@@ -28,23 +38,35 @@ def test_weights_of_a_file_multiply(form, tmp_path, run_on):
     weight = testing.make_blocks(kind, K, N, 1, factor, divides, ordinary=True)
     nm.save_checkpoint(tmp_path / "model.safetensors", {"layer": weight}, form)
     config = CONFIGS[kind]
-    packed = nm.pack(nm.load_checkpoint(tmp_path / "model.safetensors")["layer"], dtype=config.dtype)
+    packed = nm.pack(
+        nm.load_checkpoint(tmp_path / "model.safetensors")["layer"], dtype=config.dtype
+    )
     rng = np.random.default_rng(0)
-    x, bias = round_to(rng.standard_normal((7, K)), config.dtype), round_to(rng.standard_normal(N), config.dtype)
+    x, bias = (
+        round_to(rng.standard_normal((7, K)), config.dtype),
+        round_to(rng.standard_normal(N), config.dtype),
+    )
     y = nm.matmul(x, packed, backend_of(run_on), config=config, bias=bias)
     verdict = reference.check(y, x, weight, bias, order="random")
     assert verdict.ok, verdict
     assert np.array_equal(nm.dequantize(packed, "float64"), nm.dequantize(weight, "float64"))
     again = tmp_path / "again.safetensors"
     nm.save_checkpoint(again, {"layer": packed}, form)  # packed weights go back to files
-    assert np.array_equal(nm.dequantize(nm.load_checkpoint(again)["layer"], "float64"), nm.dequantize(weight, "float64"))
+    assert np.array_equal(
+        nm.dequantize(nm.load_checkpoint(again)["layer"], "float64"),
+        nm.dequantize(weight, "float64"),
+    )
 
 
 def test_the_choice_is_made_by_itself(run_on):
     problem = testing.exact_blocks("nvfp4", 3, 64, 512, 4)
     y, info = nm.matmul(problem.x, nm.pack(problem.weight), backend_of(run_on), return_info=True)
     testing.check_exact(y, problem)
-    assert info.candidate.kernel == "decode" and info.candidate.config.codes == "e2m1" and info.problem.group_size == 16
+    assert (
+        info.candidate.kernel == "decode"
+        and info.candidate.config.codes == "e2m1"
+        and info.problem.group_size == 16
+    )
     testing.check_exact(nm.matmul(problem.x, nm.pack(problem.weight), "reference"), problem)
 
 
@@ -53,8 +75,14 @@ def test_packing_is_the_same_with_compiled_loops(monkeypatch):
     plain = nm.pack(weight)
     monkeypatch.setattr(api, "_MANY_WEIGHTS", 1)
     fast = nm.pack(weight)
-    assert all(np.array_equal(getattr(plain, name), getattr(fast, name)) for name in ("qweight", "scales", "factors"))
-    assert all(np.array_equal(getattr(nm.unpack(fast), name), getattr(canonical(weight), name)) for name in ("codes", "scales"))
+    assert all(
+        np.array_equal(getattr(plain, name), getattr(fast, name))
+        for name in ("qweight", "scales", "factors")
+    )
+    assert all(
+        np.array_equal(getattr(nm.unpack(fast), name), getattr(canonical(weight), name))
+        for name in ("codes", "scales")
+    )
 
 
 def test_every_m_has_a_choice_and_its_types():
@@ -65,7 +93,9 @@ def test_every_m_has_a_choice_and_its_types():
                 assert each.kernel in ("naive", "decode", "wgmma")
                 heuristics.check_config(each.kernel, each.config, problem)
                 assert (each.config.codes, each.config.dtype) == ("e2m1", dtype)
-            free, same = (replace(problem, batch_invariant=invariant) for invariant in (False, True))
+            free, same = (
+                replace(problem, batch_invariant=invariant) for invariant in (False, True)
+            )
             assert heuristics.rank(same, devices.device("H200"))[0].figures["free_us"] > 0 < free.m
 
 
@@ -73,13 +103,20 @@ def test_explain_speaks_of_blocks():
     text = str(nm.explain(16, 8192, 8192, 16, "H200", codes="e2m1"))
     assert "FP4 weights, blocks of 16" in text and "codes=e2m1" in text
     least = nm.explain(1, 8192, 8192, 16, "H200", codes="e2m1").problem.least_bytes
-    assert least == 8192 * 8192 * 4.5 / 8 + 4 * 8192 + 4 * 8192  # 4.5 bits a weight; factors; x and y
+    # 4.5 bits a weight; factors; x and y
+    assert least == 8192 * 8192 * 4.5 / 8 + 4 * 8192 + 4 * 8192
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(group_size=64), r"group_size=64 must be one of \(16, 32\) for codes='e2m1'"), (dict(bits=8), "bits=8 must be one of"), (dict(zeros="integer"), "zeros='integer' must be one of"),
-    (dict(codes="e3m2"), "codes='e3m2' must be one of"), (dict(scale_dtype="bfloat16"), "scale_dtype='bfloat16' must be one of"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(group_size=64), r"group_size=64 must be one of \(16, 32\) for codes='e2m1'"),
+        (dict(bits=8), "bits=8 must be one of"),
+        (dict(zeros="integer"), "zeros='integer' must be one of"),
+        (dict(codes="e3m2"), "codes='e3m2' must be one of"),
+        (dict(scale_dtype="bfloat16"), "scale_dtype='bfloat16' must be one of"),
+    ],
+)
 def test_problems_that_nobody_has_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         Problem(1, 64, 64, **{"group_size": 16, "codes": "e2m1", **change})
@@ -90,13 +127,33 @@ def test_what_does_not_fit_says_what_to_do():
     x = np.zeros((1, 64), np.float16)
     with pytest.raises(TypeError, match=r"p is a BlockWeight, must be packed: pass nm.pack\(q\)"):
         nm.matmul(x, weight)
-    with pytest.raises(ValueError, match="kernel 'ampere' does not take codes=e2m1; kernels that do: naive, decode, wgmma"):
+    with pytest.raises(
+        ValueError,
+        match="kernel 'ampere' does not take codes=e2m1; kernels that do: naive, decode, wgmma",
+    ):
         nm.matmul(x, nm.pack(weight), "emulator", kernel="ampere")
-    with pytest.raises(ValueError, match="config.scale_dtype=float16 must be the weight.s scale_dtype=e5m3"):
-        nm.matmul(x, nm.pack(weight), "emulator", config=replace(CONFIGS["nvfp4"], codes="integer", group_blocks=2, scale_dtype="float16", bias=False))
-    with pytest.raises(ValueError, match=r"x.dtype=bfloat16 must be float16, which p is packed for: nm.pack\(nm.unpack\(p\), dtype='bfloat16'\)"):
+    with pytest.raises(
+        ValueError, match="config.scale_dtype=float16 must be the weight.s scale_dtype=e5m3"
+    ):
+        nm.matmul(
+            x,
+            nm.pack(weight),
+            "emulator",
+            config=replace(
+                CONFIGS["nvfp4"], codes="integer", group_blocks=2, scale_dtype="float16", bias=False
+            ),
+        )
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"x.dtype=bfloat16 must be float16, which p is packed for: nm.pack\(nm.unpack\(p\),"
+            r" dtype='bfloat16'\)"
+        ),
+    ):
         nm.matmul(round_to(x, "bfloat16"), nm.pack(weight), "reference")
-    with pytest.raises(ValueError, match="dtype='float16' must be None: layout 'marlin' is the same"):
+    with pytest.raises(
+        ValueError, match="dtype='float16' must be None: layout 'marlin' is the same"
+    ):
         nm.pack(testing.make_quantized("uniform", "ordinary", 64, 64, 32, 1), dtype="float16")
     with pytest.raises(TypeError, match=r"q is a BlockScaled, .*to_weight\(q\)"):
         nm.pack(nm.quantize_blocks(np.ones((64, 64), np.float32)))

@@ -1,4 +1,5 @@
-"""Contract under test: ``nm.matmul`` gives the reference's answer, as the caller's kind of array, and says where it ran."""
+"""Contract under test: ``nm.matmul`` gives the reference's answer, as the caller's kind of array,
+and says where it ran."""
 
 import logging
 from types import SimpleNamespace
@@ -36,7 +37,9 @@ def expected(problem):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine"))
+    monkeypatch.setattr(
+        driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine")
+    )
 
 
 def strided(x):
@@ -65,7 +68,9 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_machine_gives_the_exact_answer_whatever_the_strides(problem, packed, expected, variant):
+def test_the_machine_gives_the_exact_answer_whatever_the_strides(
+    problem, packed, expected, variant
+):
     x = VARIANTS[variant](problem.x)
     assert np.array_equal(x, problem.x)
     y = nm.matmul(x, packed, "emulator", kernel="tiled")
@@ -78,8 +83,16 @@ def test_auto_without_a_gpu_runs_the_machine_and_says_so(problem, packed, expect
         y, info = nm.matmul(problem.x, packed, return_info=True)
     assert np.array_equal(y, expected)
     assert nm.last_run() is info
-    assert info.backend == "emulator" and info.reason == "no usable CUDA device: no NVIDIA driver on this machine"
-    assert info.candidate.kernel == info.compiled.kernel == nm.explain(M, N, K, device="model").choice.kernel and info.instructions > 0
+    assert (
+        info.backend == "emulator"
+        and info.reason == "no usable CUDA device: no NVIDIA driver on this machine"
+    )
+    assert (
+        info.candidate.kernel
+        == info.compiled.kernel
+        == nm.explain(M, N, K, device="model").choice.kernel
+        and info.instructions > 0
+    )
     assert "ran on PTX machine" in caplog.text and "no NVIDIA driver" in caplog.text
 
 
@@ -88,7 +101,11 @@ def test_the_reference_backend_rounds_once(problem, packed, expected):
     assert np.array_equal(y, expected) and info.candidate is None
 
 
-@pytest.mark.parametrize("make", [lambda: np.zeros((M, N), np.float16), lambda: np.zeros((2 * M, 2 * N), np.float16)[::2, ::2]], ids=["contiguous", "strided"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: np.zeros((M, N), np.float16), lambda: np.zeros((2 * M, 2 * N), np.float16)[::2, ::2]],
+    ids=["contiguous", "strided"],
+)
 def test_out_is_filled_and_returned(problem, packed, expected, make):
     out = make()
     assert nm.matmul(problem.x, packed, "emulator", out, kernel="tiled") is out
@@ -101,19 +118,47 @@ def test_a_workspace_of_the_callers_is_used_and_checked(problem, packed, expecte
     locks[...] = 0
     partials = arrays.aligned_empty((1 << 20,), np.float32)
     partials[...] = np.nan
-    y = nm.matmul(problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials, locks))
+    y = nm.matmul(
+        problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials, locks)
+    )
     assert np.array_equal(y, expected) and not locks.any()
     with pytest.raises(ValueError, match="workspace locks have 0 entries"):
-        nm.matmul(problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials, locks[:0]))
+        nm.matmul(
+            problem.x,
+            packed,
+            "emulator",
+            kernel="ampere",
+            workspace=nm.Workspace(partials, locks[:0]),
+        )
     with pytest.raises(ValueError, match=r"workspace partials have 16 bytes, the kernel needs \d+"):
-        nm.matmul(problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials[:4], locks))
+        nm.matmul(
+            problem.x,
+            packed,
+            "emulator",
+            kernel="ampere",
+            workspace=nm.Workspace(partials[:4], locks),
+        )
     with pytest.raises(TypeError, match="workspace.locks.dtype=float32 must be int32"):
-        nm.matmul(problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials, partials))
+        nm.matmul(
+            problem.x,
+            packed,
+            "emulator",
+            kernel="ampere",
+            workspace=nm.Workspace(partials, partials),
+        )
     with pytest.raises(ValueError, match="workspace.locks must be writable, C-contiguous"):
-        nm.matmul(problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials, np.zeros(64, np.int32)[::2]))
+        nm.matmul(
+            problem.x,
+            packed,
+            "emulator",
+            kernel="ampere",
+            workspace=nm.Workspace(partials, np.zeros(64, np.int32)[::2]),
+        )
     locks[1] = 3
     with pytest.raises(ValueError, match=r"workspace.locks\[1\]=3 must be 0"):
-        nm.matmul(problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials, locks))
+        nm.matmul(
+            problem.x, packed, "emulator", kernel="ampere", workspace=nm.Workspace(partials, locks)
+        )
 
 
 def test_a_failing_run_leaves_out_as_it_was(problem, packed, monkeypatch):
@@ -171,17 +216,27 @@ def test_torch_in_torch_out(problem, packed, expected):
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(problem.x.copy())
     y = nm.matmul(x, packed, "reference")
-    assert isinstance(y, torch.Tensor) and y.dtype == torch.float16 and np.array_equal(y.numpy(), expected)
+    assert (
+        isinstance(y, torch.Tensor)
+        and y.dtype == torch.float16
+        and np.array_equal(y.numpy(), expected)
+    )
     out = torch.zeros((M, N), dtype=torch.float16)
-    assert nm.matmul(x.t().contiguous().t(), packed, "reference", out=out) is out and np.array_equal(out.numpy(), expected)
+    assert nm.matmul(
+        x.t().contiguous().t(), packed, "reference", out=out
+    ) is out and np.array_equal(out.numpy(), expected)
     with pytest.raises(TypeError, match=r"x.dtype=float32 must be float16.*x.half\(\)"):
         nm.matmul(x.float(), packed, "reference")
     y = nm.matmul(x.bfloat16(), packed, "reference")
-    exact = torch.from_numpy(nm.matmul(x.bfloat16().to(torch.float16).numpy(), packed, "reference"))  # exact in float16; some have more bits than bfloat16
+    # exact in float16; some have more bits than bfloat16
+    exact = torch.from_numpy(nm.matmul(x.bfloat16().to(torch.float16).numpy(), packed, "reference"))
     assert y.dtype == torch.bfloat16 and torch.equal(y, exact.to(torch.bfloat16))
 
 
-@pytest.mark.parametrize("name, config", (("decode", DecodeConfig(ragged=True)), ("wgmma", WgmmaConfig(tile_m=64, stages=3))))
+@pytest.mark.parametrize(
+    "name, config",
+    (("decode", DecodeConfig(ragged=True)), ("wgmma", WgmmaConfig(tile_m=64, stages=3))),
+)
 def test_the_machine_runs_hopper_kernels_too(problem, expected, name, config, monkeypatch):
     """Tensor maps, and the distance of rows, reach them as on a GPU."""
     packed = choose(monkeypatch, name, config, problem, devices.MODEL, "emulator")
@@ -192,7 +247,11 @@ def test_the_machine_runs_hopper_kernels_too(problem, expected, name, config, mo
 @pytest.mark.parametrize("backend", ("reference", "emulator"))
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_a_bias_is_added_before_the_one_rounding(problem, packed, dtype, backend):
-    kind = float_type(dtype) if dtype == "float16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    kind = (
+        float_type(dtype)
+        if dtype == "float16"
+        else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    )
     x, bias = problem.x.astype(kind), (np.arange(N) % 7 - 3).astype(kind)
     y = nm.matmul(x, packed, backend, bias=bias)
     exact = reference.matmul(x, problem.weight) + bias.astype(np.float64)
@@ -201,16 +260,22 @@ def test_a_bias_is_added_before_the_one_rounding(problem, packed, dtype, backend
 
 def test_round_trips_through_the_public_functions(problem, packed):
     q = nm.unpack(packed)
-    assert np.array_equal(q.codes, problem.weight.codes) and np.array_equal(q.scales, problem.weight.scales)
+    assert np.array_equal(q.codes, problem.weight.codes) and np.array_equal(
+        q.scales, problem.weight.scales
+    )
     assert np.array_equal(nm.dequantize(packed), nm.dequantize(problem.weight))
 
 
-def test_large_weights_take_the_compiled_loops_and_give_the_same_bytes(problem, packed, monkeypatch):
+def test_large_weights_take_the_compiled_loops_and_give_the_same_bytes(
+    problem, packed, monkeypatch
+):
     from numba_marlin import api
 
     monkeypatch.setattr(api, "_MANY_WEIGHTS", 1)
     fast = nm.pack(problem.weight)
-    assert np.array_equal(fast.qweight, packed.qweight) and np.array_equal(fast.scales, packed.scales)
+    assert np.array_equal(fast.qweight, packed.qweight) and np.array_equal(
+        fast.scales, packed.scales
+    )
     assert np.array_equal(nm.unpack(fast).codes, problem.weight.codes)
 
 

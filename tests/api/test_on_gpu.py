@@ -1,4 +1,5 @@
-"""Contract under test: a product on a GPU is the same however it got there: the long way, repeated, captured, on any stream, from any thread.
+"""Contract under test: a product on a GPU is the same however it got there: the long way, repeated,
+captured, on any stream, from any thread.
 
 All of it needs a GPU: ``pytest --run-on cuda``. torch and CuPy are tested where they are installed.
 """
@@ -69,12 +70,18 @@ def test_a_repeated_call_gives_the_same_bits_in_a_result_of_its_own(problem, lib
     assert kept(packed) == 1 and info.seconds > 0
     second = nm.matmul(x, packed)
     repeated = nm.last_run()
-    assert kept(packed) == 1 and repeated.seconds is None and repeated.to_dict()["backend"] == "cuda"
+    assert (
+        kept(packed) == 1 and repeated.seconds is None and repeated.to_dict()["backend"] == "cuda"
+    )
     for y in (first, second):
         assert type(y) is type(x) and np.array_equal(host(y), problem.expected)
     other, _ = LIBRARIES[library](-problem.x)
     third = nm.matmul(other, packed, out=first)
-    assert third is first and np.array_equal(host(third), -problem.expected) and np.array_equal(host(second), problem.expected)
+    assert (
+        third is first
+        and np.array_equal(host(third), -problem.expected)
+        and np.array_equal(host(second), problem.expected)
+    )
 
 
 def test_rows_apart_are_read_where_they_lie_or_copied(problem, packed):
@@ -83,7 +90,9 @@ def test_rows_apart_are_read_where_they_lie_or_copied(problem, packed):
         wide = torch.full((M, K + gap), float("nan"), dtype=torch.float16, device="cuda")
         wide[:, :K] = torch.from_numpy(problem.x)
         for _ in range(2):
-            assert np.array_equal(nm.matmul(wide[:, :K], packed, kernel=kernel).cpu().numpy(), problem.expected)
+            assert np.array_equal(
+                nm.matmul(wide[:, :K], packed, kernel=kernel).cpu().numpy(), problem.expected
+            )
 
 
 def test_other_streams_and_threads_at_the_same_time(problem, packed):
@@ -97,7 +106,10 @@ def test_other_streams_and_threads_at_the_same_time(problem, packed):
                 if not np.array_equal(nm.matmul(x, packed).cpu().numpy(), problem.expected[:rows]):
                     wrong.append(rows)
 
-    threads = [threading.Thread(target=work, args=(rows, rows % 2 and torch.cuda.Stream())) for rows in (1, 2, 3, 4, 9, 16)]
+    threads = [
+        threading.Thread(target=work, args=(rows, rows % 2 and torch.cuda.Stream()))
+        for rows in (1, 2, 3, 4, 9, 16)
+    ]
     [each.start() for each in threads]
     [each.join() for each in threads]
     assert not wrong
@@ -108,7 +120,10 @@ def test_a_stream_asked_for_by_name(problem, library):
     from tests.kernels.on_gpu import Streams
 
     packed = nm.pack(problem.weight)
-    (x, host), (out, _) = LIBRARIES[library](problem.x), LIBRARIES[library](np.zeros((M, N), np.float16))
+    (x, host), (out, _) = (
+        LIBRARIES[library](problem.x),
+        LIBRARIES[library](np.zeros((M, N), np.float16)),
+    )
     with Streams(2) as handles:
         for _ in range(3):
             for stream in handles:
@@ -121,7 +136,8 @@ def test_a_stream_asked_for_by_name(problem, library):
 
 
 def test_graphs_captured_cold_and_replayed_side_by_side(problem):
-    """Nothing was prepared: weight, kernel and scratch memory are brought while the stream is captured. Both graphs come from one stream."""
+    """Nothing was prepared: weight, kernel and scratch memory are brought while the stream is
+    captured. Both graphs come from one stream."""
     torch = pytest.importorskip("torch")
     packed = nm.pack(problem.weight)
     launch._launchers.clear()
@@ -140,7 +156,9 @@ def test_graphs_captured_cold_and_replayed_side_by_side(problem):
     torch.cuda.synchronize()
     assert all(np.array_equal(y.cpu().numpy(), problem.expected) for each in results for y in each)
     launch.release_workspaces()
-    assert np.array_equal(nm.matmul(x, packed).cpu().numpy(), problem.expected), "anew after a release"
+    assert np.array_equal(nm.matmul(x, packed).cpu().numpy(), problem.expected), (
+        "anew after a release"
+    )
 
 
 def test_a_weight_takes_its_memory_with_it(problem):
@@ -148,9 +166,12 @@ def test_a_weight_takes_its_memory_with_it(problem):
     x = torch.from_numpy(problem.x).cuda()
 
     def held():
-        """Arrays of this process on the device, and weights with calls; what the device has free is also other processes' affair."""
+        """Arrays of this process on the device, and weights with calls; what the device has free is
+        also other processes' affair."""
         gc.collect()
-        return sum(isinstance(each, driver.DeviceArray) for each in gc.get_objects()), len(calls._calls)
+        return sum(isinstance(each, driver.DeviceArray) for each in gc.get_objects()), len(
+            calls._calls
+        )
 
     packed = nm.pack(problem.weight)
     nm.matmul(x, packed)
@@ -165,7 +186,9 @@ def test_a_weight_takes_its_memory_with_it(problem):
 
 def test_bfloat16_and_a_bias_through_torch(problem, packed):
     torch = pytest.importorskip("torch")
-    x, bias = (torch.from_numpy(array).cuda().bfloat16() for array in (problem.x, np.arange(N) % 5 - 2.0))
+    x, bias = (
+        torch.from_numpy(array).cuda().bfloat16() for array in (problem.x, np.arange(N) % 5 - 2.0)
+    )
     expected = (torch.from_numpy(problem.expected).double() + bias.cpu().double()).bfloat16()
     for _ in range(2):
         y = nm.matmul(x, packed, bias=bias)
@@ -196,12 +219,17 @@ def test_a_thread_without_a_context_and_one_with_somebody_elses(problem):
         thread.join()
         torch.cuda.synchronize()
         assert torch.equal(out, launched)
-    assert len(states) == 4 and all(wanted == current for wanted, current in states), "each thread keeps the context it had"
+    assert len(states) == 4 and all(wanted == current for wanted, current in states), (
+        "each thread keeps the context it had"
+    )
 
 
 MAPS = (
-    TensorMap("float16", (64, 4096), (8192, 2), (16, 64), 128, 256), TensorMap("int32", (256, 8192), (32768, 4), (4, 128)),
-    TensorMap("bfloat16", (3, 64), (256, 2), (8, 32), 64, 128), TensorMap("int32", (1 << 20,), (4,), (256,)), TensorMap("uint8", (7, 160), (160, 1), (7, 32), 32, 64),
+    TensorMap("float16", (64, 4096), (8192, 2), (16, 64), 128, 256),
+    TensorMap("int32", (256, 8192), (32768, 4), (4, 128)),
+    TensorMap("bfloat16", (3, 64), (256, 2), (8, 32), 64, 128),
+    TensorMap("int32", (1 << 20,), (4,), (256,)),
+    TensorMap("uint8", (7, 160), (160, 1), (7, 32), 32, 64),
 )
 
 
@@ -211,12 +239,15 @@ def test_a_patched_tensor_map_is_the_drivers_own(tensor_map):
         pytest.skip("tensor maps came with compute capability 9.0")
     assert driver.tensor_map_template(tensor_map, 0) is not None
     for address in np.random.default_rng(0).integers(1, 1 << 43, 100).tolist():
-        assert driver.encode_tensor_map(tensor_map, 16 * address) == driver._encode(tensor_map, 16 * address, 0)
+        assert driver.encode_tensor_map(tensor_map, 16 * address) == driver._encode(
+            tensor_map, 16 * address, 0
+        )
 
 
 @pytest.mark.parametrize("cluster, dependent", ((1, True), (2, False), (4, True)))
 def test_clusters_and_dependent_launches_are_accepted(problem, cluster, dependent):
-    """A kernel that does not know of them runs as ever (dependent launches of it do not overlap what it reads: it reads nothing that was just written)."""
+    """A kernel that does not know of them runs as ever (dependent launches of it do not overlap
+    what it reads: it reads nothing that was just written)."""
     if driver.describe(0).compute_capability < (9, 0):
         pytest.skip("both came with compute capability 9.0")
     from tests.kernels.on_gpu import DeviceProblem
@@ -233,14 +264,18 @@ HOPPER = {"decode": DecodeConfig, "wgmma": functools.partial(WgmmaConfig, tile_m
 
 @pytest.mark.parametrize("name", HOPPER)
 def test_hopper_kernels_repeat_wherever_x_lies(problem, name, monkeypatch):
-    """Rows apart, new addresses (in words and in tensor maps), graphs: by the driver's own launches and by repeated ones."""
+    """Rows apart, new addresses (in words and in tensor maps), graphs: by the driver's own launches
+    and by repeated ones."""
     torch = pytest.importorskip("torch")
     device = driver.describe(0)
     if device.target != "sm_90a":
         pytest.skip("these kernels are for compute capability 9.0")
     packed = choose(monkeypatch, name, HOPPER[name](), problem, device, "cuda")
     wide = torch.zeros((5, M, K + 8), dtype=torch.float16, device="cuda")
-    wide[..., :K] = torch.from_numpy(problem.x).cuda() * torch.tensor([1, -1, 2, 0, 1], device="cuda")[:, None, None]
+    wide[..., :K] = (
+        torch.from_numpy(problem.x).cuda()
+        * torch.tensor([1, -1, 2, 0, 1], device="cuda")[:, None, None]
+    )
     for x, factor in zip(wide, (1, -1, 2, 0, 1)):
         assert np.array_equal(nm.matmul(x[:, :K], packed).cpu().numpy(), factor * problem.expected)
     assert kept(packed) == 1 and nm.last_run().candidate.kernel == name

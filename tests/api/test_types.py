@@ -1,4 +1,5 @@
-"""Contract under test: from float weights to a product, the public functions carry every type: 8 bits, zero points, bfloat16, a bias, any n % 8 == 0."""
+"""Contract under test: from float weights to a product, the public functions carry every type: 8
+bits, zero points, bfloat16, a bias, any n % 8 == 0."""
 
 import numpy as np
 import pytest
@@ -16,14 +17,26 @@ K, N = 128, 72
 def weight_of(bits, zeros, scale_dtype, group_size=32):
     w = np.random.default_rng(0).standard_normal((K, N))
     weight = nm.quantize(w, bits, group_size, zeros is None, scale_dtype=scale_dtype)
-    return weight if zeros != "float16" else QuantizedWeight(weight.codes, weight.scales, weight.zeros - np.float16(0.25), bits, group_size)
+    return (
+        weight
+        if zeros != "float16"
+        else QuantizedWeight(
+            weight.codes, weight.scales, weight.zeros - np.float16(0.25), bits, group_size
+        )
+    )
 
 
 @pytest.mark.parametrize("backend", ["reference", "emulator"])
-@pytest.mark.parametrize("dtype, bits, zeros, scale_dtype, bias", [
-    ("float16", 8, None, "float16", False), ("float16", 4, "integer", "float16", True), ("bfloat16", 4, None, "bfloat16", True),
-    ("bfloat16", 8, "integer", "float16", False), ("bfloat16", 4, "float16", "bfloat16", True),
-])
+@pytest.mark.parametrize(
+    "dtype, bits, zeros, scale_dtype, bias",
+    [
+        ("float16", 8, None, "float16", False),
+        ("float16", 4, "integer", "float16", True),
+        ("bfloat16", 4, None, "bfloat16", True),
+        ("bfloat16", 8, "integer", "float16", False),
+        ("bfloat16", 4, "float16", "bfloat16", True),
+    ],
+)
 def test_every_type_is_multiplied(dtype, bits, zeros, scale_dtype, bias, backend):
     weight = weight_of(bits, zeros, scale_dtype)
     packed = nm.pack(weight)
@@ -32,7 +45,13 @@ def test_every_type_is_multiplied(dtype, bits, zeros, scale_dtype, bias, backend
     y, info = nm.matmul(x, packed, backend, bias=addend, return_info=True)
     assert y.shape == (3, N) and y.dtype.name == dtype
     problem = info.problem
-    assert (problem.dtype, problem.bits, problem.zeros, problem.scale_dtype, problem.bias) == (dtype, bits, zeros, scale_dtype, bias)
+    assert (problem.dtype, problem.bits, problem.zeros, problem.scale_dtype, problem.bias) == (
+        dtype,
+        bits,
+        zeros,
+        scale_dtype,
+        bias,
+    )
     report = reference.check(y, x, weight, addend, order="random")
     assert report.ok, report
 
@@ -42,12 +61,18 @@ def test_the_weight_comes_back():
         weight = weight_of(bits, zeros, scale_dtype)
         back = nm.unpack(nm.pack(weight))
         assert np.array_equal(back.codes, weight.codes) and np.array_equal(back.zeros, weight.zeros)
-        assert np.array_equal(nm.dequantize(nm.pack(weight)), nm.dequantize(weight)) and nm.dequantize(weight).dtype.name == scale_dtype
+        assert (
+            np.array_equal(nm.dequantize(nm.pack(weight)), nm.dequantize(weight))
+            and nm.dequantize(weight).dtype.name == scale_dtype
+        )
 
 
 def test_a_kernel_that_cannot_says_which_can():
     x = np.ones((1, K), np.float16)
-    with pytest.raises(ValueError, match="kernel 'ampere' does not take bits=8; nor n=72, .*; kernels that do: .*naive"):
+    with pytest.raises(
+        ValueError,
+        match="kernel 'ampere' does not take bits=8; nor n=72, .*; kernels that do: .*naive",
+    ):
         nm.matmul(x, nm.pack(weight_of(8, None, "float16")), "emulator", kernel="ampere")
 
 

@@ -1,4 +1,5 @@
-"""Contract under test: a difference is one only where medians and quartiles say so, and files without a common cell are no comparison."""
+"""Contract under test: a difference is one only where medians and quartiles say so, and files
+without a common cell are no comparison."""
 
 import pytest
 from hypothesis import given
@@ -13,15 +14,18 @@ def verdict(a, b, **options):
     return found.verdict
 
 
-@pytest.mark.parametrize("us, spread, expected", [
-    (9.0, 0.1, "faster"),
-    (11.0, 0.1, "slower"),
-    (10.05, 0.02, "same"),
-    (10.0, 0.02, "same"),
-    (9.0, 1.5, "ambiguous"),  # 10% less, but the quartiles overlap
-    (11.0, 1.5, "ambiguous"),
-    (10.0, 1.0, "ambiguous"),  # the same median, but it may be 10% either way
-])
+@pytest.mark.parametrize(
+    "us, spread, expected",
+    [
+        (9.0, 0.1, "faster"),
+        (11.0, 0.1, "slower"),
+        (10.05, 0.02, "same"),
+        (10.0, 0.02, "same"),
+        (9.0, 1.5, "ambiguous"),  # 10% less, but the quartiles overlap
+        (11.0, 1.5, "ambiguous"),
+        (10.0, 1.0, "ambiguous"),  # the same median, but it may be 10% either way
+    ],
+)
 def test_the_rule(us, spread, expected):
     assert verdict(row(spread=0.05), row(us=us, spread=spread)) == expected
 
@@ -38,14 +42,18 @@ def test_the_tolerance_decides_what_is_a_change():
 
 def test_speedups_compare_what_drifting_clocks_hide():
     """Everything 10% slower in B, cuBLAS too: by time it is slower, by speed-up the same."""
-    a, b = row(us=10.0, speedup=3.0, speedup_spread=[2.99, 3.01]), row(us=11.0, speedup=3.0, speedup_spread=[2.99, 3.01])
+    a, b = (
+        row(us=10.0, speedup=3.0, speedup_spread=[2.99, 3.01]),
+        row(us=11.0, speedup=3.0, speedup_spread=[2.99, 3.01]),
+    )
     assert (verdict(a, b), verdict(a, b, by="speedup")) == ("slower", "same")
     assert verdict(a, row(speedup=4.0, speedup_spread=[3.9, 4.1]), by="speedup") == "faster"
 
 
 @given(st.floats(0.5, 2), st.floats(0, 0.3), st.floats(0, 0.3), st.floats(0, 0.2))
 def test_swapping_the_files_swaps_the_verdict(ratio, spread_a, spread_b, tolerance):
-    """Less by more than the tolerance is more by more than it the other way round; the converse holds but for the tolerance's own width."""
+    """Less by more than the tolerance is more by more than it the other way round; the converse
+    holds but for the tolerance's own width."""
     a, b = row(us=10.0, spread=10 * spread_a), row(us=10 * ratio, spread=10 * ratio * spread_b)
     forth, back = verdict(a, b, tolerance=tolerance), verdict(b, a, tolerance=tolerance)
     assert (forth == "faster") <= (back == "slower") and (forth == "slower") <= (back != "slower")
@@ -72,7 +80,10 @@ def test_cells_of_one_file_only_are_counted():
 
 def test_other_devices_and_throttling_are_noted():
     found = compare([row()], [row(device="other", clocks={"throttle": ["power cap"]})])
-    assert found.notes == ("devices differ: GPU and other", "1 of 2 measurements were made while the GPU held its clocks back")
+    assert found.notes == (
+        "devices differ: GPU and other",
+        "1 of 2 measurements were made while the GPU held its clocks back",
+    )
 
 
 def test_rows_without_a_spread_compare_by_their_extremes_or_medians():
@@ -81,12 +92,15 @@ def test_rows_without_a_spread_compare_by_their_extremes_or_medians():
     assert verdict(row(), {**old, "us_max": 10.5}) == "ambiguous"
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (([row(m=1)], [row(m=2)]), "no cell in common"),
-    (([row()], [row()], 1.5), "tolerance=1.5 must be"),
-    (([row()], [row()], 0.02, "smell"), "by='smell' must be one of"),
-    (([row(speedup=None)], [row()], 0.02, "speedup"), "by='speedup': the row of ampere"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (([row(m=1)], [row(m=2)]), "no cell in common"),
+        (([row()], [row()], 1.5), "tolerance=1.5 must be"),
+        (([row()], [row()], 0.02, "smell"), "by='smell' must be one of"),
+        (([row(speedup=None)], [row()], 0.02, "speedup"), "by='speedup': the row of ampere"),
+    ],
+)
 def test_what_cannot_be_compared_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         compare(*arguments)

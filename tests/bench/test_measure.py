@@ -1,4 +1,5 @@
-"""Contract under test: what is said about timings follows from them. No GPU, nothing is timed: timers are invented."""
+"""Contract under test: what is said about timings follows from them. No GPU, nothing is timed:
+timers are invented."""
 
 import subprocess
 import sys
@@ -47,7 +48,12 @@ def test_an_event_that_never_happens_is_reported(monkeypatch):
 def test_the_speedup_is_that_of_the_rounds_so_drift_cancels():
     """Clocks fall by half in mid-run, for both: times spread, their ratio does not."""
     found = measure.timed([10, 10, 20, 20, 20], [30, 30, 60, 60, 60])
-    assert found["us"] == 20 and found["us_spread"] == [10, 20] and found["speedup"] == 3 and found["speedup_spread"] == [3, 3]
+    assert (
+        found["us"] == 20
+        and found["us_spread"] == [10, 20]
+        and found["speedup"] == 3
+        and found["speedup_spread"] == [3, 3]
+    )
     assert measure.timed([10.0])["speedup"] is None
 
 
@@ -55,22 +61,45 @@ def test_shares_are_of_the_scarcer_of_the_two_limits():
     ceilings = Ceilings(read_bytes=4e12, matrix_flops=8e14)
     small, large = Problem(1, 8192, 8192), Problem(4096, 8192, 8192)
     found = measure.shares(small, [17.0], ceilings)
-    assert found["bytes"] == small.least_bytes and found["limit_us"] == pytest.approx(small.least_bytes / 4e6, rel=1e-3)
-    assert found["limit_share"] == found["bandwidth_share"] == pytest.approx(small.least_bytes / 4e6 / 17, rel=1e-3)
+    assert found["bytes"] == small.least_bytes and found["limit_us"] == pytest.approx(
+        small.least_bytes / 4e6, rel=1e-3
+    )
+    assert (
+        found["limit_share"]
+        == found["bandwidth_share"]
+        == pytest.approx(small.least_bytes / 4e6 / 17, rel=1e-3)
+    )
     found = measure.shares(large, [1000.0], ceilings)
-    assert found["limit_share"] == found["compute_share"] == pytest.approx(2 * 4096 * 8192 * 8192 / 8e8 / 1000, rel=1e-3)
+    assert (
+        found["limit_share"]
+        == found["compute_share"]
+        == pytest.approx(2 * 4096 * 8192 * 8192 / 8e8 / 1000, rel=1e-3)
+    )
 
 
-@pytest.mark.parametrize("times, first", [([10.0, 9.0], 1), ([10.0, 9.99], 0), ([9.0, 10.0], 0), ([10.0, 9.99, 9.0], 2)])
+@pytest.mark.parametrize(
+    "times, first", [([10.0, 9.0], 1), ([10.0, 9.99], 0), ([9.0, 10.0], 0), ([10.0, 9.99, 9.0], 2)]
+)
 def test_noise_does_not_overrule_the_heuristics(times, first):
     assert tune.winner(times) == first
 
 
 def test_clocks_of_all_samples_are_summed_up():
-    samples = [{"sm_mhz": 1980, "power_w": 120.4, "mask": 0x1, "sm_mhz_at_most": 1980}, {"sm_mhz": 1700, "power_w": 640, "mask": 0x4}, {}]
-    assert clocks.summary(samples) == {"sm_mhz": [1700, 1980], "power_w": [120, 640], "sm_mhz_at_most": 1980, "throttle": ["power cap"], "samples": 3}
+    samples = [
+        {"sm_mhz": 1980, "power_w": 120.4, "mask": 0x1, "sm_mhz_at_most": 1980},
+        {"sm_mhz": 1700, "power_w": 640, "mask": 0x4},
+        {},
+    ]
+    assert clocks.summary(samples) == {
+        "sm_mhz": [1700, 1980],
+        "power_w": [120, 640],
+        "sm_mhz_at_most": 1980,
+        "throttle": ["power cap"],
+        "samples": 3,
+    }
     assert clocks.summary([]) is None and clocks.summary([{}]) is None
-    assert clocks.reasons(0x1 | 0x2) == []  # idle, and clocks that an application asked for: nothing holds them back
+    # idle, and clocks that an application asked for: nothing holds them back
+    assert clocks.reasons(0x1 | 0x2) == []
 
 
 def test_without_nvml_clocks_are_none_and_it_says_why(monkeypatch):
@@ -94,12 +123,20 @@ def test_settling_ends_when_nothing_holds_the_clocks_back_or_its_time_is_up(monk
 def test_the_sentence_on_clocks():
     held = {"sm_mhz": [1500, 1700], "sm_mhz_at_most": 1980, "throttle": ["power cap"]}
     assert tables.clocks([row(clocks=None)]) == ""
-    assert tables.clocks([row(), row(clocks=held)]) == "SM clock 1500 to 1980 MHz while timing, 1980 at most; held back by: power cap in 1 of 2 measurements."
-    assert tables.clocks([row()]) == "SM clock 1900 to 1980 MHz while timing; held back by: nothing."
+    assert (
+        tables.clocks([row(), row(clocks=held)])
+        == "SM clock 1500 to 1980 MHz while timing, 1980 at most; held back by: power cap in 1 of 2"
+        " measurements."
+    )
+    assert (
+        tables.clocks([row()]) == "SM clock 1900 to 1980 MHz while timing; held back by: nothing."
+    )
 
 
 def test_timing_asks_for_what_is_missing(monkeypatch):
-    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine"))
+    monkeypatch.setattr(
+        driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine")
+    )
     with pytest.raises(CapabilityMissing, match="timing needs a GPU: no NVIDIA driver"):
         timing.torch_on_gpu()
     monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, ""))
@@ -117,7 +154,11 @@ def test_a_table_is_as_wide_as_its_header():
 def test_a_roofline_is_drawn_and_cublas_stands_once_a_cell(tmp_path):
     rows = [row(m=1), row(m=1, kernel="tiled", us=30.0), row(m=64, us=20.0, n=8192)]
     found = roofline.points(rows)
-    assert {name: len(each) for name, each in found.items()} == {"ampere": 2, "tiled": 1, "cublas": 2}
+    assert {name: len(each) for name, each in found.items()} == {
+        "ampere": 2,
+        "tiled": 1,
+        "cublas": 2,
+    }
     assert found["cublas"][0][0] < found["ampere"][0][0]  # more bytes for the same operations
     pytest.importorskip("matplotlib")
     roofline.draw(rows, tmp_path / "r.png")
@@ -126,8 +167,29 @@ def test_a_roofline_is_drawn_and_cublas_stands_once_a_cell(tmp_path):
         roofline.draw([], tmp_path / "none.png")
 
 
-@pytest.mark.parametrize("name", ["timing", "operands", "contenders", "ceilings", "clocks", "measure", "tune", "roofline", "environment", "compare", "rows", "tables", "shapes", "summary"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "timing",
+        "operands",
+        "contenders",
+        "ceilings",
+        "clocks",
+        "measure",
+        "tune",
+        "roofline",
+        "environment",
+        "compare",
+        "rows",
+        "tables",
+        "shapes",
+        "summary",
+    ],
+)
 def test_no_module_of_the_room_loads_a_gpu_library(name):
-    program = f"import sys, numba_marlin.bench.{name}\nprint(sorted({{'numba', 'cuda', 'torch', 'matplotlib', 'pynvml'}} & set(sys.modules)))"
+    program = (
+        f"import sys, numba_marlin.bench.{name}\nprint(sorted({{'numba', 'cuda', 'torch',"
+        " 'matplotlib', 'pynvml'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""Contract under test: an interrupted run keeps what it has, and only what measured the same thing in the same place counts as there."""
+"""Contract under test: an interrupted run keeps what it has, and only what measured the same thing
+in the same place counts as there."""
 
 import json
 
@@ -13,7 +14,8 @@ def test_rows_come_back_as_they_were_written(tmp_path):
     with rows.Recorder(path) as recorder:
         for m in (1, 16):
             recorder.write(row(m=m))
-        assert rows.read(path) == recorder.rows == [row(m=1), row(m=16)]  # flushed before it is closed
+        # flushed before it is closed
+        assert rows.read(path) == recorder.rows == [row(m=1), row(m=16)]
 
 
 def test_no_path_keeps_rows_and_writes_nothing(tmp_path, monkeypatch):
@@ -30,8 +32,22 @@ def test_what_is_there_is_known_and_what_differs_is_not(tmp_path):
         recorder.write(row(us=10.0))
     known = rows.Recorder(path)
     assert known.done(row(us=1.0, date="2027-01-01", commit="def"))["us"] == 10.0  # the newest
-    for other in ({"m": 8}, {"n": 64}, {"k": 64}, {"group_size": -1}, {"dtype": "bfloat16"}, {"bits": 8}, {"zeros": "integer"}, {"bias": True}, {"kernel": "tiled"},
-                  {"config": {"stages": 5}}, {"compiler": "numba-cuda-mlir"}, {"device": "other"}, {"driver": "2"}, {"sources": "4567"}):
+    for other in (
+        {"m": 8},
+        {"n": 64},
+        {"k": 64},
+        {"group_size": -1},
+        {"dtype": "bfloat16"},
+        {"bits": 8},
+        {"zeros": "integer"},
+        {"bias": True},
+        {"kernel": "tiled"},
+        {"config": {"stages": 5}},
+        {"compiler": "numba-cuda-mlir"},
+        {"device": "other"},
+        {"driver": "2"},
+        {"sources": "4567"},
+    ):
         assert known.done(row(**other)) is None, other
 
 
@@ -55,20 +71,30 @@ def test_a_last_line_without_its_newline_is_kept(tmp_path):
 
 def test_the_object_that_bench_prints_is_read_too(tmp_path):
     path = tmp_path / "r.json"
-    path.write_text(json.dumps({"schema": "numba-marlin/bench/1", "ok": True, "rows": [row(m=1), row(m=2)]}, indent=2))
+    path.write_text(
+        json.dumps(
+            {"schema": "numba-marlin/bench/1", "ok": True, "rows": [row(m=1), row(m=2)]}, indent=2
+        )
+    )
     assert [each["m"] for each in rows.read(path)] == [1, 2]
     path.write_text(json.dumps(row(m=3)) + "\n")
     assert [each["m"] for each in rows.read(path)] == [3]
 
 
-@pytest.mark.parametrize("text, message", [
-    ('{"rows": 3}', "rows must be a list"),
-    ('{"rows": [{"kernel": "a"}]}', "row 1: a row must have .*; m, n, k, group_size, us is missing"),
-    ("{}\n", "line 1: a row must have"),
-    ("[1]\n", "line 1: a row must be a JSON object, not list"),
-    ('not json\n{"a": 1}\n', "line 1: "),
-    (json.dumps(row() | {"us": 0}) + "\n", "us=0 must be positive"),
-])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('{"rows": 3}', "rows must be a list"),
+        (
+            '{"rows": [{"kernel": "a"}]}',
+            "row 1: a row must have .*; m, n, k, group_size, us is missing",
+        ),
+        ("{}\n", "line 1: a row must have"),
+        ("[1]\n", "line 1: a row must be a JSON object, not list"),
+        ('not json\n{"a": 1}\n', "line 1: "),
+        (json.dumps(row() | {"us": 0}) + "\n", "us=0 must be positive"),
+    ],
+)
 def test_what_holds_no_rows_is_refused_with_its_place(tmp_path, text, message):
     path = tmp_path / "r.jsonl"
     path.write_text(text)

@@ -1,4 +1,5 @@
-"""Contract under test: one disturbed round moves neither median nor spread, and names resolve to the layers that a model has."""
+"""Contract under test: one disturbed round moves neither median nor spread, and names resolve to
+the layers that a model has."""
 
 import pytest
 
@@ -9,14 +10,25 @@ from numba_marlin.heuristics import Problem
 
 def test_the_summary_is_median_quartiles_and_extremes():
     found = summarise([5, 1, 4, 2, 3])
-    assert (found.median, found.low, found.high, found.least, found.most, found.count) == (3, 2, 4, 1, 5, 5)
+    assert (found.median, found.low, found.high, found.least, found.most, found.count) == (
+        3,
+        2,
+        4,
+        1,
+        5,
+        5,
+    )
     assert summarise([7]) == type(found)(7, 7, 7, 7, 7, 1)
 
 
 def test_one_disturbed_round_changes_little():
     calm = summarise([10, 11, 12, 13, 14, 15, 16, 17, 18])
     disturbed = summarise([10, 11, 12, 13, 14, 15, 16, 17, 1800])
-    assert (disturbed.median, disturbed.low, disturbed.high) == (calm.median, calm.low, calm.high) and disturbed.most == 1800
+    assert (disturbed.median, disturbed.low, disturbed.high) == (
+        calm.median,
+        calm.low,
+        calm.high,
+    ) and disturbed.most == 1800
 
 
 @pytest.mark.parametrize("values", [[], [1, 0], [1, -1], [float("nan")], [float("inf")]])
@@ -27,7 +39,12 @@ def test_what_is_no_time_is_refused(values):
 
 def test_layers_of_a_model_follow_from_its_sizes():
     found = {each.name: (each.k, each.n) for each in shapes.resolve("llama-3-8b")}
-    assert found == {"llama-3-8b qkv": (4096, 6144), "llama-3-8b o": (4096, 4096), "llama-3-8b gate_up": (4096, 28672), "llama-3-8b down": (14336, 4096)}
+    assert found == {
+        "llama-3-8b qkv": (4096, 6144),
+        "llama-3-8b o": (4096, 4096),
+        "llama-3-8b gate_up": (4096, 28672),
+        "llama-3-8b down": (14336, 4096),
+    }
 
 
 @pytest.mark.parametrize("name", shapes.names())
@@ -38,8 +55,18 @@ def test_every_named_shape_is_a_problem(name):
 
 def test_heads_and_hidden_sizes_agree_where_the_model_says_so():
     """Query heads make up the hidden size, in most models; those that break the rule are known."""
-    other = {name for name, model in shapes.MODELS.items() if model.heads * model.head_size != model.hidden}
-    assert other == {"mistral-nemo-12b", "mistral-small-24b", "qwen-3-32b", "gemma-2-9b", "gemma-2-27b"}
+    other = {
+        name
+        for name, model in shapes.MODELS.items()
+        if model.heads * model.head_size != model.hidden
+    }
+    assert other == {
+        "mistral-nemo-12b",
+        "mistral-small-24b",
+        "qwen-3-32b",
+        "gemma-2-9b",
+        "gemma-2-27b",
+    }
 
 
 def test_sizes_are_k_by_n_and_come_once():
@@ -48,7 +75,15 @@ def test_sizes_are_k_by_n_and_come_once():
     assert len({(each.k, each.n) for each in found}) == len(found) == 6
 
 
-@pytest.mark.parametrize("text, message", [("llama-9", "'llama-9' must be KxN or one of table"), ("", "names none"), ("8192", "must be KxN"), ("8x", "must be KxN")])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("llama-9", "'llama-9' must be KxN or one of table"),
+        ("", "names none"),
+        ("8192", "must be KxN"),
+        ("8x", "must be KxN"),
+    ],
+)
 def test_unknown_shapes_are_refused(text, message):
     with pytest.raises(ValueError, match=message.replace("table", "ideal")):
         shapes.resolve(text)

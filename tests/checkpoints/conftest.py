@@ -1,4 +1,5 @@
-"""Tests write many small files: what they say does not depend on the disk, so they do not wait for it. (One test looks whether the writer does.)"""
+"""Tests write many small files: what they say does not depend on the disk, so they do not wait for
+it. (One test looks whether the writer does.)"""
 
 import os
 

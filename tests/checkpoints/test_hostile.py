@@ -1,4 +1,5 @@
-"""Contract under test: a file that is not what it says gives an error that names file and rule; never a crash, a large allocation, or anything written."""
+"""Contract under test: a file that is not what it says gives an error that names file and rule;
+never a crash, a large allocation, or anything written."""
 
 import json
 import pickle
@@ -36,33 +37,81 @@ HOSTILE = {
     "empty": (b"", "0 bytes are too few"),
     "short": (b"1234567", "7 bytes are too few"),
     "text": (b"hello world, this is text", "not a .safetensors file, or cut off"),
-    "huge_header": (file_bytes(b"", length=2**62), "a header of 4611686018427387904 bytes must fit"),
-    "header_beyond_the_file": (file_bytes(b"{}", length=3), "a header of 3 bytes must fit in the file"),
+    "huge_header": (
+        file_bytes(b"", length=2**62),
+        "a header of 4611686018427387904 bytes must fit",
+    ),
+    "header_beyond_the_file": (
+        file_bytes(b"{}", length=3),
+        "a header of 3 bytes must fit in the file",
+    ),
     "no_json": (file_bytes(b"{{{{{{"), "not JSON"),
     "list": (file_bytes(b"[]"), r"must begin with '\{'"),
     "not_utf_8": (file_bytes(b'{"\xff\xfe": 1}'), "not JSON of UTF-8"),
     "deep": (file_bytes(b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"), "not JSON"),
     "digits": (file_bytes(b'{"a":' + b"9" * 10_000 + b"}"), "not JSON"),
-    "twice": (file_bytes(b'{"w": {"dtype":"F32","shape":[1],"data_offsets":[0,4]}, "w": {"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"\0" * 4), "'w' must stand there once"),
-    "field_twice": (file_bytes(b'{"w": {"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}}', b"\0" * 4), "'dtype' must stand there once"),
+    "twice": (
+        file_bytes(
+            b'{"w": {"dtype":"F32","shape":[1],"data_offsets":[0,4]}, "w":'
+            b' {"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+            b"\0" * 4,
+        ),
+        "'w' must stand there once",
+    ),
+    "field_twice": (
+        file_bytes(
+            b'{"w": {"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}}', b"\0" * 4
+        ),
+        "'dtype' must stand there once",
+    ),
     "no_entry": (file_bytes({"w": 5}), "tensor 'w': must have dtype, shape and data_offsets"),
     "extra_field": (file_bytes(header(w={"surprise": 1}), b"\0" * 16), "and nothing else"),
     "missing_field": (file_bytes({"w": {"dtype": "F32", "shape": [1]}}), "must have dtype"),
-    "unknown_type": (file_bytes(header(w={"dtype": "F31"}), b"\0" * 16), "dtype 'F31' must be one of"),
+    "unknown_type": (
+        file_bytes(header(w={"dtype": "F31"}), b"\0" * 16),
+        "dtype 'F31' must be one of",
+    ),
     "type_is_a_list": (file_bytes(header(w={"dtype": ["F32"]}), b"\0" * 16), "must be one of"),
-    "negative_size": (file_bytes(header(w={"shape": [-2, -2]}), b"\0" * 16), "must be at most 32 sizes"),
-    "size_is_true": (file_bytes(header(w={"shape": [True, 4]}), b"\0" * 16), "must be at most 32 sizes"),
-    "size_is_a_float": (file_bytes(header(w={"shape": [2.0, 2]}), b"\0" * 16), "must be at most 32 sizes"),
+    "negative_size": (
+        file_bytes(header(w={"shape": [-2, -2]}), b"\0" * 16),
+        "must be at most 32 sizes",
+    ),
+    "size_is_true": (
+        file_bytes(header(w={"shape": [True, 4]}), b"\0" * 16),
+        "must be at most 32 sizes",
+    ),
+    "size_is_a_float": (
+        file_bytes(header(w={"shape": [2.0, 2]}), b"\0" * 16),
+        "must be at most 32 sizes",
+    ),
     "absurd_size": (file_bytes(header(w={"shape": [2**62, 2**62]}), b"\0" * 16), "must span the"),
-    "absurd_empty_size": (file_bytes(header(w={"shape": [2**62, 0, 2**62], "data_offsets": [0, 0]}), b""), None),
+    "absurd_empty_size": (
+        file_bytes(header(w={"shape": [2**62, 0, 2**62], "data_offsets": [0, 0]}), b""),
+        None,
+    ),
     "many_dimensions": (file_bytes(header(w={"shape": [1] * 40}), b"\0" * 16), "at most 32 sizes"),
-    "backwards": (file_bytes(header(w={"data_offsets": [16, 0]}), b"\0" * 16), "must span the 16 bytes"),
-    "negative_offset": (file_bytes(header(w={"data_offsets": [-16, 0]}), b"\0" * 16), r"must be \[begin, end\]"),
-    "overlap": (file_bytes(header(a={}, b={"data_offsets": [8, 24]}), b"\0" * 24), "overlaps the tensor before it"),
-    "gap": (file_bytes(header(a={}, b={"data_offsets": [24, 40]}), b"\0" * 40), "leaves a gap before it"),
+    "backwards": (
+        file_bytes(header(w={"data_offsets": [16, 0]}), b"\0" * 16),
+        "must span the 16 bytes",
+    ),
+    "negative_offset": (
+        file_bytes(header(w={"data_offsets": [-16, 0]}), b"\0" * 16),
+        r"must be \[begin, end\]",
+    ),
+    "overlap": (
+        file_bytes(header(a={}, b={"data_offsets": [8, 24]}), b"\0" * 24),
+        "overlaps the tensor before it",
+    ),
+    "gap": (
+        file_bytes(header(a={}, b={"data_offsets": [24, 40]}), b"\0" * 40),
+        "leaves a gap before it",
+    ),
     "cut_off": (file_bytes(header(w={}), b"\0" * 15), "cut off: .* must be"),
     "too_long": (file_bytes(header(w={}), b"\0" * 17), "longer than its header says"),
-    "metadata": (file_bytes({"__metadata__": {"a": 1}}), "__metadata__ must map strings to strings"),
+    "metadata": (
+        file_bytes({"__metadata__": {"a": 1}}),
+        "__metadata__ must map strings to strings",
+    ),
     "zip": (b"PK\x03\x04" + b"\0" * 60, "a zip file, as PyTorch writes them"),
     "pickle": (pickle.dumps(Evil()), "a pickle"),
     "gguf": (b"GGUF" + b"\0" * 60, "a GGUF file"),
@@ -83,17 +132,31 @@ def test_hostile_files_are_refused_in_words(tmp_path, capsys, name):
         assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
     assert tracemalloc.get_traced_memory()[1] < len(data) * 20 + (1 << 21)
     tracemalloc.stop()
-    for argv in (["inspect", path], ["convert", path, tmp_path / "out", "--to", "awq"], ["convert", path, tmp_path / "o.safetensors", "--to", "awq"]):
-        assert cli.main([str(each) for each in argv]) == (0 if message is None and argv[0] == "inspect" else 2)
-        errors = [line for line in capsys.readouterr().err.splitlines() if not line.endswith(" ...")]
-        assert message is None or len(errors) == 1 and errors[0].startswith(f"numba-marlin {argv[0]}: error: ")
+    for argv in (
+        ["inspect", path],
+        ["convert", path, tmp_path / "out", "--to", "awq"],
+        ["convert", path, tmp_path / "o.safetensors", "--to", "awq"],
+    ):
+        assert cli.main([str(each) for each in argv]) == (
+            0 if message is None and argv[0] == "inspect" else 2
+        )
+        errors = [
+            line for line in capsys.readouterr().err.splitlines() if not line.endswith(" ...")
+        ]
+        assert (
+            message is None
+            or len(errors) == 1
+            and errors[0].startswith(f"numba-marlin {argv[0]}: error: ")
+        )
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_torch_files_beside_nothing_else_are_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as file:
         file.writestr("data.pkl", pickle.dumps(Evil()))
-    with pytest.raises(nm.CheckpointError, match="holds no .safetensors file .pytorch_model.bin are not loaded"):
+    with pytest.raises(
+        nm.CheckpointError, match="holds no .safetensors file .pytorch_model.bin are not loaded"
+    ):
         nm.load_checkpoint(tmp_path)
     with pytest.raises(nm.CheckpointError, match="a zip file, as PyTorch writes them"):
         nm.load_checkpoint(tmp_path / "pytorch_model.bin")
@@ -112,29 +175,69 @@ def rewritten(directory, change):
     path.write_text(json.dumps(index))
 
 
-@pytest.mark.parametrize("name", [
-    "../secret.safetensors", "/etc/secret.safetensors", "sub/secret.safetensors", "..\\secret.safetensors", "", ".", "..", "model.bin", 5, None, ["model.safetensors"],
-    "model\0.safetensors", "./model-00001-of-00003.safetensors", "..safetensors/../../secret.safetensors",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.safetensors",
+        "/etc/secret.safetensors",
+        "sub/secret.safetensors",
+        "..\\secret.safetensors",
+        "",
+        ".",
+        "..",
+        "model.bin",
+        5,
+        None,
+        ["model.safetensors"],
+        "model\0.safetensors",
+        "./model-00001-of-00003.safetensors",
+        "..safetensors/../../secret.safetensors",
+    ],
+)
 def test_indexes_cannot_lead_out_of_the_directory(tmp_path, sharded, monkeypatch, name):
     """Whatever is there: it is not even looked at."""
     (tmp_path / "secret.safetensors").write_bytes(file_bytes({}))
-    rewritten(sharded, lambda index: index["weight_map"].update({"model.layers.0.mlp.up_proj.qweight": name}))
+    rewritten(
+        sharded,
+        lambda index: index["weight_map"].update({"model.layers.0.mlp.up_proj.qweight": name}),
+    )
     opened = []
     read = SafetensorsFile.__init__
-    monkeypatch.setattr(SafetensorsFile, "__init__", lambda self, path: (opened.append(path), read(self, path))[1])
-    with pytest.raises(nm.CheckpointError, match="must be the name of a .safetensors file in the directory"):
+    monkeypatch.setattr(
+        SafetensorsFile, "__init__", lambda self, path: (opened.append(path), read(self, path))[1]
+    )
+    with pytest.raises(
+        nm.CheckpointError, match="must be the name of a .safetensors file in the directory"
+    ):
         nm.load_checkpoint(sharded)
     assert not opened
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda index: index.pop("weight_map"), "weight_map must be an object"), (lambda index: index.update(weight_map=[]), "weight_map must be an object"),
-    (lambda index: index["weight_map"].update(ghost="model-00001-of-00003.safetensors"), "tensor 'ghost' is in .* where it is not"),
-    (lambda index: index["weight_map"].update(ghost="ghost.safetensors"), "file 'ghost.safetensors' is missing"),
-    (lambda index: index["weight_map"].pop("model.layers.0.mlp.up_proj.scales"), "tensor 'model.layers.0.mlp.up_proj.scales' is not in the index"),
-    (lambda index: index["weight_map"].update({"model.layers.0.mlp.up_proj.scales": "model-00002-of-00003.safetensors"}), "where it is not"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda index: index.pop("weight_map"), "weight_map must be an object"),
+        (lambda index: index.update(weight_map=[]), "weight_map must be an object"),
+        (
+            lambda index: index["weight_map"].update(ghost="model-00001-of-00003.safetensors"),
+            "tensor 'ghost' is in .* where it is not",
+        ),
+        (
+            lambda index: index["weight_map"].update(ghost="ghost.safetensors"),
+            "file 'ghost.safetensors' is missing",
+        ),
+        (
+            lambda index: index["weight_map"].pop("model.layers.0.mlp.up_proj.scales"),
+            "tensor 'model.layers.0.mlp.up_proj.scales' is not in the index",
+        ),
+        (
+            lambda index: index["weight_map"].update(
+                {"model.layers.0.mlp.up_proj.scales": "model-00002-of-00003.safetensors"}
+            ),
+            "where it is not",
+        ),
+    ],
+)
 def test_indexes_and_files_must_agree(sharded, change, message):
     rewritten(sharded, change)
     with pytest.raises(nm.CheckpointError, match=message):
@@ -146,7 +249,9 @@ def test_a_shard_too_many_or_too_few(sharded):
     assert len(nm.load_checkpoint(sharded)) == 3, "without an index all files count"
     first = sharded / "model-00001-of-00003.safetensors"
     (sharded / "again.safetensors").write_bytes(first.read_bytes())
-    with pytest.raises(nm.CheckpointError, match="is in again.safetensors too, must be in one file"):
+    with pytest.raises(
+        nm.CheckpointError, match="is in again.safetensors too, must be in one file"
+    ):
         nm.load_checkpoint(sharded)
     (sharded / "again.safetensors").unlink()
     for name in ("a", "b"):
@@ -155,8 +260,22 @@ def test_a_shard_too_many_or_too_few(sharded):
         nm.load_checkpoint(sharded)
 
 
-@pytest.mark.parametrize("name", ["config.json", "quantize_config.json", "model.safetensors.index.json"])
-@pytest.mark.parametrize("text", [b"", b"[]", b"null", b"{", b'{"a":1,"a":2}', b"\xff", b'{"a":' + b"[" * 100_000, b"PK\x03\x04"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "quantize_config.json", "model.safetensors.index.json"]
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"a":1,"a":2}',
+        b"\xff",
+        b'{"a":' + b"[" * 100_000,
+        b"PK\x03\x04",
+    ],
+)
 def test_configurations_that_are_none_are_refused(tmp_path, sharded, name, text):
     (sharded / "config.json").unlink()
     (sharded / name).write_bytes(text)
@@ -164,7 +283,14 @@ def test_configurations_that_are_none_are_refused(tmp_path, sharded, name, text)
         nm.load_checkpoint(sharded)
 
 
-@pytest.mark.parametrize("config", [{"quantization_config": 5}, {"quantization_config": {"quant_method": ["x"], "checkpoint_format": {}}}, {"text_config": 7}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quantization_config": 5},
+        {"quantization_config": {"quant_method": ["x"], "checkpoint_format": {}}},
+        {"text_config": 7},
+    ],
+)
 def test_configurations_of_odd_types_say_nothing(sharded, config):
     (sharded / "config.json").write_text(json.dumps(config))
     assert {layer.form.name for layer in nm.load_checkpoint(sharded).layers.values()} == {"gptq"}
@@ -176,19 +302,33 @@ def gptq_file(path, **changed):
     from safetensors.numpy import save_file
 
     tensors = find_stored("gptq").write(small_model(1)["model.layers.0.mlp.up_proj"]) | changed
-    save_file({f"up.{name}": np.ascontiguousarray(each) for name, each in tensors.items() if each is not None}, path)
+    save_file(
+        {
+            f"up.{name}": np.ascontiguousarray(each)
+            for name, each in tensors.items()
+            if each is not None
+        },
+        path,
+    )
     return path
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"qweight": np.zeros((16, 64), np.int64)}, "qweight: dtype int64 must be int32"), ({"qweight": np.zeros((16, 64, 1), np.int32)}, r"qweight: shape \(16, 64, 1\)"),
-    ({"qweight": np.zeros((16, 65), np.int32)}, "qweight: shape"),
-    ({"qweight": np.zeros((0, 64), np.int32)}, "must not be empty"), ({"scales": np.zeros((4, 64), np.float32)}, "scales: dtype float32 must be"),
-    ({"scales": np.zeros((4, 63), np.float16)}, "qzeros: .* must be a multiple of 63"), ({"scales": np.full((4, 64), np.nan, np.float16)}, r"scales\[0, 0\]=nan must be finite"),
-    ({"g_idx": np.zeros(127, np.int32)}, "g_idx: shape"), ({"g_idx": np.full(128, 99, np.int32)}, r"g_idx must be in 0\.\.3"),
-    ({"qzeros": np.zeros((4, 5), np.int32)}, "qzeros: 160 must be a multiple of 64"),
-    ({"g_idx": np.arange(128, dtype=np.int32)[::-1] % 2}, "gives 64 rows to group 0"),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"qweight": np.zeros((16, 64), np.int64)}, "qweight: dtype int64 must be int32"),
+        ({"qweight": np.zeros((16, 64, 1), np.int32)}, r"qweight: shape \(16, 64, 1\)"),
+        ({"qweight": np.zeros((16, 65), np.int32)}, "qweight: shape"),
+        ({"qweight": np.zeros((0, 64), np.int32)}, "must not be empty"),
+        ({"scales": np.zeros((4, 64), np.float32)}, "scales: dtype float32 must be"),
+        ({"scales": np.zeros((4, 63), np.float16)}, "qzeros: .* must be a multiple of 63"),
+        ({"scales": np.full((4, 64), np.nan, np.float16)}, r"scales\[0, 0\]=nan must be finite"),
+        ({"g_idx": np.zeros(127, np.int32)}, "g_idx: shape"),
+        ({"g_idx": np.full(128, 99, np.int32)}, r"g_idx must be in 0\.\.3"),
+        ({"qzeros": np.zeros((4, 5), np.int32)}, "qzeros: 160 must be a multiple of 64"),
+        ({"g_idx": np.arange(128, dtype=np.int32)[::-1] % 2}, "gives 64 rows to group 0"),
+    ],
+)
 def test_layers_that_are_broken_are_named(tmp_path, changed, message):
     path = gptq_file(tmp_path / "up.safetensors", **changed)
     with pytest.raises(nm.CheckpointError, match=message) as caught:
@@ -201,9 +341,19 @@ def test_layers_that_are_broken_are_named(tmp_path, changed, message):
 
 
 def test_a_layer_with_a_tensor_missing_is_broken(tmp_path):
-    for missing, beside in (("scales", "g_idx, qweight, qzeros"), ("qzeros", "g_idx, qweight, scales"), ("qweight", "g_idx, qzeros, scales")):
+    for missing, beside in (
+        ("scales", "g_idx, qweight, qzeros"),
+        ("qzeros", "g_idx, qweight, scales"),
+        ("qweight", "g_idx, qzeros, scales"),
+    ):
         path = gptq_file(tmp_path / "up.safetensors", **{missing: None})
-        with pytest.raises(nm.CheckpointError, match=f"one of a quantised layer, but others of it are missing: there is {beside}|layer 'up': ") as caught:
+        with pytest.raises(
+            nm.CheckpointError,
+            match=(
+                f"one of a quantised layer, but others of it are missing: there is {beside}|layer"
+                " 'up': "
+            ),
+        ) as caught:
             nm.load_checkpoint(path)
         assert str(path) in str(caught.value)
         with pytest.raises(nm.CheckpointError, match="holds no layer of format 'gptq'"):
@@ -213,7 +363,10 @@ def test_a_layer_with_a_tensor_missing_is_broken(tmp_path):
 def test_a_file_of_plain_tensors_has_no_layers(tmp_path):
     from safetensors.numpy import save_file
 
-    save_file({"a.weight": np.ones((4, 4), np.float16), "a.weight_scale": np.ones(1, np.float32)}, tmp_path / "plain.safetensors")
+    save_file(
+        {"a.weight": np.ones((4, 4), np.float16), "a.weight_scale": np.ones(1, np.float32)},
+        tmp_path / "plain.safetensors",
+    )
     assert len(nm.load_checkpoint(tmp_path / "plain.safetensors")) == 0
     with pytest.raises(nm.CheckpointError, match="holds no quantised layer of a known format"):
         convert(tmp_path / "plain.safetensors", tmp_path / "out", "awq")
@@ -228,7 +381,11 @@ def good(tmp_path_factory):
     files = []
     for form in STORED.values():
         model = {"layer": form.read(layers.random_layer(form, form.test_geometries[-1], 1))}
-        files.append(nm.save_checkpoint(directory / f"{form.name}.safetensors", model, form.name).read_bytes())
+        files.append(
+            nm.save_checkpoint(
+                directory / f"{form.name}.safetensors", model, form.name
+            ).read_bytes()
+        )
     return directory / "fuzzed.safetensors", files
 
 
@@ -266,16 +423,45 @@ def test_files_may_be_cut_off_or_patched_anywhere(good, data):
     path, files = good
     file = data.draw(st.sampled_from(files))
     cut = data.draw(st.integers(0, len(file)))
-    survives(path, file[:cut] + data.draw(st.binary(max_size=40)) + (file[cut:] if data.draw(st.booleans()) else b""))
+    survives(
+        path,
+        file[:cut]
+        + data.draw(st.binary(max_size=40))
+        + (file[cut:] if data.draw(st.booleans()) else b""),
+    )
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.sampled_from(["F16", "I32", "BF16", "gptq", "", "../x"]) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets", "__metadata__", "a.qweight", "a.scales"]), inner, max_size=4), max_leaves=12,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from(["F16", "I32", "BF16", "gptq", "", "../x"])
+    | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["dtype", "shape", "data_offsets", "__metadata__", "a.qweight", "a.scales"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
 )
 
 
-NAMES = ["a.qweight", "a.scales", "a.qzeros", "a.g_idx", "a.weight_shape", "a.weight_packed", "a.weight_scale", "__metadata__"]
+NAMES = [
+    "a.qweight",
+    "a.scales",
+    "a.qzeros",
+    "a.g_idx",
+    "a.weight_shape",
+    "a.weight_packed",
+    "a.weight_scale",
+    "__metadata__",
+]
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), st.binary(max_size=64))
@@ -290,20 +476,40 @@ SIZES = st.lists(st.sampled_from([0, 1, 2, 8, 16, 32, 64]), max_size=3)
 @given(st.sampled_from(list(STORED.values())), st.data())
 @settings(max_examples=100, deadline=None)
 def test_well_formed_files_of_ill_fitting_tensors(good, form, data):
-    """The header is right to the last byte, so that it is the format's rules that are met: any types, any shapes, any bytes."""
+    """The header is right to the last byte, so that it is the format's rules that are met: any
+    types, any shapes, any bytes."""
     fields, position = {}, 0
-    sizes = {"F16": 2, "BF16": 2, "F32": 4, "I32": 4, "I64": 8, "U8": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F64": 8}
+    sizes = {
+        "F16": 2,
+        "BF16": 2,
+        "F32": 4,
+        "I32": 4,
+        "I64": 8,
+        "U8": 1,
+        "F8_E4M3": 1,
+        "F8_E8M0": 1,
+        "F64": 8,
+    }
     for name in [*form.keys, *data.draw(st.sets(st.sampled_from([*form.optional, "bias"])))]:
         code, shape = data.draw(st.sampled_from(list(sizes))), data.draw(SIZES)
         nbytes = sizes[code] * int(np.prod(shape))
-        fields[f"layer.{name}"] = {"dtype": code, "shape": shape, "data_offsets": [position, position + nbytes]}
+        fields[f"layer.{name}"] = {
+            "dtype": code,
+            "shape": shape,
+            "data_offsets": [position, position + nbytes],
+        }
         position += nbytes
-    contents = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, 256, position, dtype=np.uint8).tobytes()
+    contents = (
+        np.random.default_rng(data.draw(st.integers(0, 99)))
+        .integers(0, 256, position, dtype=np.uint8)
+        .tobytes()
+    )
     survives(good[0], file_bytes(fields, contents))
 
 
 def test_single_bits_of_a_whole_header(good, thorough):
-    """Exhaustively, every bit of the first 8 bytes and of 20 more; all of the file with --thorough."""
+    """Exhaustively, every bit of the first 8 bytes and of 20 more; all of the file with
+    --thorough."""
     path, files = good
     file = files[0]
     for position in range(len(file) if thorough else 28):

@@ -1,4 +1,5 @@
-"""Contract under test: a target that exists is finished. What cannot be written, is interrupted, killed or written by two leaves nothing that looks like one, and goes on."""
+"""Contract under test: a target that exists is finished. What cannot be written, is interrupted,
+killed or written by two leaves nothing that looks like one, and goes on."""
 
 import os
 import signal
@@ -21,13 +22,22 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_loss_is_refused_and_nothing_is_left(tmp_path):
     weight = small_model(1)["model.layers.0.mlp.up_proj"]
     order = np.random.default_rng(0).permutation(weight.k).astype(np.int32)
-    source = nm.save_checkpoint(tmp_path / "source", {"up": nm.QuantizedWeight(weight.codes, weight.scales, None, 4, 32, order)}, "gptq")
+    source = nm.save_checkpoint(
+        tmp_path / "source",
+        {"up": nm.QuantizedWeight(weight.codes, weight.scales, None, 4, 32, order)},
+        "gptq",
+    )
     for target in ("awq", "awq.safetensors"):
-        with pytest.raises(ValueError, match="cannot hold layer 'up' as it is: the format has no activation order"):
+        with pytest.raises(
+            ValueError, match="cannot hold layer 'up' as it is: the format has no activation order"
+        ):
             convert(source, tmp_path / target, "awq")
         assert sorted(each.name for each in tmp_path.iterdir()) == ["source"]
     convert(source, tmp_path / "awq", "awq", allow_loss=True)
-    assert np.array_equal(nm.dequantize(nm.load_checkpoint(tmp_path / "awq")["up"]), nm.dequantize(nm.load_checkpoint(source)["up"]))
+    assert np.array_equal(
+        nm.dequantize(nm.load_checkpoint(tmp_path / "awq")["up"]),
+        nm.dequantize(nm.load_checkpoint(source)["up"]),
+    )
 
 
 def test_targets_that_exist_are_left_alone(tmp_path):
@@ -35,7 +45,11 @@ def test_targets_that_exist_are_left_alone(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "other.partial").mkdir()
     (tmp_path / "other.partial" / "file").write_text("mine")
-    for target, message in (("precious", "never written over"), ("other", "is no unfinished conversion"), ("no/where", "there is no directory")):
+    for target, message in (
+        ("precious", "never written over"),
+        ("other", "is no unfinished conversion"),
+        ("no/where", "there is no directory"),
+    ):
         with pytest.raises(nm.CheckpointError, match=message):
             convert(source, tmp_path / target, "awq")
     assert (tmp_path / "other.partial" / "file").read_text() == "mine"
@@ -46,14 +60,39 @@ def test_targets_that_exist_are_left_alone(tmp_path):
 Q = nm.quantize(np.ones((128, 64), np.float32))
 
 
-@pytest.mark.parametrize("weights, options, error, message", [
-    ([Q], {}, TypeError, "weights is a list, must be a mapping: name -> weight"), ({1: Q}, {}, TypeError, "weights: name 1 is a int, must be a str"), ({"\ud800": Q}, {}, ValueError, "cannot be written in UTF-8"),
-    ({"a": None}, {}, TypeError, "layer 'a' is a NoneType, must be a QuantizedWeight"), ({"a": nm.quantize_blocks(np.ones((16, 64), np.float32))}, {}, TypeError, "to_weight makes one of it"),
-    ({"a": Q}, {"others": {"__metadata__": np.ones(3)}}, ValueError, "'__metadata__' cannot be the name of a tensor"), ({"a": Q}, {"others": [1]}, TypeError, "others is a list"),
-    ({"a": Q}, {"others": {"b": [1.0]}}, TypeError, "tensor 'b' is a list, must be a numpy.ndarray of bool"), ({"a": Q}, {"others": {"b": np.array([None])}}, TypeError, "tensor 'b' is of object"),
-    ({"a": Q}, {"shard_bytes": 0}, ValueError, "shard_bytes=0 must be at least 1"),
-])
-def test_what_no_file_can_hold_is_refused_and_nothing_is_left(tmp_path, weights, options, error, message):
+@pytest.mark.parametrize(
+    "weights, options, error, message",
+    [
+        ([Q], {}, TypeError, "weights is a list, must be a mapping: name -> weight"),
+        ({1: Q}, {}, TypeError, "weights: name 1 is a int, must be a str"),
+        ({"\ud800": Q}, {}, ValueError, "cannot be written in UTF-8"),
+        ({"a": None}, {}, TypeError, "layer 'a' is a NoneType, must be a QuantizedWeight"),
+        (
+            {"a": nm.quantize_blocks(np.ones((16, 64), np.float32))},
+            {},
+            TypeError,
+            "to_weight makes one of it",
+        ),
+        (
+            {"a": Q},
+            {"others": {"__metadata__": np.ones(3)}},
+            ValueError,
+            "'__metadata__' cannot be the name of a tensor",
+        ),
+        ({"a": Q}, {"others": [1]}, TypeError, "others is a list"),
+        (
+            {"a": Q},
+            {"others": {"b": [1.0]}},
+            TypeError,
+            "tensor 'b' is a list, must be a numpy.ndarray of bool",
+        ),
+        ({"a": Q}, {"others": {"b": np.array([None])}}, TypeError, "tensor 'b' is of object"),
+        ({"a": Q}, {"shard_bytes": 0}, ValueError, "shard_bytes=0 must be at least 1"),
+    ],
+)
+def test_what_no_file_can_hold_is_refused_and_nothing_is_left(
+    tmp_path, weights, options, error, message
+):
     with pytest.raises(error, match=message):
         nm.save_checkpoint(tmp_path / "model.safetensors", weights, **options)
     assert not list(tmp_path.iterdir())
@@ -65,10 +104,16 @@ def test_two_that_write_one_file_are_told_apart(tmp_path):
     model, target = small_model(2), tmp_path / "model.safetensors"
     first = ShardWriter(tmp_path / "model.safetensors.partial", ["a"])
     first.add("a", np.arange(4, dtype=np.float32))
-    with pytest.raises(BlockingIOError, match="model.safetensors.partial.writing is being written by another process"):
+    with pytest.raises(
+        BlockingIOError,
+        match="model.safetensors.partial.writing is being written by another process",
+    ):
         nm.save_checkpoint(target, model, "gptq")
     first.finish({})
-    assert np.array_equal(SafetensorsFile(first.target).array("a"), np.arange(4)) and not target.exists()
+    assert (
+        np.array_equal(SafetensorsFile(first.target).array("a"), np.arange(4))
+        and not target.exists()
+    )
     nm.save_checkpoint(target, model, "gptq")
     assert len(nm.load_checkpoint(target)) == 2
 
@@ -77,7 +122,9 @@ def test_a_shard_that_another_process_writes_is_left_alone(tmp_path, monkeypatch
     pytest.importorskip("fcntl")
     source = nm.save_checkpoint(tmp_path / "source", small_model(2), "gptq")
     with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
-        changed.setattr(save._Job, "_shard", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        changed.setattr(
+            save._Job, "_shard", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         convert(source, tmp_path / "target", "awq")
     other = ShardWriter(tmp_path / "target.partial" / "model.safetensors", ["a"])
     with pytest.raises(BlockingIOError, match="is being written by another process"):
@@ -95,7 +142,9 @@ def test_what_came_to_be_meanwhile_is_not_written_over(tmp_path):
     target = tmp_path / "model.safetensors"
     with pytest.raises(nm.CheckpointError, match="never written over"):
         nm.save_checkpoint(target, Model(small_model(1)), "gptq")
-    assert target.read_bytes() == b"somebody else's" and [each.name for each in tmp_path.iterdir()] == ["model.safetensors"]
+    assert target.read_bytes() == b"somebody else's" and [
+        each.name for each in tmp_path.iterdir()
+    ] == ["model.safetensors"]
 
 
 def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path, monkeypatch):
@@ -119,33 +168,63 @@ def test_an_interrupted_conversion_leaves_nothing_finished_and_goes_on(tmp_path,
         nm.load_checkpoint(tmp_path / "target")
     (tmp_path / "target.partial" / "model-00003-of-00005.safetensors.writing").write_bytes(b"half")
     resumed = []
-    monkeypatch.setattr(save._Job, "_shard", lambda job, path, items: (resumed.append(path.name), shard(job, path, items)))
+    monkeypatch.setattr(
+        save._Job,
+        "_shard",
+        lambda job, path, items: (resumed.append(path.name), shard(job, path, items)),
+    )
     steps = []
-    convert(source, tmp_path / "target", "awq", shard_bytes=6_000, progress=lambda done, total, name: steps.append((done, total)))
+    convert(
+        source,
+        tmp_path / "target",
+        "awq",
+        shard_bytes=6_000,
+        progress=lambda done, total, name: steps.append((done, total)),
+    )
     assert written and not set(written) & set(resumed), "finished shards are not written again"
-    assert steps[-1][0] == steps[-1][1] and [done for done, _ in steps] == sorted(done for done, _ in steps)
-    assert {each.name: each.read_bytes() for each in whole.iterdir()} == {each.name: each.read_bytes() for each in (tmp_path / "target").iterdir()}
+    assert steps[-1][0] == steps[-1][1] and [done for done, _ in steps] == sorted(
+        done for done, _ in steps
+    )
+    assert {each.name: each.read_bytes() for each in whole.iterdir()} == {
+        each.name: each.read_bytes() for each in (tmp_path / "target").iterdir()
+    }
 
 
 def test_another_plan_starts_anew(tmp_path, monkeypatch):
     source = nm.save_checkpoint(tmp_path / "source", small_model(3), "gptq")
     shard = save._Job._shard
-    monkeypatch.setattr(save._Job, "_shard", lambda job, path, items: (_ for _ in ()).throw(KeyboardInterrupt) if "00002" in path.name else shard(job, path, items))
+    monkeypatch.setattr(
+        save._Job,
+        "_shard",
+        lambda job, path, items: (
+            (_ for _ in ()).throw(KeyboardInterrupt)
+            if "00002" in path.name
+            else shard(job, path, items)
+        ),
+    )
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "target", "awq", shard_bytes=6_000)
     monkeypatch.setattr(save._Job, "_shard", shard)
     convert(source, tmp_path / "target", "gptq_v2", shard_bytes=6_000)
-    assert {layer.form.name for layer in nm.load_checkpoint(tmp_path / "target").layers.values()} == {"gptq_v2"}
+    assert {
+        layer.form.name for layer in nm.load_checkpoint(tmp_path / "target").layers.values()
+    } == {"gptq_v2"}
 
 
 def test_a_killed_conversion_leaves_no_target_and_resumes(tmp_path):
     """A process killed at any moment: until the last rename there is no target."""
     source = nm.save_checkpoint(tmp_path / "source", small_model(6, k=256, n=256), "gptq")
     program = (
-        "import sys, time\nfrom numba_marlin.checkpoints import convert\n"
-        "convert(sys.argv[1], sys.argv[2], 'awq', shard_bytes=40_000, progress=lambda *a: (print(a, flush=True), time.sleep(0.05)))"
+        "import sys, time\nfrom numba_marlin.checkpoints import convert\nconvert(sys.argv[1],"
+        " sys.argv[2], 'awq', shard_bytes=40_000, progress=lambda *a: (print(a, flush=True),"
+        " time.sleep(0.05)))"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, source, tmp_path / "target"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, source, tmp_path / "target"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     for _ in range(3):
         process.stdout.readline()
     process.send_signal(signal.SIGKILL)
@@ -163,10 +242,24 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     happened = []
     replace = os.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: happened.append("to disk"))
-    monkeypatch.setattr(os, "replace", lambda source, target: (happened.append(Path(target).name), replace(source, target)))
+    monkeypatch.setattr(
+        os,
+        "replace",
+        lambda source, target: (happened.append(Path(target).name), replace(source, target)),
+    )
     nm.save_checkpoint(tmp_path / "m", small_model(2), "awq", shard_bytes=5_000)
     shards = ["part-00000.safetensors", "part-00001.safetensors"]
-    assert happened == ["to disk", shards[0], "to disk", shards[1], "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "to disk", "to disk", "m"]
+    assert happened == [
+        "to disk",
+        shards[0],
+        "to disk",
+        shards[1],
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "to disk",
+        "to disk",
+        "m",
+    ]
 
 
 def test_a_writer_refuses_a_name_twice_and_cleans_up(tmp_path):

@@ -1,4 +1,5 @@
-"""Contract under test: ``convert`` and ``inspect`` do what they say, with exit codes and JSON like every verb's."""
+"""Contract under test: ``convert`` and ``inspect`` do what they say, with exit codes and JSON like
+every verb's."""
 
 import json
 import os
@@ -29,22 +30,59 @@ def test_help_knows_every_format():
 
 
 def test_convert_writes_the_other_format(capsys, tmp_path, source):
-    code, data = run(capsys, "convert", source, tmp_path / "awq", "--to", "awq", "--out", tmp_path / "said.json", "--shard-bytes", 6000)
-    assert run(capsys, "convert", source, tmp_path / "whole", "--to", "awq", "--shard-bytes", "inf")[1]["target"]["files"] == 1
+    code, data = run(
+        capsys,
+        "convert",
+        source,
+        tmp_path / "awq",
+        "--to",
+        "awq",
+        "--out",
+        tmp_path / "said.json",
+        "--shard-bytes",
+        6000,
+    )
+    assert (
+        run(capsys, "convert", source, tmp_path / "whole", "--to", "awq", "--shard-bytes", "inf")[
+            1
+        ]["target"]["files"]
+        == 1
+    )
     assert code == 0 and data["schema"] == "numba-marlin/convert/1" and data["ok"] is True
-    assert data["source"]["formats"] == ["gptq"] and data["target"] | {"path": "", "bytes": 0} == {"path": "", "format": "awq", "layers": 3, "files": 3, "bytes": 0}
+    assert data["source"]["formats"] == ["gptq"] and data["target"] | {"path": "", "bytes": 0} == {
+        "path": "",
+        "format": "awq",
+        "layers": 3,
+        "files": 3,
+        "bytes": 0,
+    }
     assert json.loads((tmp_path / "said.json").read_text()) == data
     before, after = nm.load_checkpoint(source), nm.load_checkpoint(tmp_path / "awq")
-    assert all(np.array_equal(nm.dequantize(before[name]), nm.dequantize(after[name])) for name in before)
+    assert all(
+        np.array_equal(nm.dequantize(before[name]), nm.dequantize(after[name])) for name in before
+    )
 
 
 def test_inspect_says_what_there_is(capsys, source):
     code, data = run(capsys, "inspect", source, "--data")
-    assert code == 0 and data["schema"] == "numba-marlin/inspect/1" and data["quant_method"] == "gptq" and data["problems"] == []
+    assert (
+        code == 0
+        and data["schema"] == "numba-marlin/inspect/1"
+        and data["quant_method"] == "gptq"
+        and data["problems"] == []
+    )
     assert data["other_tensors"] == len(OTHERS) and len(data["layers"]) == 3
     assert data["layers"][0] | {"bytes": 0, "bits_per_weight": 0} == {
-        "name": "model.layers.0.mlp.up_proj", "format": "gptq", "k": 128, "n": 64, "bits": 4, "group_size": 32, "scale_dtype": "float16",
-        "tensors": ["g_idx", "qweight", "qzeros", "scales"], "bytes": 0, "bits_per_weight": 0,
+        "name": "model.layers.0.mlp.up_proj",
+        "format": "gptq",
+        "k": 128,
+        "n": 64,
+        "bits": 4,
+        "group_size": 32,
+        "scale_dtype": "float16",
+        "tensors": ["g_idx", "qweight", "qzeros", "scales"],
+        "bytes": 0,
+        "bits_per_weight": 0,
     }
     assert cli.main(["inspect", str(source), "--layers"]) == 0
     assert "3 of format gptq, 4 bits, groups of 32: 24,576 weights" in capsys.readouterr().out
@@ -52,17 +90,36 @@ def test_inspect_says_what_there_is(capsys, source):
 
 def test_inspect_says_what_a_conversion_would_lose(capsys, source):
     code, data = run(capsys, "inspect", source, "--to", "marlin")
-    assert code == 1 and data["ok"] is False and len(data["problems"]) == 3 and "zero points do not fit in format 'marlin'" in data["problems"][0]
+    assert (
+        code == 1
+        and data["ok"] is False
+        and len(data["problems"]) == 3
+        and "zero points do not fit in format 'marlin'" in data["problems"][0]
+    )
     assert run(capsys, "inspect", source, "--to", "vllm-marlin")[0] == 0
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["convert", "SOURCE", "OUT", "--to", "nope"], "format='nope' must be one of"), (["convert", "SOURCE", "SOURCE", "--to", "awq"], "never written over"),
-    (["convert", "SOURCE", "OUT", "--to", "marlin"], "layer 'model.layers.0.mlp.up_proj': zero points do not fit"), (["convert", "OTHER", "OUT", "--to", "awq"], "no such file"),
-    (["convert", "SOURCE", "OUT", "--to", "awq", "--from", "pack-quantized"], "holds no layer of format 'pack-quantized'"),
-    (["convert", "SOURCE", "OUT", "--to", "awq", "--shard-bytes", "nan"], "must be at least 1"), (["inspect", "OTHER"], "no such file"),
-])
-def test_bad_input_is_exit_code_2_and_nothing_is_written(capsys, tmp_path, source, arguments, message):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "SOURCE", "OUT", "--to", "nope"], "format='nope' must be one of"),
+        (["convert", "SOURCE", "SOURCE", "--to", "awq"], "never written over"),
+        (
+            ["convert", "SOURCE", "OUT", "--to", "marlin"],
+            "layer 'model.layers.0.mlp.up_proj': zero points do not fit",
+        ),
+        (["convert", "OTHER", "OUT", "--to", "awq"], "no such file"),
+        (
+            ["convert", "SOURCE", "OUT", "--to", "awq", "--from", "pack-quantized"],
+            "holds no layer of format 'pack-quantized'",
+        ),
+        (["convert", "SOURCE", "OUT", "--to", "awq", "--shard-bytes", "nan"], "must be at least 1"),
+        (["inspect", "OTHER"], "no such file"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_nothing_is_written(
+    capsys, tmp_path, source, arguments, message
+):
     before = sorted(tmp_path.iterdir())
     places = {"SOURCE": source, "OUT": tmp_path / "out", "OTHER": tmp_path / "other"}
     code, data = run(capsys, *[places.get(each, each) for each in arguments])

@@ -1,6 +1,7 @@
 """Contract under test: verbs, exit codes, and JSON that stands alone on stdout.
 
-Most runs take the ``reference`` backend, which compiles nothing; one goes all the way through the PTX machine.
+Most runs take the ``reference`` backend, which compiles nothing; one goes all the way through the
+PTX machine.
 """
 
 import json
@@ -32,15 +33,39 @@ def run_json(capsys, *argv):
 
 def test_run_goes_all_the_way_through_the_machine(capsys, tmp_path):
     out = tmp_path / "y.npy"
-    code, data = run_json(capsys, "run", "--m", 4, "--n", 128, "--k", 256, "--backend", "emulator", "--kernel", "ampere", "--out", out)
+    code, data = run_json(
+        capsys,
+        "run",
+        "--m",
+        4,
+        "--n",
+        128,
+        "--k",
+        256,
+        "--backend",
+        "emulator",
+        "--kernel",
+        "ampere",
+        "--out",
+        out,
+    )
     assert code == 0
     assert data["schema"] == "numba-marlin/run/1" and data["ok"] is True
     assert data["weight"] == {"source": "random, seed 0", "k": 256, "n": 128, "dtype": "float32"}
     assert 0.05 < data["quantised"]["relative_rms_error"] < 0.2
-    assert data["packed"] == {"layout": "marlin", "bytes": 256 * 128 // 2 + 2 * 2 * 128, "bits_per_weight": 4.125, "fp16_bytes": 2 * 256 * 128}
+    assert data["packed"] == {
+        "layout": "marlin",
+        "bytes": 256 * 128 // 2 + 2 * 2 * 128,
+        "bits_per_weight": 4.125,
+        "fp16_bytes": 2 * 256 * 128,
+    }
     assert data["compiled"]["kernel"] == "ampere" and data["compiled"]["spill_stores"] in (0, None)
     assert data["run"]["backend"] == "emulator" and data["run"]["candidate"]["grid"][0] >= 1
-    assert data["check"]["ok"] and data["check"]["outputs"] == 4 * 128 and data["check"]["max_error_over_bound"] <= 1
+    assert (
+        data["check"]["ok"]
+        and data["check"]["outputs"] == 4 * 128
+        and data["check"]["max_error_over_bound"] <= 1
+    )
     y = np.load(out)
     assert y.shape == (4, 128) and y.dtype == np.float16 and np.isfinite(y).all()
 
@@ -48,7 +73,13 @@ def test_run_goes_all_the_way_through_the_machine(capsys, tmp_path):
 def test_run_prints_rows_for_people_and_progress_on_stderr(capsys):
     code, out, err = run(capsys, "run", "--backend", "reference", "--n", 64, "--k", 128)
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines() if line[0] != " "] == ["weight", "quantised", "packed", "ran", "checked"]
+    assert [line.split()[0] for line in out.splitlines() if line[0] != " "] == [
+        "weight",
+        "quantised",
+        "packed",
+        "ran",
+        "checked",
+    ]
     assert "quantising" in err and "quantising" not in out
 
 
@@ -70,18 +101,39 @@ def test_a_wrong_product_is_exit_code_1(capsys, monkeypatch):
 def test_a_seed_decides_everything_random(capsys, tmp_path):
     results = []
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        run(capsys, "run", "--backend", "reference", "--n", 64, "--k", 128, "--seed", seed, "--out", tmp_path / f"{name}.npy")
+        run(
+            capsys,
+            "run",
+            "--backend",
+            "reference",
+            "--n",
+            64,
+            "--k",
+            128,
+            "--seed",
+            seed,
+            "--out",
+            tmp_path / f"{name}.npy",
+        )
         results.append(np.load(tmp_path / f"{name}.npy"))
     assert np.array_equal(results[0], results[1]) and not np.array_equal(results[0], results[2])
 
 
 def test_a_gpu_that_is_not_there_is_exit_code_3(capsys, monkeypatch):
-    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine"))
+    monkeypatch.setattr(
+        driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine")
+    )
     code, data = run_json(capsys, "run", "--backend", "cuda", "--n", 64, "--k", 128)
-    assert code == 3 and data == {"schema": "numba-marlin/run/1", "ok": False, "error": "backend='cuda': no NVIDIA driver on this machine"}
+    assert code == 3 and data == {
+        "schema": "numba-marlin/run/1",
+        "ok": False,
+        "error": "backend='cuda': no NVIDIA driver on this machine",
+    }
 
 
-def test_a_directory_that_cannot_be_written_is_refused_before_any_work(capsys, tmp_path, monkeypatch):
+def test_a_directory_that_cannot_be_written_is_refused_before_any_work(
+    capsys, tmp_path, monkeypatch
+):
     monkeypatch.setattr("os.access", lambda path, mode: False)  # for root every directory can be
     code, out, err = run(capsys, "run", "--out", tmp_path / "y.npy")
     assert code == 2 and out == "" and "must be writable" in err and not any(tmp_path.iterdir())
@@ -91,7 +143,9 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
     from numba_marlin import backends, compiler
 
     def missing(*arguments, **options):
-        raise compiler.MissingCompiler("numba-cuda is not installed: pip install numba-marlin[cu13]")
+        raise compiler.MissingCompiler(
+            "numba-cuda is not installed: pip install numba-marlin[cu13]"
+        )
 
     monkeypatch.setattr(backends, "compiled_kernel", missing)
     code, out, err = run(capsys, "run", "--backend", "emulator", "--n", 64, "--k", 128)
@@ -119,8 +173,14 @@ def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
         (["run", "--out", "y.txt"], "--out y.txt must end in .npy"),
         (["run", "--out", "no/such/directory/y.npy"], "there is no directory"),
         (["explain", "--m", "1", "--n", "63", "--k", "128"], "n=63"),
-        (["explain", "--m", "1", "--n", "64", "--k", "128", "--device", "H300"], "device='H300' is not one of"),
-        (["explain", "--m", "1", "--n", "64", "--k", "128", "--codes", "e2m1"], "group_size=128 must be one of (16, 32) for codes='e2m1'"),
+        (
+            ["explain", "--m", "1", "--n", "64", "--k", "128", "--device", "H300"],
+            "device='H300' is not one of",
+        ),
+        (
+            ["explain", "--m", "1", "--n", "64", "--k", "128", "--codes", "e2m1"],
+            "group_size=128 must be one of (16, 32) for codes='e2m1'",
+        ),
         (["info", "--out", "x.txt"], "--out x.txt must end in .json"),
     ],
 )
@@ -130,7 +190,17 @@ def test_bad_values_are_exit_code_2_and_one_line(capsys, argv, message):
     assert len(err.splitlines()) == 1 and err.startswith(f"numba-marlin {argv[0]}: error: ")
 
 
-@pytest.mark.parametrize("argv", [[], ["dance"], ["run", "--m", "two"], ["run", "--backend", "tpu"], ["explain"], ["run", "--frobnicate"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["dance"],
+        ["run", "--m", "two"],
+        ["run", "--backend", "tpu"],
+        ["explain"],
+        ["run", "--frobnicate"],
+    ],
+)
 def test_bad_usage_is_exit_code_2(capsys, argv):
     code, out, err = run(capsys, *argv)
     assert code == 2 and out == "" and "usage: numba-marlin" in err
@@ -149,16 +219,25 @@ def test_explain_says_and_serialises_the_choice(capsys, tmp_path):
     assert code == 0 and "1. decode  grid 128 x 1 x 1" in out and "ampere  grid 132 x 1 x 1" in out
     code, data = run_json(capsys, *argv, "--out", tmp_path / "e.json")
     assert code == 0 and data["schema"] == "numba-marlin/explain/1" and data["ok"] is True
-    assert data["candidates"][0]["config"]["batch"] == 16 and data["candidates"][0]["modelled"]["predicted_us"] > 0
+    assert (
+        data["candidates"][0]["config"]["batch"] == 16
+        and data["candidates"][0]["modelled"]["predicted_us"] > 0
+    )
     assert json.loads((tmp_path / "e.json").read_text()) == data
 
 
 def test_info_labels_what_is_missing(capsys, monkeypatch):
-    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine"))
+    monkeypatch.setattr(
+        driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine")
+    )
     code, data = run_json(capsys, "info")
     rows = {row["name"]: row for row in data["rows"]}
     assert code == 0 and data["schema"] == "numba-marlin/info/1"
-    assert rows["driver"] == {"name": "driver", "status": "missing", "detail": "no NVIDIA driver on this machine"}
+    assert rows["driver"] == {
+        "name": "driver",
+        "status": "missing",
+        "detail": "no NVIDIA driver on this machine",
+    }
     assert rows["can: GPU"]["status"] == "missing" and rows["can: reference"]["status"] == "ok"
     assert rows["numpy"]["detail"] == np.__version__
     assert {"ptxas", "nvdisasm", "kernel cache", "gpu"} <= set(rows)
@@ -168,9 +247,14 @@ def test_info_labels_what_is_missing(capsys, monkeypatch):
 
 def test_lines_fit_the_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    for argv in (["run", "--backend", "reference", "--n", 64, "--k", 128], ["explain", "--m", 16, "--n", 8192, "--k", 8192], ["info"]):
+    for argv in (
+        ["run", "--backend", "reference", "--n", 64, "--k", 128],
+        ["explain", "--m", 16, "--n", 8192, "--k", 8192],
+        ["info"],
+    ):
         _, out, _ = run(capsys, *argv)
-        assert max(len(line) for line in out.splitlines() if "/" not in line) <= 60  # paths are not broken
+        # paths are not broken
+        assert max(len(line) for line in out.splitlines() if "/" not in line) <= 60
 
 
 def test_colour_is_for_terminals_that_want_it(monkeypatch):
@@ -200,23 +284,45 @@ def test_names_out_of_files_steer_no_terminal_and_are_no_markup(capsys, monkeypa
         if progress is not None:
             progress(1, 2, name)
     found = capsys.readouterr()
-    assert not {"\x1b", "\x07", "\u202e"} & set(found.out) and "\x1b]0;" not in found.err and "\u202e" not in found.err
+    assert (
+        not {"\x1b", "\x07", "\u202e"} & set(found.out)
+        and "\x1b]0;" not in found.err
+        and "\u202e" not in found.err
+    )
     assert "a[/b]\\x1b]0;owned\\x07\\u202e" in found.out and "b\u00e9" in found.out
     cli.main(["inspect", name])
     assert "a[/b]\\x1b]0;owned" in capsys.readouterr().err
 
 
 def test_a_reader_that_stops_is_no_error():
-    command = f"{sys.executable} -m numba_marlin explain --m 16 --n 8192 --k 8192 | head -n 0; echo ${{PIPESTATUS[0]}}"
+    command = (
+        f"{sys.executable} -m numba_marlin explain --m 16 --n 8192 --k 8192 | head -n 0; echo"
+        " ${PIPESTATUS[0]}"
+    )
     for _ in range(3):
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-        assert done.stderr == "" and done.stdout.strip() in ("0", "141")  # 0: everything fitted into the pipe first
+        # 0: everything fitted into the pipe first
+        assert done.stderr == "" and done.stdout.strip() in ("0", "141")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="a device that is always full is Linux's"
+)
 def test_a_full_disk_leaves_one_line_and_the_exit_code():
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -m numba_marlin compare nothing nothing --json > /dev/full; echo $?"], capture_output=True, text=True)
-    assert done.stdout.strip() == "2" and len(done.stderr.splitlines()) == 1 and "error: " in done.stderr
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"{sys.executable} -m numba_marlin compare nothing nothing --json > /dev/full; echo $?",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        done.stdout.strip() == "2"
+        and len(done.stderr.splitlines()) == 1
+        and "error: " in done.stderr
+    )
 
 
 @pytest.mark.parametrize("closed", ("stdout", "stderr"))
@@ -225,7 +331,9 @@ def test_closed_streams_are_no_error(capsys, monkeypatch, closed):
         changed.setattr(sys, closed, None)
         assert cli.main(["run", "--backend", "reference", "--n", "64", "--k", "128", "--json"]) == 0
     captured = capsys.readouterr()
-    assert (captured.out == "") == (closed == "stdout") and (closed == "stdout" or json.loads(captured.out)["ok"])
+    assert (captured.out == "") == (closed == "stdout") and (
+        closed == "stdout" or json.loads(captured.out)["ok"]
+    )
 
 
 def test_an_interruption_while_starting_is_told_as_any_other(capsys, monkeypatch):
@@ -242,9 +350,27 @@ def test_without_arguments_the_help_is_printed(capsys):
 
 
 def test_the_module_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "numba_marlin", "explain", "--m", "1", "--n", "64", "--k", "128", "--json"], capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "numba_marlin",
+            "explain",
+            "--m",
+            "1",
+            "--n",
+            "64",
+            "--k",
+            "128",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0 and json.loads(done.stdout)["ok"] is True
-    done = subprocess.run([sys.executable, "-m", "numba_marlin", "--version"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "numba_marlin", "--version"], capture_output=True, text=True
+    )
     assert done.returncode == 0 and done.stdout.startswith("numba-marlin ")
 
 
@@ -252,11 +378,17 @@ def test_every_kernel_of_the_ladder_can_be_asked_for():
     from numba_marlin.heuristics import LADDER
 
     verbs = next(action for action in cli.parser()._actions if action.dest == "verb").choices
-    assert tuple(next(action for action in verbs["run"]._actions if action.dest == "kernel").choices) == LADDER
+    assert (
+        tuple(next(action for action in verbs["run"]._actions if action.dest == "kernel").choices)
+        == LADDER
+    )
 
 
 def test_help_loads_neither_numpy_nor_numba():
-    program = "import sys\nfrom numba_marlin.cli.main import parser\nparser().format_help()\nprint([m for m in ('numpy', 'numba', 'rich') if m in sys.modules])"
+    program = (
+        "import sys\nfrom numba_marlin.cli.main import parser\nparser().format_help()\nprint([m for"
+        " m in ('numpy', 'numba', 'rich') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -264,7 +396,9 @@ def test_help_loads_neither_numpy_nor_numba():
 def test_json_has_no_nan():
     from numba_marlin.cli.report import to_json
 
-    assert json.loads(to_json({"a": [float("nan"), float("inf"), 1.5], "b": {"c": -float("inf")}})) == {"a": [None, None, 1.5], "b": {"c": None}}
+    assert json.loads(
+        to_json({"a": [float("nan"), float("inf"), 1.5], "b": {"c": -float("inf")}})
+    ) == {"a": [None, None, 1.5], "b": {"c": None}}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -1,4 +1,5 @@
-"""Contract under test: compare reads what bench writes, shows a verdict a cell, and exits with 1 where something got slower."""
+"""Contract under test: compare reads what bench writes, shows a verdict a cell, and exits with 1
+where something got slower."""
 
 import json
 
@@ -12,7 +13,13 @@ from tests.bench.invented import row
 def files(tmp_path):
     a, b = tmp_path / "a.jsonl", tmp_path / "b.json"
     a.write_text("".join(json.dumps(row(m=m)) + "\n" for m in (1, 16, 64, 256, 1024)))
-    after = [row(m=1, us=8.0, kernel="decode"), row(m=16, us=10.02, spread=0.02), row(m=64, us=12.0), row(m=256, us=9.0, spread=3.0), row(m=4096)]
+    after = [
+        row(m=1, us=8.0, kernel="decode"),
+        row(m=16, us=10.02, spread=0.02),
+        row(m=64, us=12.0),
+        row(m=256, us=9.0, spread=3.0),
+        row(m=4096),
+    ]
     b.write_text(json.dumps({"schema": "numba-marlin/bench/1", "ok": True, "rows": after}))
     return a, b
 
@@ -27,8 +34,16 @@ def test_every_shared_cell_has_a_verdict(capsys, files, tmp_path):
     code, out, _ = run(capsys, *files, "--json", "--out", tmp_path / "c.json")
     data = json.loads(out)
     assert code == 1 and data["ok"] is False and data["schema"] == "numba-marlin/compare/1"
-    assert [(each["m"], each["verdict"]) for each in data["cells"]] == [(1, "faster"), (16, "same"), (64, "slower"), (256, "ambiguous")]
-    assert data["counts"] == {"faster": 1, "slower": 1, "same": 1, "ambiguous": 1} and (data["only_a"], data["only_b"]) == (1, 1)
+    assert [(each["m"], each["verdict"]) for each in data["cells"]] == [
+        (1, "faster"),
+        (16, "same"),
+        (64, "slower"),
+        (256, "ambiguous"),
+    ]
+    assert data["counts"] == {"faster": 1, "slower": 1, "same": 1, "ambiguous": 1} and (
+        data["only_a"],
+        data["only_b"],
+    ) == (1, 1)
     assert data["cells"][0]["change"] == -0.2 and data["cells"][0]["b"]["kernel"] == "decode"
     assert json.loads((tmp_path / "c.json").read_text()) == data
 
@@ -36,8 +51,16 @@ def test_every_shared_cell_has_a_verdict(capsys, files, tmp_path):
 def test_people_get_a_table_and_a_summary(capsys, files):
     code, out, _ = run(capsys, *files)
     words = " ".join(out.split())
-    assert code == 1 and "ampere > decode" in words and "1 faster, 1 slower, 1 same, 1 ambiguous" in words and words.count("1 only in") == 2
-    assert next(line for line in out.splitlines() if "slower" in line and "64" in line).split()[-1] == "slower"
+    assert (
+        code == 1
+        and "ampere > decode" in words
+        and "1 faster, 1 slower, 1 same, 1 ambiguous" in words
+        and words.count("1 only in") == 2
+    )
+    assert (
+        next(line for line in out.splitlines() if "slower" in line and "64" in line).split()[-1]
+        == "slower"
+    )
 
 
 def test_names_of_kernels_are_shown_as_they_are(capsys, tmp_path):
@@ -51,11 +74,15 @@ def test_nothing_slower_is_exit_code_0(capsys, files):
     assert run(capsys, *files, "--tolerance", 25)[0] == 0
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda a, b: (a, "nothing.json"), "No such file"),
-    (lambda a, b: (a, b, "--tolerance", -1), "--tolerance -1.0 must be"),
-    (lambda a, b: (a, b, "--out", "x.txt"), "--out x.txt must end in .json"), (lambda a, b: (a, b, "--out", b), "the result would take its place"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda a, b: (a, "nothing.json"), "No such file"),
+        (lambda a, b: (a, b, "--tolerance", -1), "--tolerance -1.0 must be"),
+        (lambda a, b: (a, b, "--out", "x.txt"), "--out x.txt must end in .json"),
+        (lambda a, b: (a, b, "--out", b), "the result would take its place"),
+    ],
+)
 def test_bad_input_is_exit_code_2(capsys, files, change, message):
     code, out, err = run(capsys, *change(*files))
     assert code == 2 and out == "" and message in err and len(err.splitlines()) == 1
@@ -68,10 +95,16 @@ def test_files_that_hold_no_rows_are_refused(capsys, files, tmp_path):
     assert code == 2 and f"{empty} holds no measurement" in err
 
 
-@pytest.mark.parametrize("content, message", [
-    (b"[" * 100_000, "maximum recursion depth"), (b'{"a":' * 100_000 + b"\n", "maximum recursion depth"), (b"\x93NUMPY", "must be a text file of JSON"), (b"hello", "holds no measurement"),
-    (json.dumps({**row(m=1), "clocks": "high"}).encode(), "clocks='high' must be an object"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"[" * 100_000, "maximum recursion depth"),
+        (b'{"a":' * 100_000 + b"\n", "maximum recursion depth"),
+        (b"\x93NUMPY", "must be a text file of JSON"),
+        (b"hello", "holds no measurement"),
+        (json.dumps({**row(m=1), "clocks": "high"}).encode(), "clocks='high' must be an object"),
+    ],
+)
 def test_files_of_another_kind_are_refused(capsys, files, tmp_path, content, message):
     other = tmp_path / "other.jsonl"
     other.write_bytes(content)

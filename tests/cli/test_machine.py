@@ -1,4 +1,6 @@
-"""Contract under test: ``machine run`` runs PTX from a file with arguments from the command line, and says what is wrong in an exit code and a sentence."""
+"""Contract under test: ``machine run`` runs PTX from a file with arguments from the command line,
+and says what is wrong in an exit code and a sentence."""
+
 import json
 
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 from numba_marlin.cli import main as cli
 from tests.emulator.ptx_cases import HEADER
 
-SCALE = HEADER + """
+SCALE = (
+    HEADER
+    + """
 .visible .entry scale(.param .u64 x, .param .u64 y, .param .f32 by, .param .align 4 .b8 shift[8], .param .u32 n)
 {
 .reg .pred %p<2>;
@@ -33,6 +37,7 @@ st.global.f32 [%d2], %f1;
 ret;
 }
 """
+)
 OTHER = ".visible .entry other()\n{\nret;\n}\n"
 SHIFT = "hex:00000000" + np.float32(0.5).tobytes().hex()
 
@@ -52,55 +57,143 @@ def machine(capsys, *arguments):
 
 
 def scaled(files, capsys, x, y, *more, by="f32:3", n="u32:50"):
-    return machine(capsys, "run", files / "k.ptx", "--grid", 2, "--block", 32, "--args", x, y, by, SHIFT, n, *more)
+    return machine(
+        capsys,
+        "run",
+        files / "k.ptx",
+        "--grid",
+        2,
+        "--block",
+        32,
+        "--args",
+        x,
+        y,
+        by,
+        SHIFT,
+        n,
+        *more,
+    )
 
 
 def test_files_in_results_out(files, capsys):
     code, found, _ = scaled(files, capsys, f"in:{files}/x.npy", f"result=out:f32[50]:{files}/y.npy")
     expected = np.arange(50, dtype=np.float32) * 3 + np.float32(0.5)
-    assert code == 0 and found["ok"] and found["schema"] == "numba-marlin/machine/1" and (np.load(files / "y.npy") == expected).all()
-    assert found["outputs"] == [{"name": "result", "dtype": "float32", "shape": [50], "values": expected.tolist(), "min": 0.5, "max": 147.5}]
+    assert (
+        code == 0
+        and found["ok"]
+        and found["schema"] == "numba-marlin/machine/1"
+        and (np.load(files / "y.npy") == expected).all()
+    )
+    assert found["outputs"] == [
+        {
+            "name": "result",
+            "dtype": "float32",
+            "shape": [50],
+            "values": expected.tolist(),
+            "min": 0.5,
+            "max": 147.5,
+        }
+    ]
     assert found["instructions"] == sum(found["opcodes"].values()) and "counts" not in found
 
 
 def test_an_array_may_be_read_and_written_and_the_file_stays(files, capsys):
     spec = f"inout:{files}/x.npy"
     code, found, _ = scaled(files, capsys, f"in:{files}/x.npy", spec)
-    assert code == 0 and found["outputs"][0]["values"][:2] == [0.5, 3.5] and np.load(files / "x.npy")[1] == 1
-    assert scaled(files, capsys, f"in:{files}/x.npy", f"{spec}:{files}/x.npy")[0] == 2  # nor on request
+    assert (
+        code == 0
+        and found["outputs"][0]["values"][:2] == [0.5, 3.5]
+        and np.load(files / "x.npy")[1] == 1
+    )
+    # nor on request
+    assert scaled(files, capsys, f"in:{files}/x.npy", f"{spec}:{files}/x.npy")[0] == 2
 
 
 def test_random_arrays_follow_the_seed(files, capsys):
-    first, again, other = (scaled(files, capsys, "in:f32[50]", "out:f32[5x10]", "--seed", seed)[1]["outputs"] for seed in (1, 1, 2))
+    first, again, other = (
+        scaled(files, capsys, "in:f32[50]", "out:f32[5x10]", "--seed", seed)[1]["outputs"]
+        for seed in (1, 1, 2)
+    )
     assert first == again != other and first[0]["shape"] == [5, 10]
 
 
 def test_counts_come_on_request(files, capsys):
-    code, found, _ = scaled(files, capsys, "x=in:f32[50]", "y=out:f32[50]", "--counts", "--out", files / "counts.json")
+    code, found, _ = scaled(
+        files, capsys, "x=in:f32[50]", "y=out:f32[50]", "--counts", "--out", files / "counts.json"
+    )
     buffers = {each["name"]: each for each in found["counts"]["buffers"]}
-    assert code == 0 and json.loads((files / "counts.json").read_text()) == found and buffers["x"]["reads"]["bytes"] == buffers["y"]["writes"]["bytes"] == 200
-    assert cli.main(["machine", "run", str(files / "k.ptx"), "--grid", "2", "--counts", "--args", "x=in:f32[50]", "y=out:f32[50]", "f32:1", SHIFT, "u32:50"]) == 0
+    assert (
+        code == 0
+        and json.loads((files / "counts.json").read_text()) == found
+        and buffers["x"]["reads"]["bytes"] == buffers["y"]["writes"]["bytes"] == 200
+    )
+    assert (
+        cli.main(
+            [
+                "machine",
+                "run",
+                str(files / "k.ptx"),
+                "--grid",
+                "2",
+                "--counts",
+                "--args",
+                "x=in:f32[50]",
+                "y=out:f32[50]",
+                "f32:1",
+                SHIFT,
+                "u32:50",
+            ]
+        )
+        == 0
+    )
     assert "coalesced" in capsys.readouterr().out
 
 
 def test_a_hazard_is_a_failed_check(files, capsys):
     code, found, error = scaled(files, capsys, f"mine=in:{files}/x.npy", "out:f32[50]", n="u32:51")
-    assert code == 1 and not found["ok"] and "OutOfBounds" in error and "mine[50]" in error and "PTX line" in error
+    assert (
+        code == 1
+        and not found["ok"]
+        and "OutOfBounds" in error
+        and "mine[50]" in error
+        and "PTX line" in error
+    )
     assert "ReadOnlyWrite" in scaled(files, capsys, "out:f32[50]", f"in:{files}/x.npy")[2]
 
 
-@pytest.mark.parametrize("wrong, said", [
-    ({"x": "in:f31[5]"}, "type 'f31'"), ({"x": "in:nowhere.npy"}, "nowhere.npy"), ({"x": "somewhere"}, "must be a number such as"), ({"by": "f32:fast"}, "no number"), ({"by": "f64:1"}, "takes 4"),
-    ({"n": "i8:50"}, "is 1 bytes"), ({"n": "u32:-1"}, "between 0 and"), ({"y": "out:f32[50]:y.txt"}, ".npy"), ({"y": "in:f32[50]:y.npy"}, "only out and inout"), ({"y": "hex:0"}, "hexadecimal"),
-    ({"y": "tensormap:out:f32[50]"}, "must be tensormap:ARRAY,BOX,SWIZZLE"), ({"y": "tensormap:null,1,0"}, "must be tensormap:ARRAY"), ({"y": "tensormap:out:f32[50],1,2,3"}, "must be tensormap:ARRAY"),
-    ({"y": "out:f32[50]:no/where/y.npy"}, "argument 1: no/where/y.npy: there is no directory"),
-])
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"x": "in:f31[5]"}, "type 'f31'"),
+        ({"x": "in:nowhere.npy"}, "nowhere.npy"),
+        ({"x": "somewhere"}, "must be a number such as"),
+        ({"by": "f32:fast"}, "no number"),
+        ({"by": "f64:1"}, "takes 4"),
+        ({"n": "i8:50"}, "is 1 bytes"),
+        ({"n": "u32:-1"}, "between 0 and"),
+        ({"y": "out:f32[50]:y.txt"}, ".npy"),
+        ({"y": "in:f32[50]:y.npy"}, "only out and inout"),
+        ({"y": "hex:0"}, "hexadecimal"),
+        ({"y": "tensormap:out:f32[50]"}, "must be tensormap:ARRAY,BOX,SWIZZLE"),
+        ({"y": "tensormap:null,1,0"}, "must be tensormap:ARRAY"),
+        ({"y": "tensormap:out:f32[50],1,2,3"}, "must be tensormap:ARRAY"),
+        ({"y": "out:f32[50]:no/where/y.npy"}, "argument 1: no/where/y.npy: there is no directory"),
+    ],
+)
 def test_what_is_wrong_with_an_argument_is_said(files, capsys, wrong, said):
     code, _, error = scaled(files, capsys, **{"x": "in:f32[50]", "y": "out:f32[50]", **wrong})
     assert code == 2 and said in error
 
 
-@pytest.mark.parametrize("content, said", [(b"", "not a .npy array of numbers"), (b"PK\x03\x04 no zip", "not a .npy array of numbers"), (b"\x80\x04 a pickle", "not a .npy array of numbers"), (None, "regular file")])
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b"", "not a .npy array of numbers"),
+        (b"PK\x03\x04 no zip", "not a .npy array of numbers"),
+        (b"\x80\x04 a pickle", "not a .npy array of numbers"),
+        (None, "regular file"),
+    ],
+)
 def test_files_that_hold_no_array_are_refused(files, capsys, content, said):
     (files / "y.npy").mkdir() if content is None else (files / "y.npy").write_bytes(content)
     code, found, error = scaled(files, capsys, f"in:{files}/y.npy", "out:f32[50]")
@@ -108,20 +201,34 @@ def test_files_that_hold_no_array_are_refused(files, capsys, content, said):
 
 
 def test_arrays_are_read_as_a_kernel_reads_them(files, capsys):
-    """Another byte order and another order of elements are put right; what is no number is refused, what JSON has no number for is not shown."""
+    """Another byte order and another order of elements are put right; what is no number is refused,
+    what JSON has no number for is not shown."""
     x = np.arange(50, dtype=np.float32)
     for other in (x.astype(">f4"), np.repeat(x, 2)[::2], np.asfortranarray(x.reshape(10, 5))):
         np.save(files / "other.npy", other)
-        assert scaled(files, capsys, f"in:{files}/other.npy", "out:f32[50]")[1]["outputs"][0]["max"] == 147.5
+        assert (
+            scaled(files, capsys, f"in:{files}/other.npy", "out:f32[50]")[1]["outputs"][0]["max"]
+            == 147.5
+        )
     np.save(files / "other.npy", np.zeros(50, "M8[s]"))
-    assert "holds datetime64[s], must be numbers" in scaled(files, capsys, f"in:{files}/other.npy", "out:f32[50]")[2]
+    assert (
+        "holds datetime64[s], must be numbers"
+        in scaled(files, capsys, f"in:{files}/other.npy", "out:f32[50]")[2]
+    )
     np.save(files / "other.npy", np.zeros(25, np.complex64))
-    assert scaled(files, capsys, f"in:{files}/x.npy", f"inout:{files}/other.npy")[1]["outputs"] == [{"name": "argument1", "dtype": "complex64", "shape": [25]}]
+    assert scaled(files, capsys, f"in:{files}/x.npy", f"inout:{files}/other.npy")[1]["outputs"] == [
+        {"name": "argument1", "dtype": "complex64", "shape": [25]}
+    ]
 
 
 @pytest.mark.parametrize("y", ("out:f32[50]:{}/x.npy", "inout:{}/x.npy:{}/y.npy"))
 def test_a_result_takes_the_place_of_no_argument_and_no_other_result(files, capsys, y):
-    code, _, error = scaled(files, capsys, f"inout:f32[50]:{files}/y.npy" if "y.npy" in y else f"in:{files}/x.npy", y.format(files, files))
+    code, _, error = scaled(
+        files,
+        capsys,
+        f"inout:f32[50]:{files}/y.npy" if "y.npy" in y else f"in:{files}/x.npy",
+        y.format(files, files),
+    )
     assert code == 2 and "argument 1: the result would take the place of" in error
     assert np.array_equal(np.load(files / "x.npy"), np.arange(50))
 
@@ -143,20 +250,40 @@ def test_the_launch_must_fit(files, capsys):
 
 def test_entries_are_listed(files, capsys):
     code, found, _ = machine(capsys, "entries", files / "k.ptx")
-    assert code == 0 and [each["bytes"] for each in found["entries"][0]["parameters"]] == [8, 8, 4, 8, 4]
-    assert cli.main(["machine", "entries", str(files / "k.ptx")]) == 0 and "scale" in capsys.readouterr().out
+    assert code == 0 and [each["bytes"] for each in found["entries"][0]["parameters"]] == [
+        8,
+        8,
+        4,
+        8,
+        4,
+    ]
+    assert (
+        cli.main(["machine", "entries", str(files / "k.ptx")]) == 0
+        and "scale" in capsys.readouterr().out
+    )
 
 
 def test_an_instruction_that_the_machine_lacks_is_a_missing_capability(files, capsys):
-    (files / "k.ptx").write_text(SCALE.replace("fma.rn.f32 %f1, %f1, %f2, %f3;", "tex.1d.v4.f32.f32 {%f1, %f1, %f1, %f1}, [x, {%f1}];"))
+    (files / "k.ptx").write_text(
+        SCALE.replace(
+            "fma.rn.f32 %f1, %f1, %f2, %f3;", "tex.1d.v4.f32.f32 {%f1, %f1, %f1, %f1}, [x, {%f1}];"
+        )
+    )
     code, _, error = machine(capsys, "run", files / "k.ptx")
-    assert code == 3 and "tex.1d.v4.f32.f32" in error and "PTX line 25" in error and "what to do" in error
+    assert (
+        code == 3
+        and "tex.1d.v4.f32.f32" in error
+        and "PTX line 25" in error
+        and "what to do" in error
+    )
     (files / "k.ptx").write_text("hello")
     assert machine(capsys, "run", files / "k.ptx")[0] == 2
 
 
 def test_a_tensor_map_is_made_of_an_array(tmp_path, capsys):
-    (tmp_path / "k.ptx").write_text(HEADER + """
+    (tmp_path / "k.ptx").write_text(
+        HEADER
+        + """
 .visible .entry k(.param .align 64 .b8 map[128], .param .u64 y)
 {
 .reg .pred %p<2>;
@@ -187,11 +314,29 @@ mad.wide.u32 %d1, %r3, 16, %d1;
 st.global.v4.b32 [%d1], {%r5, %r6, %r7, %r8};
 ret;
 }
-""")
+"""
+    )
     x = np.arange(16 * 32, dtype=np.float16).reshape(16, 32)
     np.save(tmp_path / "x.npy", x)
-    code, found, _ = machine(capsys, "run", tmp_path / "k.ptx", "--args", f"tensormap:in:{tmp_path}/x.npy,16x16", "out:f16[16x16]")
+    code, found, _ = machine(
+        capsys,
+        "run",
+        tmp_path / "k.ptx",
+        "--args",
+        f"tensormap:in:{tmp_path}/x.npy,16x16",
+        "out:f16[16x16]",
+    )
     expected = np.zeros((16, 16), np.float16)
     expected[:14] = x[2:16, 8:24]
     assert code == 0 and found["outputs"][0]["values"] == expected.tolist()
-    assert machine(capsys, "run", tmp_path / "k.ptx", "--args", f"tensormap:in:{tmp_path}/x.npy", "out:f16[16x16]")[0] == 2
+    assert (
+        machine(
+            capsys,
+            "run",
+            tmp_path / "k.ptx",
+            "--args",
+            f"tensormap:in:{tmp_path}/x.npy",
+            "out:f16[16x16]",
+        )[0]
+        == 2
+    )

@@ -1,4 +1,5 @@
-"""Contract under test: ``numba-marlin unpack`` finds a weight's bits in files and in random layers, in the terminal, as HTML and as JSON."""
+"""Contract under test: ``numba-marlin unpack`` finds a weight's bits in files and in random layers,
+in the terminal, as HTML and as JSON."""
 
 import json
 import os
@@ -19,7 +20,9 @@ def run_json(capsys, *arguments):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    weight = nm.quantize(np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), group_size=32)
+    weight = nm.quantize(
+        np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), group_size=32
+    )
     nm.save_checkpoint(tmp_path / "model", {"a.b": weight}, "gptq")
     return tmp_path / "model", weight
 
@@ -28,14 +31,36 @@ def test_a_weight_of_a_checkpoint_is_found(capsys, checkpoint):
     path, weight = checkpoint
     code, found = run_json(capsys, str(path), "--layer", "a.b", "--k", "21", "--n", "7")
     field = next(each for each in found["words"][0]["codes"] if each["k"] == 21)
-    assert code == 0 and found["ok"] and found["schema"] == "numba-marlin/unpack/1" and found["format"] == "gptq"
-    assert field["code"] == weight.codes[21, 7] and field["value"] == pytest.approx(float(nm.dequantize(weight)[21, 7]), rel=1e-3)
+    assert (
+        code == 0
+        and found["ok"]
+        and found["schema"] == "numba-marlin/unpack/1"
+        and found["format"] == "gptq"
+    )
+    assert field["code"] == weight.codes[21, 7] and field["value"] == pytest.approx(
+        float(nm.dequantize(weight)[21, 7]), rel=1e-3
+    )
     assert found["words"][0]["value"] >> field["low"] & 15 == field["code"]
 
 
 def test_the_page_shows_words_on_the_terminal_and_as_html(capsys, tmp_path):
     target = tmp_path / "words.html"
-    assert main(["unpack", "--format", "marlin", "--word", "0,37", "--words", "2", "--html", str(target)]) == 0
+    assert (
+        main(
+            [
+                "unpack",
+                "--format",
+                "marlin",
+                "--word",
+                "0,37",
+                "--words",
+                "2",
+                "--html",
+                str(target),
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "B[0, 37]" in shown and "B[0, 38]" in shown and "register of B" in shown
     assert "B[0, 37]" in target.read_text(encoding="utf-8")
@@ -44,16 +69,35 @@ def test_the_page_shows_words_on_the_terminal_and_as_html(capsys, tmp_path):
 def test_names_that_the_terminal_or_utf8_has_no_characters_for(tmp_path):
     source, page = tmp_path / "\u00e9\udcff.safetensors", tmp_path / "page.html"
     nm.save_checkpoint(source, {"layer": nm.quantize(np.ones((128, 64), np.float32))})
-    done = subprocess.run([sys.executable, "-m", "numba_marlin", "unpack", str(source), "--html", str(page)], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0 and b"\\xe9\\udcff.safetensors: layer" in done.stdout and done.stderr == b""
+    done = subprocess.run(
+        [sys.executable, "-m", "numba_marlin", "unpack", str(source), "--html", str(page)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (
+        done.returncode == 0
+        and b"\\xe9\\udcff.safetensors: layer" in done.stdout
+        and done.stderr == b""
+    )
     assert "\u00e9\\udcff.safetensors: layer" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--k", "3"], "--k and --n go together"), (["--word", "1"], "must be ROW,COLUMN"), (["--word", "0,0", "--k", "1", "--n", "1"], "exclude each other"),
-    (["--layer", "x"], "needs SRC"), (["--format", "nothing"], "must be one of"), (["--word", "99,0"], "must be within B"), (["--view", "moon"], "is not one of"),
-    (["--words", "0"], "at least 1"), (["--tensor", "nope"], "--tensor nope must be one that holds packed codes: B"), (["--tensor", "s"], "packed codes: B"), (["--word", "\u00b2,0"], "must be ROW,COLUMN"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--k", "3"], "--k and --n go together"),
+        (["--word", "1"], "must be ROW,COLUMN"),
+        (["--word", "0,0", "--k", "1", "--n", "1"], "exclude each other"),
+        (["--layer", "x"], "needs SRC"),
+        (["--format", "nothing"], "must be one of"),
+        (["--word", "99,0"], "must be within B"),
+        (["--view", "moon"], "is not one of"),
+        (["--words", "0"], "at least 1"),
+        (["--tensor", "nope"], "--tensor nope must be one that holds packed codes: B"),
+        (["--tensor", "s"], "packed codes: B"),
+        (["--word", "\u00b2,0"], "must be ROW,COLUMN"),
+    ],
+)
 def test_bad_input_says_what_to_do(capsys, arguments, message):
     assert main(["unpack", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""Contract under test: a weight file that somebody else made is read as it is meant, or refused in one line, never with a crash."""
+"""Contract under test: a weight file that somebody else made is read as it is meant, or refused in
+one line, never with a crash."""
 
 import json
 import pickle
@@ -24,7 +25,9 @@ def test_npy_files_are_read_and_transposed(tmp_path):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_safetensors_are_read(tmp_path, dtype):
     path = str(tmp_path / "w.safetensors")
-    save_file({"bias": np.ones(64, dtype), "weight": W.astype(dtype)}, path, metadata={"by": "test"})
+    save_file(
+        {"bias": np.ones(64, dtype), "weight": W.astype(dtype)}, path, metadata={"by": "test"}
+    )
     weight = load(path)
     assert weight.values.dtype == dtype and np.array_equal(weight.values, W.astype(dtype))
     assert weight.source == f"{path}:weight", "the only matrix needs no --tensor"
@@ -42,7 +45,10 @@ def test_several_matrices_need_a_choice(tmp_path):
     path = str(tmp_path / "w.safetensors")
     save_file({f"layer{i}": W for i in range(25)}, path)
     assert load(path, "layer7").source.endswith(":layer7")
-    with pytest.raises(ValueError, match=r"holds 25 matrices; choose one with --tensor: layer0, layer1,.* and 5 more"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds 25 matrices; choose one with --tensor: layer0, layer1,.* and 5 more",
+    ):
         load(path)
     with pytest.raises(ValueError, match="--tensor nothing is not in"):
         load(path, "nothing")
@@ -84,12 +90,22 @@ HOSTILE = {
     "garbage.safetensors": b"garbage" * 10,
     "huge_header.safetensors": struct.pack("<Q", 2**62),
     "not_json.safetensors": struct.pack("<Q", 5) + b"{{{{{",
-    "offsets.safetensors": safetensors_bytes({"w": {"dtype": "F32", "shape": [128, 64], "data_offsets": [0, 2**40]}}),
-    "overlap.safetensors": safetensors_bytes({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 8]}}, b"\0" * 8),
-    "negative.safetensors": safetensors_bytes({"w": {"dtype": "F32", "shape": [-1, 2], "data_offsets": [0, 8]}}, b"\0" * 8),
+    "offsets.safetensors": safetensors_bytes(
+        {"w": {"dtype": "F32", "shape": [128, 64], "data_offsets": [0, 2**40]}}
+    ),
+    "overlap.safetensors": safetensors_bytes(
+        {"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 8]}}, b"\0" * 8
+    ),
+    "negative.safetensors": safetensors_bytes(
+        {"w": {"dtype": "F32", "shape": [-1, 2], "data_offsets": [0, 8]}}, b"\0" * 8
+    ),
     "no_tensor.safetensors": safetensors_bytes({}),
-    "integers.safetensors": safetensors_bytes({"w": {"dtype": "I32", "shape": [2, 2], "data_offsets": [0, 16]}}, b"\0" * 16),
-    "nothing.safetensors": safetensors_bytes({"w": {"dtype": "F32", "shape": [0, 2], "data_offsets": [0, 0]}}),
+    "integers.safetensors": safetensors_bytes(
+        {"w": {"dtype": "I32", "shape": [2, 2], "data_offsets": [0, 16]}}, b"\0" * 16
+    ),
+    "nothing.safetensors": safetensors_bytes(
+        {"w": {"dtype": "F32", "shape": [0, 2], "data_offsets": [0, 0]}}
+    ),
     "other.bin": b"anything",
 }
 
@@ -110,9 +126,15 @@ def test_a_good_file_of_the_same_make_is_accepted(tmp_path, capsys):
     """The hostile files above fail for what is wrong with them, not for how they were made."""
     (tmp_path / "w.npy").write_bytes(npy_bytes())
     data = W.tobytes()
-    (tmp_path / "w.safetensors").write_bytes(safetensors_bytes({"w": {"dtype": "F32", "shape": [128, 64], "data_offsets": [0, len(data)]}}, data))
+    (tmp_path / "w.safetensors").write_bytes(
+        safetensors_bytes(
+            {"w": {"dtype": "F32", "shape": [128, 64], "data_offsets": [0, len(data)]}}, data
+        )
+    )
     for name in ("w.npy", "w.safetensors"):
-        assert cli.main(["run", "--backend", "reference", "--input", str(tmp_path / name)]) == 0, capsys.readouterr().err
+        assert cli.main(["run", "--backend", "reference", "--input", str(tmp_path / name)]) == 0, (
+            capsys.readouterr().err
+        )
 
 
 def test_a_torch_linear_weight_is_transposed(tmp_path, capsys):

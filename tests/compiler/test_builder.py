@@ -1,4 +1,6 @@
-"""Contract under test: ``build`` gives the same, clean code every time, for every target, without a GPU, and refuses what it cannot do."""
+"""Contract under test: ``build`` gives the same, clean code every time, for every target, without a
+GPU, and refuses what it cannot do."""
+
 import re
 from dataclasses import dataclass, replace
 
@@ -19,7 +21,8 @@ class Size:
 
 
 def make(lang, config):
-    """Copies through shared memory; a device function, a local array, a loop over a closure constant: what real kernels are made of."""
+    """Copies through shared memory; a device function, a local array, a loop over a closure
+    constant: what real kernels are made of."""
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
     rows = config.rows
     wait_for_all_but_one = ptx.cp_async_wait_group(n=1)
@@ -43,14 +46,24 @@ def make(lang, config):
                     iterations -= 1
         cuda.syncthreads()
         for i in range(rows):
-            ptx.st_global_b32(target + uint64(thread) * uint64(4) + uint64(128 * i), ptx.ld_shared_b32(shared + thread * uint32(4) + uint32(128 * i)))
+            ptx.st_global_b32(
+                target + uint64(thread) * uint64(4) + uint64(128 * i),
+                ptx.ld_shared_b32(shared + thread * uint32(4) + uint32(128 * i)),
+            )
 
     lang_shared_base = lang.shared_base
     return copy
 
 
-KERNEL = KernelDefinition(name="copy", config_type=Size, parameters=(("source", "u64"), ("target", "u64"), ("count", "i32")), make=make,
-                          threads=lambda config: 32, shared_bytes=lambda config: 128 * config.rows, grid=lambda config, m, n, k, sms: (1, 1, 1))
+KERNEL = KernelDefinition(
+    name="copy",
+    config_type=Size,
+    parameters=(("source", "u64"), ("target", "u64"), ("count", "i32")),
+    make=make,
+    threads=lambda config: 32,
+    shared_bytes=lambda config: 128 * config.rows,
+    grid=lambda config, m, n, k, sms: (1, 1, 1),
+)
 
 
 @pytest.fixture(params=COMPILERS)
@@ -63,34 +76,61 @@ def compiler(request):
 def test_a_kernel_is_clean_named_and_bounded(compiler):
     compiled = build(KERNEL, Size(4), target="sm_90a", compiler=compiler, cache=False)
     assert gates.broken_promises(compiled) == []
-    assert (compiled.kernel, compiled.entry, compiled.target, compiled.compiler) == ("copy", "marlin_copy", "sm_90a", compiler)
-    assert (compiled.threads, compiled.shared_bytes, compiled.parameters) == (32, 512, KERNEL.parameters)
+    assert (compiled.kernel, compiled.entry, compiled.target, compiled.compiler) == (
+        "copy",
+        "marlin_copy",
+        "sm_90a",
+        compiler,
+    )
+    assert (compiled.threads, compiled.shared_bytes, compiled.parameters) == (
+        32,
+        512,
+        KERNEL.parameters,
+    )
     assert compiled.ptx.count(".entry") == 1 and ".entry marlin_copy(" in compiled.ptx
     assert re.findall(r"\.param \.(\w+) marlin_copy_param_\d", compiled.ptx)[:2] == ["u64", "u64"]
     assert len(re.findall(r"^\s*\.param", compiled.ptx, re.MULTILINE)) == 3
     assert re.search(r"\.maxntid 32, 1, 1\s+\.minnctapersm 1", compiled.ptx)
     assert ".extern .shared .align 128 .b8 dynamic_shared[];" in compiled.ptx
-    assert gates.opcode_count(compiled, "ld.global.b32") == gates.opcode_count(compiled, "st.shared.b32") == 4, "loops are unrolled"
-    assert compiled.resources.registers and compiled.resources.static_shared in (0, 1024), "sm_90 keeps 1 KiB of shared memory for itself"
-    assert compiled.resources.assembler and compiled.versions[compiler if compiler == "numba-cuda" else "numba-cuda-mlir"]
+    assert (
+        gates.opcode_count(compiled, "ld.global.b32")
+        == gates.opcode_count(compiled, "st.shared.b32")
+        == 4
+    ), "loops are unrolled"
+    assert compiled.resources.registers and compiled.resources.static_shared in (
+        0,
+        1024,
+    ), "sm_90 keeps 1 KiB of shared memory for itself"
+    assert (
+        compiled.resources.assembler
+        and compiled.versions[compiler if compiler == "numba-cuda" else "numba-cuda-mlir"]
+    )
 
 
 def test_compiling_again_gives_the_same_text(compiler):
-    first, second = (build(KERNEL, Size(2), target="sm_80", compiler=compiler, cache=False) for _ in range(2))
+    first, second = (
+        build(KERNEL, Size(2), target="sm_80", compiler=compiler, cache=False) for _ in range(2)
+    )
     assert first.ptx == second.ptx and first.cubin == second.cubin and first.key == second.key
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target(target, compiler):
-    ptx = backend(compiler).to_ptx(make(backend(compiler).language(), Size(1)), KERNEL.parameters, target_named(target), 32)
+    ptx = backend(compiler).to_ptx(
+        make(backend(compiler).language(), Size(1)), KERNEL.parameters, target_named(target), 32
+    )
     assert re.search(rf"^\.target {target}$", ptx, re.MULTILINE)
 
 
 def test_both_compilers_speak_the_same_language():
     pytest.importorskip("numba_cuda_mlir")
     one, other = (backend(name).language() for name in COMPILERS)
-    assert [n for n in dir(one) if not n.startswith("_")] == [n for n in dir(other) if not n.startswith("_")]
-    assert [n for n in dir(one.ptx) if not n.startswith("_")] == [n for n in dir(other.ptx) if not n.startswith("_")]
+    assert [n for n in dir(one) if not n.startswith("_")] == [
+        n for n in dir(other) if not n.startswith("_")
+    ]
+    assert [n for n in dir(one.ptx) if not n.startswith("_")] == [
+        n for n in dir(other.ptx) if not n.startswith("_")
+    ]
 
 
 def test_an_instruction_with_the_same_immediates_is_the_same_object(compiler):
@@ -101,28 +141,49 @@ def test_an_instruction_with_the_same_immediates_is_the_same_object(compiler):
 
 
 def test_the_current_device_is_asked_again_after_a_compilation():
-    """The stand-in for a device must not outlive the compilation: a program with a GPU goes on to launch."""
+    """The stand-in for a device must not outlive the compilation: a program with a GPU goes on to
+    launch."""
     build(KERNEL, Size(1), cache=False)
     from numba.cuda import api, dispatcher
+
     assert dispatcher.get_current_device is api.get_current_device
 
 
-@pytest.mark.parametrize("arguments, error, message", [
-    ({"target": "sm_90"}, ValueError, "target='sm_90' must be one of sm_80"),
-    ({"target": None}, ValueError, "target=None must be one of"),
-    ({"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of numba-cuda"),
-    ({"config": 4}, TypeError, "kernel copy takes a Size, not int"),
-    ({"kernel": replace(KERNEL, min_arch="sm_90a"), "target": "sm_120"}, ValueError, "needs sm_90a, target='sm_120'"),
-    ({"kernel": replace(KERNEL, min_arch="sm_89"), "target": "sm_86"}, ValueError, "needs sm_89, target='sm_86'"),
-])
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"target": "sm_90"}, ValueError, "target='sm_90' must be one of sm_80"),
+        ({"target": None}, ValueError, "target=None must be one of"),
+        ({"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of numba-cuda"),
+        ({"config": 4}, TypeError, "kernel copy takes a Size, not int"),
+        (
+            {"kernel": replace(KERNEL, min_arch="sm_90a"), "target": "sm_120"},
+            ValueError,
+            "needs sm_90a, target='sm_120'",
+        ),
+        (
+            {"kernel": replace(KERNEL, min_arch="sm_89"), "target": "sm_86"},
+            ValueError,
+            "needs sm_89, target='sm_86'",
+        ),
+    ],
+)
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         build(**{"kernel": KERNEL, "config": Size(), "cache": False, **arguments})
 
 
 def test_architectures_are_ordered_and_specific_ones_stand_alone():
-    assert TARGETS["sm_120"].supports("sm_89") and TARGETS["sm_90a"].supports("sm_90a") and TARGETS["sm_90a"].supports("sm_75")
-    assert not TARGETS["sm_86"].supports("sm_89") and not TARGETS["sm_100"].supports("sm_90a") and not TARGETS["sm_120"].supports("sm_120a")
+    assert (
+        TARGETS["sm_120"].supports("sm_89")
+        and TARGETS["sm_90a"].supports("sm_90a")
+        and TARGETS["sm_90a"].supports("sm_75")
+    )
+    assert (
+        not TARGETS["sm_86"].supports("sm_89")
+        and not TARGETS["sm_100"].supports("sm_90a")
+        and not TARGETS["sm_120"].supports("sm_120a")
+    )
 
 
 def test_parameters_are_addresses_and_ints():
@@ -137,7 +198,10 @@ def make_tuple_of_tuples(lang, config):
         pairs = ((uint32(0), uint32(1)), (uint32(2), uint32(3)))
         turn = int32(0)
         while turn < count:
-            pairs = ((pairs[1][0], pairs[0][1]), (pairs[0][0], pairs[1][1] + ptx.ld_global_b32(source)))
+            pairs = (
+                (pairs[1][0], pairs[0][1]),
+                (pairs[0][0], pairs[1][1] + ptx.ld_global_b32(source)),
+            )
             turn += int32(1)
         ptx.st_global_v4_b32(target, pairs[0] + pairs[1])
 
@@ -146,7 +210,9 @@ def make_tuple_of_tuples(lang, config):
 
 def test_a_variable_may_hold_a_tuple_of_tuples(compiler):
     """As accumulators of several products do, around a loop."""
-    compiled = build(replace(KERNEL, make=make_tuple_of_tuples), Size(), compiler=compiler, cache=False)
+    compiled = build(
+        replace(KERNEL, make=make_tuple_of_tuples), Size(), compiler=compiler, cache=False
+    )
     assert gates.broken_promises(compiled) == []
     machine, out = Machine(compiled.ptx), np.zeros(4, np.uint32)
     arguments = [machine.memory.buffer(array).address for array in (np.full(1, 10, np.uint32), out)]
@@ -166,22 +232,39 @@ def make_map_reader(lang, config):
     return kernel
 
 
-MAP_READER = replace(KERNEL, name="maps", make=make_map_reader, min_arch="sm_90",
-                     parameters=(("target", "u64"), ("first", "tensormap"), ("number", "i32"), ("second", "tensormap")))
+MAP_READER = replace(
+    KERNEL,
+    name="maps",
+    make=make_map_reader,
+    min_arch="sm_90",
+    parameters=(
+        ("target", "u64"),
+        ("first", "tensormap"),
+        ("number", "i32"),
+        ("second", "tensormap"),
+    ),
+)
 
 
 def test_a_tensor_map_is_a_parameter_of_128_bytes_whose_address_the_body_sees(compiler):
     compiled = build(MAP_READER, Size(), target="sm_90a", compiler=compiler, cache=False)
     parameters = re.findall(r"^\s*\.param ([^\n,]+?),?$", compiled.ptx, re.MULTILINE)
-    assert [p for p in parameters if "[128]" in p] == [f".align 64 .b8 marlin_maps_param_{i}[128]" for i in (1, 3)] and len(parameters) == 4
+    assert [p for p in parameters if "[128]" in p] == [
+        f".align 64 .b8 marlin_maps_param_{i}[128]" for i in (1, 3)
+    ] and len(parameters) == 4
     for index in (1, 3):
-        assert re.search(rf"mov\.b64\s+(%\w+), marlin_maps_param_{index};\s+cvta\.param\.u64\s+\1, \1;", compiled.ptx)
+        assert re.search(
+            rf"mov\.b64\s+(%\w+), marlin_maps_param_{index};\s+cvta\.param\.u64\s+\1, \1;",
+            compiled.ptx,
+        )
         assert not re.search(rf"ld\.param[^;]*marlin_maps_param_{index}\b", compiled.ptx)
     assert compiled.cubin and compiled.parameters == MAP_READER.parameters
 
 
 def test_a_tensor_map_is_read_as_nothing_else():
-    text = ".visible .entry k(\n\t.param .u64 k_param_0\n)\n{\n\tld.param.u32 \t%r1, [k_param_0];\n}\n"
+    text = (
+        ".visible .entry k(\n\t.param .u64 k_param_0\n)\n{\n\tld.param.u32 \t%r1, [k_param_0];\n}\n"
+    )
     with pytest.raises(ValueError, match="parameter 0 of k"):
         module_text.pass_by_value(text, "k", [0])
     with pytest.raises(ValueError, match="parameter 1 of k 0 times"):
@@ -189,9 +272,21 @@ def test_a_tensor_map_is_read_as_nothing_else():
 
 
 def test_a_cluster_is_declared_where_there_is_one(compiler):
-    alone, paired = (build(replace(MAP_READER, cluster=lambda config, blocks=blocks: blocks), Size(), target="sm_90a", compiler=compiler, cache=False)
-                     for blocks in (1, 2))
-    assert ".reqnctapercluster" not in alone.ptx and re.search(r"\.reqnctapercluster 2, 1, 1$", paired.ptx, re.MULTILINE) and paired.cubin
+    alone, paired = (
+        build(
+            replace(MAP_READER, cluster=lambda config, blocks=blocks: blocks),
+            Size(),
+            target="sm_90a",
+            compiler=compiler,
+            cache=False,
+        )
+        for blocks in (1, 2)
+    )
+    assert (
+        ".reqnctapercluster" not in alone.ptx
+        and re.search(r"\.reqnctapercluster 2, 1, 1$", paired.ptx, re.MULTILINE)
+        and paired.cubin
+    )
     assert paired.ptx.replace(".reqnctapercluster 2, 1, 1\n", "") == alone.ptx
 
 
@@ -240,14 +335,25 @@ TEXT = """.visible .entry K(
 
 def test_functions_are_dropped_only_when_nothing_reaches_them():
     kept = module_text.tidy(TEXT % "", "named")
-    assert ".func used" in kept and "helper_param_0" in kept and ".entry named(" in kept and "named_param_0" in kept and "K" not in kept
+    assert (
+        ".func used" in kept
+        and "helper_param_0" in kept
+        and ".entry named(" in kept
+        and "named_param_0" in kept
+        and "K" not in kept
+    )
     dropped = module_text.tidy(TEXT.replace("\t%scall.uni used, ();\n", ""), "named")
     assert ".func" not in dropped and dropped.count("{") == dropped.count("}") == 1
 
 
 def test_unused_globals_are_dropped_and_used_ones_kept():
-    text = ".common .global .align 4 .u32 error_code;\n.common .global .align 8 .u64 counter;\n.visible .entry K()\n{\n\tmov.u64 %r, counter;\n}\n"
-    assert module_text.tidy(text, "named") == text.replace(".common .global .align 4 .u32 error_code;\n", "").replace("K", "named")
+    text = (
+        ".common .global .align 4 .u32 error_code;\n.common .global .align 8 .u64"
+        " counter;\n.visible .entry K()\n{\n\tmov.u64 %r, counter;\n}\n"
+    )
+    assert module_text.tidy(text, "named") == text.replace(
+        ".common .global .align 4 .u32 error_code;\n", ""
+    ).replace("K", "named")
 
 
 @pytest.mark.parametrize("text", ["", ".entry A() {}\n.entry B() {}\n"])

@@ -1,4 +1,6 @@
-"""Contract under test: a compiled kernel comes back from disk as it was, or not at all; several processes may share the directory."""
+"""Contract under test: a compiled kernel comes back from disk as it was, or not at all; several
+processes may share the directory."""
+
 import os
 import subprocess
 import sys
@@ -21,16 +23,36 @@ def make(lang, config):
     raise AssertionError("the body is made by the compiler only, which these tests replace")
 
 
-KERNEL = KernelDefinition(name="copy", config_type=Size, parameters=(("source", "u64"), ("count", "i32")), make=make, threads=lambda config: 32,
-                          shared_bytes=lambda config: 128 * config.rows, grid=lambda config, m, n, k, sms: (1, 1, 1))
+KERNEL = KernelDefinition(
+    name="copy",
+    config_type=Size,
+    parameters=(("source", "u64"), ("count", "i32")),
+    make=make,
+    threads=lambda config: 32,
+    shared_bytes=lambda config: 128 * config.rows,
+    grid=lambda config, m, n, k, sms: (1, 1, 1),
+)
 COMPILED = CompiledKernel(
-    kernel="copy", config=Size(), target="sm_80", compiler="numba-cuda", ptx=".version 9.4\n// ü\n", entry="marlin_copy",
-    parameters=KERNEL.parameters, threads=32, shared_bytes=512, cubin=bytes(range(256)),
+    kernel="copy",
+    config=Size(),
+    target="sm_80",
+    compiler="numba-cuda",
+    ptx=".version 9.4\n// ü\n",
+    entry="marlin_copy",
+    parameters=KERNEL.parameters,
+    threads=32,
+    shared_bytes=512,
+    cubin=bytes(range(256)),
     resources=Resources(registers=40, spill_stores=0, assembler="ptxas 13.4.92"),
-    key="k" * 64, versions={"numba": "0.68.1", "python": "3.12"})
+    key="k" * 64,
+    versions={"numba": "0.68.1", "python": "3.12"},
+)
 
 
-@pytest.mark.parametrize("compiled", [COMPILED, replace(COMPILED, cubin=None, resources=Resources(), versions={}, parameters=())])
+@pytest.mark.parametrize(
+    "compiled",
+    [COMPILED, replace(COMPILED, cubin=None, resources=Resources(), versions={}, parameters=())],
+)
 def test_bytes_and_back(compiled):
     again = from_bytes(to_bytes(compiled), Size())
     assert again == compiled and again.from_cache and not compiled.from_cache
@@ -65,7 +87,14 @@ def compilations(monkeypatch):
 
     def compile_it(kernel, config, target, backend, key, versions):
         asked.append((kernel.name, config, target.name, backend.NAME))
-        return replace(COMPILED, config=config, target=target.name, key=key, versions=versions, parameters=kernel.parameters)
+        return replace(
+            COMPILED,
+            config=config,
+            target=target.name,
+            key=key,
+            versions=versions,
+            parameters=kernel.parameters,
+        )
 
     monkeypatch.setattr(builder, "_compile", compile_it)
     return asked
@@ -73,12 +102,25 @@ def compilations(monkeypatch):
 
 def test_the_second_time_it_is_read(directory, compilations):
     first, second = build(KERNEL, Size()), build(KERNEL, Size())
-    assert len(compilations) == 1 and first == second and (first.from_cache, second.from_cache) == (False, True)
+    assert (
+        len(compilations) == 1
+        and first == second
+        and (first.from_cache, second.from_cache) == (False, True)
+    )
     assert [path.name for path in directory.iterdir()] == [f"{first.key}.kernel"]
 
 
-@pytest.mark.parametrize("arguments", [{"config": Size(5)}, {"target": "sm_80"}, {"compiler": "numba-cuda-mlir"},
-                                       {"kernel": replace(KERNEL, name="copy_2")}, {"kernel": replace(KERNEL, parameters=())}, {"kernel": replace(KERNEL, threads=lambda config: 64)}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"config": Size(5)},
+        {"target": "sm_80"},
+        {"compiler": "numba-cuda-mlir"},
+        {"kernel": replace(KERNEL, name="copy_2")},
+        {"kernel": replace(KERNEL, parameters=())},
+        {"kernel": replace(KERNEL, threads=lambda config: 64)},
+    ],
+)
 def test_what_makes_another_kernel_makes_another_key(arguments, directory, compilations):
     one = build(KERNEL, Size())
     other = build(**{"kernel": KERNEL, "config": Size(), **arguments})
@@ -111,9 +153,17 @@ def test_sources_are_digested_by_content(tmp_path, monkeypatch):
     assert cache.package_digest.__wrapped__() != before
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:100] + b"\0" + data[101:],
-                                    lambda data: data.replace(MAGIC, b"numba_marlin kernel 0\n"), lambda data: to_bytes(COMPILED)],
-                         ids=["empty", "cut", "flipped", "other schema", "another kernel's entry"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data[:100] + b"\0" + data[101:],
+        lambda data: data.replace(MAGIC, b"numba_marlin kernel 0\n"),
+        lambda data: to_bytes(COMPILED),
+    ],
+    ids=["empty", "cut", "flipped", "other schema", "another kernel's entry"],
+)
 def test_a_damaged_entry_is_built_again(damage, directory, compilations):
     first = build(KERNEL, Size())
     path = directory / f"{first.key}.kernel"
@@ -129,7 +179,9 @@ def test_cache_false_neither_reads_nor_writes(directory, compilations):
     assert not build(KERNEL, Size(), cache=False).from_cache and len(compilations) == 3
 
 
-def test_a_directory_that_cannot_be_made_is_replaced_by_a_private_one(tmp_path, monkeypatch, compilations):
+def test_a_directory_that_cannot_be_made_is_replaced_by_a_private_one(
+    tmp_path, monkeypatch, compilations
+):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(blocked / "cache"))
@@ -147,6 +199,7 @@ def test_a_directory_that_cannot_be_made_is_replaced_by_a_private_one(tmp_path, 
 def test_a_failing_write_costs_only_time_and_leaves_nothing(directory, monkeypatch, compilations):
     def fail(source, target):
         raise OSError("disk full")
+
     monkeypatch.setattr(cache.os, "replace", fail)
     assert not build(KERNEL, Size()).from_cache
     assert list(directory.iterdir()) == []
@@ -163,10 +216,19 @@ print(compiled.key, len(compiled.ptx), compiled.from_cache, "numba.core" in sys.
 
 def test_processes_share_the_cache_and_the_warm_path_imports_no_numba(directory):
     environment = dict(os.environ, NUMBA_MARLIN_CACHE=str(directory))
-    start = [subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    start = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
     cold = [process.communicate(timeout=200)[0].split() for process in start]
     assert all(process.returncode == 0 for process in start)
     assert len({(key, length) for key, length, *_ in cold}) == 1
-    assert [path.name for path in directory.iterdir()] == [f"{cold[0][0]}.kernel"], "one entry, no temporary files"
-    warm = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert [path.name for path in directory.iterdir()] == [f"{cold[0][0]}.kernel"], (
+        "one entry, no temporary files"
+    )
+    warm = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert warm == [*cold[0][:2], "True", "False"]

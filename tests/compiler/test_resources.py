@@ -1,9 +1,19 @@
-"""Contract under test: what is read off assembler logs, SASS and PTX; and the static gates, shown to fail on code that deserves it."""
+"""Contract under test: what is read off assembler logs, SASS and PTX; and the static gates, shown
+to fail on code that deserves it."""
+
 from dataclasses import dataclass, replace
 
 import pytest
 
-from numba_marlin.compiler import AssemblyError, CompiledKernel, Resources, assemble, build, gates, resources
+from numba_marlin.compiler import (
+    AssemblyError,
+    CompiledKernel,
+    Resources,
+    assemble,
+    build,
+    gates,
+    resources,
+)
 from numba_marlin.compiler.compiled import from_bytes, to_bytes
 from numba_marlin.compiler.targets import target_named
 from numba_marlin.kernels.definition import KernelDefinition
@@ -32,21 +42,39 @@ info    : used 40 registers, 0 stack, 0 bytes smem, 572 bytes cmem[0], 0 bytes l
 """
 
 
-@pytest.mark.parametrize("log, expected", [
-    (PTXAS, (168, 24, 36, 16, 1024)),
-    (PTXAS_ZEROS, (40, 0, 0, 0, 0)),
-    (NVJITLINK, (42, 4, 8, 12, 1024)),
-    (NVJITLINK_SHORT, (40, 0, 0, 0, 0)),
-    ("", (None,) * 5),
-], ids=["ptxas", "ptxas zeros", "nvJitLink", "nvJitLink short", "empty"])
+@pytest.mark.parametrize(
+    "log, expected",
+    [
+        (PTXAS, (168, 24, 36, 16, 1024)),
+        (PTXAS_ZEROS, (40, 0, 0, 0, 0)),
+        (NVJITLINK, (42, 4, 8, 12, 1024)),
+        (NVJITLINK_SHORT, (40, 0, 0, 0, 0)),
+        ("", (None,) * 5),
+    ],
+    ids=["ptxas", "ptxas zeros", "nvJitLink", "nvJitLink short", "empty"],
+)
 def test_logs(log, expected):
     figures = resources.parse_log(log)
-    assert tuple(figures[name] for name in ("registers", "spill_stores", "spill_loads", "stack", "static_shared")) == expected
+    assert (
+        tuple(
+            figures[name]
+            for name in ("registers", "spill_stores", "spill_loads", "stack", "static_shared")
+        )
+        == expected
+    )
 
 
 def test_remarks_on_serialised_wgmma_are_kept_once_each():
-    lines = ("ptxas info    : (C7517) wgmma.wait_group is injected in around line 126 by compiler to allow use of registers defined by GMMA in function 'k'",
-             "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register resources in 'k'")
+    lines = (
+        (
+            "ptxas info    : (C7517) wgmma.wait_group is injected in around line 126 by compiler to"
+            " allow use of registers defined by GMMA in function 'k'"
+        ),
+        (
+            "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are"
+            " serialized due to insufficient register resources in 'k'"
+        ),
+    )
     found = resources.parse_log("\n".join([lines[0], PTXAS, *lines]))["serialized"]
     assert found == "; ".join(line.partition(" : ")[2] for line in lines)
     assert resources.parse_log(PTXAS)["serialized"] is None
@@ -90,26 +118,45 @@ $L__BB0_1:
 \tret;
 }
 """
-    assert resources.count_ptx(ptx) == {"bra": 1, "cp.async.cg.shared.global": 1, "ld.param.u64": 1, "ret": 1, "setp.ne.b32": 1}
+    assert resources.count_ptx(ptx) == {
+        "bra": 1,
+        "cp.async.cg.shared.global": 1,
+        "ld.param.u64": 1,
+        "ret": 1,
+        "setp.ne.b32": 1,
+    }
 
 
 def compiled_with(ptx, **figures):
-    return CompiledKernel("k", None, "sm_80", "numba-cuda", ptx, "k", (), 32, 0, None, Resources(**figures), "", {})
+    return CompiledKernel(
+        "k", None, "sm_80", "numba-cuda", ptx, "k", (), 32, 0, None, Resources(**figures), "", {}
+    )
 
 
 CLEAN = ".visible .entry k()\n{\n\tadd.f32 \t%f1, %f2, %f64;\n\tret;\n}\n"
 
 
-@pytest.mark.parametrize("ptx, figures, message", [
-    (CLEAN.replace("\tadd", "\t.local .align 4 .b8 __local_depot0[16];\n\tadd"), {}, "local memory"),
-    (CLEAN.replace("add.f32", "cvt.rn.f64.u32"), {}, "cvt.rn.f64.u32"),
-    (CLEAN.replace("\tret", "\tcall.uni (retval0), f, (param0);\n\tret"), {}, "calls functions"),
-    (CLEAN.replace("\tadd", "\t.shared .align 4 .b8 s[16];\n\tadd"), {}, "static shared"),
-    (CLEAN, {"spill_stores": 8}, "8 bytes of spill stores"),
-    (CLEAN, {"spill_loads": 4}, "4 bytes of spill loads"),
-    (CLEAN, {"stack": 16}, "16 bytes of stack"),
-    (CLEAN, {"serialized": "(C7514) wgmma.mma_async instructions are serialized"}, "(C7514)"),
-])
+@pytest.mark.parametrize(
+    "ptx, figures, message",
+    [
+        (
+            CLEAN.replace("\tadd", "\t.local .align 4 .b8 __local_depot0[16];\n\tadd"),
+            {},
+            "local memory",
+        ),
+        (CLEAN.replace("add.f32", "cvt.rn.f64.u32"), {}, "cvt.rn.f64.u32"),
+        (
+            CLEAN.replace("\tret", "\tcall.uni (retval0), f, (param0);\n\tret"),
+            {},
+            "calls functions",
+        ),
+        (CLEAN.replace("\tadd", "\t.shared .align 4 .b8 s[16];\n\tadd"), {}, "static shared"),
+        (CLEAN, {"spill_stores": 8}, "8 bytes of spill stores"),
+        (CLEAN, {"spill_loads": 4}, "4 bytes of spill loads"),
+        (CLEAN, {"stack": 16}, "16 bytes of stack"),
+        (CLEAN, {"serialized": "(C7514) wgmma.mma_async instructions are serialized"}, "(C7514)"),
+    ],
+)
 def test_gates_can_fail(ptx, figures, message):
     assert gates.broken_promises(compiled_with(CLEAN)) == []
     found = gates.broken_promises(compiled_with(ptx, **figures))
@@ -119,7 +166,11 @@ def test_gates_can_fail(ptx, figures, message):
 def wgmma_kernel(touched):
     def make(lang, config):
         ptx, uint32, uint64, float32 = lang.ptx, lang.uint32, lang.uint64, lang.float32
-        zero, multiply, wait = ptx.zero_f32(width=4), ptx.wgmma_m64k16_f32_f16_ss(n=8), ptx.wgmma_wait_group_f32(n=0, width=4)
+        zero, multiply, wait = (
+            ptx.zero_f32(width=4),
+            ptx.wgmma_m64k16_f32_f16_ss(n=8),
+            ptx.wgmma_wait_group_f32(n=0, width=4),
+        )
 
         def kernel(address, number):
             ptx.wgmma_fence()
@@ -128,12 +179,17 @@ def wgmma_kernel(touched):
             if touched:
                 acc = (acc[0] + float32(1), acc[1], acc[2], acc[3])
             ptx.st_global_v4_f32(address, wait(acc))
+
         return kernel
+
     return make
 
 
 def test_an_accumulator_that_is_touched_before_the_wait_is_caught():
-    good, bad = (build(_kernel(wgmma_kernel(touched)), Nothing(), target="sm_90a", cache=False) for touched in (False, True))
+    good, bad = (
+        build(_kernel(wgmma_kernel(touched)), Nothing(), target="sm_90a", cache=False)
+        for touched in (False, True)
+    )
     assert gates.broken_promises(good) == []
     assert "the assembler serialised wgmma" in "\n".join(gates.broken_promises(bad))
     assert from_bytes(to_bytes(bad), bad.config).resources == bad.resources
@@ -145,8 +201,15 @@ class Nothing:
 
 
 def _kernel(body):
-    return KernelDefinition(name="bad", config_type=Nothing, parameters=(("address", "u64"), ("number", "i32")), make=body, threads=lambda c: 32,
-                            shared_bytes=lambda c: 0, grid=lambda c, m, n, k, sms: (1, 1, 1))
+    return KernelDefinition(
+        name="bad",
+        config_type=Nothing,
+        parameters=(("address", "u64"), ("number", "i32")),
+        make=body,
+        threads=lambda c: 32,
+        shared_bytes=lambda c: 0,
+        grid=lambda c, m, n, k, sms: (1, 1, 1),
+    )
 
 
 def test_the_trap_of_mixed_signs_is_caught():
@@ -156,6 +219,7 @@ def test_the_trap_of_mixed_signs_is_caught():
         def kernel(address, number):
             if uint32(number) < 5 * int64(number) + 1:
                 ptx.st_global_b32(address, uint32(1) + uint32(number) / 3)
+
         return kernel
 
     def forgiving(lang, config):
@@ -163,11 +227,15 @@ def test_the_trap_of_mixed_signs_is_caught():
 
         def kernel(address, number):
             ptx.st_global_v2_f32(address, (float32(uint32(number) * 0.1), float32(0)))
+
         return kernel
 
     with pytest.raises(Exception, match="got float"):
         build(_kernel(make), Nothing(), cache=False)
-    assert any("double precision" in broken for broken in gates.broken_promises(build(_kernel(forgiving), Nothing(), cache=False)))
+    assert any(
+        "double precision" in broken
+        for broken in gates.broken_promises(build(_kernel(forgiving), Nothing(), cache=False))
+    )
 
 
 def test_an_array_that_stays_in_memory_is_caught():
@@ -180,10 +248,13 @@ def test_an_array_that_stays_in_memory_is_caught():
                 values[i] = ptx.ld_global_b32(address)
             for i in range(number):
                 ptx.st_global_b32(address, values[number - i])
+
         return kernel
 
     found = gates.broken_promises(build(_kernel(make), Nothing(), cache=False))
-    assert any("local memory" in broken for broken in found) and any("stack" in broken for broken in found)
+    assert any("local memory" in broken for broken in found) and any(
+        "stack" in broken for broken in found
+    )
 
 
 @pytest.fixture(scope="module")
@@ -193,16 +264,23 @@ def ptx():
 
         def kernel(address, number):
             ptx.st_global_b32(address, uint32(number))
+
         return kernel
+
     return build(_kernel(make), Nothing(), target="sm_80", cache=False).ptx
 
 
 def test_an_old_assembler_is_passed_over(ptx, tmp_path, monkeypatch):
     old = tmp_path / "ptxas"
-    old.write_text("#!/bin/sh\necho \"ptxas k.ptx, line 9; fatal   : Unsupported .version 9.4; current version is '8.0'\" >&2\nexit 255\n")
+    old.write_text(
+        '#!/bin/sh\necho "ptxas k.ptx, line 9; fatal   : Unsupported .version 9.4; current version'
+        " is '8.0'\" >&2\nexit 255\n"
+    )
     old.chmod(0o755)
     real = assemble.find_tools("ptxas")
-    monkeypatch.setattr(assemble, "find_tools", lambda name: (str(old), *real) if name == "ptxas" else ())
+    monkeypatch.setattr(
+        assemble, "find_tools", lambda name: (str(old), *real) if name == "ptxas" else ()
+    )
     cubin, found = assemble.assemble(ptx, target_named("sm_80"))
     assert cubin is not None and found.registers > 0
     monkeypatch.setattr(assemble, "_nvjitlink", lambda ptx, target: ("nvJitLink", None, None))

@@ -1,4 +1,6 @@
-"""Contract under test: what makes compiling fast changes nothing of what is made, and is gone when a compilation has ended, however it ended."""
+"""Contract under test: what makes compiling fast changes nothing of what is made, and is gone when
+a compilation has ended, however it ended."""
+
 import contextlib
 import gc
 from dataclasses import dataclass
@@ -15,8 +17,17 @@ class Sum:
 
 
 def make(lang, config):
-    """Calls of the same functions with arguments of several types; conversions of numbers; arrays and tuples."""
-    fails, cuda, ptx, uint32, uint64, int64, float32 = config.fails, lang.cuda, lang.ptx, lang.uint32, lang.uint64, lang.int64, lang.float32
+    """Calls of the same functions with arguments of several types; conversions of numbers; arrays
+    and tuples."""
+    fails, cuda, ptx, uint32, uint64, int64, float32 = (
+        config.fails,
+        lang.cuda,
+        lang.ptx,
+        lang.uint32,
+        lang.uint64,
+        lang.int64,
+        lang.float32,
+    )
 
     @lang.device
     def step(value, other):
@@ -30,12 +41,22 @@ def make(lang, config):
             kept[i] = uint32(a) + b + uint32(c) * d
         if fails:
             ptx.st_global_b32(address, (kept[0], kept[1]))
-        ptx.st_global_v2_f32(address, (float32(kept[0] + kept[1] % kept[3]), float32(kept[2]) + float32(0.5)))
+        ptx.st_global_v2_f32(
+            address, (float32(kept[0] + kept[1] % kept[3]), float32(kept[2]) + float32(0.5))
+        )
+
     return kernel
 
 
-KERNEL = KernelDefinition(name="sum", config_type=Sum, parameters=(("address", "u64"), ("number", "i32")), make=make, threads=lambda config: 32,
-                          shared_bytes=lambda config: 0, grid=lambda config, m, n, k, sms: (1, 1, 1))
+KERNEL = KernelDefinition(
+    name="sum",
+    config_type=Sum,
+    parameters=(("address", "u64"), ("number", "i32")),
+    make=make,
+    threads=lambda config: 32,
+    shared_bytes=lambda config: 0,
+    grid=lambda config, m, n, k, sms: (1, 1, 1),
+)
 
 
 def test_remembered_calls_make_the_same_ptx(monkeypatch):
@@ -50,4 +71,7 @@ def test_numba_is_left_as_it_was_and_garbage_is_collected_again(fails):
     before = numba.typing_context.resolve_function_type, numba.types.BaseFunction.get_call_type
     with pytest.raises(Exception, match="must be one u32") if fails else contextlib.nullcontext():
         build(KERNEL, Sum(fails), cache=False)
-    assert gc.isenabled() and before == (numba.typing_context.resolve_function_type, numba.types.BaseFunction.get_call_type)
+    assert gc.isenabled() and before == (
+        numba.typing_context.resolve_function_type,
+        numba.types.BaseFunction.get_call_type,
+    )

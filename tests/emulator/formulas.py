@@ -1,4 +1,6 @@
-"""What each snippet of ptx/ computes, as independent NumPy formulas over a ``snippets.World``: floats in exact fractions, rounded once."""
+"""What each snippet of ptx/ computes, as independent NumPy formulas over a ``snippets.World``:
+floats in exact fractions, rounded once."""
+
 from fractions import Fraction
 
 import numpy as np
@@ -15,24 +17,38 @@ def rounded(exact, dtype):
         return guess if abs(exact) >= limit else np.copysign(np.finfo(dtype).max, guess)
     near = [np.nextafter(guess, dtype(-np.inf)), guess, np.nextafter(guess, dtype(np.inf))]
     bits = {np.float16: np.uint16, np.float32: np.uint32}[dtype]
-    return min((v for v in near if np.isfinite(v)), key=lambda v: (abs(Fraction(float(v)) - exact), int(v.view(bits)) & 1))
+    return min(
+        (v for v in near if np.isfinite(v)),
+        key=lambda v: (abs(Fraction(float(v)) - exact), int(v.view(bits)) & 1),
+    )
 
 
 def arithmetic(operation, dtype, *operands):
-    """``operation`` over numbers: IEEE rules for what is not finite or zero from NumPy in float64, everything else exactly."""
+    """``operation`` over numbers: IEEE rules for what is not finite or zero from NumPy in float64,
+    everything else exactly."""
     result = []
     for values in zip(*operands):
         with np.errstate(all="ignore"):
             wide = operation(*(np.float64(v) for v in values))
-        exact = operation(*(Fraction(float(v)) for v in values)) if all(np.isfinite(v) for v in values) else None
+        exact = (
+            operation(*(Fraction(float(v)) for v in values))
+            if all(np.isfinite(v) for v in values)
+            else None
+        )
         result.append(dtype(wide) if not exact else rounded(exact, dtype))
     return np.array(result, dtype)
 
 
 def packed(operation):
     def formula(w):
-        operands = [np.ascontiguousarray(v.astype(np.uint32)).view(np.float16).ravel() for v in w.inputs.values()]
-        return arithmetic(operation, np.float16, *operands).view(np.uint32).astype(np.uint64)[:, None]
+        operands = [
+            np.ascontiguousarray(v.astype(np.uint32)).view(np.float16).ravel()
+            for v in w.inputs.values()
+        ]
+        return (
+            arithmetic(operation, np.float16, *operands).view(np.uint32).astype(np.uint64)[:, None]
+        )
+
     return formula
 
 
@@ -49,13 +65,16 @@ def load(space, words):
 
 
 def load_half(space):
-    return lambda w: (windows(getattr(w, space), w.inputs["address"])[:, :1] & 0xFFFF).astype(np.uint64)
+    return lambda w: (windows(getattr(w, space), w.inputs["address"])[:, :1] & 0xFFFF).astype(
+        np.uint64
+    )
 
 
 def store(space):
     def formula(w):
         target, value = getattr(w, space), w.inputs["value"].astype(np.uint32)
-        target[(w.inputs["address"][:, 0] // WINDOW).astype(int), :value.shape[1]] = value
+        target[(w.inputs["address"][:, 0] // WINDOW).astype(int), : value.shape[1]] = value
+
     return formula
 
 
@@ -64,6 +83,7 @@ def store_half(space):
         rows = (w.inputs["address"][:, 0] // WINDOW).astype(int)
         target = getattr(w, space)
         target[rows, 0] = target[rows, 0] & 0xFFFF0000 | w.inputs["value"][:, 0].astype(np.uint32)
+
     return formula
 
 
@@ -81,7 +101,8 @@ def add_atomically(w):
 
 def ldmatrix(transposed, count=4):
     def formula(w):
-        rows = windows(w.shared, w.inputs["address"]).copy().view(np.uint16).reshape(2, 4, 8, 8)  # warp, matrix, row, column
+        # warp, matrix, row, column
+        rows = windows(w.shared, w.inputs["address"]).copy().view(np.uint16).reshape(2, 4, 8, 8)
         lane = np.arange(32)
         out = np.empty((2, 32, 4), np.uint64)
         for matrix in range(4):  # with fewer than four, the first lanes' addresses count
@@ -89,6 +110,7 @@ def ldmatrix(transposed, count=4):
             low, high = tile[:, lane // 4, 2 * (lane % 4)], tile[:, lane // 4, 2 * (lane % 4) + 1]
             out[:, :, matrix] = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(16)
         return out.reshape(THREADS, 4)[:, :count]
+
     return formula
 
 
@@ -98,8 +120,12 @@ def mma(depth, decode):
         group, inside = lane // 4, lane % 4
         out = np.empty((2, 32, 4), np.float32)
         for warp in range(2):
+
             def registers(name, warp=warp):
-                return np.ascontiguousarray(w.inputs[name][32 * warp:32 * warp + 32].astype(np.uint32))
+                return np.ascontiguousarray(
+                    w.inputs[name][32 * warp : 32 * warp + 32].astype(np.uint32)
+                )
+
             a_numbers, b_numbers = (decode(registers(name).view(np.uint16)) for name in "ab")
             c_bits = registers("c").view(np.float32)
             a, b, c = np.empty((16, depth)), np.empty((depth, 8)), np.empty((16, 8))
@@ -113,6 +139,7 @@ def mma(depth, decode):
             for e in range(4):
                 out[warp, :, e] = d[group + 8 * (e // 2), 2 * inside + e % 2]
         return out.view(np.uint32).reshape(THREADS, 4).astype(np.uint64)
+
     return formula
 
 
@@ -125,40 +152,69 @@ def brain_numbers(bits):
 
 
 def brain_bits(operation, *operands):
-    """``operation`` over numbers to bfloat16 bits, as ``arithmetic``: rounded once to nearest, ties to even; infinity counts as 2^128."""
+    """``operation`` over numbers to bfloat16 bits, as ``arithmetic``: rounded once to nearest, ties
+    to even; infinity counts as 2^128."""
     result = []
     for values in zip(*operands):
         with np.errstate(all="ignore"):
             wide = operation(*(np.float64(v) for v in values))
-        exact = operation(*(Fraction(float(v)) for v in values)) if all(np.isfinite(v) for v in values) else None
+        exact = (
+            operation(*(Fraction(float(v)) for v in values))
+            if all(np.isfinite(v) for v in values)
+            else None
+        )
         if not exact:
             result.append(0x7FFF if np.isnan(wide) else int(np.float32(wide).view(np.uint32)) >> 16)
             continue
         size = abs(exact)
         near = int(np.float32(min(float(size), np.finfo(np.float32).max)).view(np.uint32)) >> 16
-        numbers = {bits: Fraction(2) ** 128 if bits == 0x7F80 else Fraction(float(brain_numbers(np.uint16(bits)))) for bits in (near, near + 1)}
-        result.append(min(numbers, key=lambda bits: (abs(numbers[bits] - size), bits & 1)) | 0x8000 * (exact < 0))  # noqa: B023 (called here)
+        numbers = {
+            bits: (
+                Fraction(2) ** 128
+                if bits == 0x7F80
+                else Fraction(float(brain_numbers(np.uint16(bits))))
+            )
+            for bits in (near, near + 1)
+        }
+        result.append(
+            min(numbers, key=lambda bits: (abs(numbers[bits] - size), bits & 1))
+            | 0x8000 * (exact < 0)
+        )  # noqa: B023 (called here)
     return np.array(result, np.uint16)
 
 
 def packed_brain(operation):
     def formula(w):
-        operands = [brain_numbers(np.ascontiguousarray(v.astype(np.uint32)).view(np.uint16).ravel()) for v in w.inputs.values()]
+        operands = [
+            brain_numbers(np.ascontiguousarray(v.astype(np.uint32)).view(np.uint16).ravel())
+            for v in w.inputs.values()
+        ]
         return brain_bits(operation, *operands).view(np.uint32).astype(np.uint64)[:, None]
+
     return formula
 
 
 def stmatrix(transposed):
     """Lane 8j + i of a warp names the row i of matrix j."""
+
     def formula(w):
         rows = np.empty((2, 4, 8, 8), np.uint16)
         lane = np.arange(32)
-        pairs = np.ascontiguousarray(w.inputs["r"].astype(np.uint32)).view(np.uint16).reshape(2, 32, 4, 2)
+        pairs = (
+            np.ascontiguousarray(w.inputs["r"].astype(np.uint32))
+            .view(np.uint16)
+            .reshape(2, 32, 4, 2)
+        )
         for matrix in range(4):
             for half in range(2):
                 where = (lane // 4, 2 * (lane % 4) + half)
-                rows[:, matrix][(slice(None), *(where[::-1] if transposed else where))] = pairs[:, :, matrix, half]
-        w.shared[(w.inputs["address"][:, 0] // WINDOW).astype(int)] = rows.reshape(THREADS, 8).view(np.uint32)
+                rows[:, matrix][(slice(None), *(where[::-1] if transposed else where))] = pairs[
+                    :, :, matrix, half
+                ]
+        w.shared[(w.inputs["address"][:, 0] // WINDOW).astype(int)] = rows.reshape(THREADS, 8).view(
+            np.uint32
+        )
+
     return formula
 
 
@@ -169,37 +225,70 @@ def lop3(w):
 
 def prmt(w):
     source = np.stack([word(w, "a"), word(w, "b")], axis=1).view(np.uint8)
-    return np.ascontiguousarray(source[:, [1, 3, 5, 7]]).view(np.uint32).astype(np.uint64)  # selector 0x7531
+    # selector 0x7531
+    return np.ascontiguousarray(source[:, [1, 3, 5, 7]]).view(np.uint32).astype(np.uint64)
 
 
 def to_half(w):
-    return w.inputs["a"].astype(np.uint32).view(np.float32).astype(np.float16).view(np.uint16).astype(np.uint64)
+    return (
+        w.inputs["a"]
+        .astype(np.uint32)
+        .view(np.float32)
+        .astype(np.float16)
+        .view(np.uint16)
+        .astype(np.uint64)
+    )
 
 
 def to_half_pair(w):
-    low, high = (w.inputs[name].astype(np.uint32).view(np.float32).astype(np.float16).view(np.uint16).astype(np.uint64) for name in ("low", "high"))
+    low, high = (
+        w.inputs[name]
+        .astype(np.uint32)
+        .view(np.float32)
+        .astype(np.float16)
+        .view(np.uint16)
+        .astype(np.uint64)
+        for name in ("low", "high")
+    )
     return low | high << np.uint64(16)
 
 
 def to_brain_pair(w):
-    low, high = (brain_bits(lambda a: a, w.inputs[name].astype(np.uint32).view(np.float32)[:, 0]).astype(np.uint64) for name in ("low", "high"))
+    low, high = (
+        brain_bits(lambda a: a, w.inputs[name].astype(np.uint32).view(np.float32)[:, 0]).astype(
+            np.uint64
+        )
+        for name in ("low", "high")
+    )
     return (low | high << np.uint64(16))[:, None]
 
 
 def from_half(shift):
-    return lambda w: (w.inputs["a"] >> np.uint64(shift)).astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32).astype(np.uint64)
+    return lambda w: (
+        (w.inputs["a"] >> np.uint64(shift))
+        .astype(np.uint16)
+        .view(np.float16)
+        .astype(np.float32)
+        .view(np.uint32)
+        .astype(np.uint64)
+    )
 
 
 def both(shift):
     def formula(w):
         half = w.inputs["a"] >> np.uint64(shift) & np.uint64(0xFFFF)
         return half | half << np.uint64(16)
+
     return formula
 
 
 def fma_f32(w):
     operands = [v.astype(np.uint32).view(np.float32).ravel() for v in w.inputs.values()]
-    return arithmetic(lambda a, b, c: a * b + c, np.float32, *operands).view(np.uint32).astype(np.uint64)[:, None]
+    return (
+        arithmetic(lambda a, b, c: a * b + c, np.float32, *operands)
+        .view(np.uint32)
+        .astype(np.uint64)[:, None]
+    )
 
 
 def shuffle(w):
@@ -213,28 +302,47 @@ def shuffle_across(w):
 
 def from_small(kind):
     def formula(w):
-        low, high = (decode((w.inputs["a"] >> np.uint64(shift) & np.uint64(0xFF)).astype(np.uint8), kind).astype(np.float16).view(np.uint16).astype(np.uint64) for shift in (0, 8))
+        low, high = (
+            decode((w.inputs["a"] >> np.uint64(shift) & np.uint64(0xFF)).astype(np.uint8), kind)
+            .astype(np.float16)
+            .view(np.uint16)
+            .astype(np.uint64)
+            for shift in (0, 8)
+        )
         return low | high << np.uint64(16)
+
     return formula
 
 
 def to_small(kind):
     def formula(w):
-        low, high = (encode(w.inputs[name].astype(np.uint32).view(np.float32), kind).astype(np.uint64) for name in ("low", "high"))
+        low, high = (
+            encode(w.inputs[name].astype(np.uint32).view(np.float32), kind).astype(np.uint64)
+            for name in ("low", "high")
+        )
         return low | high << np.uint64(8)
+
     return formula
 
 
 def on_floats(operation):
     def formula(w):
         with np.errstate(all="ignore"):
-            return operation(*(each.astype(np.uint32).view(np.float32) for each in w.inputs.values())).astype(np.float32).view(np.uint32).astype(np.uint64)
+            return (
+                operation(*(each.astype(np.uint32).view(np.float32) for each in w.inputs.values()))
+                .astype(np.float32)
+                .view(np.uint32)
+                .astype(np.uint64)
+            )
+
     return formula
 
 
 def put_byte(w):
     for thread in range(THREADS):
-        w.memory.view(np.uint8).reshape(-1)[int(w.inputs["address"][thread, 0])] = int(w.inputs["value"][thread, 0]) & 0xFF
+        w.memory.view(np.uint8).reshape(-1)[int(w.inputs["address"][thread, 0])] = (
+            int(w.inputs["value"][thread, 0]) & 0xFF
+        )
 
 
 def flushed(x):
@@ -244,7 +352,9 @@ def flushed(x):
 def old_values(w):
     """Lanes add one after the other, in the order of threads."""
     found = np.empty(THREADS, np.uint64)
-    for thread, (row, value) in enumerate(zip((w.inputs["address"][:, 0] // WINDOW).astype(int), word(w, "value"))):
+    for thread, (row, value) in enumerate(
+        zip((w.inputs["address"][:, 0] // WINDOW).astype(int), word(w, "value"))
+    ):
         found[thread] = w.memory[row, 0]
         w.memory[row, 0] += value
     return found[:, None]
@@ -259,34 +369,103 @@ def nothing(w):
 
 
 FORMULAS = {
-    "add_f16x2": packed(lambda a, b: a + b), "sub_f16x2": packed(lambda a, b: a - b), "mul_f16x2": packed(lambda a, b: a * b),
-    "fma_rn_f16x2": packed(lambda a, b, c: a * b + c), "fma_rn_f32": fma_f32, "lop3": lop3, "prmt_b32": prmt,
-    "both_low_f16x2": both(0), "both_high_f16x2": both(16), "opaque_u32": lambda w: w.inputs["a"], "shfl_sync_idx": shuffle,
+    "add_f16x2": packed(lambda a, b: a + b),
+    "sub_f16x2": packed(lambda a, b: a - b),
+    "mul_f16x2": packed(lambda a, b: a * b),
+    "fma_rn_f16x2": packed(lambda a, b, c: a * b + c),
+    "fma_rn_f32": fma_f32,
+    "lop3": lop3,
+    "prmt_b32": prmt,
+    "both_low_f16x2": both(0),
+    "both_high_f16x2": both(16),
+    "opaque_u32": lambda w: w.inputs["a"],
+    "shfl_sync_idx": shuffle,
     "tid_x": lambda w: np.arange(THREADS, dtype=np.uint64)[:, None],
-    "cvt_f32_f16": from_half(0), "cvt_f32_f16_low": from_half(0), "cvt_f32_f16_high": from_half(16),
-    "cvt_rn_f16_f32": to_half, "cvt_rn_f16x2_f32": to_half_pair,
-    "cvt_rn_f16x2_e4m3x2": from_small("e4m3"), "cvt_rn_satfinite_e4m3x2_f32": to_small("e4m3"), "cvt_rn_satfinite_e5m2x2_f32": to_small("e5m2"),
-    "bits_of_f32": lambda w: w.inputs["a"], "f32_of_bits": lambda w: w.inputs["a"], "max_f32": on_floats(np.fmax), "min_f32": on_floats(np.fmin), "shfl_sync_bfly": shuffle_across,
-    "rcp_rn_f32": on_floats(lambda x: 1 / x.astype(np.float64)), "rcp_approx_f32": on_floats(lambda x: flushed(1 / flushed(x).astype(np.float64))),
-    "ex2_approx_f32": on_floats(lambda x: flushed(np.exp2(flushed(x).astype(np.float64)))), "st_global_b8": put_byte,
-    "ldmatrix_x4": ldmatrix(False), "ldmatrix_x4_trans": ldmatrix(True), "ldmatrix_x2": ldmatrix(False, 2), "ldmatrix_x1": ldmatrix(False, 1),
-    "stmatrix_x4": stmatrix(False), "stmatrix_x4_trans": stmatrix(True), "mma_m16n8k16_f32_f16": mma(16, half_numbers),
-    "mma_m16n8k16_f32_bf16": mma(16, brain_numbers), "mma_m16n8k8_f32_f16": mma(8, half_numbers),
-    "keep_f32": lambda w: w.inputs["d"], "keep_u32": lambda w: w.inputs["d"], "zero_f32": lambda w: np.zeros((THREADS, 5), np.uint64),
-    "fma_rn_bf16x2": packed_brain(lambda a, b, c: a * b + c), "mul_bf16x2": packed_brain(lambda a, b: a * b),
-    "sub_bf16x2": packed_brain(lambda a, b: a - b), "cvt_rn_bf16x2_f32": to_brain_pair,
-    "cvt_f32_bf16_low": lambda w: w.inputs["a"] << np.uint64(16) & np.uint64(0xFFFFFFFF), "cvt_f32_bf16_high": lambda w: w.inputs["a"] & np.uint64(0xFFFF0000),
-    "ld_acquire_gpu": load("memory", 1), "st_release_gpu": store("memory"),
-    "red_relaxed_gpu_add": add_atomically, "red_release_gpu_add": add_atomically,
-    **{f"ld_{space}_{kind}": load(array, words) for space, array in (("shared", "shared"), ("global", "memory"))
-       for kind, words in (("b32", 1), ("v2_b32", 2), ("v2_f32", 2), ("v4_b32", 4), ("v4_f32", 4))},
-    **{f"st_{space}_{kind}": store(array) for space, array in (("shared", "shared"), ("global", "memory"))
-       for kind in ("b32", "v2_b32", "v2_f32", "v4_b32", "v4_f32")},
-    "ld_shared_cluster_v4_f32": load("shared", 4), "st_shared_cluster_v4_f32": store("shared"),  # a block's own, here
-    "atom_add_acq_rel_gpu": old_values, "elect_sync": elect,
-    "ld_global_f32": load("memory", 1), "ld_shared_b16": load_half("shared"), "ld_global_b16": load_half("memory"),
-    "st_shared_b16": store_half("shared"), "st_global_b16": store_half("memory"),
-    **{f"cp_async_16{kind}": copy for kind in ("", "_pred", "_zfill", "_hint", "_pred_hint", "_zfill_hint", "_evict_first", "_evict_first_pred",
-                                               "_evict_first_zfill")},
-    **dict.fromkeys(("bar_sync", "bar_arrive", "bar_warp_sync", "fence_acq_rel_gpu", "griddepcontrol_wait", "griddepcontrol_launch_dependents", "cp_async_commit_group", "cp_async_wait_all", "cp_async_wait_group"), nothing),
+    "cvt_f32_f16": from_half(0),
+    "cvt_f32_f16_low": from_half(0),
+    "cvt_f32_f16_high": from_half(16),
+    "cvt_rn_f16_f32": to_half,
+    "cvt_rn_f16x2_f32": to_half_pair,
+    "cvt_rn_f16x2_e4m3x2": from_small("e4m3"),
+    "cvt_rn_satfinite_e4m3x2_f32": to_small("e4m3"),
+    "cvt_rn_satfinite_e5m2x2_f32": to_small("e5m2"),
+    "bits_of_f32": lambda w: w.inputs["a"],
+    "f32_of_bits": lambda w: w.inputs["a"],
+    "max_f32": on_floats(np.fmax),
+    "min_f32": on_floats(np.fmin),
+    "shfl_sync_bfly": shuffle_across,
+    "rcp_rn_f32": on_floats(lambda x: 1 / x.astype(np.float64)),
+    "rcp_approx_f32": on_floats(lambda x: flushed(1 / flushed(x).astype(np.float64))),
+    "ex2_approx_f32": on_floats(lambda x: flushed(np.exp2(flushed(x).astype(np.float64)))),
+    "st_global_b8": put_byte,
+    "ldmatrix_x4": ldmatrix(False),
+    "ldmatrix_x4_trans": ldmatrix(True),
+    "ldmatrix_x2": ldmatrix(False, 2),
+    "ldmatrix_x1": ldmatrix(False, 1),
+    "stmatrix_x4": stmatrix(False),
+    "stmatrix_x4_trans": stmatrix(True),
+    "mma_m16n8k16_f32_f16": mma(16, half_numbers),
+    "mma_m16n8k16_f32_bf16": mma(16, brain_numbers),
+    "mma_m16n8k8_f32_f16": mma(8, half_numbers),
+    "keep_f32": lambda w: w.inputs["d"],
+    "keep_u32": lambda w: w.inputs["d"],
+    "zero_f32": lambda w: np.zeros((THREADS, 5), np.uint64),
+    "fma_rn_bf16x2": packed_brain(lambda a, b, c: a * b + c),
+    "mul_bf16x2": packed_brain(lambda a, b: a * b),
+    "sub_bf16x2": packed_brain(lambda a, b: a - b),
+    "cvt_rn_bf16x2_f32": to_brain_pair,
+    "cvt_f32_bf16_low": lambda w: w.inputs["a"] << np.uint64(16) & np.uint64(0xFFFFFFFF),
+    "cvt_f32_bf16_high": lambda w: w.inputs["a"] & np.uint64(0xFFFF0000),
+    "ld_acquire_gpu": load("memory", 1),
+    "st_release_gpu": store("memory"),
+    "red_relaxed_gpu_add": add_atomically,
+    "red_release_gpu_add": add_atomically,
+    **{
+        f"ld_{space}_{kind}": load(array, words)
+        for space, array in (("shared", "shared"), ("global", "memory"))
+        for kind, words in (("b32", 1), ("v2_b32", 2), ("v2_f32", 2), ("v4_b32", 4), ("v4_f32", 4))
+    },
+    **{
+        f"st_{space}_{kind}": store(array)
+        for space, array in (("shared", "shared"), ("global", "memory"))
+        for kind in ("b32", "v2_b32", "v2_f32", "v4_b32", "v4_f32")
+    },
+    # a block's own, here
+    "ld_shared_cluster_v4_f32": load("shared", 4),
+    "st_shared_cluster_v4_f32": store("shared"),
+    "atom_add_acq_rel_gpu": old_values,
+    "elect_sync": elect,
+    "ld_global_f32": load("memory", 1),
+    "ld_shared_b16": load_half("shared"),
+    "ld_global_b16": load_half("memory"),
+    "st_shared_b16": store_half("shared"),
+    "st_global_b16": store_half("memory"),
+    **{
+        f"cp_async_16{kind}": copy
+        for kind in (
+            "",
+            "_pred",
+            "_zfill",
+            "_hint",
+            "_pred_hint",
+            "_zfill_hint",
+            "_evict_first",
+            "_evict_first_pred",
+            "_evict_first_zfill",
+        )
+    },
+    **dict.fromkeys(
+        (
+            "bar_sync",
+            "bar_arrive",
+            "bar_warp_sync",
+            "fence_acq_rel_gpu",
+            "griddepcontrol_wait",
+            "griddepcontrol_launch_dependents",
+            "cp_async_commit_group",
+            "cp_async_wait_all",
+            "cp_async_wait_group",
+        ),
+        nothing,
+    ),
 }

@@ -24,10 +24,15 @@ def ptx_of(name: str, arch: str = "sm_80") -> str:
             pytest.skip("the CUDA runtime's headers are not installed")
         options += [f"--include-path={directory}", f"--include-path={directory}/cccl"]
     try:
-        program = checked(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))
+        program = checked(
+            nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
+        )
     except RuntimeError as error:  # the library itself is missing
         pytest.skip(f"NVRTC: {error}")
-    if nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+    if (
+        nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0]
+        != nvrtc.nvrtcResult.NVRTC_SUCCESS
+    ):
         log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
         raise AssertionError(log.decode())

@@ -1,4 +1,5 @@
-"""Hand-written PTX for the machine's tests: a kernel that maps arrays elementwise, and a bare frame for anything else."""
+"""Hand-written PTX for the machine's tests: a kernel that maps arrays elementwise, and a bare frame
+for anything else."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ NAMES = "abcefg"
 
 
 def frame(body: str, parameters: int = 1, before: str = "", directives: str = "") -> str:
-    """A kernel ``k`` with u64 parameters p0, p1 ... loaded into %p0 ..., a thread number %t and plenty of registers."""
+    """A kernel ``k`` with u64 parameters p0, p1 ... loaded into %p0 ..., a thread number %t and
+    plenty of registers."""
     declared = ", ".join(f".param .u64 p{i}" for i in range(parameters))
     loads = "".join(f"ld.param.u64 %p{i}, [p{i}];\n" for i in range(parameters))
     return f"""{HEADER}{before}
@@ -37,20 +39,33 @@ ret;
 
 
 def snippet(name: str, *operands, **immediates: int) -> str:
-    """The body of ptx/``name``.ptx with ``operands`` put in, outputs first; a vector is a tuple; an operand in place is given once."""
+    """The body of ptx/``name``.ptx with ``operands`` put in, outputs first; a vector is a tuple; an
+    operand in place is given once."""
     instruction = load_instructions()[name].resolved(**immediates)
     template, _ = instruction.assembly(**immediates)
-    flat = [text for operand in operands for text in (operand if isinstance(operand, tuple) else (operand,))]
+    flat = [
+        text
+        for operand in operands
+        for text in (operand if isinstance(operand, tuple) else (operand,))
+    ]
     if instruction.tied:
         flat = flat[: instruction.outputs[0].width] + flat
-    assert len(flat) == sum(operand.width for operand in instruction.outputs + instruction.inputs), f"{name} takes other operands"
+    assert len(flat) == sum(
+        operand.width for operand in instruction.outputs + instruction.inputs
+    ), f"{name} takes other operands"
     return re.sub(r"\$(\d+)", lambda match: flat[int(match[1])], template) + "\n"
 
 
 def launch(
-    body: str, arrays: dict | None = None, before: str = "", readonly: tuple = (), directives: str = "", **launch_options
+    body: str,
+    arrays: dict | None = None,
+    before: str = "",
+    readonly: tuple = (),
+    directives: str = "",
+    **launch_options,
 ) -> RunResult:
-    """Run ``body`` in ``frame`` with the arrays' addresses as %p0, %p1, ... Options as of Machine.run."""
+    """Run ``body`` in ``frame`` with the arrays' addresses as %p0, %p1, ... Options as of
+    Machine.run."""
     arrays = arrays or {}
     machine = Machine(frame(body, len(arrays), before, directives))
     args = [machine.memory.buffer(a, n, readonly=n in readonly).address for n, a in arrays.items()]
@@ -58,7 +73,8 @@ def launch(
 
 
 def compute(body: str, *inputs: np.ndarray, out) -> np.ndarray:
-    """Elementwise: element i of the inputs is in %a, %b, %c, %e ... of thread i, of their own width; %d is the result.
+    """Elementwise: element i of the inputs is in %a, %b, %c, %e ... of thread i, of their own
+    width; %d is the result.
 
     ``body`` may use predicates %q0.., 32-bit %r0.., 64-bit %rd0.. as scratch.
     """
@@ -69,8 +85,14 @@ def compute(body: str, *inputs: np.ndarray, out) -> np.ndarray:
     registers += f".reg .b{max(16, 8 * out.itemsize)} %d;\n"
     loads = ""
     for i, (name, x) in enumerate(zip(NAMES, inputs)):
-        loads += f"mad.wide.u32 %rd62, %r63, {x.itemsize}, %p{i};\nld.global.b{8 * x.itemsize} %{name}, [%rd62];\n"
-    store = f"mad.wide.u32 %rd62, %r63, {out.itemsize}, %p{len(inputs)};\nst.global.b{8 * out.itemsize} [%rd62], %d;\n"
+        loads += (
+            f"mad.wide.u32 %rd62, %r63, {x.itemsize}, %p{i};\nld.global.b{8 * x.itemsize} %{name},"
+            " [%rd62];\n"
+        )
+    store = (
+        f"mad.wide.u32 %rd62, %r63, {out.itemsize}, %p{len(inputs)};\nst.global.b{8 * out.itemsize}"
+        " [%rd62], %d;\n"
+    )
     text = f"""{registers}mov.u32 %r62, %ctaid.x;
 mad.lo.u32 %r63, %r62, 256, %t;
 setp.ge.u32 %q15, %r63, {count};

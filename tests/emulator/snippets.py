@@ -1,5 +1,8 @@
-"""A snippet of ptx/ as a kernel of two warps: a thread loads its operands, runs the snippet, stores the results; every thread owns 16 bytes of shared
-and of global memory, and addresses point to other threads' windows. And operands for it, drawn at random."""
+"""A snippet of ptx/ as a kernel of two warps: a thread loads its operands, runs the snippet, stores
+the results; every thread owns 16 bytes of shared and of global memory, and addresses point to other
+threads' windows. And operands for it, drawn at random.
+"""
+
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,13 +11,32 @@ from numba_marlin.emulator import Machine
 
 THREADS, WINDOW = 64, 16
 REGISTER = {"u16": "b16", "u32": "b32", "i32": "b32", "u64": "b64", "f32": "f32"}
-SPECIAL_HALVES = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E01, 0x3C00, 0x6408, 0xD480], np.uint16)
+SPECIAL_HALVES = np.array(
+    [
+        0x0000,
+        0x8000,
+        0x0001,
+        0x83FF,
+        0x0400,
+        0x7BFF,
+        0xFBFF,
+        0x7C00,
+        0xFC00,
+        0x7E01,
+        0x3C00,
+        0x6408,
+        0xD480,
+    ],
+    np.uint16,
+)
 
 
 @dataclass
 class World:
-    """inputs: operand -> uint64 [THREADS, width] of register bits (addresses: byte offsets); shared, memory: uint32 [THREADS, 4] windows.
-    A formula returns the outputs, uint64 [THREADS, width], and changes the windows in place."""
+    """inputs: operand -> uint64 [THREADS, width] of register bits (addresses: byte offsets);
+    shared, memory: uint32 [THREADS, 4] windows. A formula returns the outputs, uint64 [THREADS,
+    width], and changes the windows in place."""
+
     inputs: dict
     shared: np.ndarray
     memory: np.ndarray
@@ -32,7 +54,9 @@ def kernel_text(instruction, immediates):
     for index, ((operand, _), name) in enumerate(zip(elements, names)):
         kind = operand.type
         if index < outputs:
-            move = {"u16": f"cvt.u64.u16 %v, {name};", "u64": f"mov.u64 %v, {name};"}.get(kind, f"mov.b32 %w, {name}; cvt.u64.u32 %v, %w;")
+            move = {"u16": f"cvt.u64.u16 %v, {name};", "u64": f"mov.u64 %v, {name};"}.get(
+                kind, f"mov.b32 %w, {name}; cvt.u64.u32 %v, %w;"
+            )
             stores.append(f"{move} st.global.u64 [%out + {8 * index}], %v;")
             continue
         load = f"ld.global.u64 %v, [%in + {8 * (index - outputs)}];"
@@ -43,9 +67,13 @@ def kernel_text(instruction, immediates):
         elif operand.name in ("smem", "address"):
             load += f" cvt.u32.u64 %w, %v; add.u32 {name}, %w, %base;"
         else:
-            load += {"u16": f" cvt.u16.u64 {name}, %v;", "u64": f" mov.u64 {name}, %v;"}.get(kind, f" cvt.u32.u64 %w, %v; mov.b32 {name}, %w;")
+            load += {"u16": f" cvt.u16.u64 {name}, %v;", "u64": f" mov.u64 {name}, %v;"}.get(
+                kind, f" cvt.u32.u64 %w, %v; mov.b32 {name}, %w;"
+            )
         loads.append(load)
-    registers = "\n".join(dict.fromkeys(f".reg .{REGISTER[o.type]} {name};" for (o, _), name in zip(elements, names)))
+    registers = "\n".join(
+        dict.fromkeys(f".reg .{REGISTER[o.type]} {name};" for (o, _), name in zip(elements, names))
+    )
     strides = 8 * max(1, len(elements) - outputs), 8 * max(1, outputs)
     return f"""
 .version 8.4
@@ -80,17 +108,26 @@ ret;
 def run_on_machine(instruction, immediates, world):
     machine = Machine(kernel_text(instruction, immediates))
     widths = sum(o.width for o in instruction.outputs)
-    records = np.concatenate([world.inputs[o.name] for o in instruction.inputs], axis=1) if instruction.inputs else np.zeros((THREADS, 1), np.uint64)
+    records = (
+        np.concatenate([world.inputs[o.name] for o in instruction.inputs], axis=1)
+        if instruction.inputs
+        else np.zeros((THREADS, 1), np.uint64)
+    )
     results = np.full((THREADS, max(1, widths)), 0xDEADBEEF, np.uint64)
     arrays = np.ascontiguousarray(records), results, world.memory, world.shared
-    arguments = [machine.memory.buffer(array, name=name).address for name, array in zip(("records", "results", "memory", "shared"), arrays)]
+    arguments = [
+        machine.memory.buffer(array, name=name).address
+        for name, array in zip(("records", "results", "memory", "shared"), arrays)
+    ]
     machine.run("snippet", grid=1, block=THREADS, shared_bytes=THREADS * WINDOW, args=arguments)
     return results[:, :widths]
 
 
 def halves(generator, count):
     plain = generator.integers(0, 1 << 16, count, dtype=np.uint16)
-    return np.where(generator.random(count) < 0.4, generator.choice(SPECIAL_HALVES, count), plain).astype(np.uint16)
+    return np.where(
+        generator.random(count) < 0.4, generator.choice(SPECIAL_HALVES, count), plain
+    ).astype(np.uint16)
 
 
 def draw(instruction, operand, generator):
@@ -98,7 +135,8 @@ def draw(instruction, operand, generator):
     name = instruction.name
     if operand.name in ("smem", "address", "gmem"):
         if name.startswith(("red_", "atom_")):
-            return (generator.integers(0, 8, shape) * WINDOW).astype(np.uint64)  # several threads add to one word
+            # several threads add to one word
+            return (generator.integers(0, 8, shape) * WINDOW).astype(np.uint64)
         return (generator.permutation(THREADS)[:, None] * WINDOW).astype(np.uint64)
     if operand.name == "pred":
         return generator.integers(0, 2, shape).astype(np.uint64)
@@ -110,15 +148,32 @@ def draw(instruction, operand, generator):
         return np.full(shape, 0xFFFFFFFF, np.uint64)
     if name.startswith("shfl_sync") and operand.name in ("lane", "lane_mask"):
         return generator.integers(0, 32, shape).astype(np.uint64)
-    if name.startswith("mma"):  # small integers: every sum is exact, in whatever order the tensor core adds
+    # small integers: every sum is exact, in whatever order the tensor core adds
+    if name.startswith("mma"):
         if operand.type == "f32":
-            return generator.integers(-64, 65, shape).astype(np.float32).view(np.uint32).astype(np.uint64)
+            return (
+                generator.integers(-64, 65, shape)
+                .astype(np.float32)
+                .view(np.uint32)
+                .astype(np.uint64)
+            )
         numbers = generator.integers(-8, 9, (*shape, 2))
-        pairs = numbers.astype(np.float16).view(np.uint16) if "bf16" not in name else (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        pairs = (
+            numbers.astype(np.float16).view(np.uint16)
+            if "bf16" not in name
+            else (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        )
         return pairs.view(np.uint32)[..., 0].astype(np.uint64)
     if operand.type == "f32":
-        values = halves(generator, THREADS * operand.width).view(np.float16).astype(np.float32) * np.float32(1.0009765)
+        values = halves(generator, THREADS * operand.width).view(np.float16).astype(
+            np.float32
+        ) * np.float32(1.0009765)
         return values.view(np.uint32).reshape(shape).astype(np.uint64)
     if operand.type == "u16":
         return halves(generator, THREADS * operand.width).reshape(shape).astype(np.uint64)
-    return halves(generator, 2 * THREADS * operand.width).view(np.uint32).reshape(shape).astype(np.uint64)
+    return (
+        halves(generator, 2 * THREADS * operand.width)
+        .view(np.uint32)
+        .reshape(shape)
+        .astype(np.uint64)
+    )

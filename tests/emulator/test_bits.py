@@ -1,4 +1,5 @@
-"""Logic, shifts, fields and byte permutation against bit-by-bit Python definitions from the PTX ISA."""
+"""Logic, shifts, fields and byte permutation against bit-by-bit Python definitions from the PTX
+ISA."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ def test_lop3_every_table():
     a, b, c = (words(96, seed=i) for i in range(3))
     a[:8], b[:8], c[:8] = 0xF0, 0xCC, 0xAA
     for start in range(0, 256, 64):
-        # 64 tables in one kernel, results combined so that each table's answer is checked by its own store
+        # 64 tables in one kernel, results combined so that each table's answer is checked by its
+        # own store
         for table in range(start, start + 64):
             expected = np.zeros(96, np.uint32)
             for row in range(8):
@@ -38,16 +40,26 @@ def test_and_or_xor_not_cnot(bits):
 
 def test_predicate_logic():
     a, b = cross("u32", 12)
-    body = "setp.lt.u32 %q0, %a, 9; setp.lt.u32 %q1, %b, 9; {op}.pred %q2, %q0, %q1; selp.u32 %d, 1, 0, %q2;"
+    body = (
+        "setp.lt.u32 %q0, %a, 9; setp.lt.u32 %q1, %b, 9; {op}.pred %q2, %q0, %q1; selp.u32 %d, 1,"
+        " 0, %q2;"
+    )
     check(body.format(op="and"), lambda x, y: x < 9 and y < 9, a, b, out=np.uint32)
     check(body.format(op="xor"), lambda x, y: (x < 9) != (y < 9), a, b, out=np.uint32)
-    check("setp.lt.u32 %q0, %a, 9; not.pred %q1, %q0; selp.u32 %d, 1, 0, %q1;", lambda x: x >= 9, a, out=np.uint32)
+    check(
+        "setp.lt.u32 %q0, %a, 9; not.pred %q1, %q0; selp.u32 %d, 1, 0, %q1;",
+        lambda x: x >= 9,
+        a,
+        out=np.uint32,
+    )
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
 def test_shifts_clamp_at_the_width(bits):
     a, n = cross(f"u{bits}", 16)
-    n = np.tile(np.array([0, 1, 7, bits - 1, bits, bits + 1, 255, 0xFFFFFFFF], np.uint32), a.size // 8)
+    n = np.tile(
+        np.array([0, 1, 7, bits - 1, bits, bits + 1, 255, 0xFFFFFFFF], np.uint32), a.size // 8
+    )
     signed = a.view(a.dtype.str.replace("u", "i"))
     check(f"shl.b{bits} %d, %a, %b;", lambda x, s: x << s if s < bits else 0, a, n, out=a.dtype)
     check(f"shr.u{bits} %d, %a, %b;", lambda x, s: x >> min(s, bits), a, n, out=a.dtype)
@@ -62,15 +74,31 @@ def test_funnel_shift(mode):
     a, b = cross("u32", 16)
     n = np.resize(np.array([0, 1, 4, 31, 32, 33, 63, 64, 1000], np.uint32), a.size)
     amount = (lambda s: min(s, 32)) if mode == "clamp" else (lambda s: s & 31)
-    check(f"shf.l.{mode}.b32 %d, %a, %b, %c;", lambda x, y, s: (y << 32 | x) << amount(s) >> 32, a, b, n, out=np.uint32)
-    check(f"shf.r.{mode}.b32 %d, %a, %b, %c;", lambda x, y, s: (y << 32 | x) >> amount(s), a, b, n, out=np.uint32)
+    check(
+        f"shf.l.{mode}.b32 %d, %a, %b, %c;",
+        lambda x, y, s: (y << 32 | x) << amount(s) >> 32,
+        a,
+        b,
+        n,
+        out=np.uint32,
+    )
+    check(
+        f"shf.r.{mode}.b32 %d, %a, %b, %c;",
+        lambda x, y, s: (y << 32 | x) >> amount(s),
+        a,
+        b,
+        n,
+        out=np.uint32,
+    )
 
 
 def field(a, b, c, bits, signed):
     """The loop of the ISA."""
     msb, pos, length = bits - 1, b & 255, c & 255
     sign = a >> min(pos + length - 1, msb) & 1 if signed and length else 0
-    return sum((a >> pos + i & 1 if i < length and pos + i <= msb else sign) << i for i in range(bits))
+    return sum(
+        (a >> pos + i & 1 if i < length and pos + i <= msb else sign) << i for i in range(bits)
+    )
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
@@ -79,7 +107,14 @@ def test_bit_field_extract(kind):
     values = words(9, f"u{bits // 8}")
     places = np.array([0, 1, 5, 31, 32, 33, 63, 64, 255, 256], np.uint32)
     a, b, c = (x.ravel() for x in np.meshgrid(values, places, places))
-    check(f"bfe.{kind} %d, %a, %b, %c;", lambda x, y, z: field(x, y, z, bits, kind[0] == "s"), a, b, c, out=a.dtype)
+    check(
+        f"bfe.{kind} %d, %a, %b, %c;",
+        lambda x, y, z: field(x, y, z, bits, kind[0] == "s"),
+        a,
+        b,
+        c,
+        out=a.dtype,
+    )
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -141,10 +176,17 @@ def test_prmt_modes(mode):
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_counting_bits(bits):
-    a = np.concatenate([words(60, f"u{bits // 8}"), np.array([1 << i for i in range(bits)], f"u{bits // 8}")])
+    a = np.concatenate(
+        [words(60, f"u{bits // 8}"), np.array([1 << i for i in range(bits)], f"u{bits // 8}")]
+    )
     check(f"popc.b{bits} %d, %a;", lambda x: bin(x).count("1"), a, out=np.uint32)
     check(f"clz.b{bits} %d, %a;", lambda x: bits - x.bit_length(), a, out=np.uint32)
     check(f"brev.b{bits} %d, %a;", lambda x: int(f"{x:0{bits}b}"[::-1], 2), a, out=a.dtype)
     check(f"bfind.u{bits} %d, %a;", lambda x: x.bit_length() - 1, a, out=np.uint32)
     signed = a.view(a.dtype.str.replace("u", "i"))
-    check(f"bfind.s{bits} %d, %a;", lambda x: (x if x >= 0 else ~x).bit_length() - 1, signed, out=np.uint32)
+    check(
+        f"bfind.s{bits} %d, %a;",
+        lambda x: (x if x >= 0 else ~x).bit_length() - 1,
+        signed,
+        out=np.uint32,
+    )

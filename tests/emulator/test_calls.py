@@ -1,4 +1,6 @@
-"""Contract under test: calls of device functions do what the ISA says, for lanes together and apart, direct and through pointers; what cannot be is refused with advice."""
+"""Contract under test: calls of device functions do what the ISA says, for lanes together and
+apart, direct and through pointers; what cannot be is refused with advice."""
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,9 @@ ret;
 }
 """
 # Odd x: triple it, and return at once; even x: sum over the warp of the lanes that are here.
-EARLY = TRIPLE + """
+EARLY = (
+    TRIPLE
+    + """
 .func (.param .b32 result) early(.param .b32 x)
 {
 .reg .pred %p<2>;
@@ -40,6 +44,7 @@ st.param.b32 [result+0], %r3;
 ret;
 }
 """
+)
 
 
 def call(function, register="%r1", result="%r2", guard=""):
@@ -56,7 +61,12 @@ ld.param.b32 {result}, [retval0+0];
 
 def run(body, before, out_words=32, **options):
     out = np.zeros(out_words, np.uint32)
-    launch(body + "mad.wide.u32 %rd1, %t, 4, %p0;\nst.global.u32 [%rd1], %r2;", {"out": out}, before=before, **options)
+    launch(
+        body + "mad.wide.u32 %rd1, %t, 4, %p0;\nst.global.u32 [%rd1], %r2;",
+        {"out": out},
+        before=before,
+        **options,
+    )
     return out
 
 
@@ -68,32 +78,58 @@ def test_parameters_go_in_and_results_come_out():
 
 
 def test_a_function_may_be_called_twice_and_after_it_is_declared():
-    after = Machine(frame("mov.u32 %r1, %t;\n" + call("triple") + call("triple", "%r2") + "mad.wide.u32 %rd1, %t, 4, %p0;\nst.global.u32 [%rd1], %r2;", 1,
-                          before=".func (.param .b32 result) triple(.param .b32 x);\n") + TRIPLE)
+    after = Machine(
+        frame(
+            "mov.u32 %r1, %t;\n"
+            + call("triple")
+            + call("triple", "%r2")
+            + "mad.wide.u32 %rd1, %t, 4, %p0;\nst.global.u32 [%rd1], %r2;",
+            1,
+            before=".func (.param .b32 result) triple(.param .b32 x);\n",
+        )
+        + TRIPLE
+    )
     out = np.zeros(32, np.uint32)
     after.run("k", args=[after.memory.buffer(out, "out").address])
     assert (out == 9 * LANES).all()
 
 
 def test_lanes_that_part_in_a_function_meet_behind_it():
-    """A collective follows: it deadlocks or is refused unless all lanes of the warp are together again."""
-    body = "mov.u32 %r1, %t;\n" + call("early") + "mov.u32 %r9, %r2;\nshfl.sync.bfly.b32 %r2, %r9, 1, 31, 0xffffffff;\n"
+    """A collective follows: it deadlocks or is refused unless all lanes of the warp are together
+    again."""
+    body = (
+        "mov.u32 %r1, %t;\n"
+        + call("early")
+        + "mov.u32 %r9, %r2;\nshfl.sync.bfly.b32 %r2, %r9, 1, 31, 0xffffffff;\n"
+    )
     expected = np.where(LANES % 2, 3 * LANES, LANES + 1000)
     for seed in (None, 1, 2, 3):
         assert (run(body, EARLY, seed=seed) == expected[LANES ^ 1]).all()
 
 
 def test_a_guarded_call_is_made_by_some():
-    assert (run("mov.u32 %r1, %t;\nsetp.lt.u32 %q1, %t, 5;\n" + call("triple", guard="@%q1"), TRIPLE) == np.where(LANES < 5, 3 * LANES, 7)).all()
-    assert (run("mov.u32 %r1, %t;\nsetp.lt.u32 %q1, %t, 5;\n" + call("triple", guard="@!%q1"), TRIPLE) == np.where(LANES >= 5, 3 * LANES, 7)).all()
+    assert (
+        run("mov.u32 %r1, %t;\nsetp.lt.u32 %q1, %t, 5;\n" + call("triple", guard="@%q1"), TRIPLE)
+        == np.where(LANES < 5, 3 * LANES, 7)
+    ).all()
+    assert (
+        run("mov.u32 %r1, %t;\nsetp.lt.u32 %q1, %t, 5;\n" + call("triple", guard="@!%q1"), TRIPLE)
+        == np.where(LANES >= 5, 3 * LANES, 7)
+    ).all()
 
 
 def test_registers_of_caller_and_callee_are_their_own():
-    body = "mov.u32 %r1, %t;\nmov.u32 %r3, 5;\n" + call("early", result="%r4") + "add.u32 %r2, %r3, %r1;\n"
+    body = (
+        "mov.u32 %r1, %t;\nmov.u32 %r3, 5;\n"
+        + call("early", result="%r4")
+        + "add.u32 %r2, %r3, %r1;\n"
+    )
     assert (run(body, EARLY) == LANES + 5).all()
 
 
-POINTERS = TRIPLE + """
+POINTERS = (
+    TRIPLE
+    + """
 .func (.param .b32 result) negate(.param .b32 x)
 {
 .reg .b32 %r<4>;
@@ -104,6 +140,7 @@ ret;
 }
 .global .align 8 .u64 table[3] = {triple, negate, 12345};
 """
+)
 INDIRECT = """
 and.b32 %r5, %t, 1;
 mov.u64 %rd4, table;
@@ -122,7 +159,10 @@ ld.param.b32 %r2, [retval0+0];
 
 
 def test_each_lane_calls_its_own_function():
-    assert (run(INDIRECT, POINTERS) == np.where(LANES % 2, -LANES.astype(np.int32), 3 * LANES.astype(np.int32)).view(np.uint32)).all()
+    assert (
+        run(INDIRECT, POINTERS)
+        == np.where(LANES % 2, -LANES.astype(np.int32), 3 * LANES.astype(np.int32)).view(np.uint32)
+    ).all()
     direct = INDIRECT.replace("ld.global.u64 %rd5, [%rd4];", "mov.u64 %rd5, negate;")
     assert (run(direct, POINTERS) == (-LANES.astype(np.int32)).view(np.uint32)).all()
     with pytest.raises(Trap):
@@ -134,14 +174,19 @@ def test_what_cannot_be_called_is_refused_with_advice():
     with pytest.raises(UnknownInstruction, match="triple calls itself.*loop"):
         run(call("triple"), endless)
     printing = ".extern .func (.param .b32 result) vprintf(.param .b32 x);\n"
-    with pytest.raises(UnknownInstruction, match="vprintf has no body.*printf(.|\n)*what to do(.|\n)*PTX line"):
+    with pytest.raises(
+        UnknownInstruction, match="vprintf has no body.*printf(.|\n)*what to do(.|\n)*PTX line"
+    ):
         run(call("vprintf"), printing)
     with pytest.raises(PtxSyntaxError, match="nobody"):
         run("{\n.param .b32 a;\ncall.uni nobody, (a);\n}\n", "")
     with pytest.raises(PtxSyntaxError, match="takes 1 parameters"):
         run("{\n.param .b32 a;\ncall.uni (a), triple;\n}\n", TRIPLE)
     with pytest.raises(Trap):
-        run("{\n.param .b32 a;\ncall.uni __assertfail, (a);\n}\n", ".extern .func __assertfail(.param .b32 x);\n")
+        run(
+            "{\n.param .b32 a;\ncall.uni __assertfail, (a);\n}\n",
+            ".extern .func __assertfail(.param .b32 x);\n",
+        )
 
 
 def test_structures_are_passed_by_value():
@@ -174,8 +219,14 @@ mad.lo.u32 %r2, %r3, 100, %r1;
 
 
 def test_addresses_in_initialisers():
-    before = ".global .align 4 .u32 numbers[4] = {10, 20, 30, 40};\n.const .align 8 .u64 places[3] = {numbers, generic(numbers)+8, numbers+4};\n"
-    body = "rem.u32 %r1, %t, 3;\nmov.u64 %rd2, places;\nmad.wide.u32 %rd2, %r1, 8, %rd2;\nld.const.u64 %rd3, [%rd2];\nld.global.u32 %r2, [%rd3];\n"
+    before = (
+        ".global .align 4 .u32 numbers[4] = {10, 20, 30, 40};\n.const .align 8 .u64 places[3] ="
+        " {numbers, generic(numbers)+8, numbers+4};\n"
+    )
+    body = (
+        "rem.u32 %r1, %t, 3;\nmov.u64 %rd2, places;\nmad.wide.u32 %rd2, %r1, 8, %rd2;\nld.const.u64"
+        " %rd3, [%rd2];\nld.global.u32 %r2, [%rd3];\n"
+    )
     assert (run(body, before) == np.array([10, 30, 20])[LANES % 3]).all()
     with pytest.raises(PtxSyntaxError, match="nothing"):
         run(body, before.replace("{numbers,", "{nothing,"))
@@ -209,47 +260,110 @@ def big(*parts):
 def test_carries_make_long_numbers():
     a, b, c = words(256, seed=1), words(256, seed=2), words(256, seed=3)
     a1, b1 = words(256, seed=4), words(256, seed=5)
-    total, difference, product = big(a, a1) + big(b, b1), big(a, a1) - big(b, b1), big(a) * big(b) + big(c, a1)
-    add, sub = "add.cc.u32 %r0, %a, %b;\naddc.cc.u32 %r1, %c, %e;\naddc.u32 %r2, 0, 0;\n", "sub.cc.u32 %r0, %a, %b;\nsubc.cc.u32 %r1, %c, %e;\nsubc.u32 %r2, 0, 0;\n"
+    total, difference, product = (
+        big(a, a1) + big(b, b1),
+        big(a, a1) - big(b, b1),
+        big(a) * big(b) + big(c, a1),
+    )
+    add, sub = (
+        "add.cc.u32 %r0, %a, %b;\naddc.cc.u32 %r1, %c, %e;\naddc.u32 %r2, 0, 0;\n",
+        "sub.cc.u32 %r0, %a, %b;\nsubc.cc.u32 %r1, %c, %e;\nsubc.u32 %r2, 0, 0;\n",
+    )
     for body, expected in ((add, total), (sub, difference)):
         for i in range(3):
-            assert (compute(f"{body}mov.u32 %d, %r{i};", a, b, a1, b1, out=np.uint32) == (expected >> 32 * i & 0xFFFFFFFF).astype(np.uint32)).all()
-    multiply = "mad.lo.cc.u32 %r0, %a, %b, %c;\nmadc.hi.cc.u32 %r1, %a, %b, %e;\naddc.u32 %r2, 0, 0;\n"
+            assert (
+                compute(f"{body}mov.u32 %d, %r{i};", a, b, a1, b1, out=np.uint32)
+                == (expected >> 32 * i & 0xFFFFFFFF).astype(np.uint32)
+            ).all()
+    multiply = (
+        "mad.lo.cc.u32 %r0, %a, %b, %c;\nmadc.hi.cc.u32 %r1, %a, %b, %e;\naddc.u32 %r2, 0, 0;\n"
+    )
     for i in range(3):
-        assert (compute(f"{multiply}mov.u32 %d, %r{i};", a, b, c, a1, out=np.uint32) == (product >> 32 * i & 0xFFFFFFFF).astype(np.uint32)).all()
+        assert (
+            compute(f"{multiply}mov.u32 %d, %r{i};", a, b, c, a1, out=np.uint32)
+            == (product >> 32 * i & 0xFFFFFFFF).astype(np.uint32)
+        ).all()
     # a flag survives what does not write it
-    assert (compute("add.cc.u32 %r0, %a, %b;\nadd.u32 %r1, %a, %a;\naddc.u32 %r2, 0, 0;\naddc.u32 %d, 0, 0;", a, b, out=np.uint32) == ((big(a) + big(b)) >> 32).astype(np.uint32)).all()
+    assert (
+        compute(
+            "add.cc.u32 %r0, %a, %b;\nadd.u32 %r1, %a, %a;\naddc.u32 %r2, 0, 0;\naddc.u32 %d,"
+            " 0, 0;",
+            a,
+            b,
+            out=np.uint32,
+        )
+        == ((big(a) + big(b)) >> 32).astype(np.uint32)
+    ).all()
 
 
 def test_long_carries_of_64_bits():
     a, b = words(128, np.uint64, 1), words(128, np.uint64, 2)
     total = a.astype(object) + b.astype(object)
-    assert (compute("add.cc.u64 %rd0, %a, %b;\naddc.u64 %d, 0, 0;", a, b, out=np.uint64) == (total >> 64).astype(np.uint64)).all()
+    assert (
+        compute("add.cc.u64 %rd0, %a, %b;\naddc.u64 %d, 0, 0;", a, b, out=np.uint64)
+        == (total >> 64).astype(np.uint64)
+    ).all()
 
 
 def test_dot_products_of_bytes_and_halves():
     a, b, c = words(256, seed=6), words(256, seed=7), words(256, seed=8)
-    for kinds, views in (("u32.u32", "uu"), ("s32.s32", "ii"), ("u32.s32", "ui"), ("s32.u32", "iu")):
-        left, halves, right = a.view(f"{views[0]}1").reshape(-1, 4).astype(np.int64), a.view(f"{views[0]}2").reshape(-1, 2).astype(np.int64), b.view(f"{views[1]}1").reshape(-1, 4).astype(np.int64)
-        for body, total in (("dp4a", (left * right).sum(1)), ("dp2a.lo", (halves * right[:, :2]).sum(1)), ("dp2a.hi", (halves * right[:, 2:]).sum(1))):
-            assert (compute(f"{body}.{kinds} %d, %a, %b, %c;", a, b, c, out=np.uint32) == (total + c).astype(np.uint32)).all(), (body, kinds)
+    for kinds, views in (
+        ("u32.u32", "uu"),
+        ("s32.s32", "ii"),
+        ("u32.s32", "ui"),
+        ("s32.u32", "iu"),
+    ):
+        left, halves, right = (
+            a.view(f"{views[0]}1").reshape(-1, 4).astype(np.int64),
+            a.view(f"{views[0]}2").reshape(-1, 2).astype(np.int64),
+            b.view(f"{views[1]}1").reshape(-1, 4).astype(np.int64),
+        )
+        for body, total in (
+            ("dp4a", (left * right).sum(1)),
+            ("dp2a.lo", (halves * right[:, :2]).sum(1)),
+            ("dp2a.hi", (halves * right[:, 2:]).sum(1)),
+        ):
+            assert (
+                compute(f"{body}.{kinds} %d, %a, %b, %c;", a, b, c, out=np.uint32)
+                == (total + c).astype(np.uint32)
+            ).all(), (body, kinds)
 
 
-@pytest.mark.parametrize("shape, a_registers, b_registers", [("m16n16k16", 8, 8), ("m32n8k16", 8, 8), ("m8n32k16", 8, 8)])
+@pytest.mark.parametrize(
+    "shape, a_registers, b_registers", [("m16n16k16", 8, 8), ("m32n8k16", 8, 8), ("m8n32k16", 8, 8)]
+)
 @pytest.mark.parametrize("layouts", ["row.row", "row.col", "col.row", "col.col"])
 def test_wmma_multiplies_in_every_shape_and_layout(shape, a_registers, b_registers, layouts):
     m, n, k = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}[shape]
     random = np.random.default_rng(3)
-    a, b, c = random.integers(-4, 5, (m, k)).astype(np.float16), random.integers(-4, 5, (k, n)).astype(np.float16), random.integers(-9, 9, (m, n)).astype(np.float32)
+    a, b, c = (
+        random.integers(-4, 5, (m, k)).astype(np.float16),
+        random.integers(-4, 5, (k, n)).astype(np.float16),
+        random.integers(-9, 9, (m, n)).astype(np.float32),
+    )
     stored, layout = [], layouts.split(".")
     for matrix, order in ((a, layout[0]), (b, layout[1])):
-        wide = np.full((matrix.shape[0], matrix.shape[1] + 8) if order == "row" else (matrix.shape[1], matrix.shape[0] + 8), np.nan, np.float16)
+        wide = np.full(
+            (
+                (matrix.shape[0], matrix.shape[1] + 8)
+                if order == "row"
+                else (matrix.shape[1], matrix.shape[0] + 8)
+            ),
+            np.nan,
+            np.float16,
+        )
         wide[:, :-8] = matrix if order == "row" else matrix.T
         stored.append(wide)
+
     def list_of(count, kind, first):
         return "{" + ", ".join(f"%{kind}{i + first}" for i in range(count)) + "}"
 
-    A, B, C, D = list_of(a_registers, "r", 0), list_of(b_registers, "r", 16), list_of(8, "f", 0), list_of(8, "f", 8)
+    A, B, C, D = (
+        list_of(a_registers, "r", 0),
+        list_of(b_registers, "r", 16),
+        list_of(8, "f", 0),
+        list_of(8, "f", 8),
+    )
     body = f"""
 wmma.load.a.sync.aligned.{layout[0]}.{shape}.global.f16 {A}, [%p0], {stored[0].shape[1]};
 wmma.load.b.sync.aligned.{layout[1]}.{shape}.global.f16 {B}, [%p1], {stored[1].shape[1]};
@@ -264,19 +378,40 @@ wmma.store.d.sync.aligned.col.{shape}.global.f32 [%p3], {D};
 
 def test_wmma_in_halves_and_bfloats():
     random = np.random.default_rng(4)
-    a, b = random.integers(-4, 5, (16, 16)).astype(np.float16), random.integers(-4, 5, (16, 16)).astype(np.float16)
-    H, G, F, Z = ("{" + ", ".join(f"%{kind}{i + first}" for i in range(count)) + "}" for kind, first, count in (("r", 0, 8), ("r", 8, 8), ("r", 16, 4), ("f", 0, 8)))
-    zero = "".join(f"mov.b32 %r{16 + i}, 0;\n" for i in range(4)) + "".join(f"mov.b32 %f{i}, 0;\n" for i in range(8))
+    a, b = (
+        random.integers(-4, 5, (16, 16)).astype(np.float16),
+        random.integers(-4, 5, (16, 16)).astype(np.float16),
+    )
+    H, G, F, Z = (
+        "{" + ", ".join(f"%{kind}{i + first}" for i in range(count)) + "}"
+        for kind, first, count in (("r", 0, 8), ("r", 8, 8), ("r", 16, 4), ("f", 0, 8))
+    )
+    zero = "".join(f"mov.b32 %r{16 + i}, 0;\n" for i in range(4)) + "".join(
+        f"mov.b32 %f{i}, 0;\n" for i in range(8)
+    )
     out = np.zeros((16, 16), np.float16)
-    load = "wmma.load.a.sync.aligned.row.m16n16k16.global.{0} {1}, [%p0];\nwmma.load.b.sync.aligned.row.m16n16k16.global.{0} {2}, [%p1];\n"
-    launch(zero + load.format("f16", H, G) + f"wmma.mma.sync.aligned.row.row.m16n16k16.f16.f16 {F}, {H}, {G}, {F};\n"
-           f"wmma.store.d.sync.aligned.row.m16n16k16.global.f16 [%p2], {F};", {"a": a, "b": b, "out": out})
+    load = (
+        "wmma.load.a.sync.aligned.row.m16n16k16.global.{0} {1},"
+        " [%p0];\nwmma.load.b.sync.aligned.row.m16n16k16.global.{0} {2}, [%p1];\n"
+    )
+    launch(
+        zero
+        + load.format("f16", H, G)
+        + f"wmma.mma.sync.aligned.row.row.m16n16k16.f16.f16 {F}, {H}, {G}, {F};\n"
+        f"wmma.store.d.sync.aligned.row.m16n16k16.global.f16 [%p2], {F};",
+        {"a": a, "b": b, "out": out},
+    )
     assert (out == (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)).all()
     x, y = ((each.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) for each in (a, b))
     A, B = ("{" + ", ".join(f"%r{i + first}" for i in range(4)) + "}" for first in (0, 4))
     wide = np.zeros((16, 16), np.float32)
-    launch(zero + load.format("bf16", A, B) + f"wmma.mma.sync.aligned.row.row.m16n16k16.f32.bf16.bf16.f32 {Z}, {A}, {B}, {Z};\n"
-           f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%p2], {Z};", {"a": x, "b": y, "out": wide})
+    launch(
+        zero
+        + load.format("bf16", A, B)
+        + f"wmma.mma.sync.aligned.row.row.m16n16k16.f32.bf16.bf16.f32 {Z}, {A}, {B}, {Z};\n"
+        f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%p2], {Z};",
+        {"a": x, "b": y, "out": wide},
+    )
     assert (wide == a.astype(np.float32) @ b.astype(np.float32)).all()
 
 

@@ -1,9 +1,16 @@
-"""Contract under test: blocks of a cluster run together, reach each other's shared memory, and meet at their barrier."""
+"""Contract under test: blocks of a cluster run together, reach each other's shared memory, and meet
+at their barrier."""
 
 import numpy as np
 import pytest
 
-from numba_marlin.emulator import BarrierMisuse, Deadlock, MachineError, OutOfBounds, UnknownInstruction
+from numba_marlin.emulator import (
+    BarrierMisuse,
+    Deadlock,
+    MachineError,
+    OutOfBounds,
+    UnknownInstruction,
+)
 from numba_marlin.layout.tensor_map import TensorMap
 from tests.emulator.ptx_cases import launch, snippet
 from tests.emulator.test_mbarrier import SEEDS, spin, start
@@ -13,15 +20,33 @@ from tests.emulator.test_tensor_copy import buffers
 ARRIVE, WAIT = snippet("cluster_arrive"), snippet("cluster_wait")
 SYNC = ARRIVE + WAIT
 RANK = snippet("cluster_ctarank", "%r60")
-SLOT = "mov.u32 %r61, %ctaid.x; mov.u32 %r62, %ntid.x; mad.lo.u32 %r61, %r61, %r62, %t; mad.wide.u32 %rd9, %r61, 4, %p0;\n"
+SLOT = (
+    "mov.u32 %r61, %ctaid.x; mov.u32 %r62, %ntid.x; mad.lo.u32 %r61, %r61, %r62, %t; mad.wide.u32"
+    " %rd9, %r61, 4, %p0;\n"
+)
 
 
 def test_names_of_blocks_and_clusters():
-    """A grid of 6 x 4 x 2 in clusters of 3 x 2 x 1: ranks go x first, and every special register agrees."""
+    """A grid of 6 x 4 x 2 in clusters of 3 x 2 x 1: ranks go x first, and every special register
+    agrees."""
     out = np.zeros((2, 4, 6, 8), np.uint32)
-    names = ["cluster_ctarank", "cluster_nctarank", "cluster_ctaid.x", "cluster_ctaid.y", "cluster_nctaid.y", "clusterid.x", "clusterid.y", "nclusterid.x"]
-    body = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mov.u32 %r3, %ctaid.z; mad.lo.u32 %r4, %r3, 4, %r2; mad.lo.u32 %r4, %r4, 6, %r1;"
-    body += "mad.wide.u32 %rd0, %r4, 32, %p0;" + "".join(f"mov.u32 %r5, %{name}; st.global.u32 [%rd0+{4 * i}], %r5;" for i, name in enumerate(names))
+    names = [
+        "cluster_ctarank",
+        "cluster_nctarank",
+        "cluster_ctaid.x",
+        "cluster_ctaid.y",
+        "cluster_nctaid.y",
+        "clusterid.x",
+        "clusterid.y",
+        "nclusterid.x",
+    ]
+    body = (
+        "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mov.u32 %r3, %ctaid.z; mad.lo.u32 %r4, %r3,"
+        " 4, %r2; mad.lo.u32 %r4, %r4, 6, %r1;"
+    )
+    body += "mad.wide.u32 %rd0, %r4, 32, %p0;" + "".join(
+        f"mov.u32 %r5, %{name}; st.global.u32 [%rd0+{4 * i}], %r5;" for i, name in enumerate(names)
+    )
     launch(body, {"out": out}, grid=(6, 4, 2), cluster=(3, 2, 1))
     z, y, x = np.indices((2, 4, 6))
     expected = [x % 3 + 3 * (y % 2), 6 + 0 * x, x % 3, y % 2, 2 + 0 * x, x // 3, y // 2, 2 + 0 * x]
@@ -31,7 +56,8 @@ def test_names_of_blocks_and_clusters():
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("resident", [None, 5])
 def test_every_block_reads_its_neighbours_shared_memory(seed, resident):
-    """Eight blocks in clusters of four; thread t of rank r reads what thread t of rank r + 1 wrote, and writes to rank r + 2."""
+    """Eight blocks in clusters of four; thread t of rank r reads what thread t of rank r + 1 wrote,
+    and writes to rank r + 2."""
     out = np.zeros(8 * 32 * 2, np.float32)
     body = f""".shared .align 16 .b8 s[1024]; {RANK} {SLOT} mov.u32 %r1, s; mad.lo.u32 %r1, %t, 16, %r1; cvt.rn.f32.u32 %f0, %r61;
     st.shared.v4.f32 [%r1], {{%f0, %f0, %f0, %f0}}; {SYNC}
@@ -43,13 +69,17 @@ def test_every_block_reads_its_neighbours_shared_memory(seed, resident):
     launch(body, {"out": out}, grid=8, block=32, cluster=4, seed=seed, resident_blocks=resident)
     block, thread = np.divmod(np.arange(256), 32)
     first, rank = block // 4 * 4, block % 4
-    from_next, from_two_behind = (first + (rank + 1) % 4) * 32 + thread, (first + (rank - 2 + 1) % 4) * 32 + thread
+    from_next, from_two_behind = (
+        (first + (rank + 1) % 4) * 32 + thread,
+        (first + (rank - 2 + 1) % 4) * 32 + thread,
+    )
     assert np.array_equal(out.reshape(-1, 2), np.stack([from_next, from_two_behind], axis=1))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_arrival_at_another_blocks_barrier(seed):
-    """Every block of the cluster arrives at rank 0's barrier, behind its store to rank 0's memory; rank 0 adds up."""
+    """Every block of the cluster arrives at rank 0's barrier, behind its store to rank 0's memory;
+    rank 0 adds up."""
     out = np.zeros(4, np.uint32)
     body = f"""{start(4)} .shared .align 4 .b8 s[16]; {RANK} {SYNC} setp.ne.u32 %q1, %t, 0; @%q1 bra END;
     mov.u32 %r1, s; mad.lo.u32 %r1, %r60, 4, %r1; {snippet("mapa_shared", "%r2", "%r1", "0")} add.u32 %r3, %r60, 100; st.shared::cluster.u32 [%r2], %r3;
@@ -63,7 +93,8 @@ def test_an_arrival_at_another_blocks_barrier(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_barrier_over_many_rounds(seed):
-    """Round i: rank i % 2 adds to rank 0's word while the other waits; an arrive and its wait may lie apart."""
+    """Round i: rank i % 2 adds to rank 0's word while the other waits; an arrive and its wait may
+    lie apart."""
     out = np.zeros(1, np.uint32)
     body = f""".shared .u32 s; {RANK} setp.ne.u32 %q1, %t, 0; mov.u32 %r1, s; {snippet("mapa_shared", "%r2", "%r1", "0")} setp.ne.u32 %q2, %r60, 0;
     or.pred %q3, %q1, %q2; @!%q3 st.shared.u32 [s], 1; {SYNC} mov.u32 %r3, 0;
@@ -81,13 +112,16 @@ def test_the_barrier_over_many_rounds(seed):
 @pytest.mark.parametrize("tensor", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_multicast_reaches_the_blocks_of_its_mask(seed, tensor):
-    """Rank 1 of 4 loads for ranks 0, 1 and 3: each counts the bytes at a barrier of its own, and rank 2 keeps what it had."""
+    """Rank 1 of 4 loads for ranks 0, 1 and 3: each counts the bytes at a barrier of its own, and
+    rank 2 keeps what it had."""
     source, out = np.arange(32 * 4, dtype=np.uint32).reshape(8, 16), np.zeros((4, 32), np.uint32)
     tensor_map = TensorMap("uint32", source.shape, (64, 4), (8, 16))
     arrays = buffers(tensor_map, source, out=out)
     copy = snippet("cp_async_bulk_g2s_multicast", "%r1", "%p2", "512", "%r40", "%h0")
     if tensor:
-        copy = snippet("cp_async_bulk_tensor_2d_g2s_multicast", "%r1", "%p0", "0", "0", "%r40", "%h0")
+        copy = snippet(
+            "cp_async_bulk_tensor_2d_g2s_multicast", "%r1", "%p0", "0", "0", "%r40", "%h0"
+        )
     body = f"""{start(1)} .shared .align 128 .b8 s[512]; {RANK} mov.u32 %r1, s; mad.lo.u32 %r2, %t, 16, %r1; mov.b16 %h0, 11;
     setp.eq.u32 %q1, %r60, 2; @%q1 st.shared.u32 [%r2], 77;
     setp.ne.u32 %q2, %t, 0; @%q2 bra MEET; {snippet("mbarrier_arrive_expect_tx", "%r40", "512")} MEET: {SYNC}
@@ -100,38 +134,89 @@ def test_a_multicast_reaches_the_blocks_of_its_mask(seed, tensor):
 
 
 def test_exited_warps_do_not_hold_the_barrier_up():
-    launch(f"setp.ge.u32 %q0, %t, 32; @%q0 ret; {SYNC}", {"x": np.zeros(1)}, grid=2, block=64, cluster=2)
+    launch(
+        f"setp.ge.u32 %q0, %t, 32; @%q0 ret; {SYNC}",
+        {"x": np.zeros(1)},
+        grid=2,
+        block=64,
+        cluster=2,
+    )
 
 
 def test_without_a_cluster_a_block_is_its_own():
     out = np.full(32, 9, np.uint32)
-    body = f".shared .u32 s[32]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1; st.shared::cluster.u32 [%r1], %t; {RANK} {SLOT} {SYNC}"
-    launch(body + "ld.shared::cluster.u32 %r2, [%r1]; add.u32 %r2, %r2, %r60; st.global.u32 [%rd9], %r2;", {"out": out})
+    body = (
+        ".shared .u32 s[32]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1; st.shared::cluster.u32"
+        f" [%r1], %t; {RANK} {SLOT} {SYNC}"
+    )
+    launch(
+        body
+        + "ld.shared::cluster.u32 %r2, [%r1]; add.u32 %r2, %r2, %r60; st.global.u32 [%rd9], %r2;",
+        {"out": out},
+    )
     assert out.tolist() == list(range(32))
 
 
 def test_a_block_that_never_arrives_is_a_deadlock():
-    body = f"{RANK} setp.eq.u32 %q1, %r60, 1; @%q1 bra OTHER; {SYNC} bra END; OTHER: bar.sync 1, 64; END:"
+    body = (
+        f"{RANK} setp.eq.u32 %q1, %r60, 1; @%q1 bra OTHER; {SYNC} bra END; OTHER: bar.sync 1, 64;"
+        " END:"
+    )
     with pytest.raises(Deadlock, match="waits at barrier of the cluster") as caught:
         launch(body, {"x": np.zeros(1)}, grid=2, cluster=2)
     assert "waits at barrier 1" in str(caught.value)
 
 
-MULTICAST = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%p0], 16, [%r40], %h0; // BAD"
+MULTICAST = (
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1],"
+    " [%p0], 16, [%r40], %h0; // BAD"
+)
 MISUSE = {
-    "multicast to nobody": (OutOfBounds, f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 0; {start(1)}\n{MULTICAST}", "mask 0x0"),
-    "multicast to a block too many": (OutOfBounds, f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 5; {start(1)}\n{MULTICAST}", "mask 0x5"),
-    "multicast to a block without barrier": (BarrierMisuse, f""".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 3; {RANK}
+    "multicast to nobody": (
+        OutOfBounds,
+        f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 0; {start(1)}\n{MULTICAST}",
+        "mask 0x0",
+    ),
+    "multicast to a block too many": (
+        OutOfBounds,
+        f".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 5; {start(1)}\n{MULTICAST}",
+        "mask 0x5",
+    ),
+    "multicast to a block without barrier": (
+        BarrierMisuse,
+        f""".shared .align 16 .b8 s[16]; mov.u32 %r1, s; mov.b16 %h0, 3; {RANK}
     setp.ne.u32 %q6, %r60, 0; @%q6 bra END;
-    {start(1)} @%q0 bra END;\n{MULTICAST}\nEND: {SYNC}""", "no mbarrier at"),
-    "wait without arrive": (BarrierMisuse, "barrier.cluster.wait.aligned; // BAD", "without having arrived"),
-    "arrive twice": (BarrierMisuse, "barrier.cluster.arrive.aligned;\nbarrier.cluster.arrive.aligned; // BAD", "again without having waited"),
-    "no such rank": (OutOfBounds, "mov.u32 %r1, 0;\nmapa.shared::cluster.u32 %r2, %r1, 2; // BAD", "2 blocks, none of rank 2"),
-    "address of no rank": (OutOfBounds, "mov.u32 %r1, 0x5000400;\nst.shared::cluster.u32 [%r1], 0; // BAD", "none of rank 4"),
-    "a block that has ended": (MachineError, f""".shared .u32 s; {RANK} setp.eq.u32 %q1, %r60, 1; {ARRIVE} @%q1 ret; {WAIT} mov.u32 %r1, s;
+    {start(1)} @%q0 bra END;\n{MULTICAST}\nEND: {SYNC}""",
+        "no mbarrier at",
+    ),
+    "wait without arrive": (
+        BarrierMisuse,
+        "barrier.cluster.wait.aligned; // BAD",
+        "without having arrived",
+    ),
+    "arrive twice": (
+        BarrierMisuse,
+        "barrier.cluster.arrive.aligned;\nbarrier.cluster.arrive.aligned; // BAD",
+        "again without having waited",
+    ),
+    "no such rank": (
+        OutOfBounds,
+        "mov.u32 %r1, 0;\nmapa.shared::cluster.u32 %r2, %r1, 2; // BAD",
+        "2 blocks, none of rank 2",
+    ),
+    "address of no rank": (
+        OutOfBounds,
+        "mov.u32 %r1, 0x5000400;\nst.shared::cluster.u32 [%r1], 0; // BAD",
+        "none of rank 4",
+    ),
+    "a block that has ended": (
+        MachineError,
+        f""".shared .u32 s; {RANK} setp.eq.u32 %q1, %r60, 1; {ARRIVE} @%q1 ret; {WAIT} mov.u32 %r1, s;
     mapa.shared::cluster.u32 %r2, %r1, 1; mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1; setp.lt.u32 %q2, %r3, 9; @%q2 bra L;
-    st.shared::cluster.u32 [%r2], 0; // BAD""", "block (1, 0, 0), which has ended"),
-}  # fmt: skip
+    st.shared::cluster.u32 [%r2], 0; // BAD""",
+        "block (1, 0, 0), which has ended",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", MISUSE)
@@ -142,16 +227,23 @@ def test_misuse_is_reported_with_the_rule(kind):
 
 def test_launches_that_do_not_fit_are_refused():
     for options, message in (
-        (dict(grid=3, cluster=2), "must divide grid"), (dict(grid=16, cluster=16), "at most 8 blocks"),
+        (dict(grid=3, cluster=2), "must divide grid"),
+        (dict(grid=16, cluster=16), "at most 8 blocks"),
         (dict(grid=4, cluster=4, resident_blocks=3), "no place for a cluster of 4"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             launch("", {"x": np.zeros(1)}, **options)
 
 
-@pytest.mark.parametrize("line", [
-    "barrier.cluster.aligned;", "barrier.cluster.arrive.acquire.aligned;", "barrier.cluster.wait.release.aligned;", "mapa.u64 %rd0, %rd1, 0;",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "barrier.cluster.aligned;",
+        "barrier.cluster.arrive.acquire.aligned;",
+        "barrier.cluster.wait.release.aligned;",
+        "mapa.u64 %rd0, %rd1, 0;",
+    ],
+)
 def test_forms_that_the_machine_does_not_know_are_refused(line):
     with pytest.raises(UnknownInstruction):
         launch(line, {"x": np.zeros(1)})
@@ -159,7 +251,10 @@ def test_forms_that_the_machine_does_not_know_are_refused(line):
 
 def test_a_cluster_that_the_kernel_declares_need_not_be_passed():
     out = np.zeros(4, np.uint32)
-    body = "mov.u32 %r0, %cluster_nctarank; mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd0, %r1, 4, %p0; st.global.u32 [%rd0], %r0;"
+    body = (
+        "mov.u32 %r0, %cluster_nctarank; mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd0, %r1, 4, %p0;"
+        " st.global.u32 [%rd0], %r0;"
+    )
     launch(body, {"out": out}, grid=4, directives=".reqnctapercluster 2, 1, 1")
     assert out.tolist() == [2, 2, 2, 2]
     with pytest.raises(ValueError, match=r"cluster=\(4, 1, 1\), k was compiled for \(2, 1, 1\)"):

@@ -1,4 +1,5 @@
-"""PTX as the compilers really emit it: a pipelined tensor-core product of 64 threads, from Python to the machine and back."""
+"""PTX as the compilers really emit it: a pipelined tensor-core product of 64 threads, from Python
+to the machine and back."""
 
 from dataclasses import dataclass
 
@@ -31,10 +32,20 @@ def make(lang, config):
         if step < steps:
             for i in range(2):
                 chunk = thread + uint32(64 * i)
-                source = a + uint64(chunk // uint32(4)) * uint64(row_bytes) + uint64(step * uint32(64) + chunk % uint32(4) * uint32(16))
+                source = (
+                    a
+                    + uint64(chunk // uint32(4)) * uint64(row_bytes)
+                    + uint64(step * uint32(64) + chunk % uint32(4) * uint32(16))
+                )
                 ptx.cp_async_16(stage + chunk * uint32(16), source)
-            source = b + uint64(thread // uint32(4)) * uint64(row_bytes) + uint64(step * uint32(64) + thread % uint32(4) * uint32(16))
-            ptx.cp_async_16_pred(stage + uint32(A_BYTES) + thread * uint32(16), source, uint32(thread < uint32(32)))
+            source = (
+                b
+                + uint64(thread // uint32(4)) * uint64(row_bytes)
+                + uint64(step * uint32(64) + thread % uint32(4) * uint32(16))
+            )
+            ptx.cp_async_16_pred(
+                stage + uint32(A_BYTES) + thread * uint32(16), source, uint32(thread < uint32(32))
+            )
         ptx.cp_async_commit_group()
 
     def product(a, b, c, k):
@@ -47,18 +58,42 @@ def make(lang, config):
         fetch(base, a, b, row_bytes, uint32(0), steps, thread)
         for step in range(steps):
             here, there = uint32(step) % uint32(2), (uint32(step) + uint32(1)) % uint32(2)
-            fetch(base + there * uint32(STAGE_BYTES), a, b, row_bytes, uint32(step) + uint32(1), steps, thread)
+            fetch(
+                base + there * uint32(STAGE_BYTES),
+                a,
+                b,
+                row_bytes,
+                uint32(step) + uint32(1),
+                steps,
+                thread,
+            )
             wait_for_all_but_one()
             cuda.syncthreads()
             tile = base + here * uint32(STAGE_BYTES)
-            columns = ptx.ldmatrix_x4(tile + uint32(A_BYTES) + lane % uint32(8) * uint32(64) + lane // uint32(8) * uint32(16))
+            columns = ptx.ldmatrix_x4(
+                tile
+                + uint32(A_BYTES)
+                + lane % uint32(8) * uint32(64)
+                + lane // uint32(8) * uint32(16)
+            )
             for half in range(2):
-                rows = ptx.ldmatrix_x4(tile + (warp * uint32(16) + lane % uint32(16)) * uint32(64) + uint32(32 * half) + lane // uint32(16) * uint32(16))
-                out = ptx.mma_m16n8k16_f32_f16(rows, (columns[2 * half], columns[2 * half + 1]), (acc[0], acc[1], acc[2], acc[3]))
+                rows = ptx.ldmatrix_x4(
+                    tile
+                    + (warp * uint32(16) + lane % uint32(16)) * uint32(64)
+                    + uint32(32 * half)
+                    + lane // uint32(16) * uint32(16)
+                )
+                out = ptx.mma_m16n8k16_f32_f16(
+                    rows,
+                    (columns[2 * half], columns[2 * half + 1]),
+                    (acc[0], acc[1], acc[2], acc[3]),
+                )
                 for i in range(4):
                     acc[i] = out[i]
             cuda.syncthreads()
-        at = c + uint64((warp * uint32(16) + lane // uint32(4)) * uint32(32) + lane % uint32(4) * uint32(8))
+        at = c + uint64(
+            (warp * uint32(16) + lane // uint32(4)) * uint32(32) + lane % uint32(4) * uint32(8)
+        )
         ptx.st_global_v2_f32(at, (acc[0], acc[1]))
         ptx.st_global_v2_f32(at + uint64(256), (acc[2], acc[3]))
 
@@ -66,9 +101,14 @@ def make(lang, config):
 
 
 PRODUCT = KernelDefinition(
-    "product", ProductConfig, (("a", "u64"), ("b", "u64"), ("c", "u64"), ("k", "i32")), make, lambda config: 32 * WARPS,
-    lambda config: STAGES * STAGE_BYTES, lambda config, m, n, k, sms: (1, 1, 1),
-)  # fmt: skip
+    "product",
+    ProductConfig,
+    (("a", "u64"), ("b", "u64"), ("c", "u64"), ("k", "i32")),
+    make,
+    lambda config: 32 * WARPS,
+    lambda config: STAGES * STAGE_BYTES,
+    lambda config, m, n, k, sms: (1, 1, 1),
+)
 
 
 @pytest.fixture(scope="module", params=["numba-cuda", "numba-cuda-mlir"])
@@ -83,8 +123,17 @@ def run(compiled, ptx, k, **options):
     a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((32, k), (8, k)))
     c = np.full((32, 8), np.nan, np.float32)
     machine = Machine(ptx)
-    addresses = [machine.memory.buffer(x, name, readonly=name != "c").address for name, x in (("a", a), ("b", b), ("c", c))]
-    result = machine.run(compiled.entry, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=[*addresses, k], **options)
+    addresses = [
+        machine.memory.buffer(x, name, readonly=name != "c").address
+        for name, x in (("a", a), ("b", b), ("c", c))
+    ]
+    result = machine.run(
+        compiled.entry,
+        block=compiled.threads,
+        shared_bytes=compiled.shared_bytes,
+        args=[*addresses, k],
+        **options,
+    )
     return c, a.astype(np.float64) @ b.astype(np.float64).T, result
 
 
@@ -93,7 +142,9 @@ def run(compiled, ptx, k, **options):
 def test_a_pipelined_product_is_exact(compiled, k, seed):
     got, expected, result = run(compiled, compiled.ptx, k, seed=seed)
     assert np.array_equal(got, expected)
-    assert result.opcodes["mma"] == 2 * WARPS * k // STEP and result.opcodes["cp.async.commit_group"] == WARPS * (k // STEP + 1)
+    assert result.opcodes["mma"] == 2 * WARPS * k // STEP and result.opcodes[
+        "cp.async.commit_group"
+    ] == WARPS * (k // STEP + 1)
 
 
 def test_waiting_for_one_group_less_is_caught(compiled):

@@ -1,5 +1,7 @@
-"""Contract under test: a Python kernel feeds wgmma through a tensor map that is its parameter, holds wide accumulators in registers, and
-gives the same bits on the machine whichever compiler made it, with nothing serialised."""
+"""Contract under test: a Python kernel feeds wgmma through a tensor map that is its parameter,
+holds wide accumulators in registers, and gives the same bits on the machine whichever compiler made
+it, with nothing serialised."""
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +20,7 @@ DEPTH = 64  # of a stage: 128 bytes
 @dataclass(frozen=True)
 class Config:
     """columns: of b; pipelined: a product is in flight while the next registers are loaded."""
+
     columns: int
     pipelined: bool = False
 
@@ -28,8 +31,15 @@ def make(lang, config):
     columns, half, pipelined = config.columns, config.columns // 2, config.pipelined
     tile_bytes = columns * 128
     stride = wgmma.Descriptor(0, 1024).encode()
-    zero, multiply, keep = ptx.zero_f32(width=half), ptx.wgmma_m64k16_f32_f16_rs(n=columns), ptx.keep_u32(width=4)
-    wait_all, wait_but_one = ptx.wgmma_wait_group_f32(n=0, width=half), ptx.wgmma_wait_group_f32(n=1, width=half)
+    zero, multiply, keep = (
+        ptx.zero_f32(width=half),
+        ptx.wgmma_m64k16_f32_f16_rs(n=columns),
+        ptx.keep_u32(width=4),
+    )
+    wait_all, wait_but_one = (
+        ptx.wgmma_wait_group_f32(n=0, width=half),
+        ptx.wgmma_wait_group_f32(n=1, width=half),
+    )
 
     @lang.device
     def wait_for(barrier, parity):
@@ -83,9 +93,11 @@ def make(lang, config):
 
     def storing(width, offset):
         if width == 4:
+
             @lang.device
             def put(values, address):
                 ptx.st_global_v4_f32(address + uint64(offset), values)
+
         else:
             middle = width // 8 * 4
             first, second = storing(middle, offset), storing(width - middle, offset + 4 * middle)
@@ -94,6 +106,7 @@ def make(lang, config):
             def put(values, address):
                 first(values[:middle], address)
                 second(values[middle:], address)
+
         return put
 
     store, lang_shared_base = storing(half, 0), lang.shared_base
@@ -101,27 +114,49 @@ def make(lang, config):
 
 
 KERNEL = KernelDefinition(
-    name="wgmma_probe", config_type=Config, parameters=(("a", "u64"), ("b_map", "tensormap"), ("out", "u64"), ("stages", "i32")), make=make,
-    threads=lambda config: 128, shared_bytes=lambda config: config.columns * 128 + 8, grid=lambda config, m, n, k, sms: (1, 1, 1), min_arch="sm_90a",
+    name="wgmma_probe",
+    config_type=Config,
+    parameters=(("a", "u64"), ("b_map", "tensormap"), ("out", "u64"), ("stages", "i32")),
+    make=make,
+    threads=lambda config: 128,
+    shared_bytes=lambda config: config.columns * 128 + 8,
+    grid=lambda config, m, n, k, sms: (1, 1, 1),
+    min_arch="sm_90a",
 )
 
 
 def run(compiled, a, b, seed=None):
     columns, stages = b.shape[0], b.shape[1] // DEPTH
     fragment = wgmma.accumulator(columns)
-    held = np.ascontiguousarray(wgmma.A_REGISTERS.gather(a.view(np.uint16).reshape(64, -1, 16).swapaxes(0, 1)))  # step, lane, element
+    # step, lane, element
+    held = np.ascontiguousarray(
+        wgmma.A_REGISTERS.gather(a.view(np.uint16).reshape(64, -1, 16).swapaxes(0, 1))
+    )
     out = np.full((128, columns // 2), np.nan, np.float32)
     machine = Machine(compiled.ptx)
-    buffers = [machine.memory.buffer(array, name).address for name, array in (("a", held), ("b", b), ("out", out))]
+    buffers = [
+        machine.memory.buffer(array, name).address
+        for name, array in (("a", held), ("b", b), ("out", out))
+    ]
     b_map = TensorMap("float16", b.shape, b.strides, (columns, DEPTH), 128).encode(buffers[1])
-    machine.run(block=128, shared_bytes=compiled.shared_bytes, args=[buffers[0], b_map, buffers[2], stages], seed=seed)
+    machine.run(
+        block=128,
+        shared_bytes=compiled.shared_bytes,
+        args=[buffers[0], b_map, buffers[2], stages],
+        seed=seed,
+    )
     return fragment.scatter(out)
 
 
-@pytest.mark.parametrize("config", [Config(8), Config(64, True), Config(128), Config(256, True)], ids=str)
+@pytest.mark.parametrize(
+    "config", [Config(8), Config(64, True), Config(128), Config(256, True)], ids=str
+)
 def test_a_compiled_kernel_multiplies(config):
     generator = np.random.default_rng(config.columns)
-    a, b = (generator.integers(-8, 9, (rows, 2 * DEPTH)).astype(np.float16) for rows in (64, config.columns))
+    a, b = (
+        generator.integers(-8, 9, (rows, 2 * DEPTH)).astype(np.float16)
+        for rows in (64, config.columns)
+    )
     expected = a.astype(np.float64) @ b.astype(np.float64).T
     results = []
     for compiler in COMPILERS:

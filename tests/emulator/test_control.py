@@ -19,7 +19,8 @@ def per_thread(body, threads=64, **options):
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_nested_branches_and_loops_with_trip_counts_per_lane(seed):
-    """An inner loop runs (lane % 5) times inside an outer one of (lane % 3) rounds, odd lanes take another arm."""
+    """An inner loop runs (lane % 5) times inside an outer one of (lane % 3) rounds, odd lanes take
+    another arm."""
     body = """
     rem.u32 %r1, %t, 3; rem.u32 %r2, %t, 5;
     OUTER: setp.eq.u32 %q0, %r1, 0; @%q0 bra DONE;
@@ -44,7 +45,9 @@ def test_diverged_lanes_reconverge_behind_the_branch():
 
 
 def test_early_exit_of_some_lanes():
-    out, _ = per_thread(f"setp.gt.u32 %q0, %t, 40; @%q0 exit; mov.u32 %r0, 7; bar.sync 0; {STORE} ret;")
+    out, _ = per_thread(
+        f"setp.gt.u32 %q0, %t, 40; @%q0 exit; mov.u32 %r0, 7; bar.sync 0; {STORE} ret;"
+    )
     assert out.tolist() == [7] * 41 + [0] * 23
 
 
@@ -62,14 +65,18 @@ def test_guarded_instructions_touch_only_their_lanes():
 
 def test_labels_of_inline_blocks_are_local():
     """Two asm blocks with the same label and register names."""
-    block = "{{ .reg .pred p; .reg .u32 n; mov.u32 n, {count}; L: add.u32 %r0, %r0, 1; sub.u32 n, n, 1; setp.ne.u32 p, n, 0; @p bra L; }}"
+    block = (
+        "{{ .reg .pred p; .reg .u32 n; mov.u32 n, {count}; L: add.u32 %r0, %r0, 1; sub.u32 n, n, 1;"
+        " setp.ne.u32 p, n, 0; @p bra L; }}"
+    )
     out, _ = per_thread(block.format(count=3) + block.format(count=4))
     assert (out == 7).all()
 
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_barriers_order_warps(seed):
-    """A relay through shared memory: before barrier i only warp i writes, the next reads behind it."""
+    """A relay through shared memory: before barrier i only warp i writes, the next reads behind
+    it."""
     body = """.shared .u32 s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [s], 1; shr.u32 %r1, %t, 5; mov.u32 %r2, 0;
     LOOP: bar.sync 0; setp.ne.u32 %q1, %r1, %r2; @%q1 bra SKIP; ld.shared.u32 %r3, [s]; bar.warp.sync -1;
     mad.lo.u32 %r3, %r3, 3, %r1; st.shared.u32 [s], %r3; SKIP: add.u32 %r2, %r2, 1; setp.lt.u32 %q2, %r2, 8; @%q2 bra LOOP;
@@ -82,7 +89,8 @@ def test_barriers_order_warps(seed):
 
 
 def test_named_barriers_with_counts_split_a_block():
-    """Producers arrive and go on; consumers wait at barrier 1. The other two warps use barrier 2."""
+    """Producers arrive and go on; consumers wait at barrier 1. The other two warps use barrier
+    2."""
     body = """.shared .u32 s[2]; shr.u32 %r1, %t, 5; setp.lt.u32 %q0, %r1, 2; @%q0 bra PAIR;
     bar.sync 2, 64; mov.u32 %r0, 9; bra END;
     PAIR: setp.eq.u32 %q1, %r1, 0; @%q1 bra PRODUCE; barrier.sync 1, 64; ld.shared.u32 %r0, [s]; bra END;
@@ -99,7 +107,8 @@ def test_barrier_reductions():
 
 
 def test_lanes_that_diverged_meet_at_a_barrier():
-    """A compiler may give both arms of a branch the barrier behind it: bar.sync itself waits for all lanes of the warp.
+    """A compiler may give both arms of a branch the barrier behind it: bar.sync itself waits for
+    all lanes of the warp.
 
     Lane 0 goes around, and returns before the post-dominator END, just in front of the barrier.
     """
@@ -112,16 +121,34 @@ def test_lanes_that_diverged_meet_at_a_barrier():
         assert (out == 4).all()
 
 
-@pytest.mark.parametrize("collective", [
-    "bar.sync 0;", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0,%f1,%f2,%f3}, {%r1,%r2,%r3,%r4}, {%r5,%r6}, {%f0,%f1,%f2,%f3};",
-    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1,%r2,%r3,%r4}, [s];", "shfl.sync.idx.b32 %r1, %r2, 0, 31, -1;",
-    "vote.sync.ballot.b32 %r1, %q1, -1;", "bar.warp.sync -1;",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "bar.sync 0;",
+        (
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0,%f1,%f2,%f3},"
+            " {%r1,%r2,%r3,%r4}, {%r5,%r6}, {%f0,%f1,%f2,%f3};"
+        ),
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1,%r2,%r3,%r4}, [s];",
+        "shfl.sync.idx.b32 %r1, %r2, 0, 31, -1;",
+        "vote.sync.ballot.b32 %r1, %q1, -1;",
+        "bar.warp.sync -1;",
+    ],
+)
 def test_a_collective_without_all_its_lanes_names_who_came(collective):
-    error = fails(DivergentCollective, f"""{FILL} mov.u32 %r0, %ctaid.x; setp.eq.u32 %q0, %t, 40; @%q0 bra END;
+    error = fails(
+        DivergentCollective,
+        f"""{FILL} mov.u32 %r0, %ctaid.x; setp.eq.u32 %q0, %t, 40; @%q0 bra END;
     {collective} // BAD
-    END:""", grid=2, block=64)  # fmt: skip
-    assert error.block == (0, 0, 0) and error.warp == 1 and error.lanes == tuple(i for i in range(32) if i != 8)
+    END:""",
+        grid=2,
+        block=64,
+    )
+    assert (
+        error.block == (0, 0, 0)
+        and error.warp == 1
+        and error.lanes == tuple(i for i in range(32) if i != 8)
+    )
     assert "without lane 8" in str(error)
 
 
@@ -131,12 +158,19 @@ def test_a_guard_that_splits_a_warp_at_a_barrier():
 
 
 def test_a_guard_that_keeps_members_from_a_shuffle():
-    error = fails(DivergentCollective, "setp.ne.u32 %q0, %t, 7;\n@%q0 shfl.sync.idx.b32 %r1, %r2, 0, 31, -1; // BAD")
+    error = fails(
+        DivergentCollective,
+        "setp.ne.u32 %q0, %t, 7;\n@%q0 shfl.sync.idx.b32 %r1, %r2, 0, 31, -1; // BAD",
+    )
     assert error.lanes == (7,) and "missing are" in str(error)
 
 
 def test_mma_in_a_partial_warp():
-    error = fails(DivergentCollective, f"{FILL}\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r1}}, [s]; // BAD", block=48)
+    error = fails(
+        DivergentCollective,
+        f"{FILL}\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r1}}, [s]; // BAD",
+        block=48,
+    )
     assert error.warp == 1 and "needs all 32 lanes" in str(error)
 
 
@@ -161,19 +195,27 @@ def test_a_chain_that_needs_more_resident_blocks_than_there_are_is_a_deadlock():
     with pytest.raises(Deadlock) as caught:
         launch(CHAIN, {"lock": lock, "order": order}, grid=20, block=64, resident_blocks=19)
     message = str(caught.value)
-    assert "only repeat themselves" in message and "waits at barrier 0" in message and "bar.sync 0;" in message
+    assert (
+        "only repeat themselves" in message
+        and "waits at barrier 0" in message
+        and "bar.sync 0;" in message
+    )
     assert "1 blocks have not started" in message and "block (" in message
 
 
 def test_limited_residency_runs_all_blocks():
     out = np.zeros(10, np.uint32)
-    body = "mov.u32 %r0, %ctaid.x; mov.u32 %r1, %smid; mad.wide.u32 %rd0, %r0, 4, %p0; add.u32 %r1, %r1, 1; st.global.u32 [%rd0], %r1;"
+    body = (
+        "mov.u32 %r0, %ctaid.x; mov.u32 %r1, %smid; mad.wide.u32 %rd0, %r0, 4, %p0; add.u32 %r1,"
+        " %r1, 1; st.global.u32 [%rd0], %r1;"
+    )
     result = launch(body, {"out": out}, grid=10, resident_blocks=3)
     assert set(out.tolist()) == {1, 2, 3} and result.resident_blocks == 3 and result.blocks == 10
 
 
 def test_a_lane_may_wait_for_another_lane_of_its_warp():
-    """Lane 0 spins on a flag that lane 5 sets behind the branch: paths of one warp progress independently."""
+    """Lane 0 spins on a flag that lane 5 sets behind the branch: paths of one warp progress
+    independently."""
     flag = np.zeros(1, np.uint32)
     body = """setp.ne.u32 %q0, %t, 0; @%q0 bra OTHERS; SPIN: ld.volatile.global.u32 %r1, [%p0]; setp.eq.u32 %q1, %r1, 0; @%q1 bra SPIN; bra END;
     OTHERS: setp.eq.u32 %q2, %t, 5; @%q2 st.volatile.global.u32 [%p0], 1; END:"""
@@ -204,7 +246,10 @@ def test_a_failing_compare_and_swap_is_not_progress():
 
 
 def test_a_long_computation_without_stores_is_no_deadlock():
-    out, _ = per_thread("mov.u32 %r1, 0; L: mad.lo.u32 %r0, %r0, 3, %t; add.u32 %r1, %r1, 1; setp.lt.u32 %q0, %r1, 5000; @%q0 bra L;")
+    out, _ = per_thread(
+        "mov.u32 %r1, 0; L: mad.lo.u32 %r0, %r0, 3, %t; add.u32 %r1, %r1, 1; setp.lt.u32 %q0, %r1,"
+        " 5000; @%q0 bra L;"
+    )
     value = np.zeros(64, np.uint32)
     for _ in range(5000):
         value = value * np.uint32(3) + np.arange(64, dtype=np.uint32)
@@ -213,7 +258,8 @@ def test_a_long_computation_without_stores_is_no_deadlock():
 
 @pytest.mark.parametrize("seed", [None, *range(6)])
 def test_spinning_while_another_block_computes_is_no_deadlock(seed):
-    """Block 1 computes for long without a store, then lets block 0 go; the random order may run block 0 many times in a row."""
+    """Block 1 computes for long without a store, then lets block 0 go; the random order may run
+    block 0 many times in a row."""
     body = """mov.u32 %r0, %ctaid.x; setp.eq.u32 %q0, %r0, 0; @%q0 bra SPIN; mov.u32 %r1, 0;
     WORK: add.u32 %r1, %r1, 1; setp.lt.u32 %q1, %r1, 1500; @%q1 bra WORK; st.global.u32 [%p0], 1; bra END;
     SPIN: ld.acquire.gpu.global.u32 %r2, [%p0]; setp.eq.u32 %q2, %r2, 0; @%q2 bra SPIN; END:"""
@@ -223,10 +269,15 @@ def test_spinning_while_another_block_computes_is_no_deadlock(seed):
 def test_a_barrier_that_one_warp_never_reaches():
     """Warps that exit do not hold a barrier up; one that waits at another barrier does."""
     per_thread("setp.ge.u32 %q0, %t, 32; @%q0 ret; bar.sync 0;")
-    body = "setp.ge.u32 %q0, %t, 32; @%q0 bra OTHER;\nbar.sync 1, 64;\nbra END;\nOTHER: bar.sync 2, 64;\nEND:"
+    body = (
+        "setp.ge.u32 %q0, %t, 32; @%q0 bra OTHER;\nbar.sync 1, 64;\nbra END;\nOTHER: bar.sync 2,"
+        " 64;\nEND:"
+    )
     with pytest.raises(Deadlock, match="no warp can go on") as caught:
         per_thread(body)
-    assert "warp 0 waits at barrier 1" in str(caught.value) and "warp 1 waits at barrier 2" in str(caught.value)
+    assert "warp 0 waits at barrier 1" in str(caught.value) and "warp 1 waits at barrier 2" in str(
+        caught.value
+    )
 
 
 def test_the_instruction_budget_ends_a_run():
@@ -241,7 +292,11 @@ def test_trap_names_its_place():
 
 
 def test_opcode_counts_are_per_warp():
-    _, result = per_thread("mov.u32 %r1, 3; L: add.u32 %r0, %r0, 1; sub.u32 %r1, %r1, 1; setp.ne.u32 %q0, %r1, 0; @%q0 bra L;", 96)
+    _, result = per_thread(
+        "mov.u32 %r1, 3; L: add.u32 %r0, %r0, 1; sub.u32 %r1, %r1, 1; setp.ne.u32 %q0, %r1, 0; @%q0"
+        " bra L;",
+        96,
+    )
     assert result.opcodes["bra"] == 9 and result.opcodes["sub"] == 9 and result.opcodes["st"] == 3
     assert result.instructions == sum(result.opcodes.values())
     assert result.steps < result.instructions
@@ -251,7 +306,10 @@ def test_counts_do_not_depend_on_the_interleaving():
     lock, order = np.zeros(1, np.uint32), np.zeros(4, np.uint32)
     counts = set()
     for seed in (None, 1, 2):
-        body = "mov.u32 %r1, 3; L: add.u32 %r0, %r0, 1; sub.u32 %r1, %r1, 1; setp.ne.u32 %q0, %r1, 0; @%q0 bra L; bar.sync 0;"
+        body = (
+            "mov.u32 %r1, 3; L: add.u32 %r0, %r0, 1; sub.u32 %r1, %r1, 1; setp.ne.u32 %q0, %r1, 0;"
+            " @%q0 bra L; bar.sync 0;"
+        )
         result = launch(body, {"lock": lock, "order": order}, grid=4, block=64, seed=seed)
         counts.add((result.instructions, tuple(sorted(result.opcodes.items()))))
     assert len(counts) == 1
@@ -259,5 +317,15 @@ def test_counts_do_not_depend_on_the_interleaving():
 
 def test_observer_sees_every_instruction_with_its_lanes():
     seen = []
-    launch("setp.eq.u32 %q0, %t, 3; @%q0 mov.u32 %r0, 1;", {"x": np.zeros(1)}, observer=lambda ins, lanes: seen.append((ins.root, lanes.shape)))
-    assert seen == [("ld", (1, 32)), ("mov", (1, 32)), ("setp", (1, 32)), ("mov", (1, 32)), ("ret", (1, 32))]
+    launch(
+        "setp.eq.u32 %q0, %t, 3; @%q0 mov.u32 %r0, 1;",
+        {"x": np.zeros(1)},
+        observer=lambda ins, lanes: seen.append((ins.root, lanes.shape)),
+    )
+    assert seen == [
+        ("ld", (1, 32)),
+        ("mov", (1, 32)),
+        ("setp", (1, 32)),
+        ("mov", (1, 32)),
+        ("ret", (1, 32)),
+    ]

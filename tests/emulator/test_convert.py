@@ -21,7 +21,8 @@ def dtype_of(kind):
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("to", INTEGERS)
 def test_integers_truncate_extend_and_saturate(to, kind):
-    """Registers narrower than 16 bits do not exist: an 8-bit value lies in the low byte of a 16-bit register."""
+    """Registers narrower than 16 bits do not exist: an 8-bit value lies in the low byte of a 16-bit
+    register."""
     a = words(24, dtype_of(kind))
     held = a.astype(np.int16 if kind == "s8" else np.uint16) if a.itemsize == 1 else a
     out = dtype_of(to) if to[1:] != "8" else np.dtype("int16" if to[0] == "s" else "uint16")
@@ -36,7 +37,8 @@ def test_integers_truncate_extend_and_saturate(to, kind):
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
 def test_integer_to_float32_rounds_once(kind, mode):
     a = words(200, dtype_of(kind))
-    if a.itemsize == 8:  # values around ties of float32 that a detour over float64 would round twice
+    # values around ties of float32 that a detour over float64 would round twice
+    if a.itemsize == 8:
         a[:64] = (1 << 62) + (1 << 38) + np.arange(-32, 32)
     elif a.itemsize == 4:
         a[:64] = (1 << 30) + (1 << 6) + np.arange(-32, 32)
@@ -50,7 +52,15 @@ def test_integer_to_float32_rounds_once(kind, mode):
 def test_float_to_integer_rounds_and_clamps(to, mode, kind):
     a = floats(200)
     with np.errstate(all="ignore"):
-        a = np.concatenate([a, np.array([0.5, 1.5, -0.5, -1.5, 2.5, 2**31, -(2**31), 2**32, 2**63, 2**64, 3e9, -1], np.float32)])
+        a = np.concatenate(
+            [
+                a,
+                np.array(
+                    [0.5, 1.5, -0.5, -1.5, 2.5, 2**31, -(2**31), 2**32, 2**63, 2**64, 3e9, -1],
+                    np.float32,
+                ),
+            ]
+        )
         a = a.astype(np.float64 if kind == "f64" else np.float32)
     a = a[~np.isnan(a)]
     info = np.iinfo(dtype_of(to))
@@ -60,7 +70,12 @@ def test_float_to_integer_rounds_and_clamps(to, mode, kind):
             expected = int(info.max) if x > 0 else int(info.min)
         else:
             exact = Fraction(x)
-            whole = {"rni": round(exact), "rzi": int(exact), "rmi": exact // 1, "rpi": -(-exact // 1)}[mode]
+            whole = {
+                "rni": round(exact),
+                "rzi": int(exact),
+                "rmi": exact // 1,
+                "rpi": -(-exact // 1),
+            }[mode]
             expected = min(max(whole, int(info.min)), int(info.max))
         assert y == expected, (x, y, expected)
 
@@ -91,7 +106,9 @@ def halfway_values():
 def test_fp32_to_fp16_rounds_to_nearest_even_at_every_tie():
     middle, below, above = halfway_values()
     index = np.arange(len(middle))
-    assert np.array_equal(compute("cvt.rn.f16.f32 %d, %a;", middle, out=np.uint16), index + index % 2)
+    assert np.array_equal(
+        compute("cvt.rn.f16.f32 %d, %a;", middle, out=np.uint16), index + index % 2
+    )
     assert np.array_equal(compute("cvt.rn.f16.f32 %d, %a;", below, out=np.uint16), index)
     assert np.array_equal(compute("cvt.rn.f16.f32 %d, %a;", above, out=np.uint16), index + 1)
     assert np.array_equal(compute("cvt.rz.f16.f32 %d, %a;", above, out=np.uint16), index)
@@ -104,9 +121,13 @@ def test_packed_conversion_puts_the_first_operand_in_the_upper_half():
     middle, below, above = halfway_values()
     word = compute("cvt.rn.f16x2.f32 %d, %a, %b;", above, middle, out=np.uint32)
     index = np.arange(len(middle))
-    assert np.array_equal(word >> 16, index + 1) and np.array_equal(word & 0xFFFF, index + index % 2)
+    assert np.array_equal(word >> 16, index + 1) and np.array_equal(
+        word & 0xFFFF, index + index % 2
+    )
     a = np.array([-2.0, 3.0], np.float32)
-    assert compute("cvt.rn.relu.f16x2.f32 %d, %a, %b;", a, a[::-1].copy(), out=np.uint32).tolist() == [0x4200, 0x42000000]
+    assert compute(
+        "cvt.rn.relu.f16x2.f32 %d, %a, %b;", a, a[::-1].copy(), out=np.uint32
+    ).tolist() == [0x4200, 0x42000000]
 
 
 def test_bf16_conversions():
@@ -129,13 +150,31 @@ def test_float64_to_float32_in_every_mode():
     for mode in ("rn", "rz", "rm", "rp"):
         got = compute(f"cvt.{mode}.f32.f64 %d, %a;", a, out=np.float32)
         assert got.tolist() == [round32(Fraction(x), mode) for x in a]
-    assert np.array_equal(compute("cvt.f64.f32 %d, %a;", a.astype(np.float32), out=np.float64), a.astype(np.float32))
+    assert np.array_equal(
+        compute("cvt.f64.f32 %d, %a;", a.astype(np.float32), out=np.float64), a.astype(np.float32)
+    )
 
 
 def test_round_to_integral_float():
     a = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e10, -0.25], np.float32)
-    assert compute("cvt.rni.f32.f32 %d, %a;", a, out=np.float32).tolist() == [0, 2, 2, 0, -2, 1e10, 0]
-    assert compute("cvt.rmi.f32.f32 %d, %a;", a, out=np.float32).tolist() == [0, 1, 2, -1, -2, 1e10, -1]
+    assert compute("cvt.rni.f32.f32 %d, %a;", a, out=np.float32).tolist() == [
+        0,
+        2,
+        2,
+        0,
+        -2,
+        1e10,
+        0,
+    ]
+    assert compute("cvt.rmi.f32.f32 %d, %a;", a, out=np.float32).tolist() == [
+        0,
+        1,
+        2,
+        -1,
+        -2,
+        1e10,
+        -1,
+    ]
 
 
 def test_mov_packs_and_unpacks():
@@ -147,12 +186,20 @@ def test_mov_packs_and_unpacks():
     wide = words(50, np.uint64, 3)
     swapped = compute("mov.b64 {%r0, %r1}, %a; mov.b64 %d, {%r1, %r0};", wide, out=np.uint64)
     assert np.array_equal(swapped, wide >> 32 | wide << 32)
-    four = compute("mov.b64 {%h0,%h1,%h2,%h3}, %a; mov.b64 %d, {%h3,%h2,%h1,%h0};", wide, out=np.uint64)
-    assert np.array_equal(four.view(np.uint16).reshape(-1, 4), wide.view(np.uint16).reshape(-1, 4)[:, ::-1])
+    four = compute(
+        "mov.b64 {%h0,%h1,%h2,%h3}, %a; mov.b64 %d, {%h3,%h2,%h1,%h0};", wide, out=np.uint64
+    )
+    assert np.array_equal(
+        four.view(np.uint16).reshape(-1, 4), wide.view(np.uint16).reshape(-1, 4)[:, ::-1]
+    )
 
 
 def test_canonical_helper_sees_nans():
-    assert canonical(np.array([0x7E00, 0x7C00, 0xFC01], np.uint16)).tolist() == [0x7FFF, 0x7C00, 0x7FFF]
+    assert canonical(np.array([0x7E00, 0x7C00, 0xFC01], np.uint16)).tolist() == [
+        0x7FFF,
+        0x7C00,
+        0x7FFF,
+    ]
 
 
 def test_special_registers():
@@ -174,24 +221,43 @@ def test_special_registers():
 
 @pytest.mark.parametrize("kind, name", (("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2")))
 def test_pairs_of_8_bit_floats_are_those_of_ml_dtypes(kind, name):
-    """Every code to a half; every half, and both its neighbours in float32, to a code; cut off, NaN as 0x7f."""
+    """Every code to a half; every half, and both its neighbours in float32, to a code; cut off, NaN
+    as 0x7f."""
     dtype = getattr(pytest.importorskip("ml_dtypes"), name)
     codes = np.arange(256, dtype=np.uint16)
-    halves = compute(f"cvt.rn.f16x2.{kind}x2 %d, %a;", codes | codes[::-1] << np.uint16(8), out=np.uint32)
+    halves = compute(
+        f"cvt.rn.f16x2.{kind}x2 %d, %a;", codes | codes[::-1] << np.uint16(8), out=np.uint32
+    )
     expected = codes.astype(np.uint8).view(dtype).astype(np.float16)
     for shift, numbers in ((0, expected), (16, expected[::-1])):
-        assert np.array_equal((halves >> shift).astype(np.uint16).view(np.float16), numbers, equal_nan=True)
+        assert np.array_equal(
+            (halves >> shift).astype(np.uint16).view(np.float16), numbers, equal_nan=True
+        )
     values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     with np.errstate(invalid="ignore"):
-        values = np.concatenate([values, np.nextafter(values, np.float32(np.inf)), np.nextafter(values, np.float32(-np.inf))])
+        values = np.concatenate(
+            [
+                values,
+                np.nextafter(values, np.float32(np.inf)),
+                np.nextafter(values, np.float32(-np.inf)),
+            ]
+        )
     got = compute(f"cvt.rn.satfinite.{kind}x2.f32 %d, %a, %b;", values, -values, out=np.uint16)
-    largest = float(np.nan_to_num(np.arange(0x7C, dtype=np.uint8).view(dtype).astype(np.float32)).max()) if kind == "e5m2" else 448.0
+    largest = (
+        float(np.nan_to_num(np.arange(0x7C, dtype=np.uint8).view(dtype).astype(np.float32)).max())
+        if kind == "e5m2"
+        else 448.0
+    )
     for shift, numbers in ((8, values), (0, -values)):
         clipped = np.clip(np.nan_to_num(numbers), -largest, largest).astype(dtype).view(np.uint8)
-        assert np.array_equal((got >> shift & 0xFF).astype(np.uint8), np.where(np.isnan(numbers), 0x7F, clipped))
+        assert np.array_equal(
+            (got >> shift & 0xFF).astype(np.uint8), np.where(np.isnan(numbers), 0x7F, clipped)
+        )
 
 
 def test_other_conversions_of_8_bit_floats_are_refused():
     for text in ("cvt.rn.e4m3x2.f32 %d, %a, %b;", "cvt.rn.satfinite.relu.e4m3x2.f32 %d, %a, %b;"):
-        with pytest.raises(UnknownInstruction, match="e4m3x2 is implemented from .f32 with .rn.satfinite"):
+        with pytest.raises(
+            UnknownInstruction, match="e4m3x2 is implemented from .f32 with .rn.satfinite"
+        ):
             compute(text, np.ones(4, np.float32), np.ones(4, np.float32), out=np.uint16)

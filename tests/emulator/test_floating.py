@@ -13,8 +13,27 @@ NAN32 = 0x7FFFFFFF
 
 def floats(count, seed=0):
     """Random float32 bit patterns, and the special ones."""
-    special = np.array([0, 1 << 31, 1, 0x80000001, 0x7FFFFF, 0x800000, 0x3F800000, 0xBF800000, 0x7F7FFFFF, 0x7F800000,
-                        0xFF800000, 0x7FC00000, 0x7F800001, 0xFFC12345, 0x3F800001, 0x33800000], np.uint32)  # fmt: skip
+    special = np.array(
+        [
+            0,
+            1 << 31,
+            1,
+            0x80000001,
+            0x7FFFFF,
+            0x800000,
+            0x3F800000,
+            0xBF800000,
+            0x7F7FFFFF,
+            0x7F800000,
+            0xFF800000,
+            0x7FC00000,
+            0x7F800001,
+            0xFFC12345,
+            0x3F800001,
+            0x33800000,
+        ],
+        np.uint32,
+    )
     return np.concatenate([special, words(count, seed=seed)]).view(np.float32)
 
 
@@ -39,7 +58,12 @@ def round32(exact: Fraction, mode: str) -> float:
     value = (whole + up) * unit
     if value >= Fraction(2) ** 128:
         largest = float(np.finfo(np.float32).max)
-        overflow = {"rn": math.inf, "rz": largest, "rm": math.inf if sign < 0 else largest, "rp": math.inf if sign > 0 else largest}
+        overflow = {
+            "rn": math.inf,
+            "rz": largest,
+            "rm": math.inf if sign < 0 else largest,
+            "rp": math.inf if sign > 0 else largest,
+        }
         return sign * overflow[mode]
     return sign * float(value)
 
@@ -50,11 +74,14 @@ def assert_same_bits(got, expected, *inputs):
     if wrong.size:
         i = wrong[0]
         where = ", ".join(repr(x[i]) for x in inputs)
-        pytest.fail(f"{wrong.size} wrong, first: ({where}) gave {int(got[i]):#x}, not {int(expected[i]):#x}")
+        pytest.fail(
+            f"{wrong.size} wrong, first: ({where}) gave {int(got[i]):#x}, not {int(expected[i]):#x}"
+        )
 
 
 def expected_single(formula, special, inputs, mode):
-    """formula on Fractions where inputs are finite and the result is not 0, else numpy's answer, NaN canonical."""
+    """formula on Fractions where inputs are finite and the result is not 0, else numpy's answer,
+    NaN canonical."""
     out = []
     for xs in zip(*inputs):
         if all(np.isfinite(x) for x in xs):
@@ -87,7 +114,9 @@ def pairs(seed=0):
     a, b = (x.ravel() for x in np.meshgrid(floats(8, seed), floats(8, seed + 1)))
     near = floats(400, seed + 2)
     with np.errstate(all="ignore"):
-        return np.concatenate([a, near]), np.concatenate([b, np.nextafter(near, np.float32(0)) * np.float32(0.5)])
+        return np.concatenate([a, near]), np.concatenate(
+            [b, np.nextafter(near, np.float32(0)) * np.float32(0.5)]
+        )
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
@@ -95,7 +124,9 @@ def test_add_sub_mul_round_once_in_every_mode(mode):
     a, b = pairs()
     for name, function in (("add", lambda x, y: x + y), ("mul", MULTIPLY)):
         expected = expected_single(function, function, (a, b), mode)
-        assert_same_bits(compute(f"{name}.{mode}.f32 %d, %a, %b;", a, b, out=np.float32), expected, a, b)
+        assert_same_bits(
+            compute(f"{name}.{mode}.f32 %d, %a, %b;", a, b, out=np.float32), expected, a, b
+        )
     expected = expected_single(lambda x, y: x - y, lambda x, y: x - y, (a, b), mode)
     assert_same_bits(compute(f"sub.{mode}.f32 %d, %a, %b;", a, b, out=np.float32), expected, a, b)
 
@@ -105,22 +136,31 @@ def test_fma_rounds_once(mode):
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal(1500).astype(np.float32) for _ in range(2))
     # c close to -a*b, or so small or large that the sum lies just beside a tie of float32
-    c = np.where(np.arange(1500) % 3 == 0, -(a * b), np.float32(2.0**-40) * (a + b)).astype(np.float32)
+    c = np.where(np.arange(1500) % 3 == 0, -(a * b), np.float32(2.0**-40) * (a + b)).astype(
+        np.float32
+    )
     a[:500] = (rng.integers(1 << 11, 1 << 12, 500) * 2 + 1).astype(np.float32)
     b[:500] = (rng.integers(1 << 11, 1 << 12, 500) * 2 + 1).astype(np.float32)
     c[:500] = np.float32(2.0**-60) * np.where(np.arange(500) % 2, 1, -1)
     x, y = pairs(7)
     a, b, c = np.concatenate([a, x]), np.concatenate([b, y]), np.concatenate([c, np.roll(x, 5)])
-    expected = expected_single(lambda x, y, z: x * y + z, lambda x, y, z: x * y + z, (a, b, c), mode)
-    assert_same_bits(compute(f"fma.{mode}.f32 %d, %a, %b, %c;", a, b, c, out=np.float32), expected, a, b, c)
+    expected = expected_single(
+        lambda x, y, z: x * y + z, lambda x, y, z: x * y + z, (a, b, c), mode
+    )
+    assert_same_bits(
+        compute(f"fma.{mode}.f32 %d, %a, %b, %c;", a, b, c, out=np.float32), expected, a, b, c
+    )
 
 
 def test_fma_differs_from_two_float64_roundings():
-    """1 + 2^-11 + 2^-24 is a tie that 2^-60 tips upwards; a float64 sum would lose it and round to even, downwards."""
+    """1 + 2^-11 + 2^-24 is a tie that 2^-60 tips upwards; a float64 sum would lose it and round to
+    even, downwards."""
     a, b = np.float32([1 + 2**-12]), np.float32([1 + 2**-12])
     c = np.float32([2.0**-60])
     product = Fraction(float(a[0])) * Fraction(float(b[0]))
-    assert np.float32(float(product) + float(c[0])) != round32(product + Fraction(float(c[0])), "rn")
+    assert np.float32(float(product) + float(c[0])) != round32(
+        product + Fraction(float(c[0])), "rn"
+    )
     got = compute("fma.rn.f32 %d, %a, %b, %c;", a, b, c, out=np.float32)
     assert got[0] == round32(product + Fraction(float(c[0])), "rn")
 
@@ -130,11 +170,14 @@ def test_subnormal_fma_rounds_once():
     a = np.ldexp(rng.integers(1 << 23, 1 << 24, 2000).astype(np.float32), -100)
     b = np.ldexp(rng.integers(1 << 23, 1 << 24, 2000).astype(np.float32), -95)
     c = np.ldexp(rng.integers(-100, 100, 2000).astype(np.float32), -149)
-    # 2^-150 (1 - 2^-34) is just less than half a unit; beside 2^-127 a float64 sum would call it a tie and round up
+    # 2^-150 (1 - 2^-34) is just less than half a unit; beside 2^-127 a float64 sum would call it a
+    # tie and round up
     a[0], b[0], c[0] = np.ldexp(np.float32([1 + 2**-17, 1 - 2**-17, 2**22 + 1]), [-75, -75, -149])
     expected = expected_single(lambda x, y, z: x * y + z, None, (a, b, c), "rn")
     assert expected[0] == c[0]
-    assert_same_bits(compute("fma.rn.f32 %d, %a, %b, %c;", a, b, c, out=np.float32), expected, a, b, c)
+    assert_same_bits(
+        compute("fma.rn.f32 %d, %a, %b, %c;", a, b, c, out=np.float32), expected, a, b, c
+    )
 
 
 def test_division_and_square_root_are_correctly_rounded():
@@ -143,12 +186,17 @@ def test_division_and_square_root_are_correctly_rounded():
     a, b = a[finite], b[finite]
     expected = expected_single(lambda x, y: x / y, None, (a, b), "rn")
     assert_same_bits(compute("div.rn.f32 %d, %a, %b;", a, b, out=np.float32), expected, a, b)
-    assert_same_bits(compute("rcp.rn.f32 %d, %b;", a, b, out=np.float32),
-                     expected_single(lambda x, y: 1 / y, None, (a, b), "rn"), b)  # fmt: skip
+    assert_same_bits(
+        compute("rcp.rn.f32 %d, %b;", a, b, out=np.float32),
+        expected_single(lambda x, y: 1 / y, None, (a, b), "rn"),
+        b,
+    )
     positive = np.abs(a)
     root = compute("sqrt.rn.f32 %d, %a;", positive, out=np.float32)
     for x, r in zip(positive.tolist(), root.tolist()):
-        low, high = (Fraction(float(np.nextafter(np.float32(r), np.float32(to)))) for to in (0, np.inf))
+        low, high = (
+            Fraction(float(np.nextafter(np.float32(r), np.float32(to)))) for to in (0, np.inf)
+        )
         middle = Fraction(r)
         assert ((low + middle) / 2) ** 2 <= Fraction(x) <= ((middle + high) / 2) ** 2
 
@@ -164,7 +212,13 @@ def test_ftz_flushes_inputs_and_results_keeping_the_sign():
 
 def test_sat_clamps_to_zero_and_one_and_turns_nan_into_zero():
     a = np.array([-1.0, 0.25, 2.0, np.nan, -0.0], np.float32)
-    assert compute("add.sat.f32 %d, %a, 0f00000000;", a, out=np.float32).tolist() == [0.0, 0.25, 1.0, 0.0, 0.0]
+    assert compute("add.sat.f32 %d, %a, 0f00000000;", a, out=np.float32).tolist() == [
+        0.0,
+        0.25,
+        1.0,
+        0.0,
+        0.0,
+    ]
     assert compute("cvt.sat.f32.f32 %d, %a;", a, out=np.uint32)[3] == 0
 
 
@@ -173,15 +227,40 @@ def test_min_max_prefer_numbers_and_order_zeros():
     a = np.array([nan, one, nan, -0.0, 0.0, 2], np.float32)
     b = np.array([one, nan, nan, 0.0, -0.0, 3], np.float32)
     one, z, m, two, three = 0x3F800000, 0, 0x80000000, 0x40000000, 0x40400000
-    assert compute("min.f32 %d, %a, %b;", a, b, out=np.uint32).tolist() == [one, one, NAN32, m, m, two]
-    assert compute("max.f32 %d, %a, %b;", a, b, out=np.uint32).tolist() == [one, one, NAN32, z, z, three]
-    assert compute("min.NaN.f32 %d, %a, %b;", a, b, out=np.uint32).tolist() == [NAN32, NAN32, NAN32, m, m, two]
+    assert compute("min.f32 %d, %a, %b;", a, b, out=np.uint32).tolist() == [
+        one,
+        one,
+        NAN32,
+        m,
+        m,
+        two,
+    ]
+    assert compute("max.f32 %d, %a, %b;", a, b, out=np.uint32).tolist() == [
+        one,
+        one,
+        NAN32,
+        z,
+        z,
+        three,
+    ]
+    assert compute("min.NaN.f32 %d, %a, %b;", a, b, out=np.uint32).tolist() == [
+        NAN32,
+        NAN32,
+        NAN32,
+        m,
+        m,
+        two,
+    ]
 
 
 def test_neg_abs_touch_only_the_sign():
     a = floats(50)
-    assert np.array_equal(compute("neg.f32 %d, %a;", a, out=np.uint32), a.view(np.uint32) ^ np.uint32(1 << 31))
-    assert np.array_equal(compute("abs.f32 %d, %a;", a, out=np.uint32), a.view(np.uint32) & np.uint32(0x7FFFFFFF))
+    assert np.array_equal(
+        compute("neg.f32 %d, %a;", a, out=np.uint32), a.view(np.uint32) ^ np.uint32(1 << 31)
+    )
+    assert np.array_equal(
+        compute("abs.f32 %d, %a;", a, out=np.uint32), a.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    )
 
 
 def test_float64_arithmetic_rounds_once():
@@ -197,9 +276,21 @@ def test_float64_arithmetic_rounds_once():
 
 def test_approximations_are_within_an_ulp_of_the_function():
     a = np.linspace(0.1, 8, 200).astype(np.float32)
-    for name, function in (("ex2", np.exp2), ("lg2", np.log2), ("sin", np.sin), ("cos", np.cos), ("tanh", np.tanh),
-                           ("rsqrt", lambda x: 1 / np.sqrt(x)), ("rcp", lambda x: 1 / x), ("sqrt", np.sqrt)):  # fmt: skip
-        got = compute(f"{name}.approx.ftz.f32 %d, %a;" if name != "tanh" else "tanh.approx.f32 %d, %a;", a, out=np.float32)
+    for name, function in (
+        ("ex2", np.exp2),
+        ("lg2", np.log2),
+        ("sin", np.sin),
+        ("cos", np.cos),
+        ("tanh", np.tanh),
+        ("rsqrt", lambda x: 1 / np.sqrt(x)),
+        ("rcp", lambda x: 1 / x),
+        ("sqrt", np.sqrt),
+    ):
+        got = compute(
+            f"{name}.approx.ftz.f32 %d, %a;" if name != "tanh" else "tanh.approx.f32 %d, %a;",
+            a,
+            out=np.float32,
+        )
         np.testing.assert_allclose(got, function(a.astype(np.float64)), rtol=1.2e-7)
 
 
@@ -210,7 +301,14 @@ def test_the_gross_approximations_of_fp64_use_and_give_upper_halves():
         for root, exact in (("rcp", lambda v: 1 / v), ("rsqrt", lambda v: 1 / np.sqrt(np.abs(v)))):
             given = np.abs(x) if root == "rsqrt" else x
             found = compute(f"{root}.approx.ftz.f64 %d, %a;", given, out=np.float64)
-            normal = np.where(np.abs(given) < np.finfo(np.float64).tiny, np.copysign(0.0, given), given)
+            normal = np.where(
+                np.abs(given) < np.finfo(np.float64).tiny, np.copysign(0.0, given), given
+            )
             assert not (found.view(np.uint64) & ~high).any()
-            assert np.allclose(found, np.where(np.abs(exact(normal)) < np.finfo(np.float64).tiny, 0, exact(normal)), rtol=2**-19)
-    assert compute("rcp.approx.ftz.f64 %d, %a;", x[-1:], out=np.float64)[0] == 1  # the lower half of the operand is not looked at
+            assert np.allclose(
+                found,
+                np.where(np.abs(exact(normal)) < np.finfo(np.float64).tiny, 0, exact(normal)),
+                rtol=2**-19,
+            )
+    # the lower half of the operand is not looked at
+    assert compute("rcp.approx.ftz.f64 %d, %a;", x[-1:], out=np.float64)[0] == 1

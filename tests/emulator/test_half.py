@@ -8,8 +8,30 @@ import pytest
 from tests.emulator.ptx_cases import compute, words
 
 ALL = np.arange(1 << 16, dtype=np.uint16)
-CORNERS = np.array([0, 0x8000, 1, 0x8001, 0x3FF, 0x400, 0x3C00, 0xBC00, 0x3C01, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x7D01,
-                    0x6400, 0x6408, 0x1400, 0x3800], np.uint16)  # fmt: skip
+CORNERS = np.array(
+    [
+        0,
+        0x8000,
+        1,
+        0x8001,
+        0x3FF,
+        0x400,
+        0x3C00,
+        0xBC00,
+        0x3C01,
+        0x7BFF,
+        0xFBFF,
+        0x7C00,
+        0xFC00,
+        0x7E00,
+        0x7D01,
+        0x6400,
+        0x6408,
+        0x1400,
+        0x3800,
+    ],
+    np.uint16,
+)
 
 
 def canonical(bits):
@@ -31,12 +53,19 @@ def rounded(values):
         return canonical(values.astype(np.float16).view(np.uint16))
 
 
-@pytest.mark.parametrize("name, function", [("add", np.add), ("sub", np.subtract), ("mul", np.multiply)])
+@pytest.mark.parametrize(
+    "name, function", [("add", np.add), ("sub", np.subtract), ("mul", np.multiply)]
+)
 def test_packed_arithmetic_rounds_each_half_once(name, function):
     """Every fp16 against each corner: sums and products of two fp16 are exact in float64."""
     for corner in CORNERS:
         other = np.full_like(ALL, corner)
-        word = compute(f"{name}.f16x2 %d, %a, %b;", pack(ALL, other), pack(other, ALL[::-1].copy()), out=np.uint32)
+        word = compute(
+            f"{name}.f16x2 %d, %a, %b;",
+            pack(ALL, other),
+            pack(other, ALL[::-1].copy()),
+            out=np.uint32,
+        )
         with np.errstate(all="ignore"):
             low = rounded(function(wide(ALL), wide(other)))
             high = rounded(function(wide(other), wide(ALL[::-1].copy())))
@@ -49,7 +78,9 @@ def test_scalar_and_packed_agree():
     for text, count in (("add{rn}.{t} %d, %a, %b;", 2), ("fma.rn.{t} %d, %a, %b, %c;", 3)):
         inputs = (a, b, c)[:count]
         one = compute(text.format(rn="", t="f16"), *inputs, out=np.uint16)
-        two = compute(text.format(rn=".rn", t="f16x2"), *(pack(x, x) for x in inputs), out=np.uint32)
+        two = compute(
+            text.format(rn=".rn", t="f16x2"), *(pack(x, x) for x in inputs), out=np.uint32
+        )
         assert np.array_equal(two, pack(one, one))
 
 
@@ -77,11 +108,15 @@ def round_half(exact):
     unit = Fraction(2) ** (exponent - 10)
     whole, rest = divmod(size, unit)
     whole += rest * 2 > unit or (rest * 2 == unit and whole % 2)
-    return sign | (int(whole) + (exponent + 14) * 1024)  # a carry into the exponent is what it should be
+    # a carry into the exponent is what it should be
+    return sign | (int(whole) + (exponent + 14) * 1024)
 
 
 def test_fma_rounds_once():
-    a, b, c = (np.concatenate([words(4000, np.uint16, seed=i), np.resize(np.roll(CORNERS, 3 * i), 500)]) for i in range(3))
+    a, b, c = (
+        np.concatenate([words(4000, np.uint16, seed=i), np.resize(np.roll(CORNERS, 3 * i), 500)])
+        for i in range(3)
+    )
     # and sums near ties: c so much smaller than the product that only one rounding sees it
     with np.errstate(all="ignore"):
         near = rounded(-(wide(a[:1000]) * wide(b[:1000])))
@@ -97,7 +132,8 @@ def test_fma_rounds_once():
 
 
 def test_dequantisation_of_every_code_is_exact():
-    """lop3 against 0x6400 and a subtraction of 1032: code - 8 for all sixteen codes, in both halves."""
+    """lop3 against 0x6400 and a subtraction of 1032: code - 8 for all sixteen codes, in both
+    halves."""
     q = np.arange(256, dtype=np.uint32)
     q = q & 15 | (q >> 4) << 16
     body = "lop3.b32 %r0, %a, 0x000f000f, 0x64006400, 0xea; sub.f16x2 %d, %r0, 0x64086408;"
@@ -109,19 +145,41 @@ def test_dequantisation_of_every_code_is_exact():
 def test_neg_abs_min_max():
     a, b = words(2000, np.uint16, seed=1), words(2000, np.uint16, seed=2)
     assert np.array_equal(compute("neg.f16 %d, %a;", a, out=np.uint16), a ^ 0x8000)
-    assert np.array_equal(compute("abs.f16x2 %d, %a;", pack(a, b), out=np.uint32), pack(a & 0x7FFF, b & 0x7FFF))
+    assert np.array_equal(
+        compute("abs.f16x2 %d, %a;", pack(a, b), out=np.uint32), pack(a & 0x7FFF, b & 0x7FFF)
+    )
     with np.errstate(all="ignore"):
         low, high = np.fmin(wide(a), wide(b)), np.fmax(wide(a), wide(b))
     different = (a & 0x7FFF) | (b & 0x7FFF) != 0
-    assert np.array_equal(compute("min.f16 %d, %a, %b;", a, b, out=np.uint16)[different], rounded(low)[different])
-    assert np.array_equal(compute("max.f16 %d, %a, %b;", a, b, out=np.uint16)[different], rounded(high)[different])
+    assert np.array_equal(
+        compute("min.f16 %d, %a, %b;", a, b, out=np.uint16)[different], rounded(low)[different]
+    )
+    assert np.array_equal(
+        compute("max.f16 %d, %a, %b;", a, b, out=np.uint16)[different], rounded(high)[different]
+    )
 
 
 def test_ftz_and_sat():
     a = np.array([1, 0x8001, 0x400, 0x3FF, 0xBC00, 0x4000, 0x7E00], np.uint16)
     zero = np.zeros_like(a)
-    assert compute("add.ftz.f16 %d, %a, %b;", a, zero, out=np.uint16).tolist() == [0, 0, 0x400, 0, 0xBC00, 0x4000, 0x7FFF]
-    assert compute("add.sat.f16 %d, %a, %b;", a, zero, out=np.uint16).tolist() == [1, 0, 0x400, 0x3FF, 0, 0x3C00, 0]
+    assert compute("add.ftz.f16 %d, %a, %b;", a, zero, out=np.uint16).tolist() == [
+        0,
+        0,
+        0x400,
+        0,
+        0xBC00,
+        0x4000,
+        0x7FFF,
+    ]
+    assert compute("add.sat.f16 %d, %a, %b;", a, zero, out=np.uint16).tolist() == [
+        1,
+        0,
+        0x400,
+        0x3FF,
+        0,
+        0x3C00,
+        0,
+    ]
 
 
 def test_bf16_against_an_independent_conversion():
@@ -129,15 +187,22 @@ def test_bf16_against_an_independent_conversion():
     a, b, c = (words(3000, np.uint16, seed=i).view(ml_dtypes.bfloat16) for i in range(3))
     for name, function in (("add", np.add), ("mul", np.multiply), ("sub", np.subtract)):
         with np.errstate(all="ignore"):
-            exact = function(a.astype(np.float32), b.astype(np.float32))  # 24 bits suffice, see half.py
+            # 24 bits suffice, see half.py
+            exact = function(a.astype(np.float32), b.astype(np.float32))
             expected = exact.astype(ml_dtypes.bfloat16)
         nan = exact != exact
-        got = compute(f"{name}.rn.bf16 %d, %a, %b;", a.view(np.uint16), b.view(np.uint16), out=np.uint16)
+        got = compute(
+            f"{name}.rn.bf16 %d, %a, %b;", a.view(np.uint16), b.view(np.uint16), out=np.uint16
+        )
         assert np.array_equal(got[~nan], expected.view(np.uint16)[~nan])
         assert (got[nan] == 0x7FFF).all()
     finite = np.logical_and.reduce([(v.view(np.uint16) & 0x7F80) != 0x7F80 for v in (a, b, c)])
     x, y, z = (v[finite][:600] for v in (a, b, c))
-    got = compute("fma.rn.bf16x2 %d, %a, %b, %c;", *(pack(v.view(np.uint16), v.view(np.uint16)) for v in (x, y, z)), out=np.uint32)
+    got = compute(
+        "fma.rn.bf16x2 %d, %a, %b, %c;",
+        *(pack(v.view(np.uint16), v.view(np.uint16)) for v in (x, y, z)),
+        out=np.uint32,
+    )
     for i, (p, q, r) in enumerate(zip(*(v.astype(float).tolist() for v in (x, y, z)))):
         exact = Fraction(p) * Fraction(q) + Fraction(r)
         value = float((got[i] << 16).view(np.float32))

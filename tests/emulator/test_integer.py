@@ -1,4 +1,5 @@
-"""Integer arithmetic against Python integers: wrap-around, halves of products, division towards zero."""
+"""Integer arithmetic against Python integers: wrap-around, halves of products, division towards
+zero."""
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ def check(body, formula, *inputs, out):
     expected = [wrap(formula(*(int(x) for x in xs)), out) for xs in zip(*inputs)]
     got = compute(body, *inputs, out=out).tolist()
     wrong = [(xs, g, e) for xs, g, e in zip(zip(*inputs), got, expected) if g != e]
-    assert not wrong, f"{len(wrong)} wrong, first: inputs {wrong[0][0]} gave {wrong[0][1]}, not {wrong[0][2]}"
+    assert not wrong, (
+        f"{len(wrong)} wrong, first: inputs {wrong[0][0]} gave {wrong[0][1]}, not {wrong[0][2]}"
+    )
 
 
 def quotient(a, b):
@@ -88,11 +91,25 @@ def test_neg_abs_wrap_at_the_most_negative_number(kind):
 
 def test_mul24_uses_the_low_24_bits():
     a, b = cross("u32")
-    check("mul24.lo.u32 %d, %a, %b;", lambda x, y: (x & 0xFFFFFF) * (y & 0xFFFFFF), a, b, out=np.uint32)
-    check("mul24.hi.u32 %d, %a, %b;", lambda x, y: (x & 0xFFFFFF) * (y & 0xFFFFFF) >> 16, a, b, out=np.uint32)
+    check(
+        "mul24.lo.u32 %d, %a, %b;",
+        lambda x, y: (x & 0xFFFFFF) * (y & 0xFFFFFF),
+        a,
+        b,
+        out=np.uint32,
+    )
+    check(
+        "mul24.hi.u32 %d, %a, %b;",
+        lambda x, y: (x & 0xFFFFFF) * (y & 0xFFFFFF) >> 16,
+        a,
+        b,
+        out=np.uint32,
+    )
     signed = lambda x: (x & 0x7FFFFF) - (x & 0x800000)  # noqa: E731
     a, b = cross("s32")
-    check("mad24.lo.s32 %d, %a, %b, %a;", lambda x, y: signed(x) * signed(y) + x, a, b, out=np.int32)
+    check(
+        "mad24.lo.s32 %d, %a, %b, %a;", lambda x, y: signed(x) * signed(y) + x, a, b, out=np.int32
+    )
 
 
 def test_immediates_wrap_to_the_type():

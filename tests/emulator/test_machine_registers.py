@@ -13,14 +13,21 @@ BOUNDS = ".maxntid 128, 1, 1"
 @pytest.mark.parametrize("name", ["clock64", "globaltimer"])
 def test_clocks_go_on(name):
     out = np.zeros(2, np.uint64)
-    body = snippet(name, "%rd0") + "mov.u32 %r0, 0; L: add.u32 %r0, %r0, 1; setp.lt.u32 %q0, %r0, 100; @%q0 bra L;\n" + snippet(name, "%rd1")
+    body = (
+        snippet(name, "%rd0")
+        + "mov.u32 %r0, 0; L: add.u32 %r0, %r0, 1; setp.lt.u32 %q0, %r0, 100; @%q0 bra L;\n"
+        + snippet(name, "%rd1")
+    )
     launch(body + "st.global.u64 [%p0], %rd0; st.global.u64 [%p0+8], %rd1;", {"out": out})
     assert out[1] >= out[0] + 100
 
 
 def test_blocks_that_run_together_have_different_multiprocessors():
     out = np.zeros(4, np.uint32)
-    body = snippet("smid", "%r0") + "mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd0, %r1, 4, %p0; st.global.u32 [%rd0], %r0;"
+    body = (
+        snippet("smid", "%r0")
+        + "mov.u32 %r1, %ctaid.x; mad.wide.u32 %rd0, %r1, 4, %p0; st.global.u32 [%rd0], %r0;"
+    )
     launch(body, {"out": out}, grid=4)
     assert sorted(out.tolist()) == [0, 1, 2, 3]
 
@@ -31,44 +38,74 @@ def test_registers_are_traded_by_whole_warps_of_kernels_with_bounds():
     launch(trade, {"x": np.zeros(1)}, block=128, directives=".maxnreg 168")
     with pytest.raises(UnknownInstruction, match="neither .maxntid nor .maxnreg"):
         launch(trade, {"x": np.zeros(1)}, block=128)
-    error = fails(DivergentCollective, "setp.eq.u32 %q0, %t, 3;\n@%q0 setmaxnreg.dec.sync.aligned.u32 40; // BAD", directives=BOUNDS)
+    error = fails(
+        DivergentCollective,
+        "setp.eq.u32 %q0, %t, 3;\n@%q0 setmaxnreg.dec.sync.aligned.u32 40; // BAD",
+        directives=BOUNDS,
+    )
     assert "all 32 lanes" in str(error)
 
 
 SPECIALISED = "setp.ge.u32 %q0, %t, 128; @%q0 bra CONSUME;\n{} bra END; CONSUME:\n{} END:"
 
 
-@pytest.mark.parametrize("directives, taken, enough", [
-    (".maxntid 384, 1, 1", 232, True), (".maxntid 384, 1, 1", 240, False), (".maxnreg 160", 216, True), (".maxnreg 160", 224, False),
-    (".maxntid 384, 1, 1\n.minnctapersm 2", 96, True), (".maxntid 384, 1, 1\n.minnctapersm 2", 112, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "directives, taken, enough",
+    [
+        (".maxntid 384, 1, 1", 232, True),
+        (".maxntid 384, 1, 1", 240, False),
+        (".maxnreg 160", 216, True),
+        (".maxnreg 160", 224, False),
+        (".maxntid 384, 1, 1\n.minnctapersm 2", 96, True),
+        (".maxntid 384, 1, 1\n.minnctapersm 2", 112, False),
+    ],
+)
 def test_a_block_cannot_take_more_registers_than_it_has(directives, taken, enough):
-    """One warpgroup keeps 40 of the entry's registers (168 of 65536 for 384 threads, 80 if two blocks are to fit), two take more."""
+    """One warpgroup keeps 40 of the entry's registers (168 of 65536 for 384 threads, 80 if two
+    blocks are to fit), two take more."""
     body = SPECIALISED.format(snippet("setmaxnreg_dec", n=40), snippet("setmaxnreg_inc", n=taken))
     if enough:
-        launch(body, {"x": np.zeros(1)}, block=384, directives=directives, grid=3, resident_blocks=2)
+        launch(
+            body, {"x": np.zeros(1)}, block=384, directives=directives, grid=3, resident_blocks=2
+        )
     else:
         with pytest.raises(Deadlock, match="waits for registers for ever") as caught:
             launch(body, {"x": np.zeros(1)}, block=384, directives=directives)
-        assert f"setmaxnreg.inc.sync.aligned.u32 {taken}" in str(caught.value) and caught.value.warp >= 4
+        assert (
+            f"setmaxnreg.inc.sync.aligned.u32 {taken}" in str(caught.value)
+            and caught.value.warp >= 4
+        )
 
 
 def test_all_warps_of_a_warpgroup_trade_alike():
-    body = "setp.ge.u32 %q0, %t, 96; @%q0 bra END;\nsetmaxnreg.dec.sync.aligned.u32 40; // BAD\nEND:"
+    body = (
+        "setp.ge.u32 %q0, %t, 96; @%q0 bra END;\nsetmaxnreg.dec.sync.aligned.u32 40; // BAD\nEND:"
+    )
     error = fails(DivergentCollective, body, block=128, directives=BOUNDS)
     assert "warp 3 of the same warpgroup" in str(error)
 
 
 @pytest.mark.parametrize("count", [16, 44, 264])
 def test_the_number_of_registers_is_a_multiple_of_8_from_24_to_256(count):
-    with pytest.raises(UnknownInstruction, match=f"{count} registers must be a multiple of 8 between 24 and 256"):
+    with pytest.raises(
+        UnknownInstruction, match=f"{count} registers must be a multiple of 8 between 24 and 256"
+    ):
         launch(snippet("setmaxnreg_dec", n=count), {"x": np.zeros(1)}, directives=BOUNDS)
     for legal in (24, 256):
         launch(snippet("setmaxnreg_inc", n=legal), {"x": np.zeros(1)}, directives=BOUNDS)
 
 
-@pytest.mark.parametrize("line", ["setmaxnreg.sync.aligned.u32 40;", "setmaxnreg.inc.aligned.u32 40;", "fence.mbarrier_init.acquire.cluster;",
-                                  "fence.proxy.async.global.shared::cta;", "fence.proxy.alias.global;", "fence.proxy.tensormap::generic.release.gpu;"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "setmaxnreg.sync.aligned.u32 40;",
+        "setmaxnreg.inc.aligned.u32 40;",
+        "fence.mbarrier_init.acquire.cluster;",
+        "fence.proxy.async.global.shared::cta;",
+        "fence.proxy.alias.global;",
+        "fence.proxy.tensormap::generic.release.gpu;",
+    ],
+)
 def test_forms_that_the_isa_does_not_have_are_refused(line):
     with pytest.raises(UnknownInstruction):
         launch(line, {"x": np.zeros(1)}, directives=BOUNDS)

@@ -1,4 +1,5 @@
-"""Contract under test: a qualifier changes what an instruction does, or it is refused by name. None is read and forgotten."""
+"""Contract under test: a qualifier changes what an instruction does, or it is refused by name. None
+is read and forgotten."""
 
 import numpy as np
 import pytest
@@ -171,15 +172,37 @@ def test_a_qualifier_nobody_knows_is_refused_by_name(line):
         handlers_read(line.replace("{}", ".bogus", 1))
 
 
-@pytest.mark.parametrize("line", [
-    "add.sat.bf16 %h0, %h1, %h2;", "mul.sat.bf16x2 %r0, %r1, %r2;", "sub.ftz.bf16 %h0, %h1, %h2;", "fma.rn.sat.bf16x2 %r0, %r1, %r2, %r3;",
-    "min.ftz.bf16 %h0, %h1, %h2;", "abs.ftz.bf16x2 %r0, %r1;", "setp.lt.ftz.bf16 %q0, %h0, %h1;", "setp.lt.ftz.f64 %q0, %fd0, %fd1;",
-    "setp.lt.ftz.s32 %q0, %r0, %r1;", "fma.rn.ftz.f64 %fd0, %fd1, %fd2, %fd3;", "fma.rn.sat.f64 %fd0, %fd1, %fd2, %fd3;",
-    "min.ftz.f64 %fd0, %fd1, %fd2;", "abs.ftz.f64 %fd0, %fd1;", "rcp.approx.f64 %fd0, %fd1;", "sqrt.approx.ftz.f64 %fd0, %fd1;", "add.approx.f32 %f0, %f1, %f2;",
-    "cvt.rn.ftz.f16.f64 %h0, %fd0;", "cvt.rn.sat.f16x2.f32 %r0, %f0, %f1;", "slct.ftz.b32.s32 %r0, %r1, %r2, %r3;",
-    "red.global.ftz.add.f32 [%rd0], %f0;", "red.global.min.f32 [%rd0], %f0;", "atom.global.exch.f16 %h0, [%rd0], %h1;",
-    "mma.sync.aligned.m16n8k8.row.col.f16.bf16.bf16.f16 {%r0, %r1}, {%r2, %r3}, {%r4}, {%r0, %r1};",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "add.sat.bf16 %h0, %h1, %h2;",
+        "mul.sat.bf16x2 %r0, %r1, %r2;",
+        "sub.ftz.bf16 %h0, %h1, %h2;",
+        "fma.rn.sat.bf16x2 %r0, %r1, %r2, %r3;",
+        "min.ftz.bf16 %h0, %h1, %h2;",
+        "abs.ftz.bf16x2 %r0, %r1;",
+        "setp.lt.ftz.bf16 %q0, %h0, %h1;",
+        "setp.lt.ftz.f64 %q0, %fd0, %fd1;",
+        "setp.lt.ftz.s32 %q0, %r0, %r1;",
+        "fma.rn.ftz.f64 %fd0, %fd1, %fd2, %fd3;",
+        "fma.rn.sat.f64 %fd0, %fd1, %fd2, %fd3;",
+        "min.ftz.f64 %fd0, %fd1, %fd2;",
+        "abs.ftz.f64 %fd0, %fd1;",
+        "rcp.approx.f64 %fd0, %fd1;",
+        "sqrt.approx.ftz.f64 %fd0, %fd1;",
+        "add.approx.f32 %f0, %f1, %f2;",
+        "cvt.rn.ftz.f16.f64 %h0, %fd0;",
+        "cvt.rn.sat.f16x2.f32 %r0, %f0, %f1;",
+        "slct.ftz.b32.s32 %r0, %r1, %r2, %r3;",
+        "red.global.ftz.add.f32 [%rd0], %f0;",
+        "red.global.min.f32 [%rd0], %f0;",
+        "atom.global.exch.f16 %h0, [%rd0], %h1;",
+        (
+            "mma.sync.aligned.m16n8k8.row.col.f16.bf16.bf16.f16 {%r0, %r1}, {%r2, %r3}, {%r4},"
+            " {%r0, %r1};"
+        ),
+    ],
+)
 def test_a_qualifier_that_its_type_does_not_have_is_refused(line):
     with pytest.raises(UnknownInstruction):
         handlers_read(line)
@@ -196,8 +219,20 @@ def test_bf16_relu_clamps_negative_results_to_zero():
 def test_slct_flushes_a_subnormal_selector_where_asked_to():
     c = np.array([-1e-40, -1.0, 1e-40, -0.0, np.nan], np.float32)
     one, two = np.full(5, 1, np.uint32), np.full(5, 2, np.uint32)
-    assert compute("slct.b32.f32 %d, %a, %b, %c;", one, two, c, out=np.uint32).tolist() == [2, 2, 1, 1, 2]
-    assert compute("slct.ftz.b32.f32 %d, %a, %b, %c;", one, two, c, out=np.uint32).tolist() == [1, 2, 1, 1, 2]
+    assert compute("slct.b32.f32 %d, %a, %b, %c;", one, two, c, out=np.uint32).tolist() == [
+        2,
+        2,
+        1,
+        1,
+        2,
+    ]
+    assert compute("slct.ftz.b32.f32 %d, %a, %b, %c;", one, two, c, out=np.uint32).tolist() == [
+        1,
+        2,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_a_copy_of_more_source_bytes_than_it_has_is_an_error():

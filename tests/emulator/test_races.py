@@ -1,5 +1,5 @@
-"""Contract under test: with ``races=True`` the machine finds every pair of accesses that nothing orders, whatever order they came in, says what
-is missing, and finds nothing else."""
+"""Contract under test: with ``races=True`` the machine finds every pair of accesses that nothing
+orders, whatever order they came in, says what is missing, and finds nothing else."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,13 @@ from numba_marlin.emulator.race_report import MISSING
 from tests.emulator.ptx_cases import frame, snippet
 from tests.emulator.test_mbarrier import spin, start
 
-SCHEDULES = (None, Schedule(1), Schedule(2, "slowest warp", "late"), Schedule(3, "one block ahead", "early"), Schedule(4, "reverse"))
+SCHEDULES = (
+    None,
+    Schedule(1),
+    Schedule(2, "slowest warp", "late"),
+    Schedule(3, "one block ahead", "early"),
+    Schedule(4, "reverse"),
+)
 
 
 def run(body, arrays=None, seed=None, before="", **options):
@@ -27,7 +33,12 @@ def race(body, kind, arrays=None, schedules=SCHEDULES, **options) -> Race:
     assert kind in MISSING
     for seed in schedules:
         with pytest.raises(Race) as caught:
-            run(body, {name: array.copy() for name, array in (arrays or {}).items()}, seed, **options)
+            run(
+                body,
+                {name: array.copy() for name, array in (arrays or {}).items()},
+                seed,
+                **options,
+            )
         assert caught.value.kind == kind, f"{seed}: {caught.value}"
     return caught.value
 
@@ -55,7 +66,11 @@ HURRY = "mov.u32 %r9, 0; WAIT: add.u32 %r9, %r9, 1; setp.lt.u32 %q9, %r9, 100; @
 
 @pytest.mark.parametrize("instead", (HURRY, "fence.acq_rel.cta;", "bar.warp.sync -1;"))
 def test_without_one_it_is_a_race_or_not_even_written(instead):
-    body = EXCHANGE.format(instead).replace(".shared .align 16 .b8 s[256];", ".shared .align 16 .b8 s[256]; mov.u32 %r8, s; mad.lo.u32 %r8, %t, 4, %r8; st.shared.u32 [%r8], 0; bar.sync 0;")
+    body = EXCHANGE.format(instead).replace(
+        ".shared .align 16 .b8 s[256];",
+        ".shared .align 16 .b8 s[256]; mov.u32 %r8, s; mad.lo.u32 %r8, %t, 4, %r8; st.shared.u32"
+        " [%r8], 0; bar.sync 0;",
+    )
     assert "warp" in str(race(body, "missing-barrier", block=64))
 
 
@@ -68,61 +83,103 @@ def test_a_barrier_of_others_orders_nothing():
 
 
 def test_who_only_arrives_releases_and_does_not_acquire():
-    ends = "setp.lt.u32 %q0, %t, 32; mov.u32 %r1, s; @%q0 bra FIRST; {1} bar.sync 1, 64; {2} bra END; FIRST: {0} bar.arrive 1, 64; {3} END:"
-    read, other = "ld.shared.u32 %r2, [%r1];", "setp.eq.u32 %q1, %t, {}; @%q1 st.shared.u32 [%r1], 5;"
+    ends = (
+        "setp.lt.u32 %q0, %t, 32; mov.u32 %r1, s; @%q0 bra FIRST; {1} bar.sync 1, 64; {2} bra END;"
+        " FIRST: {0} bar.arrive 1, 64; {3} END:"
+    )
+    read, other = (
+        "ld.shared.u32 %r2, [%r1];",
+        "setp.eq.u32 %q1, %t, {}; @%q1 st.shared.u32 [%r1], 5;",
+    )
     space = ".shared .align 16 .b8 s[16];"
     fine(space + ends.format(other.format(0), "", read, ""), block=64)
-    race(space + ends.format("", other.format(32), "", other.format(0)), "missing-barrier", block=64)
+    race(
+        space + ends.format("", other.format(32), "", other.format(0)), "missing-barrier", block=64
+    )
 
 
 def test_lanes_of_a_warp_are_ordered_by_its_barrier_alone():
     body = """.shared .align 16 .b8 s[128]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1; st.shared.u32 [%r1], %t; {}
     xor.b32 %r2, %t, 1; mov.u32 %r3, s; mad.lo.u32 %r3, %r2, 4, %r3; ld.shared.u32 %r4, [%r3];"""
     fine(body.format("bar.warp.sync -1;"))
-    for instead in ("", "shfl.sync.idx.b32 %r5, %t, 0, 31, -1;", "vote.sync.any.pred %q1, %q2, -1;", "fence.acq_rel.gpu;"):
+    for instead in (
+        "",
+        "shfl.sync.idx.b32 %r5, %t, 0, 31, -1;",
+        "vote.sync.any.pred %q1, %q2, -1;",
+        "fence.acq_rel.gpu;",
+    ):
         error = race(body.format(instead), "missing-warp-sync")
         assert error.warp == 0 and error.first_thread[2] == error.lanes[0] ^ 1
 
 
 def test_bytes_side_by_side_are_no_race():
-    body = ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; add.u32 %r1, %r1, %t; cvt.u16.u32 %h1, %t; st.shared.u8 [%r1], %h1; {} ld.shared.u8 %h2, [%r1];"
+    body = (
+        ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; add.u32 %r1, %r1, %t; cvt.u16.u32 %h1, %t;"
+        " st.shared.u8 [%r1], %h1; {} ld.shared.u8 %h2, [%r1];"
+    )
     fine(body.format(""), block=64)
     fine(body.format(""), {"x": np.zeros(1, np.uint8)}, block=64)
 
 
-# ---- across blocks -----------------------------------------------------------------------------------------------------------------------
+# ---- across blocks ----
 
 # Block 0 writes data and sets a flag; block 1 waits for the flag and reads. One thread each.
 HAND_OVER = """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %r0, 0; setp.ne.u32 %q5, %t, 0; @%q5 bra END; @%q0 bra READ;
 st.global.u32 [%p0], 42; {release} bra END;
 READ: {acquire} setp.eq.u32 %q1, %r1, 0; @%q1 bra READ; {after} ld.global.u32 %r2, [%p0]; st.global.u32 [%p0+4], %r2; END:"""
 RELEASE, ACQUIRE = snippet("st_release_gpu", "%p1", "1"), snippet("ld_acquire_gpu", "%r1", "%p1")
-RELAXED_WRITE, RELAXED_READ = "st.relaxed.gpu.global.u32 [%p1], 1;", "ld.relaxed.gpu.global.u32 %r1, [%p1];"
+RELAXED_WRITE, RELAXED_READ = (
+    "st.relaxed.gpu.global.u32 [%p1], 1;",
+    "ld.relaxed.gpu.global.u32 %r1, [%p1];",
+)
 FENCE = snippet("fence_acq_rel_gpu")
 
 
 def hand_over(release=RELEASE, acquire=ACQUIRE, after=""):
-    return HAND_OVER.format(release=release, acquire=acquire, after=after), {"data": np.zeros(2, np.uint32), "flag": np.zeros(1, np.uint32)}
+    return HAND_OVER.format(release=release, acquire=acquire, after=after), {
+        "data": np.zeros(2, np.uint32),
+        "flag": np.zeros(1, np.uint32),
+    }
 
 
-@pytest.mark.parametrize("release", (RELEASE, FENCE + RELAXED_WRITE, "membar.gl; st.volatile.global.u32 [%p1], 1;", snippet("red_release_gpu_add", "%p1", "1"),
-                                     "atom.acq_rel.gpu.global.add.u32 %r5, [%p1], 1;", FENCE + snippet("red_relaxed_gpu_add", "%p1", "1")))
-@pytest.mark.parametrize("acquire, after", ((ACQUIRE, ""), (RELAXED_READ, FENCE), ("ld.volatile.global.u32 %r1, [%p1];", "membar.gl;"),
-                                            ("atom.acquire.gpu.global.add.u32 %r1, [%p1], 0;", "")))
+@pytest.mark.parametrize(
+    "release",
+    (
+        RELEASE,
+        FENCE + RELAXED_WRITE,
+        "membar.gl; st.volatile.global.u32 [%p1], 1;",
+        snippet("red_release_gpu_add", "%p1", "1"),
+        "atom.acq_rel.gpu.global.add.u32 %r5, [%p1], 1;",
+        FENCE + snippet("red_relaxed_gpu_add", "%p1", "1"),
+    ),
+)
+@pytest.mark.parametrize(
+    "acquire, after",
+    (
+        (ACQUIRE, ""),
+        (RELAXED_READ, FENCE),
+        ("ld.volatile.global.u32 %r1, [%p1];", "membar.gl;"),
+        ("atom.acquire.gpu.global.add.u32 %r1, [%p1], 0;", ""),
+    ),
+)
 def test_a_release_and_an_acquire_hand_over(release, acquire, after):
     body, arrays = hand_over(release, acquire, after)
     fine(body, arrays, grid=2)
 
 
-@pytest.mark.parametrize("release, acquire, after, kind", (
-    (RELAXED_WRITE, ACQUIRE, "", "missing-release"),
-    (RELAXED_WRITE + FENCE, ACQUIRE, "", "missing-release"),
-    (RELEASE, RELAXED_READ, "", "missing-acquire"),
-    (snippet("red_relaxed_gpu_add", "%p1", "1"), ACQUIRE, "", "missing-release"),
-    (RELEASE.replace("gpu", "cta"), ACQUIRE, "", "narrow-scope"),
-    (RELEASE, ACQUIRE.replace("gpu", "cta"), "", "narrow-scope"),
-    (RELEASE, RELAXED_READ, FENCE.replace("gpu", "cta"), "missing-acquire"),
-    (FENCE.replace("gpu", "cta") + RELAXED_WRITE, ACQUIRE, "", "narrow-scope")))
+@pytest.mark.parametrize(
+    "release, acquire, after, kind",
+    (
+        (RELAXED_WRITE, ACQUIRE, "", "missing-release"),
+        (RELAXED_WRITE + FENCE, ACQUIRE, "", "missing-release"),
+        (RELEASE, RELAXED_READ, "", "missing-acquire"),
+        (snippet("red_relaxed_gpu_add", "%p1", "1"), ACQUIRE, "", "missing-release"),
+        (RELEASE.replace("gpu", "cta"), ACQUIRE, "", "narrow-scope"),
+        (RELEASE, ACQUIRE.replace("gpu", "cta"), "", "narrow-scope"),
+        (RELEASE, RELAXED_READ, FENCE.replace("gpu", "cta"), "missing-acquire"),
+        (FENCE.replace("gpu", "cta") + RELAXED_WRITE, ACQUIRE, "", "narrow-scope"),
+    ),
+)
 def test_half_of_it_does_not(release, acquire, after, kind):
     body, arrays = hand_over(release, acquire, after)
     error = race(body, kind, arrays, grid=2)
@@ -130,25 +187,49 @@ def test_half_of_it_does_not(release, acquire, after, kind):
 
 
 def test_what_a_barrier_brought_together_one_thread_releases():
-    """All threads of block 0 write, a barrier, one releases; in block 1 one acquires, a barrier, all read. Each barrier is needed."""
-    body = """mov.u32 %r0, %ctaid.x; mad.wide.u32 %rd1, %t, 4, %p0; setp.ne.u32 %q0, %r0, 0; setp.ne.u32 %q1, %t, 0; @%q0 bra READ;
-    st.global.u32 [%rd1], %t; {} @%q1 bra END; """ + snippet("red_release_gpu_add", "%p1", "1") + """ bra END;
-    READ: @%q1 bra ALL; AGAIN: """ + ACQUIRE + """ setp.eq.u32 %q2, %r1, 0; @%q2 bra AGAIN; ALL: {} ld.global.u32 %r2, [%rd1]; END:"""
+    """All threads of block 0 write, a barrier, one releases; in block 1 one acquires, a barrier,
+    all read. Each barrier is needed."""
+    body = (
+        """mov.u32 %r0, %ctaid.x; mad.wide.u32 %rd1, %t, 4, %p0; setp.ne.u32 %q0, %r0, 0; setp.ne.u32 %q1, %t, 0; @%q0 bra READ;
+    st.global.u32 [%rd1], %t; {} @%q1 bra END; """
+        + snippet("red_release_gpu_add", "%p1", "1")
+        + """ bra END;
+    READ: @%q1 bra ALL; AGAIN: """
+        + ACQUIRE
+        + """ setp.eq.u32 %q2, %r1, 0; @%q2 bra AGAIN; ALL: {} ld.global.u32 %r2, [%rd1]; END:"""
+    )
     arrays = {"data": np.zeros(64, np.uint32), "flag": np.zeros(1, np.uint32)}
     fine(body.format("bar.sync 0;", "bar.sync 0;"), arrays, grid=2, block=64)
     late = (None, Schedule(4, "one block ahead"))
     for schedule in late:
         for barriers in (("", "bar.sync 0;"), ("bar.sync 0;", "")):
             with pytest.raises(Race):
-                run(body.format(*barriers), {name: array.copy() for name, array in arrays.items()}, schedule, grid=2, block=64)
+                run(
+                    body.format(*barriers),
+                    {name: array.copy() for name, array in arrays.items()},
+                    schedule,
+                    grid=2,
+                    block=64,
+                )
 
 
 def test_atomics_do_not_race_with_each_other_but_with_ordinary_accesses():
     body = "red.relaxed.{}.global.add.u32 [%p0], 1; {}"
     fine(body.format("gpu", ""), {"x": np.zeros(2, np.uint32)}, grid=3, block=64)
     race(body.format("cta", ""), "narrow-scope", {"x": np.zeros(2, np.uint32)}, grid=3, block=64)
-    race(body.format("gpu", "ld.global.u32 %r1, [%p0];"), "missing-release", {"x": np.zeros(2, np.uint32)}, grid=3, block=1)
-    fine(body.format("gpu", "ld.relaxed.gpu.global.u32 %r1, [%p0];"), {"x": np.zeros(2, np.uint32)}, grid=3, block=1)
+    race(
+        body.format("gpu", "ld.global.u32 %r1, [%p0];"),
+        "missing-release",
+        {"x": np.zeros(2, np.uint32)},
+        grid=3,
+        block=1,
+    )
+    fine(
+        body.format("gpu", "ld.relaxed.gpu.global.u32 %r1, [%p0];"),
+        {"x": np.zeros(2, np.uint32)},
+        grid=3,
+        block=1,
+    )
 
 
 def test_a_block_in_the_place_of_one_that_ended_knows_nothing_of_it():
@@ -157,7 +238,8 @@ def test_a_block_in_the_place_of_one_that_ended_knows_nothing_of_it():
     assert {error.block, error.first_thread[0]} == {(0, 0, 0), (1, 0, 0)}
 
 
-# ---- asynchronous ------------------------------------------------------------------------------------------------------------------------
+# ---- asynchronous ----
+
 
 def test_a_copy_is_its_threads_own_until_a_barrier():
     body = """.shared .align 16 .b8 s[2048]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 16, %r1; mad.wide.u32 %rd1, %t, 16, %p0;
@@ -174,11 +256,23 @@ def test_a_tile_may_be_copied_over_only_when_all_have_read_it():
     body = """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [%r1], 1; bar.sync 0; ld.shared.u32 %r2, [%r1]; {}
     @%q0 cp.async.cg.shared.global [%r1], [%p0], 16; cp.async.wait_all;"""
     fine(body.format("bar.sync 0;"), {"x": np.zeros(4, np.uint32)}, block=64)
-    assert race(body.format(""), "missing-barrier", {"x": np.zeros(4, np.uint32)}, block=64, schedules=(None,)).first.root == "ld"
+    assert (
+        race(
+            body.format(""),
+            "missing-barrier",
+            {"x": np.zeros(4, np.uint32)},
+            block=64,
+            schedules=(None,),
+        ).first.root
+        == "ld"
+    )
 
 
-MESSAGE = start(1) + """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra OTHER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
+MESSAGE = (
+    start(1)
+    + """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra OTHER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
 st.shared.u32 [%r1], 9; {arrive} bra END; OTHER: {wait} ld.shared.u32 %r2, [%r1]; END:"""
+)
 
 
 def test_an_arrival_and_a_wait_order():
@@ -186,62 +280,128 @@ def test_an_arrival_and_a_wait_order():
     fine(MESSAGE.format(arrive=snippet("mbarrier_arrive", "%r40"), wait=wait), block=64)
     relaxed = "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%r40];"
     race(MESSAGE.format(arrive=relaxed, wait=wait), "missing-barrier", block=64)
-    race(MESSAGE.format(arrive=snippet("mbarrier_arrive", "%r40"), wait=spin("W", "%r40", "0").replace(".parity", ".parity.relaxed.cta")), "missing-barrier", block=64)
+    race(
+        MESSAGE.format(
+            arrive=snippet("mbarrier_arrive", "%r40"),
+            wait=spin("W", "%r40", "0").replace(".parity", ".parity.relaxed.cta"),
+        ),
+        "missing-barrier",
+        block=64,
+    )
 
 
 def test_waiting_for_the_wrong_phase_orders_nothing():
     """Parity 1 has passed before anybody arrives, which here takes a while."""
     for parity in (0, 1):
-        body = MESSAGE.replace("st.shared.u32 [%r1], 9;", HURRY + "st.shared.u32 [%r1], 9;").format(arrive=snippet("mbarrier_arrive", "%r40"), wait=spin("W", "%r40", str(parity)))
+        body = MESSAGE.replace("st.shared.u32 [%r1], 9;", HURRY + "st.shared.u32 [%r1], 9;").format(
+            arrive=snippet("mbarrier_arrive", "%r40"), wait=spin("W", "%r40", str(parity))
+        )
         body = "setp.eq.u32 %q6, %t, 0; mov.u32 %r1, s; @%q6 st.shared.u32 [%r1], 0;" + body
         body = ".shared .align 16 .b8 s[16];" + body.replace(".shared .align 16 .b8 s[16];", "")
-        race(body, "missing-barrier", block=64, schedules=(None,)) if parity else fine(body, block=64)
+        (
+            race(body, "missing-barrier", block=64, schedules=(None,))
+            if parity
+            else fine(body, block=64)
+        )
 
 
-BULK = start(1) + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50; setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED;
-""" + snippet("mbarrier_arrive_expect_tx", "%r40", "512") + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40") + "ISSUED: {} ld.shared.u32 %r1, [%r51];"
+BULK = (
+    start(1)
+    + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50; setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED;
+"""
+    + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
+    + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
+    + "ISSUED: {} ld.shared.u32 %r1, [%r51];"
+)
 
 
 def test_what_a_bulk_copy_brings_belongs_to_those_who_waited_for_it():
     x = {"x": np.zeros(128, np.uint32)}
     fine(BULK.format(spin("W", "%r40", "0")), x)
     fine(BULK.format("@%q1 bra MET;" + spin("W", "%r40", "0") + "MET: bar.warp.sync -1;"), x)
-    error = race(BULK.format("@%q1 bra MET;" + spin("W", "%r40", "0") + "MET: shfl.sync.idx.b32 %r5, %t, 0, 31, -1;"), "missing-copy-wait", x)
+    error = race(
+        BULK.format(
+            "@%q1 bra MET;" + spin("W", "%r40", "0") + "MET: shfl.sync.idx.b32 %r5, %t, 0, 31, -1;"
+        ),
+        "missing-copy-wait",
+        x,
+    )
     assert "cp.async.bulk" in error.first.text
 
 
 def test_a_stage_may_be_filled_again_only_when_its_readers_say_so():
-    """The reader's arrival at the empty barrier is what the second copy needs; one lane's arrival speaks for the others behind bar.warp.sync only."""
-    body = start(1, 1) + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra READER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
-    """ + snippet("mbarrier_arrive_expect_tx", "%r40", "512") + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40") + "WAIT" + """
-    """ + snippet("mbarrier_arrive_expect_tx", "%r40", "512") + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40") + spin("Z", "%r40", "1") + """ bra END;
-    READER: """ + spin("X", "%r40", "0") + """ mad.lo.u32 %r51, %r8, 16, %r50; ld.shared.u32 %r1, [%r51]; SYNC setp.ne.u32 %q3, %r8, 0; @%q3 bra END;
-    """ + snippet("mbarrier_arrive", "%r41") + "END:"
+    """The reader's arrival at the empty barrier is what the second copy needs; one lane's arrival
+    speaks for the others behind bar.warp.sync only."""
+    body = (
+        start(1, 1)
+        + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra READER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
+    """
+        + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
+        + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
+        + "WAIT"
+        + """
+    """
+        + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
+        + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
+        + spin("Z", "%r40", "1")
+        + """ bra END;
+    READER: """
+        + spin("X", "%r40", "0")
+        + """ mad.lo.u32 %r51, %r8, 16, %r50; ld.shared.u32 %r1, [%r51]; SYNC setp.ne.u32 %q3, %r8, 0; @%q3 bra END;
+    """
+        + snippet("mbarrier_arrive", "%r41")
+        + "END:"
+    )
     x, wait = {"x": np.zeros(128, np.uint32)}, spin("Y", "%r41", "0")
     fine(body.replace("WAIT", wait).replace("SYNC", "bar.warp.sync -1;"), x, block=64)
-    assert race(body.replace("WAIT", wait).replace("SYNC", ""), "missing-barrier", x, block=64).first_thread[2] != 0
+    assert (
+        race(
+            body.replace("WAIT", wait).replace("SYNC", ""), "missing-barrier", x, block=64
+        ).first_thread[2]
+        != 0
+    )
 
 
 def test_a_store_lends_its_source_until_the_wait():
-    body = """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50; st.shared.v4.u32 [%r51], {{%t, %t, %t, %t}}; fence.proxy.async.shared::cta; bar.warp.sync -1;
-    setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED; """ + snippet("cp_async_bulk_s2g", "%p0", "%r50", "512") + snippet("cp_async_bulk_commit_group") + snippet(
-        "cp_async_bulk_wait_group_read", n=0) + "ISSUED: {} st.shared.u32 [%r51], 3;"
+    body = (
+        """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50; st.shared.v4.u32 [%r51], {{%t, %t, %t, %t}}; fence.proxy.async.shared::cta; bar.warp.sync -1;
+    setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED; """
+        + snippet("cp_async_bulk_s2g", "%p0", "%r50", "512")
+        + snippet("cp_async_bulk_commit_group")
+        + snippet("cp_async_bulk_wait_group_read", n=0)
+        + "ISSUED: {} st.shared.u32 [%r51], 3;"
+    )
     x = {"x": np.zeros(128, np.uint32)}
     fine(body.format("bar.warp.sync -1;"), x)
     race(body.format("shfl.sync.idx.b32 %r5, %t, 0, 31, -1;"), "missing-warp-sync", x)
 
 
 def test_blocks_of_a_cluster_are_ordered_by_its_barrier():
-    body = """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [%r1], 7; {}
-    """ + snippet("cluster_ctarank", "%r60") + "xor.b32 %r2, %r60, 1;" + snippet("mapa_shared", "%r3", "%r1", "%r2") + "@%q0 ld.shared::cluster.u32 %r4, [%r3]; {}"
+    body = (
+        """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [%r1], 7; {}
+    """
+        + snippet("cluster_ctarank", "%r60")
+        + "xor.b32 %r2, %r60, 1;"
+        + snippet("mapa_shared", "%r3", "%r1", "%r2")
+        + "@%q0 ld.shared::cluster.u32 %r4, [%r3]; {}"
+    )
     sync = snippet("cluster_arrive") + snippet("cluster_wait")
     relaxed = sync.replace("arrive", "arrive.relaxed")
     fine(body.format(sync, sync), grid=2, cluster=2)
     race(body.format(relaxed, sync), "missing-cluster-barrier", grid=2, cluster=2)
-    race(body.format(sync, snippet("cluster_arrive").replace("arrive", "arrive.relaxed") + snippet("cluster_wait")), "missing-wait-for-others", grid=2, cluster=2)
+    race(
+        body.format(
+            sync,
+            snippet("cluster_arrive").replace("arrive", "arrive.relaxed") + snippet("cluster_wait"),
+        ),
+        "missing-wait-for-others",
+        grid=2,
+        cluster=2,
+    )
 
 
-# ---- what is said ------------------------------------------------------------------------------------------------------------------------
+# ---- what is said ----
+
 
 def test_a_report_names_both_ends_and_the_lines_they_come_from():
     body = """.file 1 "kernel.py"
@@ -250,21 +410,45 @@ def test_a_report_names_both_ends_and_the_lines_they_come_from():
     @%q0 st.shared.u32 [%r1+8], %t; // FIRST
     .loc 1 23 0
     @%q1 ld.shared.u32 %r2, [%r1+8]; // SECOND"""
-    error, text = race(body, "missing-barrier", block=64, schedules=(None,)), frame(body, 0).splitlines()
-    line = {name: 1 + next(i for i, each in enumerate(text) if name in each) for name in ("FIRST", "SECOND")}
+    error, text = (
+        race(body, "missing-barrier", block=64, schedules=(None,)),
+        frame(body, 0).splitlines(),
+    )
+    line = {
+        name: 1 + next(i for i, each in enumerate(text) if name in each)
+        for name in ("FIRST", "SECOND")
+    }
     assert (error.line, error.first.line) == (line["SECOND"], line["FIRST"])
-    assert (error.block, error.warp, error.lanes) == ((0, 0, 0), 1, (8,)) and error.first_thread == ((0, 0, 0), 0, 5)
-    for words in ("missing-barrier", "this read of tile[byte 8] (shared address 0x408)", "a write of it", f"PTX line {line['FIRST']}", "kernel.py:17", "kernel.py:23",
-                  "bar.sync", "warp 0, lane 5", "warp 1, lane 8", "has released nothing since"):
+    assert (error.block, error.warp, error.lanes) == (
+        (0, 0, 0),
+        1,
+        (8,),
+    ) and error.first_thread == ((0, 0, 0), 0, 5)
+    for words in (
+        "missing-barrier",
+        "this read of tile[byte 8] (shared address 0x408)",
+        "a write of it",
+        f"PTX line {line['FIRST']}",
+        "kernel.py:17",
+        "kernel.py:23",
+        "bar.sync",
+        "warp 0, lane 5",
+        "warp 1, lane 8",
+        "has released nothing since",
+    ):
         assert words in str(error), words
 
 
 def test_every_error_has_a_name_that_does_not_change():
     from numba_marlin.emulator import errors
-    assert errors.PendingCopyRead("x").kind == "pending-copy-read" and errors.Deadlock("x").kind == "deadlock"
+
+    assert (
+        errors.PendingCopyRead("x").kind == "pending-copy-read"
+        and errors.Deadlock("x").kind == "deadlock"
+    )
 
 
-# ---- against a judge that needs no clocks ------------------------------------------------------------------------------------------------
+# ---- against a judge that needs no clocks ----
 
 WARPS, WORDS = 3, 3
 ACTIONS = st.tuples(st.sampled_from("rw"), st.integers(0, WARPS - 1), st.integers(0, WORDS - 1))
@@ -272,12 +456,26 @@ ACTIONS = st.tuples(st.sampled_from("rw"), st.integers(0, WARPS - 1), st.integer
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(ACTIONS, max_size=5), min_size=1, max_size=4), testing.schedules())
-def test_programs_of_reads_writes_and_barriers_race_exactly_if_two_warps_conflict_between_barriers(phases, schedule):
-    conflict = any(a[2] == b[2] and a[1] != b[1] and "w" in a[0] + b[0] for phase in phases for a in phase for b in phase)
-    body = "mov.u32 %r1, s; setp.ne.u32 %q0, %t, 0; @!%q0 st.shared.v4.u32 [%r1], {%t, %t, %t, %t}; bar.sync 0;"
+def test_programs_of_reads_writes_and_barriers_race_exactly_if_two_warps_conflict_between_barriers(
+    phases, schedule
+):
+    conflict = any(
+        a[2] == b[2] and a[1] != b[1] and "w" in a[0] + b[0]
+        for phase in phases
+        for a in phase
+        for b in phase
+    )
+    body = (
+        "mov.u32 %r1, s; setp.ne.u32 %q0, %t, 0; @!%q0 st.shared.v4.u32 [%r1], {%t, %t, %t, %t};"
+        " bar.sync 0;"
+    )
     for phase in phases:
         for what, warp, word in phase:
-            access = f"st.shared.u32 [%r1+{4 * word}], %t;" if what == "w" else f"ld.shared.u32 %r2, [%r1+{4 * word}];"
+            access = (
+                f"st.shared.u32 [%r1+{4 * word}], %t;"
+                if what == "w"
+                else f"ld.shared.u32 %r2, [%r1+{4 * word}];"
+            )
             body += f"setp.eq.u32 %q1, %t, {32 * warp}; @%q1 {access}\n"
         body += "bar.sync 0;\n"
     try:

@@ -1,4 +1,5 @@
-"""Contract under test: a Schedule fixes a run completely, prefers whom it says it prefers, and starves nobody."""
+"""Contract under test: a Schedule fixes a run completely, prefers whom it says it prefers, and
+starves nobody."""
 
 from collections import Counter
 
@@ -32,16 +33,28 @@ def test_the_same_schedule_replays_the_same_run(order, copies):
         seen = []
         machine = Machine(frame(TICKETS, 2))
         args = [machine.memory.buffer(np.zeros(20, np.uint32)).address for _ in range(2)]
-        machine.run("k", grid=5, block=128, args=args, seed=Schedule(seed, order, copies), observer=lambda ins, lanes: seen.append((ins.pc, tuple(lanes.warps.tolist()))))
+        machine.run(
+            "k",
+            grid=5,
+            block=128,
+            args=args,
+            seed=Schedule(seed, order, copies),
+            observer=lambda ins, lanes: seen.append((ins.pc, tuple(lanes.warps.tolist()))),
+        )
         return seen
 
-    assert trace(1) == trace(1) and (trace(1) != trace(2)) == (order != "reverse")  # one block after the other, each of them in step: nothing left to draw
+    # one block after the other, each of them in step: nothing left to draw
+    assert trace(1) == trace(1) and (trace(1) != trace(2)) == (order != "reverse")
 
 
 def test_a_number_is_a_schedule_of_any_order():
     assert (tickets(7) == tickets(Schedule(7))).all() and (tickets(7) != tickets(8)).any()
     drawn = [Schedule.drawn(seed) for seed in range(40)]
-    assert {each.order for each in drawn} == set(ORDERS) and {each.copies for each in drawn} == set(COPIES) and drawn[3] == Schedule.drawn(3)
+    assert (
+        {each.order for each in drawn} == set(ORDERS)
+        and {each.copies for each in drawn} == set(COPIES)
+        and drawn[3] == Schedule.drawn(3)
+    )
 
 
 def test_the_slowest_warp_is_the_last_of_its_block():
@@ -49,7 +62,8 @@ def test_the_slowest_warp_is_the_last_of_its_block():
     for seed in range(12):
         numbers = tickets(Schedule(seed, "slowest warp"))
         slow = set(numbers.argmax(axis=1).tolist())
-        assert len(slow) == 1 and numbers[:, slow.pop()].min() == 15  # after all other warps of all blocks
+        # after all other warps of all blocks
+        assert len(slow) == 1 and numbers[:, slow.pop()].min() == 15
         last[int(numbers.argmax(axis=1)[0])] += 1
     assert len(last) > 1
 
@@ -67,9 +81,14 @@ def test_blocks_in_reverse_come_from_the_last_to_the_first(resident):
 
 
 def test_blocks_that_wait_for_later_ones_need_places_for_both():
-    """Block b lets b - 1 go on: from the last to the first it works in one place, from the first on it never ends."""
-    body = """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %t, 0; @%q0 bra END;
-    mad.wide.u32 %rd1, %r0, 4, %p0; SPIN: ld.acquire.gpu.global.u32 %r1, [%rd1+4]; setp.eq.u32 %q1, %r1, 0; @%q1 bra SPIN; """ + snippet("st_release_gpu", "%rd1", "1") + "END:"
+    """Block b lets b - 1 go on: from the last to the first it works in one place, from the first on
+    it never ends."""
+    body = (
+        """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %t, 0; @%q0 bra END;
+    mad.wide.u32 %rd1, %r0, 4, %p0; SPIN: ld.acquire.gpu.global.u32 %r1, [%rd1+4]; setp.eq.u32 %q1, %r1, 0; @%q1 bra SPIN; """
+        + snippet("st_release_gpu", "%rd1", "1")
+        + "END:"
+    )
 
     def run(schedule):
         flags = np.array([0, 0, 0, 0, 1], np.uint32)
@@ -85,9 +104,19 @@ def test_blocks_that_wait_for_later_ones_need_places_for_both():
 
 def test_early_copies_are_there_at_once_and_late_ones_only_when_waited_for():
     """A flag is set behind the copy; whoever asks the barrier without waiting sees which it was."""
-    body = start(1) + ".shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %t, 0; @%q1 bra END;"
-    body += snippet("mbarrier_expect_tx", "%r40", "512") + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
-    body += "mov.u32 %r1, s; ld.shared.u32 %r2, [%r1]; st.global.u32 [%p1], %r2;" + snippet("mbarrier_arrive", "%r40") + spin("W", "%r40", "0") + "END:"
+    body = (
+        start(1)
+        + ".shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %t, 0; @%q1 bra END;"
+    )
+    body += snippet("mbarrier_expect_tx", "%r40", "512") + snippet(
+        "cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40"
+    )
+    body += (
+        "mov.u32 %r1, s; ld.shared.u32 %r2, [%r1]; st.global.u32 [%p1], %r2;"
+        + snippet("mbarrier_arrive", "%r40")
+        + spin("W", "%r40", "0")
+        + "END:"
+    )
     for copies in COPIES[1:]:
         out, machine = np.zeros(1, np.uint32), Machine(frame(body, 2))
         args = [machine.memory.buffer(array).address for array in (np.full(128, 9, np.uint32), out)]
@@ -99,14 +128,28 @@ def test_early_copies_are_there_at_once_and_late_ones_only_when_waited_for():
 
 
 def test_late_copies_come_when_somebody_has_asked_in_vain():
-    """Who asks once and goes on, whatever the answer, finds nothing; in the machine's own order he is lucky."""
-    body = start(1) + ".shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %t, 0; @%q1 bra END;"
-    body += snippet("mbarrier_arrive_expect_tx", "%r40", "512") + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40") + snippet("mbarrier_try_wait_parity", "%r30", "%r40", "0")
+    """Who asks once and goes on, whatever the answer, finds nothing; in the machine's own order he
+    is lucky."""
+    body = (
+        start(1)
+        + ".shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %t, 0; @%q1 bra END;"
+    )
+    body += (
+        snippet("mbarrier_arrive_expect_tx", "%r40", "512")
+        + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
+        + snippet("mbarrier_try_wait_parity", "%r30", "%r40", "0")
+    )
     read = "mov.u32 %r1, s; ld.shared.u32 %r2, [%r1]; st.global.u32 [%p1], %r2;"
 
     def run(text, schedule):
         out, machine = np.zeros(1, np.uint32), Machine(frame(text, 2))
-        machine.run("k", args=[machine.memory.buffer(array).address for array in (np.full(128, 9, np.uint32), out)], seed=schedule)
+        machine.run(
+            "k",
+            args=[
+                machine.memory.buffer(array).address for array in (np.full(128, 9, np.uint32), out)
+            ],
+            seed=schedule,
+        )
         return out[0]
 
     late = Schedule(1, copies="late")
@@ -116,7 +159,13 @@ def test_late_copies_come_when_somebody_has_asked_in_vain():
     assert run(body + spin("W", "%r40", "0") + read + "END:", late) == 9
 
 
-@pytest.mark.parametrize("wrong, rule", (({"order": "fast"}, "order='fast' must be one of any"), ({"copies": "never"}, "copies='never' must be one of any")))
+@pytest.mark.parametrize(
+    "wrong, rule",
+    (
+        ({"order": "fast"}, "order='fast' must be one of any"),
+        ({"copies": "never"}, "copies='never' must be one of any"),
+    ),
+)
 def test_what_cannot_be_is_refused_by_name(wrong, rule):
     with pytest.raises(ValueError, match=rule):
         Schedule(0, **wrong)

@@ -1,4 +1,5 @@
-"""mma and ldmatrix against float64 products and plain indexing, through fragment maps written out here from the ISA."""
+"""mma and ldmatrix against float64 products and plain indexing, through fragment maps written out
+here from the ISA."""
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ GROUP, THREAD = LANE // 4, LANE % 4
 
 
 def a_place(i):
-    """Row and column of element i of the A fragment (m16n8k16; the first four elements are m16n8k8's)."""
+    """Row and column of element i of the A fragment (m16n8k16; the first four elements are
+    m16n8k8's)."""
     return GROUP + 8 * (i // 2 % 2), 2 * THREAD + i % 2 + 8 * (i // 4)
 
 
@@ -30,21 +32,37 @@ def c_place(i):
 def run_mma(name, a, b, c, out):
     """a [w, 16, k], b [w, k, 8], c [w, 16, 8]: one product a warp."""
     warps, depth = a.shape[0], a.shape[2]
-    parts = [np.ascontiguousarray(x[:, rows, cols]) for x, (rows, cols) in
-             ((a, a_place(np.arange(depth // 2))), (b, b_place(np.arange(depth // 4))), (c, c_place(np.arange(4))))]  # fmt: skip
+    parts = [
+        np.ascontiguousarray(x[:, rows, cols])
+        for x, (rows, cols) in (
+            (a, a_place(np.arange(depth // 2))),
+            (b, b_place(np.arange(depth // 4))),
+            (c, c_place(np.arange(4))),
+        )
+    ]
     counts = [depth // 4, depth // 8, 4 if c.dtype == np.float32 else 2]
     loads, groups, base = "", [], 0
     for i, count in enumerate(counts):
-        names = [f"%{'f' if i == 2 and c.dtype == np.float32 else 'r'}{base + j}" for j in range(count)]
-        loads += f"mad.wide.u32 %rd0, %t, {4 * count}, %p{i};" + "".join(f"ld.global.b32 {n}, [%rd0+{4 * j}];" for j, n in enumerate(names))
+        names = [
+            f"%{'f' if i == 2 and c.dtype == np.float32 else 'r'}{base + j}" for j in range(count)
+        ]
+        loads += f"mad.wide.u32 %rd0, %t, {4 * count}, %p{i};" + "".join(
+            f"ld.global.b32 {n}, [%rd0+{4 * j}];" for j, n in enumerate(names)
+        )
         groups.append("{" + ", ".join(names) + "}")
         base += count
     d = groups[2]
     result = np.zeros((warps, 32, 4), out)
     width = result.itemsize * 4
-    store = f"mad.wide.u32 %rd0, %t, {width}, %p3;" + "".join(f"st.global.b32 [%rd0+{4 * j}], {n.strip()};" for j, n in enumerate(d[1:-1].split(",")))
+    store = f"mad.wide.u32 %rd0, %t, {width}, %p3;" + "".join(
+        f"st.global.b32 [%rd0+{4 * j}], {n.strip()};" for j, n in enumerate(d[1:-1].split(","))
+    )
     arrays = {"a": parts[0], "b": parts[1], "c": parts[2], "d": result}
-    launch(f"{loads} {name} {d}, {groups[0]}, {groups[1]}, {groups[2]}; {store}", arrays, block=32 * warps)
+    launch(
+        f"{loads} {name} {d}, {groups[0]}, {groups[1]}, {groups[2]}; {store}",
+        arrays,
+        block=32 * warps,
+    )
     matrix = np.zeros((warps, 16, 8), out)
     matrix[:, c_place(np.arange(4))[0], c_place(np.arange(4))[1]] = result
     return matrix
@@ -53,7 +71,9 @@ def run_mma(name, a, b, c, out):
 @pytest.mark.parametrize("depth", [8, 16])
 def test_mma_of_small_integers_is_exact(depth):
     rng = np.random.default_rng(depth)
-    a, b = (rng.integers(-8, 9, shape).astype(np.float16) for shape in ((3, 16, depth), (3, depth, 8)))
+    a, b = (
+        rng.integers(-8, 9, shape).astype(np.float16) for shape in ((3, 16, depth), (3, depth, 8))
+    )
     c = rng.integers(-100, 100, (3, 16, 8)).astype(np.float32)
     got = run_mma(f"mma.sync.aligned.m16n8k{depth}.row.col.f32.f16.f16.f32", a, b, c, np.float32)
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64) + c)
@@ -61,27 +81,47 @@ def test_mma_of_small_integers_is_exact(depth):
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_mma_adds_as_the_targets_tensor_core_does(target, monkeypatch):
-    """Products of warps lie where fragment maps say, and are added by the target's adder: test_tensor_sums."""
+    """Products of warps lie where fragment maps say, and are added by the target's adder:
+    test_tensor_sums."""
     monkeypatch.setattr(ptx_cases, "HEADER", ptx_cases.HEADER.replace("sm_90a", target))
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((4, 16, 16), (4, 16, 8)))
     c = rng.standard_normal((4, 16, 8)).astype(np.float32)
     got = run_mma("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", a, b, c, np.float32)
-    assert np.array_equal(got, product("f16", a.view(np.uint16), b.view(np.uint16), c.view(np.uint32), adder_of(target)).view(np.float32))
+    assert np.array_equal(
+        got,
+        product(
+            "f16", a.view(np.uint16), b.view(np.uint16), c.view(np.uint32), adder_of(target)
+        ).view(np.float32),
+    )
 
 
 def test_mma_with_identity_shows_each_element_of_b():
     b = np.arange(128, dtype=np.float16).reshape(1, 16, 8)
-    got = run_mma("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", np.eye(16, dtype=np.float16)[None], b, np.zeros((1, 16, 8), np.float32), np.float32)
+    got = run_mma(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        np.eye(16, dtype=np.float16)[None],
+        b,
+        np.zeros((1, 16, 8), np.float32),
+        np.float32,
+    )
     assert np.array_equal(got, b.astype(np.float32))
 
 
 def test_mma_bf16():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(2)
-    a, b = (rng.integers(-8, 9, shape).astype(ml_dtypes.bfloat16) for shape in ((2, 16, 16), (2, 16, 8)))
+    a, b = (
+        rng.integers(-8, 9, shape).astype(ml_dtypes.bfloat16) for shape in ((2, 16, 16), (2, 16, 8))
+    )
     c = rng.integers(-100, 100, (2, 16, 8)).astype(np.float32)
-    got = run_mma("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", a.view(np.uint16), b.view(np.uint16), c, np.float32)
+    got = run_mma(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+        a.view(np.uint16),
+        b.view(np.uint16),
+        c,
+        np.float32,
+    )
     assert np.array_equal(got, a.astype(np.float64) @ b.astype(np.float64) + c)
 
 
@@ -98,14 +138,20 @@ def test_mma_propagates_nan_and_infinity():
     c = np.zeros((1, 16, 8), np.float32)
     a[0, 3, 4], a[0, 5, 5], b[0, 7, 2] = np.nan, np.inf, -np.inf
     got = run_mma("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", a, b, c, np.float32)[0]
-    assert (got[3].view(np.uint32) == 0x7FFFFFFF).all() and np.isinf(got[5, 0]) and np.isnan(got[5, 2]) and got[0, 2] == -np.inf
+    assert (
+        (got[3].view(np.uint32) == 0x7FFFFFFF).all()
+        and np.isinf(got[5, 0])
+        and np.isnan(got[5, 2])
+        and got[0, 2] == -np.inf
+    )
     assert got[0, 0] == 16
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("trans", [False, True])
 def test_ldmatrix_hands_out_rows_or_columns(count, trans):
-    """Rows of 16 bytes lie in scrambled order; addresses of lanes beyond the last matrix are garbage."""
+    """Rows of 16 bytes lie in scrambled order; addresses of lanes beyond the last matrix are
+    garbage."""
     rng = np.random.default_rng(count)
     warps = 2
     matrices = rng.integers(0, 1 << 16, (warps, count, 8, 8)).astype(np.uint16)
@@ -127,7 +173,9 @@ def test_ldmatrix_hands_out_rows_or_columns(count, trans):
     source = matrices.swapaxes(2, 3) if trans else matrices
     for lane in range(32):
         for i in range(2):
-            assert np.array_equal(halves[:, lane, :, i], source[:, :, lane // 4, 2 * (lane % 4) + i])
+            assert np.array_equal(
+                halves[:, lane, :, i], source[:, :, lane // 4, 2 * (lane % 4) + i]
+            )
 
 
 def test_ldmatrix_reads_only_what_was_written():

@@ -1,4 +1,5 @@
-"""shfl, vote, match, redux, activemask against the pseudo-code of the ISA, with whole and with partial warps."""
+"""shfl, vote, match, redux, activemask against the pseudo-code of the ISA, with whole and with
+partial warps."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,11 @@ from tests.emulator.ptx_cases import launch, words
 def per_lane(body, *inputs, threads=64, outputs=1, **options):
     """Lane values %a, %b ... from inputs; results in %r0 ... are stored."""
     arrays = {f"in{i}": x for i, x in enumerate(inputs)}
-    loads = "".join(f".reg .b32 %{'abc'[i]}; mad.wide.u32 %rd0, %t, 4, %p{i}; ld.global.b32 %{'abc'[i]}, [%rd0];\n" for i in range(len(inputs)))
+    loads = "".join(
+        f".reg .b32 %{'abc'[i]}; mad.wide.u32 %rd0, %t, 4, %p{i}; ld.global.b32 %{'abc'[i]},"
+        " [%rd0];\n"
+        for i in range(len(inputs))
+    )
     out = np.zeros((threads, outputs), np.uint32)
     stores = f"mad.wide.u32 %rd0, %t, {4 * outputs}, %p{len(inputs)};" + "".join(
         f"st.global.b32 [%rd0+{4 * i}], %r{i};" for i in range(outputs)
@@ -24,7 +29,12 @@ def shuffle(mode, values, b, c):
     for lane in range(32):
         by, clamp, segment = b[lane] & 31, c & 31, c >> 8 & 31
         high, low = lane & segment | clamp & ~segment & 31, lane & segment
-        j = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": low | by & ~segment & 31}[mode]
+        j = {
+            "up": lane - by,
+            "down": lane + by,
+            "bfly": lane ^ by,
+            "idx": low | by & ~segment & 31,
+        }[mode]
         p = j >= high if mode == "up" else j <= high
         out.append(values[j if p else lane])
         inside.append(int(p))
@@ -46,7 +56,9 @@ def test_shuffles(mode, width):
 
 def test_butterfly_sum():
     values = np.arange(64, dtype=np.uint32)
-    steps = "".join(f"shfl.sync.bfly.b32 %r5, %r0, {16 >> i}, 31, -1; add.u32 %r0, %r0, %r5;" for i in range(5))
+    steps = "".join(
+        f"shfl.sync.bfly.b32 %r5, %r0, {16 >> i}, 31, -1; add.u32 %r0, %r0, %r5;" for i in range(5)
+    )
     out = per_lane(f"mov.u32 %r0, %a; {steps}", values)
     assert out[:32, 0].tolist() == [496] * 32 and out[32:, 0].tolist() == [496 + 1024] * 32
 
@@ -79,25 +91,40 @@ def test_votes_and_reductions_of_part_of_a_warp():
     vote.sync.ballot.b32 %r0, %q1, %r1; redux.sync.add.u32 %r2, %a, %r1; END:"""
     values = np.arange(48, dtype=np.uint32)
     out = per_lane(body, values, threads=48, outputs=3)
-    assert (out[5:32, 0] == 0b111100000).all() and (out[5:32, 1] == 0xFFFFFFE0).all() and (out[32:, 1] == 0xFFFF).all()
+    assert (
+        (out[5:32, 0] == 0b111100000).all()
+        and (out[5:32, 1] == 0xFFFFFFE0).all()
+        and (out[32:, 1] == 0xFFFF).all()
+    )
     assert (out[5:32, 2] == sum(range(5, 32))).all() and (out[32:, 2] == sum(range(32, 48))).all()
 
 
-@pytest.mark.parametrize("name, kind, function", [
-    ("add", "u32", lambda x: sum(x) & 0xFFFFFFFF), ("min", "s32", min), ("max", "u32", max),
-    ("and", "b32", lambda x: int(np.bitwise_and.reduce(x))), ("xor", "b32", lambda x: int(np.bitwise_xor.reduce(x))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, kind, function",
+    [
+        ("add", "u32", lambda x: sum(x) & 0xFFFFFFFF),
+        ("min", "s32", min),
+        ("max", "u32", max),
+        ("and", "b32", lambda x: int(np.bitwise_and.reduce(x))),
+        ("xor", "b32", lambda x: int(np.bitwise_xor.reduce(x))),
+    ],
+)
 def test_redux(name, kind, function):
     values = words(64)
     typed = values.view(np.int32) if kind == "s32" else values
     out = per_lane(f"redux.sync.{name}.{kind} %r0, %a, 0xff0;", values)[:, 0]
     for warp in (0, 32):
-        assert (out[warp : warp + 32] == function(typed[warp + 4 : warp + 12].tolist()) % 2**32).all()
+        assert (
+            out[warp : warp + 32] == function(typed[warp + 4 : warp + 12].tolist()) % 2**32
+        ).all()
 
 
 def test_match():
     values = words(64) % 3
-    body = "match.any.sync.b32 %r0, %a, -1; match.all.sync.b32 %r1|%q0, %a, 0x1; selp.u32 %r2, 1, 0, %q0;"
+    body = (
+        "match.any.sync.b32 %r0, %a, -1; match.all.sync.b32 %r1|%q0, %a, 0x1; selp.u32 %r2, 1, 0,"
+        " %q0;"
+    )
     out = per_lane(body, values, outputs=3)
     for t in range(64):
         warp = values[t // 32 * 32 : t // 32 * 32 + 32]
@@ -105,5 +132,7 @@ def test_match():
 
 
 def test_elect():
-    out = per_lane("mov.u32 %r0, 0; elect.sync %r1|%q0, 0xff00; @%q0 mov.u32 %r0, 1;", threads=64, outputs=2)
+    out = per_lane(
+        "mov.u32 %r0, 0; elect.sync %r1|%q0, 0xff00; @%q0 mov.u32 %r0, 1;", threads=64, outputs=2
+    )
     assert np.flatnonzero(out[:, 0]).tolist() == [8, 40] and (out[:, 1] == 8).all()

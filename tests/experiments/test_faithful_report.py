@@ -1,4 +1,5 @@
-"""Contract under test: the report of experiment 01 shows the newest measured rows and nothing else, in both READMEs. The rows here are invented."""
+"""Contract under test: the report of experiment 01 shows the newest measured rows and nothing else,
+in both READMEs. The rows here are invented."""
 
 import importlib.util
 import json
@@ -21,13 +22,33 @@ def report():
 
 
 def row(shape, m, us, **other):
-    return {"kernel": "ampere", "compiler": "numba-cuda", "chosen": True, "shape": shape, "m": m, "us": us, "cublas_us": 30.0, "speedup": round(30 / us, 3),
-            "tb_per_s": 1.0, "tflops": 10.0, "device": "GPU", "driver": "1", "versions": {"numba": "0"}, "date": "2026-01-01", "commit": "abc", **other}
+    return {
+        "kernel": "ampere",
+        "compiler": "numba-cuda",
+        "chosen": True,
+        "shape": shape,
+        "m": m,
+        "us": us,
+        "cublas_us": 30.0,
+        "speedup": round(30 / us, 3),
+        "tb_per_s": 1.0,
+        "tflops": 10.0,
+        "device": "GPU",
+        "driver": "1",
+        "versions": {"numba": "0"},
+        "date": "2026-01-01",
+        "commit": "abc",
+        **other,
+    }
 
 
 ROWS = (
-    row("small", 1, 99.0), row("small", 1, 10.0, marlin_cuda_us=12.0, marlin_cuda_relative_error=0.006), row("small", 1, 98.0, chosen=False),
-    row("small", 1, 97.0, compiler="numba-cuda-mlir"), row("small", 16, 15.0), row("large", 1, 20.0),
+    row("small", 1, 99.0),
+    row("small", 1, 10.0, marlin_cuda_us=12.0, marlin_cuda_relative_error=0.006),
+    row("small", 1, 98.0, chosen=False),
+    row("small", 1, 97.0, compiler="numba-cuda-mlir"),
+    row("small", 16, 15.0),
+    row("large", 1, 20.0),
 )
 
 
@@ -39,18 +60,33 @@ def results(tmp_path):
 
 
 def test_the_newest_chosen_row_of_the_default_compiler_counts(report, results):
-    assert {cell: each["us"] for cell, each in report.newest(results).items()} == {("small", 1): 10.0, ("small", 16): 15.0, ("large", 1): 20.0}
+    assert {cell: each["us"] for cell, each in report.newest(results).items()} == {
+        ("small", 1): 10.0,
+        ("small", 16): 15.0,
+        ("large", 1): 20.0,
+    }
 
 
 def test_the_original_is_shown_as_measured_or_in_italics_or_not_at_all(report, results):
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in report.table(report.newest(results), SHAPES, PUBLISHED).splitlines()[2:]]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in report.table(report.newest(results), SHAPES, PUBLISHED).splitlines()[2:]
+    ]
     assert [each[:2] for each in cells] == [["256 x 512", "1"], ["", "16"], ["1024 x 2048", "1"]]
-    assert [each[6:] for each in cells] == [["**3.00**", "12.0 us", "2.50", "1.20"], ["**2.00**", "", "*2.00*", "1.00"], ["**1.50**", "", "", ""]]
+    assert [each[6:] for each in cells] == [
+        ["**3.00**", "12.0 us", "2.50", "1.20"],
+        ["**2.00**", "", "*2.00*", "1.00"],
+        ["**1.50**", "", "", ""],
+    ]
 
 
 def test_the_summary_counts_cells_and_names_wrong_results(report, results):
     said = report.summary(report.newest(results), PUBLISHED)
-    assert "in 2 cells: faster in 1, within 1% in 1, slower in 0" in said and "small m=1 (6.0e-03)" in said and "Italics" in said
+    assert (
+        "in 2 cells: faster in 1, within 1% in 1, slower in 0" in said
+        and "small m=1 (6.0e-03)" in said
+        and "Italics" in said
+    )
 
 
 def test_both_readmes_get_the_table_and_keep_the_rest(report, results, tmp_path, monkeypatch):
@@ -87,6 +123,9 @@ def test_the_plot_is_drawn(report, results, tmp_path):
 
 
 def test_the_projects_files_hold_the_markers(report):
-    for path, markers in ((FOLDER / "README.md", report.HERE_MARKERS), (ROOT / "README.md", report.PROJECT_MARKERS)):
+    for path, markers in (
+        (FOLDER / "README.md", report.HERE_MARKERS),
+        (ROOT / "README.md", report.PROJECT_MARKERS),
+    ):
         text = path.read_text(encoding="utf-8")
         assert [text.count(marker) for marker in markers] == [1, 1]

@@ -25,7 +25,20 @@ def test_the_toy_is_sound_and_its_bug_is_found(run):
 
 
 def test_the_table_says_what_was_found(run):
-    row = {"target": "packing", "bug": None, "found": 0, "searches": 3, "median_calls": 300.0, "median_seconds": 0.1, "says": None,
-           "date": "2026-01-01", "commit": "abc", "versions": {"hypothesis": "6"}}
+    row = {
+        "target": "packing",
+        "bug": None,
+        "found": 0,
+        "searches": 3,
+        "median_calls": 300.0,
+        "median_seconds": 0.1,
+        "says": None,
+        "date": "2026-01-01",
+        "commit": "abc",
+        "versions": {"hypothesis": "6"},
+    }
     text = run.table([row, row | {"bug": "a bug", "found": 3, "says": "code [2, 0]"}])
-    assert "| packing | none | 0 of 3 | 300 | 0.10 |  |" in text and "| packing | a bug | 3 of 3 | 300 | 0.10 | `code [2, 0]` |" in text
+    assert (
+        "| packing | none | 0 of 3 | 300 | 0.10 |  |" in text
+        and "| packing | a bug | 3 of 3 | 300 | 0.10 | `code [2, 0]` |" in text
+    )

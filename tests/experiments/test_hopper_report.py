@@ -1,4 +1,5 @@
-"""Contract under test: the report of experiment 02 sets the newest measured rows beside their goals, in both READMEs. The rows here are invented."""
+"""Contract under test: the report of experiment 02 sets the newest measured rows beside their
+goals, in both READMEs. The rows here are invented."""
 
 import importlib.util
 import json
@@ -37,8 +38,16 @@ def cell(m, us, **other):
 
 
 ROWS = (
-    cell(1, 99.0), cell(1, 10.0, kernel="decode"), cell(1, 15.0, chosen=False), cell(1, 1.0, chosen=False, kernel="tiled"), cell(1, 12.0, chosen=False, kernel="marlin_cuda"),
-    cell(64, 20.0), cell(64, 1.0, group_size=-1), cell(64, 1.0, dtype="bfloat16"), cell(2, 1.0), row(k=64, n=64, m=1),
+    cell(1, 99.0),
+    cell(1, 10.0, kernel="decode"),
+    cell(1, 15.0, chosen=False),
+    cell(1, 1.0, chosen=False, kernel="tiled"),
+    cell(1, 12.0, chosen=False, kernel="marlin_cuda"),
+    cell(64, 20.0),
+    cell(64, 1.0, group_size=-1),
+    cell(64, 1.0, dtype="bfloat16"),
+    cell(2, 1.0),
+    row(k=64, n=64, m=1),
 )
 
 
@@ -51,26 +60,45 @@ def results(tmp_path):
 
 def test_the_newest_choice_counts_and_what_was_timed_beside_it(report, results):
     found = report.newest(results, GOALS)
-    assert {name: each["us"] for name, each in found[4096, 8192][1].items()} == {"ours": 10.0, "ampere": 15.0, "marlin_cuda": 12.0}
-    assert {name: each["us"] for name, each in found[4096, 8192][64].items()} == {"ours": 20.0, "ampere": 20.0}
+    assert {name: each["us"] for name, each in found[4096, 8192][1].items()} == {
+        "ours": 10.0,
+        "ampere": 15.0,
+        "marlin_cuda": 12.0,
+    }
+    assert {name: each["us"] for name, each in found[4096, 8192][64].items()} == {
+        "ours": 20.0,
+        "ampere": 20.0,
+    }
     assert set(found[4096, 8192]) == {1, 64} and found[8192, 512] == {}
 
 
 def test_every_goal_is_shown_reached_missed_or_not_measured(report, results):
     lines = report.overview(report.newest(results, GOALS), GOALS).splitlines()
     assert lines[0] == "| k x n | m=1 | m=64 |"
-    assert lines[2:] == ["| 4096 x 8192 | **3.00** (3.00) | 1.50 (2.00) |", "| 8192 x 512 | not measured (2.50) |  |"]
+    assert lines[2:] == [
+        "| 4096 x 8192 | **3.00** (3.00) | 1.50 (2.00) |",
+        "| 8192 x 512 | not measured (2.50) |  |",
+    ]
 
 
 def test_details_have_a_line_for_each_measured_cell(report, results):
-    lines = [[each.strip() for each in line.strip("|").split("|")] for line in report.details(report.newest(results, GOALS), GOALS).splitlines()[2:]]
+    lines = [
+        [each.strip() for each in line.strip("|").split("|")]
+        for line in report.details(report.newest(results, GOALS), GOALS).splitlines()[2:]
+    ]
     assert [each[:3] for each in lines] == [["4096 x 8192", "1", "decode"], ["", "64", "ampere"]]
-    assert [each[9:] for each in lines] == [["30.00", "**3.00**", "3.00", "2.00", "2.00", "2.50"], ["30.00", "**1.50**", "2.00", "", "1.50", ""]]
+    assert [each[9:] for each in lines] == [
+        ["30.00", "**3.00**", "3.00", "2.00", "2.00", "2.50"],
+        ["30.00", "**1.50**", "2.00", "", "1.50", ""],
+    ]
 
 
 def test_the_summary_counts_and_names_what_is_short(report, results):
     said = report.summary(report.newest(results, GOALS), GOALS)
-    assert "reached in 1 of 2 cells measured (1 are not measured)" in said and "ahead in 1 of 1 cells (1.50 to 1.50" in said
+    assert (
+        "reached in 1 of 2 cells measured (1 are not measured)" in said
+        and "ahead in 1 of 1 cells (1.50 to 1.50" in said
+    )
     assert "Short of it: 4096 x 8192 m=64 (1.50 of 2.00, 50% of the limit)." in said
 
 
@@ -86,7 +114,9 @@ def test_both_readmes_get_the_table_and_keep_the_rest(report, results, tmp_path,
     for path, (begin, end) in ((own, report.HERE_MARKERS), (project, report.PROJECT_MARKERS)):
         path.write_text(f"above\n{begin}\nold\n{end}\nbelow\n", encoding="utf-8")
     for _ in range(2):  # writing twice changes nothing
-        report.write(results, own, project, own.parent / "speedup.png", own.parent / "roofline.png", GOALS)
+        report.write(
+            results, own, project, own.parent / "speedup.png", own.parent / "roofline.png", GOALS
+        )
     for path, link in ((own, "(speedup.png)"), (project, "(sub/speedup.png)")):
         text = path.read_text(encoding="utf-8")
         assert text.startswith("above\n") and text.endswith("\nbelow\n") and "old" not in text
@@ -106,7 +136,10 @@ def test_no_results_are_no_table(report, tmp_path):
 
 
 def test_the_projects_files_hold_the_markers(report):
-    for path, markers in ((FOLDER / "README.md", report.HERE_MARKERS), (ROOT / "README.md", report.PROJECT_MARKERS)):
+    for path, markers in (
+        (FOLDER / "README.md", report.HERE_MARKERS),
+        (ROOT / "README.md", report.PROJECT_MARKERS),
+    ):
         text = path.read_text(encoding="utf-8")
         assert [text.count(marker) for marker in markers] == [1, 1]
 

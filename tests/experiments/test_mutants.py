@@ -1,6 +1,8 @@
-"""Contract under test: experiment 04_mutants has judged every mutant of today's kernels, and nobody survived without a proof; a few of each kernel are judged here and now.
+"""Contract under test: experiment 04_mutants has judged every mutant of today's kernels, and nobody
+survived without a proof; a few of each kernel are judged here and now.
 
-What it has judged is told by a kernel's skeleton, the order of its accesses, copies, synchronisations and branches: other arithmetic, registers and comments make nothing stale.
+What it has judged is told by a kernel's skeleton, the order of its accesses, copies,
+synchronisations and branches: other arithmetic, registers and comments make nothing stale.
 """
 
 import importlib
@@ -19,30 +21,103 @@ from tests.mutation.kernels import text
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "04_mutants"
 RUN = "python experiments/04_mutants/run.py"
-ROWS = [json.loads(line) for line in (FOLDER / "results.jsonl").read_text(encoding="utf-8").splitlines()]
-# One cell a kernel, or two, compiled for other tests too; and mutants of it, the first of a kind whose name has all of the words.
+ROWS = [
+    json.loads(line) for line in (FOLDER / "results.jsonl").read_text(encoding="utf-8").splitlines()
+]
+# One cell a kernel, or two, compiled for other tests too; and mutants of it, the first of a kind
+# whose name has all of the words.
 SAMPLE = {
     "naive, a scale a column": ("predicate turned",),
     "tiled, a scale a column": ("barrier 0", "barrier 1", "predicate turned"),
     "ampere, one row of tiles": (
-        "barrier bar.sync/8/", "wait cp.async.wait_group/0/", "count wait_all", "commit /1/", "order red.release", "scope ld.acquire", "arrival red.release", "swizzle"),
+        "barrier bar.sync/8/",
+        "wait cp.async.wait_group/0/",
+        "count wait_all",
+        "commit /1/",
+        "order red.release",
+        "scope ld.acquire",
+        "arrival red.release",
+        "swizzle",
+    ),
     "decode, groups of 64": (
-        "wait try_wait /2/", "phase try_wait /2/", "arrival mbarrier.arrive.shared", "arrival expects /1/", "fence", "order relaxed", "wait griddepcontrol", "barrier bar.warp.sync"),
+        "wait try_wait /2/",
+        "phase try_wait /2/",
+        "arrival mbarrier.arrive.shared",
+        "arrival expects /1/",
+        "fence",
+        "order relaxed",
+        "wait griddepcontrol",
+        "barrier bar.warp.sync",
+    ),
     "wgmma, one word, tiles shared": (
-        "fence wgmma", "fence proxy", "wait wgmma /0/", "commit cp.async.bulk", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /1/", "phase xor"),
-    "wgmma, pairs of blocks, two rows of consumers": ("barrier cluster.arrive", "order /1/ relaxed", "scope mbarrier"),
-    "block_scaled, C and a bias": ("scope atom", "fence proxy /1/", "wait wgmma /8/", "wait cp.async.bulk", "swizzle descriptor", "barrier bar.warp.sync /0/", "arrival expects"),
-    "block_decode, two blocks share k": ("barrier cluster.arrive", "wait try_wait /2/", "barrier bar.warp.sync /0/", "swizzle xor", "phase xor /2/", "arrival expects"),
-    "tcgen05": ("commit tcgen05 /1/ at once", "wait tcgen05.wait::ld /0/", "fence tcgen05 after /1/", "size tcgen05.alloc", "arrival tcgen05.dealloc", "swizzle descriptor", "barrier bar.warp.sync /0/"),
-    "block_mma": ("fence mbarrier_init", "wait try_wait /2/", "swizzle xor", "phase try_wait /2/ 1"),
-    "wgmma, tiles in two parts": ("barrier bar.sync/1/", "order -> release", "order -> acquire", "scope atom"),
+        "fence wgmma",
+        "fence proxy",
+        "wait wgmma /0/",
+        "commit cp.async.bulk",
+        "wait cp.async.bulk",
+        "swizzle descriptor",
+        "barrier bar.warp.sync /1/",
+        "phase xor",
+    ),
+    "wgmma, pairs of blocks, two rows of consumers": (
+        "barrier cluster.arrive",
+        "order /1/ relaxed",
+        "scope mbarrier",
+    ),
+    "block_scaled, C and a bias": (
+        "scope atom",
+        "fence proxy /1/",
+        "wait wgmma /8/",
+        "wait cp.async.bulk",
+        "swizzle descriptor",
+        "barrier bar.warp.sync /0/",
+        "arrival expects",
+    ),
+    "block_decode, two blocks share k": (
+        "barrier cluster.arrive",
+        "wait try_wait /2/",
+        "barrier bar.warp.sync /0/",
+        "swizzle xor",
+        "phase xor /2/",
+        "arrival expects",
+    ),
+    "tcgen05": (
+        "commit tcgen05 /1/ at once",
+        "wait tcgen05.wait::ld /0/",
+        "fence tcgen05 after /1/",
+        "size tcgen05.alloc",
+        "arrival tcgen05.dealloc",
+        "swizzle descriptor",
+        "barrier bar.warp.sync /0/",
+    ),
+    "block_mma": (
+        "fence mbarrier_init",
+        "wait try_wait /2/",
+        "swizzle xor",
+        "phase try_wait /2/ 1",
+    ),
+    "wgmma, tiles in two parts": (
+        "barrier bar.sync/1/",
+        "order -> release",
+        "order -> acquire",
+        "scope atom",
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def experiment():
     """The experiment's modules by name, imported as its run.py imports them."""
-    names = ("cells", "shapes", "conditions", "block_conditions", "proofs", "report", "run", "problems")
+    names = (
+        "cells",
+        "shapes",
+        "conditions",
+        "block_conditions",
+        "proofs",
+        "report",
+        "run",
+        "problems",
+    )
     others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     path = list(sys.path)
     sys.path.insert(0, str(FOLDER))
@@ -57,19 +132,44 @@ def experiment():
 
 def test_every_mutant_was_caught_or_is_proved_to_be_equivalent(experiment):
     proofs = {proof.name for proof in experiment.proofs.PROOFS}
-    left = [f"{row['cell']}: {row['mutant']}" for row in ROWS if row["outcome"] not in ("caught", "equivalent") or row["outcome"] == "equivalent" and row["proof"] not in proofs]
-    assert not left, f"{len(left)} mutants survived or are proved by nobody, the first are {left[:5]}: `{RUN} --report` lists them"
-    assert {row["cell"] for row in ROWS} == set(experiment.cells.CELLS), f"cells were added or renamed: `{RUN}`"
+    left = [
+        f"{row['cell']}: {row['mutant']}"
+        for row in ROWS
+        if row["outcome"] not in ("caught", "equivalent")
+        or row["outcome"] == "equivalent"
+        and row["proof"] not in proofs
+    ]
+    assert not left, (
+        f"{len(left)} mutants survived or are proved by nobody, the first are {left[:5]}: `{RUN}"
+        " --report` lists them"
+    )
+    assert {row["cell"] for row in ROWS} == set(experiment.cells.CELLS), (
+        f"cells were added or renamed: `{RUN}`"
+    )
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.thorough) for name in dict.fromkeys(row["cell"] for row in ROWS)])
-def test_what_was_judged_are_the_mutants_of_todays_kernels_and_proofs_hold_for_no_other(name, experiment):
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in SAMPLE else pytest.mark.thorough)
+        for name in dict.fromkeys(row["cell"] for row in ROWS)
+    ],
+)
+def test_what_was_judged_are_the_mutants_of_todays_kernels_and_proofs_hold_for_no_other(
+    name, experiment
+):
     cell = experiment.cells.CELLS[name]
     of_cell = {row["mutant"]: row for row in ROWS if row["cell"] == name}
     if experiment.cells.compiler_of(cell) not in {row["compiler"] for row in of_cell.values()}:
-        pytest.skip(f"judged with {next(iter(of_cell.values()))['compiler']}, compiled with {experiment.cells.compiler_of(cell)}")
+        pytest.skip(
+            f"judged with {next(iter(of_cell.values()))['compiler']}, compiled with"
+            f" {experiment.cells.compiler_of(cell)}"
+        )
     ptx = cell.compiled.ptx
-    message = f"{name}: what its PTX accesses, copies, waits for or branches on has changed since its mutants were judged; `{RUN} --cell '{name}'` judges them again, in minutes"
+    message = (
+        f"{name}: what its PTX accesses, copies, waits for or branches on has changed since its"
+        f" mutants were judged; `{RUN} --cell '{name}'` judges them again, in minutes"
+    )
     assert {row["skeleton"] for row in of_cell.values()} == {skeleton(ptx)}, message
     found = {mutant.name: mutant for mutant in mutants(ptx)}
     assert set(found) == set(of_cell), f"the rules have changed: `{RUN} --cell '{name}'`"
@@ -77,9 +177,13 @@ def test_what_was_judged_are_the_mutants_of_todays_kernels_and_proofs_hold_for_n
     for row in of_cell.values():
         proof = experiment.proofs.proof_of(cell, program, found[row["mutant"]])
         if row["outcome"] == "equivalent":
-            assert proof is not None and proof.name == row["proof"], f"{row}: its proof holds no longer"
+            assert proof is not None and proof.name == row["proof"], (
+                f"{row}: its proof holds no longer"
+            )
         else:
-            assert proof is None, f"{row}: {proof.name!r} says that this mutant changes nothing, and it was caught"
+            assert proof is None, (
+                f"{row}: {proof.name!r} says that this mutant changes nothing, and it was caught"
+            )
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -89,7 +193,11 @@ def test_a_few_mutants_are_caught_here_and_now(name, experiment):
     budget, found = budgets(ptx, launches, schedules), mutants(ptx)
     for words in SAMPLE[name]:
         kind, *rest = words.split()
-        mutant = next(each for each in found if each.kind == kind and all(word in each.name.partition("/")[2] for word in rest))
+        mutant = next(
+            each
+            for each in found
+            if each.kind == kind and all(word in each.name.partition("/")[2] for word in rest)
+        )
         assert judge(mutant.apply(ptx), launches, schedules, budget) is not None, mutant.name
 
 
@@ -97,10 +205,19 @@ def test_the_report_counts_every_mutant_once(experiment, tmp_path, capsys):
     readme = tmp_path / "README.md"
     begin, end = experiment.report.MARKERS
     readme.write_text(f"before\n{begin}\n{end}\nafter\n")
-    rows = [{**ROWS[0], "outcome": "caught", "how": how} for how in ("Deadlock", "wrong result", "Race", "Race")] + [{**ROWS[0], "outcome": "survived"}]
+    rows = [
+        {**ROWS[0], "outcome": "caught", "how": how}
+        for how in ("Deadlock", "wrong result", "Race", "Race")
+    ] + [{**ROWS[0], "outcome": "survived"}]
     assert experiment.report.report(rows, readme, "anything") == 1
-    assert f"| {rows[0]['cell']} | 5 | 2 | 1 | 1 | 0 | 1 |" in readme.read_text() and "Race 2" in readme.read_text()
-    assert experiment.report.report(rows[:4], readme, "anything") == 0 and "Nobody survived" in readme.read_text()
+    assert (
+        f"| {rows[0]['cell']} | 5 | 2 | 1 | 1 | 0 | 1 |" in readme.read_text()
+        and "Race 2" in readme.read_text()
+    )
+    assert (
+        experiment.report.report(rows[:4], readme, "anything") == 0
+        and "Nobody survived" in readme.read_text()
+    )
     counts = Counter(map(experiment.report.group, ROWS))
     assert set(counts) <= set(experiment.report.GROUPS) and sum(counts.values()) == len(ROWS)
 
@@ -127,7 +244,15 @@ def test_only_the_same_question_is_asked_again(experiment):
 
 
 def test_a_value_is_dead_only_if_nothing_takes_it(experiment):
-    loop = "LOOP:\nxor.b32 %r1, %r1, %r2;\nadd.u32 %r3, %r3, 1;\nsetp.lt.u32 %p1, %r3, 9;\n@%p1 bra LOOP;\n{}"
-    for use, dead in (("", True), ("st.shared.u32 [%r1], %r2;", False), ("add.u32 %r4, %r1, 1;", True), ("add.u32 %r4, %r1, 1;\nsetp.eq.u32 %p2, %r4, 0;", False)):
+    loop = (
+        "LOOP:\nxor.b32 %r1, %r1, %r2;\nadd.u32 %r3, %r3, 1;\nsetp.lt.u32 %p1, %r3, 9;\n@%p1 bra"
+        " LOOP;\n{}"
+    )
+    for use, dead in (
+        ("", True),
+        ("st.shared.u32 [%r1], %r2;", False),
+        ("add.u32 %r4, %r1, 1;", True),
+        ("add.u32 %r4, %r1, 1;\nsetp.eq.u32 %p2, %r4, 0;", False),
+    ):
         program = Program(text(loop.format(use)))
         assert experiment.shapes.dead(None, program, program.instructions[0]) == dead, use

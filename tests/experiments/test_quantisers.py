@@ -30,7 +30,9 @@ def test_a_token_sees_none_that_come_after_it(small):
     changed = tokens.copy()
     changed[:, 12:] = (changed[:, 12:] + 1) % 96
     before, after = net.logits(tokens), net.logits(changed)
-    assert np.allclose(before[:, :12], after[:, :12], atol=1e-4) and not np.allclose(before[:, 12:], after[:, 12:], atol=1e-2)
+    assert np.allclose(before[:, :12], after[:, :12], atol=1e-4) and not np.allclose(
+        before[:, 12:], after[:, 12:], atol=1e-2
+    )
 
 
 def test_a_hook_sees_every_layer_once_and_may_answer_for_it(small):
@@ -41,7 +43,8 @@ def test_a_hook_sees_every_layer_once_and_may_answer_for_it(small):
 
 
 def test_sequential_calibration_hears_quantised_layers(rooms, small):
-    """Every layer is quantised once, in order, with the inputs that the model of quantised layers before it gives."""
+    """Every layer is quantised once, in order, with the inputs that the model of quantised layers
+    before it gives."""
     net, tokens = small
     heard, weights = {}, {}
 
@@ -54,10 +57,14 @@ def test_sequential_calibration_hears_quantised_layers(rooms, small):
         return result
 
     done = rooms[0].quantise(net, tokens, quantiser)
-    assert list(heard) == net.names() and all(np.array_equal(done[name], weights[name]) for name in heard)
+    assert list(heard) == net.names() and all(
+        np.array_equal(done[name], weights[name]) for name in heard
+    )
 
     def check(name, x, w):
         flat = x.reshape(-1, x.shape[-1]).astype(np.float64)
-        assert np.allclose(heard[name], flat.T @ flat / len(flat), rtol=1e-2, atol=1e-3 * np.abs(heard[name]).max()), name
+        assert np.allclose(
+            heard[name], flat.T @ flat / len(flat), rtol=1e-2, atol=1e-3 * np.abs(heard[name]).max()
+        ), name
 
     net.logits(tokens, done, check)

@@ -1,4 +1,7 @@
-"""Contract under test: what compute-sanitizer said is read and judged as ``experiments/sanitizer.py`` says, and the problems of experiment 02 cover what the heuristics propose. The tools' words are invented."""
+"""Contract under test: what compute-sanitizer said is read and judged as
+``experiments/sanitizer.py`` says, and the problems of experiment 02 cover what the heuristics
+propose. The tools' words are invented."""
+
 import importlib.util
 import sys
 from pathlib import Path
@@ -33,11 +36,20 @@ def load(monkeypatch):
         monkeypatch.setitem(sys.modules, name, found)  # dataclasses look their module up
         spec.loader.exec_module(found)
         return found
+
     return module
 
 
 def row(**other):
-    return {"errors": 0, "warnings": 0, "aside": 0, "launches": 2, "races": {}, "planted": [{"what": "one", "kernel": "decode", "must": True, "found": 3, "ended": True}], **other}
+    return {
+        "errors": 0,
+        "warnings": 0,
+        "aside": 0,
+        "launches": 2,
+        "races": {},
+        "planted": [{"what": "one", "kernel": "decode", "must": True, "found": 3, "ended": True}],
+        **other,
+    }
 
 
 def test_summaries_of_every_tool_are_read(load):
@@ -50,33 +62,98 @@ def test_summaries_of_every_tool_are_read(load):
 def test_races_of_asynchronous_copies_are_told_from_others(load):
     sanitizer = load("sanitizer.py")
     found = sanitizer.races(RACE, OPCODES)
-    assert found == [("Error", ("LDS.128", "LDSM.16.M88.4", "UBLKCP")), ("Warning", ("LDS.128", "STS"))]
+    assert found == [
+        ("Error", ("LDS.128", "LDSM.16.M88.4", "UBLKCP")),
+        ("Warning", ("LDS.128", "STS")),
+    ]
     assert [sanitizer.is_asynchronous(ends) for _, ends in found] == [True, False]
-    assert not any(sanitizer.is_asynchronous(ends) for _, ends in sanitizer.races(RACE, {})), "of unknown instructions nothing is excused"
+    assert not any(sanitizer.is_asynchronous(ends) for _, ends in sanitizer.races(RACE, {})), (
+        "of unknown instructions nothing is excused"
+    )
 
 
-@pytest.mark.parametrize("other, clean", (
-    ({}, True), ({"aside": 4}, True), ({"errors": 1}, False), ({"warnings": 1}, False), ({"errors": None}, False), ({"launches": 0}, False),
-    ({"planted": [{"what": "one", "kernel": "decode", "must": True, "found": 0, "ended": True}]}, False), ({"planted": [{"what": "one", "kernel": "decode", "must": False, "found": 0, "ended": True}]}, True)))
+@pytest.mark.parametrize(
+    "other, clean",
+    (
+        ({}, True),
+        ({"aside": 4}, True),
+        ({"errors": 1}, False),
+        ({"warnings": 1}, False),
+        ({"errors": None}, False),
+        ({"launches": 0}, False),
+        (
+            {
+                "planted": [
+                    {"what": "one", "kernel": "decode", "must": True, "found": 0, "ended": True}
+                ]
+            },
+            False,
+        ),
+        (
+            {
+                "planted": [
+                    {"what": "one", "kernel": "decode", "must": False, "found": 0, "ended": True}
+                ]
+            },
+            True,
+        ),
+    ),
+)
 def test_a_tool_is_clean_only_if_it_saw_what_it_must(load, other, clean):
     assert load("sanitizer.py").is_clean(row(**other)) is clean
 
 
 def test_processes_add_up_and_one_that_did_not_end_is_no_zero(load):
     sanitizer = load("sanitizer.py")
-    one = {"errors": 0, "warnings": 1, "aside": 2, "launches": 4, "races": {"Error: LDS and UBLKCP": 2}, "seconds": 1.0}
+    one = {
+        "errors": 0,
+        "warnings": 1,
+        "aside": 2,
+        "launches": 4,
+        "races": {"Error: LDS and UBLKCP": 2},
+        "seconds": 1.0,
+    }
     total = sanitizer.add_up([one, one])
-    assert (total["errors"], total["warnings"], total["aside"], total["launches"], total["races"]) == (0, 2, 4, 8, {"Error: LDS and UBLKCP": 4})
+    assert (
+        total["errors"],
+        total["warnings"],
+        total["aside"],
+        total["launches"],
+        total["races"],
+    ) == (0, 2, 4, 8, {"Error: LDS and UBLKCP": 4})
     assert sanitizer.add_up([one, one | {"errors": None}])["errors"] is None
 
 
 def test_the_section_says_what_was_found_and_what_was_not(load):
     sanitizer = load("sanitizer.py")
-    planted = [{"what": "seen", "kernel": "decode", "must": True, "found": 3}, {"what": "unseen", "kernel": "wgmma", "must": False, "found": 0}, {"what": "lost", "kernel": "wgmma", "must": True, "found": 0}]
-    text = sanitizer.section({"device": "some", "driver": "13.0", "date": "today", "commit": "abc", "versions": {"numba": "1"}, "compilers": ["numba-cuda"], "problems": ["p"],
-                              "tools": {"racecheck": row(aside=2, races={"Error: LDS and UBLKCP": 2}, planted=planted)}})
-    assert "| racecheck | 2 | 0 | 0 | 2 | **not clean** |" in text and "Error: LDS and UBLKCP (2)" in text
-    assert "seen | 3 found |" in text and "unseen | not seen |" in text and "lost | **not found** |" in text
+    planted = [
+        {"what": "seen", "kernel": "decode", "must": True, "found": 3},
+        {"what": "unseen", "kernel": "wgmma", "must": False, "found": 0},
+        {"what": "lost", "kernel": "wgmma", "must": True, "found": 0},
+    ]
+    text = sanitizer.section(
+        {
+            "device": "some",
+            "driver": "13.0",
+            "date": "today",
+            "commit": "abc",
+            "versions": {"numba": "1"},
+            "compilers": ["numba-cuda"],
+            "problems": ["p"],
+            "tools": {
+                "racecheck": row(aside=2, races={"Error: LDS and UBLKCP": 2}, planted=planted)
+            },
+        }
+    )
+    assert (
+        "| racecheck | 2 | 0 | 0 | 2 | **not clean** |" in text
+        and "Error: LDS and UBLKCP (2)" in text
+    )
+    assert (
+        "seen | 3 found |" in text
+        and "unseen | not seen |" in text
+        and "lost | **not found** |" in text
+    )
 
 
 def test_hopper_cases_cover_every_arrangement_in_both_types_and_every_way_to_share_tiles(load):
@@ -84,15 +161,29 @@ def test_hopper_cases_cover_every_arrangement_in_both_types_and_every_way_to_sha
     for kernel in suite.CHOICES:
         cases = [case for case in suite.CASES if case.kernel == kernel]
         for number, sharings in enumerate(suite.by_arrangement(kernel, suite.WHOLE)):
-            mine = cases[4 * number:4 * number + 4]
-            assert {case.config.dtype for case in mine} == {"float16", "bfloat16"} and mine[0].config in sharings
-            assert all(getattr(case.config, name, None) == getattr(sharings[0], name, None) for case in mine for name in suite.TILES_AND_WARPS)
-            assert {case.m > suite.rows_of(case.config) for case in mine} == {True, False} and {case.config.bias for case in mine} == {True, False}
+            mine = cases[4 * number : 4 * number + 4]
+            assert {case.config.dtype for case in mine} == {"float16", "bfloat16"} and mine[
+                0
+            ].config in sharings
+            assert all(
+                getattr(case.config, name, None) == getattr(sharings[0], name, None)
+                for case in mine
+                for name in suite.TILES_AND_WARPS
+            )
+            assert {case.m > suite.rows_of(case.config) for case in mine} == {True, False} and {
+                case.config.bias for case in mine
+            } == {True, False}
         assert len(cases) == 4 * (number + 1)
-    assert {(case.config.split, case.config.parts > 1) for case in cases} == {(False, False), (True, False), (False, True)}
+    assert {(case.config.split, case.config.parts > 1) for case in cases} == {
+        (False, False),
+        (True, False),
+        (False, True),
+    }
     indexes = [index for batch in suite.SUITE.batches for index in batch]
     assert sorted(indexes) == list(range(len(suite.CASES)))
-    assert {(plant.tool, plant.case.kernel) for plant in suite.PLANTS if plant.must} == {(tool, kernel) for tool in suite.sanitizer.TOOLS for kernel in suite.CHOICES}
+    assert {(plant.tool, plant.case.kernel) for plant in suite.PLANTS if plant.must} == {
+        (tool, kernel) for tool in suite.sanitizer.TOOLS for kernel in suite.CHOICES
+    }
 
 
 def test_a_launch_has_all_that_its_kernel_reads(load):
@@ -101,9 +192,16 @@ def test_a_launch_has_all_that_its_kernel_reads(load):
         launch = suite.sanitizer.Launch(case)
         addresses = {name: 4096 * (index + 1) for index, name in enumerate(launch.buffers)}
         encoded = []
-        arguments = launch.arguments(addresses, lambda tensor_map, address: encoded.append(address) or bytes(128))
-        assert len(arguments) == len(case.definition.parameters) and set(encoded) <= set(addresses.values())
-        assert launch.buffers["a"].shape == (case.m, case.k + case.padding) and launch.bias.shape == (case.n,)
+        arguments = launch.arguments(
+            addresses, lambda tensor_map, address: encoded.append(address) or bytes(128)
+        )
+        assert len(arguments) == len(case.definition.parameters) and set(encoded) <= set(
+            addresses.values()
+        )
+        assert launch.buffers["a"].shape == (
+            case.m,
+            case.k + case.padding,
+        ) and launch.bias.shape == (case.n,)
 
 
 def test_planted_edits_break_the_kernels_they_are_planted_in(load):

@@ -1,5 +1,7 @@
-"""Contract under test: what experiment 03 times is right. Every loader leaves the XOR of exactly the bytes that its threads were to read; every kernel with
-another way of copying its weights gives the bits of the kernel that it was made from; rows that were measured become tables."""
+"""Contract under test: what experiment 03 times is right. Every loader leaves the XOR of exactly
+the bytes that its threads were to read; every kernel with another way of copying its weights gives
+the bits of the kernel that it was made from; rows that were measured become tables.
+"""
 
 import importlib
 import json
@@ -41,7 +43,9 @@ def random_bytes(config, k_stages, n, seed=0):
     """-> (Marlin's bytes [k/16, 2 n], x [batch, k])"""
     rng = np.random.default_rng(seed)
     k = k_stages * config.stage_k
-    return rng.integers(-2**31, 2**31, (k // 16, 2 * n), np.int64).astype(np.int32), rng.standard_normal((max(8, config.batch), k)).astype(np.float16)
+    return rng.integers(-(2**31), 2**31, (k // 16, 2 * n), np.int64).astype(
+        np.int32
+    ), rng.standard_normal((max(8, config.batch), k)).astype(np.float16)
 
 
 def sinks(kernels, relayout, config, packed, x, blocks, seed=None):
@@ -52,24 +56,51 @@ def sinks(kernels, relayout, config, packed, x, blocks, seed=None):
     machine = Machine(compiled.ptx)
     c = np.full((blocks, kernels.THREADS, 4), 0xDEADBEEF, np.uint32)
     b = relayout.relaid(packed, config.stage_rows, config.columns) if config.relaid else packed
-    addresses = {name: machine.memory.buffer(array, name=name, readonly=name != "c").address for name, array in (("a", x), ("b", b), ("c", c))}
+    addresses = {
+        name: machine.memory.buffer(array, name=name, readonly=name != "c").address
+        for name, array in (("a", x), ("b", b), ("c", c))
+    }
     k, n = 16 * packed.shape[0], packed.shape[1] // 2
-    arguments = kernel.arguments(config, addresses, config.batch, n, k, k, lambda tensor_map, address: tensor_map.encode(address))
-    machine.run(compiled.entry, grid=blocks, block=compiled.threads, shared_bytes=compiled.shared_bytes, args=arguments, seed=seed)
+    arguments = kernel.arguments(
+        config,
+        addresses,
+        config.batch,
+        n,
+        k,
+        k,
+        lambda tensor_map, address: tensor_map.encode(address),
+    )
+    machine.run(
+        compiled.entry,
+        grid=blocks,
+        block=compiled.threads,
+        shared_bytes=compiled.shared_bytes,
+        args=arguments,
+        seed=seed,
+    )
     return c
 
 
-@pytest.mark.parametrize("relaid, columns, stages, batch", [(False, 64, 2, 0), (False, 256, 4, 64), (True, 128, 3, 0), (True, 256, 3, 16)])
+@pytest.mark.parametrize(
+    "relaid, columns, stages, batch",
+    [(False, 64, 2, 0), (False, 256, 4, 64), (True, 128, 3, 0), (True, 256, 3, 16)],
+)
 @pytest.mark.parametrize("method", ["cp_async", "bulk", "tensor"])
-def test_a_loader_reads_every_byte_where_it_should(experiment, method, relaid, columns, stages, batch):
+def test_a_loader_reads_every_byte_where_it_should(
+    experiment, method, relaid, columns, stages, batch
+):
     kernels, relayout = experiment["kernels"], experiment["relayout"]
     config = kernels.LoaderConfig(method, relaid, columns, stages, batch)
-    for k_stages, n, blocks, seed in ((5, 512, 3, None), (3, 768, 1, 1)):  # stripes that cross tile columns, of more stages than the ring has
+    # stripes that cross tile columns, of more stages than the ring has
+    for k_stages, n, blocks, seed in ((5, 512, 3, None), (3, 768, 1, 1)):
         packed, x = random_bytes(config, k_stages, n)
         left = sinks(kernels, relayout, config, packed, x, blocks, seed)
         np.testing.assert_array_equal(left, relayout.expected_sinks(packed, x, config, blocks))
         if not batch:  # whoever read which byte
-            np.testing.assert_array_equal(np.bitwise_xor.reduce(left.reshape(-1)), np.bitwise_xor.reduce(packed.view(np.uint32).reshape(-1)))
+            np.testing.assert_array_equal(
+                np.bitwise_xor.reduce(left.reshape(-1)),
+                np.bitwise_xor.reduce(packed.view(np.uint32).reshape(-1)),
+            )
 
 
 def test_the_expectation_tells_one_byte_and_one_place(experiment):
@@ -88,12 +119,23 @@ def test_relaid_tiles_are_contiguous_and_nothing_is_lost(experiment):
     kernels, relayout = experiment["kernels"], experiment["relayout"]
     packed, _ = random_bytes(kernels.LoaderConfig(columns=64), 2, 256)
     again = relayout.relaid(packed, 8, 64)
-    np.testing.assert_array_equal(again.reshape(-1)[:8 * 128].reshape(8, 128), packed[:8, :128])
-    np.testing.assert_array_equal(again.reshape(-1)[8 * 128:16 * 128].reshape(8, 128), packed[8:16, :128])
+    np.testing.assert_array_equal(again.reshape(-1)[: 8 * 128].reshape(8, 128), packed[:8, :128])
+    np.testing.assert_array_equal(
+        again.reshape(-1)[8 * 128 : 16 * 128].reshape(8, 128), packed[8:16, :128]
+    )
     np.testing.assert_array_equal(np.sort(again.reshape(-1)), np.sort(packed.reshape(-1)))
 
 
-@pytest.mark.parametrize("wrong, rule", [({"method": "copy"}, "method='copy'"), ({"columns": 32}, "columns=32"), ({"stages": 1}, "stages=1"), ({"batch": 12}, "batch=12"), ({"stages": 15}, "shared memory")])
+@pytest.mark.parametrize(
+    "wrong, rule",
+    [
+        ({"method": "copy"}, "method='copy'"),
+        ({"columns": 32}, "columns=32"),
+        ({"stages": 1}, "stages=1"),
+        ({"batch": 12}, "batch=12"),
+        ({"stages": 15}, "shared memory"),
+    ],
+)
 def test_a_loader_that_cannot_be_is_refused(experiment, wrong, rule):
     with pytest.raises(ValueError, match=rule):
         experiment["kernels"].LoaderConfig(**wrong)
@@ -110,7 +152,13 @@ def test_another_way_of_copying_changes_no_bit(experiment, name):
     packed = marlin.pack(weight)
     x = np.random.default_rng(2).standard_normal((m, k)).astype(np.float16)
     expected = harness.run_kernel(original.definition, x, packed, config=config, sms=3).c
-    ours = harness.run_kernel(variant.definition, x, replace(packed, qweight=variant.packed(config, packed.qweight)), config=config, sms=3).c
+    ours = harness.run_kernel(
+        variant.definition,
+        x,
+        replace(packed, qweight=variant.packed(config, packed.qweight)),
+        config=config,
+        sms=3,
+    ).c
     np.testing.assert_array_equal(ours, expected)
     assert np.isfinite(expected).all() and expected.any()
 
@@ -118,22 +166,58 @@ def test_another_way_of_copying_changes_no_bit(experiment, name):
 def loader_row(kernels, tb_per_s, k=8192, n=4096, **config):
     config = kernels.LoaderConfig(**config)
     nbytes = k * n // 2
-    return row(m=config.batch, n=n, k=k, us=nbytes / tb_per_s / 1e6, part="loader", kernel=f"load_{config.method}", group_size=-1,
-               config=asdict(config), bytes=nbytes, tb_per_s=tb_per_s)
+    return row(
+        m=config.batch,
+        n=n,
+        k=k,
+        us=nbytes / tb_per_s / 1e6,
+        part="loader",
+        kernel=f"load_{config.method}",
+        group_size=-1,
+        config=asdict(config),
+        bytes=nbytes,
+        tb_per_s=tb_per_s,
+    )
 
 
 def kernel_row(variants, name, m, us):
     variant = variants.VARIANTS[name]
-    return row(m=m, n=4096, k=8192, us=us, part="kernel", kernel=name, engine=variant.engine, way=variant.way, relaid=variant.relaid)
+    return row(
+        m=m,
+        n=4096,
+        k=8192,
+        us=us,
+        part="kernel",
+        kernel=name,
+        engine=variant.engine,
+        way=variant.way,
+        relaid=variant.relaid,
+    )
 
 
 @pytest.fixture
 def invented(experiment):
     kernels, variants = experiment["kernels"], experiment["variants"]
-    loaders = [loader_row(kernels, 1.0, method="bulk", columns=64), loader_row(kernels, 2.0, method="bulk", columns=64), loader_row(kernels, 4.0, method="tensor", columns=256, stages=8),
-               loader_row(kernels, 4.1, method="bulk", relaid=True), loader_row(kernels, 3.0, method="tensor", columns=256, batch=16)]
-    times = {1: {"ampere": 20.0, "decode": 10.0, "decode_relaid": 9.9, "wgmma": 15.0, "wgmma_relaid": 12.0}, 4096: {"wgmma": 103.0, "wgmma_bulk": 200.0, "wgmma_relaid": 100.0}}
-    return loaders + [kernel_row(variants, name, m, us) for m, cell in times.items() for name, us in cell.items()]
+    loaders = [
+        loader_row(kernels, 1.0, method="bulk", columns=64),
+        loader_row(kernels, 2.0, method="bulk", columns=64),
+        loader_row(kernels, 4.0, method="tensor", columns=256, stages=8),
+        loader_row(kernels, 4.1, method="bulk", relaid=True),
+        loader_row(kernels, 3.0, method="tensor", columns=256, batch=16),
+    ]
+    times = {
+        1: {
+            "ampere": 20.0,
+            "decode": 10.0,
+            "decode_relaid": 9.9,
+            "wgmma": 15.0,
+            "wgmma_relaid": 12.0,
+        },
+        4096: {"wgmma": 103.0, "wgmma_bulk": 200.0, "wgmma_relaid": 100.0},
+    }
+    return loaders + [
+        kernel_row(variants, name, m, us) for m, cell in times.items() for name, us in cell.items()
+    ]
 
 
 def test_the_newest_row_of_a_loader_counts(experiment, invented):
@@ -141,16 +225,25 @@ def test_the_newest_row_of_a_loader_counts(experiment, invented):
     assert len(loaders[8192, 4096]) == 4 and set(kernels[8192, 4096]) == {1, 4096}
     lines = experiment["report"].loader_table(loaders).splitlines()
     assert "with 4 / 8 stages" in lines[0] and lines[4:] == [
-        "| 8192 x 4096 | tiles of 64 | - / - | 2.00 / - | - / - |", "|  | tiles of 128 | - / - | - / - | - / - |",
-        "|  | tiles of 256 | - / - | - / - | - / 4.00 |", "|  | relaid | - / - | 4.10 / - | - / - |"]
-    assert experiment["report"].x_table(loaders).splitlines()[-1] == "| 8192 x 4096 | 16 | - | - | 3.00 | - | - |"
+        "| 8192 x 4096 | tiles of 64 | - / - | 2.00 / - | - / - |",
+        "|  | tiles of 128 | - / - | - / - | - / - |",
+        "|  | tiles of 256 | - / - | - / - | - / 4.00 |",
+        "|  | relaid | - / - | 4.10 / - | - / - |",
+    ]
+    assert (
+        experiment["report"].x_table(loaders).splitlines()[-1]
+        == "| 8192 x 4096 | 16 | - | - | 3.00 | - | - |"
+    )
 
 
 def test_the_verdict_sets_the_best_relaid_kernel_against_the_best_native_one(experiment, invented):
     report = experiment["report"]
     said = report.verdict(*report.newest(invented))
     assert "somewhere: no (at most +3.0%, 8192 x 4096 m=4096)**" in said and "in 2 cells" in said
-    assert "Within wgmma: +3.0% (8192 x 4096 m=4096) to +25.0% (8192 x 4096 m=1)" in said and "8192 x 4096 +2.5%" in said
+    assert (
+        "Within wgmma: +3.0% (8192 x 4096 m=4096) to +25.0% (8192 x 4096 m=1)" in said
+        and "8192 x 4096 +2.5%" in said
+    )
     faster = [*invented, kernel_row(experiment["variants"], "decode_relaid", 1, 9.0)]
     assert "somewhere: yes, 8192 x 4096 m=1 (+11.1%)**" in report.verdict(*report.newest(faster))
 
@@ -171,12 +264,18 @@ def test_the_readme_gets_all_parts(experiment, invented, tmp_path, monkeypatch):
     for _ in range(2):  # writing twice changes nothing
         report.write(results, readme, tmp_path / "loaders.png")
     text = readme.read_text(encoding="utf-8")
-    assert "Not measured yet" not in text and text.count("A relayout wins more than 5% somewhere: no") == 1 and "commit abc" in text
+    assert (
+        "Not measured yet" not in text
+        and text.count("A relayout wins more than 5% somewhere: no") == 1
+        and "commit abc" in text
+    )
 
 
 def test_no_results_are_no_table(experiment, tmp_path):
     with pytest.raises(SystemExit, match="holds no results"):
-        experiment["report"].write(tmp_path / "results.jsonl", tmp_path / "README.md", tmp_path / "loaders.png")
+        experiment["report"].write(
+            tmp_path / "results.jsonl", tmp_path / "README.md", tmp_path / "loaders.png"
+        )
 
 
 def test_the_loaders_are_drawn(experiment, invented, tmp_path):
@@ -197,5 +296,9 @@ def test_every_cell_has_a_loader_and_a_kernel_configuration(experiment):
             for variant in variants.VARIANTS.values():
                 config = cells.kernel_config(variant.engine, m, n, k)
                 variant.definition.check_config(config)
-                tile = {"ampere": lambda: (64, 64), "decode": lambda: (config.columns, config.stage_k), "wgmma": lambda: (config.tile_n, 64)}[variant.engine]()
+                tile = {
+                    "ampere": lambda: (64, 64),
+                    "decode": lambda: (config.columns, config.stage_k),
+                    "wgmma": lambda: (config.tile_n, 64),
+                }[variant.engine]()
                 assert n % tile[0] == 0 and k % tile[1] == 0, "variants have no tails"

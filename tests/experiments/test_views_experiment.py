@@ -1,4 +1,5 @@
-"""Contract under test: the table of pictures names sections and steps that a walk has, and its pictures are there."""
+"""Contract under test: the table of pictures names sections and steps that a walk has, and its
+pictures are there."""
 
 import importlib.util
 import sys

@@ -1,4 +1,5 @@
-"""Layers of every stored format, made at random: any words for packed codes, values that can be for the rest."""
+"""Layers of every stored format, made at random: any words for packed codes, values that can be for
+the rest."""
 
 import numpy as np
 
@@ -14,7 +15,9 @@ def random_layer(form, geometry, seed):
     tensors = {}
     for name, spec in specs.items():
         if spec.packing is not None:
-            words = rng.integers(0, 256, (*spec.shape, np.dtype(spec.packing.word).itemsize), dtype=np.uint8)
+            words = rng.integers(
+                0, 256, (*spec.shape, np.dtype(spec.packing.word).itemsize), dtype=np.uint8
+            )
             if geometry.bits == 8 and spec.packing.word == "uint8":
                 words[words & 127 == 127] = 0  # codes of e4m3 that are no number
             tensors[name] = words.view(spec.packing.word)[..., 0]
@@ -35,7 +38,8 @@ def random_layer(form, geometry, seed):
 
 
 def place_bits(packing, codes, bits):
-    """The packed tensor by the closed form alone, one bit at a time, and the addresses of all bits in it."""
+    """The packed tensor by the closed form alone, one bit at a time, and the addresses of all bits
+    in it."""
     k, n = codes.shape
     shape = packing.shape(k, n, bits)
     word_bits = 8 * np.dtype(packing.word).itemsize
@@ -50,6 +54,8 @@ def place_bits(packing, codes, bits):
 
 def same_layer(left, right):
     return set(left) == set(right) and all(
-        left[name].dtype == right[name].dtype and left[name].shape == right[name].shape and left[name].tobytes() == right[name].tobytes() for name in left
+        left[name].dtype == right[name].dtype
+        and left[name].shape == right[name].shape
+        and left[name].tobytes() == right[name].tobytes()
+        for name in left
     )
-

@@ -1,4 +1,5 @@
-"""Contract under test: 16-bit floats are rounded once, to nearest even, and bfloat16 needs ml_dtypes only where it is asked for."""
+"""Contract under test: 16-bit floats are rounded once, to nearest even, and bfloat16 needs
+ml_dtypes only where it is asked for."""
 
 import math
 import subprocess
@@ -16,7 +17,8 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 
 
 def nearest_bfloat16(value):
-    """By exact rational arithmetic: the multiple of the last place that is nearest, ties to the even one."""
+    """By exact rational arithmetic: the multiple of the last place that is nearest, ties to the
+    even one."""
     exponent = max(math.frexp(value)[1] - 8, -133)
     quotient = Fraction(value) / Fraction(2) ** exponent
     result = round(quotient) * Fraction(2) ** exponent  # Python rounds halves to even
@@ -32,15 +34,25 @@ def test_rounding_to_bfloat16_is_one_rounding(value):
 def test_rounding_near_ties_falls_to_the_right_side(exponent, significand, beside, distance):
     """Halfway between two neighbours, and as little beside it as float64 can say."""
     value = math.ldexp(significand + 0.5 + beside * 2.0**-distance, exponent - 7)
-    assert float(floats.round_to(np.float64([value, -value]), "bfloat16")[0]) == nearest_bfloat16(value)
-    assert float(floats.round_to(np.float64([value, -value]), "bfloat16")[1]) == -nearest_bfloat16(value)
+    assert float(floats.round_to(np.float64([value, -value]), "bfloat16")[0]) == nearest_bfloat16(
+        value
+    )
+    assert float(floats.round_to(np.float64([value, -value]), "bfloat16")[1]) == -nearest_bfloat16(
+        value
+    )
 
 
 def test_every_bfloat16_rounds_to_itself():
     every = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)
-    finite = every[np.isfinite(every.astype(np.float32))]  # of its own, NumPy warns of signalling NaN
-    assert np.array_equal(floats.round_to(finite.astype(np.float64), "bfloat16").view(np.uint16), finite.view(np.uint16))
-    assert np.array_equal(floats.round_to(np.float64([np.inf, -np.inf]), "bfloat16").astype(float), [np.inf, -np.inf])
+    # of its own, NumPy warns of signalling NaN
+    finite = every[np.isfinite(every.astype(np.float32))]
+    assert np.array_equal(
+        floats.round_to(finite.astype(np.float64), "bfloat16").view(np.uint16),
+        finite.view(np.uint16),
+    )
+    assert np.array_equal(
+        floats.round_to(np.float64([np.inf, -np.inf]), "bfloat16").astype(float), [np.inf, -np.inf]
+    )
     assert np.isnan(floats.round_to(np.float64([np.nan]), "bfloat16").astype(float)).all()
 
 
@@ -53,11 +65,20 @@ def test_limits_are_those_of_the_type(dtype):
 
 
 def test_types_have_one_spelling():
-    assert floats.float_type("bfloat16") == floats.float_type(ml_dtypes.bfloat16) == np.dtype(ml_dtypes.bfloat16)
+    assert (
+        floats.float_type("bfloat16")
+        == floats.float_type(ml_dtypes.bfloat16)
+        == np.dtype(ml_dtypes.bfloat16)
+    )
     assert floats.float_type(">f2") == floats.float_type("float16") == np.float16
 
 
 def test_bfloat16_is_imported_on_demand_and_missed_in_words():
-    program = "import sys; sys.modules['ml_dtypes'] = None; import numba_marlin.formats.floats as f\ntry: f.float_type('bfloat16')\nexcept ImportError as e: print(e)"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    program = (
+        "import sys; sys.modules['ml_dtypes'] = None; import numba_marlin.formats.floats as f\ntry:"
+        " f.float_type('bfloat16')\nexcept ImportError as e: print(e)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert "pip install ml_dtypes" in result.stdout, result.stderr

@@ -11,17 +11,33 @@ from numba_marlin import hostloops, testing
 from numba_marlin.formats import marlin
 
 
-# 512 columns are one piece of work: a whole one, one and a bit, less than one, and several rows of blocks; then columns that do not fill
-# a block, in the first piece, in a piece of their own, and beside whole blocks.
+# 512 columns are one piece of work: a whole one, one and a bit, less than one, and several rows of
+# blocks; then columns that do not fill a block, in the first piece, in a piece of their own, and
+# beside whole blocks.
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize(("k", "n"), [(16, 64), (16, 512), (48, 576), (32, 1984), (160, 128), (32, 8), (16, 520), (48, 1016), (32, 72)])
+@pytest.mark.parametrize(
+    ("k", "n"),
+    [
+        (16, 64),
+        (16, 512),
+        (48, 576),
+        (32, 1984),
+        (160, 128),
+        (32, 8),
+        (16, 520),
+        (48, 1016),
+        (32, 72),
+    ],
+)
 def test_compiled_bytes_equal_the_specification(k, n, bits):
     codes = testing.make_codes("uniform", k, n, seed=k + n, bits=bits)
     words = hostloops.pack_marlin_codes(codes, bits)
     assert words.dtype == np.int32
     assert np.array_equal(words, marlin.pack_codes(codes, bits))
     assert np.array_equal(hostloops.unpack_marlin_codes(words, bits, n), codes)
-    assert np.array_equal(hostloops.unpack_marlin_codes(words, bits), marlin.unpack_codes(words, bits))
+    assert np.array_equal(
+        hostloops.unpack_marlin_codes(words, bits), marlin.unpack_codes(words, bits)
+    )
 
 
 @given(testing.quantized_weights(testing.problems(**testing.EVERY_SHAPE), **testing.EVERY_TYPE))
@@ -33,7 +49,12 @@ def test_compiled_round_trip_is_exact(weight):
     assert np.array_equal(packed.scales.view(np.uint16), specified.scales.view(np.uint16))
     back = hostloops.unpack_marlin(packed)
     assert np.array_equal(back.codes, weight.codes) and back.group_size == weight.group_size
-    assert (back.bits, back.n, back.scale_dtype, back.zeros_kind) == (weight.bits, weight.n, weight.scale_dtype, weight.zeros_kind)
+    assert (back.bits, back.n, back.scale_dtype, back.zeros_kind) == (
+        weight.bits,
+        weight.n,
+        weight.scale_dtype,
+        weight.zeros_kind,
+    )
     assert weight.symmetric or np.array_equal(back.zeros, weight.zeros)
 
 
@@ -41,7 +62,9 @@ def test_read_only_and_strided_input_is_accepted():
     codes = testing.make_codes("uniform", 64, 256, seed=1)
     strided = codes[::2, ::2]
     codes.setflags(write=False)
-    assert np.array_equal(hostloops.pack_marlin_codes(strided), marlin.pack_codes(np.ascontiguousarray(strided)))
+    assert np.array_equal(
+        hostloops.pack_marlin_codes(strided), marlin.pack_codes(np.ascontiguousarray(strided))
+    )
     assert np.array_equal(hostloops.pack_marlin_codes(codes), marlin.pack_codes(codes))
 
 

@@ -1,5 +1,5 @@
-"""Contract under test: the Marlin layout is its closed form, loses nothing, and refuses what it cannot hold. (8 bits, zero points and
-columns that do not fill a block: test_marlin_kinds.)"""
+"""Contract under test: the Marlin layout is its closed form, loses nothing, and refuses what it
+cannot hold. (8 bits, zero points and columns that do not fill a block: test_marlin_kinds.)"""
 
 import hashlib
 
@@ -33,7 +33,11 @@ def closed_form_pack(codes):
 def golden_codes():
     """Fixed without a random generator, so that no NumPy version can change it."""
     position = np.arange(32 * 128, dtype=np.uint64)
-    return ((position * np.uint64(2654435761) >> np.uint64(13)) % np.uint64(16)).astype(np.uint8).reshape(32, 128)
+    return (
+        ((position * np.uint64(2654435761) >> np.uint64(13)) % np.uint64(16))
+        .astype(np.uint8)
+        .reshape(32, 128)
+    )
 
 
 def test_derived_permutation_is_the_closed_form():
@@ -71,7 +75,8 @@ def test_packed_bytes_are_frozen():
 def test_packed_scales_are_frozen():
     plain = np.arange(2 * 128, dtype=np.uint16).reshape(2, 128).view(np.float16)
     digests = [
-        hashlib.sha256(marlin.pack_scales(scales).astype("<f2").tobytes()).hexdigest() for scales in (plain, plain[:1])
+        hashlib.sha256(marlin.pack_scales(scales).astype("<f2").tobytes()).hexdigest()
+        for scales in (plain, plain[:1])
     ]
     assert digests == [
         "73fec21b9cff0cda07d4e102834f70f1ecd00d2152fdefda2b4b0a50c0905090",
@@ -83,16 +88,27 @@ def test_packed_scales_are_frozen():
 @settings(max_examples=40, deadline=None)
 def test_unpack_inverts_pack(weight):
     packed = marlin.pack(weight)
-    assert packed.qweight.shape == (weight.k // 16, 2 * weight.n) and packed.qweight.dtype == np.int32
+    assert (
+        packed.qweight.shape == (weight.k // 16, 2 * weight.n) and packed.qweight.dtype == np.int32
+    )
     back = marlin.unpack(packed)
     assert np.array_equal(back.codes, weight.codes)
     assert np.array_equal(back.scales.view(np.uint16), weight.scales.view(np.uint16))
-    assert (back.k, back.n, back.group_size, back.zeros) == (weight.k, weight.n, weight.group_size, None)
+    assert (back.k, back.n, back.group_size, back.zeros) == (
+        weight.k,
+        weight.n,
+        weight.group_size,
+        None,
+    )
 
 
 def test_pack_inverts_unpack():
     """Every int32 matrix is a valid packed weight."""
-    words = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, (3, 384), dtype=np.int64).astype(np.int32)
+    words = (
+        np.random.default_rng(0)
+        .integers(-(1 << 31), 1 << 31, (3, 384), dtype=np.int64)
+        .astype(np.int32)
+    )
     assert np.array_equal(marlin.pack_codes(marlin.unpack_codes(words)), words)
 
 
@@ -106,21 +122,27 @@ def test_locate_finds_every_code():
 
 
 def dequantise_word(words):
-    """A kernel's dequantisation in NumPy: uint32 [...] -> float16 [..., 4 registers, 2 halves], before scaling.
+    """A kernel's dequantisation in NumPy: uint32 [...] -> float16 [..., 4 registers, 2 halves],
+    before scaling.
 
-    lop3 puts a nibble under the exponent of 1024, where it counts ones (low nibble) or sixteens (the next one).
+    lop3 puts a nibble under the exponent of 1024, where it counts ones (low nibble) or sixteens
+    (the next one).
     """
     results = []
     for shifted in (words, words >> np.uint32(8)):
         low = (shifted & np.uint32(0x000F000F)) | np.uint32(0x64006400)
         high = (shifted & np.uint32(0x00F000F0)) | np.uint32(0x64006400)
-        low, high = (np.ascontiguousarray(each)[..., None].view(np.uint16).view(np.float16) for each in (low, high))
+        low, high = (
+            np.ascontiguousarray(each)[..., None].view(np.uint16).view(np.float16)
+            for each in (low, high)
+        )
         results += [low - np.float16(1032), np.float16(1 / 16) * high + np.float16(-72)]
     return np.stack(results, axis=-2)
 
 
 def test_dequantisation_of_every_half_word_is_exact():
-    """All 2**16 halves, in the low and in the high half of a word; 1/16 * x is exact, so one rounding is none."""
+    """All 2**16 halves, in the low and in the high half of a word; 1/16 * x is exact, so one
+    rounding is none."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     for shift in (0, 16):
         decoded = dequantise_word(halves << np.uint32(shift))
@@ -130,7 +152,8 @@ def test_dequantisation_of_every_half_word_is_exact():
 
 
 def test_dequantised_words_are_b_fragments():
-    """The purpose of the order: registers (0, 1) and (2, 3) of word j are the B fragments of n8 tiles 2j and 2j + 1."""
+    """The purpose of the order: registers (0, 1) and (2, 3) of word j are the B fragments of n8
+    tiles 2j and 2j + 1."""
     codes = testing.make_codes("uniform", 16, 64, 3)
     words = marlin.pack_codes(codes).view(np.uint32).reshape(32, 4)
     registers = dequantise_word(words).reshape(32, 4, 2, 4)
@@ -160,7 +183,9 @@ def test_a_lane_finds_its_group_scales_in_16_bytes():
 
 
 def test_registry_knows_marlin():
-    weight = QuantizedWeight(testing.make_codes("ramp", 128, 64, 0), np.ones((2, 64), np.float16), group_size=64)
+    weight = QuantizedWeight(
+        testing.make_codes("ramp", 128, 64, 0), np.ones((2, 64), np.float16), group_size=64
+    )
     packed = FORMATS["marlin"].pack(weight)
     assert find_format("marlin").unpack(packed).group_size == 64
     facts = find_format("marlin").describe(packed)
@@ -174,7 +199,9 @@ def test_registry_knows_marlin():
 
 
 def make(k=32, n=64, groups=1, group_size=-1, zeros=None):
-    return QuantizedWeight(np.zeros((k, n), np.uint8), np.ones((groups, n), np.float16), zeros, group_size=group_size)
+    return QuantizedWeight(
+        np.zeros((k, n), np.uint8), np.ones((groups, n), np.float16), zeros, group_size=group_size
+    )
 
 
 @pytest.mark.parametrize(
@@ -199,7 +226,11 @@ def test_pack_wants_a_quantized_weight():
     ("changes", "error", "message"),
     [
         ({"layout": "nope"}, ValueError, "layout='nope'"),
-        ({"qweight": np.zeros((2, 64), np.int32)}, ValueError, r"\(2, 64\) must be \(k/16, n_packed \* bits/2\)=\(2, 128\)"),
+        (
+            {"qweight": np.zeros((2, 64), np.int32)},
+            ValueError,
+            r"\(2, 64\) must be \(k/16, n_packed \* bits/2\)=\(2, 128\)",
+        ),
         ({"qweight": np.zeros((2, 128), np.int64)}, TypeError, "qweight.dtype=int64 must be int32"),
         ({"scales": np.ones((1, 32), np.float16)}, ValueError, "scales.shape"),
         ({"scales": np.ones((1, 64), np.float32)}, TypeError, "scales.dtype=float32"),
@@ -208,10 +239,26 @@ def test_pack_wants_a_quantized_weight():
         ({"n": 72}, ValueError, r"qweight.shape=\(2, 128\)"),
         ({"bits": 3}, ValueError, "bits=3"),
         ({"bits": 8}, ValueError, r"qweight.shape=\(2, 128\) must be .*=\(2, 256\)"),
-        ({"zeros": np.zeros((1, 64), np.int32)}, ValueError, r"zeros.shape=\(1, 64\) must be .*=\(1, 8\)"),
-        ({"zeros": np.zeros((2, 64), np.float16)}, ValueError, r"zeros.shape=\(2, 64\) must be \(groups, n_packed\)=\(1, 64\)"),
-        ({"zeros": np.zeros((1, 8), np.uint8)}, TypeError, "zeros.dtype=uint8 must be int32 or float16"),
-        ({"zeros": np.full((1, 64), np.inf, np.float16)}, ValueError, r"zeros\[0, 0\]=inf must be finite"),
+        (
+            {"zeros": np.zeros((1, 64), np.int32)},
+            ValueError,
+            r"zeros.shape=\(1, 64\) must be .*=\(1, 8\)",
+        ),
+        (
+            {"zeros": np.zeros((2, 64), np.float16)},
+            ValueError,
+            r"zeros.shape=\(2, 64\) must be \(groups, n_packed\)=\(1, 64\)",
+        ),
+        (
+            {"zeros": np.zeros((1, 8), np.uint8)},
+            TypeError,
+            "zeros.dtype=uint8 must be int32 or float16",
+        ),
+        (
+            {"zeros": np.full((1, 64), np.inf, np.float16)},
+            ValueError,
+            r"zeros\[0, 0\]=inf must be finite",
+        ),
         ({"group_size": 5}, ValueError, "group_size=5 must divide k=32"),
     ],
 )

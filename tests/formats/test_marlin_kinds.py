@@ -1,4 +1,5 @@
-"""Contract under test: 8-bit codes, zero points and columns that do not fill a block stand where the closed forms say, and come back."""
+"""Contract under test: 8-bit codes, zero points and columns that do not fill a block stand where
+the closed forms say, and come back."""
 
 import hashlib
 
@@ -14,7 +15,8 @@ from numba_marlin.quantize import dequantize
 
 
 def closed_form_pack_8(codes):
-    """The 8-bit layout as documented, one code at a time: shares no line with the implementation."""
+    """The 8-bit layout as documented, one code at a time: shares no line with the
+    implementation."""
     k, n = codes.shape
     words = np.zeros((k // 16, 4 * n), dtype=np.int64)
     for block_row in range(k // 16):
@@ -32,10 +34,15 @@ def closed_form_pack_8(codes):
 
 
 def vllm_permutation(bits):
-    """How vLLM's test utilities spell the order of a 16 x 64 block that was cut in four 16 x 16 tiles: rows of the tiles' flat positions."""
+    """How vLLM's test utilities spell the order of a 16 x 64 block that was cut in four 16 x 16
+    tiles: rows of the tiles' flat positions."""
     order = []
     for lane in range(32):
-        fragment = [16 * row + lane // 4 + 8 * half for half in (0, 1) for row in (2 * (lane % 4), 2 * (lane % 4) + 1, 2 * (lane % 4) + 8, 2 * (lane % 4) + 9)]
+        fragment = [
+            16 * row + lane // 4 + 8 * half
+            for half in (0, 1)
+            for row in (2 * (lane % 4), 2 * (lane % 4) + 1, 2 * (lane % 4) + 8, 2 * (lane % 4) + 9)
+        ]
         order += [position + 256 * tile for tile in range(4) for position in fragment]
     interleave = {4: [0, 2, 4, 6, 1, 3, 5, 7], 8: [0, 2, 1, 3]}[bits]
     return np.array(order).reshape(-1, len(interleave))[:, interleave].ravel()
@@ -48,7 +55,9 @@ def golden_bytes():
 
 
 def digest(array):
-    return hashlib.sha256(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()).hexdigest()
+    return hashlib.sha256(
+        np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
+    ).hexdigest()
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -61,7 +70,9 @@ def test_derived_order_is_that_of_vllm(bits):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_orders_are_bijective(bits):
     order = code_order(bits)
-    assert np.array_equal(np.sort(order.perm), np.arange(1024)) and np.array_equal(np.sort(order.zeros_perm), np.arange(64))
+    assert np.array_equal(np.sort(order.perm), np.arange(1024)) and np.array_equal(
+        np.sort(order.zeros_perm), np.arange(64)
+    )
     sources = [code_source(code, bits) for code in range(order.codes_per_word)]
     assert sorted(sources) == [(tile, element) for tile in range(8 // bits) for element in range(4)]
 
@@ -73,8 +84,9 @@ def test_packed_bytes_of_8_bits_are_frozen():
 
 
 def test_packed_zeros_are_frozen():
-    """4 bits: nibble p of word g belongs to column g + 8 (2 (p & 3) + (p >> 2)); 8 bits: byte p of word 2 g + h to column
-    g + 8 (4 h + 2 (p & 1) + (p >> 1)); floats: number 8 g + i to column g + 8 i."""
+    """4 bits: nibble p of word g belongs to column g + 8 (2 (p & 3) + (p >> 2)); 8 bits: byte p of
+    word 2 g + h to column g + 8 (4 h + 2 (p & 1) + (p >> 1)); floats: number 8 g + i to column g +
+    8 i."""
     zeros = golden_bytes()[:3]
     packed = {bits: marlin.pack_zeros(zeros >> (8 - bits), bits) for bits in (4, 8)}
     for group, block, g in np.ndindex(3, 2, 8):
@@ -93,34 +105,49 @@ def test_packed_zeros_are_frozen():
 
 
 def test_zeros_of_one_group_stand_in_the_order_of_groups():
-    """A scale per column waits for the accumulators, a zero point does not: it is subtracted from the codes, in both cases."""
+    """A scale per column waits for the accumulators, a zero point does not: it is subtracted from
+    the codes, in both cases."""
     zeros = golden_bytes()[:1] >> 4
-    assert np.array_equal(marlin.pack_zeros(zeros), marlin.pack_zeros(np.repeat(zeros, 2, axis=0))[:1])
+    assert np.array_equal(
+        marlin.pack_zeros(zeros), marlin.pack_zeros(np.repeat(zeros, 2, axis=0))[:1]
+    )
 
 
 def dequantise_bytes(words):
-    """A kernel's dequantisation of 8-bit codes in NumPy: uint32 [...] -> float16 [..., 2 registers, 2 halves], prmt with 0x64 above each byte."""
-    halves = [[(words >> np.uint32(8 * byte) & np.uint32(255)) | np.uint32(0x6400) for byte in pair] for pair in ((0, 2), (1, 3))]
+    """A kernel's dequantisation of 8-bit codes in NumPy: uint32 [...] -> float16 [..., 2 registers,
+    2 halves], prmt with 0x64 above each byte."""
+    halves = [
+        [(words >> np.uint32(8 * byte) & np.uint32(255)) | np.uint32(0x6400) for byte in pair]
+        for pair in ((0, 2), (1, 3))
+    ]
     stacked = np.stack([np.stack(pair, axis=-1) for pair in halves], axis=-2)
     return stacked.astype(np.uint16).view(np.float16) - np.float16(1024 + 128)
 
 
 def test_dequantised_words_of_bytes_are_b_fragments_and_transposed_a_fragments():
-    """Words 2j and 2j + 1 of a lane are the B fragments of n8 tiles 2j and 2j + 1, and together, with the middle registers exchanged, the A
-    fragment of the transposed product's rows n = 16j .. 16j + 15: what the 4-bit word j is."""
+    """Words 2j and 2j + 1 of a lane are the B fragments of n8 tiles 2j and 2j + 1, and together,
+    with the middle registers exchanged, the A fragment of the transposed product's rows n = 16j ..
+    16j + 15: what the 4-bit word j is."""
     codes = testing.make_codes("uniform", 16, 64, 3, bits=8)
     registers = dequantise_bytes(marlin.pack_codes(codes, 8).view(np.uint32).reshape(32, 8))
     values = codes.astype(np.float16) - 128
     for tile in range(8):
-        assert np.array_equal(registers[:, tile].reshape(32, 4), MMA_M16N8K16_B.gather(values[:, 8 * tile : 8 * tile + 8]))
+        assert np.array_equal(
+            registers[:, tile].reshape(32, 4),
+            MMA_M16N8K16_B.gather(values[:, 8 * tile : 8 * tile + 8]),
+        )
     for j in range(4):
         both = registers[:, 2 * j : 2 * j + 2].reshape(32, 4, 2)
-        assert np.array_equal(both[:, [0, 2, 1, 3]].reshape(32, 8), MMA_M16N8K16_A.gather(values[:, 16 * j : 16 * j + 16].T))
+        assert np.array_equal(
+            both[:, [0, 2, 1, 3]].reshape(32, 8),
+            MMA_M16N8K16_A.gather(values[:, 16 * j : 16 * j + 16].T),
+        )
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_dequantised_zeros_go_with_pairs_of_scales(bits):
-    """Register r of a lane's dequantised zero points belongs to the r-th pair of its 8 group scales."""
+    """Register r of a lane's dequantised zero points belongs to the r-th pair of its 8 group
+    scales."""
     zeros = testing.make_codes("uniform", 1, 64, 5, bits=bits)
     words = marlin.pack_zeros(zeros, bits).view(np.uint32).reshape(8, -1)
     ordered = marlin.pack_scales(np.repeat(zeros, 2, axis=0).astype(np.float16))[0].reshape(8, 4, 2)
@@ -128,7 +155,9 @@ def test_dequantised_zeros_go_with_pairs_of_scales(bits):
     for word in range(words.shape[1]):
         for register in range(registers):
             for half in range(2):
-                value = words[:, word] >> np.uint32(bits * (register + registers * half)) & np.uint32((1 << bits) - 1)
+                value = words[:, word] >> np.uint32(
+                    bits * (register + registers * half)
+                ) & np.uint32((1 << bits) - 1)
                 assert np.array_equal(value, ordered[:, word * registers + register, half])
 
 
@@ -140,7 +169,9 @@ def test_unpack_inverts_pack_for_every_type_and_shape(weight):
     back = marlin.unpack(packed)
     assert np.array_equal(back.codes, weight.codes)
     assert np.array_equal(back.scales.view(np.uint16), weight.scales.view(np.uint16))
-    assert (back.zeros is None) if weight.zeros is None else np.array_equal(back.zeros, weight.zeros)
+    assert (
+        (back.zeros is None) if weight.zeros is None else np.array_equal(back.zeros, weight.zeros)
+    )
     for name in ("k", "n", "bits", "group_size", "scale_dtype", "zeros_kind"):
         assert getattr(back, name) == getattr(packed, name) == getattr(weight, name), name
 
@@ -148,7 +179,9 @@ def test_unpack_inverts_pack_for_every_type_and_shape(weight):
 @pytest.mark.parametrize("zeros_kind", [None, "integer", "float16"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_columns_beyond_n_decode_to_zero(bits, zeros_kind):
-    weight = testing.make_quantized("uniform", "ordinary", 32, 72, 16, seed=1, bits=bits, zeros_kind=zeros_kind)
+    weight = testing.make_quantized(
+        "uniform", "ordinary", 32, 72, 16, seed=1, bits=bits, zeros_kind=zeros_kind
+    )
     packed = marlin.pack(weight)
     wide = PackedWeight("marlin", packed.qweight, packed.scales, bits, 16, 32, 128, packed.zeros)
     values = dequantize(wide)
@@ -160,7 +193,9 @@ def test_columns_beyond_n_decode_to_zero(bits, zeros_kind):
 
 
 def test_locate_finds_every_byte():
-    weight = QuantizedWeight(testing.make_codes("ramp", 32, 128, 0, bits=8), np.ones((1, 128), np.float16), bits=8)
+    weight = QuantizedWeight(
+        testing.make_codes("ramp", 32, 128, 0, bits=8), np.ones((1, 128), np.float16), bits=8
+    )
     qweight = marlin.pack(weight).qweight.view(np.uint32)
     for k_index in range(0, 32, 3):
         for n_index in range(0, 128, 5):
@@ -169,6 +204,12 @@ def test_locate_finds_every_byte():
 
 
 def test_describe_counts_what_is_there():
-    weight = testing.make_quantized("uniform", "ordinary", 128, 64, 64, seed=0, bits=8, zeros_kind="integer")
+    weight = testing.make_quantized(
+        "uniform", "ordinary", 128, 64, 64, seed=0, bits=8, zeros_kind="integer"
+    )
     facts = marlin.MARLIN.describe(marlin.pack(weight))
-    assert facts["bits_per_weight"] == 8 + (16 + 8) / 64 and facts["zeros"] == "integer" and facts["n_packed"] == 64
+    assert (
+        facts["bits_per_weight"] == 8 + (16 + 8) / 64
+        and facts["zeros"] == "integer"
+        and facts["n_packed"] == 64
+    )

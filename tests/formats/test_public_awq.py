@@ -1,6 +1,8 @@
-"""Contract under test: what AutoAWQ packs, for its "gemm" and its "marlin" kernels, is read here, gives its numbers, and is written here in the same words.
+"""Contract under test: what AutoAWQ packs, for its "gemm" and its "marlin" kernels, is read here,
+gives its numbers, and is written here in the same words.
 
-Skipped where it is not installed. Seen to pass with autoawq 0.2.9 and torch 2.13 for the CPU (``pip install --no-deps``). Its "gemv" layouts are none of ours.
+Skipped where it is not installed. Seen to pass with autoawq 0.2.9 and torch 2.13 for the CPU (``pip
+install --no-deps``). Its "gemv" layouts are none of ours.
 """
 
 import numpy as np
@@ -24,9 +26,18 @@ def test_gemm(tmp_path, group, symmetric):
     from awq.utils.packing_utils import dequantize_gemm
 
     drawn = public_layers.draw(K, N, 4, group, symmetric, smallest_zero=0)
-    layer = WQLinear_GEMM.from_linear(drawn.linear, 4, group or K, scales=drawn.scales.float(), zeros=drawn.zeros)
+    layer = WQLinear_GEMM.from_linear(
+        drawn.linear, 4, group or K, scales=drawn.scales.float(), zeros=drawn.zeros
+    )
     numbers = dequantize_gemm(layer.qweight, layer.qzeros, layer.scales, 4, group or K)
-    weight = public_layers.as_checkpoint(tmp_path / "theirs", layer.state_dict(), quant_method="awq", version="gemm", bits=4, group_size=group or -1)
+    weight = public_layers.as_checkpoint(
+        tmp_path / "theirs",
+        layer.state_dict(),
+        quant_method="awq",
+        version="gemm",
+        bits=4,
+        group_size=group or -1,
+    )
     assert np.array_equal(weight.codes, drawn.codes) and weight.symmetric == symmetric
     public_layers.assert_same_numbers(weight, numbers)
     public_layers.assert_written_alike(tmp_path / "theirs", weight, "awq")
@@ -40,7 +51,14 @@ def test_marlin(tmp_path, group):
 
     drawn = public_layers.draw(256, 256, 4, group, symmetric=True, dtype=torch.float16)
     layer = WQLinear_Marlin.from_linear(drawn.linear, 4, group or 256, scales=drawn.scales.T)
-    weight = public_layers.as_checkpoint(tmp_path / "theirs", layer.state_dict(), quant_method="awq", version="marlin", bits=4, group_size=group or -1)
+    weight = public_layers.as_checkpoint(
+        tmp_path / "theirs",
+        layer.state_dict(),
+        quant_method="awq",
+        version="marlin",
+        bits=4,
+        group_size=group or -1,
+    )
     assert np.array_equal(nm.unpack(weight).codes, drawn.codes)
     public_layers.assert_same_numbers(weight, drawn.linear.weight.T)
     public_layers.assert_written_alike(tmp_path / "theirs", weight, "vllm-marlin")

@@ -1,11 +1,17 @@
-"""A module like pynvml, with one invented GPU: each sample it is a little busier. ``lacks``: names of functions that this GPU does not answer."""
+"""A module like pynvml, with one invented GPU: each sample it is a little busier. ``lacks``: names
+of functions that this GPU does not answer."""
 
 from types import SimpleNamespace
 
 
 class FakeNvml:
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_SM_OCCUPANCY, NVML_GPM_METRIC_ANY_TENSOR_UTIL, NVML_GPM_METRIC_DRAM_BW_UTIL = 2, 3, 5, 10
+    (
+        NVML_GPM_METRIC_SM_UTIL,
+        NVML_GPM_METRIC_SM_OCCUPANCY,
+        NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+        NVML_GPM_METRIC_DRAM_BW_UTIL,
+    ) = (2, 3, 5, 10)
     NVML_GPM_METRICS_GET_VERSION = 1
 
     class NVMLError(Exception):
@@ -16,8 +22,10 @@ class FakeNvml:
 
     def __getattribute__(self, name):
         if name.startswith("nvml") and name in object.__getattribute__(self, "lacks"):
+
             def refuse(*arguments):
                 raise FakeNvml.NVMLError("Not Supported")
+
             return refuse
         return object.__getattribute__(self, name)
 

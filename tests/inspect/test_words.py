@@ -1,4 +1,5 @@
-"""Contract under test: a word taken apart says which bits are which code of which weight, for every stored format, and notices codes that are not what the reader finds."""
+"""Contract under test: a word taken apart says which bits are which code of which weight, for every
+stored format, and notices codes that are not what the reader finds."""
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ CASES = [(form, geometry) for form in STORED.values() for geometry in form.test_
 
 @pytest.mark.parametrize("form, geometry", CASES, ids=lambda case: getattr(case, "name", ""))
 def test_fields_of_all_words_are_all_codes_bit_for_bit(form, geometry):
-    """Every bit of a word is a bit of one code, every code is found again, and its value is that of the weight."""
+    """Every bit of a word is a bit of one code, every code is found again, and its value is that of
+    the weight."""
     layer = Layer(form, layers.random_layer(form, geometry, seed=1))
     values = dequantize(layer.weight, np.float64)
     for name in layer.packed:
@@ -39,7 +41,10 @@ def test_fields_of_all_words_are_all_codes_bit_for_bit(form, geometry):
 def test_a_code_of_three_bits_that_straddles_words_is_in_both():
     layer = Layer(STORED["gptq"], random_layer(STORED["gptq"], 64, 32, 3, 0))
     assert layer.find("qweight", 10, 4) == ((0, 4), (1, 4))
-    low, high = (next(field for field in layer.word("qweight", row, 4).fields if field.k == 10) for row in (0, 1))
+    low, high = (
+        next(field for field in layer.word("qweight", row, 4).fields if field.k == 10)
+        for row in (0, 1)
+    )
     assert (low.skip, low.width, high.skip, high.width) == (0, 2, 2, 1) and low.code == high.code
 
 
@@ -51,7 +56,10 @@ def test_marlins_words_are_the_fragments_of_mma():
         assert column == 4 * lane + number
         for field, (tile, register, half) in zip(word.fields, places):
             element = 2 * register + half
-            assert (field.k - 16, field.n - 8 * tile) == (MMA_M16N8K16_B.row_of[lane, element], MMA_M16N8K16_B.col_of[lane, element])
+            assert (field.k - 16, field.n - 8 * tile) == (
+                MMA_M16N8K16_B.row_of[lane, element],
+                MMA_M16N8K16_B.col_of[lane, element],
+            )
 
 
 def test_codes_that_the_reader_does_not_find_there_are_noticed():
@@ -78,16 +86,28 @@ def test_places_outside_of_a_tensor_are_refused():
 @pytest.mark.parametrize("form", STORED.values(), ids=lambda form: form.name)
 def test_every_format_has_a_random_layer_and_a_page(form):
     layer = Layer(form, random_layer(form, 128, 64, None, 3))
-    shown = text.render(word_page.page(layer, (layer.word(layer.packed[0], 0, 0),), "random"), width=80)
+    shown = text.render(
+        word_page.page(layer, (layer.word(layer.packed[0], 0, 0),), "random"), width=80
+    )
     assert "0x" in shown and max(map(len, shown.splitlines())) <= 80
 
 
 def test_the_page_steps_through_words_in_a_browser(tmp_path):
     layer = Layer(STORED["awq"], random_layer(STORED["awq"], 32, 64, 4, 0))
-    page = word_page.page(layer, tuple(layer.word("qweight", 3, column) for column in range(3)), "random", (3, 12))
+    page = word_page.page(
+        layer, tuple(layer.word("qweight", 3, column) for column in range(3)), "random", (3, 12)
+    )
     with shown(html.render(page), tmp_path, "#word") as (browser, complaints):
         titles = []
         for _ in range(3):
-            titles.append([title for title in ("qweight[3, 0]", "qweight[3, 1]", "qweight[3, 2]") if browser.get_by_text(title).first.is_visible()])
+            titles.append(
+                [
+                    title
+                    for title in ("qweight[3, 0]", "qweight[3, 1]", "qweight[3, 2]")
+                    if browser.get_by_text(title).first.is_visible()
+                ]
+            )
             browser.keyboard.press("ArrowRight")
-        assert titles == [["qweight[3, 0]"], ["qweight[3, 1]"], ["qweight[3, 2]"]] and complaints == []
+        assert (
+            titles == [["qweight[3, 0]"], ["qweight[3, 1]"], ["qweight[3, 2]"]] and complaints == []
+        )

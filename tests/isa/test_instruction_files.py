@@ -1,4 +1,6 @@
-"""Contract under test: a file of ptx/ becomes an Instruction, and whatever is wrong with it is reported as file:line."""
+"""Contract under test: a file of ptx/ becomes an Instruction, and whatever is wrong with it is
+reported as file:line."""
+
 import re
 
 import pytest
@@ -29,12 +31,19 @@ def test_a_file_becomes_an_instruction():
     assert pair.outputs == (isa.Operand("d", "u32", 2),)
     assert pair.inputs == (isa.Operand("address", "u32"), isa.Operand("scale", "f32"))
     assert pair.summary == "Load two words. It reads shared memory."
-    assert (pair.immediates, pair.effects, pair.arch, pair.pure) == (("offset",), ("shared.read",), "sm_80", False)
+    assert (pair.immediates, pair.effects, pair.arch, pair.pure) == (
+        ("offset",),
+        ("shared.read",),
+        "sm_80",
+        False,
+    )
 
 
 def test_assembly_numbers_operands_in_order_and_clobbers_memory():
     template, constraints = isa.parse_instruction(GOOD, "pair.ptx").assembly(offset=16)
-    assert "ld.shared.v2.b32 {$0, $1}, [$2 + 16];" in template and "add.f32 twice, $3, $3;" in template
+    assert (
+        "ld.shared.v2.b32 {$0, $1}, [$2 + 16];" in template and "add.f32 twice, $3, $3;" in template
+    )
     assert "<" not in template and "//" not in template
     assert constraints == "=r,=r,r,f,~{memory}"
 
@@ -56,10 +65,17 @@ add.f32 <d*>, <d*>, <s*>;
 
 def test_operands_in_place_are_tied_and_widths_follow_immediates():
     wide = isa.parse_instruction(WIDE, "wide.ptx", "wide")
-    assert wide.outputs == (isa.Operand("d", "f32", "n/2"),) and [o.name for o in wide.inputs] == ["d", "a", "s", "t"] and wide.tied == ("d",)
+    assert (
+        wide.outputs == (isa.Operand("d", "f32", "n/2"),)
+        and [o.name for o in wide.inputs] == ["d", "a", "s", "t"]
+        and wide.tied == ("d",)
+    )
     assert [o.width for o in wide.resolved(n=6, depth=16).inputs] == [3, 2, 3, 1]
     template, constraints = wide.assembly(n=4, depth=16)
-    assert template == "wide.m64n4k16 {$0, $1}, {$4, $5}, $8;\nadd.f32 $0, $0, $6;\nadd.f32 $1, $1, $7;"
+    assert (
+        template
+        == "wide.m64n4k16 {$0, $1}, {$4, $5}, $8;\nadd.f32 $0, $0, $6;\nadd.f32 $1, $1, $7;"
+    )
     assert constraints == "=f,=f,0,1,r,r,f,f,l,~{memory}"
 
 
@@ -75,7 +91,12 @@ WIDE_BROKEN = {
     "width of no immediate": ("d: f32 x n/2", "d: f32 x m/2", 3, "'m' is no immediate"),
     "width that is no quotient": ("d: f32 x n/2", "d: f32 x n-2", 3, "not of the form"),
     "all elements of a scalar": ("<t>", "<t...>", 10, "'t' is a scalar"),
-    "one element of many": ("<d...>", "<d0>", 10, "<d0> does not exist, operand 'd' is declared xn/2"),
+    "one element of many": (
+        "<d...>",
+        "<d0>",
+        10,
+        "<d0> does not exist, operand 'd' is declared xn/2",
+    ),
     "lines of different length": ("<s*>", "<a*>", 11, "different widths ['2', 'n/2']"),
     "never used": (", <s*>", "", 4, "'s' is never used"),
     "unused immediate": ("k<depth>", "", 5, "'depth' is never used"),
@@ -86,7 +107,9 @@ WIDE_BROKEN = {
 def test_errors_about_wide_operands_name_file_line_and_rule(kind):
     old, new, line, message = WIDE_BROKEN[kind]
     assert old in WIDE
-    with pytest.raises(isa.InstructionError, match=re.escape(f"wide.ptx:{line}:") + ".*" + re.escape(message)):
+    with pytest.raises(
+        isa.InstructionError, match=re.escape(f"wide.ptx:{line}:") + ".*" + re.escape(message)
+    ):
         isa.parse_instruction(WIDE.replace(old, new, 1), "wide.ptx")
 
 
@@ -96,7 +119,9 @@ def test_pure_assembly_does_not_clobber_memory_and_dollars_are_escaped():
     assert constraints == "=r,=r,r,f" and ".reg .f32 $$twice;" in template
 
 
-@pytest.mark.parametrize("immediates", [{}, {"offset": 1, "more": 2}, {"offset": 1.0}, {"offset": True}, {"offset": "1"}])
+@pytest.mark.parametrize(
+    "immediates", [{}, {"offset": 1, "more": 2}, {"offset": 1.0}, {"offset": True}, {"offset": "1"}]
+)
 def test_immediates_are_exactly_the_declared_ints(immediates):
     with pytest.raises(TypeError, match="pair.*offset|pair.*immediate"):
         isa.parse_instruction(GOOD, "pair.ptx").assembly(**immediates)
@@ -126,8 +151,18 @@ BROKEN = {
     "unknown placeholder": ("<address>", "<adress>", 14, "unknown placeholder <adress>"),
     "unused operand": ("<scale>, <scale>", "1.0, 1.0", 5, "'scale' is never used"),
     "unused immediate": (" + <offset>", "", 6, "immediate 'offset' is never used"),
-    "arity: body too narrow": ("{<d0>, <d1>}", "<d0>", 4, "declared x2, but the body never uses <d1>"),
-    "arity: body too wide": ("{<d0>, <d1>}", "{<d0>, <d1>, <d2>}", 14, "arity: <d2> does not exist"),
+    "arity: body too narrow": (
+        "{<d0>, <d1>}",
+        "<d0>",
+        4,
+        "declared x2, but the body never uses <d1>",
+    ),
+    "arity: body too wide": (
+        "{<d0>, <d1>}",
+        "{<d0>, <d1>, <d2>}",
+        14,
+        "arity: <d2> does not exist",
+    ),
     "arity: scalar as vector": ("[<address>", "[<address0>", 14, "'address' is a scalar"),
     "arity: vector as scalar": ("{<d0>, <d1>}", "<d>", 14, "arity: <d> does not exist"),
 }
@@ -139,7 +174,9 @@ def test_errors_name_file_line_and_rule(kind, tmp_path):
     assert old in GOOD
     path = tmp_path / "pair.ptx"
     path.write_text(GOOD.replace(old, new, 1))
-    with pytest.raises(isa.InstructionError, match=re.escape(f"{path}:{line}:") + ".*" + re.escape(message)):
+    with pytest.raises(
+        isa.InstructionError, match=re.escape(f"{path}:{line}:") + ".*" + re.escape(message)
+    ):
         isa.load_instructions(tmp_path)
 
 

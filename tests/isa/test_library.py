@@ -1,4 +1,5 @@
 """Contract under test: the instructions that the package ships."""
+
 import os
 import re
 import shutil
@@ -17,7 +18,10 @@ WIDTHS = {"v4": 4, "x4": 4, "v2": 2}
 def test_all_files_load_and_nothing_else_is_in_the_directory():
     files = {path.stem for path in isa.ptx_directory().iterdir() if path.suffix == ".ptx"}
     assert set(INSTRUCTIONS) == files and len(files) > 50
-    assert all(path.suffix in (".ptx", ".pyc") or path.name == "__pycache__" for path in isa.ptx_directory().iterdir())
+    assert all(
+        path.suffix in (".ptx", ".pyc") or path.name == "__pycache__"
+        for path in isa.ptx_directory().iterdir()
+    )
 
 
 def test_adding_an_instruction_is_adding_a_file(tmp_path):
@@ -30,11 +34,17 @@ def test_adding_an_instruction_is_adding_a_file(tmp_path):
 def test_header_and_opcode_agree(name):
     """What can be read off the opcode: vector widths, memory spaces, whole-warp execution."""
     instruction = INSTRUCTIONS[name]
-    opcodes = [line.split()[1 if line.split()[0].startswith("@") else 0] for line in instruction.body.splitlines() if line.strip(" {}")]
+    opcodes = [
+        line.split()[1 if line.split()[0].startswith("@") else 0]
+        for line in instruction.body.splitlines()
+        if line.strip(" {}")
+    ]
     main = opcodes[-1]
     for part in main.split("."):
         if part in WIDTHS and not main.startswith("mma"):
-            assert {o.width for o in (instruction.outputs or instruction.inputs[1:])} == {WIDTHS[part]}
+            assert {o.width for o in instruction.outputs or instruction.inputs[1:]} == {
+                WIDTHS[part]
+            }
     if re.match(r"ld(matrix)?\..*shared", main):
         assert "shared.read" in instruction.effects
     if re.match(r"st\..*shared|cp\.async\.cg", main):
@@ -56,8 +66,13 @@ def test_header_and_opcode_agree(name):
 
 
 def test_the_room_loads_no_numba():
-    program = "import sys, numba_marlin.isa as isa; isa.load_instructions(); print('numba' in sys.modules, 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        "import sys, numba_marlin.isa as isa; isa.load_instructions(); print('numba' in"
+        " sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split()[0] == "False"
 
 
@@ -73,6 +88,17 @@ def test_an_installed_package_finds_the_files_inside_itself(tmp_path):
     shutil.copytree(package / "isa", tmp_path / "numba_marlin" / "isa")
     shutil.copy(package / "__init__.py", tmp_path / "numba_marlin")
     shutil.copytree(isa.ptx_directory(), tmp_path / "numba_marlin" / "ptx")
-    program = "from numba_marlin import isa; print(len(isa.load_instructions()), isa.ptx_directory())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=dict(os.environ, PYTHONPATH=""))
-    assert done.stdout.split() == [str(len(INSTRUCTIONS)), str(tmp_path / "numba_marlin" / "ptx")], done.stderr
+    program = (
+        "from numba_marlin import isa; print(len(isa.load_instructions()), isa.ptx_directory())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=""),
+    )
+    assert done.stdout.split() == [
+        str(len(INSTRUCTIONS)),
+        str(tmp_path / "numba_marlin" / "ptx"),
+    ], done.stderr

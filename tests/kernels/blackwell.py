@@ -1,4 +1,6 @@
-"""Blackwell's block-scaled kernels on the PTX machine: operands, references, and a run with every trap set. No GPU here has their instructions."""
+"""Blackwell's block-scaled kernels on the PTX machine: operands, references, and a run with every
+trap set. No GPU here has their instructions."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +25,19 @@ SCALES = {"e4m3": (0x30, 0x38, 0x40), "e8m0": (126, 127, 128)}  # 1/2, 1, 2
 def exact_operand(rows, k, format, seed):
     """Small codes and scales of 1/2, 1 and 2: every sum is exact in fp32, in any order."""
     form, rng = BLOCK_FORMATS[format], np.random.default_rng(seed)
-    codes = rng.integers(0, 16, (rows, k)) if form.bits == 4 else rng.choice([0x30, 0x38, 0x3C, 0x40, 0xB8, 0xC4, 0], (rows, k))
+    codes = (
+        rng.integers(0, 16, (rows, k))
+        if form.bits == 4
+        else rng.choice([0x30, 0x38, 0x3C, 0x40, 0xB8, 0xC4, 0], (rows, k))
+    )
     scales = rng.choice(SCALES[form.scale_grid], (rows, k // form.block)).astype(np.uint8)
     return BlockScaled(format, (rows, k), pack_codes(codes.astype(np.uint8), form.bits), scales)
 
 
 def random_operand(rows, k, format, seed):
-    return quantize_blocks(np.random.default_rng(seed).standard_normal((rows, k)).astype(np.float32), format)
+    return quantize_blocks(
+        np.random.default_rng(seed).standard_normal((rows, k)).astype(np.float32), format
+    )
 
 
 def values(matrix):
@@ -42,9 +50,17 @@ def prepare(kernel, a, b, alpha=1.0, config=None, sms=2, compiled_by="numba-cuda
     config = config or replace(USUAL[kernel], format=a.format)
     compiled = compiler.build(kernel, config, TARGETS[kernel.name], compiled_by)
     (m, k), n = a.shape, b.shape[0]
-    buffers = {"a": a.data, "b": b.data, "sfa": a.with_scales("128x4").scales, "sfb": b.with_scales("128x4").scales,
-               "d": np.full((m, n), np.nan, float_type(config.result)), "alpha": np.array([alpha * a.global_scale * b.global_scale], np.float32)}  # fmt: skip
-    return Prepared(kernel, config, compiled, tuple(kernel.grid(config, m, n, k, sms)), buffers, (m, n, k, k))
+    buffers = {
+        "a": a.data,
+        "b": b.data,
+        "sfa": a.with_scales("128x4").scales,
+        "sfb": b.with_scales("128x4").scales,
+        "d": np.full((m, n), np.nan, float_type(config.result)),
+        "alpha": np.array([alpha * a.global_scale * b.global_scale], np.float32),
+    }
+    return Prepared(
+        kernel, config, compiled, tuple(kernel.grid(config, m, n, k, sms)), buffers, (m, n, k, k)
+    )
 
 
 def multiply(kernel, a, b, alpha=1.0, seed=None, edit_ptx=None, races=False, **options):
@@ -57,7 +73,10 @@ def multiply(kernel, a, b, alpha=1.0, seed=None, edit_ptx=None, races=False, **o
 def check_exact(kernel, m, n, k, alpha=0.5, config=None, **options):
     """Bit for bit, one rounding to the type of D included."""
     config = config or USUAL[kernel]
-    a, b = exact_operand(m, k, config.format, seed=m + k), exact_operand(n, k, config.format, seed=n + k + 1)
+    a, b = (
+        exact_operand(m, k, config.format, seed=m + k),
+        exact_operand(n, k, config.format, seed=n + k + 1),
+    )
     got = multiply(kernel, a, b, alpha, config=config, **options)
     expected = (alpha * (values(a) @ values(b).T)).astype(np.float32).astype(got.dtype)
     assert np.array_equal(got, expected), np.argwhere(got != expected)[:4]
@@ -67,5 +86,8 @@ def check_near(kernel, a, b, alpha=1.0, **options):
     """Every element within its own bound, and not all of them exact; NaN never is."""
     expected, error = block_scaled_bounds(a, b, alpha=alpha)
     got = multiply(kernel, a, b, alpha, **options)
-    low, high = (round_to(each, got.dtype).astype(np.float64) for each in (expected - error, expected + error))
+    low, high = (
+        round_to(each, got.dtype).astype(np.float64)
+        for each in (expected - error, expected + error)
+    )
     assert ((low <= got) & (got <= high)).all() and (got != expected).any()

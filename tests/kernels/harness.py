@@ -1,6 +1,8 @@
-"""Run one kernel on one problem, with every trap set: NaN in the output and the partial sums, guard bands around every buffer, locks
-zero before and after. The same call runs on the PTX machine and on a GPU; the problem is host arrays either way.
+"""Run one kernel on one problem, with every trap set: NaN in the output and the partial sums, guard
+bands around every buffer, locks zero before and after. The same call runs on the PTX machine and on
+a GPU; the problem is host arrays either way.
 """
+
 import functools
 from dataclasses import dataclass
 
@@ -22,26 +24,38 @@ WRITTEN = ("c", "d", "sfd", "partials", "locks")
 
 
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
-    """The configuration of kernel ``name`` for a problem; ``tile``: (thread_n_blocks, thread_k_blocks) of the faithful kernel."""
+    """The configuration of kernel ``name`` for a problem; ``tile``: (thread_n_blocks,
+    thread_k_blocks) of the faithful kernel."""
     if name == "naive":
         return NaiveConfig(group_size)
     if name == "tiled":
         return TiledConfig(group_size)
     n_blocks, k_blocks = tile or (TILES[0] if m <= 16 else TILES[1])
     ragged = bool(k % (16 * k_blocks) or n % (16 * n_blocks))
-    return AmpereConfig(min(4, -(-m // 16)), n_blocks, k_blocks, -1 if group_size == -1 else group_size // 16, stages, ragged)
+    return AmpereConfig(
+        min(4, -(-m // 16)),
+        n_blocks,
+        k_blocks,
+        -1 if group_size == -1 else group_size // 16,
+        stages,
+        ragged,
+    )
 
 
 @dataclass(frozen=True)
 class Run:
-    """c: [m, n] in the type of x, as the kernel left it; machine: the machine's RunResult, None on a GPU."""
+    """c: [m, n] in the type of x, as the kernel left it; machine: the machine's RunResult, None on
+    a GPU."""
+
     c: np.ndarray
     machine: object = None
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A launch with every trap set. buffers: {parameter: host array} of all that the kernel may address; sizes: (m, n, k, a_stride)."""
+    """A launch with every trap set. buffers: {parameter: host array} of all that the kernel may
+    address; sizes: (m, n, k, a_stride)."""
+
     kernel: object
     config: object
     compiled: object
@@ -50,23 +64,36 @@ class Prepared:
     sizes: tuple
 
     def arguments(self, addresses, encode):
-        """In the kernel's order, of {parameter: address}; encode(TensorMap, address) for parameters that are tensor maps."""
+        """In the kernel's order, of {parameter: address}; encode(TensorMap, address) for parameters
+        that are tensor maps."""
         return self.kernel.arguments(self.config, addresses, *self.sizes, encode)
 
 
 def rows_apart(x, a_stride):
     """x as the kernel finds it: rows ``a_stride`` elements apart, NaN between them."""
     wide = np.full((x.shape[0], a_stride), np.nan, x.dtype)
-    wide[:, :x.shape[1]] = x
+    wide[:, : x.shape[1]] = x
     return wide
 
 
 def buffers_for(kernel, config, x, packed, sms, a_stride, bias=None):
-    """Arrays for the parameters, by name: a, b, c, scales, those of zeros and bias that there are, and a workspace if the kernel has one."""
+    """Arrays for the parameters, by name: a, b, c, scales, those of zeros and bias that there are,
+    and a workspace if the kernel has one."""
     m, n, k = x.shape[0], packed.n, packed.k
-    buffers = {"a": rows_apart(x, a_stride), "b": packed.qweight, "c": np.full((m, n), np.nan, x.dtype), "scales": packed.scales}
-    optional = {"zeros": getattr(packed, "zeros", None), "bias": bias, "factors": getattr(packed, "factors", None)}
-    buffers |= {name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None}
+    buffers = {
+        "a": rows_apart(x, a_stride),
+        "b": packed.qweight,
+        "c": np.full((m, n), np.nan, x.dtype),
+        "scales": packed.scales,
+    }
+    optional = {
+        "zeros": getattr(packed, "zeros", None),
+        "bias": bias,
+        "factors": getattr(packed, "factors", None),
+    }
+    buffers |= {
+        name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None
+    }
     sizes = kernel.workspace_bytes(config, m, n, k, sms)
     if sizes:
         buffers["partials"] = np.full(max(4, sizes[0] // 4), np.nan, np.float32)
@@ -74,36 +101,73 @@ def buffers_for(kernel, config, x, packed, sms, a_stride, bias=None):
     return buffers
 
 
-def run_kernel(name, x, weight, *, run_on="machine", seed=None, edit_ptx=None, races=False, **options):
-    """-> Run. name, weight and options: see ``prepare``. ``edit_ptx``: break the compiled kernel before the machine runs it. ``seed``, ``races``: see Machine."""
-    assert edit_ptx is None or run_on == "machine", "broken kernels belong on the machine, not on a GPU"
+def run_kernel(
+    name, x, weight, *, run_on="machine", seed=None, edit_ptx=None, races=False, **options
+):
+    """-> Run. name, weight and options: see ``prepare``. ``edit_ptx``: break the compiled kernel
+    before the machine runs it. ``seed``, ``races``: see Machine."""
+    assert edit_ptx is None or run_on == "machine", (
+        "broken kernels belong on the machine, not on a GPU"
+    )
     prepared = prepare(name, x, weight, run_on=run_on, **options)
     if run_on == "machine":
         result = on_machine(prepared, seed, edit_ptx, races)
         if "locks" in prepared.buffers:
-            assert not prepared.buffers["locks"].any(), f"locks {prepared.buffers['locks']} are not zero after the launch"
+            assert not prepared.buffers["locks"].any(), (
+                f"locks {prepared.buffers['locks']} are not zero after the launch"
+            )
         return Run(prepared.buffers["c"], result)
     return Run(on_gpu(prepared).launched().collect()["c"])
 
 
-def prepare(name, x, weight, *, run_on="machine", config=None, sms=3, tile=None, stages=4, compiled_by="numba-cuda", target=None, a_stride=None, bias=None):
-    """-> Prepared. ``name``: of one of KERNELS, or a KernelDefinition (then with ``config``). ``weight``: a QuantizedWeight, or a PackedWeight where
-    the slow packing of the specification matters. ``sms``: blocks of the faithful kernel's grid at most. ``target``: None for sm_90a, on a GPU for
-    its own. ``a_stride``: elements from a row of x to the next, default k."""
+def prepare(
+    name,
+    x,
+    weight,
+    *,
+    run_on="machine",
+    config=None,
+    sms=3,
+    tile=None,
+    stages=4,
+    compiled_by="numba-cuda",
+    target=None,
+    a_stride=None,
+    bias=None,
+):
+    """-> Prepared. ``name``: of one of KERNELS, or a KernelDefinition (then with ``config``).
+    ``weight``: a QuantizedWeight, or a PackedWeight where the slow packing of the specification
+    matters. ``sms``: blocks of the faithful kernel's grid at most. ``target``: None for sm_90a, on
+    a GPU for its own. ``a_stride``: elements from a row of x to the next, default k."""
     kernel = KERNELS[name] if isinstance(name, str) else name
     packed = weight
     if not isinstance(weight, (PackedWeight, PackedBlocks)):
-        packed = find_format("marlin-fp4").pack(weight, x.dtype.name) if isinstance(weight, BlockWeight) else marlin.pack(weight)
+        packed = (
+            find_format("marlin-fp4").pack(weight, x.dtype.name)
+            if isinstance(weight, BlockWeight)
+            else marlin.pack(weight)
+        )
     m, n, k = x.shape[0], packed.n, packed.k
     config = config or config_for(kernel.name, m, n, k, packed.group_size, tile, stages)
-    compiled = compiler.build(kernel, config, target=target or target_of(run_on), compiler=compiled_by)
+    compiled = compiler.build(
+        kernel, config, target=target or target_of(run_on), compiler=compiled_by
+    )
     buffers = buffers_for(kernel, config, x, packed, sms, a_stride or k, bias)
-    return Prepared(kernel, config, compiled, tuple(kernel.grid(config, m, n, k, sms)), buffers, (m, n, k, a_stride or k))
+    return Prepared(
+        kernel,
+        config,
+        compiled,
+        tuple(kernel.grid(config, m, n, k, sms)),
+        buffers,
+        (m, n, k, a_stride or k),
+    )
 
 
 def on_gpu(prepared, stream=0):
-    """-> tests.kernels.on_gpu.DeviceProblem, not launched yet. The CUDA bindings are imported by its first call."""
+    """-> tests.kernels.on_gpu.DeviceProblem, not launched yet. The CUDA bindings are imported by
+    its first call."""
     from tests.kernels.on_gpu import DeviceProblem
+
     return DeviceProblem(prepared, stream)
 
 
@@ -118,8 +182,10 @@ def sms_of(run_on):
 
 @functools.lru_cache(maxsize=4)
 def machine_of(ptx, races):
-    """Reading a kernel takes longer than many a run of it. (The kernels have no variables in global memory.)"""
+    """Reading a kernel takes longer than many a run of it. (The kernels have no variables in global
+    memory.)"""
     from numba_marlin.emulator import Machine
+
     return Machine(ptx, races=races)
 
 
@@ -133,14 +199,36 @@ def on_machine(prepared, seed=None, edit_ptx=None, races=False):
 
 
 def launch_on(machine, prepared, compiled=None):
-    """What Machine.run takes, the buffers being in the machine's memory from now on. compiled: another build of the kernel than the prepared one."""
+    """What Machine.run takes, the buffers being in the machine's memory from now on. compiled:
+    another build of the kernel than the prepared one."""
     compiled = compiled or prepared.compiled
-    early = prepared.kernel.reads_early if prepared.kernel.dependent(prepared.config) else prepared.buffers
-    addresses = {name: machine.memory.buffer(array, name=name, readonly=name not in WRITTEN, earlier=name not in early).address for name, array in prepared.buffers.items()}
-    return {"entry": compiled.entry, "grid": prepared.grid, "block": compiled.threads, "shared_bytes": compiled.shared_bytes,
-            "args": prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address)), "cluster": prepared.kernel.cluster(prepared.config)}  # fmt: skip
+    early = (
+        prepared.kernel.reads_early
+        if prepared.kernel.dependent(prepared.config)
+        else prepared.buffers
+    )
+    addresses = {
+        name: (
+            machine.memory.buffer(
+                array, name=name, readonly=name not in WRITTEN, earlier=name not in early
+            ).address
+        )
+        for name, array in prepared.buffers.items()
+    }
+    return {
+        "entry": compiled.entry,
+        "grid": prepared.grid,
+        "block": compiled.threads,
+        "shared_bytes": compiled.shared_bytes,
+        "args": prepared.arguments(
+            addresses, lambda tensor_map, address: tensor_map.encode(address)
+        ),
+        "cluster": prepared.kernel.cluster(prepared.config),
+    }
 
 
 def cases(every, usual):
     """Parameter sets ``every``, those for which ``usual(*set)`` is false marked thorough."""
-    return [pytest.param(*each, marks=() if usual(*each) else pytest.mark.thorough) for each in every]
+    return [
+        pytest.param(*each, marks=() if usual(*each) else pytest.mark.thorough) for each in every
+    ]

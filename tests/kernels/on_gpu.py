@@ -1,8 +1,11 @@
-"""A problem on the GPU, through ``numba_marlin.driver`` alone: buffers between guard bands, launches on any stream, and a wait that ends.
+"""A problem on the GPU, through ``numba_marlin.driver`` alone: buffers between guard bands,
+launches on any stream, and a wait that ends.
 
-A kernel that never ends would take the whole session with it, because freeing memory waits for it: ``DeviceProblem.wait`` gives up after
-``DEADLINE_SECONDS``, every later use fails at once, and the process leaves without tidying up.
+A kernel that never ends would take the whole session with it, because freeing memory waits for it:
+``DeviceProblem.wait`` gives up after ``DEADLINE_SECONDS``, every later use fails at once, and the
+process leaves without tidying up.
 """
+
 import atexit
 import os
 import time
@@ -23,7 +26,8 @@ _stuck = []
 
 
 class GuardedArray:
-    """A copy of a host array on the device, between two guard bands. Its bytes are a multiple of four."""
+    """A copy of a host array on the device, between two guard bands. Its bytes are a multiple of
+    four."""
 
     def __init__(self, array):
         self.host = np.ascontiguousarray(array)
@@ -36,7 +40,13 @@ class GuardedArray:
 
     def poison(self, stream):
         with driver.on_device(0):
-            driver.call("cuMemsetD32Async", self.address, NAN_WORDS[self.host.dtype.name], self.host.nbytes // 4, driver.bindings().CUstream(stream))
+            driver.call(
+                "cuMemsetD32Async",
+                self.address,
+                NAN_WORDS[self.host.dtype.name],
+                self.host.nbytes // 4,
+                driver.bindings().CUstream(stream),
+            )
 
     def read(self, name):
         """The array as it is now. AssertionError if a guard band was written."""
@@ -46,27 +56,49 @@ class GuardedArray:
         return held[GUARD_BYTES:-GUARD_BYTES].view(self.host.dtype).reshape(self.host.shape)
 
     def check_unchanged(self, name):
-        assert np.array_equal(self.read(name).view(np.uint8), self.host.view(np.uint8)), f"{name} is read-only and was written"
+        assert np.array_equal(self.read(name).view(np.uint8), self.host.view(np.uint8)), (
+            f"{name} is read-only and was written"
+        )
 
 
 class DeviceProblem:
-    """A ``tests.kernels.harness.Prepared`` with its buffers on the device; ``launch`` it as often as you like. ``held``: {parameter: GuardedArray}
-    that are there already, say weights that many problems share."""
+    """A ``tests.kernels.harness.Prepared`` with its buffers on the device; ``launch`` it as often
+    as you like. ``held``: {parameter: GuardedArray} that are there already, say weights that many
+    problems share."""
 
     def __init__(self, prepared, stream=0, held=None):
         if _stuck:
-            raise RuntimeError(f"a kernel launched earlier never ended, the GPU cannot be used any more: {_stuck[0]}")
-        self.compiled, self.grid, self.sizes, self.stream, self.held = prepared.compiled, prepared.grid, prepared.sizes, stream, held or {}
-        self.arrays = {name: self.held.get(name) or GuardedArray(array) for name, array in prepared.buffers.items()}
+            raise RuntimeError(
+                "a kernel launched earlier never ended, the GPU cannot be used any more:"
+                f" {_stuck[0]}"
+            )
+        self.compiled, self.grid, self.sizes, self.stream, self.held = (
+            prepared.compiled,
+            prepared.grid,
+            prepared.sizes,
+            stream,
+            held or {},
+        )
+        self.arrays = {
+            name: self.held.get(name) or GuardedArray(array)
+            for name, array in prepared.buffers.items()
+        }
         self.prepared = prepared
         self.arguments = self.arguments_with()
-        self.launcher = launch.launcher(prepared.compiled, **prepared.kernel.launch_options(prepared.config))
-        driver.synchronize(0)  # the copies above are on the default stream, which a non-blocking stream does not wait for
+        self.launcher = launch.launcher(
+            prepared.compiled, **prepared.kernel.launch_options(prepared.config)
+        )
+        # the copies above are on the default stream, which a non-blocking stream does not wait for
+        driver.synchronize(0)
         _alive.add(self)
 
     def arguments_with(self, **addresses):
-        """What a launch passes, with these addresses instead of those of the arrays of that name."""
-        return self.prepared.arguments({name: array.address for name, array in self.arrays.items()} | addresses, driver.encode_tensor_map)
+        """What a launch passes, with these addresses instead of those of the arrays of that
+        name."""
+        return self.prepared.arguments(
+            {name: array.address for name, array in self.arrays.items()} | addresses,
+            driver.encode_tensor_map,
+        )
 
     def launch(self, arguments=None):
         self.launcher(self.grid, arguments or self.arguments, stream=self.stream)
@@ -87,25 +119,37 @@ class DeviceProblem:
                 self._give_up()
             time.sleep(0)
         if code != cuda.CUresult.CUDA_SUCCESS:
-            raise driver.DriverError(f"{code.name} in kernel {self.compiled.kernel!r}, {self.compiled.config}, grid {self.grid}")
+            raise driver.DriverError(
+                f"{code.name} in kernel {self.compiled.kernel!r}, {self.compiled.config}, grid"
+                f" {self.grid}"
+            )
 
     def _give_up(self):
-        message = f"{self.compiled.kernel}, {self.compiled.config}, grid {self.grid}, sizes {self.sizes}"
-        _stuck.extend((message, *_alive))  # kept for ever: to free an array would wait for the kernel
+        message = (
+            f"{self.compiled.kernel}, {self.compiled.config}, grid {self.grid}, sizes {self.sizes}"
+        )
+        # kept for ever: to free an array would wait for the kernel
+        _stuck.extend((message, *_alive))
         atexit.register(os._exit, 1)
         raise RuntimeError(f"a kernel did not end within {DEADLINE_SECONDS} s: {message}")
 
     def collect(self):
-        """{name: host array} of what the kernel may write. AssertionError if it wrote anything else (arrays that were held are their owner's to look at)."""
+        """{name: host array} of what the kernel may write. AssertionError if it wrote anything else
+        (arrays that were held are their owner's to look at)."""
         self.wait()
-        found = {name: array.read(name) for name, array in self.arrays.items() if name not in self.held}
+        found = {
+            name: array.read(name) for name, array in self.arrays.items() if name not in self.held
+        }
         for name in found.keys() - set(WRITTEN):
             self.arrays[name].check_unchanged(name)
-        assert not found.get("locks", np.zeros(1)).any(), f"locks {found['locks']} are not zero after the launch"
+        assert not found.get("locks", np.zeros(1)).any(), (
+            f"locks {found['locks']} are not zero after the launch"
+        )
         return {name: array for name, array in found.items() if name in WRITTEN}
 
     def repeat(self, launches):
-        """The bits of c after each of ``launches`` launches, all enqueued at once: uint16 [launches, m, n]. c and partials are NaN before each."""
+        """The bits of c after each of ``launches`` launches, all enqueued at once: uint16
+        [launches, m, n]. c and partials are NaN before each."""
         c = self.arrays["c"]
         results = driver.DeviceArray((launches, *c.host.shape), np.uint16)
         for index in range(launches):
@@ -114,13 +158,20 @@ class DeviceProblem:
                     self.arrays[name].poison(self.stream)
             self.launch()
             with driver.on_device(0):
-                driver.call("cuMemcpyDtoDAsync", results.address + index * c.host.nbytes, c.address, c.host.nbytes, driver.bindings().CUstream(self.stream))
+                driver.call(
+                    "cuMemcpyDtoDAsync",
+                    results.address + index * c.host.nbytes,
+                    c.address,
+                    c.host.nbytes,
+                    driver.bindings().CUstream(self.stream),
+                )
         self.wait()
         return results.to_host()
 
     def repeat_adjacent(self, launches, in_graph=False):
-        """The bits of c after each of ``launches`` launches with nothing in between: uint16 [launches, m, n]. Each has a c of its own, NaN before. In a graph they overlap
-        where the kernel lets them; on a stream only if the host is fast enough."""
+        """The bits of c after each of ``launches`` launches with nothing in between: uint16
+        [launches, m, n]. Each has a c of its own, NaN before. In a graph they overlap where the
+        kernel lets them; on a stream only if the host is fast enough."""
         results = Row(launches, self.arrays["c"].host, self.stream)
         rows = [self.arguments_with(c=address) for address in results.addresses]
         put(self.stream, lambda: [self.launch(arguments) for arguments in rows], in_graph)
@@ -157,7 +208,11 @@ class Graph:
         cuda = driver.bindings()
         self.stream = cuda.CUstream(stream)
         with driver.on_device(0):
-            driver.call("cuStreamBeginCapture", self.stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            driver.call(
+                "cuStreamBeginCapture",
+                self.stream,
+                cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            )
             try:
                 enqueue()
             finally:

@@ -1,8 +1,10 @@
-"""Kernel source as plain Python: a ``lang`` in which device functions are functions and numbers are ints, for verbs that only count.
+"""Kernel source as plain Python: a ``lang`` in which device functions are functions and numbers are
+ints, for verbs that only count.
 
-So the arithmetic that a test exhausts is the kernel's own source, not a second copy of it. What a compiler makes of the same source is compared on
-the machine (``test_partitions``).
+So the arithmetic that a test exhausts is the kernel's own source, not a second copy of it. What a
+compiler makes of the same source is compared on the machine (``test_partitions``).
 """
+
 from types import SimpleNamespace
 
 

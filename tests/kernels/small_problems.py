@@ -1,7 +1,10 @@
-"""One small problem for each kernel, in a configuration that other tests compile too: what schedules and broken kernels are tried on.
+"""One small problem for each kernel, in a configuration that other tests compile too: what
+schedules and broken kernels are tried on.
 
-Each is large enough that everything a kernel does for order's sake matters: rings go round, blocks share tiles, and a block has more than one.
+Each is large enough that everything a kernel does for order's sake matters: rings go round, blocks
+share tiles, and a block has more than one.
 """
+
 import functools
 from dataclasses import dataclass, replace
 
@@ -21,13 +24,17 @@ from tests.kernels.test_decode import PLAIN
 from tests.kernels.test_fp4 import FEW_ROWS, ONE_WORD
 from tests.kernels.test_wgmma import ARRANGEMENTS, SMALL
 
-
-exact_problem, exact_blocks = functools.cache(testing.exact_problem), functools.cache(testing.exact_blocks)
+exact_problem, exact_blocks = (
+    functools.cache(testing.exact_problem),
+    functools.cache(testing.exact_blocks),
+)
 
 
 @dataclass(frozen=True)
 class Small:
-    """Weights of 4 bits and numbers. ``places``: numbers of resident blocks, below all there are, with which the kernel must work too."""
+    """Weights of 4 bits and numbers. ``places``: numbers of resident blocks, below all there are,
+    with which the kernel must work too."""
+
     kernel: object
     config: object
     shape: tuple  # m, n, k, group_size
@@ -38,11 +45,30 @@ class Small:
         """-> (c, expected). options: of harness.run_kernel."""
         config = self.config
         if getattr(config, "codes", "integer") == "e2m1":
-            problem = exact_blocks({16: "nvfp4", 32: "mxfp4"}[self.shape[3]], *self.shape[:3], seed=1, bias=config.bias)
+            problem = exact_blocks(
+                {16: "nvfp4", 32: "mxfp4"}[self.shape[3]], *self.shape[:3], seed=1, bias=config.bias
+            )
         else:
-            types = {"dtype": config.dtype, "bits": config.bits, "zeros_kind": config.zeros, "bias": config.bias} if hasattr(config, "dtype") else {}
+            types = (
+                {
+                    "dtype": config.dtype,
+                    "bits": config.bits,
+                    "zeros_kind": config.zeros,
+                    "bias": config.bias,
+                }
+                if hasattr(config, "dtype")
+                else {}
+            )
             problem = exact_problem(*self.shape, seed=1, **types)
-        run = run_kernel(self.kernel, problem.x, problem.weight, config=config, sms=self.sms, bias=problem.bias, **options)
+        run = run_kernel(
+            self.kernel,
+            problem.x,
+            problem.weight,
+            config=config,
+            sms=self.sms,
+            bias=problem.bias,
+            **options,
+        )
         return run.c, problem.expected
 
     def wrong(self, **options):
@@ -57,7 +83,11 @@ class Small:
     @property
     def label(self):
         m, n, k, group_size = self.shape
-        return f"m={m} n={n} k={k}, groups of {group_size}" if group_size != -1 else f"m={m} n={n} k={k}"
+        return (
+            f"m={m} n={n} k={k}, groups of {group_size}"
+            if group_size != -1
+            else f"m={m} n={n} k={k}"
+        )
 
 
 @dataclass(frozen=True)
@@ -69,16 +99,30 @@ class SmallBlocks(Small):
         """-> (prepare(), D as it must be)"""
         m, n, k = self.shape
         if self.kernel.name in ("block_scaled", "block_decode"):
-            problem = block_problems.small_integers(m, n, k, seed=1, c_dtype=self.config.result if self.config.source else None, bias=True)
-            return functools.partial(block_problems.prepare, problem, self.config, self.sms), problem.bounds()[0]
+            problem = block_problems.small_integers(
+                m,
+                n,
+                k,
+                seed=1,
+                c_dtype=self.config.result if self.config.source else None,
+                bias=True,
+            )
+            return (
+                functools.partial(block_problems.prepare, problem, self.config, self.sms),
+                problem.bounds()[0],
+            )
         a, b = blackwell.exact_operand(m, k, "nvfp4", 1), blackwell.exact_operand(n, k, "nvfp4", 2)
-        return functools.partial(blackwell.prepare, self.kernel, a, b, config=self.config, sms=self.sms), (blackwell.values(a) @ blackwell.values(b).T).astype(self.config.result)
+        return functools.partial(
+            blackwell.prepare, self.kernel, a, b, config=self.config, sms=self.sms
+        ), (blackwell.values(a) @ blackwell.values(b).T).astype(self.config.result)
 
     def run(self, seed=None, edit_ptx=None, races=False):
         prepare, expected = self.problem
         prepared = prepare()
         on_machine(prepared, seed, edit_ptx, races)
-        assert not prepared.buffers.get("locks", np.zeros(1)).any(), "the counter is not zero after the launch"
+        assert not prepared.buffers.get("locks", np.zeros(1)).any(), (
+            "the counter is not zero after the launch"
+        )
         return prepared.buffers["d"], expected
 
     @property
@@ -98,16 +142,34 @@ SMALLS = {
     "naive": Small(NAIVE, of("naive", 3, 64, 128, 64), (3, 64, 128, 64), 1, (1, 2)),
     "tiled": Small(TILED, of("tiled", 20, 128, 128, 64), (20, 128, 128, 64), 1, (1, 2)),
     "ampere": Small(AMPERE, of("ampere", 4, 256, 768, 128), (4, 256, 768, 128), 3),
-    "ampere, whole slices": Small(AMPERE, of("ampere", 4, 256, 768, 128), (4, 512, 256, 128), 2, (1,)),
+    "ampere, whole slices": Small(
+        AMPERE, of("ampere", 4, 256, 768, 128), (4, 512, 256, 128), 2, (1,)
+    ),
     "decode": Small(DECODE, PLAIN, (2, 256, 640, 64), 3, (1, 2)),
     "wgmma": Small(WGMMA, replace(SMALL, group_blocks=4), (20, 128, 192, 64), 3, (1, 2)),
-    "wgmma, two parts": Small(WGMMA, replace(ARRANGEMENTS["two parts"], group_blocks=-1), (40, 128, 192, -1), 4, (1, 3)),
-    "wgmma, pairs of blocks": Small(WGMMA, replace(ARRANGEMENTS["pairs, two rows of consumers"], group_blocks=-1), (40, 128, 256, -1), 2),
+    "wgmma, two parts": Small(
+        WGMMA, replace(ARRANGEMENTS["two parts"], group_blocks=-1), (40, 128, 192, -1), 4, (1, 3)
+    ),
+    "wgmma, pairs of blocks": Small(
+        WGMMA,
+        replace(ARRANGEMENTS["pairs, two rows of consumers"], group_blocks=-1),
+        (40, 128, 256, -1),
+        2,
+    ),
     "decode, NVFP4": Small(DECODE, FEW_ROWS, (2, 256, 640, 16), 3, (1, 2)),
     "wgmma, MXFP4": Small(WGMMA, replace(ONE_WORD, group_blocks=2), (20, 128, 192, 32), 3, (1, 2)),
     "block_scaled": SmallBlocks(BLOCK_SCALED, block_problems.SMALL, (100, 136, 96), 2, (1,)),
     "block_scaled, one block": SmallBlocks(BLOCK_SCALED, block_problems.SMALL, (100, 72, 160), 1),
-    "block_decode": SmallBlocks(BLOCK_DECODE, replace(block_problems.FEW_ROWS, result="float32", source=False), (9, 136, 1312), 1),
-    "tcgen05": SmallBlocks(blackwell.TCGEN05, blackwell.USUAL[blackwell.TCGEN05], (150, 136, 288), 2, (1,)),
-    "block_mma": SmallBlocks(blackwell.BLOCK_MMA, blackwell.USUAL[blackwell.BLOCK_MMA], (20, 24, 1056), 1),
+    "block_decode": SmallBlocks(
+        BLOCK_DECODE,
+        replace(block_problems.FEW_ROWS, result="float32", source=False),
+        (9, 136, 1312),
+        1,
+    ),
+    "tcgen05": SmallBlocks(
+        blackwell.TCGEN05, blackwell.USUAL[blackwell.TCGEN05], (150, 136, 288), 2, (1,)
+    ),
+    "block_mma": SmallBlocks(
+        blackwell.BLOCK_MMA, blackwell.USUAL[blackwell.BLOCK_MMA], (20, 24, 1056), 1
+    ),
 }

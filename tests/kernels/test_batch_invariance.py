@@ -1,8 +1,12 @@
-"""Contract under test: configurations of a kernel that have the same ``order_of_sums`` give a row of x the same bits, whatever m, the tile, the grid and the
-row's place; where it is None the bits hang on m. The data are sums that nearly cancel, so that results tell in which order they were added up.
+"""Contract under test: configurations of a kernel that have the same ``order_of_sums`` give a row
+of x the same bits, whatever m, the tile, the grid and the row's place; where it is None the bits
+hang on m. The data are sums that nearly cancel, so that results tell in which order they were added
+up.
 
-``pytest --run-on cuda`` asks a GPU, for every m from 1 to 257, with the configurations that the batch-invariant mode takes.
+``pytest --run-on cuda`` asks a GPU, for every m from 1 to 257, with the configurations that the
+batch-invariant mode takes.
 """
+
 import functools
 from dataclasses import replace
 
@@ -19,8 +23,11 @@ from numba_marlin.kernels.wgmma_config import WgmmaConfig
 from numba_marlin.quantize import quantize
 from tests.kernels.harness import run_kernel
 
-ROWS, N, K, GROUP = 40, 128, 320, 32  # k: five stages of 64, so that rows of consumers change their parts from tile to tile
-DECODE = DecodeConfig(batch=8, warps_n=1, warps_k=2, stage_k=64, stages=3, group_blocks=2, whole=True)
+# k: five stages of 64, so that rows of consumers change their parts from tile to tile
+ROWS, N, K, GROUP = 40, 128, 320, 32
+DECODE = DecodeConfig(
+    batch=8, warps_n=1, warps_k=2, stage_k=64, stages=3, group_blocks=2, whole=True
+)
 WGMMA = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=2, split=False)
 AMPERE = AmpereConfig(1, 8, 8, 2, 4, True, whole=True)
 ALIKE = {  # configurations that differ in all that must not matter
@@ -28,39 +35,60 @@ ALIKE = {  # configurations that differ in all that must not matter
     "tiled": [TiledConfig(GROUP)],
     "ampere, deep": [AMPERE, replace(AMPERE, thread_m_blocks=3)],
     "decode": [DECODE, replace(DECODE, batch=24, warps_n=2, stages=2, ragged=True)],
-    "decode, a tail": [replace(DECODE, stage_k=128, ragged=True), replace(DECODE, stage_k=128, batch=16, ragged=True)],
+    "decode, a tail": [
+        replace(DECODE, stage_k=128, ragged=True),
+        replace(DECODE, stage_k=128, batch=16, ragged=True),
+    ],
     "wgmma": [WGMMA, replace(WGMMA, tile_m=32, tile_n=128, warpgroups=2, stages=3, group_m=1)],
-    "wgmma, two rows of consumers": [replace(WGMMA, k_groups=2, stages=4), replace(WGMMA, tile_m=32, k_groups=2, stages=4)],
-    "wgmma, pairs of blocks": [replace(WGMMA, tile_m=32, cluster=2), replace(WGMMA, parts=2), replace(WGMMA, tile_m=48, tile_n=128, cluster=2)],
+    "wgmma, two rows of consumers": [
+        replace(WGMMA, k_groups=2, stages=4),
+        replace(WGMMA, tile_m=32, k_groups=2, stages=4),
+    ],
+    "wgmma, pairs of blocks": [
+        replace(WGMMA, tile_m=32, cluster=2),
+        replace(WGMMA, parts=2),
+        replace(WGMMA, tile_m=48, tile_n=128, cluster=2),
+    ],
 }
-SHARING = {"ampere": replace(AMPERE, whole=False), "decode": replace(DECODE, whole=False), "wgmma": replace(WGMMA, split=True)}
+SHARING = {
+    "ampere": replace(AMPERE, whole=False),
+    "decode": replace(DECODE, whole=False),
+    "wgmma": replace(WGMMA, split=True),
+}
 
 
 @functools.cache
 def cancelling(rows, n, k, group_size):
-    """x and weights of which the second half of k nearly takes back what the first half adds; half of k is whole groups."""
+    """x and weights of which the second half of k nearly takes back what the first half adds; half
+    of k is whole groups."""
     generator = np.random.default_rng(rows + n + k)
     half = generator.standard_normal((rows, k // 2)) * 30
-    x = np.concatenate([half, -half * (1 + generator.standard_normal(half.shape) * 2.0**-9)], axis=1).astype(np.float16)
+    x = np.concatenate(
+        [half, -half * (1 + generator.standard_normal(half.shape) * 2.0**-9)], axis=1
+    ).astype(np.float16)
     w = generator.standard_normal((k // 2, n)).astype(np.float32)
     weight = quantize(np.concatenate([w, w]), group_size=group_size)
     return x, weight
 
 
 def bits(config, x, weight, run_on, sms):
-    return run_kernel(find_kernel(heuristics.kernel_of(config)), x, weight, config=config, run_on=run_on, sms=sms).c.view(np.uint16)
+    return run_kernel(
+        find_kernel(heuristics.kernel_of(config)), x, weight, config=config, run_on=run_on, sms=sms
+    ).c.view(np.uint16)
 
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_the_same_order_of_sums_gives_the_same_bits(name, run_on):
     x, weight = cancelling(ROWS, N, K, GROUP)
     definition = find_kernel(heuristics.kernel_of(ALIKE[name][0]))
-    assert len({definition.order_of_sums(config) for config in ALIKE[name]} | {None}) == 2, "one order, not None"
+    assert len({definition.order_of_sums(config) for config in ALIKE[name]} | {None}) == 2, (
+        "one order, not None"
+    )
     expected = bits(ALIKE[name][0], x, weight, run_on, sms=4)
     for config in ALIKE[name]:
         for first, m, sms in ((0, ROWS, 2), (39, 1, 4), (20, 7, 3), (3, 17, 2)):
-            found = bits(config, x[first:first + m], weight, run_on, sms)
-            assert (found == expected[first:first + m]).all(), (config, first, m, sms)
+            found = bits(config, x[first : first + m], weight, run_on, sms)
+            assert (found == expected[first : first + m]).all(), (config, first, m, sms)
 
 
 @pytest.mark.parametrize("name", SHARING)
@@ -76,15 +104,24 @@ def test_where_tiles_are_shared_bits_hang_on_m(name, run_on):
 def test_another_order_of_sums_gives_other_bits(run_on):
     """So none of the orders is split finer than it need be, and the data tell."""
     x, weight = cancelling(ROWS, N, K, GROUP)
-    found = [bits(configs[0], x, weight, run_on, sms=4) for name, configs in ALIKE.items() if name not in ("naive", "tiled")]
-    assert all((one != other).any() for position, one in enumerate(found) for other in found[:position])
+    found = [
+        bits(configs[0], x, weight, run_on, sms=4)
+        for name, configs in ALIKE.items()
+        if name not in ("naive", "tiled")
+    ]
+    assert all(
+        (one != other).any() for position, one in enumerate(found) for other in found[:position]
+    )
 
 
 @pytest.mark.parametrize("group_size", (-1, 128))
 @pytest.mark.parametrize("kernel", LADDER)
 def test_every_batch_up_to_257_has_the_bits_of_257_on_a_gpu(kernel, group_size, run_on):
     if run_on != "cuda":
-        pytest.skip("a GPU's business: what an instruction does with its width is the machine's own choice here")
+        pytest.skip(
+            "a GPU's business: what an instruction does with its width is the machine's own choice"
+            " here"
+        )
     device = driver.describe(0)
     if not device.runs(find_kernel(kernel).min_arch):
         pytest.skip(f"{kernel} does not run on {device.arch}")
@@ -93,16 +130,22 @@ def test_every_batch_up_to_257_has_the_bits_of_257_on_a_gpu(kernel, group_size, 
 
         def found(first, m):
             chosen = candidate(Problem(m, n, k, group_size, batch_invariant=True), device, kernel)
-            return bits(chosen.config, x[first:first + m], weight, run_on, device.sms)
+            return bits(chosen.config, x[first : first + m], weight, run_on, device.sms)
 
         expected = found(0, 257)
         for m in range(1, 257):
             first = 97 * m % (258 - m)
-            assert (found(first, m) == expected[first:first + m]).all(), (n, k, first, m)
+            assert (found(first, m) == expected[first : first + m]).all(), (n, k, first, m)
 
 
 def test_the_mode_proposes_nothing_of_which_the_order_hangs_on_m():
     for name in devices.names():
-        for problem in (Problem(1, 576, 7168), Problem(300, 8192, 8192, 64), Problem(17, 72, 272, -1, bias=True)):
-            for each in heuristics.rank(replace(problem, batch_invariant=True), devices.device(name)):
+        for problem in (
+            Problem(1, 576, 7168),
+            Problem(300, 8192, 8192, 64),
+            Problem(17, 72, 272, -1, bias=True),
+        ):
+            for each in heuristics.rank(
+                replace(problem, batch_invariant=True), devices.device(name)
+            ):
                 assert find_kernel(each.kernel).order_of_sums(each.config) is not None

@@ -1,4 +1,6 @@
-"""Contract under test: Blackwell's kernels multiply block-scaled operands exactly where sums are exact, whatever the shape, schedule and format; and no guard is for show."""
+"""Contract under test: Blackwell's kernels multiply block-scaled operands exactly where sums are
+exact, whatever the shape, schedule and format; and no guard is for show."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -6,12 +8,35 @@ import pytest
 
 from numba_marlin import compiler, counts, heuristics, trace
 from numba_marlin.compiler import gates
-from numba_marlin.emulator import BarrierMisuse, Deadlock, Machine, PendingCopyRead, ProxyHazard, Race, RegisterHazard, Schedule, TensorMemoryHazard, TensorMemoryMisuse
+from numba_marlin.emulator import (
+    BarrierMisuse,
+    Deadlock,
+    Machine,
+    PendingCopyRead,
+    ProxyHazard,
+    Race,
+    RegisterHazard,
+    Schedule,
+    TensorMemoryHazard,
+    TensorMemoryMisuse,
+)
 from numba_marlin.kernels.block_mma_config import BlockMmaConfig
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 from numba_marlin.kernels.tcgen05_config import FORMATS, Tcgen05Config
 from numba_marlin.trace import perfetto
-from tests.kernels.blackwell import BLOCK_MMA, TARGETS, TCGEN05, USUAL, check_exact, check_near, exact_operand, multiply, prepare, random_operand, values
+from tests.kernels.blackwell import (
+    BLOCK_MMA,
+    TARGETS,
+    TCGEN05,
+    USUAL,
+    check_exact,
+    check_near,
+    exact_operand,
+    multiply,
+    prepare,
+    random_operand,
+    values,
+)
 from tests.kernels.broken import change
 from tests.kernels.harness import launch_on
 
@@ -33,11 +58,15 @@ def test_a_block_takes_any_number_of_tiles(sms):
 
 @by_name
 def test_ordinary_data_is_within_its_bound(kernel):
-    check_near(kernel, random_operand(70, 800, "nvfp4", 1), random_operand(72, 800, "nvfp4", 2), alpha=0.75)
+    check_near(
+        kernel, random_operand(70, 800, "nvfp4", 1), random_operand(72, 800, "nvfp4", 2), alpha=0.75
+    )
 
 
 @by_name
-@pytest.mark.parametrize("seed", [Schedule(2, copies="early"), Schedule(3, "slowest warp", "late")], ids=str)
+@pytest.mark.parametrize(
+    "seed", [Schedule(2, copies="early"), Schedule(3, "slowest warp", "late")], ids=str
+)
 def test_sums_that_round_come_out_the_same_in_any_order(kernel, seed):
     a, b = random_operand(150, 800, "nvfp4", 3), random_operand(24, 800, "nvfp4", 4)
     got = multiply(kernel, a, b, seed=seed, races=True, sms=1)
@@ -46,12 +75,14 @@ def test_sums_that_round_come_out_the_same_in_any_order(kernel, seed):
 
 @by_name
 def test_one_kernel_more_is_no_choice_for_weights(kernel):
-    """They multiply other things than the ladder: nothing proposes them for a problem with quantised weights."""
+    """They multiply other things than the ladder: nothing proposes them for a problem with
+    quantised weights."""
     assert kernel.name not in heuristics.LADDER
 
 
 def test_every_row_and_column_comes_from_its_own_place():
-    """Rows of A are powers of two by number, one column of k each: the product is B, seen through A."""
+    """Rows of A are powers of two by number, one column of k each: the product is B, seen through
+    A."""
     a, b = exact_operand(128, 128, "nvfp4", 5), exact_operand(128, 128, "nvfp4", 6)
     one = replace(a, data=np.zeros_like(a.data), scales=np.full_like(a.scales, 0x38))
     for row in range(128):
@@ -68,29 +99,96 @@ def compiled(kernel, config=None):
 def test_static_promises(kernel):
     built = compiled(kernel)
     assert not gates.broken_promises(built) and built.cubin.startswith(b"\x7fELF")
-    opcodes = {name: gates.opcode_count(built, name) for name in ("tcgen05.mma", "tcgen05.cp", "tcgen05.ld", "mma.sync")}
-    expected = {"tcgen05": {"tcgen05.mma": 4, "tcgen05.cp": 8, "tcgen05.ld": 4, "mma.sync": 0}, "block_mma": dict.fromkeys(opcodes, 0) | {"mma.sync": 32}}
-    assert opcodes == expected[kernel.name]  # two of the four steps of block_mma's stage stand in a loop
+    opcodes = {
+        name: gates.opcode_count(built, name)
+        for name in ("tcgen05.mma", "tcgen05.cp", "tcgen05.ld", "mma.sync")
+    }
+    expected = {
+        "tcgen05": {"tcgen05.mma": 4, "tcgen05.cp": 8, "tcgen05.ld": 4, "mma.sync": 0},
+        "block_mma": dict.fromkeys(opcodes, 0) | {"mma.sync": 32},
+    }
+    # two of the four steps of block_mma's stage stand in a loop
+    assert opcodes == expected[kernel.name]
 
 
-THREE_TILES = (300, 128, 288)  # for one block, which has two tiles of sums; six steps for four stages
-FENCE_AFTER, FENCE_BEFORE = r"tcgen05\.fence::after_thread_sync;", r"tcgen05\.fence::before_thread_sync;"
+# for one block, which has two tiles of sums; six steps for four stages
+THREE_TILES = (300, 128, 288)
+FENCE_AFTER, FENCE_BEFORE = (
+    r"tcgen05\.fence::after_thread_sync;",
+    r"tcgen05\.fence::before_thread_sync;",
+)
 BROKEN = {
-    "scales are not told to be there": (change(FENCE_AFTER, which=0), TensorMemoryHazard, "fence::after_thread_sync"),
-    "sums are not told to be there": (change(FENCE_AFTER, which=1), TensorMemoryHazard, "tcgen05.mma .* has written: no tcgen05.fence::after"),
-    "sums are given back untold": (change(FENCE_BEFORE), TensorMemoryHazard, "no tcgen05.fence::before_thread_sync"),
-    "nobody waits for loads": (change(r"tcgen05\.wait::ld[^;]*;", which=None), RegisterHazard, "no tcgen05.wait::ld"),
-    "a commit for the stage is gone": (change(r"tcgen05\.commit[^;]*;", which=0), Deadlock, "lacks 1 of 1 arrivals"),
-    "a commit for the sums is gone": (change(r"tcgen05\.commit[^;]*;", which=1), Deadlock, "lacks 1 of 1 arrivals"),
-    "the stage is given back by an arrival": (change(r"tcgen05\.commit\S+ (\[%\w+\]);", r"mbarrier.arrive.shared::cta.b64 _, \1;", 0), (PendingCopyRead, Race), "missing-commit-wait|overwrites .* may still be reading"),
-    "tensor memory stays taken": (change(r"tcgen05\.dealloc[^;]*;"), TensorMemoryMisuse, "no tcgen05.dealloc"),
-    "fewer columns than are used": (change(r"(tcgen05\.(?:de)?alloc\S+ \S+, )512;", r"\g<1>256;", None), TensorMemoryMisuse, "columns 256 to 259 .* not allocated"),
-    "all stages share their scales": (change(r"shl\.b32\s+(%\w+), %\w+, 5;(?=\s+add\.s32[^;]*;\s+shr\.u64)", r"mov.b32 \1, 0;"), TensorMemoryHazard, "tcgen05.mma .* may still be reading"),
-    "results leave before they are visible": (change(r"fence\.proxy\.async[^;]*;"), ProxyHazard, "no fence.proxy.async"),
-    "results overwrite those on their way": (change(r"cp\.async\.bulk\.wait_group\.read[^;]*;", which=0), (PendingCopyRead, Race), "missing-read-wait|may still be reading"),
-    "barriers are not made visible": (change(r"fence\.mbarrier_init[^;]*;", which=None), ProxyHazard, "no fence.mbarrier_init"),
-    "the address is read before it is there": (change(r"bar\.sync[^;]*;"), (Race, BarrierMisuse), ""),
-}  # fmt: skip
+    "scales are not told to be there": (
+        change(FENCE_AFTER, which=0),
+        TensorMemoryHazard,
+        "fence::after_thread_sync",
+    ),
+    "sums are not told to be there": (
+        change(FENCE_AFTER, which=1),
+        TensorMemoryHazard,
+        "tcgen05.mma .* has written: no tcgen05.fence::after",
+    ),
+    "sums are given back untold": (
+        change(FENCE_BEFORE),
+        TensorMemoryHazard,
+        "no tcgen05.fence::before_thread_sync",
+    ),
+    "nobody waits for loads": (
+        change(r"tcgen05\.wait::ld[^;]*;", which=None),
+        RegisterHazard,
+        "no tcgen05.wait::ld",
+    ),
+    "a commit for the stage is gone": (
+        change(r"tcgen05\.commit[^;]*;", which=0),
+        Deadlock,
+        "lacks 1 of 1 arrivals",
+    ),
+    "a commit for the sums is gone": (
+        change(r"tcgen05\.commit[^;]*;", which=1),
+        Deadlock,
+        "lacks 1 of 1 arrivals",
+    ),
+    "the stage is given back by an arrival": (
+        change(r"tcgen05\.commit\S+ (\[%\w+\]);", r"mbarrier.arrive.shared::cta.b64 _, \1;", 0),
+        (PendingCopyRead, Race),
+        "missing-commit-wait|overwrites .* may still be reading",
+    ),
+    "tensor memory stays taken": (
+        change(r"tcgen05\.dealloc[^;]*;"),
+        TensorMemoryMisuse,
+        "no tcgen05.dealloc",
+    ),
+    "fewer columns than are used": (
+        change(r"(tcgen05\.(?:de)?alloc\S+ \S+, )512;", r"\g<1>256;", None),
+        TensorMemoryMisuse,
+        "columns 256 to 259 .* not allocated",
+    ),
+    "all stages share their scales": (
+        change(r"shl\.b32\s+(%\w+), %\w+, 5;(?=\s+add\.s32[^;]*;\s+shr\.u64)", r"mov.b32 \1, 0;"),
+        TensorMemoryHazard,
+        "tcgen05.mma .* may still be reading",
+    ),
+    "results leave before they are visible": (
+        change(r"fence\.proxy\.async[^;]*;"),
+        ProxyHazard,
+        "no fence.proxy.async",
+    ),
+    "results overwrite those on their way": (
+        change(r"cp\.async\.bulk\.wait_group\.read[^;]*;", which=0),
+        (PendingCopyRead, Race),
+        "missing-read-wait|may still be reading",
+    ),
+    "barriers are not made visible": (
+        change(r"fence\.mbarrier_init[^;]*;", which=None),
+        ProxyHazard,
+        "no fence.mbarrier_init",
+    ),
+    "the address is read before it is there": (
+        change(r"bar\.sync[^;]*;"),
+        (Race, BarrierMisuse),
+        "",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -99,18 +197,49 @@ def test_a_guard_less_is_noticed(name):
     edit, kind, pattern = BROKEN[name]
     m, n, k = THREE_TILES
     with pytest.raises(kind, match=f"(?s){pattern}"):
-        multiply(TCGEN05, exact_operand(m, k, "nvfp4", 7), exact_operand(n, k, "nvfp4", 8), sms=1, edit_ptx=edit, races=True)
+        multiply(
+            TCGEN05,
+            exact_operand(m, k, "nvfp4", 7),
+            exact_operand(n, k, "nvfp4", 8),
+            sms=1,
+            edit_ptx=edit,
+            races=True,
+        )
 
 
 ALWAYS = (r"mbarrier\.try_wait\S+ complete, [^;]*;", "setp.eq.u32 complete, 0, 0;")
 BROKEN_MMA = {
     "stages are filled without waiting": (change(*ALWAYS, which=0), Race, "missing-copy-wait"),
-    "stages are read without waiting": (change(*ALWAYS, which=2), PendingCopyRead, "still in flight"),
-    "a warp gives a stage back before all its lanes have read": (change(r"bar\.warp\.sync[^;]*;"), Race, "missing-barrier"),
-    "no warp gives a stage back": (change(r"mbarrier\.arrive\.shared[^;]*;"), Deadlock, "wait at mbarrier"),
-    "nobody says how many bytes come": (change(r"mbarrier\.arrive\.expect_tx[^;]*;"), Deadlock, "wait at mbarrier"),
-    "barriers are used before they are there": (change(r"bar\.sync[^;]*;"), (Race, BarrierMisuse), ""),
-    "barriers are not made visible": (change(r"fence\.mbarrier_init[^;]*;"), ProxyHazard, "no fence.mbarrier_init"),
+    "stages are read without waiting": (
+        change(*ALWAYS, which=2),
+        PendingCopyRead,
+        "still in flight",
+    ),
+    "a warp gives a stage back before all its lanes have read": (
+        change(r"bar\.warp\.sync[^;]*;"),
+        Race,
+        "missing-barrier",
+    ),
+    "no warp gives a stage back": (
+        change(r"mbarrier\.arrive\.shared[^;]*;"),
+        Deadlock,
+        "wait at mbarrier",
+    ),
+    "nobody says how many bytes come": (
+        change(r"mbarrier\.arrive\.expect_tx[^;]*;"),
+        Deadlock,
+        "wait at mbarrier",
+    ),
+    "barriers are used before they are there": (
+        change(r"bar\.sync[^;]*;"),
+        (Race, BarrierMisuse),
+        "",
+    ),
+    "barriers are not made visible": (
+        change(r"fence\.mbarrier_init[^;]*;"),
+        ProxyHazard,
+        "no fence.mbarrier_init",
+    ),
 }
 
 
@@ -118,17 +247,27 @@ BROKEN_MMA = {
 def test_a_guard_less_in_block_mma_is_noticed(name):
     edit, kind, pattern = BROKEN_MMA[name]
     with pytest.raises(kind, match=f"(?s){pattern}"):
-        multiply(BLOCK_MMA, exact_operand(150, 800, "nvfp4", 7), exact_operand(24, 800, "nvfp4", 8), sms=1, edit_ptx=edit, races=True)
+        multiply(
+            BLOCK_MMA,
+            exact_operand(150, 800, "nvfp4", 7),
+            exact_operand(24, 800, "nvfp4", 8),
+            sms=1,
+            edit_ptx=edit,
+            races=True,
+        )
 
 
 def counted(kernel, m, n, k, sms=2):
-    prepared = prepare(kernel, exact_operand(m, k, "nvfp4", 9), exact_operand(n, k, "nvfp4", 10), sms=sms)
+    prepared = prepare(
+        kernel, exact_operand(m, k, "nvfp4", 9), exact_operand(n, k, "nvfp4", 10), sms=sms
+    )
     machine = Machine(prepared.compiled.ptx)
     return counts.count(machine, **launch_on(machine, prepared))[1]
 
 
 def test_what_the_tcgen05_kernel_moves():
-    """Of a tile and a step of 256: 16 KiB of A and of B, 2 KiB of scales of each; every product reads 8 KiB of shared memory; sums are loaded once."""
+    """Of a tile and a step of 256: 16 KiB of A and of B, 2 KiB of scales of each; every product
+    reads 8 KiB of shared memory; sums are loaded once."""
     m, n, k = 256, 128, 512
     found = counted(TCGEN05, m, n, k)
     total, tiles, steps = found.total.tally, 2, 2
@@ -136,45 +275,93 @@ def test_what_the_tcgen05_kernel_moves():
     assert total.copied == {"tensor": tiles * steps * 36 * 1024 + 2 * m * n}
     assert total.operand_bytes == tiles * steps * (4 * 2 * 128 * 32 + 8 * 512)
     assert total.tensor_memory == {"scales": tiles * steps * 8 * 4 * 512, "loaded": 4 * m * n}
-    assert found.buffer("a").reads.bytes == m * k // 2 and found.buffer("b").reads.bytes == tiles * n * k // 2
-    assert found.buffer("sfa").reads.bytes == m * k // 16 and found.buffer("d").writes.bytes == 2 * m * n
+    assert (
+        found.buffer("a").reads.bytes == m * k // 2
+        and found.buffer("b").reads.bytes == tiles * n * k // 2
+    )
+    assert (
+        found.buffer("sfa").reads.bytes == m * k // 16
+        and found.buffer("d").writes.bytes == 2 * m * n
+    )
     assert total.shared.conflicts == 0 and "tensor memory: " in str(found)
 
 
 def test_what_the_block_mma_kernel_moves():
     found = counted(BLOCK_MMA, 128, 128, 256)
-    assert found.total.tally.flops == 2 * 128 * 128 * 256 and found.buffer("sfb").reads.bytes == 128 * 16
+    assert (
+        found.total.tally.flops == 2 * 128 * 128 * 256
+        and found.buffer("sfb").reads.bytes == 128 * 16
+    )
 
 
 @pytest.mark.thorough
 def test_a_trace_shows_the_roles_side_by_side():
-    """Loads begin before products, products before results; each role's warp has verbs of its own."""
+    """Loads begin before products, products before results; each role's warp has verbs of its
+    own."""
     built = compiler.build(TCGEN05, USUAL[TCGEN05], "sm_100a", line_info=True)
-    prepared = prepare(TCGEN05, exact_operand(256, 544, "nvfp4", 15), exact_operand(128, 544, "nvfp4", 16), sms=1)
+    prepared = prepare(
+        TCGEN05, exact_operand(256, 544, "nvfp4", 15), exact_operand(128, 544, "nvfp4", 16), sms=1
+    )
     machine = Machine(built.ptx)
-    addresses = {name: machine.memory.buffer(array, name=name, readonly=name != "d").address for name, array in prepared.buffers.items()}
-    arguments = prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
-    recorded = trace.record(machine, built.entry, grid=prepared.grid, block=built.threads, shared_bytes=built.shared_bytes, args=arguments)
+    addresses = {
+        name: machine.memory.buffer(array, name=name, readonly=name != "d").address
+        for name, array in prepared.buffers.items()
+    }
+    arguments = prepared.arguments(
+        addresses, lambda tensor_map, address: tensor_map.encode(address)
+    )
+    recorded = trace.record(
+        machine,
+        built.entry,
+        grid=prepared.grid,
+        block=built.threads,
+        shared_bytes=built.shared_bytes,
+        args=arguments,
+    )
     slices = [each for each in perfetto.events(recorded)["traceEvents"] if each["ph"] == "X"]
     verbs = {warp: {each["name"] for each in slices if each["tid"] == warp} for warp in range(6)}
-    assert "load_tiles" in verbs[4] and {"multiply_stage", "copy_scales"} <= verbs[5] and all("store_chunk" in verbs[warp] for warp in range(4)), verbs
-    first = {name: min(each["ts"] for each in slices if each["name"] == name) for name in ("load_tiles", "multiply_stage", "store_chunk")}
+    assert (
+        "load_tiles" in verbs[4]
+        and {"multiply_stage", "copy_scales"} <= verbs[5]
+        and all("store_chunk" in verbs[warp] for warp in range(4))
+    ), verbs
+    first = {
+        name: min(each["ts"] for each in slices if each["name"] == name)
+        for name in ("load_tiles", "multiply_stage", "store_chunk")
+    }
     assert first["load_tiles"] < first["multiply_stage"] < first["store_chunk"]
     second_load = max(each["ts"] for each in slices if each["name"] == "load_tiles")
-    assert second_load > first["multiply_stage"]  # the next tile is on its way while this one multiplies
+    # the next tile is on its way while this one multiplies
+    assert second_load > first["multiply_stage"]
 
 
-@pytest.mark.parametrize("config", [
-    Tcgen05Config(256, 3, "nvfp4", "float32"), Tcgen05Config(128, 2, "mxfp4", "bfloat16"), Tcgen05Config(256, 2, "mxfp4", "float16"), Tcgen05Config(128, 5, "mxfp8-e4m3", "float32"),
-    Tcgen05Config(256, 2, "mxfp8-e4m3", "bfloat16"), Tcgen05Config(128, 3, "nvfp4", "float32"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        Tcgen05Config(256, 3, "nvfp4", "float32"),
+        Tcgen05Config(128, 2, "mxfp4", "bfloat16"),
+        Tcgen05Config(256, 2, "mxfp4", "float16"),
+        Tcgen05Config(128, 5, "mxfp8-e4m3", "float32"),
+        Tcgen05Config(256, 2, "mxfp8-e4m3", "bfloat16"),
+        Tcgen05Config(128, 3, "nvfp4", "float32"),
+    ],
+    ids=str,
+)
 @pytest.mark.thorough
 def test_every_format_and_result(config):
     check_exact(TCGEN05, 140, 264, 800, config=config)
     assert not gates.broken_promises(compiled(TCGEN05, config))
 
 
-@pytest.mark.parametrize("config", [BlockMmaConfig("mxfp4", "float32"), BlockMmaConfig("nvfp4", "bfloat16"), BlockMmaConfig("mxfp4", "float16")], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [
+        BlockMmaConfig("mxfp4", "float32"),
+        BlockMmaConfig("nvfp4", "bfloat16"),
+        BlockMmaConfig("mxfp4", "float16"),
+    ],
+    ids=str,
+)
 @pytest.mark.thorough
 def test_every_format_and_result_of_block_mma(config):
     check_exact(BLOCK_MMA, 140, 136, 800, config=config)
@@ -188,7 +375,9 @@ def test_both_compilers_give_the_same_bits(kernel):
     """numba-cuda-mlir takes long over block_mma, whose many small verbs it inlines one by one."""
     pytest.importorskip("numba_cuda_mlir")
     a, b = random_operand(150, 544, "nvfp4", 11), random_operand(136, 544, "nvfp4", 12)
-    assert np.array_equal(multiply(kernel, a, b), multiply(kernel, a, b, compiled_by="numba-cuda-mlir"))
+    assert np.array_equal(
+        multiply(kernel, a, b), multiply(kernel, a, b, compiled_by="numba-cuda-mlir")
+    )
 
 
 @pytest.mark.thorough
@@ -198,16 +387,26 @@ def test_a_hundred_schedules(kernel):
     a, b = random_operand(150, 1312, "nvfp4", 13), random_operand(24, 1312, "nvfp4", 14)
     expected = multiply(kernel, a, b)
     for number in range(100):
-        assert np.array_equal(multiply(kernel, a, b, seed=Schedule.drawn(number), races=True), expected), number
+        assert np.array_equal(
+            multiply(kernel, a, b, seed=Schedule.drawn(number), races=True), expected
+        ), number
 
 
-@pytest.mark.parametrize("made, kind, match", [
-    (lambda: Tcgen05Config(tile_n=64), ValueError, "tile_n=64"), (lambda: Tcgen05Config(stages=1), ValueError, "stages=1"), (lambda: Tcgen05Config(stages=9), ValueError, "544 columns"),
-    (lambda: Tcgen05Config(format="int4"), ValueError, "format='int4'"), (lambda: Tcgen05Config(result="nvfp4"), ValueError, "result='nvfp4'"),
-    (lambda: Tcgen05Config(stages=6), TooMuchSharedMemory, "bytes of shared memory"), (lambda: BlockMmaConfig(stages=3), TooMuchSharedMemory, "101376 at most"),
-    (lambda: BlockMmaConfig(format="mxfp8-e4m3"), ValueError, "format='mxfp8-e4m3'"), (lambda: BlockMmaConfig(result="int8"), ValueError, "result='int8'"),
-    (lambda: BlockMmaConfig(stages=1), ValueError, "stages=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "made, kind, match",
+    [
+        (lambda: Tcgen05Config(tile_n=64), ValueError, "tile_n=64"),
+        (lambda: Tcgen05Config(stages=1), ValueError, "stages=1"),
+        (lambda: Tcgen05Config(stages=9), ValueError, "544 columns"),
+        (lambda: Tcgen05Config(format="int4"), ValueError, "format='int4'"),
+        (lambda: Tcgen05Config(result="nvfp4"), ValueError, "result='nvfp4'"),
+        (lambda: Tcgen05Config(stages=6), TooMuchSharedMemory, "bytes of shared memory"),
+        (lambda: BlockMmaConfig(stages=3), TooMuchSharedMemory, "101376 at most"),
+        (lambda: BlockMmaConfig(format="mxfp8-e4m3"), ValueError, "format='mxfp8-e4m3'"),
+        (lambda: BlockMmaConfig(result="int8"), ValueError, "result='int8'"),
+        (lambda: BlockMmaConfig(stages=1), ValueError, "stages=1"),
+    ],
+)
 def test_what_cannot_be_is_refused(made, kind, match):
     with pytest.raises(kind, match=match):
         made()
@@ -219,7 +418,9 @@ def test_tensor_memory_and_shared_memory_hold_all_stages(format, tile_n, stages)
     config = Tcgen05Config(tile_n, stages, format)
     columns = [config.scales_tensor + stage * config.stage_columns for stage in range(stages + 1)]
     assert columns[-1] <= 512 and config.scales_tensor == config.accumulators * tile_n
-    assert config.copied_bytes == (128 + tile_n) * 128 * (1 + config.kind.vectors / config.kind.depth * 8 / config.bits)
+    assert config.copied_bytes == (128 + tile_n) * 128 * (
+        1 + config.kind.vectors / config.kind.depth * 8 / config.bits
+    )
 
 
 def test_kernels_are_refused_elsewhere():

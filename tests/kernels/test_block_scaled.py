@@ -1,8 +1,10 @@
-"""Contract under test: the block-scaled kernel computes D = activation(alpha * A @ B^T + beta * C + bias) of NVFP4 matrices, for every shape it takes, with every epilogue, and
-writes block-scaled results as the quantiser would.
+"""Contract under test: the block-scaled kernel computes D = activation(alpha * A @ B^T + beta * C +
+bias) of NVFP4 matrices, for every shape it takes, with every epilogue, and writes block-scaled
+results as the quantiser would.
 
 ``pytest --run-on cuda`` runs the same tests on a GPU.
 """
+
 import re
 from dataclasses import replace
 
@@ -17,7 +19,17 @@ from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
 from numba_marlin.kernels.block_scaled_quantize import ELEMENTS, power_offset
 from numba_marlin.kernels.definition import TooMuchSharedMemory
 from numba_marlin.quantize import block_scaled as quantiser
-from tests.kernels.block_problems import SMALL, check_exact, check_near, check_quantised, every_code_and_scale, prepare, real_numbers, run, small_integers
+from tests.kernels.block_problems import (
+    SMALL,
+    check_exact,
+    check_near,
+    check_quantised,
+    every_code_and_scale,
+    prepare,
+    real_numbers,
+    run,
+    small_integers,
+)
 from tests.kernels.broken import NO_WAIT, TRY_WAIT, change, polls
 from tests.kernels.harness import on_machine
 
@@ -33,7 +45,8 @@ def test_small_integers_are_exact_at_every_edge(m, n, k, run_on):
 
 @pytest.mark.parametrize("blocks", (1, 2, 5, 40))
 def test_any_number_of_blocks_shares_the_tiles(blocks, run_on):
-    """A block with many tiles, blocks with one or two, blocks that outnumber the tiles: rings go round across tiles, and the counter is zero again."""
+    """A block with many tiles, blocks with one or two, blocks that outnumber the tiles: rings go
+    round across tiles, and the counter is zero again."""
     check_exact(small_integers(260, 200, 160), FLOATS, sms=blocks, run_on=run_on)
 
 
@@ -46,7 +59,9 @@ def test_real_numbers_stay_within_their_bounds(run_on):
     check_near(real_numbers(140, 136, 512, seed=1), FLOATS, run_on=run_on)
 
 
-@pytest.mark.parametrize("m, n, global_scale", ((140, 144, 1.0), (129, 96, float(np.float32(0.0371)))))
+@pytest.mark.parametrize(
+    "m, n, global_scale", ((140, 144, 1.0), (129, 96, float(np.float32(0.0371))))
+)
 def test_nvfp4_results_are_those_of_the_quantiser(m, n, global_scale, run_on):
     problem = real_numbers(m, n, 160, seed=m, global_scale=global_scale)
     check_quantised(problem, BLOCKS, run(problem, FLOATS, run_on=run_on), run_on=run_on)
@@ -65,18 +80,41 @@ def test_every_pair_of_codes_and_scales_is_exact(run_on):
     a, b = every_code_and_scale(m)
     base = small_integers(m, 16, k)
     check_exact(replace(base, a=a, b=b, alpha=1.0), FLOATS, run_on=run_on)
-    check_exact(replace(base, a=b, b=replace(a, shape=(m - 7, k), data=a.data[:-7], scales=a.scales), alpha=-2.0), FLOATS, run_on=run_on)
+    check_exact(
+        replace(
+            base, a=b, b=replace(a, shape=(m - 7, k), data=a.data[:-7], scales=a.scales), alpha=-2.0
+        ),
+        FLOATS,
+        run_on=run_on,
+    )
 
 
-OTHERS = [pytest.param(replace(FLOATS, **fields), marks=pytest.mark.thorough, id=str(fields)) for fields in (
-    {"activation": "relu", "bias": True}, {"activation": "silu"}, {"activation": "gelu", "bias": True}, {"activation": "gated_silu", "bias": True}, {"tile_n": 128}, {"tile_m": 256},
-    {"result": "bfloat16", "source": True, "activation": "silu"}, {"result": "float16", "activation": "gated_silu", "tile_n": 128}, {"group_m": 1}, {"stages": 3, "expanded_stages": 5},
-)]
+OTHERS = [
+    pytest.param(replace(FLOATS, **fields), marks=pytest.mark.thorough, id=str(fields))
+    for fields in (
+        {"activation": "relu", "bias": True},
+        {"activation": "silu"},
+        {"activation": "gelu", "bias": True},
+        {"activation": "gated_silu", "bias": True},
+        {"tile_n": 128},
+        {"tile_m": 256},
+        {"result": "bfloat16", "source": True, "activation": "silu"},
+        {"result": "float16", "activation": "gated_silu", "tile_n": 128},
+        {"group_m": 1},
+        {"stages": 3, "expanded_stages": 5},
+    )
+]
 
 
 @pytest.mark.parametrize("config", OTHERS)
 def test_every_epilogue_stays_within_its_bounds(config, run_on):
-    check_near(real_numbers(150, 208, 224, c_dtype=config.result if config.source else None, bias=config.bias), config, run_on=run_on)
+    check_near(
+        real_numbers(
+            150, 208, 224, c_dtype=config.result if config.source else None, bias=config.bias
+        ),
+        config,
+        run_on=run_on,
+    )
 
 
 @pytest.mark.thorough
@@ -89,21 +127,45 @@ def test_nan_stays_nan(activation, run_on):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fields", ({}, {"activation": "gated_silu", "bias": True}, {"rounding": "ceil"}, {"tile_n": 128, "tile_m": 256}), ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    (
+        {},
+        {"activation": "gated_silu", "bias": True},
+        {"rounding": "ceil"},
+        {"tile_n": 128, "tile_m": 256},
+    ),
+    ids=str,
+)
 @pytest.mark.parametrize("result", ELEMENTS)
 def test_every_block_scaled_result_is_that_of_the_quantiser(result, fields, run_on):
     config = replace(BLOCKS, result=result, **fields)
-    problem = real_numbers(140, 192, 160, seed=9, bias=config.bias, global_scale=0.125 if result == "nvfp4" else 1.0)
-    check_quantised(problem, config, run(problem, replace(config, result="float32", rounding="floor"), run_on=run_on), run_on=run_on)
+    problem = real_numbers(
+        140, 192, 160, seed=9, bias=config.bias, global_scale=0.125 if result == "nvfp4" else 1.0
+    )
+    check_quantised(
+        problem,
+        config,
+        run(problem, replace(config, result="float32", rounding="floor"), run_on=run_on),
+        run_on=run_on,
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("config", (SMALL, BLOCKS), ids=("halves", "blocks"))
 def test_both_compilers_give_the_same_bits(config):
     pytest.importorskip("numba_cuda_mlir")
-    problem = real_numbers(140, 96, 160, c_dtype="float16" if config.source else None, bias=config.bias)
-    first, second = (run(problem, config, compiled_by=name) for name in ("numba-cuda", "numba-cuda-mlir"))
-    pairs = ((first.data, second.data), (first.scales, second.scales)) if config is BLOCKS else ((first, second),)
+    problem = real_numbers(
+        140, 96, 160, c_dtype="float16" if config.source else None, bias=config.bias
+    )
+    first, second = (
+        run(problem, config, compiled_by=name) for name in ("numba-cuda", "numba-cuda-mlir")
+    )
+    pairs = (
+        ((first.data, second.data), (first.scales, second.scales))
+        if config is BLOCKS
+        else ((first, second),)
+    )
     assert all(np.array_equal(one, other) for one, other in pairs)
 
 
@@ -124,10 +186,26 @@ WAITING = small_integers(140, 72, 352, c_dtype="float16", bias=True)
 WAITS = 20
 
 
-@pytest.mark.parametrize("wait", [pytest.param(wait, marks=() if wait % 6 == 0 else pytest.mark.thorough) for wait in range(WAITS)])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        pytest.param(wait, marks=() if wait % 6 == 0 else pytest.mark.thorough)
+        for wait in range(WAITS)
+    ],
+)
 def test_no_wait_can_be_left_out(wait):
-    """A wait that is passed at once: the machine, or the result, says so in some order of progress."""
-    assert any(caught(polls(wait, NO_WAIT), schedule) for schedule in (None, Schedule(1, "reverse"), Schedule(0, "any"), Schedule(2, "any"), Schedule(3, "reverse")))
+    """A wait that is passed at once: the machine, or the result, says so in some order of
+    progress."""
+    assert any(
+        caught(polls(wait, NO_WAIT), schedule)
+        for schedule in (
+            None,
+            Schedule(1, "reverse"),
+            Schedule(0, "any"),
+            Schedule(2, "any"),
+            Schedule(3, "reverse"),
+        )
+    )
 
 
 def test_these_are_all_waits():
@@ -141,18 +219,31 @@ def caught(edit, schedule):
     except MachineError:
         return True
     expected, _ = WAITING.bounds()
-    return bool(prepared.buffers["locks"].any()) or not np.array_equal(prepared.buffers["d"].astype(np.float64), expected)
+    return bool(prepared.buffers["locks"].any()) or not np.array_equal(
+        prepared.buffers["d"].astype(np.float64), expected
+    )
 
 
 # ---- configurations
 
 
-@pytest.mark.parametrize("fields, error, message", (
-    ({"tile_m": 64}, ValueError, "tile_m=64 must be 128 or 256"), ({"tile_n": 256}, ValueError, "tile_n=256 must be 64 or 128"), ({"result": "int8"}, ValueError, "result='int8' must be one of"),
-    ({"result": "nvfp4", "source": True}, ValueError, "C is read in tiles of 16-bit"), ({"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
-    ({"activation": "gated_silu", "source": True}, ValueError, "half as many columns"), ({"rounding": "up"}, ValueError, "rounding='up'"), ({"stages": 1}, ValueError, "must be at least 2"),
-    ({"activation": "gated_silu", "tile_n": 64}, ValueError, "tile_n=64 must be 128 with"), ({"expander_registers": 70}, ValueError, "expander_registers=70"), ({"group_m": 0}, ValueError, "group_m=0"), ({"stages": 6}, TooMuchSharedMemory, "bytes of shared memory"),
-))
+@pytest.mark.parametrize(
+    "fields, error, message",
+    (
+        ({"tile_m": 64}, ValueError, "tile_m=64 must be 128 or 256"),
+        ({"tile_n": 256}, ValueError, "tile_n=256 must be 64 or 128"),
+        ({"result": "int8"}, ValueError, "result='int8' must be one of"),
+        ({"result": "nvfp4", "source": True}, ValueError, "C is read in tiles of 16-bit"),
+        ({"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
+        ({"activation": "gated_silu", "source": True}, ValueError, "half as many columns"),
+        ({"rounding": "up"}, ValueError, "rounding='up'"),
+        ({"stages": 1}, ValueError, "must be at least 2"),
+        ({"activation": "gated_silu", "tile_n": 64}, ValueError, "tile_n=64 must be 128 with"),
+        ({"expander_registers": 70}, ValueError, "expander_registers=70"),
+        ({"group_m": 0}, ValueError, "group_m=0"),
+        ({"stages": 6}, TooMuchSharedMemory, "bytes of shared memory"),
+    ),
+)
 def test_a_configuration_that_exists_can_run(fields, error, message):
     with pytest.raises(error, match=message):
         BlockScaledConfig(**fields)

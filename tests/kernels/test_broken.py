@@ -1,7 +1,9 @@
-"""Contract under test: the machine says of each broken kernel (``broken``) what is wrong with it, and of the intact ones nothing (``test_schedules``).
+"""Contract under test: the machine says of each broken kernel (``broken``) what is wrong with it,
+and of the intact ones nothing (``test_schedules``).
 
 (The systematic version, every guard of every kernel, is the mutation tool's business.)
 """
+
 import re
 
 import pytest
@@ -32,5 +34,13 @@ def test_the_published_race_gives_right_results_and_is_a_race_all_the_same():
     with pytest.raises(Race) as caught:
         SHARED_SLOTS.wrong(edit_ptx=shared_scales, races=True)
     copy, read = caught.value, caught.value.first
-    assert copy.text.startswith("cp.async") and read.text.startswith("ld.shared.v4") and copy.warp != copy.first_thread[1]
-    assert "this write of dynamic_shared" in str(copy) and "not ordered after a read" in str(copy) and "bar.sync" in str(copy)
+    assert (
+        copy.text.startswith("cp.async")
+        and read.text.startswith("ld.shared.v4")
+        and copy.warp != copy.first_thread[1]
+    )
+    assert (
+        "this write of dynamic_shared" in str(copy)
+        and "not ordered after a read" in str(copy)
+        and "bar.sync" in str(copy)
+    )

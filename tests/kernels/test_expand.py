@@ -1,4 +1,6 @@
-"""Contract under test: every code of every word becomes its number, exactly, in its register and half, on the machine and on a GPU."""
+"""Contract under test: every code of every word becomes its number, exactly, in its register and
+half, on the machine and on a GPU."""
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +18,12 @@ from tests.kernels.harness import Prepared, on_gpu, target_of
 pytest.importorskip("ml_dtypes")
 
 THREADS = 256
-CASES = [(dtype, bits, origin) for dtype in ("float16", "bfloat16") for bits in (4, 8) for origin in (0, 1 << (bits - 1))]
+CASES = [
+    (dtype, bits, origin)
+    for dtype in ("float16", "bfloat16")
+    for bits in (4, 8)
+    for origin in (0, 1 << (bits - 1))
+]
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,23 @@ def make(lang, config):
         if index < uint32(m):
             registers = expand(ptx.ld_global_b32(b + uint64(index) * uint64(4)))
             for number in range(count):
-                ptx.st_global_b32(c + (uint64(index) * uint64(count) + uint64(number)) * uint64(4), registers[number])
+                ptx.st_global_b32(
+                    c + (uint64(index) * uint64(count) + uint64(number)) * uint64(4),
+                    registers[number],
+                )
 
     return expand_words
 
 
-KERNEL = KernelDefinition(name="expand_words", config_type=ExpandConfig, parameters=(("b", "u64"), ("c", "u64"), ("m", "i32")), make=make,
-                          threads=lambda config: THREADS, shared_bytes=lambda config: 0, grid=lambda config, m, n, k, sms: (-(-m // THREADS), 1, 1))
+KERNEL = KernelDefinition(
+    name="expand_words",
+    config_type=ExpandConfig,
+    parameters=(("b", "u64"), ("c", "u64"), ("m", "i32")),
+    make=make,
+    threads=lambda config: THREADS,
+    shared_bytes=lambda config: 0,
+    grid=lambda config, m, n, k, sms: (-(-m // THREADS), 1, 1),
+)
 
 
 def expanded(words, dtype, bits, origin, run_on):
@@ -54,19 +71,39 @@ def expanded(words, dtype, bits, origin, run_on):
     buffers = {"b": np.ascontiguousarray(words), "c": np.zeros((words.size, 16 // bits), np.uint32)}
     grid = KERNEL.grid(config, words.size, 0, 0, 0)
     if run_on == "cuda":
-        result = on_gpu(Prepared(KERNEL, config, compiled, grid, buffers, (words.size, 0, 0, 0))).launched().collect()["c"]
+        result = (
+            on_gpu(Prepared(KERNEL, config, compiled, grid, buffers, (words.size, 0, 0, 0)))
+            .launched()
+            .collect()["c"]
+        )
     else:
         from numba_marlin.emulator import Machine
+
         machine = Machine(compiled.ptx)
-        addresses = {name: machine.memory.buffer(array, name=name, readonly=name == "b").address for name, array in buffers.items()}
-        machine.run(compiled.entry, grid=grid, block=(THREADS, 1, 1), shared_bytes=0, args=[addresses["b"], addresses["c"], words.size])
+        addresses = {
+            name: machine.memory.buffer(array, name=name, readonly=name == "b").address
+            for name, array in buffers.items()
+        }
+        machine.run(
+            compiled.entry,
+            grid=grid,
+            block=(THREADS, 1, 1),
+            shared_bytes=0,
+            args=[addresses["b"], addresses["c"], words.size],
+        )
         result = buffers["c"]
     return result.view(np.uint16).view(float_type(dtype)).reshape(words.size, 16 // bits, 2)
 
 
 def expected(words, bits, origin):
     registers = 16 // bits
-    codes = np.stack([words >> np.uint32(bits * code) & np.uint32((1 << bits) - 1) for code in range(32 // bits)], axis=-1).astype(np.float64)
+    codes = np.stack(
+        [
+            words >> np.uint32(bits * code) & np.uint32((1 << bits) - 1)
+            for code in range(32 // bits)
+        ],
+        axis=-1,
+    ).astype(np.float64)
     return codes.reshape(-1, 2, registers).transpose(0, 2, 1) - origin
 
 
@@ -74,8 +111,12 @@ def expected(words, bits, origin):
 def test_every_half_word_is_expanded_exactly(dtype, bits, origin, run_on):
     """All 2**16 halves, as the low and as the high half of a word."""
     halves = np.arange(1 << 16, dtype=np.uint32)
-    words = halves | (halves * np.uint32(40503) & np.uint32(0xFFFF)) << np.uint32(16)  # an odd factor: the high halves are all of them too
-    assert np.array_equal(expanded(words, dtype, bits, origin, run_on).astype(np.float64), expected(words, bits, origin))
+    # an odd factor: the high halves are all of them too
+    words = halves | (halves * np.uint32(40503) & np.uint32(0xFFFF)) << np.uint32(16)
+    assert np.array_equal(
+        expanded(words, dtype, bits, origin, run_on).astype(np.float64),
+        expected(words, bits, origin),
+    )
 
 
 @pytest.mark.parametrize("bits", (4, 8))
@@ -85,9 +126,15 @@ def test_registers_are_fragments(bits, run_on):
     middle = 1 << (bits - 1)
     values = codes.astype(np.float64) - middle
     words = marlin.pack_codes(codes, bits).view(np.uint32).ravel()
-    registers = expanded(words, "bfloat16", bits, middle, run_on).astype(np.float64).reshape(32, 16, 2)  # of a lane: 4 of each n16 columns
+    # of a lane: 4 of each n16 columns
+    registers = (
+        expanded(words, "bfloat16", bits, middle, run_on).astype(np.float64).reshape(32, 16, 2)
+    )
     for tile in range(8):
-        assert np.array_equal(registers[:, 2 * tile : 2 * tile + 2].reshape(32, 4), MMA_M16N8K16_B.gather(values[:, 8 * tile : 8 * tile + 8]))
+        assert np.array_equal(
+            registers[:, 2 * tile : 2 * tile + 2].reshape(32, 4),
+            MMA_M16N8K16_B.gather(values[:, 8 * tile : 8 * tile + 8]),
+        )
     for j in range(4):
         a = registers[:, 4 * j : 4 * j + 4][:, [0, 2, 1, 3]].reshape(32, 8)
         assert np.array_equal(a, MMA_M16N8K16_A.gather(values[:, 16 * j : 16 * j + 16].T))
@@ -102,5 +149,13 @@ def test_packed_zeros_expand_to_pairs_that_go_with_scales(bits, run_on):
 
 
 def test_constants_are_pairs():
-    assert (pair(1032, "float16"), pair(1 / 16, "float16"), pair(-72, "float16")) == (0x64086408, 0x2C002C00, 0xD480D480)
-    assert (pair(128, "bfloat16"), pair(136, "bfloat16"), pair(16, "bfloat16")) == (0x43004300, 0x43084308, 0x41804180)
+    assert (pair(1032, "float16"), pair(1 / 16, "float16"), pair(-72, "float16")) == (
+        0x64086408,
+        0x2C002C00,
+        0xD480D480,
+    )
+    assert (pair(128, "bfloat16"), pair(136, "bfloat16"), pair(16, "bfloat16")) == (
+        0x43004300,
+        0x43084308,
+        0x41804180,
+    )

@@ -1,5 +1,7 @@
-"""Contract under test, without running anything: every kernel x configuration x target compiles and assembles with no spills, no local
-memory, no float64, and exactly the tensor-core and copy instructions that its tile asks for."""
+"""Contract under test, without running anything: every kernel x configuration x target compiles and
+assembles with no spills, no local memory, no float64, and exactly the tensor-core and copy
+instructions that its tile asks for."""
+
 import itertools
 from dataclasses import replace
 
@@ -29,10 +31,13 @@ def check_gates(compiled):
 
 
 def for_target(hopper, kernel, target, every_target):
-    """``hopper``, compiled for sm_90a, for ``target``: its PTX assembled for it, or compiled anew with --every-target."""
+    """``hopper``, compiled for sm_90a, for ``target``: its PTX assembled for it, or compiled anew
+    with --every-target."""
     if target == hopper.target or every_target:
         return compiler.build(kernel, hopper.config, target=target)
-    cubin, resources = assemble(hopper.ptx.replace(".target sm_90a", f".target {target}"), target_named(target))
+    cubin, resources = assemble(
+        hopper.ptx.replace(".target sm_90a", f".target {target}"), target_named(target)
+    )
     return replace(hopper, target=target, cubin=cubin, resources=resources)
 
 
@@ -44,35 +49,61 @@ def all_configurations():
         for group_blocks in GROUP_BLOCKS:
             for ragged in (False, True):
                 yield "ampere", AmpereConfig(m_blocks, n_blocks, k_blocks, group_blocks, 4, ragged)
-    for m_blocks in (2, 3, 4):  # not the original's, but the heuristic's: tails and small groups take the most registers
+    # not the original's, but the heuristic's: tails and small groups take the most registers
+    for m_blocks in (2, 3, 4):
         yield "ampere", AmpereConfig(m_blocks, 8, 8, 2, 4, True)
 
 
 def check_counts(compiled, config):
     fetches = 2 * config.stages - 1  # the prologue's, and one a stage of the unrolled loop
-    copies_a, copies_b, copies_s = ceil_div(16 * config.thread_m_blocks * config.a_row_chunks, 256), 2, 1
+    copies_a, copies_b, copies_s = (
+        ceil_div(16 * config.thread_m_blocks * config.a_row_chunks, 256),
+        2,
+        1,
+    )
     copies = fetches * (copies_a + copies_b) + copies_s * (fetches if config.grouped else 1)
     if config.thread_m_blocks > 1:
         copies += 8 * config.thread_m_blocks  # the partial sums of the block below
-    assert counts(compiled, "mma.sync.aligned.m16n8k16") == config.stages * STEPS * 8 * config.thread_m_blocks
-    assert counts(compiled, "ldmatrix.sync.aligned.m8n8.x4") == (STEPS * config.stages + 1) * config.thread_m_blocks
+    assert (
+        counts(compiled, "mma.sync.aligned.m16n8k16")
+        == config.stages * STEPS * 8 * config.thread_m_blocks
+    )
+    assert (
+        counts(compiled, "ldmatrix.sync.aligned.m8n8.x4")
+        == (STEPS * config.stages + 1) * config.thread_m_blocks
+    )
     assert counts(compiled, "cp.async.cg") == copies
     assert counts(compiled, "cp.async.cg.shared.global.L2::cache_hint") == fetches * copies_b
     assert counts(compiled, "cp.async.wait_group") == config.stages + 1
 
 
 def usual(name, config):
-    """Each tile with each group once: with tails in the groups of the checkpoints that people have, without in the others."""
-    return name != "ampere" or config.ragged == (config.group_blocks in (-1, 8)) or (config.ragged and config.group_blocks == 2 and config.thread_k_blocks == 8)
+    """Each tile with each group once: with tails in the groups of the checkpoints that people have,
+    without in the others."""
+    return (
+        name != "ampere"
+        or config.ragged == (config.group_blocks in (-1, 8))
+        or (config.ragged and config.group_blocks == 2 and config.thread_k_blocks == 8)
+    )
 
 
-OTHERS = [(config, target) for (_, config), target in zip(all_configurations(), itertools.cycle(("sm_86", "sm_120", "sm_89")))]
+OTHERS = [
+    (config, target)
+    for (_, config), target in zip(
+        all_configurations(), itertools.cycle(("sm_86", "sm_120", "sm_89"))
+    )
+]
 
 
-@pytest.mark.parametrize("name, config", cases(all_configurations(), usual), ids=lambda value: str(value).replace(" ", ""))
+@pytest.mark.parametrize(
+    "name, config",
+    cases(all_configurations(), usual),
+    ids=lambda value: str(value).replace(" ", ""),
+)
 def test_every_configuration_on_every_target(name, config, every_target, thorough):
-    """What differs between targets is the assembler's work above all, so Hopper's PTX stands for the others' unless --every-target is given; those that differ
-    the least take turns, unless --thorough is."""
+    """What differs between targets is the assembler's work above all, so Hopper's PTX stands for
+    the others' unless --every-target is given; those that differ the least take turns, unless
+    --thorough is."""
     hopper = compiler.build(KERNELS[name], config, target="sm_90a")
     check_gates(hopper)
     if name == "ampere":
@@ -81,7 +112,10 @@ def test_every_configuration_on_every_target(name, config, every_target, thoroug
         check_gates(for_target(hopper, KERNELS[name], target, every_target))
 
 
-@pytest.mark.parametrize("group_blocks", (-1, 2, *(pytest.param(blocks, marks=pytest.mark.thorough) for blocks in (4, 8))))
+@pytest.mark.parametrize(
+    "group_blocks",
+    (-1, 2, *(pytest.param(blocks, marks=pytest.mark.thorough) for blocks in (4, 8))),
+)
 @pytest.mark.parametrize("tile", TILES)
 def test_two_blocks_fit_on_a_multiprocessor(tile, group_blocks, every_target):
     config = AmpereConfig(1, *tile, group_blocks, 6, True, blocks_per_sm=2)
@@ -93,26 +127,45 @@ def test_two_blocks_fit_on_a_multiprocessor(tile, group_blocks, every_target):
 
 
 def test_the_gate_knows_the_copy_that_hopper_refuses():
-    """Lines of two kernels run on an H200: with the first it stopped at an illegal instruction, the others ran."""
+    """Lines of two kernels run on an H200: with the first it stopped at an illegal instruction, the
+    others ran."""
     refused = "/*1880*/                   LDGSTS.E.BYPASS.128 [R95+UR6], desc[UR7][R116.64] ;"
-    ran = ["/*0ea0*/                   LDGSTS.E.BYPASS.128 [R15], desc[UR10][R12.64], !P3 ;",
-           "/*17d0*/                   LDGSTS.E.BYPASS.LTC128B.128 [R7+0x4000], desc[UR10][R130.64] ;"]
-    assert gates.refused_copies("\n".join([*ran, refused])) == ["LDGSTS.E.BYPASS.128 [R95+UR6], desc[UR7]"]
+    ran = [
+        "/*0ea0*/                   LDGSTS.E.BYPASS.128 [R15], desc[UR10][R12.64], !P3 ;",
+        "/*17d0*/                   LDGSTS.E.BYPASS.LTC128B.128 [R7+0x4000], desc[UR10][R130.64] ;",
+    ]
+    assert gates.refused_copies("\n".join([*ran, refused])) == [
+        "LDGSTS.E.BYPASS.128 [R95+UR6], desc[UR7]"
+    ]
     assert not gates.refused_copies("\n".join(ran))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name, config", [("naive", NaiveConfig(128)), ("tiled", TiledConfig(64)), ("ampere", AmpereConfig(4, 16, 4, 8)),
-                                          ("ampere", AmpereConfig(1, 8, 8, -1))], ids=lambda value: str(value).replace(" ", ""))
+@pytest.mark.parametrize(
+    "name, config",
+    [
+        ("naive", NaiveConfig(128)),
+        ("tiled", TiledConfig(64)),
+        ("ampere", AmpereConfig(4, 16, 4, 8)),
+        ("ampere", AmpereConfig(1, 8, 8, -1)),
+    ],
+    ids=lambda value: str(value).replace(" ", ""),
+)
 def test_every_target(name, config, target):
     compiled = compiler.build(KERNELS[name], config, target=target)
     check_gates(compiled)
     assert f".target {target}" in compiled.ptx
 
 
-@pytest.mark.parametrize("name, config", [("tiled", TiledConfig(64)), ("ampere", AmpereConfig(4, *TILES[1], 8)),
-                                          pytest.param("ampere", AmpereConfig(1, *TILES[0], 8), marks=pytest.mark.thorough)],
-                         ids=lambda value: str(value).replace(" ", ""))
+@pytest.mark.parametrize(
+    "name, config",
+    [
+        ("tiled", TiledConfig(64)),
+        ("ampere", AmpereConfig(4, *TILES[1], 8)),
+        pytest.param("ampere", AmpereConfig(1, *TILES[0], 8), marks=pytest.mark.thorough),
+    ],
+    ids=lambda value: str(value).replace(" ", ""),
+)
 def test_the_other_compiler_passes_the_same_gates(name, config):
     pytest.importorskip("numba_cuda_mlir")
     check_gates(compiler.build(KERNELS[name], config, target="sm_90a", compiler="numba-cuda-mlir"))

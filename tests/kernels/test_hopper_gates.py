@@ -1,5 +1,8 @@
-"""Contract under test, without running anything: every configuration of the Hopper kernels that ``heuristics`` proposes compiles and assembles with no
-spills, no local memory, no float64 and no serialised wgmma, and with exactly the tensor-core instructions that its tile asks for."""
+"""Contract under test, without running anything: every configuration of the Hopper kernels that
+``heuristics`` proposes compiles and assembles with no spills, no local memory, no float64 and no
+serialised wgmma, and with exactly the tensor-core instructions that its tile asks for.
+"""
+
 from dataclasses import replace
 
 import pytest
@@ -16,13 +19,21 @@ from tests.kernels.harness import cases
 
 H200 = devices.device("H200")
 USUAL = Problem(16, 8192, 8192, 128)
-OTHERS = (Problem(5, 8200, 8208, -1, "bfloat16", scale_dtype="bfloat16", bias=True), Problem(5, 8200, 8192, 32, bias=True), Problem(16, 8192, 8192, 256))
+OTHERS = (
+    Problem(5, 8200, 8208, -1, "bfloat16", scale_dtype="bfloat16", bias=True),
+    Problem(5, 8200, 8192, 32, bias=True),
+    Problem(16, 8192, 8192, 256),
+)
 
 
 def configurations(chooser, problem):
     # several waves of tiles and some left over: then every arrangement is worth a thought
     problem = replace(problem, m=4000)
-    return list(dict.fromkeys(chooser.configurations(problem, H200) + chooser.invariant_configurations(problem, H200)))
+    return list(
+        dict.fromkeys(
+            chooser.configurations(problem, H200) + chooser.invariant_configurations(problem, H200)
+        )
+    )
 
 
 def arrangement(config):
@@ -31,13 +42,20 @@ def arrangement(config):
 
 def check_decode(compiled, config):
     assert not gates.broken_promises(compiled)
-    rows = config.rows_per_warp + (1 if config.ragged else 0)  # the loop over a stage, and the row at a time of its tail
-    assert gates.opcode_count(compiled, "mma.sync.aligned.m16n8k16") == rows * 4 * config.batch_blocks
+    # the loop over a stage, and the row at a time of its tail
+    rows = config.rows_per_warp + (1 if config.ragged else 0)
+    assert (
+        gates.opcode_count(compiled, "mma.sync.aligned.m16n8k16") == rows * 4 * config.batch_blocks
+    )
 
 
 def check_wgmma(compiled, config):
     assert not gates.broken_promises(compiled)
-    assert gates.opcode_count(compiled, "wgmma.mma_async") % (STAGE_ROWS * config.words) == 0 < gates.opcode_count(compiled, "wgmma.mma_async")
+    assert (
+        gates.opcode_count(compiled, "wgmma.mma_async") % (STAGE_ROWS * config.words)
+        == 0
+        < gates.opcode_count(compiled, "wgmma.mma_async")
+    )
 
 
 @pytest.mark.parametrize("config", configurations(decode, USUAL), ids=arrangement)
@@ -48,22 +66,38 @@ def test_decode_is_clean(config, every_target):
         if every_target:
             check_decode(compiler.build(DECODE, config, target=target), config)
         else:
-            cubin, resources = assemble(hopper.ptx.replace(".target sm_90a", f".target {target}"), target_named(target))
+            cubin, resources = assemble(
+                hopper.ptx.replace(".target sm_90a", f".target {target}"), target_named(target)
+            )
             check_decode(replace(hopper, target=target, cubin=cubin, resources=resources), config)
 
 
 def telling(config):
-    """Few and many rows, one and two rows of consumers, one to four words a warp; and stripes where most registers are in use."""
+    """Few and many rows, one and two rows of consumers, one to four words a warp; and stripes where
+    most registers are in use."""
     tile = config.tile_m, config.tile_n
-    return config.parts == 1 and (config.split and tile == (256, 128) or not config.split and tile in ((16, 128), (64, 256), (128, 128), (256, 128)))
+    return config.parts == 1 and (
+        config.split
+        and tile == (256, 128)
+        or not config.split
+        and tile in ((16, 128), (64, 256), (128, 128), (256, 128))
+    )
 
 
-@pytest.mark.parametrize("config", cases(((config,) for config in configurations(wgmma, USUAL)), telling), ids=arrangement)
+@pytest.mark.parametrize(
+    "config",
+    cases(((config,) for config in configurations(wgmma, USUAL)), telling),
+    ids=arrangement,
+)
 def test_wgmma_is_clean(config):
     check_wgmma(compiler.build(WGMMA, config, target="sm_90a"), config)
 
 
-@pytest.mark.parametrize("problem", [OTHERS[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in OTHERS[1:])], ids=str)
+@pytest.mark.parametrize(
+    "problem",
+    [OTHERS[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in OTHERS[1:])],
+    ids=str,
+)
 def test_other_types_and_groups_are_clean(problem, every_target):
     """All of them with --every-target, else the first of each kernel."""
     for kernel, chooser, check in ((DECODE, decode, check_decode), (WGMMA, wgmma, check_wgmma)):

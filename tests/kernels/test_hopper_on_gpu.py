@@ -1,14 +1,19 @@
-"""Contract under test: decode and wgmma are right on a GPU in every configuration that ``heuristics`` would choose, and give the same bits every time: launch after launch, on any
-stream, in a graph, and where a launch begins before the one has ended whose result it reads.
+"""Contract under test: decode and wgmma are right on a GPU in every configuration that
+``heuristics`` would choose, and give the same bits every time: launch after launch, on any stream,
+in a graph, and where a launch begins before the one has ended whose result it reads.
 
-Every output of a small problem is held under its own bound (``reference``) or, where nothing is rounded, must match bit for bit; of a large one every output must be finite, and rows and blocks of 64
-columns drawn at random, with the first and the last, are held under theirs. Guard bands, NaN in C and partial sums, locks zero: ``on_gpu``. Large weights are random words, repeated at a
-distance that is no multiple of a row: to make them otherwise would take longer than all the rest.
+Every output of a small problem is held under its own bound (``reference``) or, where nothing is
+rounded, must match bit for bit; of a large one every output must be finite, and rows and blocks of
+64 columns drawn at random, with the first and the last, are held under theirs. Guard bands, NaN in
+C and partial sums, locks zero: ``on_gpu``. Large weights are random words, repeated at a distance
+that is no multiple of a row: to make them otherwise would take longer than all the rest.
 
-    pytest -n 8 --run-on cuda tests/kernels/test_hopper_on_gpu.py      # compiles some 150 configurations first, with all cores
+    pytest -n 8 --run-on cuda tests/kernels/test_hopper_on_gpu.py      # compiles some 150
+        configurations first, with all cores
 
 On the PTX machine one small case of each kind that it can do runs; the others are skipped by name.
 """
+
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +23,18 @@ from numba_marlin import driver, reference, testing
 from numba_marlin.formats import PackedWeight, marlin
 from numba_marlin.formats.floats import float_type
 from tests.kernels.harness import prepare, run_kernel, sms_of
-from tests.kernels.hopper_cells import CHOICES, LAYERS, RAGGED, REPEATED, STREAMED, TABLE, TYPED, invariant_cells, ragged_cells, table_cells
+from tests.kernels.hopper_cells import (
+    CHOICES,
+    LAYERS,
+    RAGGED,
+    REPEATED,
+    STREAMED,
+    TABLE,
+    TYPED,
+    invariant_cells,
+    ragged_cells,
+    table_cells,
+)
 from tests.kernels.warming import warm_cache_once
 
 LAUNCHES = 1000
@@ -29,7 +45,12 @@ CHECKED_ROWS, CHECKED_BLOCKS = 48, 4
 def compiled(request, run_on):
     """The cells of all tests that were asked for, compiled."""
     if run_on == "cuda":
-        cells = [cell for item in request.session.items if item.path == request.path for cell in item.callspec.params.get("cells", ())]
+        cells = [
+            cell
+            for item in request.session.items
+            if item.path == request.path
+            for cell in item.callspec.params.get("cells", ())
+        ]
         warm_cache_once([(cell.kernel, cell.config) for cell in cells], driver.describe(0).target)
 
 
@@ -38,7 +59,7 @@ def need_gpu(run_on, why):
         pytest.skip(f"{why}: run it on a GPU with --run-on cuda")
 
 
-# ---- data, and what is right ------------------------------------------------------------------------------------------------------------------
+# ---- data, and what is right ----
 
 
 def random_packed(problem, seed=0):
@@ -47,7 +68,9 @@ def random_packed(problem, seed=0):
     columns = marlin.packed_columns(problem.n)
     words = np.frombuffer(generator.bytes(4 * ((1 << 20) + 77)), np.int32)
     qweight = np.resize(words, (problem.k // 16, 2 * columns))
-    scales = generator.uniform(0.005, 0.025, (problem.groups, columns)).astype(float_type(problem.scale_dtype))
+    scales = generator.uniform(0.005, 0.025, (problem.groups, columns)).astype(
+        float_type(problem.scale_dtype)
+    )
     return PackedWeight("marlin", qweight, scales, 4, problem.group_size, problem.k, problem.n)
 
 
@@ -57,34 +80,59 @@ def random_x(m, k, seed=0):
 
 def some(count, size, generator):
     """``count`` of range(size), the first and the last among them; all if there are no more."""
-    return np.arange(size) if size <= count else np.unique(np.r_[0, size - 1, generator.choice(size, count - 2, replace=False)])
+    return (
+        np.arange(size)
+        if size <= count
+        else np.unique(np.r_[0, size - 1, generator.choice(size, count - 2, replace=False)])
+    )
 
 
 def judge(c, x, packed, cell):
-    """AssertionError unless all of c is finite, and rows and columns drawn at random are within their bounds."""
+    """AssertionError unless all of c is finite, and rows and columns drawn at random are within
+    their bounds."""
     assert np.isfinite(c).all(), f"{cell}: {np.argwhere(~np.isfinite(c))[0]} is not finite"
     generator = np.random.default_rng(c.shape)
     rows = some(CHECKED_ROWS, x.shape[0], generator)
     blocks = some(2 if packed.k > 50000 else CHECKED_BLOCKS, packed.n_packed // 64, generator)
     columns = (64 * blocks[:, None] + np.arange(64)).reshape(-1)
     words = (128 * blocks[:, None] + np.arange(128)).reshape(-1)
-    narrow = marlin.unpack(PackedWeight("marlin", packed.qweight[:, words], packed.scales[:, columns], 4, packed.group_size, packed.k, columns.size))
+    narrow = marlin.unpack(
+        PackedWeight(
+            "marlin",
+            packed.qweight[:, words],
+            packed.scales[:, columns],
+            4,
+            packed.group_size,
+            packed.k,
+            columns.size,
+        )
+    )
     inside = columns < packed.n
     narrow = replace(narrow, codes=narrow.codes[:, inside], scales=narrow.scales[:, inside])
-    report = reference.check(c[np.ix_(rows, columns[inside])], x[rows], narrow, order="random", method=cell.method)
+    report = reference.check(
+        c[np.ix_(rows, columns[inside])], x[rows], narrow, order="random", method=cell.method
+    )
     assert report.ok, f"{cell}: {report}"
 
 
 def at_home(cell, packed, seed=0, stream=0, held=None, sms=None):
     """(x, a DeviceProblem not launched yet)"""
     from tests.kernels.on_gpu import DeviceProblem
+
     x = random_x(cell.problem.m, cell.problem.k, seed)
-    return x, DeviceProblem(prepare(cell.definition, x, packed, config=cell.config, sms=sms or sms_of("cuda"), run_on="cuda"), stream, held)
+    return x, DeviceProblem(
+        prepare(
+            cell.definition, x, packed, config=cell.config, sms=sms or sms_of("cuda"), run_on="cuda"
+        ),
+        stream,
+        held,
+    )
 
 
 def run_all(cells):
     """Launch and judge each; the weights, which all share, go to the device once."""
     from tests.kernels.on_gpu import GuardedArray
+
     packed = random_packed(cells[0].problem)
     held = {"b": GuardedArray(packed.qweight), "scales": GuardedArray(packed.scales)}
     for cell in cells:
@@ -94,24 +142,35 @@ def run_all(cells):
         array.check_unchanged(name)
 
 
-# ---- right everywhere -------------------------------------------------------------------------------------------------------------------------
+# ---- right everywhere ----
 
 
-@pytest.mark.parametrize("cells", [table_cells(k, n) for k, n in TABLE], ids=[f"{k}x{n}" for k, n in TABLE])
+@pytest.mark.parametrize(
+    "cells", [table_cells(k, n) for k, n in TABLE], ids=[f"{k}x{n}" for k, n in TABLE]
+)
 def test_shapes_of_the_table(cells, run_on):
     need_gpu(run_on, f"{cells[0].problem.k * cells[0].problem.n / 1e6:.0f} million weights")
     run_all(cells)
 
 
-@pytest.mark.parametrize("cells", [ragged_cells(kernel, *shape) for shape in RAGGED for kernel in CHOICES], ids=[f"{kernel}-{k}x{n}-g{g}" for k, n, g in RAGGED for kernel in CHOICES])
+@pytest.mark.parametrize(
+    "cells",
+    [ragged_cells(kernel, *shape) for shape in RAGGED for kernel in CHOICES],
+    ids=[f"{kernel}-{k}x{n}-g{g}" for k, n, g in RAGGED for kernel in CHOICES],
+)
 def test_tails_of_every_size(cells, run_on):
-    need_gpu(run_on, f"{cells[0].problem.k * cells[0].problem.n / 1e6:.0f} million weights, {len(cells)} batches")
+    need_gpu(
+        run_on,
+        f"{cells[0].problem.k * cells[0].problem.n / 1e6:.0f} million weights, {len(cells)}"
+        " batches",
+    )
     run_all(cells)
 
 
 @pytest.mark.parametrize("cells", TYPED.values(), ids=TYPED)
 def test_every_type_is_exact(cells, run_on):
-    """On the machine with one row, in the first and last of the cells' configurations, and only for groups of 64 of symmetric 4-bit weights."""
+    """On the machine with one row, in the first and last of the cells' configurations, and only for
+    groups of 64 of symmetric 4-bit weights."""
     if run_on != "cuda":
         p = cells[0].problem
         if (p.group_size, p.bits, p.zeros) != (64, 4, None):
@@ -119,67 +178,133 @@ def test_every_type_is_exact(cells, run_on):
         cells = (cells[0], replace(cells[-1], problem=replace(cells[-1].problem, m=1)))
     for cell in cells:
         p = cell.problem
-        exact = testing.exact_problem(p.m, p.n, p.k, p.group_size, seed=p.m, dtype=p.dtype, bits=p.bits, zeros_kind=p.zeros, scale_dtype=p.scale_dtype, bias=p.bias)
-        found = run_kernel(cell.definition, exact.x, exact.weight, config=cell.config, bias=exact.bias, sms=sms_of(run_on), run_on=run_on).c
-        assert (found == exact.expected).all(), f"{cell}: {(found != exact.expected).sum()} of {found.size} differ, first {np.argwhere(found != exact.expected)[0]}"
+        exact = testing.exact_problem(
+            p.m,
+            p.n,
+            p.k,
+            p.group_size,
+            seed=p.m,
+            dtype=p.dtype,
+            bits=p.bits,
+            zeros_kind=p.zeros,
+            scale_dtype=p.scale_dtype,
+            bias=p.bias,
+        )
+        found = run_kernel(
+            cell.definition,
+            exact.x,
+            exact.weight,
+            config=cell.config,
+            bias=exact.bias,
+            sms=sms_of(run_on),
+            run_on=run_on,
+        ).c
+        assert (found == exact.expected).all(), (
+            f"{cell}: {(found != exact.expected).sum()} of {found.size} differ, first"
+            f" {np.argwhere(found != exact.expected)[0]}"
+        )
 
 
-@pytest.mark.parametrize("cells", [invariant_cells(576, 7168, 128), invariant_cells(7392, 10944, 64)], ids=("few tiles", "many"))
+@pytest.mark.parametrize(
+    "cells",
+    [invariant_cells(576, 7168, 128), invariant_cells(7392, 10944, 64)],
+    ids=("few tiles", "many"),
+)
 def test_a_row_has_the_same_bits_in_every_batch(cells, run_on):
     """The batch-invariant mode, across the kernels and configurations that it chooses."""
-    need_gpu(run_on, f"{len(cells)} batches of {cells[0].problem.k * cells[0].problem.n / 1e6:.0f} million weights")
+    need_gpu(
+        run_on,
+        f"{len(cells)} batches of {cells[0].problem.k * cells[0].problem.n / 1e6:.0f} million"
+        " weights",
+    )
     packed = random_packed(cells[0].problem)
     x = random_x(cells[-1].problem.m, cells[-1].problem.k)
-    found = [run_kernel(cell.definition, x[:cell.problem.m], packed, config=cell.config, sms=sms_of("cuda"), run_on="cuda").c for cell in cells]
+    found = [
+        run_kernel(
+            cell.definition,
+            x[: cell.problem.m],
+            packed,
+            config=cell.config,
+            sms=sms_of("cuda"),
+            run_on="cuda",
+        ).c
+        for cell in cells
+    ]
     judge(found[-1], x, packed, cells[-1])
     for cell, c in zip(cells, found):
-        assert np.array_equal(c.view(np.uint16), found[-1][:len(c)].view(np.uint16)), f"{cell}: other bits than {cells[-1]}"
+        assert np.array_equal(c.view(np.uint16), found[-1][: len(c)].view(np.uint16)), (
+            f"{cell}: other bits than {cells[-1]}"
+        )
 
 
-# ---- the same every time ----------------------------------------------------------------------------------------------------------------------
+# ---- the same every time ----
 
 
 def assert_all_alike(bits, expected, what):
     differing = np.flatnonzero((bits != expected).any(axis=(1, 2)))
-    assert differing.size == 0, f"{what}: {differing.size} of {len(bits)} launches differ, first {differing[:10]}, in up to {(bits != expected).sum(axis=(1, 2)).max()} outputs"
+    assert differing.size == 0, (
+        f"{what}: {differing.size} of {len(bits)} launches differ, first {differing[:10]}, in up to"
+        f" {(bits != expected).sum(axis=(1, 2)).max()} outputs"
+    )
 
 
-@pytest.mark.parametrize("cells", [(cell,) for cell in REPEATED], ids=[cell.name for cell in REPEATED])
+@pytest.mark.parametrize(
+    "cells", [(cell,) for cell in REPEATED], ids=[cell.name for cell in REPEATED]
+)
 def test_every_launch_gives_the_same_bits(cells, run_on):
-    """With C and workspace poisoned between them; and adjacent, so that they may overlap, and share the workspace."""
+    """With C and workspace poisoned between them; and adjacent, so that they may overlap, and share
+    the workspace."""
     need_gpu(run_on, f"{LAUNCHES} launches; the machine is deterministic")
     from tests.kernels.on_gpu import Streams
+
     packed = random_packed(cells[0].problem)
     with Streams(1) as (stream,):
         x, problem = at_home(cells[0], packed, stream=stream)
         alone = problem.launched().collect()["c"]
         judge(alone, x, packed, cells[0])
-        for what, bits in (("poisoned between", problem.repeat(LAUNCHES // 10)), ("on a stream", problem.repeat_adjacent(LAUNCHES)), ("in a graph", problem.repeat_adjacent(LAUNCHES, in_graph=True))):
+        for what, bits in (
+            ("poisoned between", problem.repeat(LAUNCHES // 10)),
+            ("on a stream", problem.repeat_adjacent(LAUNCHES)),
+            ("in a graph", problem.repeat_adjacent(LAUNCHES, in_graph=True)),
+        ):
             assert_all_alike(bits, alone.view(np.uint16), f"{cells[0]}, {what}")
         problem.collect()
 
 
-@pytest.mark.parametrize("cells", (STREAMED, STREAMED[:1] * 4, STREAMED[2:3] * 4), ids=("each another kernel", "decode", "wgmma"))
+@pytest.mark.parametrize(
+    "cells",
+    (STREAMED, STREAMED[:1] * 4, STREAMED[2:3] * 4),
+    ids=("each another kernel", "decode", "wgmma"),
+)
 def test_streams_do_not_disturb_each_other(cells, run_on):
     need_gpu(run_on, "the machine has no streams")
     from tests.kernels.on_gpu import Streams
+
     packed = random_packed(cells[0].problem)
     with Streams(len(cells)) as streams:
-        problems = [at_home(cell, packed, seed=index, stream=stream) for index, (cell, stream) in enumerate(zip(cells, streams))]
+        problems = [
+            at_home(cell, packed, seed=index, stream=stream)
+            for index, (cell, stream) in enumerate(zip(cells, streams))
+        ]
         alone = [problem.launched().collect()["c"].view(np.uint16) for _, problem in problems]
         for _ in range(200):
             for _, problem in problems:
                 problem.launch()
         for (x, problem), expected, cell in zip(problems, alone, cells):
             together = problem.collect()["c"]
-            assert np.array_equal(together.view(np.uint16), expected), f"{cell} gave other bits beside other streams"
+            assert np.array_equal(together.view(np.uint16), expected), (
+                f"{cell} gave other bits beside other streams"
+            )
             judge(together, x, packed, cell)
 
 
-@pytest.mark.parametrize("cells", [(cell,) for cell in STREAMED], ids=[cell.name for cell in STREAMED])
+@pytest.mark.parametrize(
+    "cells", [(cell,) for cell in STREAMED], ids=[cell.name for cell in STREAMED]
+)
 def test_a_graph_may_be_replayed(cells, run_on):
     need_gpu(run_on, "the machine has no graphs")
     from tests.kernels.on_gpu import Graph, Row, Streams
+
     with Streams(1) as (stream,):
         _, problem = at_home(cells[0], random_packed(cells[0].problem), stream=stream)
         alone = problem.launched().collect()["c"]
@@ -194,22 +319,37 @@ def test_a_graph_may_be_replayed(cells, run_on):
         problem.collect()
 
 
-# ---- a launch that reads what the one before it writes ----------------------------------------------------------------------------------------
+# ---- a launch that reads what the one before it writes ----
 
 
 class Chain:
-    """x -> h -> y by two layers, on two x in turns, one launch behind the other and nothing between: the second layer's launch may begin
-    before h is there, and the next one's first layer while h is still read. ``edit``: what becomes of the second kernel once it is compiled;
-    ``sms``: multiprocessors that each launch is for, all if None."""
+    """x -> h -> y by two layers, on two x in turns, one launch behind the other and nothing
+    between: the second layer's launch may begin before h is there, and the next one's first layer
+    while h is still read. ``edit``: what becomes of the second kernel once it is compiled; ``sms``:
+    multiprocessors that each launch is for, all if None."""
 
     def __init__(self, cells, stream, edit=lambda compiled: compiled, sms=None):
         from tests.kernels.on_gpu import DeviceProblem, GuardedArray
+
         packed = [random_packed(cell.problem) for cell in cells]
         self.stream, self.first = stream, at_home(cells[0], packed[0], stream=stream, sms=sms)[1]
         hidden = np.full((cells[1].problem.m, cells[1].problem.k), np.nan, np.float16)
-        second = prepare(cells[1].definition, hidden, packed[1], config=cells[1].config, sms=sms or sms_of("cuda"), run_on="cuda")
-        self.second = DeviceProblem(replace(second, compiled=edit(second.compiled)), stream, held={"a": self.first.arrays["c"]})
-        self.inputs = [GuardedArray(random_x(cells[0].problem.m, cells[0].problem.k, seed)) for seed in (1, 2)]
+        second = prepare(
+            cells[1].definition,
+            hidden,
+            packed[1],
+            config=cells[1].config,
+            sms=sms or sms_of("cuda"),
+            run_on="cuda",
+        )
+        self.second = DeviceProblem(
+            replace(second, compiled=edit(second.compiled)),
+            stream,
+            held={"a": self.first.arrays["c"]},
+        )
+        self.inputs = [
+            GuardedArray(random_x(cells[0].problem.m, cells[0].problem.k, seed)) for seed in (1, 2)
+        ]
         driver.synchronize(0)
 
     def lone(self):
@@ -224,6 +364,7 @@ class Chain:
     def row(self, launches, in_graph):
         """The bits of y, uint16 [launches, m, n], from one unbroken row of launches, x in turns."""
         from tests.kernels.on_gpu import Row, put
+
         results = Row(launches, self.second.arrays["c"].host, self.stream)
         reads = [self.first.arguments_with(a=x.address) for x in self.inputs]
         writes = [self.second.arguments_with(c=address) for address in results.addresses]
@@ -232,6 +373,7 @@ class Chain:
             for index, arguments in enumerate(writes):
                 self.first.launch(reads[index % 2])
                 self.second.launch(arguments)
+
         put(self.stream, enqueue, in_graph)
         self.second.wait()
         return results.bits()
@@ -246,12 +388,16 @@ def count_different(bits, expected):
 def test_what_the_launch_before_wrote_is_what_is_read(cells, in_graph, run_on):
     need_gpu(run_on, "on the machine a launch ends before the next begins")
     from tests.kernels.on_gpu import Streams
+
     with Streams(1) as (stream,):
         chain = Chain(cells, stream)
         expected = chain.lone()
         assert not np.array_equal(*expected), "the two x must differ"
         wrong = count_different(chain.row(LAUNCHES, in_graph), expected)
-        assert wrong == 0, f"{cells[1]} read h too early, or {cells[0]} wrote it too early, in {wrong} of {LAUNCHES} launches"
+        assert wrong == 0, (
+            f"{cells[1]} read h too early, or {cells[0]} wrote it too early, in {wrong} of"
+            f" {LAUNCHES} launches"
+        )
         chain.first.collect()
         chain.second.collect()
 
@@ -260,6 +406,7 @@ def without_waits(compiled):
     """A dependent kernel that does not wait for the launch before it."""
     from numba_marlin.compiler.assemble import assemble
     from numba_marlin.compiler.targets import target_named
+
     ptx = compiled.ptx.replace("griddepcontrol.wait;", "")
     assert ptx != compiled.ptx, f"{compiled.kernel} waits for no launch before it"
     return replace(compiled, ptx=ptx, cubin=assemble(ptx, target_named(compiled.target))[0])
@@ -267,10 +414,12 @@ def without_waits(compiled):
 
 @pytest.mark.parametrize("cells", [LAYERS["decode-decode-m1"]], ids=["decode"])
 def test_a_launch_that_does_not_wait_is_noticed(cells, run_on):
-    """The test above can fail: with the wait taken out of the second layer launches read the other x's h. Each takes a quarter of the GPU, so that the next
-    begins on the rest of it at once, whatever else the GPU does."""
+    """The test above can fail: with the wait taken out of the second layer launches read the other
+    x's h. Each takes a quarter of the GPU, so that the next begins on the rest of it at once,
+    whatever else the GPU does."""
     need_gpu(run_on, "on the machine a launch ends before the next begins")
     from tests.kernels.on_gpu import Streams
+
     with Streams(1) as (stream,):
         chain = Chain(cells, stream, without_waits, sms=sms_of("cuda") // 4)
         expected = chain.lone()

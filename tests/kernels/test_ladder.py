@@ -1,8 +1,10 @@
-"""Contract under test: every rung computes C = A @ W for every shape it accepts, and leaves nothing else touched.
+"""Contract under test: every rung computes C = A @ W for every shape it accepts, and leaves nothing
+else touched.
 
-Two gates (``reference``): small integers with power-of-two scales must match bit for bit, real data must stay under the elementwise bound.
-``pytest --run-on cuda`` runs the same tests on a GPU.
+Two gates (``reference``): small integers with power-of-two scales must match bit for bit, real data
+must stay under the elementwise bound. ``pytest --run-on cuda`` runs the same tests on a GPU.
 """
+
 from itertools import product
 
 import numpy as np
@@ -17,7 +19,14 @@ from numba_marlin.quantize import dequantize, quantize
 from tests.kernels.harness import KERNELS, TILES, cases, run_kernel
 
 NAMES = tuple(KERNELS)
-ORDINARY = [(1, 64, 64, 32), (7, 128, 128, 64), (16, 256, 256, -1), (17, 192, 320, 64), (33, 64, 128, 128), (64, 256, 64, -1)]
+ORDINARY = [
+    (1, 64, 64, 32),
+    (7, 128, 128, 64),
+    (16, 256, 256, -1),
+    (17, 192, 320, 64),
+    (33, 64, 128, 128),
+    (64, 256, 64, -1),
+]
 
 
 def real_problem(m, n, k, group_size, seed=0):
@@ -31,7 +40,9 @@ def real_problem(m, n, k, group_size, seed=0):
 def test_small_integers_match_bit_for_bit(name, m, n, k, group_size, run_on):
     problem = testing.exact_problem(m, n, k, group_size, seed=m + n + k)
     actual = run_kernel(name, problem.x, problem.weight, run_on=run_on).c
-    assert (actual.view(np.uint16) == problem.expected.view(np.uint16)).all() or (actual == problem.expected).all()
+    assert (actual.view(np.uint16) == problem.expected.view(np.uint16)).all() or (
+        actual == problem.expected
+    ).all()
 
 
 @pytest.mark.parametrize("m, n, k, group_size", ORDINARY)
@@ -42,8 +53,13 @@ def test_real_data_stays_under_the_elementwise_bound(name, m, n, k, group_size, 
     assert report.ok, report
 
 
-@pytest.mark.parametrize("m, tile, group_size", cases(product((1, 16, 20, 40, 64), TILES, (-1, 32, 64, 128)),
-                         lambda m, tile, group_size: m <= 16 or tile == TILES[1] or group_size in (-1, 32)))
+@pytest.mark.parametrize(
+    "m, tile, group_size",
+    cases(
+        product((1, 16, 20, 40, 64), TILES, (-1, 32, 64, 128)),
+        lambda m, tile, group_size: m <= 16 or tile == TILES[1] or group_size in (-1, 32),
+    ),
+)
 def test_every_tile_configuration_of_the_faithful_kernel(m, tile, group_size, run_on):
     problem = testing.exact_problem(m, 256, 512, group_size, seed=m)
     actual = run_kernel("ampere", problem.x, problem.weight, tile=tile, sms=2, run_on=run_on).c
@@ -55,16 +71,23 @@ def test_every_tile_configuration_of_the_faithful_kernel(m, tile, group_size, ru
 @pytest.mark.parametrize("tile", TILES)
 def test_tails_of_k_and_n(tile, n, k, run_on):
     problem = testing.exact_problem(5, n, k, -1, seed=k + n)
-    assert (run_kernel("ampere", problem.x, problem.weight, tile=tile, run_on=run_on).c == problem.expected).all()
+    assert (
+        run_kernel("ampere", problem.x, problem.weight, tile=tile, run_on=run_on).c
+        == problem.expected
+    ).all()
 
 
 @pytest.mark.parametrize("sms", (1, 2, 3, 4, 5, 7, 16))
 @pytest.mark.parametrize("group_size", (-1, 128))
 @pytest.mark.parametrize("tile", TILES)
 def test_stripes_of_any_number_of_blocks(tile, group_size, sms, run_on):
-    """Slices cut at every place: one block a slice, many blocks a slice, a block with parts of several slices."""
+    """Slices cut at every place: one block a slice, many blocks a slice, a block with parts of
+    several slices."""
     problem = testing.exact_problem(3, 512, 640, group_size, seed=sms)
-    assert (run_kernel("ampere", problem.x, problem.weight, tile=tile, sms=sms, run_on=run_on).c == problem.expected).all()
+    assert (
+        run_kernel("ampere", problem.x, problem.weight, tile=tile, sms=sms, run_on=run_on).c
+        == problem.expected
+    ).all()
 
 
 @pytest.mark.parametrize("stages, blocks_per_sm", ((3, 1), (5, 1), (6, 2)))
@@ -72,28 +95,44 @@ def test_any_depth_of_pipeline(stages, blocks_per_sm, run_on):
     problem = testing.exact_problem(16, 512, 1280, 128, seed=stages)
     for n_blocks, k_blocks in TILES:
         config = AmpereConfig(1, n_blocks, k_blocks, 8, stages, blocks_per_sm=blocks_per_sm)
-        assert (run_kernel("ampere", problem.x, problem.weight, config=config, run_on=run_on).c == problem.expected).all()
+        assert (
+            run_kernel("ampere", problem.x, problem.weight, config=config, run_on=run_on).c
+            == problem.expected
+        ).all()
 
 
 def test_several_row_tiles_share_one_launch(run_on):
     problem = testing.exact_problem(150, 256, 192, 64, seed=1)
-    assert (run_kernel("ampere", problem.x, problem.weight, sms=5, run_on=run_on).c == problem.expected).all()
+    assert (
+        run_kernel("ampere", problem.x, problem.weight, sms=5, run_on=run_on).c == problem.expected
+    ).all()
 
 
 @pytest.mark.parametrize("group_size", (-1, 128))
 @pytest.mark.parametrize("name", NAMES)
 def test_identity_activations_return_the_dequantised_weight(name, group_size, run_on):
-    """With x = I the output *is* the decoded weight: the layout, the nibbles and the scales, each bit of them."""
+    """With x = I the output *is* the decoded weight: the layout, the nibbles and the scales, each
+    bit of them."""
     generator = np.random.default_rng(3)
     k, n = 256, 128
     scales = testing.make_scales("ordinary", 1 if group_size == -1 else k // group_size, n, seed=5)
-    weight = QuantizedWeight(codes=generator.integers(0, 16, (k, n), dtype=np.uint8), scales=scales, group_size=group_size)
+    weight = QuantizedWeight(
+        codes=generator.integers(0, 16, (k, n), dtype=np.uint8),
+        scales=scales,
+        group_size=group_size,
+    )
     x = np.eye(k, dtype=np.float16)[96:160]
     assert (run_kernel(name, x, weight, run_on=run_on).c == dequantize(weight)[96:160]).all()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(problem=testing.exact_problems(testing.problems(max_m=40, max_n=320, max_k=384)), sms=st.integers(1, 6), tile=st.sampled_from(TILES))
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    problem=testing.exact_problems(testing.problems(max_m=40, max_n=320, max_k=384)),
+    sms=st.integers(1, 6),
+    tile=st.sampled_from(TILES),
+)
 def test_any_shape_any_grid_is_exact(problem, sms, tile, run_on):
     actual = run_kernel("ampere", problem.x, problem.weight, sms=sms, tile=tile, run_on=run_on).c
     assert (actual == problem.expected).all()
@@ -106,16 +145,25 @@ def test_unusual_scales_stay_under_the_bound(name, kind, run_on):
     k, n = 128, 128
     for group_size in (-1, 32):
         scales = testing.make_scales(kind, 1 if group_size == -1 else k // group_size, n, seed=2)
-        weight = QuantizedWeight(codes=generator.integers(0, 16, (k, n), dtype=np.uint8), scales=scales, group_size=group_size)
+        weight = QuantizedWeight(
+            codes=generator.integers(0, 16, (k, n), dtype=np.uint8),
+            scales=scales,
+            group_size=group_size,
+        )
         x = generator.standard_normal((4, k)).astype(np.float16)
         report = reference.check(run_kernel(name, x, weight, run_on=run_on).c, x, weight)
         assert report.ok, report
 
 
 def test_per_column_scales_are_applied_before_the_cast(run_on):
-    """The original casts the sum to fp16 first and overflows: here sums of 2^20 meet scales of 2^-10."""
+    """The original casts the sum to fp16 first and overflows: here sums of 2^20 meet scales of
+    2^-10."""
     k, n = 256, 64
-    weight = QuantizedWeight(codes=np.full((k, n), 12, np.uint8), scales=np.full((1, n), 2.0 ** -10, np.float16), group_size=-1)
+    weight = QuantizedWeight(
+        codes=np.full((k, n), 12, np.uint8),
+        scales=np.full((1, n), 2.0**-10, np.float16),
+        group_size=-1,
+    )
     x = np.full((2, k), 1024, np.float16)
     for name in NAMES:
         assert (run_kernel(name, x, weight, run_on=run_on).c == 1024).all()
@@ -125,9 +173,14 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
 @pytest.mark.parametrize("name", NAMES)
 def test_both_compilers_give_the_same_bits(name, group_size, run_on):
     if len(compiler.available_compilers()) < 2:
-        pytest.skip("only one compiler is installed here: the other is numba-cuda-mlir (extra mlir)")
+        pytest.skip(
+            "only one compiler is installed here: the other is numba-cuda-mlir (extra mlir)"
+        )
     x, weight = real_problem(20, 192, 256, group_size)
-    bits = [run_kernel(name, x, weight, compiled_by=by, run_on=run_on).c.view(np.uint16) for by in compiler.available_compilers()]
+    bits = [
+        run_kernel(name, x, weight, compiled_by=by, run_on=run_on).c.view(np.uint16)
+        for by in compiler.available_compilers()
+    ]
     assert (bits[0] == bits[1]).all()
 
 

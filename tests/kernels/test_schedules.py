@@ -1,8 +1,11 @@
-"""Contract under test: no kernel has a race, and every kernel gives the same bits, whatever order warps, blocks and copies make progress in.
+"""Contract under test: no kernel has a race, and every kernel gives the same bits, whatever order
+warps, blocks and copies make progress in.
 
-A failure says which Schedule it was, and that replays it. Fifty schedules a kernel, its variants share them; with --thorough, or in the nightly profile, a thousand for each
-(an hour on one core): experiments/06_schedules runs them a hundred at a time, and keeps the result.
+A failure says which Schedule it was, and that replays it. Fifty schedules a kernel, its variants
+share them; with --thorough, or in the nightly profile, a thousand for each (an hour on one core):
+experiments/06_schedules runs them a hundred at a time, and keeps the result.
 """
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -11,9 +14,22 @@ from numba_marlin.emulator import Deadlock, Schedule
 from tests.kernels.small_problems import SMALLS
 
 USUAL = {
-    "naive": 50, "tiled": 50, "ampere": 30, "ampere, whole slices": 20, "decode": 30, "decode, NVFP4": 20, "wgmma": 20, "wgmma, two parts": 10, "wgmma, pairs of blocks": 10, "wgmma, MXFP4": 10,
-    "block_scaled": 30, "block_scaled, one block": 20, "block_decode": 50, "tcgen05": 50, "block_mma": 50,
-}  # fmt: skip
+    "naive": 50,
+    "tiled": 50,
+    "ampere": 30,
+    "ampere, whole slices": 20,
+    "decode": 30,
+    "decode, NVFP4": 20,
+    "wgmma": 20,
+    "wgmma, two parts": 10,
+    "wgmma, pairs of blocks": 10,
+    "wgmma, MXFP4": 10,
+    "block_scaled": 30,
+    "block_scaled, one block": 20,
+    "block_decode": 50,
+    "tcgen05": 50,
+    "block_mma": 50,
+}
 assert USUAL.keys() == SMALLS.keys()
 THOROUGH = 1000
 
@@ -25,7 +41,12 @@ def test_no_schedule_finds_a_race_or_changes_a_bit(name, thorough):
     assert small.wrong(races=True) == 0  # the deterministic order
     count = THOROUGH if thorough else USUAL[name]
 
-    @settings(max_examples=count, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate), suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        deadline=None,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
     @given(testing.schedules(small.places))
     def holds(schedule):
         assert small.wrong(seed=schedule, races=True) == 0
@@ -34,7 +55,8 @@ def test_no_schedule_finds_a_race_or_changes_a_bit(name, thorough):
 
 
 def test_blocks_that_wait_for_each_other_must_all_be_resident():
-    """The faithful kernel's blocks wait for those below them in a slice; from the last block on, one place is enough, from the first it is not."""
+    """The faithful kernel's blocks wait for those below them in a slice; from the last block on,
+    one place is enough, from the first it is not."""
     small = SMALLS["ampere"]
     assert small.kernel.waits and small.wrong(seed=Schedule(0, "reverse", resident_blocks=1)) == 0
     with pytest.raises(Deadlock, match="blocks have not started: all 1 places are taken"):
@@ -42,4 +64,9 @@ def test_blocks_that_wait_for_each_other_must_all_be_resident():
 
 
 def test_only_that_kernel_waits():
-    assert [name for name, small in SMALLS.items() if small.kernel.waits and small.kernel.workspace_bytes(small.config, *small.shape[:3], small.sms)] == ["ampere", "ampere, whole slices"]
+    assert [
+        name
+        for name, small in SMALLS.items()
+        if small.kernel.waits
+        and small.kernel.workspace_bytes(small.config, *small.shape[:3], small.sms)
+    ] == ["ampere", "ampere, whole slices"]

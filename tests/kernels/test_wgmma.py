@@ -1,7 +1,9 @@
-"""Contract under test: the Hopper kernel computes C = A @ W in every configuration, for every shape it takes, whoever shares a tile with whom.
+"""Contract under test: the Hopper kernel computes C = A @ W in every configuration, for every shape
+it takes, whoever shares a tile with whom.
 
 ``pytest --run-on cuda`` runs the same tests on a GPU.
 """
+
 from dataclasses import replace
 from itertools import product
 
@@ -27,18 +29,41 @@ ARRANGEMENTS = {
     "two rows of consumers": replace(SMALL, k_groups=2, stages=4),
     "two rows of two": replace(SMALL, tile_n=128, warpgroups=2, k_groups=2, stages=4),
     "a pair of blocks": replace(SMALL, tile_m=32, cluster=2, split=False),
-    "pairs, two rows of consumers": replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
+    "pairs, two rows of consumers": replace(
+        SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False
+    ),
     "four blocks, two words": replace(SMALL, tile_m=32, tile_n=128, cluster=4, split=False),
     "whole tiles": replace(SMALL, split=False),
     "two parts": replace(SMALL, tile_m=32, parts=2, split=False),
-    "four parts, two rows of consumers": replace(SMALL, tile_n=128, k_groups=2, stages=4, parts=4, split=False),
+    "four parts, two rows of consumers": replace(
+        SMALL, tile_n=128, k_groups=2, stages=4, parts=4, split=False
+    ),
 }
 
 
 def exact(m, n, k, group_size, config, run_on, **options):
-    problem = testing.exact_problem(m, n, k, group_size, seed=m + n + k, dtype=config.dtype, bits=config.bits, zeros_kind=config.zeros, scale_dtype=config.dtype, bias=config.bias)
+    problem = testing.exact_problem(
+        m,
+        n,
+        k,
+        group_size,
+        seed=m + n + k,
+        dtype=config.dtype,
+        bits=config.bits,
+        zeros_kind=config.zeros,
+        scale_dtype=config.dtype,
+        bias=config.bias,
+    )
     config = replace(config, group_blocks=-1 if group_size == -1 else group_size // 16)
-    actual = run_kernel(KERNEL, problem.x, problem.weight, config=config, bias=problem.bias, run_on=run_on, **options).c
+    actual = run_kernel(
+        KERNEL,
+        problem.x,
+        problem.weight,
+        config=config,
+        bias=problem.bias,
+        run_on=run_on,
+        **options,
+    ).c
     assert (actual == problem.expected).all(), np.argwhere(actual != problem.expected)[:4]
 
 
@@ -65,7 +90,8 @@ def test_tails_of_n_and_k(name, n, k, run_on):
 
 @pytest.mark.parametrize("sms", (1, 2, 3, 5, 7))
 def test_stripes_of_any_number_of_blocks(sms, run_on):
-    """Tiles cut at every place: whole ones, one shared by many blocks, a block with parts of two."""
+    """Tiles cut at every place: whole ones, one shared by many blocks, a block with parts of
+    two."""
     exact(20, 192, 320, 64, SMALL, run_on, sms=sms)
 
 
@@ -85,51 +111,146 @@ def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
     exact(33, 192, 448, 64, replace(SMALL, tile_m=32, cluster=2, split=False), run_on, sms=2)
 
 
-@pytest.mark.parametrize("name, group_size, zeros, bits, dtype", cases(
-    ((*arrangement, *types) for arrangement in (("two warpgroups, two words", 32), ("pairs, two rows of consumers", -1))
-     for types in product((None, "integer", "float16"), (4, 8), ("float16", "bfloat16"))),
-    lambda name, group_size, zeros, bits, dtype: (dtype == "bfloat16") == (bits == 8) and (group_size == 32 or zeros == "integer")))
+@pytest.mark.parametrize(
+    "name, group_size, zeros, bits, dtype",
+    cases(
+        (
+            (*arrangement, *types)
+            for arrangement in (
+                ("two warpgroups, two words", 32),
+                ("pairs, two rows of consumers", -1),
+            )
+            for types in product((None, "integer", "float16"), (4, 8), ("float16", "bfloat16"))
+        ),
+        lambda name, group_size, zeros, bits, dtype: (
+            (dtype == "bfloat16") == (bits == 8) and (group_size == 32 or zeros == "integer")
+        ),
+    ),
+)
 def test_every_type_is_exact_with_tails_of_n_and_k(name, group_size, zeros, bits, dtype, run_on):
-    exact(5, 200, 160, group_size, replace(ARRANGEMENTS[name], dtype=dtype, bits=bits, zeros=zeros), run_on, sms=2)
+    exact(
+        5,
+        200,
+        160,
+        group_size,
+        replace(ARRANGEMENTS[name], dtype=dtype, bits=bits, zeros=zeros),
+        run_on,
+        sms=2,
+    )
 
 
-@pytest.mark.parametrize("group_size, name, zeros, bits", cases(
-    product((-1, 128), ("one word, one warpgroup", "four words", "two rows of two"), ("integer", "float16"), (4, 8)),
-    lambda group_size, name, zeros, bits: (zeros == "integer") == (bits == 8) and (group_size == 128 or name == "four words")))
+@pytest.mark.parametrize(
+    "group_size, name, zeros, bits",
+    cases(
+        product(
+            (-1, 128),
+            ("one word, one warpgroup", "four words", "two rows of two"),
+            ("integer", "float16"),
+            (4, 8),
+        ),
+        lambda group_size, name, zeros, bits: (
+            (zeros == "integer") == (bits == 8) and (group_size == 128 or name == "four words")
+        ),
+    ),
+)
 def test_zero_points_and_bytes_of_every_number_of_words(group_size, name, zeros, bits, run_on):
     """Where in a word of zero points a warp finds its own, and where its words stand."""
-    exact(3, 192, 256, group_size, replace(ARRANGEMENTS[name], bits=bits, zeros=zeros, bias=True), run_on, sms=2)
+    exact(
+        3,
+        192,
+        256,
+        group_size,
+        replace(ARRANGEMENTS[name], bits=bits, zeros=zeros, bias=True),
+        run_on,
+        sms=2,
+    )
 
 
-@pytest.mark.parametrize("name, group_size", cases(
-    product(("one word, one warpgroup", "two warpgroups, two words", "two rows of consumers", "pairs, two rows of consumers"), (64, 128, 256)),
-    lambda name, group_size: group_size == 128 and name != "one word, one warpgroup"))
+@pytest.mark.parametrize(
+    "name, group_size",
+    cases(
+        product(
+            (
+                "one word, one warpgroup",
+                "two warpgroups, two words",
+                "two rows of consumers",
+                "pairs, two rows of consumers",
+            ),
+            (64, 128, 256),
+        ),
+        lambda name, group_size: group_size == 128 and name != "one word, one warpgroup",
+    ),
+)
 def test_scaled_sums_are_exact(name, group_size, run_on):
-    """Groups of one stage and of several; stripes and clusters that begin inside a group; rows of consumers with no stage of a group, or half of them."""
+    """Groups of one stage and of several; stripes and clusters that begin inside a group; rows of
+    consumers with no stage of a group, or half of them."""
     exact(20, 192, 768, group_size, replace(ARRANGEMENTS[name], scaling="sums"), run_on, sms=5)
 
 
-@pytest.mark.parametrize("dtype, bits, zeros", cases((("float16", 8, "integer"), ("bfloat16", 4, "integer"), ("bfloat16", 8, None)), lambda dtype, bits, zeros: bits == 4))
+@pytest.mark.parametrize(
+    "dtype, bits, zeros",
+    cases(
+        (("float16", 8, "integer"), ("bfloat16", 4, "integer"), ("bfloat16", 8, None)),
+        lambda dtype, bits, zeros: bits == 4,
+    ),
+)
 def test_scaled_sums_of_other_types_are_exact(dtype, bits, zeros, run_on):
-    exact(5, 72, 256, 128, replace(ARRANGEMENTS["two words"], scaling="sums", dtype=dtype, bits=bits, zeros=zeros, bias=True), run_on, sms=2)
+    exact(
+        5,
+        72,
+        256,
+        128,
+        replace(
+            ARRANGEMENTS["two words"],
+            scaling="sums",
+            dtype=dtype,
+            bits=bits,
+            zeros=zeros,
+            bias=True,
+        ),
+        run_on,
+        sms=2,
+    )
 
 
 def test_scaled_sums_round_no_weight(run_on):
-    """Scales with all their bits: within the bound of a kernel that multiplies integers, which rounded weights are not."""
+    """Scales with all their bits: within the bound of a kernel that multiplies integers, which
+    rounded weights are not."""
     x = np.ones((3, 128), np.float16)
     weight = testing.make_quantized("uniform", "ordinary", 128, 64, 64, 7)
     weight = replace(weight, codes=np.full((128, 64), 11, np.uint8))
-    of = {scaling: run_kernel(KERNEL, x, weight, config=replace(SMALL, group_blocks=4, scaling=scaling), sms=1, run_on=run_on).c for scaling in ("sums", "weights")}
-    assert reference.check(of["sums"], x, weight, method="sums").ok and not reference.check(of["weights"], x, weight, method="sums").ok
+    of = {
+        scaling: (
+            run_kernel(
+                KERNEL,
+                x,
+                weight,
+                config=replace(SMALL, group_blocks=4, scaling=scaling),
+                sms=1,
+                run_on=run_on,
+            ).c
+        )
+        for scaling in ("sums", "weights")
+    }
+    assert (
+        reference.check(of["sums"], x, weight, method="sums").ok
+        and not reference.check(of["weights"], x, weight, method="sums").ok
+    )
 
 
-@pytest.mark.parametrize("name", ("one word, one warpgroup", "two rows of two", "pairs, two rows of consumers"))
+@pytest.mark.parametrize(
+    "name", ("one word, one warpgroup", "two rows of two", "pairs, two rows of consumers")
+)
 @pytest.mark.parametrize("who", ("lt", "ge"))
 def test_nothing_but_weights_is_touched_before_the_launch_before_is_complete(name, who):
-    """Consumers, or the producer, that leave where they should wait: c and the workspace were not written, or x was not copied and nothing can be."""
+    """Consumers, or the producer, that leave where they should wait: c and the workspace were not
+    written, or x was not copied and nothing can be."""
     config = replace(ARRANGEMENTS[name], group_blocks=4)
     first_of_producers = config.threads - 128
-    leave = f"{{ .reg .pred leaves; .reg .b32 own; mov.u32 own, %tid.x; setp.{who}.u32 leaves, own, {first_of_producers}; @leaves exit; }}"
+    leave = (
+        f"{{ .reg .pred leaves; .reg .b32 own; mov.u32 own, %tid.x; setp.{who}.u32 leaves, own,"
+        f" {first_of_producers}; @leaves exit; }}"
+    )
 
     def edit(ptx):
         assert ptx.count("griddepcontrol.wait;") == 2
@@ -139,7 +260,10 @@ def test_nothing_but_weights_is_touched_before_the_launch_before_is_complete(nam
     prepared = prepare(KERNEL, problem.x, problem.weight, config=config, sms=4)
     with pytest.raises((Deadlock, PendingCopyRead)):
         on_machine(prepared, edit_ptx=edit)
-    assert np.isnan(prepared.buffers["c"]).all() and np.isnan(prepared.buffers.get("partials", np.nan)).all()
+    assert (
+        np.isnan(prepared.buffers["c"]).all()
+        and np.isnan(prepared.buffers.get("partials", np.nan)).all()
+    )
 
 
 def real_problem(m, n, k, group_size):
@@ -151,74 +275,192 @@ def real_problem(m, n, k, group_size):
 @pytest.mark.parametrize("name", ("two warpgroups, two words", "pairs, two rows of consumers"))
 def test_real_data_stays_under_the_elementwise_bound(name, run_on):
     x, weight = real_problem(20, 256, 256, 128)
-    report = reference.check(run_kernel(KERNEL, x, weight, config=ARRANGEMENTS[name], run_on=run_on, sms=4).c, x, weight)
+    report = reference.check(
+        run_kernel(KERNEL, x, weight, config=ARRANGEMENTS[name], run_on=run_on, sms=4).c, x, weight
+    )
     assert report.ok, report
 
 
-@pytest.mark.parametrize("name, group_size, dtype", cases(
-    product(("four words", "a pair of blocks"), (-1, 64), ("float16", "bfloat16")), lambda name, group_size, dtype: (group_size == 64) == (name == "four words")))
+@pytest.mark.parametrize(
+    "name, group_size, dtype",
+    cases(
+        product(("four words", "a pair of blocks"), (-1, 64), ("float16", "bfloat16")),
+        lambda name, group_size, dtype: (group_size == 64) == (name == "four words"),
+    ),
+)
 def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, run_on):
     generator = np.random.default_rng(4)
     kind, k, n = float_type(dtype), 256, 72
-    x, bias = generator.standard_normal((20, k)).astype(kind), generator.standard_normal(n).astype(kind)
-    weight = quantize(generator.standard_normal((k, n)).astype(np.float32), group_size=group_size, scale_dtype=dtype)
-    config = replace(ARRANGEMENTS[name], group_blocks=-1 if group_size == -1 else 4, dtype=dtype, bias=True)
-    report = reference.check(run_kernel(KERNEL, x, weight, config=config, bias=bias, sms=2, run_on=run_on).c, x, weight, bias)
+    x, bias = (
+        generator.standard_normal((20, k)).astype(kind),
+        generator.standard_normal(n).astype(kind),
+    )
+    weight = quantize(
+        generator.standard_normal((k, n)).astype(np.float32),
+        group_size=group_size,
+        scale_dtype=dtype,
+    )
+    config = replace(
+        ARRANGEMENTS[name], group_blocks=-1 if group_size == -1 else 4, dtype=dtype, bias=True
+    )
+    report = reference.check(
+        run_kernel(KERNEL, x, weight, config=config, bias=bias, sms=2, run_on=run_on).c,
+        x,
+        weight,
+        bias,
+    )
     assert report.ok, report
 
 
-@pytest.mark.parametrize("dtype, bits, zeros, group_size", cases(
-    ((*types, group_size) for group_size in (-1, 64) for types in (
-        ("float16", 8, None), ("float16", 4, "integer"), ("float16", 4, "float16"), ("bfloat16", 8, "integer"), ("bfloat16", 4, "float16"))),
-    lambda dtype, bits, zeros, group_size: group_size == 64))
+@pytest.mark.parametrize(
+    "dtype, bits, zeros, group_size",
+    cases(
+        (
+            (*types, group_size)
+            for group_size in (-1, 64)
+            for types in (
+                ("float16", 8, None),
+                ("float16", 4, "integer"),
+                ("float16", 4, "float16"),
+                ("bfloat16", 8, "integer"),
+                ("bfloat16", 4, "float16"),
+            )
+        ),
+        lambda dtype, bits, zeros, group_size: group_size == 64,
+    ),
+)
 def test_other_types_stay_under_the_bound(dtype, bits, zeros, group_size, run_on):
     """Zero points off the grid are rounded away from codes as the bound says, in either type."""
     generator = np.random.default_rng(5)
     x = generator.standard_normal((5, 128)).astype(float_type(dtype))
-    weight = testing.make_quantized("uniform", "ordinary", 128, 128, group_size, 3, bits=bits, zeros_kind=zeros, scale_dtype=dtype)
+    weight = testing.make_quantized(
+        "uniform",
+        "ordinary",
+        128,
+        128,
+        group_size,
+        3,
+        bits=bits,
+        zeros_kind=zeros,
+        scale_dtype=dtype,
+    )
     if zeros == "float16":
-        weight = replace(weight, zeros=generator.uniform(0, 2**bits, weight.zeros.shape).astype(np.float16))
-    config = replace(ARRANGEMENTS["two words"], group_blocks=-1 if group_size == -1 else 4, dtype=dtype, bits=bits, zeros=zeros)
-    report = reference.check(run_kernel(KERNEL, x, weight, config=config, sms=2, run_on=run_on).c, x, weight, method=KERNEL.method(config))
+        weight = replace(
+            weight, zeros=generator.uniform(0, 2**bits, weight.zeros.shape).astype(np.float16)
+        )
+    config = replace(
+        ARRANGEMENTS["two words"],
+        group_blocks=-1 if group_size == -1 else 4,
+        dtype=dtype,
+        bits=bits,
+        zeros=zeros,
+    )
+    report = reference.check(
+        run_kernel(KERNEL, x, weight, config=config, sms=2, run_on=run_on).c,
+        x,
+        weight,
+        method=KERNEL.method(config),
+    )
     assert report.ok, report
 
 
-@pytest.mark.parametrize("name, group_size", (("one word, one warpgroup", 64), ("pairs, two rows of consumers", -1)))
+@pytest.mark.parametrize(
+    "name, group_size", (("one word, one warpgroup", 64), ("pairs, two rows of consumers", -1))
+)
 def test_any_order_of_warps_gives_the_same_bits(name, group_size, run_on):
     """Whoever comes last adds up, and in the same order."""
     x, weight = real_problem(20, 192, 320, group_size)
     config = replace(ARRANGEMENTS[name], group_blocks=-1 if group_size == -1 else group_size // 16)
-    bits = [run_kernel(KERNEL, x, weight, config=config, run_on=run_on, sms=4, seed=seed).c.view(np.uint16) for seed in range(3)]
+    bits = [
+        run_kernel(KERNEL, x, weight, config=config, run_on=run_on, sms=4, seed=seed).c.view(
+            np.uint16
+        )
+        for seed in range(3)
+    ]
     assert all((other == bits[0]).all() for other in bits[1:])
 
 
 def test_per_column_scales_are_applied_before_the_cast(run_on):
     """Sums of 2^20 meet scales of 2^-10, in registers and across a cluster."""
     weight = testing.exact_problem(2, 64, 256, -1, seed=1).weight
-    weight = replace(weight, codes=np.full((256, 64), 12, np.uint8), scales=np.full((1, 64), 2.0 ** -10, np.float16))
+    weight = replace(
+        weight,
+        codes=np.full((256, 64), 12, np.uint8),
+        scales=np.full((1, 64), 2.0**-10, np.float16),
+    )
     for name in ("one word, one warpgroup", "a pair of blocks"):
         config = replace(ARRANGEMENTS[name], group_blocks=-1)
-        assert (run_kernel(KERNEL, np.full((2, 256), 1024, np.float16), weight, config=config, run_on=run_on, sms=2).c == 1024).all()
+        assert (
+            run_kernel(
+                KERNEL,
+                np.full((2, 256), 1024, np.float16),
+                weight,
+                config=config,
+                run_on=run_on,
+                sms=2,
+            ).c
+            == 1024
+        ).all()
 
 
-@pytest.mark.parametrize("wrong, rule", (
-    ({"tile_m": 24}, "multiple of 16"), ({"tile_n": 192}, "64, 128 or 256"), ({"warpgroups": 3}, "1 or 2"), ({"group_blocks": 3}, "group sizes"),
-    ({"tile_m": 256}, "accumulators"), ({"stages": 1}, "at least 2"), ({"stages": 2, "k_groups": 2}, "at least 4"), ({"stages": 12}, "shared memory"), ({"k_groups": 2, "stages": 5}, "divide stages"),
-    ({"cluster": 3}, "1, 2, 4 or 8"), ({"parts": 5}, "1 or one of"),
-    ({"cluster": 2}, "choose one of them"), ({"parts": 2}, "choose one of them"), ({"cluster": 2, "parts": 2, "split": False}, "choose one of them"), ({"group_m": 0}, "at least 1"), ({"dtype": "float32"}, "float16 or bfloat16"),
-    ({"bits": 3}, "4 or 8"), ({"zeros": "float32"}, "None, 'integer' or 'float16'"),
-    ({"scaling": "x"}, "'weights' or 'sums'"), ({"scaling": "sums"}, "tile_m 64 at most"), ({"scaling": "sums", "tile_m": 64, "group_blocks": 2}, "groups of 64"),
-    ({"scaling": "sums", "tile_m": 64, "group_blocks": -1}, "groups of 64"), ({"scaling": "sums", "tile_m": 64, "zeros": "float16"}, "on the grid")))
+@pytest.mark.parametrize(
+    "wrong, rule",
+    (
+        ({"tile_m": 24}, "multiple of 16"),
+        ({"tile_n": 192}, "64, 128 or 256"),
+        ({"warpgroups": 3}, "1 or 2"),
+        ({"group_blocks": 3}, "group sizes"),
+        ({"tile_m": 256}, "accumulators"),
+        ({"stages": 1}, "at least 2"),
+        ({"stages": 2, "k_groups": 2}, "at least 4"),
+        ({"stages": 12}, "shared memory"),
+        ({"k_groups": 2, "stages": 5}, "divide stages"),
+        ({"cluster": 3}, "1, 2, 4 or 8"),
+        ({"parts": 5}, "1 or one of"),
+        ({"cluster": 2}, "choose one of them"),
+        ({"parts": 2}, "choose one of them"),
+        ({"cluster": 2, "parts": 2, "split": False}, "choose one of them"),
+        ({"group_m": 0}, "at least 1"),
+        ({"dtype": "float32"}, "float16 or bfloat16"),
+        ({"bits": 3}, "4 or 8"),
+        ({"zeros": "float32"}, "None, 'integer' or 'float16'"),
+        ({"scaling": "x"}, "'weights' or 'sums'"),
+        ({"scaling": "sums"}, "tile_m 64 at most"),
+        ({"scaling": "sums", "tile_m": 64, "group_blocks": 2}, "groups of 64"),
+        ({"scaling": "sums", "tile_m": 64, "group_blocks": -1}, "groups of 64"),
+        ({"scaling": "sums", "tile_m": 64, "zeros": "float16"}, "on the grid"),
+    ),
+)
 def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
     with pytest.raises(ValueError, match=rule):
         WgmmaConfig(**wrong)
 
 
-SHARED_BY_NOBODY = [replace(config, split=False) for config in (
-    WgmmaConfig(16, 128, 1, 12, k_groups=2), WgmmaConfig(64, 256, stages=8), WgmmaConfig(128, 128, 1, 6, k_groups=2), WgmmaConfig(256, 128, stages=4))]
-PRODUCTION = (*SHARED_BY_NOBODY, WgmmaConfig(256, 128, stages=4), WgmmaConfig(128, 256, parts=4, split=False), WgmmaConfig(128, 128, stages=7, cluster=2, split=False))
-TYPES = (("float16", 8, None), ("float16", 4, "integer"), ("bfloat16", 8, "integer"), ("bfloat16", 4, "float16"))
-LARGEST, SMALLEST = WgmmaConfig(128, 256, split=False), WgmmaConfig(32, 256, k_groups=2, split=False)
+SHARED_BY_NOBODY = [
+    replace(config, split=False)
+    for config in (
+        WgmmaConfig(16, 128, 1, 12, k_groups=2),
+        WgmmaConfig(64, 256, stages=8),
+        WgmmaConfig(128, 128, 1, 6, k_groups=2),
+        WgmmaConfig(256, 128, stages=4),
+    )
+]
+PRODUCTION = (
+    *SHARED_BY_NOBODY,
+    WgmmaConfig(256, 128, stages=4),
+    WgmmaConfig(128, 256, parts=4, split=False),
+    WgmmaConfig(128, 128, stages=7, cluster=2, split=False),
+)
+TYPES = (
+    ("float16", 8, None),
+    ("float16", 4, "integer"),
+    ("bfloat16", 8, "integer"),
+    ("bfloat16", 4, "float16"),
+)
+LARGEST, SMALLEST = (
+    WgmmaConfig(128, 256, split=False),
+    WgmmaConfig(32, 256, k_groups=2, split=False),
+)
 
 
 def check_gates(config):
@@ -228,23 +470,49 @@ def check_gates(config):
     assert compiled.shared_bytes <= SHARED_LIMIT
     if gates.machine_count(compiled, "HGMMA") is not None:
         assert gates.machine_count(compiled, "HGMMA") == 4 * config.words
-        assert gates.machine_count(compiled, "WARPGROUP.DEPBAR") == 5, "the assembler put waits of its own between the multiplies"
-        assert gates.machine_count(compiled, "USETMAXREG") == (0 if config.consumer_registers is None else 2)
+        assert gates.machine_count(compiled, "WARPGROUP.DEPBAR") == 5, (
+            "the assembler put waits of its own between the multiplies"
+        )
+        assert gates.machine_count(compiled, "USETMAXREG") == (
+            0 if config.consumer_registers is None else 2
+        )
 
 
-@pytest.mark.parametrize("config, group_blocks", cases(product(PRODUCTION, (-1, 8)), lambda config, group_blocks: group_blocks == 8 or config == PRODUCTION[-1]),
-                         ids=lambda c: f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}p{c.parts}s{c.split}" if isinstance(c, WgmmaConfig) else str(c))
+@pytest.mark.parametrize(
+    "config, group_blocks",
+    cases(
+        product(PRODUCTION, (-1, 8)),
+        lambda config, group_blocks: group_blocks == 8 or config == PRODUCTION[-1],
+    ),
+    ids=lambda c: (
+        f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}p{c.parts}s{c.split}"
+        if isinstance(c, WgmmaConfig)
+        else str(c)
+    ),
+)
 def test_gates(config, group_blocks):
-    """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made to wait for another by the assembler."""
+    """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made
+    to wait for another by the assembler."""
     check_gates(replace(config, group_blocks=group_blocks))
 
 
-@pytest.mark.parametrize("config, dtype, bits, zeros", cases(
-    ((config, *types) for config in (LARGEST, SMALLEST) for types in TYPES), lambda config, dtype, bits, zeros: config == LARGEST and dtype == "bfloat16"))
+@pytest.mark.parametrize(
+    "config, dtype, bits, zeros",
+    cases(
+        ((config, *types) for config in (LARGEST, SMALLEST) for types in TYPES),
+        lambda config, dtype, bits, zeros: config == LARGEST and dtype == "bfloat16",
+    ),
+)
 def test_gates_of_other_types(config, dtype, bits, zeros):
     check_gates(replace(config, dtype=dtype, bits=bits, zeros=zeros, stages=4))
 
 
-@pytest.mark.parametrize("config, group_blocks", cases(product((SMALLEST, WgmmaConfig(64, 256, stages=8)), (4, 8)), lambda config, group_blocks: group_blocks == 8 and config != SMALLEST))
+@pytest.mark.parametrize(
+    "config, group_blocks",
+    cases(
+        product((SMALLEST, WgmmaConfig(64, 256, stages=8)), (4, 8)),
+        lambda config, group_blocks: group_blocks == 8 and config != SMALLEST,
+    ),
+)
 def test_gates_of_scaled_sums(config, group_blocks):
     check_gates(replace(config, scaling="sums", group_blocks=group_blocks))

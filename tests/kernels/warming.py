@@ -1,4 +1,6 @@
-"""Compile what tests will want, by all cores at once, before the first of them runs: a worker of pytest-xdist does it, the others wait."""
+"""Compile what tests will want, by all cores at once, before the first of them runs: a worker of
+pytest-xdist does it, the others wait."""
+
 import concurrent.futures
 import fcntl
 import multiprocessing
@@ -16,7 +18,9 @@ def _build(kernel, config, target):
 
 def warm_cache(wanted, target):
     """wanted: (kernel's name, configuration) each. One process a core, as compiling takes one."""
-    with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
         for future in [pool.submit(_build, *each, target) for each in dict.fromkeys(wanted)]:
             future.result()
 

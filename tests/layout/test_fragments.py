@@ -1,10 +1,17 @@
-"""Contract under test: a Fragment is a bijection between (lane, element) and (row, col), as the PTX ISA says."""
+"""Contract under test: a Fragment is a bijection between (lane, element) and (row, col), as the PTX
+ISA says."""
 
 import numpy as np
 import pytest
 
 from numba_marlin.layout import fragments
-from numba_marlin.layout.fragments import FRAGMENTS, LDMATRIX_8X8, MMA_M16N8K16_A, MMA_M16N8K16_B, MMA_M16N8K16_C
+from numba_marlin.layout.fragments import (
+    FRAGMENTS,
+    LDMATRIX_8X8,
+    MMA_M16N8K16_A,
+    MMA_M16N8K16_B,
+    MMA_M16N8K16_C,
+)
 
 ALL = pytest.mark.parametrize("fragment", FRAGMENTS.values(), ids=FRAGMENTS)
 
@@ -12,7 +19,9 @@ ALL = pytest.mark.parametrize("fragment", FRAGMENTS.values(), ids=FRAGMENTS)
 @ALL
 def test_every_element_is_held_exactly_once(fragment):
     held = sorted(
-        fragment.coords(lane, element) for lane in range(fragments.LANES) for element in range(fragment.elements)
+        fragment.coords(lane, element)
+        for lane in range(fragments.LANES)
+        for element in range(fragment.elements)
     )
     assert held == [(row, col) for row in range(fragment.rows) for col in range(fragment.cols)]
 
@@ -45,7 +54,11 @@ def test_transposed_reads_the_transposed_matrix(fragment):
     [
         # Read off the figures of the PTX ISA, not computed.
         (MMA_M16N8K16_A, 0, [(0, 0), (0, 1), (8, 0), (8, 1), (0, 8), (0, 9), (8, 8), (8, 9)]),
-        (MMA_M16N8K16_A, 31, [(7, 6), (7, 7), (15, 6), (15, 7), (7, 14), (7, 15), (15, 14), (15, 15)]),
+        (
+            MMA_M16N8K16_A,
+            31,
+            [(7, 6), (7, 7), (15, 6), (15, 7), (7, 14), (7, 15), (15, 14), (15, 15)],
+        ),
         (MMA_M16N8K16_B, 0, [(0, 0), (1, 0), (8, 0), (9, 0)]),
         (MMA_M16N8K16_B, 6, [(4, 1), (5, 1), (12, 1), (13, 1)]),
         (MMA_M16N8K16_C, 1, [(0, 2), (0, 3), (8, 2), (8, 3)]),
@@ -71,9 +84,12 @@ def test_transposed_ldmatrix_of_row_major_b_makes_a_b_fragment():
 
 
 def test_accumulators_of_two_tiles_are_an_a_fragment():
-    """Why one product can feed the next without shuffles: C of two n8 tiles is A of one k16 step."""
+    """Why one product can feed the next without shuffles: C of two n8 tiles is A of one k16
+    step."""
     tile = np.arange(256).reshape(16, 16)
-    two = np.concatenate([MMA_M16N8K16_C.gather(tile[:, :8]), MMA_M16N8K16_C.gather(tile[:, 8:])], axis=-1)
+    two = np.concatenate(
+        [MMA_M16N8K16_C.gather(tile[:, :8]), MMA_M16N8K16_C.gather(tile[:, 8:])], axis=-1
+    )
     assert np.array_equal(two, MMA_M16N8K16_A.gather(tile))
 
 

@@ -1,4 +1,5 @@
-"""Contract under test: stripes cover every tile once, evenly, and number the blocks of a column for the reduction."""
+"""Contract under test: stripes cover every tile once, evenly, and number the blocks of a column for
+the reduction."""
 
 import itertools
 from collections import defaultdict
@@ -42,13 +43,18 @@ def test_slices_of_a_column_are_numbered_from_the_bottom():
 
 
 def test_no_block_waits_for_one_that_waits_for_it():
-    """Turns are taken in an order that blocks reach: run all blocks together and see that every turn comes."""
+    """Turns are taken in an order that blocks reach: run all blocks together and see that every
+    turn comes."""
     for problem in SMALL:
         queues = [list(stripe.slices) for stripe in stripes(*problem)]
         locks = defaultdict(int)
         while any(queues):
             ready = [queue for queue in queues if queue]
-            moved = [queue for queue in ready if locks[queue[0].parallel, queue[0].n_tile] == queue[0].slice_index]
+            moved = [
+                queue
+                for queue in ready
+                if locks[queue[0].parallel, queue[0].n_tile] == queue[0].slice_index
+            ]
             assert moved, f"deadlock in {problem}"
             for queue in moved:
                 done = queue.pop(0)
@@ -56,7 +62,8 @@ def test_no_block_waits_for_one_that_waits_for_it():
 
 
 def take_turns(partition, prefer):
-    """The protocol of the locks, one a block: -> (lock -> blocks in the order in which they added, locks at the end). prefer: whom of those that can go on."""
+    """The protocol of the locks, one a block: -> (lock -> blocks in the order in which they added,
+    locks at the end). prefer: whom of those that can go on."""
     queues = {stripe.block: list(stripe.slices) for stripe in partition if stripe.slices}
     locks, added = [0] * len(partition), defaultdict(list)
     while queues:
@@ -78,7 +85,10 @@ def take_turns(partition, prefer):
 def test_locks_serve_one_column_each_come_back_to_zero_and_fix_the_order_of_sums():
     for problem in itertools.product(range(1, 7), range(1, 5), range(1, 3), range(1, 14)):
         partition = stripes(*problem)
-        runs = [take_turns(partition, prefer) for prefer in (min, max, lambda able: able[sum(block for block, _ in able) % len(able)])]
+        runs = [
+            take_turns(partition, prefer)
+            for prefer in (min, max, lambda able: able[sum(block for block, _ in able) % len(able)])
+        ]
         for added, locks in runs:
             assert not any(locks) and added == runs[0][0], problem
         for top, found in runs[0][0].items():
@@ -93,7 +103,8 @@ def test_blocks_wait_for_later_ones_only_and_begin_where_they_are_waited_for():
         for stripe in stripes(*problem):
             for number, each in enumerate(stripe.slices):
                 assert number == 0 or each.is_first or each.is_last, problem
-                assert each.is_last or number == 0, problem  # waited for by blocks above: in its first column
+                # waited for by blocks above: in its first column
+                assert each.is_last or number == 0, problem
 
 
 def test_work_is_even():

@@ -1,4 +1,5 @@
-"""Contract under test: the swizzled activation tile is written and read without bank conflicts, and loses nothing."""
+"""Contract under test: the swizzled activation tile is written and read without bank conflicts, and
+loses nothing."""
 
 import numpy as np
 import pytest
@@ -22,14 +23,17 @@ def write_conflicts(place, rows, chunks_per_row):
 
 
 def read_conflicts(place, rows, chunks_per_row):
-    """ldmatrix.x4 of every 16 x 16 quarter of the tile: matrices are rows 0-7, 8-15, then the next chunk's."""
+    """ldmatrix.x4 of every 16 x 16 quarter of the tile: matrices are rows 0-7, 8-15, then the next
+    chunk's."""
     total = 0
     for first_row in range(0, rows, 16):
         for first_chunk in range(0, chunks_per_row, 2):
             addresses = []
             for lane in range(32):
                 matrix, row = ldmatrix_address_row(lane, 4)
-                at = place(first_row + 8 * (matrix % 2) + row, first_chunk + matrix // 2, chunks_per_row)
+                at = place(
+                    first_row + 8 * (matrix % 2) + row, first_chunk + matrix // 2, chunks_per_row
+                )
                 addresses.append(CHUNK_BYTES * at)
             total += bank_conflicts(np.array(addresses))
     return total

@@ -1,4 +1,5 @@
-"""Contract under test: wgmma's fragments, descriptors and tiles are what the PTX ISA draws, and what tensor copies leave behind."""
+"""Contract under test: wgmma's fragments, descriptors and tiles are what the PTX ISA draws, and
+what tensor copies leave behind."""
 
 import numpy as np
 import pytest
@@ -12,13 +13,20 @@ from numba_marlin.layout.wgmma import Descriptor
 @pytest.mark.parametrize("columns", [8, 16, 24, 128, 256])
 def test_accumulators_are_those_of_mma_side_by_side_and_below_each_other(columns):
     fragment = wgmma.accumulator(columns)
-    assert (fragment.lanes, fragment.elements, fragment.registers) == (128, columns // 2, columns // 2)
+    assert (fragment.lanes, fragment.elements, fragment.registers) == (
+        128,
+        columns // 2,
+        columns // 2,
+    )
     for lane, element in np.ndindex(128, columns // 2):
         row, col = MMA_M16N8K16_C.coords(lane % 32, element % 4)
         assert fragment.coords(lane, element) == (row + lane // 32 * 16, col + element // 4 * 8)
 
 
-@pytest.mark.parametrize("lane, element, expected", [(0, 0, (0, 0)), (0, 2, (8, 0)), (5, 3, (9, 3)), (37, 4, (17, 10)), (127, 63, (63, 127))])
+@pytest.mark.parametrize(
+    "lane, element, expected",
+    [(0, 0, (0, 0)), (0, 2, (8, 0)), (5, 3, (9, 3)), (37, 4, (17, 10)), (127, 63, (63, 127))],
+)
 def test_accumulators_are_those_of_the_figures(lane, element, expected):
     assert wgmma.accumulator(128).coords(lane, element) == expected
 
@@ -47,7 +55,17 @@ def test_decode_inverts_encode(swizzle):
         assert wgmma.decode(descriptor.encode()) == descriptor
 
 
-@pytest.mark.parametrize("wrong", [{"address": 8}, {"address": 1 << 18}, {"stride_bytes": -16}, {"leading_bytes": 4}, {"swizzle": 16}, {"base_offset": 1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"address": 8},
+        {"address": 1 << 18},
+        {"stride_bytes": -16},
+        {"leading_bytes": 4},
+        {"swizzle": 16},
+        {"base_offset": 1},
+    ],
+)
 def test_what_a_descriptor_cannot_say_is_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
         Descriptor(**{"address": 0, "stride_bytes": 1024, **wrong}).encode()
@@ -77,7 +95,9 @@ def test_descriptors_find_every_element_of_a_tile_once(swizzle, rows, depth, at)
     tile, descriptors = wgmma.store_tile(matrix, swizzle)
     seen = set()
     for step, descriptor in enumerate(descriptors):
-        here = Descriptor(descriptor.address + at, descriptor.stride_bytes, descriptor.leading_bytes, swizzle)
+        here = Descriptor(
+            descriptor.address + at, descriptor.stride_bytes, descriptor.leading_bytes, swizzle
+        )
         addresses = wgmma.chunk_addresses(wgmma.decode(here.encode()), rows) - at
         found = tile.reshape(-1, 16)[addresses // 16].view(np.uint16).reshape(rows, 16)
         assert np.array_equal(found, matrix[:, 16 * step : 16 * step + 16])

@@ -1,15 +1,23 @@
 """Small PTX kernels of known merits for the tests of this room."""
 
-HEADER = ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 src, .param .u64 dst)\n{\n"
-DECLARED = ".reg .pred %p<9>;\n.reg .b32 %r<40>;\n.reg .b64 %rd<20>;\n.reg .f32 %f<20>;\n.shared .align 128 .b8 tile[4096];\n"
+HEADER = (
+    ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 src, .param .u64"
+    " dst)\n{\n"
+)
+DECLARED = (
+    ".reg .pred %p<9>;\n.reg .b32 %r<40>;\n.reg .b64 %rd<20>;\n.reg .f32 %f<20>;\n.shared .align"
+    " 128 .b8 tile[4096];\n"
+)
 
 
 def text(body: str) -> str:
-    """A kernel of these statements, with registers of every width and 4096 bytes of shared memory, ``tile``."""
+    """A kernel of these statements, with registers of every width and 4096 bytes of shared memory,
+    ``tile``."""
     return f"{HEADER}{DECLARED}{body}\nret;\n}}\n"
 
 
-# Each thread of two warps copies four bytes to shared memory and takes its neighbour's, 64 places on.
+# Each thread of two warps copies four bytes to shared memory and takes its neighbour's, 64 places
+# on.
 NEIGHBOUR = text("""
 mov.u32 %r1, %tid.x;
 ld.param.u64 %rd1, [src];

@@ -1,4 +1,5 @@
-"""Contract under test: the judge names what caught a mutant, lets nobody off whom a schedule catches, and does not condemn the intact kernel."""
+"""Contract under test: the judge names what caught a mutant, lets nobody off whom a schedule
+catches, and does not condemn the intact kernel."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,19 @@ EXPECTED = np.where(np.arange(64) < 60, NUMBERS[np.arange(64) ^ 32], 7).astype(n
 
 def launch(expected=EXPECTED):
     buffers = {"src": NUMBERS, "dst": np.full(64, 7, np.uint32)}
-    return Launch("neighbour", "k", (1,), 64, 0, 1, buffers, {"dst": expected}, (), (), lambda addresses: [addresses["src"], addresses["dst"]])
+    return Launch(
+        "neighbour",
+        "k",
+        (1,),
+        64,
+        0,
+        1,
+        buffers,
+        {"dst": expected},
+        (),
+        (),
+        lambda addresses: [addresses["src"], addresses["dst"]],
+    )
 
 
 def how(ptx, schedules=IN_ORDER):
@@ -29,16 +42,27 @@ def test_the_intact_kernel_is_innocent():
     assert how(NEIGHBOUR) is None
 
 
-@pytest.mark.parametrize("name, caught_by", (
-    ("commit/cp.async.commit_group/0/deleted", "PendingCopyRead"), ("wait/cp.async.wait_group/0/deleted", "PendingCopyRead"), ("count/cp.async.wait_group/0/one more", "PendingCopyRead"),
-    ("swizzle/xor.b32/0/no xor", "wrong result"), ("predicate/bra/0/never taken", "wrong result"), ("predicate/bra/0/turned round", "wrong result")))
+@pytest.mark.parametrize(
+    "name, caught_by",
+    (
+        ("commit/cp.async.commit_group/0/deleted", "PendingCopyRead"),
+        ("wait/cp.async.wait_group/0/deleted", "PendingCopyRead"),
+        ("count/cp.async.wait_group/0/one more", "PendingCopyRead"),
+        ("swizzle/xor.b32/0/no xor", "wrong result"),
+        ("predicate/bra/0/never taken", "wrong result"),
+        ("predicate/bra/0/turned round", "wrong result"),
+    ),
+)
 def test_what_catches_a_mutant_has_a_name(name, caught_by):
     mutant = next(each for each in mutants(NEIGHBOUR) if each.name == name)
     assert how(mutant.apply(NEIGHBOUR)) == caught_by
 
 
 def test_a_mutant_that_never_ends_is_a_deadlock():
-    assert how(NEIGHBOUR.replace("bar.sync 0;", "STUCK: add.u32 %r9, %r9, 1;\nbra.uni STUCK;")) == "Deadlock"
+    assert (
+        how(NEIGHBOUR.replace("bar.sync 0;", "STUCK: add.u32 %r9, %r9, 1;\nbra.uni STUCK;"))
+        == "Deadlock"
+    )
 
 
 def test_a_mutant_that_the_machine_cannot_read_is_nobodys_merit():
@@ -56,4 +80,8 @@ def test_a_schedule_that_catches_is_named():
     mutant = NEIGHBOUR.replace("bar.sync 0;", ";")
     of, schedules = [launch()], [None, *map(Schedule.drawn, range(20))]
     catch = judge(mutant, of, schedules, budgets(NEIGHBOUR, of, schedules))
-    assert catch is not None and catch.launch == "neighbour" and catch.schedule in [described(each) for each in schedules]
+    assert (
+        catch is not None
+        and catch.launch == "neighbour"
+        and catch.schedule in [described(each) for each in schedules]
+    )

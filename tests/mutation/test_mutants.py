@@ -1,4 +1,5 @@
-"""Contract under test: every guard of a kernel has its mutants, each is the text with that one thing changed, and names outlive whatever does not matter."""
+"""Contract under test: every guard of a kernel has its mutants, each is the text with that one
+thing changed, and names outlive whatever does not matter."""
 
 import re
 
@@ -15,18 +16,36 @@ CHANGES = {
     "bar.sync 0;": {"barrier/deleted": ""},
     "bar.sync %r1, %r2;": {"barrier/deleted": ""},
     "bar.warp.sync %r1;": {"barrier/deleted": ""},
-    "barrier.cluster.arrive.release.aligned;": {"barrier/deleted": "", "order/release -> relaxed": "barrier.cluster.arrive.relaxed.aligned;"},
+    "barrier.cluster.arrive.release.aligned;": {
+        "barrier/deleted": "",
+        "order/release -> relaxed": "barrier.cluster.arrive.relaxed.aligned;",
+    },
     "barrier.cluster.wait.aligned;": {"barrier/deleted": ""},
     "cp.async.wait_group 2;": {"wait/deleted": "", "count/one more": "cp.async.wait_group 3;"},
-    "cp.async.wait_all;": {"wait/deleted": "", "count/all but the latest": "cp.async.wait_group 1;"},
-    "cp.async.bulk.wait_group 0;": {"wait/deleted": "", "count/one more": "cp.async.bulk.wait_group 1;", "wait/sources only": "cp.async.bulk.wait_group.read 0;"},
-    "cp.async.bulk.wait_group.read 0;": {"wait/deleted": "", "count/one more": "cp.async.bulk.wait_group.read 1;"},
-    "wgmma.wait_group.sync.aligned 1;": {"wait/deleted": "", "count/one more": "wgmma.wait_group.sync.aligned 2;"},
+    "cp.async.wait_all;": {
+        "wait/deleted": "",
+        "count/all but the latest": "cp.async.wait_group 1;",
+    },
+    "cp.async.bulk.wait_group 0;": {
+        "wait/deleted": "",
+        "count/one more": "cp.async.bulk.wait_group 1;",
+        "wait/sources only": "cp.async.bulk.wait_group.read 0;",
+    },
+    "cp.async.bulk.wait_group.read 0;": {
+        "wait/deleted": "",
+        "count/one more": "cp.async.bulk.wait_group.read 1;",
+    },
+    "wgmma.wait_group.sync.aligned 1;": {
+        "wait/deleted": "",
+        "count/one more": "wgmma.wait_group.sync.aligned 2;",
+    },
     "griddepcontrol.wait;": {"wait/deleted": ""},
     "griddepcontrol.launch_dependents;": {"arrival/deleted": ""},
     "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], %r2;": {
-        "wait/always succeeds": "setp.eq.u32 %p1, 0, 0;", "phase/parity 0": "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;",
-        "phase/parity 1": "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 1;"},
+        "wait/always succeeds": "setp.eq.u32 %p1, 0, 0;",
+        "phase/parity 0": "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;",
+        "phase/parity 1": "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 1;",
+    },
     "fence.mbarrier_init.release.cluster;": {"fence/deleted": ""},
     "fence.proxy.async.shared::cta;": {"fence/deleted": ""},
     "fence.acq_rel.gpu;": {"fence/deleted": "", "scope/gpu -> cta": "fence.acq_rel.cta;"},
@@ -37,37 +56,88 @@ CHANGES = {
     "wgmma.commit_group.sync.aligned;": {"commit/deleted": ""},
     "tcgen05.wait::ld.sync.aligned;": {"wait/deleted": ""},
     "tcgen05.fence::before_thread_sync;": {"fence/deleted": ""},
-    "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1];":
-        {"commit/deleted": "", "commit/an arrival at once": "{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%r1]; }"},
-    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 512;":
-        {"arrival/deleted": "", "size/half the columns": "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 256;"},
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1];": {
+        "commit/deleted": "",
+        "commit/an arrival at once": (
+            "{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%r1]; }"
+        ),
+    },
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 512;": {
+        "arrival/deleted": "",
+        "size/half the columns": (
+            "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 256;"
+        ),
+    },
     "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;": {"arrival/deleted": ""},
     "mbarrier.init.shared::cta.b64 [%r1], %r2;": {
-        "arrival/deleted": "", "count/one arrival more": "{ .reg .b32 other; add.u32 other, %r2, 1; mbarrier.init.shared::cta.b64 [%r1], other; }",
-        "count/one arrival fewer": "{ .reg .b32 other; sub.u32 other, %r2, 1; mbarrier.init.shared::cta.b64 [%r1], other; }"},
-    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;": {"arrival/deleted": "", "arrival/expects no bytes": "mbarrier.arrive.shared::cta.b64 _, [%r1];"},
+        "arrival/deleted": "",
+        "count/one arrival more": (
+            "{ .reg .b32 other; add.u32 other, %r2, 1; mbarrier.init.shared::cta.b64 [%r1],"
+            " other; }"
+        ),
+        "count/one arrival fewer": (
+            "{ .reg .b32 other; sub.u32 other, %r2, 1; mbarrier.init.shared::cta.b64 [%r1],"
+            " other; }"
+        ),
+    },
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;": {
+        "arrival/deleted": "",
+        "arrival/expects no bytes": "mbarrier.arrive.shared::cta.b64 _, [%r1];",
+    },
     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];": {
-        "arrival/deleted": "", "order/release -> relaxed": "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%r1];",
-        "scope/cluster -> cta": "mbarrier.arrive.release.cta.shared::cluster.b64 _, [%r1];"},
+        "arrival/deleted": "",
+        "order/release -> relaxed": "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%r1];",
+        "scope/cluster -> cta": "mbarrier.arrive.release.cta.shared::cluster.b64 _, [%r1];",
+    },
     "red.release.gpu.global.add.u32 [%rd1], %r1;": {
-        "arrival/deleted": "", "order/release -> relaxed": "red.relaxed.gpu.global.add.u32 [%rd1], %r1;", "scope/gpu -> cta": "red.release.cta.global.add.u32 [%rd1], %r1;"},
+        "arrival/deleted": "",
+        "order/release -> relaxed": "red.relaxed.gpu.global.add.u32 [%rd1], %r1;",
+        "scope/gpu -> cta": "red.release.cta.global.add.u32 [%rd1], %r1;",
+    },
     "ld.acquire.gpu.global.b32 %r1, [%rd1];": {
-        "order/acquire -> relaxed": "ld.relaxed.gpu.global.b32 %r1, [%rd1];", "scope/gpu -> cta": "ld.acquire.cta.global.b32 %r1, [%rd1];"},
+        "order/acquire -> relaxed": "ld.relaxed.gpu.global.b32 %r1, [%rd1];",
+        "scope/gpu -> cta": "ld.acquire.cta.global.b32 %r1, [%rd1];",
+    },
     "atom.acq_rel.gpu.global.add.u32 %r1, [%rd1], %r2;": {
-        **{f"order/acq_rel -> {word}": f"atom.{word}.gpu.global.add.u32 %r1, [%rd1], %r2;" for word in ("relaxed", "acquire", "release")},
-        "scope/gpu -> cta": "atom.acq_rel.cta.global.add.u32 %r1, [%rd1], %r2;"},
+        **{
+            f"order/acq_rel -> {word}": f"atom.{word}.gpu.global.add.u32 %r1, [%rd1], %r2;"
+            for word in ("relaxed", "acquire", "release")
+        },
+        "scope/gpu -> cta": "atom.acq_rel.cta.global.add.u32 %r1, [%rd1], %r2;",
+    },
     "cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16, %r2, %rd2;": {
-        "size/no zero-fill": "cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16, 16, %rd2;",
-        "size/all zero-fill": "cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16, 0, %rd2;"},
+        "size/no zero-fill": (
+            "cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16, 16, %rd2;"
+        ),
+        "size/all zero-fill": (
+            "cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16, 0, %rd2;"
+        ),
+    },
     "cp.async.cg.shared.global.L2::cache_hint [%r1], [%rd1], 16, %rd2;": {},
     "cp.async.ca.shared.global [%r1], [%rd1], 4, %r2;": {
-        "size/no zero-fill": "cp.async.ca.shared.global [%r1], [%rd1], 4, 4;", "size/all zero-fill": "cp.async.ca.shared.global [%r1], [%rd1], 4, 0;"},
+        "size/no zero-fill": "cp.async.ca.shared.global [%r1], [%rd1], 4, 4;",
+        "size/all zero-fill": "cp.async.ca.shared.global [%r1], [%rd1], 4, 0;",
+    },
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], %r2, [%r3];": {
-        "size/16 bytes less":
-            "{ .reg .b32 shorter; sub.u32 shorter, %r2, 16; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], shorter, [%r3]; }"},
-    "@%p1 st.global.u32 [%rd1], %r1;": {"predicate/dropped": "st.global.u32 [%rd1], %r1;", "predicate/turned round": "@!%p1 st.global.u32 [%rd1], %r1;"},
-    "@!%p1 ld.global.u32 %r1, [%rd1];": {"predicate/dropped": "ld.global.u32 %r1, [%rd1];", "predicate/turned round": "@%p1 ld.global.u32 %r1, [%rd1];"},
-    "@%p1 bar.sync 0;": {"barrier/deleted": "", "predicate/dropped": "bar.sync 0;", "predicate/turned round": "@!%p1 bar.sync 0;"},
+        "size/16 bytes less": (
+            "{ .reg .b32 shorter; sub.u32 shorter, %r2, 16;"
+            " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1],"
+            " shorter, [%r3]; }"
+        )
+    },
+    "@%p1 st.global.u32 [%rd1], %r1;": {
+        "predicate/dropped": "st.global.u32 [%rd1], %r1;",
+        "predicate/turned round": "@!%p1 st.global.u32 [%rd1], %r1;",
+    },
+    "@!%p1 ld.global.u32 %r1, [%rd1];": {
+        "predicate/dropped": "ld.global.u32 %r1, [%rd1];",
+        "predicate/turned round": "@%p1 ld.global.u32 %r1, [%rd1];",
+    },
+    "@%p1 bar.sync 0;": {
+        "barrier/deleted": "",
+        "predicate/dropped": "bar.sync 0;",
+        "predicate/turned round": "@!%p1 bar.sync 0;",
+    },
     "xor.b32 %r1, %r2, 128;": {"swizzle/no xor": "mov.b32 %r1, %r2;"},
     "add.u32 %r1, %r2, %r3;": {},
     "st.shared.u32 [%r1], %r2;": {},
@@ -78,7 +148,9 @@ CHANGES = {
 def test_an_instruction_has_exactly_these_mutants_and_the_machine_reads_them(instruction):
     ptx = text(instruction)
     found = mutants(ptx)
-    assert {f"{mutant.kind}/{mutant.change}": mutant.mutated for mutant in found} == CHANGES[instruction]
+    assert {f"{mutant.kind}/{mutant.change}": mutant.mutated for mutant in found} == CHANGES[
+        instruction
+    ]
     for mutant in found:
         assert mutant.kind in rules.KINDS and mutant.original == instruction
         assert mutant.apply(ptx) == ptx.replace(instruction, mutant.mutated or ";")
@@ -90,8 +162,14 @@ def test_an_instruction_has_exactly_these_mutants_and_the_machine_reads_them(ins
 
 
 def test_every_rule_has_an_example():
-    opcodes = {re.sub(r"^@!?\S+ ", "", instruction).split()[0].rstrip(";") for instruction in CHANGES}
-    unused = [pattern.pattern for pattern, _ in rules.RULES if not any(pattern.fullmatch(opcode) for opcode in opcodes)]
+    opcodes = {
+        re.sub(r"^@!?\S+ ", "", instruction).split()[0].rstrip(";") for instruction in CHANGES
+    }
+    unused = [
+        pattern.pattern
+        for pattern, _ in rules.RULES
+        if not any(pattern.fullmatch(opcode) for opcode in opcodes)
+    ]
     assert not unused
 
 
@@ -113,7 +191,9 @@ ld.shared.u32 %r5, [%r4];
 
 
 def test_an_xor_on_the_way_to_a_parity_is_a_phase_and_others_are_swizzles():
-    changed = {mutant.original: mutant.kind for mutant in mutants(PHASES) if mutant.change == "no xor"}
+    changed = {
+        mutant.original: mutant.kind for mutant in mutants(PHASES) if mutant.change == "no xor"
+    }
     assert changed == {"xor.b32 %r3, %r1, 1;": "phase", "xor.b32 %r4, %r2, 64;": "swizzle"}
 
 
@@ -129,7 +209,11 @@ wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, {%r2, %r
 
 def test_only_a_matrix_descriptor_loses_its_swizzle():
     changed = {mutant.original: mutant.mutated for mutant in mutants(DESCRIPTOR)}
-    assert changed == {"or.b64 %rd2, %rd1, 4611686293305360384;": f"or.b64 %rd2, %rd1, {4611686293305360384 - 2**62};"}
+    assert changed == {
+        "or.b64 %rd2, %rd1, 4611686293305360384;": (
+            f"or.b64 %rd2, %rd1, {4611686293305360384 - 2**62};"
+        )
+    }
 
 
 BRANCHES = text("""
@@ -154,19 +238,30 @@ END:
 def test_a_branch_has_mutants_if_its_sides_differ_in_what_they_access():
     changed = {f"{mutant.original} {mutant.change}": mutant.mutated for mutant in mutants(BRANCHES)}
     assert changed == {
-        "@!%p1 bra STORE_HERE; never taken": "", "@!%p1 bra STORE_HERE; turned round": "@%p1 bra STORE_HERE;",
-        "@%p1 bra BOTH; never taken": "", "@%p1 bra BOTH; turned round": "@!%p1 bra BOTH;"}
+        "@!%p1 bra STORE_HERE; never taken": "",
+        "@!%p1 bra STORE_HERE; turned round": "@%p1 bra STORE_HERE;",
+        "@%p1 bra BOTH; never taken": "",
+        "@%p1 bra BOTH; turned round": "@!%p1 bra BOTH;",
+    }
 
 
 def test_names_are_unique_and_survive_other_registers_comments_and_arithmetic():
     names = [mutant.name for mutant in mutants(NEIGHBOUR)]
     assert len(set(names)) == len(names) == 7
-    other = NEIGHBOUR.replace("%r7", "%r17").replace("add.u32", "// a comment\nadd.s32").replace("shl.b32 %r3, %r1, 2", "mul.lo.u32 %r3, %r1, 4")
-    assert [mutant.name for mutant in mutants(other)] == names and skeleton(other) == skeleton(NEIGHBOUR)
+    other = (
+        NEIGHBOUR.replace("%r7", "%r17")
+        .replace("add.u32", "// a comment\nadd.s32")
+        .replace("shl.b32 %r3, %r1, 2", "mul.lo.u32 %r3, %r1, 4")
+    )
+    assert [mutant.name for mutant in mutants(other)] == names and skeleton(other) == skeleton(
+        NEIGHBOUR
+    )
 
 
 def test_the_skeleton_sees_a_barrier_that_moves():
-    moved = NEIGHBOUR.replace("bar.sync 0;\n", "").replace("cp.async.commit_group;", "cp.async.commit_group;\nbar.sync 0;")
+    moved = NEIGHBOUR.replace("bar.sync 0;\n", "").replace(
+        "cp.async.commit_group;", "cp.async.commit_group;\nbar.sync 0;"
+    )
     assert skeleton(moved) != skeleton(NEIGHBOUR)
 
 
@@ -178,4 +273,7 @@ def test_statements_that_share_a_line_are_found_apart():
 
 def test_a_text_with_two_entries_is_refused():
     with pytest.raises(ValueError, match="2 entries"):
-        mutants(text("bar.sync 0;") + text("bar.sync 0;").split("address_size 64\n")[1].replace("entry k", "entry other"))
+        mutants(
+            text("bar.sync 0;")
+            + text("bar.sync 0;").split("address_size 64\n")[1].replace("entry k", "entry other")
+        )

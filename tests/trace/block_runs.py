@@ -1,4 +1,5 @@
-"""Recorded runs of kernels that multiply two block-scaled operands: configurations that other tests compile too, each run once."""
+"""Recorded runs of kernels that multiply two block-scaled operands: configurations that other tests
+compile too, each run once."""
 
 import functools
 from dataclasses import asdict
@@ -11,7 +12,12 @@ from numba_marlin.trace.stages import ranges_of, rings_of
 from tests.kernels import blackwell, block_problems
 from tests.kernels.harness import launch_on
 
-RUNS = {"block_scaled": (130, 64, 288), "block_decode": (9, 136, 1056), "tcgen05": (140, 136, 544), "block_mma": (130, 24, 288)}
+RUNS = {
+    "block_scaled": (130, 64, 288),
+    "block_decode": (9, 136, 1056),
+    "tcgen05": (140, 136, 544),
+    "block_mma": (130, 24, 288),
+}
 BASE = 0x400  # of shared memory, on the machine
 
 
@@ -20,7 +26,11 @@ def prepared(name, seed=0, change=lambda found: None):
     m, n, k = RUNS[name]
     if name in ("block_scaled", "block_decode"):
         problem = block_problems.small_integers(m, n, k, seed, c_dtype="float16", bias=True)
-        found = block_problems.prepare(problem, {"block_scaled": block_problems.SMALL, "block_decode": block_problems.FEW_ROWS}[name], sms=2)
+        found = block_problems.prepare(
+            problem,
+            {"block_scaled": block_problems.SMALL, "block_decode": block_problems.FEW_ROWS}[name],
+            sms=2,
+        )
         operands = problem.a, problem.b
     else:
         kernel = blackwell.TCGEN05 if name == "tcgen05" else blackwell.BLOCK_MMA
@@ -33,8 +43,14 @@ def prepared(name, seed=0, change=lambda found: None):
 def record(name, **options):
     operands, found = prepared(name, **options)
     machine = Machine(found.compiled.ptx)
-    about = {"kernel": name, "problem": BlockProblem.of(found.config, *RUNS[name]).to_dict(), "config": asdict(found.config), "stages": ranges_of(name, found.config, BASE),
-             "boxes": boxes_of(found.kernel, found.config, BlockProblem.of(found.config, *RUNS[name])), "rings": rings_of(name, found.config, BASE)}
+    about = {
+        "kernel": name,
+        "problem": BlockProblem.of(found.config, *RUNS[name]).to_dict(),
+        "config": asdict(found.config),
+        "stages": ranges_of(name, found.config, BASE),
+        "boxes": boxes_of(found.kernel, found.config, BlockProblem.of(found.config, *RUNS[name])),
+        "rings": rings_of(name, found.config, BASE),
+    }
     return trace.record(machine, about=about, **launch_on(machine, found)), operands, found
 
 

@@ -1,4 +1,5 @@
-"""Recorded runs for the tests of this folder: configurations that other tests compile too, each run once."""
+"""Recorded runs for the tests of this folder: configurations that other tests compile too, each run
+once."""
 
 import functools
 
@@ -12,18 +13,58 @@ FAITHFUL = ("ampere", 16, 256, 512, 128)
 HOPPER = test_wgmma.replace(test_wgmma.ARRANGEMENTS["two words"], group_blocks=4)
 RUNS = {
     "ampere": dict(name="ampere", m=16, n=256, k=512, group_size=128, line_info=True),
-    "decode": dict(name=test_decode.KERNEL, m=8, n=512, k=1024, group_size=test_decode.group_size_of(test_decode.PLAIN), config=test_decode.PLAIN, line_info=True),
+    "decode": dict(
+        name=test_decode.KERNEL,
+        m=8,
+        n=512,
+        k=1024,
+        group_size=test_decode.group_size_of(test_decode.PLAIN),
+        config=test_decode.PLAIN,
+        line_info=True,
+    ),
     "wgmma": dict(name=test_wgmma.KERNEL, m=32, n=256, k=256, group_size=64, config=HOPPER),
     "tiled": dict(name="tiled", m=16, n=128, k=128, group_size=128),
     "naive": dict(name="naive", m=4, n=64, k=128, group_size=128),
-    "nvfp4": dict(name=test_fp4.DECODE, m=2, n=256, k=640, group_size=16, config=test_fp4.configured(test_fp4.FEW_ROWS, "nvfp4", "float16"), blocks="nvfp4"),
-}  # fmt: skip
+    "nvfp4": dict(
+        name=test_fp4.DECODE,
+        m=2,
+        n=256,
+        k=640,
+        group_size=16,
+        config=test_fp4.configured(test_fp4.FEW_ROWS, "nvfp4", "float16"),
+        blocks="nvfp4",
+    ),
+}
 
 
-def launch(name, m, n, k, group_size, config=None, line_info=False, sms=3, seed=0, change=lambda prepared: None, blocks=None):
-    """(machine, what Machine.run takes, problem, what trace.record is told about it, the prepared operands). blocks: "nvfp4" for weights in blocks."""
-    problem = testing.exact_problem(m, n, k, group_size, seed=seed) if blocks is None else testing.exact_blocks(blocks, m, n, k, seed=seed, bias=True)
-    prepared = prepare(name, problem.x, problem.weight, config=config, sms=sms, bias=getattr(problem, "bias", None) if blocks else None)
+def launch(
+    name,
+    m,
+    n,
+    k,
+    group_size,
+    config=None,
+    line_info=False,
+    sms=3,
+    seed=0,
+    change=lambda prepared: None,
+    blocks=None,
+):
+    """(machine, what Machine.run takes, problem, what trace.record is told about it, the prepared
+    operands). blocks: "nvfp4" for weights in blocks."""
+    problem = (
+        testing.exact_problem(m, n, k, group_size, seed=seed)
+        if blocks is None
+        else testing.exact_blocks(blocks, m, n, k, seed=seed, bias=True)
+    )
+    prepared = prepare(
+        name,
+        problem.x,
+        problem.weight,
+        config=config,
+        sms=sms,
+        bias=getattr(problem, "bias", None) if blocks else None,
+    )
     change(prepared)
     kernel, config, compiled = prepared.kernel, prepared.config, prepared.compiled
     if line_info:
@@ -31,9 +72,18 @@ def launch(name, m, n, k, group_size, config=None, line_info=False, sms=3, seed=
     machine = Machine(compiled.ptx)
     given = launch_on(machine, prepared, compiled)
     about = {
-        "kernel": kernel.name, "problem": {"m": m, "n": n, "k": k, "group_size": group_size, "bits": 4, "dtype": "float16", "codes": "e2m1" if blocks else "integer"},
+        "kernel": kernel.name,
+        "problem": {
+            "m": m,
+            "n": n,
+            "k": k,
+            "group_size": group_size,
+            "bits": 4,
+            "dtype": "float16",
+            "codes": "e2m1" if blocks else "integer",
+        },
         "stages": ranges_of(kernel.name, config, 0x400),
-    }  # fmt: skip
+    }
     return machine, given, problem, about, prepared
 
 

@@ -1,4 +1,5 @@
-"""Contract under test: pages of kernels with two block-scaled operands show codes, scales and sums as they were: each against the matrices that were multiplied."""
+"""Contract under test: pages of kernels with two block-scaled operands show codes, scales and sums
+as they were: each against the matrices that were multiplied."""
 
 import copy
 import json
@@ -27,7 +28,10 @@ def section(found, key, **choice):
 
 
 def titled(section_, words):
-    parts = [*section_.get("parts", ()), *(part for step in section_.get("steps", ()) for part in step["parts"])]
+    parts = [
+        *section_.get("parts", ()),
+        *(part for step in section_.get("steps", ()) for part in step["parts"]),
+    ]
     return next(part for part in parts if words in part.get("title", ""))
 
 
@@ -41,7 +45,11 @@ def test_every_section_is_shown(name):
     page = pages.page(found, pages.Choice(warp=roles.multipliers(found, 0)[0], lane=5))
     assert [each.key for each in page.sections] == list(pages.SECTIONS)
     shown = text.render(page, 80, steps=2)
-    assert max(map(len, shown.splitlines())) <= 80 and "nan" not in shown and "None" not in shown.replace("=None", "")
+    assert (
+        max(map(len, shown.splitlines())) <= 80
+        and "nan" not in shown
+        and "None" not in shown.replace("=None", "")
+    )
     assert "no ring of stages" not in shown and "not drawn" not in shown and "No fills" not in shown
     assert len(html.render(page)) < 5_000_000
     json.loads(plain.render(page))
@@ -54,29 +62,46 @@ def test_stages_are_filled_with_both_operands_and_their_scales_and_then_read(nam
     steps, split = -(-a.shape[1] // step_k), getattr(prepared.config, "split", 1)
     for block in range(found.blocks):
         used = [each for each in fills(found, block) if each.read >= 0]
-        own = [step_k * i for i in range(steps)][block % split * -(-steps // split) :][: -(-steps // split)]
-        assert [each.tile for each in used] == own * (len(used) // len(own)) and len(used) >= len(own)
+        own = [step_k * i for i in range(steps)][block % split * -(-steps // split) :][
+            : -(-steps // split)
+        ]
+        assert [each.tile for each in used] == own * (len(used) // len(own)) and len(used) >= len(
+            own
+        )
         for each in used:
             assert each.issued < each.landed <= each.read <= each.read_last
-    names = {row[-1] for row in (cells(row) for row in titled(section(found, "pipeline"), "Where the stages lie")["rows"])}
+    names = {
+        row[-1]
+        for row in (
+            cells(row) for row in titled(section(found, "pipeline"), "Where the stages lie")["rows"]
+        )
+    }
     assert names == {"a", "b", "sfa", "sfb"}
 
 
 RINGS = {  # who fills, waits for, gives back, and waits for room, where no verbs tell roles
     "block_scaled": {
-        "packed stages": ("warp 12", "warps 0-11", "warps 0-11", "warp 12"), "B as halves": ("warps 8-11", "warps 0-7", "warps 0-7", "warps 8-11"),
-        "tile numbers": ("warp 13", "warps 0-12, 14", "warps 0-12, 14", "warp 13"), "C": ("warp 14", "warps 0-7", "warps 0-7", "warp 14"),
+        "packed stages": ("warp 12", "warps 0-11", "warps 0-11", "warp 12"),
+        "B as halves": ("warps 8-11", "warps 0-7", "warps 0-7", "warps 8-11"),
+        "tile numbers": ("warp 13", "warps 0-12, 14", "warps 0-12, 14", "warp 13"),
+        "C": ("warp 14", "warps 0-7", "warps 0-7", "warp 14"),
     },
     "block_decode": {"stages": ("warp 4", "warps 0-3", "warps 0-3", "warp 4")},
-    "tcgen05": {"stages": ("warp 4", "warp 5", "warp 5", "warp 4"), "tiles of sums": ("warp 5", "warps 0-3", "warps 0-3", "warp 5")},
+    "tcgen05": {
+        "stages": ("warp 4", "warp 5", "warp 5", "warp 4"),
+        "tiles of sums": ("warp 5", "warps 0-3", "warps 0-3", "warp 5"),
+    },
     "block_mma": {"stages": ("warp 8", "warps 0-7", "warps 0-7", "warp 8")},
-}  # fmt: skip
+}
 
 
 @by_name
 def test_rings_are_shown_with_those_who_meet_at_them(name):
     found, _, prepared = recorded(name)
-    rows = [cells(row) for row in titled(section(found, "pipeline"), "The rings between the roles")["rows"]]
+    rows = [
+        cells(row)
+        for row in titled(section(found, "pipeline"), "The rings between the roles")["rows"]
+    ]
     assert {row[0]: tuple(cell.split(" (")[0] for cell in row[2:]) for row in rows} == RINGS[name]
     used = [each for each in fills(found, 0) if each.landed >= 0]
     assert rows[0][1] == str(prepared.config.stages) and rows[0][2].endswith(f"({len(used)})")
@@ -87,8 +112,10 @@ def test_blocks_are_shown_where_they_wrote(name):
     """Tiles go to blocks in turn; the last block of block_scaled may take any."""
     found, *_ = recorded(name)
     grid = titled(section(found, "launch"), "Which blocks wrote which part of D")
-    shown = np.array([cells(row) for row in grid["cells"]]).T.reshape(-1).tolist()  # tiles are numbered down the rows first
-    if name == "block_decode":  # four rows of eight for each block of a cluster, of the ninth there is only one
+    # tiles are numbered down the rows first
+    shown = np.array([cells(row) for row in grid["cells"]]).T.reshape(-1).tolist()
+    # four rows of eight for each block of a cluster, of the ninth there is only one
+    if name == "block_decode":
         assert shown == ["0-1", "4", "2-3", "6"]
         return
     assert len(shown) > 1 and set(shown) == {str(block) for block in range(found.blocks)}
@@ -97,7 +124,8 @@ def test_blocks_are_shown_where_they_wrote(name):
 
 
 def test_products_of_block_mma_are_the_recorded_sums():
-    """Codes and scales, gathered from the registers of 32 lanes, make D of C: for every product of a warp."""
+    """Codes and scales, gathered from the registers of 32 lanes, make D of C: for every product of
+    a warp."""
     found, *_ = recorded("block_mma")
     history = History(found, 5)
     steps = products(history)
@@ -105,15 +133,38 @@ def test_products_of_block_mma_are_the_recorded_sums():
     for step in steps:
         operands = history.operands(step)
         d, a, b, c = (vector(each) for each in operands[:4])
-        codes = [fragment.scatter(np.concatenate([block_fragments.codes_in(history, name, step) for name in names]).T) for fragment, names in zip(block_fragments.MAPS, (a, b))]
+        codes = [
+            fragment.scatter(
+                np.concatenate([block_fragments.codes_in(history, name, step) for name in names]).T
+            )
+            for fragment, names in zip(block_fragments.MAPS, (a, b))
+        ]
         left, right = (decode(each, "e2m1").astype(np.float64) for each in codes)
         scales = []
         for position, rows in ((4, 2), (6, 1)):
             _, thread = (int(each) for each in vector(operands[position + 1]))
-            lanes = [4 * group + (2 * thread + half if rows == 2 else thread) for half in range(rows) for group in range(8)]
-            scales.append(decode(np.ascontiguousarray(history.value(vector(operands[position])[0], step)[lanes]).view(np.uint8).reshape(-1, 4), "e4m3").astype(np.float64))
-        product = (left * np.repeat(scales[0], 16, axis=1)) @ (right.T * np.repeat(scales[1], 16, axis=1)).T
-        before, after = (fragments.MMA_M16N8K16_C.scatter(np.stack([history.value(name, at).view(np.float32) for name in names], 1)) for names, at in ((c, step), (d, step + 1)))
+            lanes = [
+                4 * group + (2 * thread + half if rows == 2 else thread)
+                for half in range(rows)
+                for group in range(8)
+            ]
+            scales.append(
+                decode(
+                    np.ascontiguousarray(history.value(vector(operands[position])[0], step)[lanes])
+                    .view(np.uint8)
+                    .reshape(-1, 4),
+                    "e4m3",
+                ).astype(np.float64)
+            )
+        product = (left * np.repeat(scales[0], 16, axis=1)) @ (
+            right.T * np.repeat(scales[1], 16, axis=1)
+        ).T
+        before, after = (
+            fragments.MMA_M16N8K16_C.scatter(
+                np.stack([history.value(name, at).view(np.float32) for name in names], 1)
+            )
+            for names, at in ((c, step), (d, step + 1))
+        )
         assert np.array_equal(before + product, after)
 
 
@@ -121,10 +172,17 @@ def test_products_of_block_mma_are_the_recorded_sums():
 def test_a_sum_of_block_mma_is_shown_block_by_block(lane):
     found, *_ = recorded("block_mma")
     for step in (0, 9):
-        rows = [cells(row) for row in titled(section(found, "fragments", lane=lane, step=step), "of the sums, block by block")["rows"]]
+        rows = [
+            cells(row)
+            for row in titled(
+                section(found, "fragments", lane=lane, step=step), "of the sums, block by block"
+            )["rows"]
+        ]
         adds = {row[0]: float(row[-1]) for row in rows}
         blocks = [float(row[1]) * float(row[2]) * float(row[3]) for row in rows[:4]]
-        assert adds["together"] == pytest.approx(sum(blocks), rel=1e-5) and adds["C before"] + adds["together"] == pytest.approx(adds["C behind (recorded)"], rel=1e-4)
+        assert adds["together"] == pytest.approx(sum(blocks), rel=1e-5) and adds["C before"] + adds[
+            "together"
+        ] == pytest.approx(adds["C behind (recorded)"], rel=1e-4)
 
 
 def test_a_product_of_tcgen05_shows_the_operands_and_the_scales_as_they_lie():
@@ -132,14 +190,25 @@ def test_a_product_of_tcgen05_shows_the_operands_and_the_scales_as_they_lie():
     for lane, step in ((0, 0), (5, 6), (30, 2)):
         shown = section(found, "fragments", warp=5, lane=lane, step=step)["steps"][0]["parts"]
         first, k = lane // 4 * 4, 64 * step
-        grids = {part["title"].split(":")[0].split(" (")[0]: part for part in shown if part.get("cells")}
+        grids = {
+            part["title"].split(":")[0].split(" (")[0]: part for part in shown if part.get("cells")
+        }
         for name, matrix, start in (("A", a, first), ("B", b, 0)):
             values = [[float(each) for each in cells(row)] for row in grids[name]["cells"]]
-            assert np.array_equal(values, decode(matrix.codes()[start : start + 4, k : k + 64], "e2m1"))
-            scales = [[float(each) for each in cells(row)] for row in grids[f"Scales of {name}"]["cells"]]
-            assert np.array_equal(scales, decode(matrix.plain_scales()[start : start + 4, k // 16 : k // 16 + 4], "e4m3"))
+            assert np.array_equal(
+                values, decode(matrix.codes()[start : start + 4, k : k + 64], "e2m1")
+            )
+            scales = [
+                [float(each) for each in cells(row)] for row in grids[f"Scales of {name}"]["cells"]
+            ]
+            assert np.array_equal(
+                scales,
+                decode(matrix.plain_scales()[start : start + 4, k // 16 : k // 16 + 4], "e4m3"),
+            )
         adds = float(cells(titled({"parts": shown}, "What the product adds")["rows"][4])[-1])
-        exact = dequantize(a, np.float64)[lane, k : k + 64] @ dequantize(b, np.float64)[0, k : k + 64]
+        exact = (
+            dequantize(a, np.float64)[lane, k : k + 64] @ dequantize(b, np.float64)[0, k : k + 64]
+        )
         assert adds == pytest.approx(exact, rel=1e-5)
 
 
@@ -147,30 +216,53 @@ def test_sums_that_leave_tensor_memory_are_the_product():
     found, (a, b), _ = recorded("tcgen05")
     exact = dequantize(a, np.float64) @ dequantize(b, np.float64).T
     for warp, lane in ((0, 3), (2, 17)):
-        rows = [cells(row) for row in titled(section(found, "sums", warp=warp, lane=lane), "Sums out of tensor memory")["rows"]]
+        rows = [
+            cells(row)
+            for row in titled(
+                section(found, "sums", warp=warp, lane=lane), "Sums out of tensor memory"
+            )["rows"]
+        ]
         for row in rows[:4]:  # of the block's first tile
             column = int(row[1].split("-")[0])
-            assert [float(each) for each in row[2:]] == pytest.approx(exact[32 * warp + lane, column : column + 4], rel=1e-4)
+            assert [float(each) for each in row[2:]] == pytest.approx(
+                exact[32 * warp + lane, column : column + 4], rel=1e-4
+            )
 
 
-@pytest.mark.parametrize("kernel, places", (("block_scaled", ((0, 5, 0), (5, 30, 9), (8, 5, 3), (9, 2, 0))), ("block_decode", ((0, 5, 0), (1, 17, 5), (2, 30, 20), (3, 0, 33)))))
+@pytest.mark.parametrize(
+    "kernel, places",
+    (
+        ("block_scaled", ((0, 5, 0), (5, 30, 9), (8, 5, 3), (9, 2, 0))),
+        ("block_decode", ((0, 5, 0), (1, 17, 5), (2, 30, 20), (3, 0, 33))),
+    ),
+)
 def test_words_become_halves_times_their_scales(kernel, places):
-    """Of A for those that multiply, of B for those that expand; where B streams through registers, both for all."""
+    """Of A for those that multiply, of B for those that expand; where B streams through registers,
+    both for all."""
     found, operands, _ = recorded(kernel)
     seen = set()
     for warp, lane, step in places:
         shown = section(found, "unpack", warp=warp, lane=lane, step=step)
         where = dict(cells(row)[:2] for row in shown["parts"][0]["rows"])["word"]
-        name, row, first = where.split()[1].strip(","), int(where.split("row ")[1].split(",")[0]), int(where.split("k from ")[1])
+        name, row, first = (
+            where.split()[1].strip(","),
+            int(where.split("row ")[1].split(",")[0]),
+            int(where.split("k from ")[1]),
+        )
         matrix = operands["AB".index(name)]
         last = shown["steps"][-1]["parts"][0]
         assert last["title"].startswith("From codes")
         for found_row in last["rows"]:
             values = dict(zip(last["heads"], cells(found_row)))
             k = int(values["k"])
-            code, scale = int(matrix.codes()[row, k]), float(decode(matrix.plain_scales()[row, k // 16 : k // 16 + 1], "e4m3")[0])
+            code, scale = (
+                int(matrix.codes()[row, k]),
+                float(decode(matrix.plain_scales()[row, k // 16 : k // 16 + 1], "e4m3")[0]),
+            )
             assert first <= k < first + 8 and int(values["code's value"]) == code
-            assert float(values["times"]) == scale and float(values["scaled"]) * 2**14 == pytest.approx(float(table("e2m1")[code]) * scale, rel=1e-5)
+            assert float(values["times"]) == scale and float(
+                values["scaled"]
+            ) * 2**14 == pytest.approx(float(table("e2m1")[code]) * scale, rel=1e-5)
             seen.add(name)
     assert seen == ({"A", "B"} if kernel == "block_scaled" else {"B"})
 
@@ -180,7 +272,10 @@ def test_clusters_are_told_of_where_there_are_any():
     assert "of a cluster's blocks" in section(found, "sums")["notes"][0]
     alone = Trace(copy.deepcopy(found.header), dict(found.arrays))
     alone.header["about"]["config"]["split"] = 1
-    assert "cluster" not in section(alone, "sums")["notes"][0] and "its shared memory. Then" in section(alone, "sums")["notes"][0]
+    assert (
+        "cluster" not in section(alone, "sums")["notes"][0]
+        and "its shared memory. Then" in section(alone, "sums")["notes"][0]
+    )
 
 
 def test_nothing_is_unpacked_where_tensor_cores_take_codes():
@@ -188,7 +283,10 @@ def test_nothing_is_unpacked_where_tensor_cores_take_codes():
     shown = section(found, "unpack", lane=7)
     assert len(shown["steps"]) == 1 and "Nothing unpacks them" in shown["notes"][0]
     rows = [cells(row) for row in shown["steps"][0]["parts"][1]["rows"]]
-    assert [int(row[2]) for row in rows] == a.codes()[1, 24:32].tolist() and [int(row[4]) for row in rows] == list(range(24, 32))  # group 1, thread 3
+    # group 1, thread 3
+    assert [int(row[2]) for row in rows] == a.codes()[1, 24:32].tolist() and [
+        int(row[4]) for row in rows
+    ] == list(range(24, 32))
     assert {int(row[5]) for row in rows} == {1}
     assert "Nothing is unpacked" in section(recorded("tcgen05")[0], "unpack", warp=5)["notes"][0]
 
@@ -208,22 +306,50 @@ def test_whoever_alters_the_record_sees_another_page():
 
 def test_two_runs_differ_in_what_was_altered():
     found, *_ = recorded("block_mma")
-    other, *_ = record("block_mma", change=lambda prepared: prepared.buffers["a"].__setitem__((0, 0), prepared.buffers["a"][0, 0] ^ 2))
+    other, *_ = record(
+        "block_mma",
+        change=lambda prepared: prepared.buffers["a"].__setitem__(
+            (0, 0), prepared.buffers["a"][0, 0] ^ 2
+        ),
+    )
     said = plain.render(compare.page(found, other))
-    assert "operands differ too: a)" in said and f" of {130 * 24:,} results differ" in said and not compare.same(found, other)
+    assert (
+        "operands differ too: a)" in said
+        and f" of {130 * 24:,} results differ" in said
+        and not compare.same(found, other)
+    )
 
 
 def test_roles_are_told_by_their_verbs():
-    """Of a made-up kernel of four instructions: what stands between a role's verb and another's is that role's."""
+    """Of a made-up kernel of four instructions: what stands between a role's verb and another's is
+    that role's."""
     phases = ["load_tiles", "wait_empty", "multiply_tiles", "finish_tiles"]
-    header = {"about": {"kernel": "tcgen05"}, "launch": {"block": [64, 1, 1]}, "result": {"blocks": 1}, "instructions": [{"phase": phase, "kind": "tensor" if phase == "multiply_tiles" else ""} for phase in phases]}
-    found = Trace(header, {
-        "step_pc": np.array([1, 0, 1, 2, 1, 3], np.int32), "step_set": np.array([0, 0, 0, 1, 1, 1], np.int32), "set_start": np.array([0, 1, 2]), "set_warp": np.array([0, 1], np.int32),
-        "set_mask": np.array([1, 1], np.uint32),
-    })  # fmt: skip
+    header = {
+        "about": {"kernel": "tcgen05"},
+        "launch": {"block": [64, 1, 1]},
+        "result": {"blocks": 1},
+        "instructions": [
+            {"phase": phase, "kind": "tensor" if phase == "multiply_tiles" else ""}
+            for phase in phases
+        ],
+    }
+    found = Trace(
+        header,
+        {
+            "step_pc": np.array([1, 0, 1, 2, 1, 3], np.int32),
+            "step_set": np.array([0, 0, 0, 1, 1, 1], np.int32),
+            "set_start": np.array([0, 1, 2]),
+            "set_warp": np.array([0, 1], np.int32),
+            "set_mask": np.array([1, 1], np.uint32),
+        },
+    )
     told, waits = roles.activities(found, 0)
     assert told.tolist() == [-1, 0, 0] and waits.tolist() == [True, False, True]
-    assert roles.roles_of_warp(found, 1) == ["mma", "epilogue"] and roles.warps_of_role(found, 0, "load") == [0] and roles.multipliers(found, 0) == [1]
+    assert (
+        roles.roles_of_warp(found, 1) == ["mma", "epilogue"]
+        and roles.warps_of_role(found, 0, "load") == [0]
+        and roles.multipliers(found, 0) == [1]
+    )
 
 
 @pytest.mark.thorough
@@ -232,8 +358,15 @@ def test_the_page_in_a_browser(name, tmp_path):
     found, *_ = recorded(name)
     page = pages.page(found, pages.Choice(warp=roles.multipliers(found, 0)[0]))
     with shown_in_browser(html.render(page), tmp_path, "#fragments/2") as (browser, complaints):
-        assert browser.title() == page.title and "product 1 of" in browser.inner_text("section.here .step.here h3")
-        assert "block by block" in browser.inner_text("section.here") or "What the product adds" in browser.inner_text("section.here") or name in ("block_scaled", "block_decode")  # whose products are of halves
+        assert browser.title() == page.title and "product 1 of" in browser.inner_text(
+            "section.here .step.here h3"
+        )
+        # whose products are of halves
+        assert (
+            "block by block" in browser.inner_text("section.here")
+            or "What the product adds" in browser.inner_text("section.here")
+            or name in ("block_scaled", "block_decode")
+        )
         browser.keyboard.press("ArrowRight")
         assert "product 2 of" in browser.inner_text("section.here .step.here h3")
         assert complaints == []

@@ -1,4 +1,5 @@
-"""Contract under test: pages show what is in the record, all of it from there: whoever alters the record, or the run, sees another page."""
+"""Contract under test: pages show what is in the record, all of it from there: whoever alters the
+record, or the run, sees another page."""
 
 import copy
 import json
@@ -32,7 +33,9 @@ def altered(found, array=None, at=None, header=None):
     other = Trace(copy.deepcopy(found.header) if header else found.header, dict(found.arrays))
     if array is not None:
         other.arrays[array] = other.arrays[array].copy()
-        other.arrays[array][at] ^= other.arrays[array].dtype.type(0x4008 & np.iinfo(other.arrays[array].dtype).max)
+        other.arrays[array][at] ^= other.arrays[array].dtype.type(
+            0x4008 & np.iinfo(other.arrays[array].dtype).max
+        )
     if header is not None:
         header(other.header)
     return other
@@ -44,7 +47,11 @@ def test_every_section_of_every_kernel_is_shown(key, width):
     page = pages.page(found, pages.Choice(lane=5))
     assert [section.key for section in page.sections] == list(pages.SECTIONS)
     shown_text = text.render(page, width, steps=2)
-    assert max(map(len, shown_text.splitlines())) <= width and "nan" not in shown_text and "None" not in shown_text
+    assert (
+        max(map(len, shown_text.splitlines())) <= width
+        and "nan" not in shown_text
+        and "None" not in shown_text
+    )
     assert len(html.render(page)) < LARGEST_PAGE
     json.loads(plain.render(page))
 
@@ -69,25 +76,44 @@ def test_unpacked_words_are_the_weights(key):
                 seen.add((k, n))
             section = plain.plain(pages.page(found, choice, ("unpack",)).sections[0])
             last = section["steps"][-1]["parts"][0]
-            assert key == "naive" or last["title"].startswith("From codes")  # naive has no register of two halves
+            # naive has no register of two halves
+            assert key == "naive" or last["title"].startswith("From codes")
             if last.get("title", "").startswith("From codes"):
                 heads = last["heads"]
                 for row in last["rows"]:
-                    cells = dict(zip(heads, (cell["text"] if isinstance(cell, dict) else cell for cell in row)))
+                    cells = dict(
+                        zip(
+                            heads,
+                            (cell["text"] if isinstance(cell, dict) else cell for cell in row),
+                        )
+                    )
                     code = int(q.codes[int(cells["k"]), int(cells["n"])])
-                    assert int(cells["code's value"]) == code and float(cells["dequantised"]) == code - 8
+                    assert (
+                        int(cells["code's value"]) == code
+                        and float(cells["dequantised"]) == code - 8
+                    )
                     if cells.get("scaled"):
-                        scale = float(q.scales[int(cells["k"]) // (found.about["problem"]["group_size"]), int(cells["n"])])
+                        scale = float(
+                            q.scales[
+                                int(cells["k"]) // (found.about["problem"]["group_size"]),
+                                int(cells["n"]),
+                            ]
+                        )
                         assert float(cells["scaled"]) == pytest.approx((code - 8) * scale, rel=1e-5)
     assert len(seen) >= 16
 
 
 def test_unpacked_words_of_blocks_are_the_weights():
-    """NVFP4: codes are e2m1 numbers with their bits turned; in the end a register holds code times scale, up to the factor of its column."""
+    """NVFP4: codes are e2m1 numbers with their bits turned; in the end a register holds code times
+    scale, up to the factor of its column."""
     found, problem = recorded("nvfp4")
     values, seen = dequantize(problem.weight, np.float64), 0
     for warp, lane, step in ((0, 5, 0), (1, 30, 3), (3, 12, 9)):
-        section = plain.plain(pages.page(found, pages.Choice(warp=warp, lane=lane, step=step), ("unpack",)).sections[0])
+        section = plain.plain(
+            pages.page(found, pages.Choice(warp=warp, lane=lane, step=step), ("unpack",)).sections[
+                0
+            ]
+        )
         first, last = section["steps"][0]["parts"][1], section["steps"][-1]["parts"][0]
         assert first["heads"][3] == "as e2m1" and last["title"].startswith("From codes")
         factors = {}
@@ -95,13 +121,16 @@ def test_unpacked_words_of_blocks_are_the_weights():
             cells = dict(zip(last["heads"], row))
             k, n = int(cells["k"]), int(cells["n"])
             code = int(problem.weight.codes[k, n])
-            assert int(cells["code's value"]) == code and float(meaning[3]) == float(small_floats.table("e2m1")[code])
+            assert int(cells["code's value"]) == code and float(meaning[3]) == float(
+                small_floats.table("e2m1")[code]
+            )
             if float(cells["scaled"]):
                 factors.setdefault(n, set()).add(values[k, n] / float(cells["scaled"]))
             else:
                 assert values[k, n] == 0
             seen += 1
-        assert factors and all(max(each) <= min(each) * 1.0001 for each in factors.values())  # printed with six figures
+        # printed with six figures
+        assert factors and all(max(each) <= min(each) * 1.0001 for each in factors.values())
     assert seen == 24
 
 
@@ -117,16 +146,29 @@ def test_whoever_alters_the_record_sees_another_page():
         "fragments": dict(array="write_value", at=(history.written(operand, product), 0)),
         "unpack": dict(array="write_value", at=(history.written(word[1], word[0] + 1), 0)),
         "copies": dict(array="access_address", at=(first_copy, 0)),
-        "launch": dict(array="access_address", at=(first_copy, 0), header=lambda header: header["launch"].update(shared_bytes=1)),
+        "launch": dict(
+            array="access_address",
+            at=(first_copy, 0),
+            header=lambda header: header["launch"].update(shared_bytes=1),
+        ),
         "sums": dict(array="lock_before", at=lock),
-        "phases": dict(header=lambda header: header["counts"]["phases"][0]["tally"].update(executed=1)),
+        "phases": dict(
+            header=lambda header: header["counts"]["phases"][0]["tally"].update(executed=1)
+        ),
         "memory": dict(header=lambda header: header["counts"]["total"].update(sectors=1)),
-        "intensity": dict(header=lambda header: header["counts"]["buffers"][0]["reads"].update(sectors=10**6)),
-    }  # fmt: skip
+        "intensity": dict(
+            header=lambda header: header["counts"]["buffers"][0]["reads"].update(sectors=10**6)
+        ),
+    }
     for key, change in changes.items():
-        assert said(altered(found, **change), pages.Choice(), key) != said(found, pages.Choice(), key), key
+        assert said(altered(found, **change), pages.Choice(), key) != said(
+            found, pages.Choice(), key
+        ), key
     later = altered(found)
-    later.arrays["access_step"] = np.where(found.access_kind == KINDS.index("copy-land"), found.access_step + 200, found.access_step)  # copies that land later
+    # copies that land later
+    later.arrays["access_step"] = np.where(
+        found.access_kind == KINDS.index("copy-land"), found.access_step + 200, found.access_step
+    )
     for key in ("pipeline", "copies"):
         assert said(later, pages.Choice(), key) != said(found, pages.Choice(), key)
     other_way = altered(found)
@@ -135,7 +177,8 @@ def test_whoever_alters_the_record_sees_another_page():
 
 
 def test_an_altered_run_is_seen_altered():
-    """One code of one weight is another: the word, the fragment that holds it and the sums of its column change, and nothing about the launch or the copies."""
+    """One code of one weight is another: the word, the fragment that holds it and the sums of its
+    column change, and nothing about the launch or the copies."""
 
     def flip(prepared):
         prepared.buffers["b"] = prepared.buffers["b"].copy()
@@ -144,7 +187,9 @@ def test_an_altered_run_is_seen_altered():
     found, problem = recorded("ampere")
     machine, given, _, about, prepared = launch(*FAITHFUL, line_info=True, change=flip)
     other = trace.record(machine, about=about, **given)
-    assert (prepared.buffers["c"][:, 0] != problem.expected[:, 0]).any() and (prepared.buffers["c"][:, 1:] == problem.expected[:, 1:]).all()
+    assert (prepared.buffers["c"][:, 0] != problem.expected[:, 0]).any() and (
+        prepared.buffers["c"][:, 1:] == problem.expected[:, 1:]
+    ).all()
     for key, differs in {
         "unpack": True,
         "fragments": True,
@@ -155,18 +200,28 @@ def test_an_altered_run_is_seen_altered():
         "timeline": False,
         "memory": False,
     }.items():
-        assert (said(other, pages.Choice(), key) != said(found, pages.Choice(), key)) == differs, key
-    assert said(other, pages.Choice(lane=9), "unpack") == said(found, pages.Choice(lane=9), "unpack")
+        assert (said(other, pages.Choice(), key) != said(found, pages.Choice(), key)) == differs, (
+            key
+        )
+    assert said(other, pages.Choice(lane=9), "unpack") == said(
+        found, pages.Choice(lane=9), "unpack"
+    )
 
 
 def test_nothing_is_drawn_of_registers_that_were_not_recorded():
     machine, given, _, about, _ = launch(*FAITHFUL, line_info=True)
     found = trace.record(machine, about=about, rows=1000, **given)  # what comes before any product
-    assert not found.header["complete"] and 1000 <= len(found.write_step) < 1100 and "registers up to step" in said(found, pages.Choice(), "launch")
+    assert (
+        not found.header["complete"]
+        and 1000 <= len(found.write_step) < 1100
+        and "registers up to step" in said(found, pages.Choice(), "launch")
+    )
     assert "No load of a word of weights was found" in said(found, pages.Choice(), "unpack")
     cells = [
         cell["text"]
-        for part in plain.plain(pages.page(found, pages.Choice(), ("fragments",)).sections[0])["steps"][0]["parts"]
+        for part in plain.plain(pages.page(found, pages.Choice(), ("fragments",)).sections[0])[
+            "steps"
+        ][0]["parts"]
         if part["part"] == "grid"
         for row in part["cells"]
         for cell in row
@@ -197,24 +252,41 @@ def test_the_ring_is_filled_and_used_in_turn(key):
         for fill in real:
             assert fill.issued < fill.landed <= fill.read <= fill.read_last
             verb = found.instructions[int(found.step_pc[fill.read_last])]["phase"]
-            assert key != "ampere" or verb == "fetch_to_registers"  # the memory is used again, for sums, which are no reads of the stage
+            # the memory is used again, for sums, which are no reads of the stage
+            assert key != "ampere" or verb == "fetch_to_registers"
         by_stage = [[fill for fill in all_fills if fill.stage == stage] for stage in range(count)]
         for mine in by_stage:
             assert all(before.read_last < after.issued for before, after in zip(mine, mine[1:]))
-        assert [fill.stage for fill in all_fills] == [number % count for number in range(len(all_fills))]
+        assert [fill.stage for fill in all_fills] == [
+            number % count for number in range(len(all_fills))
+        ]
         tiles = [fill.tile for fill in real]
-        assert len(tiles) > 1 and len({after - before for before, after in zip(tiles, tiles[1:]) if after > before}) <= 1
+        assert (
+            len(tiles) > 1
+            and len({after - before for before, after in zip(tiles, tiles[1:]) if after > before})
+            <= 1
+        )
 
 
 def test_the_model_is_what_its_rules_say():
-    works = [model.Work(0, 1000, 400, 0, -1), model.Work(16, 1000, 400, 0, -1), model.Work(32, 1000, 400, 0, 0)]
+    works = [
+        model.Work(0, 1000, 400, 0, -1),
+        model.Work(16, 1000, 400, 0, -1),
+        model.Work(32, 1000, 400, 0, 0),
+    ]
     rates = model.Rates(bytes_per_cycle=10, flops_per_cycle=1000)
     alone = model.without_pipeline(works, rates)
-    assert [use.done for use in alone] == [800, 1600, 2400]  # 700 cycles of latency and 100 of work, three times
+    # 700 cycles of latency and 100 of work, three times
+    assert [use.done for use in alone] == [800, 1600, 2400]
     together = model.with_pipeline(works, rates)
-    assert [(use.issued, use.landed, use.done) for use in together] == [(0, 700, 800), (0, 700, 900), (700, 1400, 1500)]
+    assert [(use.issued, use.landed, use.done) for use in together] == [
+        (0, 700, 800),
+        (0, 700, 900),
+        (700, 1400, 1500),
+    ]
     slow = model.Rates(bytes_per_cycle=1, flops_per_cycle=1000)
-    assert [use.landed for use in model.with_pipeline(works, slow)] == [1000, 2000, 3000]  # the wire, not the latency
+    # the wire, not the latency
+    assert [use.landed for use in model.with_pipeline(works, slow)] == [1000, 2000, 3000]
     heavy = [model.Work(0, 10, 4, 500_000, -1)]
     assert model.with_pipeline(heavy, rates)[0].done == 700 + 500
 
@@ -226,16 +298,24 @@ def test_the_pipeline_is_never_modelled_slower_than_none(key):
     for block in range(found.blocks):
         works = model.works(found, block)
         assert works and sum(work.flops for work in works) > 0
-        assert model.with_pipeline(works, rates)[-1].done < model.without_pipeline(works, rates)[-1].done
+        assert (
+            model.with_pipeline(works, rates)[-1].done
+            < model.without_pipeline(works, rates)[-1].done
+        )
 
 
 def test_every_instruction_is_in_the_perfetto_file():
     found, _ = recorded("decode")
     data = json.loads(perfetto.render(found))["traceEvents"]
     visits = [event for event in data if event["ph"] == "X"]
-    assert sum(event["args"]["instructions"] for event in visits) == found.header["result"]["instructions"]
+    assert (
+        sum(event["args"]["instructions"] for event in visits)
+        == found.header["result"]["instructions"]
+    )
     assert all(0 <= event["ts"] and event["ts"] + event["dur"] <= found.steps for event in visits)
-    begun, ended = ({event["id"]: event["ts"] for event in data if event["ph"] == kind} for kind in "be")
+    begun, ended = (
+        {event["id"]: event["ts"] for event in data if event["ph"] == kind} for kind in "be"
+    )
     assert begun.keys() == ended.keys() and all(begun[key] < ended[key] for key in begun)
     in_flight = [event["args"]["bytes"] for event in data if event["ph"] == "C"]
     assert min(in_flight) == 0 < max(in_flight)
@@ -249,9 +329,18 @@ def test_every_instruction_is_in_the_perfetto_file():
 def test_two_traces_are_compared():
     found, _ = recorded("ampere")
     other, _ = recorded("decode")
-    assert compare.same(found, found) and not compare.same(found, other) and not compare.same(found, altered(found, "write_value", (0, 0)))
+    assert (
+        compare.same(found, found)
+        and not compare.same(found, other)
+        and not compare.same(found, altered(found, "write_value", (0, 0)))
+    )
     as_text = text.render(compare.page(found, other, ("one", "two")), 100)
-    assert "ampere" in as_text and "decode" in as_text and "float16_nibbles" in as_text and "new" in as_text
+    assert (
+        "ampere" in as_text
+        and "decode" in as_text
+        and "float16_nibbles" in as_text
+        and "new" in as_text
+    )
     assert "0 of 4,096 results differ" in text.render(compare.page(found, found), 100)
     changed = altered(found, "after_c", 0)
     assert "1 of 4,096 results differ" in text.render(compare.page(found, changed), 100)
@@ -263,18 +352,29 @@ def test_a_browser_walks_through_a_run(tmp_path):
     with shown(document, tmp_path) as (page, complaints):
         visited = []
         for _ in range(200):
-            visited.append(page.eval_on_selector("section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"))
+            visited.append(
+                page.eval_on_selector(
+                    "section.here",
+                    "section => [section.id, (section.querySelector('.step.here h3') ||"
+                    " {}).textContent || '']",
+                )
+            )
             page.keyboard.press("ArrowRight")
             if visited[-1] == page.eval_on_selector(
-                "section.here", "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent || '']"
+                "section.here",
+                "section => [section.id, (section.querySelector('.step.here h3') || {}).textContent"
+                " || '']",
             ):
                 break
         assert list(dict.fromkeys(key for key, _ in visited)) == list(pages.SECTIONS)
         unpacking = [title for key, title in visited if key == "unpack"]
-        assert any("lop3" in title for title in unpacking) and any("sub.rn.f16x2" in title for title in unpacking)
+        assert any("lop3" in title for title in unpacking) and any(
+            "sub.rn.f16x2" in title for title in unpacking
+        )
         page.goto(page.url.partition("#")[0] + "#fragments/2")
         assert "product 1 of" in page.inner_text("section.here .step.here h3")
         page.hover("section.here .step.here td[data-key='lane 7']")
-        assert page.locator("section.here .step.here .on").count() == 8 + 4 + 4 + 4  # of A, B, C before and behind
+        # of A, B, C before and behind
+        assert page.locator("section.here .step.here .on").count() == 8 + 4 + 4 + 4
         assert page.locator("section.here .step.here td.hot").count() == 20
         assert complaints == []

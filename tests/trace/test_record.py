@@ -1,4 +1,5 @@
-"""Contract under test: a record says what the machine did, to the last bit, and recording changes nothing of it."""
+"""Contract under test: a record says what the machine did, to the last bit, and recording changes
+nothing of it."""
 
 import json
 
@@ -21,9 +22,16 @@ KERNELS = tuple(RUNS)
 def test_every_warp_instruction_is_in_a_step(key):
     found, _ = recorded(key)
     members = np.diff(found.set_start)[found.step_set]
-    assert members.sum() == found.header["result"]["instructions"] == found.counts["total"]["tally"]["executed"]
+    assert (
+        members.sum()
+        == found.header["result"]["instructions"]
+        == found.counts["total"]["tally"]["executed"]
+    )
     assert found.steps == found.header["result"]["steps"] and found.header["complete"]
-    assert sum(len(found.steps_of(warp)) for warp in range(found.blocks * found.warps)) == members.sum()
+    assert (
+        sum(len(found.steps_of(warp)) for warp in range(found.blocks * found.warps))
+        == members.sum()
+    )
 
 
 def test_recording_changes_neither_results_nor_counts():
@@ -36,16 +44,28 @@ def test_recording_changes_neither_results_nor_counts():
 
 @pytest.mark.parametrize("key", ["ampere", "decode", "tiled", "nvfp4"])
 def test_products_of_recorded_fragments_are_the_recorded_sums(key):
-    """A times B plus C, gathered from the registers of 32 lanes by the fragment maps, is D: for every product of every warp of a block."""
+    """A times B plus C, gathered from the registers of 32 lanes by the fragment maps, is D: for
+    every product of every warp of a block."""
     found, _ = recorded(key)
     count = 0
     for warp in range(found.warps):
         history = History(found, warp)
         for step in history.steps_with("mma").tolist():
             d, a, b, c = (vector(each) for each in history.operands(step))
-            halves = [np.stack([history.value(name, step) for name in names], 1).view(np.float16).astype(np.float64) for names in (a, b)]
-            before, after = (np.stack([history.value(name, at).view(np.float32) for name in names], 1) for names, at in ((c, step), (d, step + 1)))
-            left, right = fragments.MMA_M16N8K16_A.scatter(halves[0]), fragments.MMA_M16N8K16_B.scatter(halves[1])
+            halves = [
+                np.stack([history.value(name, step) for name in names], 1)
+                .view(np.float16)
+                .astype(np.float64)
+                for names in (a, b)
+            ]
+            before, after = (
+                np.stack([history.value(name, at).view(np.float32) for name in names], 1)
+                for names, at in ((c, step), (d, step + 1))
+            )
+            left, right = (
+                fragments.MMA_M16N8K16_A.scatter(halves[0]),
+                fragments.MMA_M16N8K16_B.scatter(halves[1]),
+            )
             sums = fragments.MMA_M16N8K16_C
             assert np.array_equal(left @ right + sums.scatter(before), sums.scatter(after))
             count += 1
@@ -54,7 +74,8 @@ def test_products_of_recorded_fragments_are_the_recorded_sums(key):
 
 @pytest.mark.parametrize("key", KERNELS)
 def test_words_of_weights_are_traced_to_their_bytes_in_global_memory(key):
-    """What a lane loaded is what lies at the address that the record derives: by cp.async, bulk copies, TMA, through registers, or directly."""
+    """What a lane loaded is what lies at the address that the record derives: by cp.async, bulk
+    copies, TMA, through registers, or directly."""
     found, _ = recorded(key)
     b = found.buffer("b")
     contents, checked = found.words_b.view(np.uint32), 0
@@ -67,9 +88,21 @@ def test_words_of_weights_are_traced_to_their_bytes_in_global_memory(key):
             asked = requests_at(found, step, warp)
             for register in ins["writes"]:
                 for lane in (0, 5, 31):
-                    address = loaded_from(found, history, step, register, lane) if asked and asked[0].active[lane] else None
-                    if address is not None and b["address"] <= address < b["address"] + b["nbytes"] and address % 4 == 0 and ".b32" in ins["text"]:
-                        assert history.result(register, step)[lane] == contents[(address - b["address"]) // 4]
+                    address = (
+                        loaded_from(found, history, step, register, lane)
+                        if asked and asked[0].active[lane]
+                        else None
+                    )
+                    if (
+                        address is not None
+                        and b["address"] <= address < b["address"] + b["nbytes"]
+                        and address % 4 == 0
+                        and ".b32" in ins["text"]
+                    ):
+                        assert (
+                            history.result(register, step)[lane]
+                            == contents[(address - b["address"]) // 4]
+                        )
                         checked += 1
     assert checked > 8
 
@@ -89,19 +122,31 @@ def test_copies_bring_every_byte_of_weights_once(key):
 
 
 def test_bitwise_instructions_evaluate_to_what_was_recorded():
-    """The machine of ``provenance`` against the PTX machine, on every bitwise instruction of a warp."""
+    """The machine of ``provenance`` against the PTX machine, on every bitwise instruction of a
+    warp."""
     found, _ = recorded("ampere")
     history, checked = History(found, 0), set()
     for step, lanes in zip(history.steps.tolist(), history.lanes.tolist()):
         ins = found.instructions[int(found.step_pc[step])]
         opcode = ins["text"].split()[0]
-        if ins["root"] not in BITWISE or not opcode.endswith(("b32", "u32")) or ins["guarded"] or "{" in ins["text"]:
+        if (
+            ins["root"] not in BITWISE
+            or not opcode.endswith(("b32", "u32"))
+            or ins["guarded"]
+            or "{" in ins["text"]
+        ):
             continue
         for lane in (lane for lane in (0, 13) if lanes >> lane & 1):
             values = []
             for operand in operands_of(ins["text"])[1:]:
                 held = history.value(operand, step)
-                values.append(int(held[lane]) if held is not None else int(operand) & 0xFFFFFFFF if operand.lstrip("-").isdigit() else None)
+                values.append(
+                    int(held[lane])
+                    if held is not None
+                    else int(operand) & 0xFFFFFFFF
+                    if operand.lstrip("-").isdigit()
+                    else None
+                )
             result = evaluate(ins["root"], values)
             if result is not None:
                 assert result == history.result(ins["writes"][0], step)[lane], ins["text"]
@@ -113,12 +158,21 @@ def test_bits_are_followed_to_the_codes_they_come_from():
     value, mask, exponent = 0x87654321, 0x000F000F, 0x64006400
     others = [value ^ 1 << bit for bit in range(32)]
     masked = (value & mask) | exponent
-    low = altered_results({"root": "lop3", "text": "lop3.b32"}, [value, mask, exponent, 0xEA], [others, None, None, None], masked)
+    low = altered_results(
+        {"root": "lop3", "text": "lop3.b32"},
+        [value, mask, exponent, 0xEA],
+        [others, None, None, None],
+        masked,
+    )
     codes = codes_of_bits(masked, low, 4)
     assert codes[:4] == [1] * 4 and codes[16:20] == [1 << 4] * 4 and sum(map(bool, codes)) == 8
-    halves = altered_results({"root": "sub", "text": "sub.rn.f16x2 a, b, c;"}, [masked, 0], [low, None], 0x3C004200)
+    halves = altered_results(
+        {"root": "sub", "text": "sub.rn.f16x2 a, b, c;"}, [masked, 0], [low, None], 0x3C004200
+    )
     assert codes_of_bits(0x3C004200, halves, 4) == [1] * 16 + [1 << 4] * 16
-    shifted = altered_results({"root": "shr", "text": "shr.u32"}, [value, 8], [others, None], value >> 8)
+    shifted = altered_results(
+        {"root": "shr", "text": "shr.u32"}, [value, 8], [others, None], value >> 8
+    )
     assert codes_of_bits(value >> 8, shifted, 4)[:4] == [1 << 2] * 4
     both = altered_results({"root": "xor", "text": "xor.b32"}, [value, value], [others, others], 0)
     assert not any(codes_of_bits(0, both, 4))  # what cancels out comes from nowhere
@@ -127,10 +181,19 @@ def test_bits_are_followed_to_the_codes_they_come_from():
 def test_only_the_blocks_that_were_asked_for_are_kept():
     machine, given, *_ = launch(*FAITHFUL, line_info=True)
     found = trace.record(machine, blocks=(1,), **given)
-    assert set((found.write_warp // found.warps).tolist()) == set((found.access_warp // found.warps).tolist()) == {1} == set(found.header["blocks"])
+    assert (
+        set((found.write_warp // found.warps).tolist())
+        == set((found.access_warp // found.warps).tolist())
+        == {1}
+        == set(found.header["blocks"])
+    )
     whole, _ = recorded("ampere")
-    assert np.array_equal(found.step_pc, whole.step_pc) and np.array_equal(found.lock_before, whole.lock_before)
-    assert np.array_equal(found.write_value, whole.write_value[whole.write_warp // whole.warps == 1])
+    assert np.array_equal(found.step_pc, whole.step_pc) and np.array_equal(
+        found.lock_before, whole.lock_before
+    )
+    assert np.array_equal(
+        found.write_value, whole.write_value[whole.write_warp // whole.warps == 1]
+    )
     machine, given, *_ = launch(*FAITHFUL, line_info=True)
     with pytest.raises(ValueError, match=r"blocks=\(7,\) must be some of the grid's blocks 0 to 2"):
         trace.record(machine, blocks=(7,), **given)
@@ -141,8 +204,14 @@ def test_a_file_gives_the_trace_back(tmp_path):
     path = tmp_path / "run.npz"
     trace.save(found, path)
     again = trace.open_trace(path)
-    assert again.header == json.loads(json.dumps(found.header)) and again.arrays.keys() == found.arrays.keys()
-    assert all(np.array_equal(again.arrays[name], array) and again.arrays[name].dtype == array.dtype for name, array in found.arrays.items())
+    assert (
+        again.header == json.loads(json.dumps(found.header))
+        and again.arrays.keys() == found.arrays.keys()
+    )
+    assert all(
+        np.array_equal(again.arrays[name], array) and again.arrays[name].dtype == array.dtype
+        for name, array in found.arrays.items()
+    )
 
 
 def test_files_that_are_no_traces_are_refused(tmp_path):
@@ -165,7 +234,12 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
     np.savez(path, x=np.zeros(3))
     with pytest.raises(ValueError, match="is not a trace that"):
         trace.open_trace(path)
-    np.savez(path, header=np.frombuffer(json.dumps({"schema": "numba-marlin/trace-file/0"}).encode(), np.uint8))
+    np.savez(
+        path,
+        header=np.frombuffer(
+            json.dumps({"schema": "numba-marlin/trace-file/0"}).encode(), np.uint8
+        ),
+    )
     with pytest.raises(ValueError, match=f"this version reads '{SCHEMA}'"):
         trace.open_trace(path)
     np.savez(path, header=np.array([{}], object), allow_pickle=True)
@@ -197,10 +271,14 @@ def test_any_ptx_can_be_recorded_and_looked_at():
     from numba_marlin.views import text
 
     machine, data = Machine(FOREIGN), np.arange(64, dtype=np.uint32)
-    found = trace.record(machine, grid=1, block=64, args=[machine.memory.buffer(data, "data").address])
+    found = trace.record(
+        machine, grid=1, block=64, args=[machine.memory.buffer(data, "data").address]
+    )
     history = History(found, 1)
     load = int(history.steps_with("ld")[-1])
-    assert np.array_equal(history.result("%r2", load), np.arange(32, 64)) and np.array_equal(found.after_data.view(np.uint32), 2 * np.arange(64))
+    assert np.array_equal(history.result("%r2", load), np.arange(32, 64)) and np.array_equal(
+        found.after_data.view(np.uint32), 2 * np.arange(64)
+    )
     links, ends = history.followed(load, "%r2", 3)
     assert [link.register for link in links] == ["%r9"] and len(ends) == 1
     assert "twice" in text.render(pages.page(found))

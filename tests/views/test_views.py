@@ -1,4 +1,5 @@
-"""Contract under test: a page says the same as text, HTML and JSON; text fits its width and needs no colour; what cannot be shown is refused."""
+"""Contract under test: a page says the same as text, HTML and JSON; text fits its width and needs
+no colour; what cannot be shown is refused."""
 
 import html.parser
 import json
@@ -6,7 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from numba_marlin.views import Bars, Cell, Facts, Page, Section, Table, Text, html as html_view, plain, scales, text
+from numba_marlin.views import (
+    Bars,
+    Cell,
+    Facts,
+    Page,
+    Section,
+    Table,
+    Text,
+    html as html_view,
+    plain,
+    scales,
+    text,
+)
 from numba_marlin.views.palette import palette
 from numba_marlin.views.text_figures import letters_of
 from tests.views.pages import everything, shown
@@ -26,7 +39,9 @@ class Balanced(html.parser.HTMLParser):
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.ids += [found["id"]] if "id" in found else []
-        self.resources += [found[name] for name in ("src", "href", "srcset", "data") if found.get(name)]
+        self.resources += [
+            found[name] for name in ("src", "href", "srcset", "data") if found.get(name)
+        ]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -51,7 +66,10 @@ def test_colour_changes_nothing_but_colour():
     import re
 
     page = everything()
-    assert re.sub(r"\x1b\[[\d;]*m", "", text.render(page, colour=True)).split() == text.render(page).split()
+    assert (
+        re.sub(r"\x1b\[[\d;]*m", "", text.render(page, colour=True)).split()
+        == text.render(page).split()
+    )
     assert text.render(page, colour=True) != text.render(page)
 
 
@@ -95,7 +113,16 @@ def test_html_is_balanced_self_contained_and_escaped():
 
 def test_altered_data_alter_every_rendering():
     page = everything()
-    other = replace(page, sections=(replace(page.sections[0], parts=(Facts((("grid", "5 x 1 x 1"),)), *page.sections[0].parts[1:])), *page.sections[1:]))
+    other = replace(
+        page,
+        sections=(
+            replace(
+                page.sections[0],
+                parts=(Facts((("grid", "5 x 1 x 1"),)), *page.sections[0].parts[1:]),
+            ),
+            *page.sections[1:],
+        ),
+    )
     for render in (text.render, html_view.render, plain.render):
         assert render(page) != render(other) and "5 x 1 x 1" in render(other)
 
@@ -110,14 +137,20 @@ def test_wrong_sources_and_doubled_keys_are_refused():
 
 
 def test_a_page_can_be_cut_to_sections():
-    assert [section.key for section in everything().only(("time", "launch")).sections] == ["launch", "time"]
+    assert [section.key for section in everything().only(("time", "launch")).sections] == [
+        "launch",
+        "time",
+    ]
     with pytest.raises(ValueError, match="'speed' is not one of launch, steps, time"):
         everything().only(("speed",))
 
 
 def test_kinds_keep_their_colour_all_over_a_page():
     colours = palette(everything())
-    assert colours["multiply"] == 0 and len({colours["multiply"], colours["fetch"], colours["wait"]}) == 3
+    assert (
+        colours["multiply"] == 0
+        and len({colours["multiply"], colours["fetch"], colours["wait"]}) == 3
+    )
 
 
 def test_legends_have_a_letter_a_kind():
@@ -135,13 +168,38 @@ def test_ticks_are_few_and_inside(low, high):
 def test_empty_figures_can_be_shown():
     from numba_marlin.views import Bits, Grid, Levels, Lines, Roofline, Timeline
 
-    empty = tuple(each for each in (Bars(()), Bits(()), Facts(()), Grid(()), Levels(()), Lines(()), Table(("a",), ()), Timeline(()), Roofline((), (), ())))
+    empty = tuple(
+        each
+        for each in (
+            Bars(()),
+            Bits(()),
+            Facts(()),
+            Grid(()),
+            Levels(()),
+            Lines(()),
+            Table(("a",), ()),
+            Timeline(()),
+            Roofline((), (), ()),
+        )
+    )
     page = Page("t", (Section("s", "S", parts=empty),))
     assert text.render(page, 80) and html_view.render(page) and plain.render(page)
 
 
 def test_numbers_stand_to_the_right():
-    said = text.render(Page("t", (Section("s", "S", parts=(Table(("what", "bytes"), (("a", "1,234"), (Cell("b"), "5"))), Text("x"))),)), 80).splitlines()
+    said = text.render(
+        Page(
+            "t",
+            (
+                Section(
+                    "s",
+                    "S",
+                    parts=(Table(("what", "bytes"), (("a", "1,234"), (Cell("b"), "5"))), Text("x")),
+                ),
+            ),
+        ),
+        80,
+    ).splitlines()
     row = next(line for line in said if line.startswith("b"))
     assert row.endswith("    5")
 
@@ -150,10 +208,14 @@ def test_a_browser_shows_a_page_and_its_keys_work(tmp_path):
     with shown(html_view.render(everything()), tmp_path) as (page, complaints):
 
         def visible():
-            return page.eval_on_selector_all("main > section", "all => all.filter(s => s.offsetParent).map(s => s.id)")
+            return page.eval_on_selector_all(
+                "main > section", "all => all.filter(s => s.offsetParent).map(s => s.id)"
+            )
 
         def step():
-            return page.eval_on_selector_all(".step", "all => all.filter(s => s.offsetParent).map(s => s.dataset.title)")
+            return page.eval_on_selector_all(
+                ".step", "all => all.filter(s => s.offsetParent).map(s => s.dataset.title)"
+            )
 
         assert page.title() == "Everything & more" and visible() == ["launch"]
         page.keyboard.press("ArrowRight")
@@ -184,10 +246,17 @@ def test_a_browser_shows_a_page_and_its_keys_work(tmp_path):
 
 def test_the_browser_test_hears_complaints(tmp_path):
     document = (
-        html_view.render(everything()).replace("</main>", '<img src="https://example.invalid/x.png"></main>').replace("default-src 'none'", "default-src *")
+        html_view.render(everything())
+        .replace("</main>", '<img src="https://example.invalid/x.png"></main>')
+        .replace("default-src 'none'", "default-src *")
     )
-    document = document.replace("default-src &#x27;none&#x27;", "default-src *").replace("img-src data:", "img-src *")
+    document = document.replace("default-src &#x27;none&#x27;", "default-src *").replace(
+        "img-src data:", "img-src *"
+    )
     with shown(document, tmp_path, "#steps/2") as (page, complaints):
         assert page.locator(".step.here").get_attribute("data-title") == "lanes"
         page.evaluate("console.error('wrong')")
-        assert any("request: https://example.invalid" in each for each in complaints) and "error: wrong" in complaints
+        assert (
+            any("request: https://example.invalid" in each for each in complaints)
+            and "error: wrong" in complaints
+        )

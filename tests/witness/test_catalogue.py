@@ -1,4 +1,5 @@
-"""Contract under test: every file of ptx/ is compared with hardware or has no value to compare; probes run on the machine; comparisons see what differs."""
+"""Contract under test: every file of ptx/ is compared with hardware or has no value to compare;
+probes run on the machine; comparisons see what differs."""
 
 import numpy as np
 import pytest
@@ -9,15 +10,31 @@ from numba_marlin.witness import catalogue, probe, record, verdict
 from numba_marlin.witness.probe import Probe, Result, run_on_machine
 
 PROBES = {each.name: each for each in catalogue.every_probe()}
-QUICK = ["lop3", "named barriers", "mbarrier phases", "cp_async_bulk_tensor_1d_g2s", "cp_async_bulk_tensor_2d_g2s float16 swizzle 64",
-         "cp_async_bulk_tensor_2d_s2g uint8 swizzle 128 over the far edges", "cp_async_bulk_s2g complete", "mma_m16n8k8_f32_f16 zeros",
-         "wgmma_m64k16_f32_f16_ss n56 swizzle 64 integers"]  # fmt: skip
-BLACKWELL = ["tcgen05_mma_mxf4nvf4_4x exact sums", "mma_m16n8k64_f32_mxf4_2x threads 1 and 3 exact sums"]
+QUICK = [
+    "lop3",
+    "named barriers",
+    "mbarrier phases",
+    "cp_async_bulk_tensor_1d_g2s",
+    "cp_async_bulk_tensor_2d_g2s float16 swizzle 64",
+    "cp_async_bulk_tensor_2d_s2g uint8 swizzle 128 over the far edges",
+    "cp_async_bulk_s2g complete",
+    "mma_m16n8k8_f32_f16 zeros",
+    "wgmma_m64k16_f32_f16_ss n56 swizzle 64 integers",
+]
+BLACKWELL = [
+    "tcgen05_mma_mxf4nvf4_4x exact sums",
+    "mma_m16n8k64_f32_mxf4_2x threads 1 and 3 exact sums",
+]
 
 
 def told(each: Probe, results: dict, **more) -> tuple:
     """(arrays, meta) as a visit would bring them back if a GPU had left ``results``."""
-    about = {"device": "d", "driver": "1", "date": "2026-01-01", "probes": {each.name: {"sha256": record.sources(each, each.buffers()), **more}}}
+    about = {
+        "device": "d",
+        "driver": "1",
+        "date": "2026-01-01",
+        "probes": {each.name: {"sha256": record.sources(each, each.buffers()), **more}},
+    }
     return record.keep(each, results), about
 
 
@@ -40,20 +57,36 @@ def test_a_probe_agrees_with_itself_and_with_nothing_else(name):
     last = list(changed)[0]
     changed[last].reshape(-1)[-1] ^= 1
     row = verdict.judge(each, *told(each, changed))
-    assert row["outcome"] == "differs" and row["first"]["result"] == last and row["elements"] - row["equal"] in range(1, record.BLOCK + 1)
+    assert (
+        row["outcome"] == "differs"
+        and row["first"]["result"] == last
+        and row["elements"] - row["equal"] in range(1, record.BLOCK + 1)
+    )
 
 
 @pytest.mark.parametrize("name", BLACKWELL)
 def test_what_another_gpu_has_is_run_on_the_machine_and_not_here(name):
-    """It assembles for its own architecture; a GPU of another has nothing to say about it, whatever it left."""
+    """It assembles for its own architecture; a GPU of another has nothing to say about it, whatever
+    it left."""
     each = PROBES[name]
     results = run_on_machine(each, each.buffers())
-    assert np.isfinite(results["d"].view(np.float32)).all() and results["d"].any() and not results.get("gave_up", np.zeros(1)).any()
+    assert (
+        np.isfinite(results["d"].view(np.float32)).all()
+        and results["d"].any()
+        and not results.get("gave_up", np.zeros(1)).any()
+    )
     assert probe.machine_code(each.text, each.target)[0].startswith(b"\x7fELF")
     arrays, about = told(each, results)
     row = verdict.judge(each, arrays, about)
-    assert row["outcome"] == f"not run: needs {each.target}" and verdict.good(row) and not verdict.good({"outcome": "not run"})
-    assert verdict.judge(each, arrays, {**about, "arch": each.target.rstrip("a")})["outcome"] == "equal"
+    assert (
+        row["outcome"] == f"not run: needs {each.target}"
+        and verdict.good(row)
+        and not verdict.good({"outcome": "not run"})
+    )
+    assert (
+        verdict.judge(each, arrays, {**about, "arch": each.target.rstrip("a")})["outcome"]
+        == "equal"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, each in PROBES.items() if each.refused])
@@ -85,13 +118,17 @@ def test_bits_of_nan_are_told_apart_from_other_differences(whole):
     there = here.copy()
     there[7] = 0x7FC00000
     found = record.compare(each, "d", here, record.keep(each, {"d": there}, whole))
-    assert found.ok and found.nan_only == (1 if whole else record.BLOCK) and found.exact == bool(whole)
+    assert (
+        found.ok and found.nan_only == (1 if whole else record.BLOCK) and found.exact == bool(whole)
+    )
     there[9] = 0
     found = record.compare(each, "d", here, record.keep(each, {"d": there}, whole))
     assert not found.ok and (found.first, found.here, found.there) == (9, 0x3F800000, 0)
 
 
-@pytest.mark.skipif(not find_tools("nvdisasm"), reason="there is no nvdisasm for CUDA 12 as a wheel")
+@pytest.mark.skipif(
+    not find_tools("nvdisasm"), reason="there is no nvdisasm for CUDA 12 as a wheel"
+)
 def test_a_policy_beside_a_uniform_address_is_not_assembled():
     """The machine code that Hopper refuses (compiler.gates): the same probe without its shuffle."""
     text = PROBES["cp_async_16_hint"].text

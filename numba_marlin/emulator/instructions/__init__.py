@@ -1,13 +1,14 @@
 """What each opcode does: one small handler per family, next to the PTX ISA section it follows.
 
-A handler is called once per instruction before a run, ``handler(ins, machine)``, checks modifiers and operands, and
-returns ``step(lanes)``, which executes it for a set of lanes. Registering is all it takes to add an opcode:
+A handler is called once per instruction before a run, ``handler(ins, machine)``, checks modifiers
+and operands, and returns ``step(lanes)``, which executes it for a set of lanes. Registering is all
+it takes to add an opcode:
 
     @instruction("lop3")
     def lop3(ins, m): ...
 
-Keys are prefixes of opcodes at a dot; the longest one that fits wins. Imports errors, lanes, registers and program of the
-emulator, and ``layout`` for fragment maps.
+Keys are prefixes of opcodes at a dot; the longest one that fits wins. Imports errors, lanes,
+registers and program of the emulator, and ``layout`` for fragment maps.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def allow(ins: Instruction, *modifiers: str) -> None:
 
 
 def refuse(ins: Instruction, kind: str, *modifiers: str) -> None:
-    """Raise UnknownInstruction if ``ins`` has one of ``modifiers``, which its opcode takes but not for type ``kind``."""
+    """Raise UnknownInstruction if ``ins`` has one of ``modifiers``, which its opcode takes but not
+    for type ``kind``."""
     for modifier in modifiers:
         if modifier in ins.modifiers:
             raise unsupported(ins, f"modifier .{modifier} is not defined for {kind}")
@@ -65,7 +67,11 @@ def operands(ins: Instruction, *counts: int) -> tuple:
     """The operands, if there are as many as one of ``counts``."""
     if len(ins.operands) not in counts:
         wanted = " or ".join(str(c) for c in counts)
-        raise PtxSyntaxError(f"{ins.opcode} takes {wanted} operands, not {len(ins.operands)}", line=ins.line, text=ins.text)
+        raise PtxSyntaxError(
+            f"{ins.opcode} takes {wanted} operands, not {len(ins.operands)}",
+            line=ins.line,
+            text=ins.text,
+        )
     return ins.operands
 
 
@@ -73,7 +79,10 @@ def type_of(ins: Instruction, *allowed: str) -> str:
     """The single type of ``ins``; must be one of ``allowed``, if any are given."""
     types = ins.types
     if len(types) != 1 or (allowed and types[0] not in allowed):
-        raise unsupported(ins, f"type {'.'.join(types) or '(none)'} is not one of {', '.join(allowed) or 'the types'}")
+        raise unsupported(
+            ins,
+            f"type {'.'.join(types) or '(none)'} is not one of {', '.join(allowed) or 'the types'}",
+        )
     return types[0]
 
 

@@ -13,12 +13,23 @@ from numba_marlin.emulator.instructions import allow, instruction, operands, uns
 from numba_marlin.emulator.program import Register
 from numba_marlin.emulator.registers import PREDICATE
 
-HINTS = ("ca", "cg", "shared", "shared::cta", "global", "L2::cache_hint", "L2::64B", "L2::128B", "L2::256B")
+HINTS = (
+    "ca",
+    "cg",
+    "shared",
+    "shared::cta",
+    "global",
+    "L2::cache_hint",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+)
 
 
 @instruction("cp.async")
 def cp_async(ins, m):
-    """cp.async.{ca|cg}.shared.global [dst], [src], cp-size{, src-size | ignore-src}{, cache-policy}"""
+    """cp.async.{ca|cg}.shared.global [dst], [src], cp-size{, src-size | ignore-src}{,
+    cache-policy}"""
     allow(ins, *HINTS)
     target, origin, _, *rest = operands(ins, 3, 4, 5)
     nbytes = m.immediate(ins, 2)
@@ -27,7 +38,9 @@ def cp_async(ins, m):
     if "L2::cache_hint" in ins.modifiers:
         rest = rest[:-1]
     if len(rest) > 1:
-        raise unsupported(ins, f"{len(ins.operands)} operands are one too many without .L2::cache_hint")
+        raise unsupported(
+            ins, f"{len(ins.operands)} operands are one too many without .L2::cache_hint"
+        )
     valid, ignore = None, None
     if rest and isinstance(rest[0], Register) and rest[0].width == PREDICATE:
         ignore = m.source(ins, rest[0], "pred")
@@ -43,7 +56,12 @@ def cp_async(ins, m):
         elif valid is not None:
             given[...] = valid[lanes.sel]
             if given.max() > nbytes:
-                raise lanes.fault(OutOfBounds, f"src-size {given.max()} must be at most cp-size {nbytes}", ins, given > nbytes)
+                raise lanes.fault(
+                    OutOfBounds,
+                    f"src-size {given.max()} must be at most cp-size {nbytes}",
+                    ins,
+                    given > nbytes,
+                )
         copies.issue(ins, lanes, at(lanes), source(lanes), nbytes, given)
 
     return step

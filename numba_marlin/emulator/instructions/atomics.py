@@ -1,7 +1,9 @@
-"""atom and red: lanes one after the other where they meet at an address; the result is what each found there.
+"""atom and red: lanes one after the other where they meet at an address; the result is what each
+found there.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom
-.add.f32 flushes subnormals in global memory and keeps them in shared memory, as the ISA says of the hardware.
+.add.f32 flushes subnormals in global memory and keeps them in shared memory, as the ISA says of the
+hardware.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ def atomic(ins, m):
         s = lanes.sel
         where = at(lanes)
         memory.announce("atomic-request", space, ins, lanes, where, size)
-        given = [np.broadcast_to(source[s], lanes.shape + ((2,) if kind.endswith("x2") else ())) for source in sources]
+        given = [
+            np.broadcast_to(source[s], lanes.shape + ((2,) if kind.endswith("x2") else ()))
+            for source in sources
+        ]
         if len(np.unique(where)) == where.size:
             d[s] = exchange(memory, ins, lanes, space, where, size, dtype, kind, function, given)
             return
@@ -73,9 +78,20 @@ def atomic(ins, m):
             active[index] = True
             one = lanes.narrow(active)
             flat[i] = exchange(
-                memory, ins, one, space, where[index].reshape(one.shape), size, dtype, kind, function,
-                [value[index].reshape(one.shape + value.shape[len(lanes.shape) :]) for value in given],
-            )[0]  # fmt: skip
+                memory,
+                ins,
+                one,
+                space,
+                where[index].reshape(one.shape),
+                size,
+                dtype,
+                kind,
+                function,
+                [
+                    value[index].reshape(one.shape + value.shape[len(lanes.shape) :])
+                    for value in given
+                ],
+            )[0]
             active[index] = False
         d[s] = result
 
@@ -86,7 +102,11 @@ def exchange(memory, ins, lanes, space, where, size, dtype, kind, function, give
     """Load, compute, store for lanes with distinct addresses; returns the old values."""
     raw = memory.load(ins, lanes, space, where.copy(), size, 1, "atomic")
     old = np.ascontiguousarray(raw).view(dtype) if kind.endswith("x2") else raw[..., 0].view(dtype)
-    new = np.asarray(sum32(old, *given, flushed=in_global(space, where)) if kind == "f32" else function(old, *given)).astype(dtype)
+    new = np.asarray(
+        sum32(old, *given, flushed=in_global(space, where))
+        if kind == "f32"
+        else function(old, *given)
+    ).astype(dtype)
     bits = np.ascontiguousarray(new).view(raw.dtype)
     bits = bits.reshape(raw.shape)
     before = memory.progress
@@ -98,7 +118,11 @@ def exchange(memory, ins, lanes, space, where, size, dtype, kind, function, give
 
 def in_global(space: str, where):
     """Which of the addresses are global memory's."""
-    return np.full(where.shape, True) if space == "global" else (where < min(WINDOWS.values())) & (space == "generic")
+    return (
+        np.full(where.shape, True)
+        if space == "global"
+        else (where < min(WINDOWS.values())) & (space == "generic")
+    )
 
 
 def sum32(old, b, flushed):
@@ -110,5 +134,3 @@ def sum32(old, b, flushed):
 def half_sum(ins, kind: str):
     decode, encode = codec(ins, kind)
     return lambda old, b: encode(decode(old) + decode(b))
-
-

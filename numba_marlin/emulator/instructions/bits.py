@@ -45,9 +45,11 @@ def invert(ins, m):
 
 
 def lop3_function(table: int):
-    """The function of three words with truth table ``table``: bit (a << 2 | b << 1 | c) of it for each bit position.
+    """The function of three words with truth table ``table``: bit (a << 2 | b << 1 | c) of it for
+    each bit position.
 
-    A sum of products over b and c of the four cofactors in a; 0x.. constants fold because & with 0 and | with 0 vanish.
+    A sum of products over b and c of the four cofactors in a; 0x.. constants fold because & with 0
+    and | with 0 vanish.
     """
 
     def function(a, b, c):
@@ -63,7 +65,8 @@ def lop3_function(table: int):
     return SHORT_TABLES.get(table, function)
 
 
-# The tables kernels really use, in fewer operations; a test holds every table against the definition.
+# The tables kernels really use, in fewer operations; a test holds every table against the
+# definition.
 SHORT_TABLES = {
     0xEA: lambda a, b, c: (a & b) | c,
     0xF8: lambda a, b, c: a | (b & c),
@@ -126,7 +129,8 @@ def shift(ins, m):
 
 @instruction("shf")
 def funnel_shift(ins, m):
-    """#logic-and-shift-instructions-shf: the 64-bit word b:a shifted; .clamp stops at 32, .wrap takes n modulo 32."""
+    """#logic-and-shift-instructions-shf: the 64-bit word b:a shifted; .clamp stops at 32, .wrap
+    takes n modulo 32."""
     allow(ins, "l", "r", "clamp", "wrap")
     type_of(ins, "b32")
     d, a, b, c = m.bind(ins, "b32", "b32", "b32", "u32")
@@ -143,7 +147,8 @@ def funnel_shift(ins, m):
 
 @instruction("bfe")
 def bit_field_extract(ins, m):
-    """#integer-arithmetic-instructions-bfe: signed fields extend the bit at min(pos + len - 1, msb)."""
+    """#integer-arithmetic-instructions-bfe: signed fields extend the bit at min(pos + len - 1,
+    msb)."""
     allow(ins)
     kind = type_of(ins, "u32", "s32", "u64", "s64")
     bits = TYPE_BITS[kind]
@@ -156,12 +161,16 @@ def bit_field_extract(ins, m):
         value, pos, count = a[s], position[s] & np.uint32(255), length[s] & np.uint32(255)
         low = word(bits - 1)
         shifted = np.where(pos < bits, value >> np.minimum(pos, bits - 1).astype(word), word(0))
-        inside = np.where(count >= bits, ~word(0), (word(1) << np.minimum(count, bits - 1).astype(word)) - word(1))
+        inside = np.where(
+            count >= bits, ~word(0), (word(1) << np.minimum(count, bits - 1).astype(word)) - word(1)
+        )
         field = shifted & inside
         if signed:
             top = np.minimum(pos + count - np.uint32(1), np.uint32(bits - 1)).astype(word) & low
             negative = (count > 0) & ((value >> top & word(1)) != 0)
-            filled = np.where(pos < bits, inside & (~word(0) >> np.minimum(pos, bits - 1).astype(word)), word(0))
+            filled = np.where(
+                pos < bits, inside & (~word(0) >> np.minimum(pos, bits - 1).astype(word)), word(0)
+            )
             field = np.where(negative, (field & filled) | ~filled, field)
         d[s] = field
 
@@ -170,7 +179,8 @@ def bit_field_extract(ins, m):
 
 @instruction("bfi")
 def bit_field_insert(ins, m):
-    """#integer-arithmetic-instructions-bfi: the low ``len`` bits of a into b from ``pos`` upwards."""
+    """#integer-arithmetic-instructions-bfi: the low ``len`` bits of a into b from ``pos``
+    upwards."""
     allow(ins)
     kind = type_of(ins, "b32", "b64")
     bits = TYPE_BITS[kind]
@@ -180,7 +190,9 @@ def bit_field_insert(ins, m):
     def step(lanes):
         s = lanes.sel
         pos, count = position[s] & np.uint32(255), length[s] & np.uint32(255)
-        ones = np.where(count >= bits, ~word(0), (word(1) << np.minimum(count, bits - 1).astype(word)) - word(1))
+        ones = np.where(
+            count >= bits, ~word(0), (word(1) << np.minimum(count, bits - 1).astype(word)) - word(1)
+        )
         by = np.minimum(pos, bits - 1).astype(word)
         mask = np.where(pos < bits, ones << by, word(0))
         d[s] = (b[s] & ~mask) | (np.asarray(a[s]) << by & mask)
@@ -190,7 +202,8 @@ def bit_field_insert(ins, m):
 
 @instruction("prmt")
 def permute_bytes(ins, m):
-    """#data-movement-and-conversion-instructions-prmt: default mode and .f4e .b4e .rc8 .ecl .ecr .rc16"""
+    """#data-movement-and-conversion-instructions-prmt: default mode and .f4e .b4e .rc8 .ecl .ecr
+    .rc16"""
     modes = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
     allow(ins, *modes)
     d, a, b, c = m.bind(ins, "b32", "b32", "b32", "b32")
@@ -206,7 +219,10 @@ def permute_bytes(ins, m):
                 nibble = selector >> np.uint32(4 * i) & np.uint32(15)
             else:
                 nibble = mode_selector(mode, i, selector & np.uint32(3))
-            byte = (both >> ((nibble & np.uint32(7)).astype(np.uint64) << np.uint64(3)) & np.uint64(0xFF)).astype(np.uint32)
+            byte = (
+                both >> ((nibble & np.uint32(7)).astype(np.uint64) << np.uint64(3))
+                & np.uint64(0xFF)
+            ).astype(np.uint32)
             sign = np.where(byte >= 128, np.uint32(0xFF), np.uint32(0))
             result = result | np.where(nibble >= 8, sign, byte) << np.uint32(8 * i)
         d[s] = result
@@ -275,7 +291,8 @@ def clz(ins, m):
 
 @instruction("bfind")
 def bfind(ins, m):
-    """#integer-arithmetic-instructions-bfind: position of the highest bit that differs from the sign; -1 if none."""
+    """#integer-arithmetic-instructions-bfind: position of the highest bit that differs from the
+    sign; -1 if none."""
     allow(ins, "shiftamt")
     kind = type_of(ins, "u32", "s32", "u64", "s64")
     bits = TYPE_BITS[kind]

@@ -2,8 +2,9 @@
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
-Plain copies between global and shared memory, and tiles of 1 to 5 dimensions, loads to several blocks of a cluster at once too; im2col,
-copies from block to block and reductions are refused by name.
+Plain copies between global and shared memory, and tiles of 1 to 5 dimensions, loads to several
+blocks of a cluster at once too; im2col, copies from block to block and reductions are refused by
+name.
 """
 
 from __future__ import annotations
@@ -23,25 +24,32 @@ MULTICAST = "multicast::cluster"
 
 
 def direction(ins, *more: str) -> str:
-    """"load" or "store", from the modifiers, of which ``more`` are allowed besides."""
+    """ "load" or "store", from the modifiers, of which ``more`` are allowed besides."""
     allow(ins, *TO_GLOBAL, *TO_SHARED, "shared::cluster", "L2::cache_hint", MULTICAST, *more)
     ways = tuple(mod for mod in ins.modifiers if mod not in ("L2::cache_hint", MULTICAST, *more))
     if ways == TO_GLOBAL and MULTICAST not in ins.modifiers:
         return "store"
     if ways in (("shared::cluster", *TO_SHARED), ("shared::cta", *TO_SHARED)):
         return "load"
-    raise unsupported(ins, f"{'.'.join(ways)} is not .shared::cluster.{'.'.join(TO_SHARED)} or .{'.'.join(TO_GLOBAL)}")
+    raise unsupported(
+        ins,
+        f"{'.'.join(ways)} is not .shared::cluster.{'.'.join(TO_SHARED)} or .{'.'.join(TO_GLOBAL)}",
+    )
 
 
 def without_hint(ins, *counts: int) -> list:
-    """The operands, as many as one of ``counts`` (and the mask of a multicast), less the cache policy."""
+    """The operands, as many as one of ``counts`` (and the mask of a multicast), less the cache
+    policy."""
     hinted = "L2::cache_hint" in ins.modifiers
-    given = list(operands(ins, *(count + (MULTICAST in ins.modifiers) + hinted for count in counts)))
+    given = list(
+        operands(ins, *(count + (MULTICAST in ins.modifiers) + hinted for count in counts))
+    )
     return given[:-1] if hinted else given
 
 
 def receivers(ins, m, given: list):
-    """Function: lanes -> mask of the cluster's blocks that a load goes to, per lane; 0: the one that its address says."""
+    """Function: lanes -> mask of the cluster's blocks that a load goes to, per lane; 0: the one
+    that its address says."""
     if MULTICAST not in ins.modifiers:
         return lambda lanes: np.zeros(lanes.shape, np.int64)
     source = m.source(ins, given.pop(), "u16")
@@ -50,7 +58,13 @@ def receivers(ins, m, given: list):
         mask = np.broadcast_to(source[lanes.sel], lanes.shape).astype(np.int64)
         bad = (mask == 0) | (mask >> m.cluster.size != 0)
         if bad.any():
-            raise lanes.fault(OutOfBounds, f"mask {mask[bad][0]:#x} must name some of the {m.cluster.size} blocks of the cluster", ins, bad)
+            raise lanes.fault(
+                OutOfBounds,
+                f"mask {mask[bad][0]:#x} must name some of the {m.cluster.size} blocks of the"
+                " cluster",
+                ins,
+                bad,
+            )
         return mask
 
     return masks
@@ -58,7 +72,10 @@ def receivers(ins, m, given: list):
 
 def positions(ins, m, operand, nbytes, kind=""):
     """Function: lanes -> where, in units of ``nbytes``, addresses lie in the shared array."""
-    at, space = m.address(ins, operand), "shared::cluster" if "shared::cluster" in ins.modifiers else "shared"
+    at, space = (
+        m.address(ins, operand),
+        ("shared::cluster" if "shared::cluster" in ins.modifiers else "shared"),
+    )
     return lambda lanes: m.memory.locate_own(ins, lanes, space, at(lanes), nbytes, kind)
 
 
@@ -74,7 +91,12 @@ def one_by_one(lanes):
 def require_span(ins, m, lane, start: int, nbytes: int) -> None:
     own = m.memory.shared
     if start % own.stride + nbytes > own.size:
-        raise lane.fault(OutOfBounds, f"{nbytes} bytes at {own.describe(start % own.stride)}: the shared memory has {own.size} bytes", ins)
+        raise lane.fault(
+            OutOfBounds,
+            f"{nbytes} bytes at {own.describe(start % own.stride)}: the shared memory has"
+            f" {own.size} bytes",
+            ins,
+        )
 
 
 def load(ins, m, lane, start: int, nbytes: int, word: int, mask: int, fetch, there: tuple) -> None:
@@ -82,8 +104,14 @@ def load(ins, m, lane, start: int, nbytes: int, word: int, mask: int, fetch, the
     stride = m.memory.shared.stride
     slot, size = start // stride, m.cluster.size
     if slot != word * BYTES // stride:
-        raise lane.fault(BarrierMisuse, "the mbarrier must be in the shared memory of the block that the bytes go to", ins)
-    for target in [slot // size * size + rank for rank in range(size) if mask >> rank & 1] or [slot]:
+        raise lane.fault(
+            BarrierMisuse,
+            "the mbarrier must be in the shared memory of the block that the bytes go to",
+            ins,
+        )
+    for target in [slot // size * size + rank for rank in range(size) if mask >> rank & 1] or [
+        slot
+    ]:
         barrier = word + (target - slot) * (stride // BYTES)
         m.mbarriers.require_fenced(ins, lane, np.array([barrier]))
         m.bulk.load(ins, lane, start + (target - slot) * stride, nbytes, barrier, fetch, there)
@@ -96,24 +124,35 @@ def store(ins, m, lane, start: int, nbytes: int, put, there: tuple) -> None:
 
 
 def sizes_of(ins, lanes, sizes, where) -> np.ndarray:
-    """Bytes of each lane's copy; Misaligned unless they and the global addresses ``where`` are multiples of 16."""
+    """Bytes of each lane's copy; Misaligned unless they and the global addresses ``where`` are
+    multiples of 16."""
     size = np.broadcast_to(sizes[lanes.sel], lanes.shape).astype(np.int64)
     bad = (size % UNIT != 0) | (where % UNIT != 0)
     if bad.any():
         first = lanes.first(bad)[2]
-        raise lanes.fault(Misaligned, f"{size[first]} bytes at global address {where[first]:#x}: both must be multiples of {UNIT}", ins, bad)
+        raise lanes.fault(
+            Misaligned,
+            f"{size[first]} bytes at global address {where[first]:#x}: both must be multiples of"
+            f" {UNIT}",
+            ins,
+            bad,
+        )
     return size
 
 
 @instruction("cp.async.bulk")
 def bulk(ins, m):
-    """cp.async.bulk.shared::cluster.global...[dst], [src], size, [mbar]{, mask}; cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size"""
+    """cp.async.bulk.shared::cluster.global...[dst], [src], size, [mbar]{, mask};
+    cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size"""
     loads = direction(ins) == "load"
     given = without_hint(ins, 4 if loads else 3)
     masks = receivers(ins, m, given)
     shared, there = (given[0], given[1]) if loads else (given[1], given[0])
     at, place = m.address(ins, there), positions(ins, m, shared, UNIT)
-    sizes, barriers = m.source(ins, given[2], "u32"), positions(ins, m, given[3], BYTES, "mbarrier") if loads else None
+    sizes, barriers = (
+        m.source(ins, given[2], "u32"),
+        (positions(ins, m, given[3], BYTES, "mbarrier") if loads else None),
+    )
 
     def step(lanes):
         starts, where = place(lanes) * UNIT, at(lanes)
@@ -121,11 +160,30 @@ def bulk(ins, m):
         if loads:
             words, mask = barriers(lanes), masks(lanes)
         for index, lane in one_by_one(lanes):
-            fetch, put = plain(ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=not loads)
+            fetch, put = plain(
+                ins, m.memory.globals, lane, int(where[index]), int(size[index]), writes=not loads
+            )
             far = where[index].reshape(1), int(size[index])
-            m.memory.announce("bulk-read" if loads else "bulk-write", "global", ins, lane, where[index].reshape(1), int(size[index]))
+            m.memory.announce(
+                "bulk-read" if loads else "bulk-write",
+                "global",
+                ins,
+                lane,
+                where[index].reshape(1),
+                int(size[index]),
+            )
             if loads:
-                load(ins, m, lane, int(starts[index]), int(size[index]), int(words[index]), int(mask[index]), fetch, far)
+                load(
+                    ins,
+                    m,
+                    lane,
+                    int(starts[index]),
+                    int(size[index]),
+                    int(words[index]),
+                    int(mask[index]),
+                    fetch,
+                    far,
+                )
             else:
                 store(ins, m, lane, int(starts[index]), int(size[index]), put, far)
 
@@ -134,7 +192,8 @@ def bulk(ins, m):
 
 @instruction("cp.async.bulk.prefetch")
 def prefetch(ins, m):
-    """#...-cp-async-bulk-prefetch: there are no caches here, so the addresses are all that can be wrong."""
+    """#...-cp-async-bulk-prefetch: there are no caches here, so the addresses are all that can be
+    wrong."""
     allow(ins, "L2", "global", "L2::cache_hint")
     if ins.modifiers[:2] != ("L2", "global"):
         raise unsupported(ins, "only .L2.global is defined")
@@ -152,7 +211,8 @@ def prefetch(ins, m):
 
 @instruction("cp.async.bulk.tensor")
 def tensor(ins, m):
-    """cp.async.bulk.tensor.Nd.shared::cluster.global.tile...[dst], [map, {x, y}], [mbar]; .global.shared::cta.tile.bulk_group [map, {x, y}], [src]"""
+    """cp.async.bulk.tensor.Nd.shared::cluster.global.tile...[dst], [map, {x, y}], [mbar];
+    .global.shared::cta.tile.bulk_group [map, {x, y}], [src]"""
     ranks = {f"{rank}d": rank for rank in range(1, 6)}
     loads = direction(ins, *ranks, "tile") == "load"
     rank = ranks.get(ins.modifiers[0])
@@ -173,9 +233,12 @@ def tensor(ins, m):
         if loads:
             words, mask = barriers(lanes), masks(lanes)
         for index, lane in one_by_one(lanes):
-            at = tuple(int(values[index]) for values in reversed(first))  # x, the innermost, comes first in PTX and last in NumPy
+            # x, the innermost, comes first in PTX and last in NumPy
+            at = tuple(int(values[index]) for values in reversed(first))
             start = int(starts[index])
-            nbytes, fetch, put, far = box_of(ins, m, lane, int(maps[index]), at, start, writes=not loads)
+            nbytes, fetch, put, far = box_of(
+                ins, m, lane, int(maps[index]), at, start, writes=not loads
+            )
             if loads:
                 load(ins, m, lane, start, nbytes, int(words[index]), int(mask[index]), fetch, far)
             else:
@@ -194,7 +257,8 @@ def commit_group(ins, m):
 
 @instruction("cp.async.bulk.wait_group")
 def wait_group(ins, m):
-    """#...-cp-async-bulk-wait-group: all but the N most recent groups of the thread are complete; .read: have read their sources."""
+    """#...-cp-async-bulk-wait-group: all but the N most recent groups of the thread are complete;
+    .read: have read their sources."""
     allow(ins, "read")
     latest, read = m.immediate(ins, 0), "read" in ins.modifiers
     return lambda lanes: m.bulk.wait_group(ins, lanes, latest, read)

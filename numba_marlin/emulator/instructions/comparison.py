@@ -12,12 +12,24 @@ from numba_marlin.emulator.instructions import allow, instruction, operands, ref
 from numba_marlin.emulator.instructions.half import HALVES, codec
 from numba_marlin.emulator.program import Pair, Sink
 
-# With NaN every ordered comparison is false; ne alone must exclude it, because NumPy calls NaN different from all.
+# With NaN every ordered comparison is false; ne alone must exclude it, because NumPy calls NaN
+# different from all.
 ORDERED = {
-    "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
     "ne": lambda x, y: (x < y) | (x > y),
-}  # fmt: skip
-INTEGER = {**ORDERED, "ne": np.not_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
+}
+INTEGER = {
+    **ORDERED,
+    "ne": np.not_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
 UNORDERED = {f"{name}u": name for name in ORDERED}
 COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
@@ -32,7 +44,13 @@ def comparison(ins, kind: str):
         return INTEGER[name]
     if kind == "f64":
         refuse(ins, kind, "ftz")
-    decode = codec(ins, kind)[0] if kind in HALVES else numerics.flush if "ftz" in ins.modifiers else lambda x: x
+    decode = (
+        codec(ins, kind)[0]
+        if kind in HALVES
+        else numerics.flush
+        if "ftz" in ins.modifiers
+        else lambda x: x
+    )
     if name in ORDERED:
         test, either = ORDERED[name], None
     elif name in UNORDERED:
@@ -54,7 +72,8 @@ def comparison(ins, kind: str):
 
 @instruction("setp")
 def setp(ins, m):
-    """#comparison-and-selection-instructions-setp: p|q = (a cmp b) boolop c, and the same with the comparison inverted."""
+    """#comparison-and-selection-instructions-setp: p|q = (a cmp b) boolop c, and the same with the
+    comparison inverted."""
     allow(ins, *INTEGER, *UNORDERED, "num", "nan", "ftz", *COMBINE)
     kind = ins.types[-1]
     result, *rest = operands(ins, 3, 4)
@@ -74,11 +93,13 @@ def setp(ins, m):
             if c is not None:
                 holds = combine(holds, np.asarray(c[s])[..., None])
             p[s], q[s] = holds[..., 0], holds[..., 1]
+
     elif c is None and second is None:
 
         def step(lanes):
             s = lanes.sel
             p[s] = function(a[s], b[s])
+
     else:
 
         def step(lanes):
@@ -94,13 +115,22 @@ def setp(ins, m):
 
 
 # True as each result type has it; of packed halves, in each half.
-YES = {"u32": 0xFFFFFFFF, "s32": -1, "f32": 1, "u16": 0xFFFF, "s16": -1, "f16": 0x3C00, "bf16": 0x3F80}
+YES = {
+    "u32": 0xFFFFFFFF,
+    "s32": -1,
+    "f32": 1,
+    "u16": 0xFFFF,
+    "s16": -1,
+    "f16": 0x3C00,
+    "bf16": 0x3F80,
+}
 PACKED_YES = {"u32": 0xFFFF, "s32": 0xFFFF, "f16x2": 0x3C00, "bf16x2": 0x3F80}
 
 
 @instruction("set")
 def set_(ins, m):
-    """#comparison-and-selection-instructions-set: all ones or zero for integers, 1.0 or 0.0 for floats; packed halves one by one."""
+    """#comparison-and-selection-instructions-set: all ones or zero for integers, 1.0 or 0.0 for
+    floats; packed halves one by one."""
     allow(ins, *INTEGER, *UNORDERED, "num", "nan", "ftz", *COMBINE)
     if len(ins.types) != 2:
         raise unsupported(ins, "needs two types")
@@ -112,7 +142,11 @@ def set_(ins, m):
     packed = kind.endswith("x2")
     if to not in (PACKED_YES if packed else YES) or packed and c is not None:
         raise unsupported(ins, f"result type {to} of {kind} is not implemented")
-    d, a, b = m.destination(ins, d, "f16x2" if packed else to), m.source(ins, a, kind), m.source(ins, b, kind)
+    d, a, b = (
+        m.destination(ins, d, "f16x2" if packed else to),
+        m.source(ins, a, kind),
+        m.source(ins, b, kind),
+    )
     dtype = np.uint16 if packed else m.dtype(to)
     yes = dtype((PACKED_YES if packed else YES)[to])
 
@@ -142,7 +176,8 @@ def selp(ins, m):
 
 @instruction("slct")
 def slct(ins, m):
-    """#comparison-and-selection-instructions-slct: c >= 0 ? a : b; with .ftz a subnormal c is zero."""
+    """#comparison-and-selection-instructions-slct: c >= 0 ? a : b; with .ftz a subnormal c is
+    zero."""
     allow(ins, "ftz")
     if len(ins.types) != 2 or ins.types[1] not in ("s32", "f32"):
         raise unsupported(ins, "needs a type and .s32 or .f32")

@@ -1,7 +1,7 @@
 """Control flow, block-wide barriers, fences.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions
-Branches, exits and barriers end a basic block; their handlers return a description that the scheduler acts upon.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions Branches, exits
+and barriers end a basic block; their handlers return a description that the scheduler acts upon.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Leave:
 
 @dataclass(frozen=True, eq=False)
 class Barrier:
-    """``kind``: sync, arrive, or the reduction popc, and, or; cluster.arrive, cluster.wait. ``count``: threads expected; None is
+    """``kind``: sync, arrive, or the reduction popc, and, or; cluster.arrive, cluster.wait.
+    ``count``: threads expected; None is
 
     the whole block.
     """
@@ -60,7 +61,8 @@ def leave(ins, m):
 
 @instruction("bar", "barrier")
 def barrier(ins, m):
-    """#parallel-synchronization-and-communication-instructions-bar: bar.sync, bar.arrive, bar.red, and barrier.*
+    """#parallel-synchronization-and-communication-instructions-bar: bar.sync, bar.arrive, bar.red,
+    and barrier.*
 
     .aligned makes no difference here: all live lanes of a warp must come together either way.
     """
@@ -95,12 +97,20 @@ def cluster_barrier(ins, m):
 
 @instruction("fence.proxy")
 def proxy_fence(ins, m):
-    """#parallel-synchronization-and-communication-instructions-membar: ordinary accesses before, asynchronous ones behind."""
+    """#parallel-synchronization-and-communication-instructions-membar: ordinary accesses before,
+    asynchronous ones behind."""
     spaces = ("global", "shared::cta", "shared::cluster")
     allow(ins, "async", "alias", *spaces)
-    if len(ins.modifiers) > 2 or ins.modifiers[:1] not in (("async",), ("alias",)) or ins.modifiers[:1] == ("alias",) != ins.modifiers:
-        raise unsupported(ins, "fences one proxy, async or alias; async for one state space at most")
-    if ins.modifiers in (("alias",), ("async", "global")):  # the machine keeps account of shared memory only
+    if (
+        len(ins.modifiers) > 2
+        or ins.modifiers[:1] not in (("async",), ("alias",))
+        or ins.modifiers[:1] == ("alias",) != ins.modifiers
+    ):
+        raise unsupported(
+            ins, "fences one proxy, async or alias; async for one state space at most"
+        )
+    # the machine keeps account of shared memory only
+    if ins.modifiers in (("alias",), ("async", "global")):
         return lambda lanes: None
 
     def step(lanes):
@@ -129,7 +139,11 @@ def setmaxnreg(ins, m):
     if count % 8 or not 24 <= count <= 256:
         raise unsupported(ins, f"{count} registers must be a multiple of 8 between 24 and 256")
     if m.kernel.max_threads is None and not m.kernel.max_registers:
-        raise unsupported(ins, f"{m.kernel.name} declares neither .maxntid nor .maxnreg, so its registers at entry are unknown")
+        raise unsupported(
+            ins,
+            f"{m.kernel.name} declares neither .maxntid nor .maxnreg, so its registers at entry are"
+            " unknown",
+        )
     return lambda lanes: m.register_pool.trade(ins, lanes, count)
 
 
@@ -146,7 +160,8 @@ def nothing(ins, m):
 
 @instruction("griddepcontrol")
 def griddepcontrol(ins, m):
-    """#parallel-synchronization-and-communication-instructions-griddepcontrol: one kernel at a time runs here, so this matters to ``races`` only."""
+    """#parallel-synchronization-and-communication-instructions-griddepcontrol: one kernel at a time
+    runs here, so this matters to ``races`` only."""
     allow(ins, "launch_dependents", "wait")
 
     def step(lanes):
@@ -158,7 +173,8 @@ def griddepcontrol(ins, m):
 
 @instruction("membar", "fence")
 def fence(ins, m):
-    """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially consistent here, so this matters to ``races`` only."""
+    """#parallel-synchronization-and-communication-instructions-membar: memory is sequentially
+    consistent here, so this matters to ``races`` only."""
     allow(ins, *FENCE)
     scope = next((SCOPES[mod] for mod in ins.modifiers if mod in SCOPES), GPU)
 

@@ -1,8 +1,9 @@
-"""cvt: among integers, fp16, bf16, float32 and float64, with every rounding each pair allows; pairs of 8-bit floats from float32, and to fp16.
+"""cvt: among integers, fp16, bf16, float32 and float64, with every rounding each pair allows; pairs
+of 8-bit floats from float32, and to fp16.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
-Every source becomes an intermediate that loses nothing (integers as they are, floats as float64), is rounded to an integer
-if .r?i says so, saturated, and encoded once.
+Every source becomes an intermediate that loses nothing (integers as they are, floats as float64),
+is rounded to an integer if .r?i says so, saturated, and encoded once.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def integer_to_integer(to: str, kind: str, sat: bool):
 
 
 def integer_value(x, to: str):
-    """An integer as float64: exact below 54 bits, else rounded to odd (to nearest for a float64 result)."""
+    """An integer as float64: exact below 54 bits, else rounded to odd (to nearest for a float64
+    result)."""
     x = np.asarray(x)
     if to == "f64" or x.dtype.itemsize < 8:
         return x.astype(np.float64)
@@ -125,7 +127,8 @@ def integer_value(x, to: str):
 
 
 def float_to_integer(values, to: str, kind: str):
-    """A whole float64 as ``to``, clamped to its range. NaN is 0, or the sign bit alone where f64 or 64 bits take part."""
+    """A whole float64 as ``to``, clamped to its range. NaN is 0, or the sign bit alone where f64 or
+    64 bits take part."""
     dtype = DTYPES[to]
     info = np.iinfo(dtype)
     nan = values != values
@@ -135,7 +138,11 @@ def float_to_integer(values, to: str, kind: str):
     result = inside.astype(dtype)
     result = np.where(above, dtype(info.max), np.where(below, dtype(info.min), result))
     bits = TYPE_BITS[to]
-    special = dtype(0) if kind != "f64" and bits != 64 else np.array(1 << bits - 1, f"u{bits // 8}").view(dtype)
+    special = (
+        dtype(0)
+        if kind != "f64" and bits != 64
+        else np.array(1 << bits - 1, f"u{bits // 8}").view(dtype)
+    )
     return np.where(nan, special, result)
 
 
@@ -155,7 +162,9 @@ def packed(ins, m, to: str, kind: str):
             value = np.asarray(source[s]).astype(np.float64)
             if relu:
                 value = np.where(value < 0, 0.0, value)
-            d[(s, slice(None), half) if isinstance(s, slice) else index_half(s, half)] = write(value)
+            d[(s, slice(None), half) if isinstance(s, slice) else index_half(s, half)] = write(
+                value
+            )
 
     return step
 
@@ -166,7 +175,8 @@ def index_half(sel, half: int):
 
 
 def small_pair(ins, m, kind: str):
-    """cvt.rn.satfinite.e4m3x2.f32 d, a, b: a becomes the upper, b the lower byte; cvt.rn.f16x2.e4m3x2 d, a: halves in the same order."""
+    """cvt.rn.satfinite.e4m3x2.f32 d, a, b: a becomes the upper, b the lower byte;
+    cvt.rn.f16x2.e4m3x2 d, a: halves in the same order."""
     if ins.modifiers == ("rn", "f16x2", f"{kind}x2"):
         d, a = m.bind(ins, "u32", "u16")
         halves = small_floats.HALVES[kind].astype(np.uint32)
@@ -178,7 +188,9 @@ def small_pair(ins, m, kind: str):
 
         return widen
     if ins.modifiers != ("rn", "satfinite", f"{kind}x2", "f32"):
-        raise unsupported(ins, f"{kind}x2 is implemented from .f32 with .rn.satfinite, and to .f16x2 with .rn")
+        raise unsupported(
+            ins, f"{kind}x2 is implemented from .f32 with .rn.satfinite, and to .f16x2 with .rn"
+        )
     d, a, b = m.bind(ins, "u16", "f32", "f32")
 
     def narrow(lanes):

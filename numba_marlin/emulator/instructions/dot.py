@@ -22,7 +22,12 @@ def dot(ins, m):
     pair = ins.root == "dp2a"
     allow(ins, *(("lo", "hi") if pair else ()))
     types = ins.types
-    if len(types) != 2 or any(kind not in ("u32", "s32") for kind in types) or pair and ("lo" in ins.modifiers) == ("hi" in ins.modifiers):
+    if (
+        len(types) != 2
+        or any(kind not in ("u32", "s32") for kind in types)
+        or pair
+        and ("lo" in ins.modifiers) == ("hi" in ins.modifiers)
+    ):
         raise unsupported(ins, "needs two types .u32 or .s32" + (" and .lo or .hi" if pair else ""))
     signed_a, signed_b = (kind == "s32" for kind in types)
     result = "s32" if signed_a or signed_b else "u32"

@@ -1,7 +1,9 @@
-"""Extended precision: add.cc, addc, sub.cc, subc, mad.cc, madc. Every thread has a carry flag, which those with .cc write and those with c read.
+"""Extended precision: add.cc, addc, sub.cc, subc, mad.cc, madc. Every thread has a carry flag,
+which those with .cc write and those with c read.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#extended-precision-arithmetic-instructions
-After a subtraction the flag is the borrow. Nothing else touches it; it is 0 when a kernel begins (ISA: undefined).
+After a subtraction the flag is the borrow. Nothing else touches it; it is 0 when a kernel begins
+(ISA: undefined).
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ TYPES = ("u32", "s32", "b32", "u64", "s64", "b64")
 
 @instruction("add.cc", "addc", "sub.cc", "subc", "mad.lo.cc", "mad.hi.cc", "madc")
 def extended(ins, m):
-    """#extended-precision-arithmetic-instructions-add-cc and its kin: with the flag as a 33rd (65th) bit."""
+    """#extended-precision-arithmetic-instructions-add-cc and its kin: with the flag as a 33rd
+    (65th) bit."""
     product = ins.root.startswith("mad")
     allow(ins, "cc", *(("lo", "hi") if ins.root == "madc" else ()))
     kind = type_of(ins, *TYPES)
     high = "hi" in ins.root.split(".") or "hi" in ins.modifiers
     if ins.root == "madc" and high == ("lo" in ins.modifiers):
         raise unsupported(ins, "needs .lo or .hi")
-    takes, gives = ins.root in ("addc", "subc", "madc"), ins.root.endswith("cc") and ins.root != "madc" and "." in ins.root or "cc" in ins.modifiers
+    takes, gives = (
+        ins.root in ("addc", "subc", "madc"),
+        ins.root.endswith("cc") and ins.root != "madc" and "." in ins.root or "cc" in ins.modifiers,
+    )
     subtracts, bits = ins.root.startswith("sub"), TYPE_BITS[kind]
     d, a, b, *c = m.bind(ins, *(kind,) * (4 if product else 3))
     word, carry = UNSIGNED[bits], m.carry

@@ -1,8 +1,9 @@
-"""float32 and float64 arithmetic: one rounding each, canonical NaN for float32, .ftz and .sat where asked for.
+"""float32 and float64 arithmetic: one rounding each, canonical NaN for float32, .ftz and .sat where
+asked for.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions
-The .approx forms (div, rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh) are computed in float64 and rounded once: at least as
-accurate as the hardware, not the same last bits.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions The .approx
+forms (div, rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh) are computed in float64 and rounded once: at
+least as accurate as the hardware, not the same last bits.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def apply2(d, a, b, function):
 SINGLE = {
     "add": (np.add, numerics.sum32),
     "sub": (np.subtract, lambda x, y, mode: numerics.sum32(x, np.negative(y), mode)),
-    "mul": (np.multiply, lambda x, y, mode: numerics.narrow32(np.multiply(x, y, dtype=np.float64), mode)),
+    "mul": (
+        np.multiply,
+        lambda x, y, mode: numerics.narrow32(np.multiply(x, y, dtype=np.float64), mode),
+    ),
     "div": (np.divide, None),
 }
 
@@ -66,6 +70,7 @@ def binary32(ins, m, kind):
 
         def function(x, y):
             return numerics.canonical32(nearest(x, y))
+
     elif directed is None:
         raise unsupported(ins, "only .rn, .approx and .full division is implemented")
     else:
@@ -140,7 +145,9 @@ def minmax(ins, m, kind):
         result = choose(root, x, y, propagate)
         return numerics.canonical32(result) if kind == "f32" else result
 
-    return apply2(*m.bind(ins, kind, kind, kind), with_options(ins, function) if kind == "f32" else function)
+    return apply2(
+        *m.bind(ins, kind, kind, kind), with_options(ins, function) if kind == "f32" else function
+    )
 
 
 @arithmetic_for("neg", "f32")
@@ -175,13 +182,18 @@ UNARY = {
 
 
 def upper_half(exact):
-    """#floating-point-instructions-rcp-approx-ftz-f64, -rsqrt-approx-ftz-f64: from the upper 32 bits of the operand, and of the result only those."""
+    """#floating-point-instructions-rcp-approx-ftz-f64, -rsqrt-approx-ftz-f64: from the upper 32
+    bits of the operand, and of the result only those."""
 
     def rough(x):
-        words = np.atleast_1d(np.asarray(x, np.float64)).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
+        words = np.atleast_1d(np.asarray(x, np.float64)).view(np.uint64) & np.uint64(
+            0xFFFFFFFF00000000
+        )
         words = np.where(words & np.uint64(0x7FF0000000000000), words, words & np.uint64(1 << 63))
         result = exact(words.view(np.float64))
-        words = np.where(np.abs(result) < np.finfo(np.float64).tiny, np.copysign(0.0, result), result).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
+        words = np.where(
+            np.abs(result) < np.finfo(np.float64).tiny, np.copysign(0.0, result), result
+        ).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
         return words.view(np.float64).reshape(np.shape(x))
 
     return rough
@@ -190,9 +202,13 @@ def upper_half(exact):
 def unary(ins, m, kind):
     """#floating-point-instructions-rcp, -sqrt, -rsqrt, -ex2, -lg2, -sin, -cos, -tanh"""
     allow(ins, "rn", "approx", "ftz")
-    gross = kind == "f64" and ins.modifiers[:-1] == ("approx", "ftz") and ins.root in ("rcp", "rsqrt")
+    gross = (
+        kind == "f64" and ins.modifiers[:-1] == ("approx", "ftz") and ins.root in ("rcp", "rsqrt")
+    )
     if kind == "f64" and "rn" not in ins.modifiers and not gross:
-        raise unsupported(ins, "only .rn, and .approx.ftz of rcp and rsqrt, are implemented for f64")
+        raise unsupported(
+            ins, "only .rn, and .approx.ftz of rcp and rsqrt, are implemented for f64"
+        )
     d, a = m.bind(ins, kind, kind)
     exact = upper_half(UNARY[ins.root]) if gross else UNARY[ins.root]
     if kind == "f32":  # one rounding from float64: 1/x and sqrt of 24 bits are clear of ties in 53

@@ -1,9 +1,10 @@
-"""fp16 and bf16 arithmetic, scalar and packed: each lane of a pair is rounded once to its own format.
+"""fp16 and bf16 arithmetic, scalar and packed: each lane of a pair is rounded once to its own
+format.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-floating-point-instructions
-Values travel as bit patterns (uint16; packed: a last axis of 2, low half first). fp16 sums and products in float32 and
-then to fp16 round as if once, because 24 >= 2 * 11 + 2 bits; bf16 likewise (24 >= 2 * 8 + 2). fp16 .ftz flushes subnormals;
-of the options, bf16 has .relu alone.
+Values travel as bit patterns (uint16; packed: a last axis of 2, low half first). fp16 sums and
+products in float32 and then to fp16 round as if once, because 24 >= 2 * 11 + 2 bits; bf16 likewise
+(24 >= 2 * 8 + 2). fp16 .ftz flushes subnormals; of the options, bf16 has .relu alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, refuse
 from numba_marlin.emulator.instructions.floating import choose
 from numba_marlin.emulator.instructions.integer import arithmetic_for
-from numba_marlin.emulator.numerics import brain_bits, brain_values, half_bits, half_values, sum_to_odd
+from numba_marlin.emulator.numerics import (
+    brain_bits,
+    brain_values,
+    half_bits,
+    half_values,
+    sum_to_odd,
+)
 
 HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 SIGN = np.uint16(0x8000)
@@ -73,11 +80,12 @@ def binary(ins, m, kind):
 
 
 def fused(ins, m, kind):
-    """#half-precision-floating-point-instructions-fma: one rounding, because float64 holds the sum wherever rounding can tell.
+    """#half-precision-floating-point-instructions-fma: one rounding, because float64 holds the sum
+    wherever rounding can tell.
 
-    Products of fp16 have 22 bits. If the product leads and does not overflow fp16, the sum spans at most 42 bits; if c leads, the
-    product would have to sit within 33 bits of c's top to reach a tie, and then the sum is exact as well. Otherwise the result is c
-    or an infinity either way.
+    Products of fp16 have 22 bits. If the product leads and does not overflow fp16, the sum spans at
+    most 42 bits; if c leads, the product would have to sit within 33 bits of c's top to reach a
+    tie, and then the sum is exact as well. Otherwise the result is c or an infinity either way.
     """
     allow(ins, "rn", "ftz", "sat", "relu")
     d, a, b, c = m.bind(ins, kind, kind, kind, kind)
@@ -123,11 +131,18 @@ def sign(ins, m, kind):
 
 
 def transcendental(ins, m, kind):
-    """#half-precision-floating-point-instructions-ex2, -tanh: .approx; here the exact value, rounded once. ex2 of bf16 takes .ftz."""
+    """#half-precision-floating-point-instructions-ex2, -tanh: .approx; here the exact value,
+    rounded once. ex2 of bf16 takes .ftz."""
     allow(ins, "approx", *(("ftz",) if ins.root == "ex2" else ()))
     flushes = "ftz" in ins.modifiers
-    decode, encode = (brain_values, brain_bits) if kind.startswith("bf16") else (half_values, half_bits)
-    flush = (lambda bits: np.where(bits & np.uint16(0x7F80) == 0, bits & SIGN, bits)) if kind.startswith("bf16") else flush16
+    decode, encode = (
+        (brain_values, brain_bits) if kind.startswith("bf16") else (half_values, half_bits)
+    )
+    flush = (
+        (lambda bits: np.where(bits & np.uint16(0x7F80) == 0, bits & SIGN, bits))
+        if kind.startswith("bf16")
+        else flush16
+    )
     function = np.exp2 if ins.root == "ex2" else np.tanh
     d, a = m.bind(ins, kind, kind)
 

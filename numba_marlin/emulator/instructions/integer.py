@@ -1,8 +1,8 @@
 """Integer arithmetic: wraps around at the width of the type.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions
-add, sub, mul, mad, div, min, max, neg, abs share their opcode with the floating-point forms: ``arithmetic`` dispatches on
-the type, ``floating`` and ``half`` register theirs in ARITHMETIC.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions add, sub,
+mul, mad, div, min, max, neg, abs share their opcode with the floating-point forms: ``arithmetic``
+dispatches on the type, ``floating`` and ``half`` register theirs in ARITHMETIC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def arithmetic_for(root: str, *types: str):
     return register
 
 
-@instruction("add", "sub", "mul", "mad", "fma", "div", "min", "max", "neg", "abs", "rcp", "sqrt", "rsqrt")
+@instruction(
+    "add", "sub", "mul", "mad", "fma", "div", "min", "max", "neg", "abs", "rcp", "sqrt", "rsqrt"
+)
 def arithmetic(ins, m):
     """Chooses by (opcode, type)."""
     kind = ins.types[-1] if ins.types else ""
@@ -49,6 +51,7 @@ def add(ins, m, kind):
         def step(lanes):
             s = lanes.sel
             d[s] = a[s] + b[s]
+
     else:
 
         def step(lanes):
@@ -74,7 +77,11 @@ def high_part(a, b, bits: int, signed: bool):
     if not signed:
         return high
     # As signed numbers each negative factor takes the other one off the upper half.
-    high = high - np.where(ua >> np.uint64(63) != 0, ub, np.uint64(0)) - np.where(ub >> np.uint64(63) != 0, ua, np.uint64(0))
+    high = (
+        high
+        - np.where(ua >> np.uint64(63) != 0, ub, np.uint64(0))
+        - np.where(ub >> np.uint64(63) != 0, ua, np.uint64(0))
+    )
     return high.view(np.int64)
 
 
@@ -93,14 +100,17 @@ def mul(ins, m, kind):
 
         def product(x, y):
             return x * y
+
     elif part == "hi":
 
         def product(x, y):
             return high_part(x, y, bits, signed)
+
     elif part == "wide":
 
         def product(x, y):
             return np.multiply(x, y, dtype=wide)
+
     else:
         raise unsupported(ins, "needs .lo, .hi or .wide")
     if ins.root == "mul":
@@ -109,6 +119,7 @@ def mul(ins, m, kind):
         def step(lanes):
             s = lanes.sel
             d[s] = product(a[s], b[s])
+
     else:
         d, a, b, c = m.bind(ins, result, kind, kind, result)
 
@@ -120,17 +131,21 @@ def mul(ins, m, kind):
 
 
 def divide(a, b, kind: str):
-    """(quotient towards zero, remainder with the sign of a). By zero: all ones and a, as GPUs do (ISA: unspecified)."""
+    """(quotient towards zero, remainder with the sign of a). By zero: all ones and a, as GPUs do
+    (ISA: unspecified)."""
     a, b = np.broadcast_arrays(a, b)
     zero = b == 0
     divisor = np.where(zero, b.dtype.type(1), b)
     if kind[0] == "u":
         quotient = a // divisor
     else:
-        # The most negative number has no positive twin; as unsigned its magnitude is right and the result wraps.
+        # The most negative number has no positive twin; as unsigned its magnitude is right and the
+        # result wraps.
         unsigned = UNSIGNED[TYPE_BITS[kind]]
         magnitude = np.abs(a).view(unsigned) // np.abs(divisor).view(unsigned)
-        quotient = np.where((a < 0) != (divisor < 0), unsigned(0) - magnitude, magnitude).view(a.dtype)
+        quotient = np.where((a < 0) != (divisor < 0), unsigned(0) - magnitude, magnitude).view(
+            a.dtype
+        )
     remainder = a - quotient * divisor
     quotient = np.where(zero, ~b.dtype.type(0), quotient)
     return quotient, np.where(zero, a, remainder)
@@ -195,7 +210,8 @@ def negate(ins, m, kind):
 
 @instruction("mul24", "mad24")
 def mul24(ins, m):
-    """#integer-arithmetic-instructions-mul24, -mad24: of the 48-bit product of two 24-bit numbers, .lo or .hi 32 bits."""
+    """#integer-arithmetic-instructions-mul24, -mad24: of the 48-bit product of two 24-bit numbers,
+    .lo or .hi 32 bits."""
     allow(ins, "lo", "hi")
     kind = type_of(ins, "u32", "s32")
     wide, shift = (np.int64, 40) if kind == "s32" else (np.uint64, 40)
@@ -208,7 +224,11 @@ def mul24(ins, m):
 
     def step(lanes):
         s = lanes.sel
-        value = ((low24(a[s]) * low24(b[s])) >> wide(take)).astype(np.uint32).view(np.int32 if kind == "s32" else np.uint32)
+        value = (
+            ((low24(a[s]) * low24(b[s])) >> wide(take))
+            .astype(np.uint32)
+            .view(np.int32 if kind == "s32" else np.uint32)
+        )
         d[s] = value + c[0][s] if c else value
 
     return step

@@ -1,6 +1,8 @@
-"""ld, st, ldu, prefetch: all spaces, widths and vectors. Cache and ordering qualifiers change nothing here: memory is
+"""ld, st, ldu, prefetch: all spaces, widths and vectors. Cache and ordering qualifiers change
+nothing here: memory is
 
-sequentially consistent on this machine, so acquire, release, volatile and the scopes are accepted and have no effect.
+sequentially consistent on this machine, so acquire, release, volatile and the scopes are accepted
+and have no effect.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 """
@@ -15,13 +17,19 @@ from numba_marlin.emulator.registers import SIGNED
 from numba_marlin.emulator.tensor_copies import map_at
 
 SPACES = {
-    "param": "param", "param::entry": "param", "global": "global", "const": "global", "shared": "shared",
-    "shared::cta": "shared", "shared::cluster": "shared::cluster", "local": "local",
-}  # fmt: skip
+    "param": "param",
+    "param::entry": "param",
+    "global": "global",
+    "const": "global",
+    "shared": "shared",
+    "shared::cta": "shared",
+    "shared::cluster": "shared::cluster",
+    "local": "local",
+}
 ORDER = (
-    "weak volatile relaxed acquire release acq_rel mmio cta cluster gpu sys nc ca cg cs cv lu wb wt "
-    "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate L2::cache_hint L2::64B L2::128B "
-    "L2::256B L2::evict_normal L2::evict_first L2::evict_last"
+    "weak volatile relaxed acquire release acq_rel mmio cta cluster gpu sys nc ca cg cs cv lu wb wt"
+    " L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate"
+    " L2::cache_hint L2::64B L2::128B L2::256B L2::evict_normal L2::evict_first L2::evict_last"
 ).split()
 
 
@@ -44,7 +52,8 @@ def check(ins, items: tuple) -> str:
 
 @instruction("ld", "ldu")
 def load(ins, m):
-    """#data-movement-and-conversion-instructions-ld; a narrow value is extended to its register by its type."""
+    """#data-movement-and-conversion-instructions-ld; a narrow value is extended to its register by
+    its type."""
     items, address = vector(ins.operands[0]), ins.operands[1]
     kind = check(ins, items)
     bits, size = TYPE_BITS[kind], TYPE_BITS[kind] // 8
@@ -85,7 +94,9 @@ def load_parameter(ins, m, targets, address, kind):
     if not isinstance(address.base, Symbol):
         raise unsupported(ins, "a parameter has a name, or an address in a register")
     start = m.address_of(Symbol(address.base.name, address.offset))
-    values = [data[start + i * size : start + (i + 1) * size].view(dtype)[0] for i in range(len(targets))]
+    values = [
+        data[start + i * size : start + (i + 1) * size].view(dtype)[0] for i in range(len(targets))
+    ]
 
     def step(lanes):
         s = lanes.sel
@@ -119,7 +130,8 @@ def store(ins, m):
 
 @instruction("prefetch", "prefetchu", "applypriority")
 def prefetch(ins, m):
-    """#data-movement-and-conversion-instructions-prefetch-prefetchu: a hint, nothing to do. A tensor map must be one."""
+    """#data-movement-and-conversion-instructions-prefetch-prefetchu: a hint, nothing to do. A
+    tensor map must be one."""
     if "tensormap" in ins.modifiers:
         allow(ins, "tensormap", "param", "const")
         at = m.address(ins, ins.operands[0])
@@ -135,8 +147,16 @@ def prefetch(ins, m):
 
 @instruction("createpolicy")
 def createpolicy(ins, m):
-    """#data-movement-and-conversion-instructions-createpolicy: an opaque value for cache hints, which this machine ignores."""
-    allow(ins, "fractional", "L2::evict_first", "L2::evict_last", "L2::evict_normal", "L2::evict_unchanged")
+    """#data-movement-and-conversion-instructions-createpolicy: an opaque value for cache hints,
+    which this machine ignores."""
+    allow(
+        ins,
+        "fractional",
+        "L2::evict_first",
+        "L2::evict_last",
+        "L2::evict_normal",
+        "L2::evict_unchanged",
+    )
     d = m.destination(ins, ins.operands[0], "b64")
 
     def step(lanes):

@@ -1,8 +1,8 @@
 """mbarrier: objects in shared memory that count arrivals and bytes.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
-What they do is in ``emulator.mbarriers``. A try_wait never suspends here: it lets others go on by failing. The states that arrivals
-return are numbers of phases.
+What they do is in ``emulator.mbarriers``. A try_wait never suspends here: it lets others go on by
+failing. The states that arrivals return are numbers of phases.
 """
 
 from __future__ import annotations
@@ -62,7 +62,13 @@ def inval(ins, m):
     words = barrier_at(ins, m, operands(ins, 1)[0])
 
     def busy(word: int) -> str:
-        return "bulk copies" if m.bulk.signals(word) else "tcgen05.commit" if m.tensor_cores.signals(word) else ""
+        return (
+            "bulk copies"
+            if m.bulk.signals(word)
+            else "tcgen05.commit"
+            if m.tensor_cores.signals(word)
+            else ""
+        )
 
     return lambda lanes: m.mbarriers.invalidate(ins, lanes, words(lanes), busy)
 
@@ -84,18 +90,23 @@ def arrive(ins, m):
         raise unsupported(ins, "modifier .acquire is not defined for arrivals")
     expects = "expect_tx" in ins.modifiers
     given = list(operands(ins, 3) if expects else operands(ins, 1, 2, 3))
-    # The state may be left out where the address is of another block: then the first operand is the address.
+    # The state may be left out where the address is of another block: then the first operand is the
+    # address.
     state = given.pop(0) if expects or not hasattr(given[0], "base") else Sink()
     words = barrier_at(ins, m, given.pop(0), ANYWHERE)
     if "shared::cluster" in ins.modifiers and not isinstance(state, Sink):
         raise unsupported(ins, "an arrival at a barrier of the cluster returns no state: _")
     expected = value_of(ins, m, given.pop(0)) if expects else None
-    counts = value_of(ins, m, given.pop(0)) if given else lambda lanes: np.ones(lanes.shape, np.int64)
+    counts = (
+        value_of(ins, m, given.pop(0)) if given else lambda lanes: np.ones(lanes.shape, np.int64)
+    )
     d = m.destination(ins, state, "b64")
 
     def step(lanes):
         m.proxy.announce(np.unique(lanes.warps).tolist())
-        before = m.mbarriers.arrive(ins, lanes, words(lanes), counts(lanes), expected(lanes) if expects else None)
+        before = m.mbarriers.arrive(
+            ins, lanes, words(lanes), counts(lanes), expected(lanes) if expects else None
+        )
         d[lanes.sel] = before.astype(np.uint64)
 
     return step
@@ -103,7 +114,8 @@ def arrive(ins, m):
 
 @instruction("mbarrier.try_wait", "mbarrier.test_wait")
 def wait(ins, m):
-    """#...-mbarrier-test-wait-try-wait: by parity, or by the state that an arrival returned; a time limit changes nothing."""
+    """#...-mbarrier-test-wait-try-wait: by parity, or by the state that an arrival returned; a time
+    limit changes nothing."""
     allow(ins, *SHARED, *ORDER, "parity")
     if "release" in ins.modifiers:
         raise unsupported(ins, "modifier .release is not defined for waits")
@@ -114,10 +126,13 @@ def wait(ins, m):
 
         def step(lanes):
             p[lanes.sel] = m.mbarriers.poll(ins, lanes, words(lanes), parity(lanes))
+
     else:
         state = m.source(ins, phase, "b64")
 
         def step(lanes):
-            p[lanes.sel] = m.mbarriers.poll_state(ins, lanes, words(lanes), np.broadcast_to(state[lanes.sel], lanes.shape))
+            p[lanes.sel] = m.mbarriers.poll_state(
+                ins, lanes, words(lanes), np.broadcast_to(state[lanes.sel], lanes.shape)
+            )
 
     return step

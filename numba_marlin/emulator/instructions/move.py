@@ -9,14 +9,21 @@ import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
 from numba_marlin.emulator.errors import OutOfBounds
-from numba_marlin.emulator.memory import RANK_SHIFT, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from numba_marlin.emulator.memory import (
+    RANK_SHIFT,
+    LOCAL_WINDOW,
+    SHARED_WINDOW,
+    WINDOW_BYTES,
+    WINDOWS,
+)
 from numba_marlin.emulator.program import TYPE_BITS, Vector
 from numba_marlin.emulator.registers import UNSIGNED
 
 
 @instruction("mov")
 def mov(ins, m):
-    """#data-movement-and-conversion-instructions-mov, -mov-2: registers, constants, addresses, special registers, packing."""
+    """#data-movement-and-conversion-instructions-mov, -mov-2: registers, constants, addresses,
+    special registers, packing."""
     allow(ins)
     kind = type_of(ins)
     target, origin = operands(ins, 2)
@@ -60,10 +67,13 @@ def mov(ins, m):
 
 @instruction("cvta")
 def cvta(ins, m):
-    """#data-movement-and-conversion-instructions-cvta: an offset into a state space and its generic address."""
+    """#data-movement-and-conversion-instructions-cvta: an offset into a state space and its generic
+    address."""
     allow(ins, "to", "global", "shared", "shared::cta", "local", "const", "param")
     kind = type_of(ins, "u32", "u64")
-    space = next((mod.split("::")[0] for mod in ins.modifiers if mod != "to" and mod not in TYPE_BITS), None)
+    space = next(
+        (mod.split("::")[0] for mod in ins.modifiers if mod != "to" and mod not in TYPE_BITS), None
+    )
     if space is None:
         raise unsupported(ins, "names no state space")
     window = np.uint64(WINDOWS.get(space, 0))
@@ -81,7 +91,8 @@ def cvta(ins, m):
 
 @instruction("mapa")
 def mapa(ins, m):
-    """#data-movement-and-conversion-instructions-mapa: an address of this block's shared memory, in the block of a given rank."""
+    """#data-movement-and-conversion-instructions-mapa: an address of this block's shared memory, in
+    the block of a given rank."""
     allow(ins, "shared::cluster")
     if "shared::cluster" not in ins.modifiers:
         raise unsupported(ins, "generic addresses of other blocks are not implemented")
@@ -93,7 +104,12 @@ def mapa(ins, m):
         s = lanes.sel
         wanted = np.broadcast_to(rank[s], lanes.shape)
         if (wanted >= size).any():
-            raise lanes.fault(OutOfBounds, f"the cluster has {size} blocks, none of rank {wanted[wanted >= size][0]}", ins, wanted >= size)
+            raise lanes.fault(
+                OutOfBounds,
+                f"the cluster has {size} blocks, none of rank {wanted[wanted >= size][0]}",
+                ins,
+                wanted >= size,
+            )
         own = np.asarray(a[s]) & d.dtype.type((1 << RANK_SHIFT) - 1)
         d[s] = own | (wanted + np.uint32(1)).astype(d.dtype) << d.dtype.type(RANK_SHIFT)
 

@@ -1,7 +1,9 @@
-"""tcgen05: what the instructions say; ``emulator.tensor_cores`` says when it happens, ``emulator.tensor_hazards`` to whom it must be told.
+"""tcgen05: what the instructions say; ``emulator.tensor_cores`` says when it happens,
+``emulator.tensor_hazards`` to whom it must be told.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tensorcore-5th-generation-instructions
-Products with block scales, A and B in shared memory; copies of scales; loads and stores of 32 lanes. One block at a time: .cta_group::1.
+Products with block scales, A and B in shared memory; copies of scales; loads and stores of 32
+lanes. One block at a time: .cta_group::1.
 """
 
 from __future__ import annotations
@@ -28,15 +30,31 @@ def of_one_block(ins, *more: str) -> None:
 
 
 def numbers(ins, m, *given):
-    """Function: lanes -> an int64 array [*lanes.shape] for each operand, an address or a 64-bit register."""
-    sources = [m.address(ins, each) if hasattr(each, "base") else m.source(ins, each, "u64" if getattr(each, "width", 32) == 64 else "u32") for each in given]
-    return lambda lanes: [source(lanes) if callable(source) else np.broadcast_to(source[lanes.sel], lanes.shape) for source in sources]
+    """Function: lanes -> an int64 array [*lanes.shape] for each operand, an address or a 64-bit
+    register."""
+    sources = [
+        (
+            m.address(ins, each)
+            if hasattr(each, "base")
+            else m.source(ins, each, "u64" if getattr(each, "width", 32) == 64 else "u32")
+        )
+        for each in given
+    ]
+    return lambda lanes: [
+        source(lanes) if callable(source) else np.broadcast_to(source[lanes.sel], lanes.shape)
+        for source in sources
+    ]
 
 
 def uniform(lanes, ins, values, what: str) -> np.ndarray:
     """The value of each warp; it must be the same for all its lanes."""
     if (values != values[:, :1]).any():
-        raise lanes.fault(DivergentCollective, f"{what} differs between lanes of a warp", ins, values != values[:, :1])
+        raise lanes.fault(
+            DivergentCollective,
+            f"{what} differs between lanes of a warp",
+            ins,
+            values != values[:, :1],
+        )
     return values[:, 0]
 
 
@@ -63,12 +81,21 @@ def alloc(ins, m):
     def step(lanes):
         lanes.require_whole_warps(ins, "tcgen05.alloc")
         lanes = whole(lanes)
-        address, columns = uniform(lanes, ins, at(lanes), "the address"), uniform(lanes, ins, counts(lanes), "nCols")
+        address, columns = (
+            uniform(lanes, ins, at(lanes), "the address"),
+            uniform(lanes, ins, counts(lanes), "nCols"),
+        )
         for row, warp, mine in warps_of(lanes):
             start = m.tensor_cores.tensor.allocate(ins, mine, warp, int(columns[row]))
             first = np.zeros(mine.shape, bool)
             first[0, 0] = True
-            m.memory.store(ins, mine.narrow(first), space, address[row : row + 1].copy(), np.array([[tcgen05.address_of(0, start)]], np.uint32))
+            m.memory.store(
+                ins,
+                mine.narrow(first),
+                space,
+                address[row : row + 1].copy(),
+                np.array([[tcgen05.address_of(0, start)]], np.uint32),
+            )
 
     return step
 
@@ -82,10 +109,21 @@ def dealloc(ins, m):
     def step(lanes):
         lanes.require_whole_warps(ins, "tcgen05.dealloc")
         lanes = whole(lanes)
-        address, columns = (uniform(lanes, ins, values, what) for values, what in zip(read(lanes), ("the address", "nCols")))
+        address, columns = (
+            uniform(lanes, ins, values, what)
+            for values, what in zip(read(lanes), ("the address", "nCols"))
+        )
         for row, warp, mine in warps_of(lanes):
-            (lane, start), count, slot = tcgen05.fields_of(int(address[row])), int(columns[row]), warp // m.placement.warps_per_block
-            m.tensor_cores.hazards.check(Use(ins, "dealloc", warp, NEVER, writes=((start, start + count),)), mine, m.tensor_cores.of_block(warp))
+            (lane, start), count, slot = (
+                tcgen05.fields_of(int(address[row])),
+                int(columns[row]),
+                warp // m.placement.warps_per_block,
+            )
+            m.tensor_cores.hazards.check(
+                Use(ins, "dealloc", warp, NEVER, writes=((start, start + count),)),
+                mine,
+                m.tensor_cores.of_block(warp),
+            )
             m.tensor_cores.tensor.free(ins, mine, warp, lane, start, count)
             m.tensor_cores.hazards.freed(slot, start, start + count)
 
@@ -108,11 +146,20 @@ def relinquish(ins, m):
 
 @instruction("tcgen05.mma")
 def mma(ins, m):
-    """#tcgen05-mma-instructions-mma: .cta_group::1.kind.block_scale.scale_vec [d], a-desc, b-desc, idesc, [scale-a], [scale-b], enable-input-d"""
-    named, vectors = (next((mod[len(prefix) :] for mod in ins.modifiers if mod.startswith(prefix)), "") for prefix in ("kind::", "scale_vec::"))
+    """#tcgen05-mma-instructions-mma: .cta_group::1.kind.block_scale.scale_vec [d], a-desc, b-desc,
+    idesc, [scale-a], [scale-b], enable-input-d"""
+    named, vectors = (
+        next((mod[len(prefix) :] for mod in ins.modifiers if mod.startswith(prefix)), "")
+        for prefix in ("kind::", "scale_vec::")
+    )
     kind = tcgen05.KINDS.get((named, vectors))
     if kind is None or "block_scale" not in ins.modifiers:
-        raise unsupported(ins, f"only .block_scale of {', '.join(f'.kind::{name}.scale_vec::{size}' for name, size in tcgen05.KINDS)} is implemented")
+        raise unsupported(
+            ins,
+            "only .block_scale of"
+            f" {', '.join(f'.kind::{name}.scale_vec::{size}' for name, size in tcgen05.KINDS)} is"
+            " implemented",
+        )
     of_one_block(ins, f"kind::{named}", "block_scale", f"scale_vec::{vectors}")
     given = operands(ins, 7)
     if hasattr(given[1], "base"):
@@ -122,7 +169,9 @@ def mma(ins, m):
     def step(lanes):
         values, adding = read(lanes), np.broadcast_to(adds[lanes.sel], lanes.shape)
         for index, lane in one_by_one(lanes):
-            m.tensor_cores.multiply(ins, lane, kind, *(int(each[index]) for each in values), bool(adding[index]))
+            m.tensor_cores.multiply(
+                ins, lane, kind, *(int(each[index]) for each in values), bool(adding[index])
+            )
 
     return step
 
@@ -145,7 +194,9 @@ def cp(ins, m):
 
 @instruction("tcgen05.commit")
 def commit(ins, m):
-    """#tcgen-async-sync-operations-commit: .cta_group::1.mbarrier::arrive::one{.shared::cluster}.b64 [mbar], of a barrier of the block's own"""
+    """#tcgen-async-sync-operations-commit:
+    .cta_group::1.mbarrier::arrive::one{.shared::cluster}.b64 [mbar], of a barrier of the block's
+    own"""
     of_one_block(ins, "mbarrier::arrive::one", "shared::cluster")
     if "mbarrier::arrive::one" not in ins.modifiers:
         raise unsupported(ins, "must be .mbarrier::arrive::one")
@@ -164,7 +215,9 @@ def moved(ins, m, address, values):
     count = next((COUNTS[mod] for mod in ins.modifiers if mod in COUNTS), 0)
     items = values.items if isinstance(values, Vector) else (values,)
     if "32x32b" not in ins.modifiers or len(items) != count:
-        raise unsupported(ins, f"only .32x32b is implemented, and {len(items)} registers do not fit .x{count}")
+        raise unsupported(
+            ins, f"only .32x32b is implemented, and {len(items)} registers do not fit .x{count}"
+        )
     collective(ins, "32x32b", f"x{count}")
     at = m.address(ins, address)
 
@@ -174,17 +227,27 @@ def moved(ins, m, address, values):
             lane, start = tcgen05.fields_of(int(found[row]))
             own = warp % m.placement.warps_per_block % 4 * tcgen05.WARP_LANES
             if lane != own:
-                raise mine.fault(TensorMemoryMisuse, f"begins in lane {lane}; this warp may touch lanes {own} to {own + tcgen05.WARP_LANES - 1} only, and must begin with the first", ins)
-            m.tensor_cores.tensor.require_allocated(ins, mine, warp // m.placement.warps_per_block, start, start + count)
-        return (found & 0xFFFF).tolist(), [slice(lane, lane + tcgen05.WARP_LANES) for lane in (found >> tcgen05.LANE_SHIFT).tolist()]
+                raise mine.fault(
+                    TensorMemoryMisuse,
+                    f"begins in lane {lane}; this warp may touch lanes {own} to"
+                    f" {own + tcgen05.WARP_LANES - 1} only, and must begin with the first",
+                    ins,
+                )
+            m.tensor_cores.tensor.require_allocated(
+                ins, mine, warp // m.placement.warps_per_block, start, start + count
+            )
+        return (found & 0xFFFF).tolist(), [
+            slice(lane, lane + tcgen05.WARP_LANES)
+            for lane in (found >> tcgen05.LANE_SHIFT).tolist()
+        ]
 
     return count, items, columns
 
 
 @instruction("tcgen05.ld")
 def ld(ins, m):
-    """#tcgen05-instructions-tcgen05-ld: .sync.aligned.32x32b.xN.b32 r, [taddr]. The registers are there at once; that nobody touches them before a wait is
-    ``tensor_registers``' business."""
+    """#tcgen05-instructions-tcgen05-ld: .sync.aligned.32x32b.xN.b32 r, [taddr]. The registers are
+    there at once; that nobody touches them before a wait is ``tensor_registers``' business."""
     values, address = operands(ins, 2)
     count, items, columns = moved(ins, m, address, values)
     targets, cores = [m.destination(ins, item, "b32") for item in items], m.tensor_cores
@@ -194,15 +257,22 @@ def ld(ins, m):
         lanes = whole(lanes)
         starts, rows = columns(lanes)
         for row, warp, mine in warps_of(lanes):
-            slot, here = warp // m.placement.warps_per_block, slice(starts[row], starts[row] + count)
+            slot, here = (
+                warp // m.placement.warps_per_block,
+                slice(starts[row], starts[row] + count),
+            )
             use = Use(ins, "ld", warp, NEVER, reads=((here.start, here.stop),))
             cores.hazards.check(use, mine, cores.of_block(warp))
-            cores.tensor.require_written(ins, mine, slot, rows[row], here, f"columns {here.start} to {here.stop - 1}")
+            cores.tensor.require_written(
+                ins, mine, slot, rows[row], here, f"columns {here.start} to {here.stop - 1}"
+            )
             cores.hazards.moved(use)
             held = cores.tensor.data[slot, rows[row], here]
             for i, target in enumerate(targets):
                 target[mine.sel] = held[None, :, i]
-            m.memory.announce("tensor-load", "tensor", ins, mine, np.full(mine.shape, here.start), 4 * count)
+            m.memory.announce(
+                "tensor-load", "tensor", ins, mine, np.full(mine.shape, here.start), 4 * count
+            )
 
     return step
 
@@ -219,14 +289,21 @@ def st(ins, m):
         lanes = whole(lanes)
         starts, rows = columns(lanes)
         for row, warp, mine in warps_of(lanes):
-            slot, here = warp // m.placement.warps_per_block, slice(starts[row], starts[row] + count)
+            slot, here = (
+                warp // m.placement.warps_per_block,
+                slice(starts[row], starts[row] + count),
+            )
             use = Use(ins, "st", warp, NEVER, writes=((here.start, here.stop),))
             cores.hazards.check(use, mine, cores.of_block(warp))
             cores.hazards.moved(use)
             for i, source in enumerate(sources):
-                cores.tensor.data[slot, rows[row], here.start + i] = np.broadcast_to(source[mine.sel], mine.shape)[0]
+                cores.tensor.data[slot, rows[row], here.start + i] = np.broadcast_to(
+                    source[mine.sel], mine.shape
+                )[0]
             cores.tensor.written[slot, rows[row], here] = True
-            m.memory.announce("tensor-store", "tensor", ins, mine, np.full(mine.shape, here.start), 4 * count)
+            m.memory.announce(
+                "tensor-store", "tensor", ins, mine, np.full(mine.shape, here.start), 4 * count
+            )
 
     return step
 

@@ -1,8 +1,9 @@
 """mma.sync, ldmatrix and stmatrix: whole warps at once.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions
-Products of fp16 (or bf16) are exact; they and a float32 accumulator are added as a tensor core of the program's target adds them:
-``emulator.tensor_sums``. With an fp16 accumulator, which nobody here has measured, the sum is made in float64 and rounded once. NaN is canonical.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions Products of
+fp16 (or bf16) are exact; they and a float32 accumulator are added as a tensor core of the program's
+target adds them: ``emulator.tensor_sums``. With an fp16 accumulator, which nobody here has
+measured, the sum is made in float64 and rounded once. NaN is canonical.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator import numerics
-from numba_marlin.emulator.instructions import allow, block_scale, instruction, mma_kinds, unsupported
+from numba_marlin.emulator.instructions import (
+    allow,
+    block_scale,
+    instruction,
+    mma_kinds,
+    unsupported,
+)
 from numba_marlin.emulator.lanes import WARP
 from numba_marlin.emulator.program import Vector
 from numba_marlin.emulator.tensor_sums import add_products
@@ -24,13 +31,15 @@ DECODE = {
 
 
 def inverse(rows: np.ndarray, cols: np.ndarray, width: int) -> np.ndarray:
-    """Where, in [register, lane] flattened, each matrix element (row-major) is held; maps [lane, register]."""
+    """Where, in [register, lane] flattened, each matrix element (row-major) is held; maps [lane,
+    register]."""
     return np.argsort((rows * width + cols).T.ravel())
 
 
 def gather_map(depth: int) -> tuple[int, np.ndarray]:
-    """(k, index of pairs of k of the rows of A, then of the columns of B, in [register, lane]) of m16n8k{depth}; k8 uses the first half of the
-    registers of k16. A register holds two neighbours in k."""
+    """(k, index of pairs of k of the rows of A, then of the columns of B, in [register, lane]) of
+    m16n8k{depth}; k8 uses the first half of the registers of k16. A register holds two neighbours
+    in k."""
     a, b = fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B
     keep_a, keep_b = depth // 2, depth // 4
     k = np.concatenate([a.col_of[:, :keep_a], b.row_of[:, :keep_b]], axis=1)
@@ -43,12 +52,16 @@ SHAPES = {"m16n8k16": gather_map(16), "m16n8k8": gather_map(8)}
 _C = fragments.MMA_M16N8K16_C
 C_INDEX, C_BACK = inverse(_C.row_of, _C.col_of, 8), (_C.row_of * 8 + _C.col_of).T.ravel()
 # With packed results a register holds two neighbours in a row.
-PAIR_INDEX, PAIR_BACK = inverse(_C.row_of[:, ::2], _C.col_of[:, ::2] // 2, 4), (_C.row_of[:, ::2] * 4 + _C.col_of[:, ::2] // 2).T.ravel()
+PAIR_INDEX, PAIR_BACK = (
+    inverse(_C.row_of[:, ::2], _C.col_of[:, ::2] // 2, 4),
+    (_C.row_of[:, ::2] * 4 + _C.col_of[:, ::2] // 2).T.ravel(),
+)
 
 
 @instruction("mma")
 def mma(ins, m):
-    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in; fp32 or fp16 out. More in ``mma_kinds`` and ``block_scale``."""
+    """#warp-level-matrix-instructions-mma: .sync.aligned.m16n8k{8,16}.row.col with fp16 or bf16 in;
+    fp32 or fp16 out. More in ``mma_kinds`` and ``block_scale``."""
     if block_scale.find(ins):
         return block_scale.multiply(ins, m, as_warps)
     if mma_kinds.find(ins) is not None:
@@ -56,17 +69,33 @@ def mma(ins, m):
     allow(ins, "sync", "aligned", *SHAPES, "row", "col")
     shape = next((mod for mod in ins.modifiers if mod in SHAPES), None)
     types = ins.types
-    if shape is None or ("row" not in ins.modifiers or "col" not in ins.modifiers) or len(types) != 4:
+    if (
+        shape is None
+        or ("row" not in ins.modifiers or "col" not in ins.modifiers)
+        or len(types) != 4
+    ):
         raise unsupported(ins, "only m16n8k8 and m16n8k16, .row.col, are implemented")
     out, kind, b_kind, accumulator = types
-    if kind not in DECODE or b_kind != kind or out != accumulator or out not in ("f32", "f16") or (kind == "bf16" and out == "f16"):
+    if (
+        kind not in DECODE
+        or b_kind != kind
+        or out != accumulator
+        or out not in ("f32", "f16")
+        or (kind == "bf16" and out == "f16")
+    ):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
     (depth, index), adder = SHAPES[shape], m.adder
     packed = out == "f16"
     d = [m.destination(ins, item, "b32" if packed else "f32") for item in ins.operands[0].items]
-    factors = [m.source(ins, item, "b32") for operand in ins.operands[1:3] for item in operand.items]
+    factors = [
+        m.source(ins, item, "b32") for operand in ins.operands[1:3] for item in operand.items
+    ]
     c = [m.source(ins, item, "b32" if packed else "f32") for item in ins.operands[3].items]
-    if ([len(operand.items) for operand in ins.operands[1:3]], len(c), len(d)) != ([depth // 4, depth // 8], len(d), 2 if packed else 4):
+    if ([len(operand.items) for operand in ins.operands[1:3]], len(c), len(d)) != (
+        [depth // 4, depth // 8],
+        len(d),
+        2 if packed else 4,
+    ):
         raise unsupported(ins, "the number of registers does not fit the shape")
 
     def held_by(sources, sel, count, dtype, places):
@@ -80,15 +109,30 @@ def mma(ins, m):
         lanes.require_whole_warps(ins, "mma")
         lanes = as_warps(lanes)
         s, count = lanes.sel, lanes.shape[0]
-        bits = held_by(factors, s, count, np.uint32, index).view(np.uint16).reshape(count, -1, depth)
+        bits = (
+            held_by(factors, s, count, np.uint32, index).view(np.uint16).reshape(count, -1, depth)
+        )
         if packed:
-            start = DECODE["f16"](held_by(c, s, count, np.uint32, PAIR_INDEX).view(np.uint16)).reshape(count, MMA_ROWS, MMA_COLUMNS)
-            left, right = (DECODE[kind](np.ascontiguousarray(each.transpose(2, 1, 0))) for each in (bits[:, :MMA_ROWS], bits[:, MMA_ROWS:]))
+            start = DECODE["f16"](
+                held_by(c, s, count, np.uint32, PAIR_INDEX).view(np.uint16)
+            ).reshape(count, MMA_ROWS, MMA_COLUMNS)
+            left, right = (
+                DECODE[kind](np.ascontiguousarray(each.transpose(2, 1, 0)))
+                for each in (bits[:, :MMA_ROWS], bits[:, MMA_ROWS:])
+            )
             total = start.transpose(1, 2, 0) + np.einsum("kmw,knw->mnw", left, right)
-            result, places = np.ascontiguousarray(numerics.half_bits(total).reshape(-1, count).T).view(np.uint32), PAIR_BACK
+            result, places = (
+                np.ascontiguousarray(numerics.half_bits(total).reshape(-1, count).T).view(
+                    np.uint32
+                ),
+                PAIR_BACK,
+            )
         else:
             start = held_by(c, s, count, np.float32, C_INDEX).reshape(count, MMA_ROWS, MMA_COLUMNS)
-            result, places = add_products(kind, bits, MMA_ROWS, start, adder).reshape(count, -1), C_BACK
+            result, places = (
+                add_products(kind, bits, MMA_ROWS, start, adder).reshape(count, -1),
+                C_BACK,
+            )
         back = result.take(places, axis=1).reshape(count, len(d), WARP)
         for i, target in enumerate(d):
             target[s] = back[:, i]
@@ -107,7 +151,8 @@ def as_warps(lanes):
 def ldmatrix(ins, m):
     """#warp-level-matrix-instructions-ldmatrix: .m8n8.x{1,2,4}{.trans}.shared.b16
 
-    Lanes 8i..8i+7 give the addresses of the rows of matrix i; a lane receives element pair (lane % 4) of row lane / 4.
+    Lanes 8i..8i+7 give the addresses of the rows of matrix i; a lane receives element pair (lane %
+    4) of row lane / 4.
     """
     allow(ins, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
     if "m8n8" not in ins.modifiers or ins.types != ["b16"]:
@@ -127,7 +172,8 @@ def ldmatrix(ins, m):
     def step(lanes):
         lanes.require_whole_warps(ins, "ldmatrix")
         lanes = as_warps(lanes)
-        # Addresses of lanes beyond the last matrix are not used: only the first 8 * count lanes load.
+        # Addresses of lanes beyond the last matrix are not used: only the first 8 * count lanes
+        # load.
         users, address = lanes, at(lanes)
         if count < 4:
             using = np.zeros(lanes.shape, bool)
@@ -144,7 +190,8 @@ def ldmatrix(ins, m):
 
 @instruction("stmatrix")
 def stmatrix(ins, m):
-    """#warp-level-matrix-instructions-stmatrix: .m8n8.x{1,2,4}{.trans}.shared.b16; the inverse of ldmatrix"""
+    """#warp-level-matrix-instructions-stmatrix: .m8n8.x{1,2,4}{.trans}.shared.b16; the inverse of
+    ldmatrix"""
     allow(ins, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
     if "m8n8" not in ins.modifiers or ins.types != ["b16"]:
         raise unsupported(ins, "only m8n8 .b16 is implemented")
@@ -156,7 +203,11 @@ def stmatrix(ins, m):
     space = "shared" if "shared" in ins.modifiers or "shared::cta" in ins.modifiers else "generic"
     sources = [m.source(ins, item, "b32") for item in items]
     fragment = fragments.LDMATRIX_8X8
-    rows, cols = (fragment.col_of, fragment.row_of) if "trans" in ins.modifiers else (fragment.row_of, fragment.col_of)
+    rows, cols = (
+        (fragment.col_of, fragment.row_of)
+        if "trans" in ins.modifiers
+        else (fragment.row_of, fragment.col_of)
+    )
 
     def step(lanes):
         lanes.require_whole_warps(ins, "stmatrix")

@@ -1,7 +1,9 @@
-"""Integers side by side in one word: two of 16 bits (add, min, max of sm_90) and the SIMD video instructions; fns.
+"""Integers side by side in one word: two of 16 bits (add, min, max of sm_90) and the SIMD video
+instructions; fns.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#simd-video-instructions, #integer-arithmetic-instructions-fns
-Of the video instructions: vadd, vsub, vabsdiff, vmin, vmax of two halves or four bytes, all of them and in place, with .sat and .add.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#simd-video-instructions,
+#integer-arithmetic-instructions-fns Of the video instructions: vadd, vsub, vabsdiff, vmin, vmax of
+two halves or four bytes, all of them and in place, with .sat and .add.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from numba_marlin.emulator.instructions import allow, instruction, operands, ref
 from numba_marlin.emulator.instructions.dot import parts
 from numba_marlin.emulator.instructions.integer import arithmetic_for
 
-FUNCTIONS = {"vadd": np.add, "vsub": np.subtract, "vabsdiff": lambda a, b: np.abs(a - b), "vmin": np.minimum, "vmax": np.maximum}
+FUNCTIONS = {
+    "vadd": np.add,
+    "vsub": np.subtract,
+    "vabsdiff": lambda a, b: np.abs(a - b),
+    "vmin": np.minimum,
+    "vmax": np.maximum,
+}
 PAIRED = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -37,18 +45,24 @@ def pairs(ins, m, kind):
 
 @instruction(*(f"{name}{count}" for name in FUNCTIONS for count in (2, 4)))
 def video(ins, m):
-    """v...4.dtype.atype.btype{.sat}{.add} d, a, b, c: element by element; with .add d is c plus the sum of the results."""
+    """v...4.dtype.atype.btype{.sat}{.add} d, a, b, c: element by element; with .add d is c plus the
+    sum of the results."""
     allow(ins, "sat", "add")
     types, count = ins.types, int(ins.root[-1])
     if len(types) != 3 or any(kind not in ("u32", "s32") for kind in types):
         raise unsupported(ins, "needs three types .u32 or .s32")
     function, bits, sums = FUNCTIONS[ins.root[:-1]], 32 // count, "add" in ins.modifiers
     d, a, b, c = m.bind(ins, types[0], types[1], types[2], types[0])
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if types[0] == "s32" else (0, (1 << bits) - 1)
+    low, high = (
+        (-(1 << bits - 1), (1 << bits - 1) - 1) if types[0] == "s32" else (0, (1 << bits) - 1)
+    )
 
     def step(lanes):
         s = lanes.sel
-        left, right = (parts(source[s], kind == "s32", f"u{bits // 8}", lanes.shape) for source, kind in ((a, types[1]), (b, types[2])))
+        left, right = (
+            parts(source[s], kind == "s32", f"u{bits // 8}", lanes.shape)
+            for source, kind in ((a, types[1]), (b, types[2]))
+        )
         result = function(left, right)
         if "sat" in ins.modifiers:
             result = np.clip(result, low, high)
@@ -63,18 +77,31 @@ def video(ins, m):
 
 @instruction("fns")
 def fns(ins, m):
-    """fns.b32 d, mask, base, offset: where the offset-th set bit is, counted from bit base on (upwards for positive offsets); all ones if there is none."""
+    """fns.b32 d, mask, base, offset: where the offset-th set bit is, counted from bit base on
+    (upwards for positive offsets); all ones if there is none."""
     allow(ins)
     operands(ins, 4)
     d, mask, base, offset = m.bind(ins, "b32", "b32", "b32", "s32")
 
     def step(lanes):
         s = lanes.sel
-        words, first, wanted = (np.broadcast_to(np.asarray(source[s]), lanes.shape)[..., None].astype(np.int64) for source in (mask, base, offset))
+        words, first, wanted = (
+            np.broadcast_to(np.asarray(source[s]), lanes.shape)[..., None].astype(np.int64)
+            for source in (mask, base, offset)
+        )
         bits = np.arange(32)
         present = (words >> bits & 1).astype(bool)
-        up, down = np.cumsum(present & (bits >= first), axis=-1), np.cumsum((present & (bits <= first))[..., ::-1], axis=-1)[..., ::-1]
-        hit = np.where(wanted > 0, present & (bits >= first) & (up == wanted), np.where(wanted < 0, present & (bits <= first) & (down == -wanted), present & (bits == first)))
+        up, down = (
+            np.cumsum(present & (bits >= first), axis=-1),
+            np.cumsum((present & (bits <= first))[..., ::-1], axis=-1)[..., ::-1],
+        )
+        hit = np.where(
+            wanted > 0,
+            present & (bits >= first) & (up == wanted),
+            np.where(
+                wanted < 0, present & (bits <= first) & (down == -wanted), present & (bits == first)
+            ),
+        )
         d[s] = np.where(hit.any(axis=-1), hit.argmax(axis=-1), 0xFFFFFFFF).astype(np.uint32)
 
     return step

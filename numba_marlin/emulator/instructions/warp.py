@@ -1,8 +1,9 @@
 """shfl, vote, match, redux, activemask, elect, bar.warp.sync: lanes of a warp that exchange values.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync
-Lanes named by a member mask must come together (DivergentCollective otherwise): this machine reconverges at the immediate
-post-dominator, so they do in every program that does not rely on the scheduler.
+Lanes named by a member mask must come together (DivergentCollective otherwise): this machine
+reconverges at the immediate post-dominator, so they do in every program that does not rely on the
+scheduler.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ LANE = np.arange(WARP)
 
 
 def members(ins, lanes, mask) -> None:
-    """Raise DivergentCollective unless every live lane that ``mask`` (value per lane or constant) names is here."""
+    """Raise DivergentCollective unless every live lane that ``mask`` (value per lane or constant)
+    names is here."""
     if lanes.full:
         return
     masks = np.broadcast_to(mask, lanes.shape)
@@ -27,9 +29,13 @@ def members(ins, lanes, mask) -> None:
         missing = wanted & lanes.placement.live[warp] & ~present[warp]
         if missing:
             raise error_at(
-                DivergentCollective, f"member mask {wanted & FULL:#010x} names lanes that are elsewhere; missing are", ins,
-                lanes.placement, warp, mask_lanes(missing),
-            )  # fmt: skip
+                DivergentCollective,
+                f"member mask {wanted & FULL:#010x} names lanes that are elsewhere; missing are",
+                ins,
+                lanes.placement,
+                warp,
+                mask_lanes(missing),
+            )
 
 
 def coordinates(lanes):
@@ -86,7 +92,10 @@ def shfl(ins, m):
             source = {"down": lane + by, "bfly": lane ^ by, "idx": low | (by & ~segment)}[mode]
             inside = source <= high
         source = np.where(inside, source, lane)
-        d[s], p[s] = a[np.broadcast_arrays(warp, source)[0], source], np.broadcast_to(inside, lanes.shape)
+        d[s], p[s] = (
+            a[np.broadcast_arrays(warp, source)[0], source],
+            np.broadcast_to(inside, lanes.shape),
+        )
 
     return step
 
@@ -160,8 +169,14 @@ def match(ins, m):
     return step
 
 
-REDUCTIONS = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-              "xor": np.bitwise_xor}  # fmt: skip
+REDUCTIONS = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 @instruction("redux.sync")
@@ -174,7 +189,9 @@ def redux(ins, m):
     d, a, mask = m.bind(ins, kind, kind, "u32")
     function = REDUCTIONS[name]
     dtype = m.dtype(kind)
-    neutral = {"min": np.iinfo(dtype).max, "max": np.iinfo(dtype).min, "and": ~dtype(0)}.get(name, 0)
+    neutral = {"min": np.iinfo(dtype).max, "max": np.iinfo(dtype).min, "and": ~dtype(0)}.get(
+        name, 0
+    )
 
     def step(lanes):
         s = lanes.sel
@@ -189,7 +206,8 @@ def redux(ins, m):
 
 @instruction("elect.sync")
 def elect(ins, m):
-    """#parallel-synchronization-and-communication-instructions-elect-sync: the lowest lane of the mask is elected."""
+    """#parallel-synchronization-and-communication-instructions-elect-sync: the lowest lane of the
+    mask is elected."""
     allow(ins)
     result, mask = operands(ins, 2)
     if not isinstance(result, Pair):

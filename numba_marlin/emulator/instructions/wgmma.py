@@ -21,7 +21,8 @@ SHAPES = {f"m64n{columns}k16": columns for columns in layout.COLUMNS}
 
 @dataclass(frozen=True, eq=False)
 class WarpgroupWait:
-    """Ends a basic block: the warps of a warpgroup wait here for each other, then for all but the ``latest`` groups."""
+    """Ends a basic block: the warps of a warpgroup wait here for each other, then for all but the
+    ``latest`` groups."""
 
     ins: Instruction
     latest: int
@@ -29,10 +30,17 @@ class WarpgroupWait:
 
 @instruction("wgmma.mma_async")
 def mma_async(ins, m):
-    """#...-wgmma-mma-async: .sync.aligned.m64nNk16.f32.{f16.f16|bf16.bf16} d, a | a-desc, b-desc, scale-d, ±1, ±1{, 0}, 0"""
+    """#...-wgmma-mma-async: .sync.aligned.m64nNk16.f32.{f16.f16|bf16.bf16} d, a | a-desc, b-desc,
+    scale-d, ±1, ±1{, 0}, 0"""
     shape = next((mod for mod in ins.modifiers if mod in SHAPES), None)
-    if shape is None or ins.modifiers[:3] != ("sync", "aligned", shape) or ins.modifiers[3:] not in (("f32", "f16", "f16"), ("f32", "bf16", "bf16")):
-        raise unsupported(ins, "only .sync.aligned.m64nNk16.f32 of .f16.f16 or .bf16.bf16 is implemented")
+    if (
+        shape is None
+        or ins.modifiers[:3] != ("sync", "aligned", shape)
+        or ins.modifiers[3:] not in (("f32", "f16", "f16"), ("f32", "bf16", "bf16"))
+    ):
+        raise unsupported(
+            ins, "only .sync.aligned.m64nNk16.f32 of .f16.f16 or .bf16.bf16 is implemented"
+        )
     in_registers = isinstance(ins.operands[1], Vector)
     given = operands(ins, 7 if in_registers else 8)
     signs = [m.immediate(ins, position) for position in (4, 5)]
@@ -41,22 +49,35 @@ def mma_async(ins, m):
     if any(m.immediate(ins, position) for position in range(6, len(given))):
         raise unsupported(ins, "transposed matrices are not implemented: k must be contiguous")
     columns = SHAPES[shape]
-    d, a = registers(ins, given[0], columns // 2), registers(ins, given[1], 4) if in_registers else []
+    d, a = (
+        registers(ins, given[0], columns // 2),
+        (registers(ins, given[1], 4) if in_registers else []),
+    )
     fragment = layout.accumulator(columns)
     back = (fragment.row_of * columns + fragment.col_of).T.reshape(-1)
     checks = m.warpgroups.checks
     what = Shape(
-        ins, columns, np.array([r.index for r in d], np.intp), np.array([r.index for r in a], np.intp), checks.rows_of(given[0]),
-        checks.rows_of(given[1]) if in_registers else np.array([], np.intp), places(fragment.row_of, fragment.col_of, columns), back,
-        ins.modifiers[-1], signs[0] * signs[1],
-    )  # fmt: skip
+        ins,
+        columns,
+        np.array([r.index for r in d], np.intp),
+        np.array([r.index for r in a], np.intp),
+        checks.rows_of(given[0]),
+        checks.rows_of(given[1]) if in_registers else np.array([], np.intp),
+        places(fragment.row_of, fragment.col_of, columns),
+        back,
+        ins.modifiers[-1],
+        signs[0] * signs[1],
+    )
     a_desc = None if in_registers else m.source(ins, given[1], "u64")
     b_desc, adds = m.source(ins, given[2], "u64"), m.source(ins, given[3], "pred")
 
     def step(lanes):
         lanes.require_whole_warps(ins, "wgmma")
         lanes = whole(lanes)
-        everywhere = [None if source is None else np.broadcast_to(source[lanes.sel], lanes.shape) for source in (a_desc, b_desc, adds)]
+        everywhere = [
+            None if source is None else np.broadcast_to(source[lanes.sel], lanes.shape)
+            for source in (a_desc, b_desc, adds)
+        ]
         m.warpgroups.issue(what, lanes, *everywhere)
 
     return step
@@ -65,8 +86,14 @@ def mma_async(ins, m):
 def registers(ins: Instruction, operand: Any, count: int) -> list[Register]:
     """The ``count`` different 32-bit registers that must stand here."""
     items = operand.items if isinstance(operand, Vector) else ()
-    if len(items) != count or not all(isinstance(item, Register) and item.width == 32 for item in items):
-        raise PtxSyntaxError(f"{ins.opcode} needs {count} 32-bit registers here, not {len(items)}", line=ins.line, text=ins.text)
+    if len(items) != count or not all(
+        isinstance(item, Register) and item.width == 32 for item in items
+    ):
+        raise PtxSyntaxError(
+            f"{ins.opcode} needs {count} 32-bit registers here, not {len(items)}",
+            line=ins.line,
+            text=ins.text,
+        )
     return list(items)
 
 

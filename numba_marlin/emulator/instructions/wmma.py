@@ -1,8 +1,10 @@
-"""wmma: matrices of a warp whose elements are held by lanes as the machine likes (the ISA leaves it open).
+"""wmma: matrices of a warp whose elements are held by lanes as the machine likes (the ISA leaves it
+open).
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load, -wmma-store, -wmma-mma
-fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does. Here element pair p of a matrix (row-major, or column-major where the
-load says so) is register p // 32 of lane p % 32; where the ISA has more registers than that takes, the rest are copies.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load,
+-wmma-store, -wmma-mma fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does. Here
+element pair p of a matrix (row-major, or column-major where the load says so) is register p // 32
+of lane p % 32; where the ISA has more registers than that takes, the rest are copies.
 """
 
 from __future__ import annotations
@@ -33,12 +35,17 @@ def size_of(ins, which: str) -> tuple[int, int]:
 
 
 def fragment(ins, m, operand, kind: str, elements: int, bind):
-    """The registers of a fragment, ``bind`` (m.source or m.destination) each; kind f16, bf16 (two elements each) or f32."""
+    """The registers of a fragment, ``bind`` (m.source or m.destination) each; kind f16, bf16 (two
+    elements each) or f32."""
     wide = 1 if kind == "f32" else 2
     needed = elements // WARP // wide
     if not needed or len(operand.items) % needed:
-        raise unsupported(ins, f"{len(operand.items)} registers do not fit {elements} elements of {kind}")
-    return [bind(ins, item, "f32" if kind == "f32" else f"{kind}x2") for item in operand.items], needed
+        raise unsupported(
+            ins, f"{len(operand.items)} registers do not fit {elements} elements of {kind}"
+        )
+    return [
+        bind(ins, item, "f32" if kind == "f32" else f"{kind}x2") for item in operand.items
+    ], needed
 
 
 def gathered(sources, needed: int, sel, count: int, kind: str) -> np.ndarray:
@@ -59,7 +66,8 @@ def scattered(targets, needed: int, sel, values: np.ndarray) -> None:
 
 
 def addresses(ins, m, operands, rows: int, cols: int, nbytes: int):
-    """Function: lanes -> int64 [warps, lane, elements of a lane]; consecutive elements of a row (column) of a lane's register are pairs."""
+    """Function: lanes -> int64 [warps, lane, elements of a lane]; consecutive elements of a row
+    (column) of a lane's register are pairs."""
     layout = [mod for mod in ins.modifiers if mod in LAYOUTS]
     if len(layout) != 1:
         raise unsupported(ins, "needs .row or .col")
@@ -67,7 +75,9 @@ def addresses(ins, m, operands, rows: int, cols: int, nbytes: int):
     at = m.address(ins, operands[0])
     stride = m.source(ins, operands[1] if len(operands) > 1 else Immediate(minor), "u32")
     wide = 1 if nbytes == 4 else 2
-    flat = (np.arange(rows * cols // WARP // wide)[:, None, None] * WARP + np.arange(WARP)[:, None]) * wide + np.arange(wide)
+    flat = (
+        np.arange(rows * cols // WARP // wide)[:, None, None] * WARP + np.arange(WARP)[:, None]
+    ) * wide + np.arange(wide)
     major, within = np.divmod(flat, minor)
 
     def where(lanes):
@@ -98,7 +108,9 @@ def load(ins, m):
         values = np.empty(at.shape, f"u{size}")
         for i in range(at.shape[1]):
             for j in range(at.shape[3]):
-                values[:, i, :, j] = memory.load(ins, lanes, space, at[:, i, :, j].copy(), size)[..., 0]
+                values[:, i, :, j] = memory.load(ins, lanes, space, at[:, i, :, j].copy(), size)[
+                    ..., 0
+                ]
         flat = stored_rows(values.reshape(len(values), -1), layout, rows, cols)
         scattered(targets, needed, lanes.sel, flat.view(np.float32) if kind == "f32" else flat)
 
@@ -107,7 +119,13 @@ def load(ins, m):
 
 def stored_rows(flat: np.ndarray, layout: str, rows: int, cols: int) -> np.ndarray:
     """Elements in the order of memory, row-major."""
-    return flat if layout == "row" else np.ascontiguousarray(flat.reshape(-1, cols, rows).transpose(0, 2, 1)).reshape(len(flat), -1)
+    return (
+        flat
+        if layout == "row"
+        else np.ascontiguousarray(flat.reshape(-1, cols, rows).transpose(0, 2, 1)).reshape(
+            len(flat), -1
+        )
+    )
 
 
 @instruction("wmma.store")
@@ -128,24 +146,39 @@ def store(ins, m):
         lanes = as_warps(lanes)
         flat = gathered(sources, needed, lanes.sel, lanes.shape[0], kind)
         if layout == "col":
-            flat = np.ascontiguousarray(flat.reshape(-1, rows, cols).transpose(0, 2, 1)).reshape(len(flat), -1)
+            flat = np.ascontiguousarray(flat.reshape(-1, rows, cols).transpose(0, 2, 1)).reshape(
+                len(flat), -1
+            )
         at = where(lanes)
         values = flat.view(f"u{size}").reshape(at.shape)
         for i in range(at.shape[1]):
             for j in range(at.shape[3]):
-                memory.store(ins, lanes, space, at[:, i, :, j].copy(), np.ascontiguousarray(values[:, i, :, j])[..., None])
+                memory.store(
+                    ins,
+                    lanes,
+                    space,
+                    at[:, i, :, j].copy(),
+                    np.ascontiguousarray(values[:, i, :, j])[..., None],
+                )
 
     return step
 
 
 @instruction("wmma.mma")
 def multiply(ins, m):
-    """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c: without types of a and b they are fp16."""
+    """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c: without
+    types of a and b they are fp16."""
     allow(ins, "sync", "aligned", *LAYOUTS, *SHAPES)
     rows, cols, depth = shape_of(ins)
     types = ins.types
     out, accumulator, kinds = types[0], types[-1], types[1:-1] or ["f16", "f16"]
-    if len(types) not in (2, 4) or kinds not in (["f16", "f16"], ["bf16", "bf16"]) or {out, accumulator} - {"f32", "f16"} or kinds[0] == "bf16" and {out, accumulator} != {"f32"}:
+    if (
+        len(types) not in (2, 4)
+        or kinds not in (["f16", "f16"], ["bf16", "bf16"])
+        or {out, accumulator} - {"f32", "f16"}
+        or kinds[0] == "bf16"
+        and {out, accumulator} != {"f32"}
+    ):
         raise unsupported(ins, f"types {'.'.join(types)} are not implemented")
     kind = kinds[0]
     d, d_needed = fragment(ins, m, ins.operands[0], out, rows * cols, m.destination)
@@ -160,8 +193,14 @@ def multiply(ins, m):
         left = DECODE[kind](gathered(a, a_needed, s, count, kind)).reshape(count, rows, depth)
         right = DECODE[kind](gathered(b, b_needed, s, count, kind)).reshape(count, depth, cols)
         before = gathered(c, c_needed, s, count, accumulator)
-        total = (before.astype(np.float64) if accumulator == "f32" else DECODE["f16"](before)).reshape(count, rows, cols) + left @ right
-        result = numerics.canonical32(total.astype(np.float32)) if out == "f32" else numerics.half_bits(total)
+        total = (
+            before.astype(np.float64) if accumulator == "f32" else DECODE["f16"](before)
+        ).reshape(count, rows, cols) + left @ right
+        result = (
+            numerics.canonical32(total.astype(np.float32))
+            if out == "f32"
+            else numerics.half_bits(total)
+        )
         scattered(d, d_needed, s, np.ascontiguousarray(result).reshape(count, -1))
 
     return step

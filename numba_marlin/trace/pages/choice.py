@@ -11,8 +11,9 @@ from numba_marlin.trace.record import Trace
 
 @dataclass(frozen=True)
 class Choice:
-    """``warp`` within ``block``, ``lane`` within it; ``step``: which of the warp's tensor-core instructions, or of its loads of weights where there are none, from 0.
-    ``device``: whose memory hierarchy is shown."""
+    """``warp`` within ``block``, ``lane`` within it; ``step``: which of the warp's tensor-core
+    instructions, or of its loads of weights where there are none, from 0. ``device``: whose memory
+    hierarchy is shown."""
 
     block: int = 0
     warp: int = 0
@@ -23,7 +24,10 @@ class Choice:
     def check(self, trace: Trace) -> None:
         """ValueError, with what there is, for what the trace does not have."""
         if self.block not in trace.header["blocks"]:
-            raise ValueError(f"block {self.block} was not recorded: the trace has {ranges(trace.header['blocks'])}")
+            raise ValueError(
+                f"block {self.block} was not recorded: the trace has"
+                f" {ranges(trace.header['blocks'])}"
+            )
         for name, value, count in (("warp", self.warp, trace.warps), ("lane", self.lane, 32)):
             if not 0 <= value < count:
                 raise ValueError(f"{name} {value} must be 0 to {count - 1}")
@@ -69,7 +73,8 @@ def size(nbytes: float) -> str:
 
 
 def element(trace: Trace, address: int) -> tuple[str, int, int]:
-    """(buffer, row, column) of the element at a global address; vectors are one row. ("?", 0, the address) outside of all buffers."""
+    """(buffer, row, column) of the element at a global address; vectors are one row. ("?", 0, the
+    address) outside of all buffers."""
     buffer = trace.buffer_at(address)
     if buffer is None:
         return "?", 0, address

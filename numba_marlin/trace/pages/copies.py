@@ -1,4 +1,5 @@
-"""Global to shared: who copies which bytes, in which sectors, to which banks. Step by step through a block's first copies; loads where a kernel has no copies."""
+"""Global to shared: who copies which bytes, in which sectors, to which banks. Step by step through
+a block's first copies; loads where a kernel has no copies."""
 
 from __future__ import annotations
 
@@ -21,22 +22,34 @@ def section(trace: Trace, choice: Choice) -> Section:
     lanes = [copy for copy in found if not copy.bulk]
     if lanes:
         notes.append(
-            f"Block {choice.block} issued {len(lanes):,} copies of {lanes[0].nbytes} bytes, a lane each, by cp.async: past the registers, and done when somebody waits for them. "
-            f"{sum(copy.source < 0 for copy in lanes):,} of them bring zeros, where a tile leaves the matrix or the block's share ends."
+            f"Block {choice.block} issued {len(lanes):,} copies of {lanes[0].nbytes} bytes, a lane"
+            " each, by cp.async: past the registers, and done when somebody waits for them."
+            f" {sum(copy.source < 0 for copy in lanes):,} of them bring zeros, where a tile leaves"
+            " the matrix or the block's share ends."
         )
         steps += lane_steps(trace, choice, lanes)
     if any(copy.bulk for copy in found):
         bulk = [copy for copy in found if copy.bulk]
         notes.append(
-            f"One lane of block {choice.block} issued bulk copies: {len(bulk):,} contiguous pieces, {sum(copy.nbytes for copy in bulk):,} bytes, counted in by mbarriers."
+            f"One lane of block {choice.block} issued bulk copies: {len(bulk):,} contiguous pieces,"
+            f" {sum(copy.nbytes for copy in bulk):,} bytes, counted in by mbarriers."
         )
         steps += bulk_steps(trace, bulk)
     if not found:
-        notes.append("This kernel has no asynchronous copies: lanes load into registers, and each load is waited for where its register is used.")
+        notes.append(
+            "This kernel has no asynchronous copies: lanes load into registers, and each load is"
+            " waited for where its register is used."
+        )
         steps += load_steps(trace, choice)
     parts = [buffers(trace)]
     placed = swizzle(trace, lanes)
-    return Section("copies", "Global to shared", tuple(notes), tuple(parts + ([placed] if placed else [])), tuple(steps))
+    return Section(
+        "copies",
+        "Global to shared",
+        tuple(notes),
+        tuple(parts + ([placed] if placed else [])),
+        tuple(steps),
+    )
 
 
 def buffers(trace: Trace) -> Table:
@@ -58,13 +71,20 @@ def buffers(trace: Trace) -> Table:
                     )
                 )
     return Table(
-        ("buffer", "way", "size", "requests", "bytes", "sectors", "coalesced"), tuple(rows), title="Requests to global memory, all blocks", source=COUNTED,
-        note=f"A sector is {SECTOR_BYTES} bytes; coalesced: sectors that the bytes would fill, in a hundred that were touched.",
-    )  # fmt: skip
+        ("buffer", "way", "size", "requests", "bytes", "sectors", "coalesced"),
+        tuple(rows),
+        title="Requests to global memory, all blocks",
+        source=COUNTED,
+        note=(
+            f"A sector is {SECTOR_BYTES} bytes; coalesced: sectors that the bytes would fill, in a"
+            " hundred that were touched."
+        ),
+    )
 
 
 def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
-    """One for each of the first copy instructions, by the warp that was chosen or the first that took part."""
+    """One for each of the first copy instructions, by the warp that was chosen or the first that
+    took part."""
     steps = []
     for step in sorted({copy.step for copy in found})[:STEPS]:
         here = [copy for copy in found if copy.step == step]
@@ -74,16 +94,43 @@ def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
         sources = [element(trace, copy.source) for copy in mine if copy.source >= 0]
         name = sources[0][0] if sources else "zeros"
         ins = trace.instructions[mine[0].pc]
-        title = f"{name}: {len(here)} lanes of {len(warps)} warp(s), {len(here) * mine[0].nbytes:,} bytes, in {ins['phase']}"
+        title = (
+            f"{name}: {len(here)} lanes of {len(warps)} warp(s), {len(here) * mine[0].nbytes:,}"
+            f" bytes, in {ins['phase']}"
+        )
         by_lane = {copy.lane: copy for copy in mine}
         global_cells = [place_cell(trace, by_lane.get(lane)) for lane in range(32)]
         shared_cells = [bank_cell(trace, by_lane.get(lane)) for lane in range(32)]
         landed = mine[0].landed
-        steps.append(Step(title, (
-            lane_grid(global_cells, f"Warp {warp % trace.warps}: first element of {name} that each lane copies, as row,column", coalescing(mine)),
-            lane_grid(shared_cells, "Where it puts them: byte of shared memory, coloured by group of 4 banks", "A quarter of the warp, a row here, is served at once: eight different colours, no conflict."),
-            instruction(ins, step, f"issued at step {step}, " + (f"landed at step {landed}, when it was waited for" if landed >= 0 else "never waited for")),
-        )))  # fmt: skip
+        steps.append(
+            Step(
+                title,
+                (
+                    lane_grid(
+                        global_cells,
+                        f"Warp {warp % trace.warps}: first element of {name} that each lane copies,"
+                        " as row,column",
+                        coalescing(mine),
+                    ),
+                    lane_grid(
+                        shared_cells,
+                        "Where it puts them: byte of shared memory, coloured by group of 4 banks",
+                        "A quarter of the warp, a row here, is served at once: eight different"
+                        " colours, no conflict.",
+                    ),
+                    instruction(
+                        ins,
+                        step,
+                        f"issued at step {step}, "
+                        + (
+                            f"landed at step {landed}, when it was waited for"
+                            if landed >= 0
+                            else "never waited for"
+                        ),
+                    ),
+                ),
+            )
+        )
     return steps
 
 
@@ -91,7 +138,12 @@ def lane_grid(cells: list[Cell], title: str, note: str = "") -> Grid:
     """32 lanes, eight a row."""
     rows = tuple(tuple(cells[first : first + 8]) for first in range(0, 32, 8))
     return Grid(
-        rows, tuple(f"lanes {first}-{first + 7}" for first in range(0, 32, 8)), tuple(f"+{i}" for i in range(8)), title=title, source=RECORDED, note=note
+        rows,
+        tuple(f"lanes {first}-{first + 7}" for first in range(0, 32, 8)),
+        tuple(f"+{i}" for i in range(8)),
+        title=title,
+        source=RECORDED,
+        note=note,
     )
 
 
@@ -102,7 +154,10 @@ def place_cell(trace: Trace, copy: Copy | None) -> Cell:
         return Cell("zeros", tone="dim", key=f"lane {copy.lane}")
     name, row, column = element(trace, copy.source)
     return Cell(
-        f"{row},{column}", f"row {row}", tip=f"lane {copy.lane}: {copy.nbytes} bytes of {name} from row {row}, column {column}", key=f"lane {copy.lane}"
+        f"{row},{column}",
+        f"row {row}",
+        tip=f"lane {copy.lane}: {copy.nbytes} bytes of {name} from row {row}, column {column}",
+        key=f"lane {copy.lane}",
     )
 
 
@@ -112,7 +167,8 @@ def bank_cell(trace: Trace, copy: Copy | None) -> Cell:
     offset = copy.target - trace.header["launch"]["shared_base"]
     return Cell(
         str(offset),
-        f"banks {4 * (copy.target // 16 % BANK_GROUPS)}-{4 * (copy.target // 16 % BANK_GROUPS) + 3}",
+        "banks"
+        f" {4 * (copy.target // 16 % BANK_GROUPS)}-{4 * (copy.target // 16 % BANK_GROUPS) + 3}",
         tip=f"lane {copy.lane}: shared address {copy.target:#x}",
         key=f"lane {copy.lane}",
     )
@@ -128,7 +184,10 @@ def coalescing(mine: list[Copy]) -> str:
     if not active.any():
         return "Zeros only: nothing is asked of global memory."
     asked, needed, used = (int(each[0]) for each in sectors(address, active, mine[0].nbytes))
-    return f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would do: {100 * needed / asked:.0f}% coalesced ({COUNTED})."
+    return (
+        f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would do:"
+        f" {100 * needed / asked:.0f}% coalesced ({COUNTED})."
+    )
 
 
 def instruction(ins: dict, step: int, said: str) -> Table:
@@ -142,9 +201,16 @@ def instruction(ins: dict, step: int, said: str) -> Table:
 
 
 def swizzle(trace: Trace, found: list[Copy]) -> Grid | None:
-    """Which 16-byte chunk of its row lies where, for the first tile of activations that cp.async brought."""
+    """Which 16-byte chunk of its row lies where, for the first tile of activations that cp.async
+    brought."""
     a = trace.buffer("a")
-    tile = [copy for copy in found if a is not None and copy.source >= 0 and a["address"] <= copy.source < a["address"] + a["nbytes"]]
+    tile = [
+        copy
+        for copy in found
+        if a is not None
+        and copy.source >= 0
+        and a["address"] <= copy.source < a["address"] + a["nbytes"]
+    ]
     if not tile:
         return None
     fill, seen = [], set()
@@ -159,7 +225,14 @@ def swizzle(trace: Trace, found: list[Copy]) -> Grid | None:
     columns = sorted({column for _, _, column in placed.values()})
     width = len([column for column in columns if column - first_tile < chunk * len(columns)])
     base = min(placed)
-    per_row = next((n for n in (8, 16, 32) if len({row for _, row, _ in list(placed.values())[:n]}) == 1 and n >= min(width, 16)), None)
+    per_row = next(
+        (
+            n
+            for n in (8, 16, 32)
+            if len({row for _, row, _ in list(placed.values())[:n]}) == 1 and n >= min(width, 16)
+        ),
+        None,
+    )
     if per_row is None:
         return None
     rows: dict[int, dict[int, tuple]] = {}
@@ -170,17 +243,34 @@ def swizzle(trace: Trace, found: list[Copy]) -> Grid | None:
     for line in sorted(rows)[:16]:
         found_rows = {row for row, _ in rows[line].values()}
         labels.append(f"row {min(found_rows)}")
-        cells.append(tuple(Cell(f"{rows[line][i][1]}", f"chunk {rows[line][i][1] % 8}") if i in rows[line] else Cell("-", tone="dim") for i in range(per_row)))
+        cells.append(
+            tuple(
+                (
+                    Cell(f"{rows[line][i][1]}", f"chunk {rows[line][i][1] % 8}")
+                    if i in rows[line]
+                    else Cell("-", tone="dim")
+                )
+                for i in range(per_row)
+            )
+        )
     if all(cell.text in ("-", str(i)) for line in cells for i, cell in enumerate(line)):
         return None
     return Grid(
-        tuple(cells), tuple(labels), tuple(map(str, range(per_row))), title="The XOR swizzle: which 16-byte chunk of a row of activations lies at which place", source=RECORDED,
-        note="ldmatrix reads eight rows at the same chunk: without the swizzle they would lie in the same banks. With it every column of eight rows holds eight different places.",
-    )  # fmt: skip
+        tuple(cells),
+        tuple(labels),
+        tuple(map(str, range(per_row))),
+        title="The XOR swizzle: which 16-byte chunk of a row of activations lies at which place",
+        source=RECORDED,
+        note=(
+            "ldmatrix reads eight rows at the same chunk: without the swizzle they would lie in the"
+            " same banks. With it every column of eight rows holds eight different places."
+        ),
+    )
 
 
 def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
-    """One for each of the first fills: copies up to the first that goes where one has gone before."""
+    """One for each of the first fills: copies up to the first that goes where one has gone
+    before."""
     fills: list[list[Copy]] = [[]]
     for copy in found:
         if any(copy.target == other.target for fill in fills for other in fill):
@@ -204,11 +294,32 @@ def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
                 )
             )
         ins = trace.instructions[pieces[0].pc]
-        steps.append(Step(f"{name}: {len(pieces)} pieces, {sum(copy.nbytes for copy in pieces):,} bytes, by warp {pieces[0].warp % trace.warps}, lane {pieces[0].lane}", (
-            Table(("step", "from", "bytes", "to byte", "landed"), tuple(rows), title="Pieces of the first filling of the ring", source=RECORDED,
-                  note=f"The first {len(rows)} of {len(pieces)}. landed: the step at which a consumer had waited for it." if len(pieces) > len(rows) else "landed: the step at which a consumer had waited for it."),
-            instruction(ins, pieces[0].step, f"one lane asks, the copy engine moves {pieces[0].nbytes:,} contiguous bytes a piece"),
-        )))  # fmt: skip
+        steps.append(
+            Step(
+                f"{name}: {len(pieces)} pieces, {sum(copy.nbytes for copy in pieces):,} bytes, by"
+                f" warp {pieces[0].warp % trace.warps}, lane {pieces[0].lane}",
+                (
+                    Table(
+                        ("step", "from", "bytes", "to byte", "landed"),
+                        tuple(rows),
+                        title="Pieces of the first filling of the ring",
+                        source=RECORDED,
+                        note=(
+                            f"The first {len(rows)} of {len(pieces)}. landed: the step at which a"
+                            " consumer had waited for it."
+                            if len(pieces) > len(rows)
+                            else "landed: the step at which a consumer had waited for it."
+                        ),
+                    ),
+                    instruction(
+                        ins,
+                        pieces[0].step,
+                        f"one lane asks, the copy engine moves {pieces[0].nbytes:,} contiguous"
+                        " bytes a piece",
+                    ),
+                ),
+            )
+        )
     return steps
 
 
@@ -225,13 +336,31 @@ def load_steps(trace: Trace, choice: Choice) -> list[Step]:
 
 def load_step(trace: Trace, each: Request) -> Step:
     ins = trace.instructions[each.pc]
-    asked, needed, used = (int(value[0]) for value in sectors(each.address[None], each.active[None], each.nbytes))
+    asked, needed, used = (
+        int(value[0]) for value in sectors(each.address[None], each.active[None], each.nbytes)
+    )
     cells = []
     for lane in range(32):
         place = element(trace, int(each.address[lane])) if each.active[lane] else None
-        cells.append(Cell(f"{place[1]},{place[2]}", f"row {place[1]}", key=f"lane {lane}") if place else Cell("-", tone="dim"))
+        cells.append(
+            Cell(f"{place[1]},{place[2]}", f"row {place[1]}", key=f"lane {lane}")
+            if place
+            else Cell("-", tone="dim")
+        )
     name = element(trace, int(each.address[each.active][0]))[0]
-    note = f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would do: {100 * needed / asked:.0f}% coalesced ({COUNTED})."
-    return Step(f"{name}: {each.nbytes} bytes a lane, in {ins['phase']}", (
-        lane_grid(cells, f"Warp {each.warp % trace.warps}: first element of {name} that each lane loads, as row,column", note), instruction(ins, each.step, "into a register"),
-    ))  # fmt: skip
+    note = (
+        f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would do:"
+        f" {100 * needed / asked:.0f}% coalesced ({COUNTED})."
+    )
+    return Step(
+        f"{name}: {each.nbytes} bytes a lane, in {ins['phase']}",
+        (
+            lane_grid(
+                cells,
+                f"Warp {each.warp % trace.warps}: first element of {name} that each lane loads, as"
+                " row,column",
+                note,
+            ),
+            instruction(ins, each.step, "into a register"),
+        ),
+    )

@@ -1,4 +1,5 @@
-"""The fragments of one tensor-core instruction: which lane holds which element of A, B and C, with the values that were in the registers."""
+"""The fragments of one tensor-core instruction: which lane holds which element of A, B and C, with
+the values that were in the registers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def section(trace: Trace, choice: Choice) -> Section:
     found = products(history)
     if not found:
         said = f"{choice.words.capitalize()} ran no tensor-core instruction" + (
-            ": this kernel has none." if not trace.counts["total"]["tally"]["flops"] else others(trace, choice)
+            ": this kernel has none."
+            if not trace.counts["total"]["tally"]["flops"]
+            else others(trace, choice)
         )
         return Section(KEY, TITLE, (said,))
     first = min(choice.step, len(found) - 1)
@@ -34,63 +37,122 @@ def section(trace: Trace, choice: Choice) -> Section:
         if (each := product(trace, history, choice, found[number], number, len(found))) is not None
     ]
     notes = (
-        f"{choice.words.capitalize()} ran {len(found)} tensor-core instructions; these are numbers {first} to {first + len(steps) - 1}. An element's colour is its register, "
-        f"lane {choice.lane} is marked; pointing at an element shows all that the same lane holds.",
+        (
+            f"{choice.words.capitalize()} ran {len(found)} tensor-core instructions; these are"
+            f" numbers {first} to {first + len(steps) - 1}. An element's colour is its register,"
+            f" lane {choice.lane} is marked; pointing at an element shows all that the same lane"
+            " holds."
+        ),
         WHO_HOLDS[trace.instructions[int(trace.step_pc[found[first]])]["root"] == "tcgen05.mma"],
     )
     return Section(KEY, TITLE, notes, (), tuple(steps))
 
 
 WHO_HOLDS = (
-    "In a product of 16 rows by 8 columns lane 4 g + t holds rows g and g + 8 of A, column g of B, rows g and g + 8 of C. It does not hold whole rows.",
-    "One lane issues a product of 128 rows. Factors stay in shared memory, scales and sums in tensor memory, whose lane r has row r of the sums: --lane chooses the row.",
+    (
+        "In a product of 16 rows by 8 columns lane 4 g + t holds rows g and g + 8 of A, column g of"
+        " B, rows g and g + 8 of C. It does not hold whole rows."
+    ),
+    (
+        "One lane issues a product of 128 rows. Factors stay in shared memory, scales and sums in"
+        " tensor memory, whose lane r has row r of the sums: --lane chooses the row."
+    ),
 )
 
 
 def others(trace: Trace, choice: Choice) -> str:
     """Whose products there are to look at."""
     found = multipliers(trace, choice.block)
-    return f": choose one that did, --warp {found[0]}" + (f" to {found[-1]}." if len(found) > 1 else ".") if found else "."
+    return (
+        f": choose one that did, --warp {found[0]}"
+        + (f" to {found[-1]}." if len(found) > 1 else ".")
+        if found
+        else "."
+    )
 
 
-def product(trace: Trace, history: History, choice: Choice, step: int, number: int, count: int) -> Step | None:
+def product(
+    trace: Trace, history: History, choice: Choice, step: int, number: int, count: int
+) -> Step | None:
     ins = trace.instructions[int(trace.step_pc[step])]
     operands = history.operands(step)
-    maker = {"mma": warp_product, "wgmma.mma_async": warpgroup_product, "tcgen05.mma": tensor_memory_product}.get(ins["root"])
+    maker = {
+        "mma": warp_product,
+        "wgmma.mma_async": warpgroup_product,
+        "tcgen05.mma": tensor_memory_product,
+    }.get(ins["root"])
     grids = maker(trace, history, choice, step, ins, operands) if maker else None
     if grids is None:
-        return Step(f"product {number} of {count}: {ins['root']}", (Text(ins["text"], "code"), Text("The fragments of this shape are not drawn.")))
-    said = Table(("step", "PTX line", "verb"), ((str(step), str(ins["line"]), ins["phase"]),), title=ins["text"].split()[0], source=RECORDED)
+        return Step(
+            f"product {number} of {count}: {ins['root']}",
+            (Text(ins["text"], "code"), Text("The fragments of this shape are not drawn.")),
+        )
+    said = Table(
+        ("step", "PTX line", "verb"),
+        ((str(step), str(ins["line"]), ins["phase"]),),
+        title=ins["text"].split()[0],
+        source=RECORDED,
+    )
     return Step(f"product {number} of {count} of this warp", (said, *grids))
 
 
-def tensor_memory_product(trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]) -> list | None:
+def tensor_memory_product(
+    trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]
+) -> list | None:
     return block_fragments.tensor_memory_product(trace, history, choice, step, ins, operands, short)
 
 
-def warp_product(trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]) -> list[Grid] | None:
+def warp_product(
+    trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]
+) -> list[Grid] | None:
     if ".m16n8k64." in ins["text"] and ".block_scale." in ins["text"]:
-        return block_fragments.warp_product(history, choice, step, ins, operands, fragment_grid, short)
+        return block_fragments.warp_product(
+            history, choice, step, ins, operands, fragment_grid, short
+        )
     if ".m16n8k16." not in ins["text"] or ".f32." not in ins["text"]:
         return None
     kind = "bf16" if ".bf16." in ins["text"] else "f16"
     d, a, b, c = (vector(each) for each in operands[:4])
     maps = fragments.MMA_M16N8K16_A, fragments.MMA_M16N8K16_B, fragments.MMA_M16N8K16_C
     rows = [
-        *lane_rows("A", maps[0], halves_of(history, a, step, kind), a, choice.lane), *lane_rows("B", maps[1], halves_of(history, b, step, kind), b, choice.lane),
-        *lane_rows("C", maps[2], floats_of(history, c, step), c, choice.lane), *lane_rows("C behind", maps[2], floats_of(history, d, step + 1), d, choice.lane),
-    ]  # fmt: skip
+        *lane_rows("A", maps[0], halves_of(history, a, step, kind), a, choice.lane),
+        *lane_rows("B", maps[1], halves_of(history, b, step, kind), b, choice.lane),
+        *lane_rows("C", maps[2], floats_of(history, c, step), c, choice.lane),
+        *lane_rows("C behind", maps[2], floats_of(history, d, step + 1), d, choice.lane),
+    ]
     return [
-        Table(("of", "register", "elements, as row,column", "values"), tuple(rows), title=f"What lane {choice.lane} holds", source=RECORDED),
-        fragment_grid("A", role(trace, history, a, step, choice), maps[0], halves_of(history, a, step, kind), a, choice),
-        fragment_grid("B", role(trace, history, b, step, choice), maps[1], halves_of(history, b, step, kind), b, choice),
+        Table(
+            ("of", "register", "elements, as row,column", "values"),
+            tuple(rows),
+            title=f"What lane {choice.lane} holds",
+            source=RECORDED,
+        ),
+        fragment_grid(
+            "A",
+            role(trace, history, a, step, choice),
+            maps[0],
+            halves_of(history, a, step, kind),
+            a,
+            choice,
+        ),
+        fragment_grid(
+            "B",
+            role(trace, history, b, step, choice),
+            maps[1],
+            halves_of(history, b, step, kind),
+            b,
+            choice,
+        ),
         fragment_grid("C before", "sums so far", maps[2], floats_of(history, c, step), c, choice),
         fragment_grid("C = A B + C", "sums", maps[2], floats_of(history, d, step + 1), d, choice),
     ]
 
 
-def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]) -> list[Grid]:
-    """The part of one warp: 16 of the 64 rows. B comes by descriptor, from what was in shared memory."""
+def warpgroup_product(
+    trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]
+) -> list[Grid]:
+    """The part of one warp: 16 of the 64 rows. B comes by descriptor, from what was in shared
+    memory."""
     kind = "bf16" if ".bf16." in ins["text"] else "f16"
     columns = int(re.search(r"\.m64n(\d+)k16", ins["text"])[1])
     found = []
@@ -98,7 +160,12 @@ def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int,
     if operands[1].startswith("{"):
         found.append(
             fragment_grid(
-                "A", role(trace, history, a, step, choice) + ", 16 of 64 rows", fragments.MMA_M16N8K16_A, halves_of(history, a, step, kind), a, choice
+                "A",
+                role(trace, history, a, step, choice) + ", 16 of 64 rows",
+                fragments.MMA_M16N8K16_A,
+                halves_of(history, a, step, kind),
+                a,
+                choice,
             )
         )
     b = tile(trace, history, step, columns)
@@ -106,12 +173,22 @@ def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int,
         values = decoded(b, kind)
         cells = tuple(tuple(Cell(short(values[n, k])) for n in range(columns)) for k in range(16))
         found.append(
-            Grid(cells, tuple(f"k {k}" for k in range(16)), tuple(map(str, range(columns))), title="B, out of shared memory by descriptor", source=RECORDED)
+            Grid(
+                cells,
+                tuple(f"k {k}" for k in range(16)),
+                tuple(map(str, range(columns))),
+                title="B, out of shared memory by descriptor",
+                source=RECORDED,
+            )
         )
     d = vector(operands[0])
     wait = history.wait_of(step)
     if wait is not None and history.value(d[0], wait + 1) is not None:
-        values, held, own = floats_of(history, d, wait + 1), wgmma.accumulator(columns), choice.warp % wgmma.WARPS
+        values, held, own = (
+            floats_of(history, d, wait + 1),
+            wgmma.accumulator(columns),
+            choice.warp % wgmma.WARPS,
+        )
         cells = [[Cell("") for _ in range(columns)] for _ in range(16)]
         for lane in range(32):
             for register in range(len(d)):
@@ -123,13 +200,25 @@ def warpgroup_product(trace: Trace, history: History, choice: Choice, step: int,
                     f"lane {lane}, {d[register]}",
                     f"lane {lane}",
                 )
-        found.append(Grid(tuple(map(tuple, cells)), tuple(f"row {row}" for row in range(16)), tuple(map(str, range(columns))), title="Sums, when they had been waited for", source=RECORDED,
-                          note="All products up to the wait are in them: the machine lets none of these be seen before."))  # fmt: skip
+        found.append(
+            Grid(
+                tuple(map(tuple, cells)),
+                tuple(f"row {row}" for row in range(16)),
+                tuple(map(str, range(columns))),
+                title="Sums, when they had been waited for",
+                source=RECORDED,
+                note=(
+                    "All products up to the wait are in them: the machine lets none of these be"
+                    " seen before."
+                ),
+            )
+        )
     return found
 
 
 def tile(trace: Trace, history: History, step: int, columns: int) -> np.ndarray | None:
-    """uint16 [columns, 16] of B at a step, which the machine looked up once for all warps of the block."""
+    """uint16 [columns, 16] of B at a step, which the machine looked up once for all warps of the
+    block."""
     block = history.warp // trace.warps
     rows = np.flatnonzero((trace.tile_step == step) & (trace.tile_warp // trace.warps == block))
     if len(rows) < 2 * columns:
@@ -146,13 +235,17 @@ def decoded(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def halves_of(history: History, registers: list[str], before: int, kind: str) -> np.ndarray:
-    """[2 registers, lanes] of 16-bit floats, in the order of a fragment's elements; NaN where nothing was recorded."""
+    """[2 registers, lanes] of 16-bit floats, in the order of a fragment's elements; NaN where
+    nothing was recorded."""
     found = np.full((2 * len(registers), 32), np.nan)
     for position, name in enumerate(registers):
         value = history.value(name, before)
         if value is not None:
             pairs = np.ascontiguousarray(value).view(np.uint16).reshape(32, 2)
-            found[2 * position], found[2 * position + 1] = decoded(np.ascontiguousarray(pairs[:, 0]), kind), decoded(np.ascontiguousarray(pairs[:, 1]), kind)
+            found[2 * position], found[2 * position + 1] = (
+                decoded(np.ascontiguousarray(pairs[:, 0]), kind),
+                decoded(np.ascontiguousarray(pairs[:, 1]), kind),
+            )
     return found
 
 
@@ -166,7 +259,8 @@ def floats_of(history: History, registers: list[str], before: int) -> np.ndarray
 
 
 def role(trace: Trace, history: History, registers: list[str], step: int, choice: Choice) -> str:
-    """In words, "activations" or "weights": where a fragment's first register came from, and of which rows and columns."""
+    """In words, "activations" or "weights": where a fragment's first register came from, and of
+    which rows and columns."""
     source = history.source(registers[0], step)
     address = loaded_from(trace, history, *source, choice.lane) if source else None
     place = element(trace, address) if address is not None else None
@@ -175,13 +269,23 @@ def role(trace: Trace, history: History, registers: list[str], step: int, choice
     name, row, column = place
     words = {"a": "activations", "b": "weights", "scales": "scales"}.get(name, name)
     if trace.block_scaled:
-        return f"matrix {name.upper()}, lane {choice.lane} from row {row}, k {column * 8 // trace.about['problem']['bits']}" if name in ("a", "b") else words
+        return (
+            f"matrix {name.upper()}, lane {choice.lane} from row {row}, k"
+            f" {column * 8 // trace.about['problem']['bits']}"
+            if name in ("a", "b")
+            else words
+        )
     if name == "b" and trace.about.get("problem"):
-        return f"{words} of k from {16 * row}, n from {64 * (column // (32 * trace.about['problem']['bits']))}"
+        return (
+            f"{words} of k from {16 * row}, n from"
+            f" {64 * (column // (32 * trace.about['problem']['bits']))}"
+        )
     return f"{words}, lane {choice.lane} from row {row}, column {column}"
 
 
-def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers: list[str], choice: Choice) -> Grid:
+def fragment_grid(
+    name: str, said: str, fragment, values: np.ndarray, registers: list[str], choice: Choice
+) -> Grid:
     """values [elements, lanes]"""
     cells = [[Cell("") for _ in range(fragment.cols)] for _ in range(fragment.rows)]
     per_register = fragment.elements // len(registers)
@@ -189,7 +293,9 @@ def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers:
         for position in range(fragment.elements):
             row, column = fragment.coords(lane, position)
             register = position // per_register
-            half = {1: "", 2: (" low half", " high half")[position % 2]}.get(per_register, f" code {position % per_register}")
+            half = {1: "", 2: (" low half", " high half")[position % 2]}.get(
+                per_register, f" code {position % per_register}"
+            )
             cells[row][column] = Cell(
                 short(values[position, lane]),
                 f"register {register}",
@@ -206,14 +312,23 @@ def fragment_grid(name: str, said: str, fragment, values: np.ndarray, registers:
     )
 
 
-def lane_rows(name: str, fragment, values: np.ndarray, registers: list[str], lane: int) -> list[tuple]:
+def lane_rows(
+    name: str, fragment, values: np.ndarray, registers: list[str], lane: int
+) -> list[tuple]:
     """A row for every register of a lane's fragment; values [elements, lanes]."""
     each = fragment.elements // len(registers)
     rows = []
     for position, register in enumerate(registers):
         mine = range(each * position, each * (position + 1))
         places = "  ".join("{},{}".format(*fragment.coords(lane, element)) for element in mine)
-        rows.append((name, Cell(register, f"register {position}"), places, "  ".join(f"{values[element, lane]:.5g}" for element in mine)))
+        rows.append(
+            (
+                name,
+                Cell(register, f"register {position}"),
+                places,
+                "  ".join(f"{values[element, lane]:.5g}" for element in mine),
+            )
+        )
     return rows
 
 

@@ -1,4 +1,5 @@
-"""Launch configuration: what was launched, which block multiplies which weights, what each warp does."""
+"""Launch configuration: what was launched, which block multiplies which weights, what each warp
+does."""
 
 from __future__ import annotations
 
@@ -15,14 +16,21 @@ from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Ta
 MOST_ROWS, MOST_COLUMNS, LOADS = 16, 16, 16
 READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
 TILE = 128  # rows and columns of a tile, where the configuration does not say
-STRIPES = " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so blocks need not hold a rectangle."
+STRIPES = (
+    " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so"
+    " blocks need not hold a rectangle."
+)
 BULK = KINDS.index("bulk-read")
 WRITES = tuple(KINDS.index(kind) for kind in ("store", "bulk-write"))
 
 
 def section(trace: Trace, choice: Choice) -> Section:
     parts = [facts(trace)]
-    parts += [each for each in (results(trace) if trace.block_scaled else tiles(trace), roles(trace, choice)) if each is not None]
+    parts += [
+        each
+        for each in (results(trace) if trace.block_scaled else tiles(trace), roles(trace, choice))
+        if each is not None
+    ]
     return Section("launch", "Launch configuration", (), tuple(parts))
 
 
@@ -31,34 +39,95 @@ def facts(trace: Trace) -> Facts:
     x, y, z = launch["block"]
     grid = " x ".join(map(str, launch["grid"]))
     rows = [
-        ("kernel", f"{about.get('kernel', trace.header['kernel'])}, compiled for {trace.header['target']}"),
-        ("grid", f"{grid}: {result['blocks']} block(s)" + (f", clusters of {np.prod(launch['cluster'])}" if np.prod(launch["cluster"]) > 1 else ""), RECORDED),
+        (
+            "kernel",
+            f"{about.get('kernel', trace.header['kernel'])}, compiled for {trace.header['target']}",
+        ),
+        (
+            "grid",
+            f"{grid}: {result['blocks']} block(s)"
+            + (
+                f", clusters of {np.prod(launch['cluster'])}"
+                if np.prod(launch["cluster"]) > 1
+                else ""
+            ),
+            RECORDED,
+        ),
         ("block", f"{x * y * z} threads = {trace.warps} warps", RECORDED),
         ("shared memory", f"{size(launch['shared_bytes'])} a block", RECORDED),
-    ]  # fmt: skip
+    ]
     compiled = about.get("compiled") or {}
     if compiled.get("registers"):
         rows.append(
-            ("registers", f"{compiled['registers']} a thread, by ptxas; {trace.counts['total']['tally']['registers']} live at most in the PTX", COUNTED)
+            (
+                "registers",
+                (
+                    f"{compiled['registers']} a thread, by ptxas;"
+                    f" {trace.counts['total']['tally']['registers']} live at most in the PTX"
+                ),
+                COUNTED,
+            )
         )
     if about.get("problem"):
         problem = about["problem"]
-        rows.insert(1, ("problem", ", ".join(f"{name}={value}" for name, value in problem.items() if value not in (None, False))))
+        rows.insert(
+            1,
+            (
+                "problem",
+                ", ".join(
+                    f"{name}={value}"
+                    for name, value in problem.items()
+                    if value not in (None, False)
+                ),
+            ),
+        )
     if about.get("config"):
-        rows.append(("configuration", ", ".join(f"{name}={value}" for name, value in about["config"].items())))
-    rows.append(("ran", f"{result['instructions']:,} warp instructions in {trace.steps:,} steps of the PTX machine", RECORDED))
+        rows.append(
+            (
+                "configuration",
+                ", ".join(f"{name}={value}" for name, value in about["config"].items()),
+            )
+        )
+    rows.append(
+        (
+            "ran",
+            (
+                f"{result['instructions']:,} warp instructions in {trace.steps:,} steps of the PTX"
+                " machine"
+            ),
+            RECORDED,
+        )
+    )
     if not trace.header["complete"]:
         last = int(trace.write_step[-1]) if len(trace.write_step) else 0
-        rows.append(("recorded", f"registers up to step {last:,} only: beyond, there is nothing to show of them", RECORDED))
-    rows += [("why" if position == 0 else "", reason) for position, reason in enumerate(about.get("reasons") or [])]
+        rows.append(
+            (
+                "recorded",
+                f"registers up to step {last:,} only: beyond, there is nothing to show of them",
+                RECORDED,
+            )
+        )
+    rows += [
+        ("why" if position == 0 else "", reason)
+        for position, reason in enumerate(about.get("reasons") or [])
+    ]
     if about.get("check"):
         check = about["check"]
-        rows.append(("checked", f"{check['outputs']:,} outputs against the float64 product: {check['failures']} out of their error bounds"))
+        rows.append(
+            (
+                "checked",
+                (
+                    f"{check['outputs']:,} outputs against the float64 product: {check['failures']}"
+                    " out of their error bounds"
+                ),
+            )
+        )
     return Facts(tuple(rows), title="What was launched")
 
 
 def weights_read(trace: Trace) -> tuple[np.ndarray, np.ndarray] | None:
-    """(block, address) of every 16 bytes or less of weights that somebody asked for, from recorded addresses."""
+    """(block, address) of every 16 bytes or less of weights that somebody asked for, from recorded
+    addresses."""
     b = trace.buffer("b")
     if b is None:
         return None
@@ -67,7 +136,11 @@ def weights_read(trace: Trace) -> tuple[np.ndarray, np.ndarray] | None:
     blocks = np.broadcast_to((trace.access_warp[rows] // trace.warps)[:, None], address.shape)
     inside = (address >= b["address"]) & (address < b["address"] + b["nbytes"])
     found_blocks, found = [blocks[inside]], [address[inside]]
-    bulk = np.flatnonzero((trace.bulk_kind == BULK) & (trace.bulk_address >= b["address"]) & (trace.bulk_address < b["address"] + b["nbytes"]))
+    bulk = np.flatnonzero(
+        (trace.bulk_kind == BULK)
+        & (trace.bulk_address >= b["address"])
+        & (trace.bulk_address < b["address"] + b["nbytes"])
+    )
     for row in bulk.tolist():
         pieces = np.arange(0, trace.bulk_bytes[row], 16)
         found.append(trace.bulk_address[row] + pieces)
@@ -97,24 +170,46 @@ def tiles(trace: Trace) -> Grid | None:
                 Cell(
                     text,
                     f"block {text}" if owners else "",
-                    tip=f"k {16 * top} to {16 * min(top + tall, k16) - 1}, n {64 * left} to {64 * min(left + wide, n64) - 1}",
+                    tip=(
+                        f"k {16 * top} to {16 * min(top + tall, k16) - 1}, n {64 * left} to"
+                        f" {64 * min(left + wide, n64) - 1}"
+                    ),
                 )
             )
         cells.append(tuple(line))
     return Grid(
-        tuple(cells), tuple(f"k {16 * top}" for top in range(0, k16, tall)), tuple(f"n {64 * left}" for left in range(0, n64, wide)),
-        title="Which blocks read which weights", source=RECORDED,
-        note=f"Each cell is {16 * tall} of k by {64 * wide} columns." + STRIPES * (trace.about.get("kernel") == "ampere"),
-    )  # fmt: skip
+        tuple(cells),
+        tuple(f"k {16 * top}" for top in range(0, k16, tall)),
+        tuple(f"n {64 * left}" for left in range(0, n64, wide)),
+        title="Which blocks read which weights",
+        source=RECORDED,
+        note=f"Each cell is {16 * tall} of k by {64 * wide} columns."
+        + STRIPES * (trace.about.get("kernel") == "ampere"),
+    )
 
 
 def results(trace: Trace) -> Grid | None:
-    """Which block wrote which part of D: rows down, columns across, from the first of every 16 bytes that somebody wrote."""
+    """Which block wrote which part of D: rows down, columns across, from the first of every 16
+    bytes that somebody wrote."""
     d, problem = trace.buffer("d"), trace.about["problem"]
     stores = np.flatnonzero((trace.access_kind == WRITES[0]) & (trace.access_space == 0))
     pieces = np.flatnonzero(trace.bulk_kind == WRITES[1])
-    address = [trace.access_address[stores].reshape(-1), *(start + np.arange(0, nbytes, 16) for start, nbytes in zip(trace.bulk_address[pieces].tolist(), trace.bulk_bytes[pieces].tolist()))]
-    blocks = [np.repeat(trace.access_warp[stores], 32), *(np.full(len(each), warp) for each, warp in zip(address[1:], trace.bulk_warp[pieces].tolist()))]
+    address = [
+        trace.access_address[stores].reshape(-1),
+        *(
+            start + np.arange(0, nbytes, 16)
+            for start, nbytes in zip(
+                trace.bulk_address[pieces].tolist(), trace.bulk_bytes[pieces].tolist()
+            )
+        ),
+    ]
+    blocks = [
+        np.repeat(trace.access_warp[stores], 32),
+        *(
+            np.full(len(each), warp)
+            for each, warp in zip(address[1:], trace.bulk_warp[pieces].tolist())
+        ),
+    ]
     address, blocks = np.concatenate(address), np.concatenate(blocks) // trace.warps
     inside = (address >= d["address"]) & (address < d["address"] + d["nbytes"])
     if not inside.any():
@@ -124,18 +219,46 @@ def results(trace: Trace) -> Grid | None:
     columns = problem["n"] // (2 if problem.get("activation") == "gated_silu" else 1)
     column, blocks = column * columns // width, blocks[inside]
     config = trace.about.get("config") or {}
-    tall, wide = config.get("tile_m", config.get("tokens", TILE)), config.get("tile_n", TILE) // (problem["n"] // columns)
-    tall, wide = (tile * max(1, -(-size // tile // most)) for tile, size, most in ((tall, problem["m"], MOST_ROWS), (wide, columns, MOST_COLUMNS)))
+    tall, wide = (
+        config.get("tile_m", config.get("tokens", TILE)),
+        config.get("tile_n", TILE) // (problem["n"] // columns),
+    )
+    tall, wide = (
+        tile * max(1, -(-size // tile // most))
+        for tile, size, most in ((tall, problem["m"], MOST_ROWS), (wide, columns, MOST_COLUMNS))
+    )
     cells = []
     for top in range(0, problem["m"], tall):
         line = []
         for left in range(0, columns, wide):
-            owners = np.unique(blocks[(row // tall == top // tall) & (column // wide == left // wide)]).tolist()
+            owners = np.unique(
+                blocks[(row // tall == top // tall) & (column // wide == left // wide)]
+            ).tolist()
             text = ranges(owners) if owners else "-"
-            line.append(Cell(text, f"block {text}" if owners else "", tip=f"rows {top} to {min(top + tall, problem['m']) - 1}, columns {left} to {min(left + wide, columns) - 1}"))
+            line.append(
+                Cell(
+                    text,
+                    f"block {text}" if owners else "",
+                    tip=(
+                        f"rows {top} to {min(top + tall, problem['m']) - 1}, columns {left} to"
+                        f" {min(left + wide, columns) - 1}"
+                    ),
+                )
+            )
         cells.append(tuple(line))
-    return Grid(tuple(cells), tuple(f"m {top}" for top in range(0, problem["m"], tall)), tuple(f"n {left}" for left in range(0, columns, wide)), title="Which blocks wrote which part of D", source=RECORDED,
-                note=f"Each cell is {tall} rows by {wide} columns." + ("" if len(trace.header["blocks"]) == trace.blocks else " Only some blocks were recorded."))  # fmt: skip
+    return Grid(
+        tuple(cells),
+        tuple(f"m {top}" for top in range(0, problem["m"], tall)),
+        tuple(f"n {left}" for left in range(0, columns, wide)),
+        title="Which blocks wrote which part of D",
+        source=RECORDED,
+        note=f"Each cell is {tall} rows by {wide} columns."
+        + (
+            ""
+            if len(trace.header["blocks"]) == trace.blocks
+            else " Only some blocks were recorded."
+        ),
+    )
 
 
 def roles(trace: Trace, choice: Choice) -> Table:
@@ -143,27 +266,60 @@ def roles(trace: Trace, choice: Choice) -> Table:
     phases = [ins["phase"] for ins in trace.instructions]
     rows = []
     for warp in range(trace.warps):
-        counts = Counter(phases[pc] for pc in trace.step_pc[trace.steps_of(choice.block * trace.warps + warp)].tolist())
+        counts = Counter(
+            phases[pc]
+            for pc in trace.step_pc[trace.steps_of(choice.block * trace.warps + warp)].tolist()
+        )
         total = sum(counts.values())
         most = ", ".join(f"{name} {count / total:.0%}" for name, count in counts.most_common(2))
-        mine = ", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) or "none" if roles_of(trace) else weights_of(trace, choice.block * trace.warps + warp)
-        rows.append((Cell(str(warp), tone="hot" if warp == choice.warp else ""), f"{total:,}", mine, most))
-    what, note = ("weights that it multiplies", f"Weights: of the first {LOADS} loads by each warp, traced back to global memory.")
+        mine = (
+            ", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) or "none"
+            if roles_of(trace)
+            else weights_of(trace, choice.block * trace.warps + warp)
+        )
+        rows.append(
+            (Cell(str(warp), tone="hot" if warp == choice.warp else ""), f"{total:,}", mine, most)
+        )
+    what, note = (
+        "weights that it multiplies",
+        f"Weights: of the first {LOADS} loads by each warp, traced back to global memory.",
+    )
     if roles_of(trace):
-        what, note = ("role", "Roles: by the verbs that a warp came to; none: it only took part in what all warps do.")
-    return Table(("warp", "instr.", what, "most of its instructions"), tuple(rows), title=f"The warps of block {choice.block}", source=RECORDED, note=note)
+        what, note = (
+            "role",
+            (
+                "Roles: by the verbs that a warp came to; none: it only took part in what all"
+                " warps do."
+            ),
+        )
+    return Table(
+        ("warp", "instr.", what, "most of its instructions"),
+        tuple(rows),
+        title=f"The warps of block {choice.block}",
+        source=RECORDED,
+        note=note,
+    )
 
 
 def weights_of(trace: Trace, warp: int) -> str:
-    """Which k and n the words come from that a warp loads into registers to multiply: its first loads."""
+    """Which k and n the words come from that a warp loads into registers to multiply: its first
+    loads."""
     b, problem = trace.buffer("b"), trace.about.get("problem")
     if b is None or problem is None or len(b["shape"]) != 2:
         return ""
     rows, columns = set(), set()
-    loads = [each for each in requests(trace, warp // trace.warps, ("load",)) if each.warp == warp and each.nbytes >= 4 and not copied_on(trace, each)]
+    loads = [
+        each
+        for each in requests(trace, warp // trace.warps, ("load",))
+        if each.warp == warp and each.nbytes >= 4 and not copied_on(trace, each)
+    ]
     for each in loads[:LOADS]:
         address = int(each.address[each.active][0])
-        source = address if each.space == "global" else origin(trace, warp // trace.warps, address, each.step)
+        source = (
+            address
+            if each.space == "global"
+            else origin(trace, warp // trace.warps, address, each.step)
+        )
         if source is not None and b["address"] <= source < b["address"] + b["nbytes"]:
             row, column = divmod((source - b["address"]) // 4, b["shape"][1])
             rows.add(row)
@@ -175,5 +331,6 @@ def weights_of(trace: Trace, warp: int) -> str:
 
 
 def copied_on(trace: Trace, request) -> bool:
-    """Whether a load from global memory only fills shared memory: the next store of the warp puts it there."""
+    """Whether a load from global memory only fills shared memory: the next store of the warp puts
+    it there."""
     return request.space == "global" and bool(trace.header["launch"]["shared_bytes"])

@@ -1,4 +1,5 @@
-"""The memory hierarchy of the chosen device, and the bytes that this run moved at each level; bytes and intensity against 16-bit weights."""
+"""The memory hierarchy of the chosen device, and the bytes that this run moved at each level; bytes
+and intensity against 16-bit weights."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from numba_marlin.devices import device as device_named
 from numba_marlin.sizes import sizes_of
 from numba_marlin.trace.pages.choice import Choice, size
 from numba_marlin.trace.record import Trace
-from numba_marlin.views import COUNTED, MODELLED, SPEC, Bar, Bars, Facts, Level, Levels, Section, Table
+from numba_marlin.views import (
+    COUNTED,
+    MODELLED,
+    SPEC,
+    Bar,
+    Bars,
+    Facts,
+    Level,
+    Levels,
+    Section,
+    Table,
+)
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -22,44 +34,141 @@ def section(trace: Trace, choice: Choice) -> Section:
         return size(value) if value else "size unknown"
 
     buffers = tuple(
-        (each["name"], f"{size(each['nbytes'])}; {size(each['reads']['bytes'])} asked for, {size(each['writes']['bytes'])} written", COUNTED)
+        (
+            each["name"],
+            (
+                f"{size(each['nbytes'])}; {size(each['reads']['bytes'])} asked for,"
+                f" {size(each['writes']['bytes'])} written"
+            ),
+            COUNTED,
+        )
         for each in trace.counts["buffers"]
     )
     copied = tally["copied"]
     levels = (
-        Level("Global memory", f"{sizes.memory_bytes / 1e9:.0f} GB, {device.bandwidth_bytes / 1e12:.3g} TB/s" if sizes and device.bandwidth_bytes else "size unknown", buffers,
-              f"{size(total['sectors'] * SECTOR_BYTES)} in {total['sectors']:,} different sectors: what a second level that forgets nothing asks for ({COUNTED})", "", source),
-        Level("L2 cache", of(sizes and sizes.l2_bytes) + ", shared by all multiprocessors", (
-            ("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),),
-              f"{size(total['block_sectors'] * SECTOR_BYTES)} in {total['block_sectors']:,} sectors, each once for every block that touches it ({COUNTED})", "", source),
-        Level("L1 and shared memory", f"{of(sizes and sizes.l1_bytes_per_sm)} a multiprocessor, {of(sizes and sizes.shared_bytes_per_sm)} of them shared", (
-            ("asked for", f"{size(tally['reads']['sectors'] * SECTOR_BYTES)} read, {size(tally['writes']['sectors'] * SECTOR_BYTES)} written, by requests for sectors", COUNTED),
-            ("shared", f"{size(trace.header['launch']['shared_bytes'])} a block", COUNTED),
-            *((kind, f"{size(nbytes)} copied past the registers", COUNTED) for kind, nbytes in copied.items()),
-            ("conflicts", f"{tally['shared']['conflicts']:,} wavefronts more than the least of {tally['shared']['ideal']:,}", COUNTED)),
-              f"{size(tally['shared']['bytes'])} between shared memory and registers" + (f", {size(tally['operand_bytes'])} to tensor cores by descriptor" if tally["operand_bytes"] else "") + f" ({COUNTED})", "", source),
-        Level("Registers", f"{of(sizes and sizes.register_bytes_per_sm)} a multiprocessor", (
-            ("live", f"{tally['registers']} words of 32 bits a thread at most, in the PTX", COUNTED),
-            *((f"tensor memory, {kind}", size(nbytes), COUNTED) for kind, nbytes in (tally.get("tensor_memory") or {}).items()),
-            *((("assigned", f"{trace.about['compiled']['registers']} a thread, by ptxas"),) if (trace.about.get("compiled") or {}).get("registers") else ())),
-              f"operands of {tally['classes'].get('tensor', 0):,} tensor-core instructions ({COUNTED})", "", source),
-        Level("Tensor cores", peak_words(trace, sizes), (
-            ("operations", f"{tally['flops']:,} multiplications and additions", COUNTED),), "", "", source),
-    )  # fmt: skip
-    title = f"{device.name}: sizes by the data sheet, traffic by this run" if sizes else f"{device.name}: sizes unknown, traffic of this run"
-    note = "Bytes are those of all blocks. A cache's hits are not in a recording; the two bounds are: what a cache that forgets nothing would let through."
+        Level(
+            "Global memory",
+            (
+                f"{sizes.memory_bytes / 1e9:.0f} GB, {device.bandwidth_bytes / 1e12:.3g} TB/s"
+                if sizes and device.bandwidth_bytes
+                else "size unknown"
+            ),
+            buffers,
+            f"{size(total['sectors'] * SECTOR_BYTES)} in {total['sectors']:,} different sectors:"
+            f" what a second level that forgets nothing asks for ({COUNTED})",
+            "",
+            source,
+        ),
+        Level(
+            "L2 cache",
+            of(sizes and sizes.l2_bytes) + ", shared by all multiprocessors",
+            (("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),),
+            f"{size(total['block_sectors'] * SECTOR_BYTES)} in {total['block_sectors']:,} sectors,"
+            f" each once for every block that touches it ({COUNTED})",
+            "",
+            source,
+        ),
+        Level(
+            "L1 and shared memory",
+            f"{of(sizes and sizes.l1_bytes_per_sm)} a multiprocessor,"
+            f" {of(sizes and sizes.shared_bytes_per_sm)} of them shared",
+            (
+                (
+                    "asked for",
+                    (
+                        f"{size(tally['reads']['sectors'] * SECTOR_BYTES)} read,"
+                        f" {size(tally['writes']['sectors'] * SECTOR_BYTES)} written, by requests"
+                        " for sectors"
+                    ),
+                    COUNTED,
+                ),
+                ("shared", f"{size(trace.header['launch']['shared_bytes'])} a block", COUNTED),
+                *(
+                    (kind, f"{size(nbytes)} copied past the registers", COUNTED)
+                    for kind, nbytes in copied.items()
+                ),
+                (
+                    "conflicts",
+                    (
+                        f"{tally['shared']['conflicts']:,} wavefronts more than the least of"
+                        f" {tally['shared']['ideal']:,}"
+                    ),
+                    COUNTED,
+                ),
+            ),
+            f"{size(tally['shared']['bytes'])} between shared memory and registers"
+            + (
+                f", {size(tally['operand_bytes'])} to tensor cores by descriptor"
+                if tally["operand_bytes"]
+                else ""
+            )
+            + f" ({COUNTED})",
+            "",
+            source,
+        ),
+        Level(
+            "Registers",
+            f"{of(sizes and sizes.register_bytes_per_sm)} a multiprocessor",
+            (
+                (
+                    "live",
+                    f"{tally['registers']} words of 32 bits a thread at most, in the PTX",
+                    COUNTED,
+                ),
+                *(
+                    (f"tensor memory, {kind}", size(nbytes), COUNTED)
+                    for kind, nbytes in (tally.get("tensor_memory") or {}).items()
+                ),
+                *(
+                    (("assigned", f"{trace.about['compiled']['registers']} a thread, by ptxas"),)
+                    if (trace.about.get("compiled") or {}).get("registers")
+                    else ()
+                ),
+            ),
+            f"operands of {tally['classes'].get('tensor', 0):,} tensor-core instructions"
+            f" ({COUNTED})",
+            "",
+            source,
+        ),
+        Level(
+            "Tensor cores",
+            peak_words(trace, sizes),
+            (("operations", f"{tally['flops']:,} multiplications and additions", COUNTED),),
+            "",
+            "",
+            source,
+        ),
+    )
+    title = (
+        f"{device.name}: sizes by the data sheet, traffic by this run"
+        if sizes
+        else f"{device.name}: sizes unknown, traffic of this run"
+    )
+    note = (
+        "Bytes are those of all blocks. A cache's hits are not in a recording; the two bounds are:"
+        " what a cache that forgets nothing would let through."
+    )
     return Section("memory", "Memory hierarchy", (), (Levels(levels, title=title, note=note),))
 
 
 def peak_words(trace: Trace, sizes) -> str:
     peak, bits = peak_of(trace, sizes)
-    return f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, fp32 sums" if peak else f"peak of {bits}-bit products unknown"
+    return (
+        f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, fp32 sums"
+        if peak
+        else f"peak of {bits}-bit products unknown"
+    )
 
 
 def peak_of(trace: Trace, sizes) -> tuple[float | None, int]:
-    """(operations a second, dense, bits of a factor) of the tensor-core instructions that the trace has; None where nobody says."""
+    """(operations a second, dense, bits of a factor) of the tensor-core instructions that the trace
+    has; None where nobody says."""
     bits = tensor_bits(ins["text"] for ins in trace.instructions if ins["kind"] == "tensor")
-    return None if sizes is None else {4: sizes.fp4_flops, 8: sizes.fp8_flops, 16: sizes.matrix_flops}[bits], bits
+    return (
+        None
+        if sizes is None
+        else {4: sizes.fp4_flops, 8: sizes.fp8_flops, 16: sizes.matrix_flops}[bits]
+    ), bits
 
 
 def ratio(value: float | None) -> str:
@@ -72,61 +181,202 @@ def intensity(trace: Trace, choice: Choice) -> Section:
     if problem and trace.block_scaled:
         return of_both(trace, choice)
     if not problem:
-        return Section("intensity", "Bytes and intensity", ("Of this run no problem is known: only kernels of this package say what m, n and k are.",))
+        return Section(
+            "intensity",
+            "Bytes and intensity",
+            (
+                (
+                    "Of this run no problem is known: only kernels of this package say what m, n"
+                    " and k are."
+                ),
+            ),
+        )
     m, n, k = problem["m"], problem["n"], problem["k"]
-    weight = sum(trace.buffer(name)["nbytes"] for name in ("b", "scales", "zeros") if trace.buffer(name))
+    weight = sum(
+        trace.buffer(name)["nbytes"] for name in ("b", "scales", "zeros") if trace.buffer(name)
+    )
     x, c, half = 2 * m * k, 2 * m * n, 2 * k * n
     flops, ours, theirs = 2 * m * n * k, x + weight + c, x + half + c
-    moved = sum(each["reads"]["sectors"] + each["writes"]["sectors"] for each in trace.counts["buffers"]) * SECTOR_BYTES
-    table = Table(("bytes", "16-bit weights", f"{problem.get('bits', 4)}-bit weights", "ratio"), (
-        ("activations", f"{x:,}", f"{x:,}", "1.00"), ("weights, scales", f"{half:,}", f"{weight:,}", f"{half / weight:.2f}"), ("result", f"{c:,}", f"{c:,}", "1.00"),
-        ("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"), ("operations a byte", f"{flops / theirs:.1f}", f"{flops / ours:.1f}", f"{theirs / ours:.2f}"),
-    ), title=f"What must move at least once, and {flops:,} operations on it", source=MODELLED, note="From the shapes: every operand once, as it is stored.")  # fmt: skip
-    bars = Bars((
-        Bar("16-bit weights", theirs, f"{theirs:,}", "sixteen"), Bar("packed weights", ours, f"{ours:,}", "packed"), Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked"),
-    ), title="Bytes", source=MODELLED, note="What a run asks for is more than its operands where blocks read the same activations; caches stand between.")  # fmt: skip
+    moved = (
+        sum(
+            each["reads"]["sectors"] + each["writes"]["sectors"] for each in trace.counts["buffers"]
+        )
+        * SECTOR_BYTES
+    )
+    table = Table(
+        ("bytes", "16-bit weights", f"{problem.get('bits', 4)}-bit weights", "ratio"),
+        (
+            ("activations", f"{x:,}", f"{x:,}", "1.00"),
+            ("weights, scales", f"{half:,}", f"{weight:,}", f"{half / weight:.2f}"),
+            ("result", f"{c:,}", f"{c:,}", "1.00"),
+            ("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"),
+            (
+                "operations a byte",
+                f"{flops / theirs:.1f}",
+                f"{flops / ours:.1f}",
+                f"{theirs / ours:.2f}",
+            ),
+        ),
+        title=f"What must move at least once, and {flops:,} operations on it",
+        source=MODELLED,
+        note="From the shapes: every operand once, as it is stored.",
+    )
+    bars = Bars(
+        (
+            Bar("16-bit weights", theirs, f"{theirs:,}", "sixteen"),
+            Bar("packed weights", ours, f"{ours:,}", "packed"),
+            Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked"),
+        ),
+        title="Bytes",
+        source=MODELLED,
+        note=(
+            "What a run asks for is more than its operands where blocks read the same activations;"
+            " caches stand between."
+        ),
+    )
     parts: list = [table, bars]
     device = choice.device or device_named("H200")
     sizes = sizes_of(device)
     if sizes and sizes.matrix_flops and device.bandwidth_bytes:
         ridge = sizes.matrix_flops / device.bandwidth_bytes
-        parts.append(Facts((
-            ("ridge", f"{ridge:.0f} operations a byte: below it {device.name}'s memory is the limit, above it its tensor cores", SPEC),
-            ("at the limit", f"{1e6 * theirs / device.bandwidth_bytes:.3g} us for 16-bit weights, {1e6 * max(ours / device.bandwidth_bytes, flops / sizes.matrix_flops):.3g} us for packed ones", MODELLED),
-        ), title=f"On {device.name}"))  # fmt: skip
+        parts.append(
+            Facts(
+                (
+                    (
+                        "ridge",
+                        (
+                            f"{ridge:.0f} operations a byte: below it {device.name}'s memory is the"
+                            " limit, above it its tensor cores"
+                        ),
+                        SPEC,
+                    ),
+                    (
+                        "at the limit",
+                        (
+                            f"{1e6 * theirs / device.bandwidth_bytes:.3g} us for 16-bit weights,"
+                            f" {1e6 * max(ours / device.bandwidth_bytes, flops / sizes.matrix_flops):.3g}"
+                            " us for packed ones"
+                        ),
+                        MODELLED,
+                    ),
+                ),
+                title=f"On {device.name}",
+            )
+        )
     return Section(
         "intensity",
         "Bytes and intensity",
-        ("Packed weights are read in a quarter of the bytes; where the memory is the limit that is where the speed comes from.",),
+        (
+            (
+                "Packed weights are read in a quarter of the bytes; where the memory is the limit"
+                " that is where the speed comes from."
+            ),
+        ),
         tuple(parts),
     )
 
 
 def of_both(trace: Trace, choice: Choice) -> Section:
     """The same where both operands are block-scaled: against fp16 operands with the same result."""
-    problem, stored = trace.about["problem"], {each["name"]: each["nbytes"] for each in trace.header["buffers"]}
+    problem, stored = (
+        trace.about["problem"],
+        {each["name"]: each["nbytes"] for each in trace.header["buffers"]},
+    )
     m, n, k = (problem[name] for name in "mnk")
     flops, c, d = 2 * m * n * k, stored.get("c", 0), stored["d"] + stored.get("sfd", 0)
     rows, ours, theirs = [], c + d, c + d
     for name, rows_of in (("a", m), ("b", n)):
         half, packed = 2 * rows_of * k, stored[name] + rows_of * k // problem["group_size"]
         ours, theirs = ours + packed, theirs + half
-        rows.append((f"{name.upper()} with its scales", f"{half:,}", f"{packed:,}", f"{half / packed:.2f}"))
-    rows += [(name, f"{value:,}", f"{value:,}", "1.00") for name, value in (("C", c), (f"D, {problem['result']}", d)) if value]
-    rows += [("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"), ("operations a byte", f"{flops / theirs:.1f}", f"{flops / ours:.1f}", f"{theirs / ours:.2f}")]
-    moved = sum(each["reads"]["sectors"] + each["writes"]["sectors"] for each in trace.counts["buffers"]) * SECTOR_BYTES
+        rows.append(
+            (f"{name.upper()} with its scales", f"{half:,}", f"{packed:,}", f"{half / packed:.2f}")
+        )
+    rows += [
+        (name, f"{value:,}", f"{value:,}", "1.00")
+        for name, value in (("C", c), (f"D, {problem['result']}", d))
+        if value
+    ]
+    rows += [
+        ("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"),
+        (
+            "operations a byte",
+            f"{flops / theirs:.1f}",
+            f"{flops / ours:.1f}",
+            f"{theirs / ours:.2f}",
+        ),
+    ]
+    moved = (
+        sum(
+            each["reads"]["sectors"] + each["writes"]["sectors"] for each in trace.counts["buffers"]
+        )
+        * SECTOR_BYTES
+    )
     kind = problem["format"]
     parts: list = [
-        Table(("bytes", "fp16", kind, "ratio"), tuple(rows), title=f"What must move at least once, and {flops:,} operations on it", source=MODELLED, note="From the shapes: every operand once, as it is stored."),
-        Bars((Bar("fp16 operands", theirs, f"{theirs:,}", "sixteen"), Bar(f"{kind} operands", ours, f"{ours:,}", "packed"), Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked")), title="Bytes", source=MODELLED,
-             note="What a run asks for is more than its operands: every tile reads its rows of A and of B anew. Caches stand between."),
-    ]  # fmt: skip
+        Table(
+            ("bytes", "fp16", kind, "ratio"),
+            tuple(rows),
+            title=f"What must move at least once, and {flops:,} operations on it",
+            source=MODELLED,
+            note="From the shapes: every operand once, as it is stored.",
+        ),
+        Bars(
+            (
+                Bar("fp16 operands", theirs, f"{theirs:,}", "sixteen"),
+                Bar(f"{kind} operands", ours, f"{ours:,}", "packed"),
+                Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked"),
+            ),
+            title="Bytes",
+            source=MODELLED,
+            note=(
+                "What a run asks for is more than its operands: every tile reads its rows of A and"
+                " of B anew. Caches stand between."
+            ),
+        ),
+    ]
     device = choice.device or device_named("H200")
     peak, bits = peak_of(trace, sizes_of(device))
     if peak and device.bandwidth_bytes:
-        parts.append(Facts((
-            ("ridge", f"{peak / device.bandwidth_bytes:,.0f} operations a byte: below it {device.name}'s memory is the limit, above it its {bits}-bit tensor cores", SPEC),
-            ("at the limit", f"{1e6 * max(ours / device.bandwidth_bytes, flops / peak):.3g} us for these operands", MODELLED),
-        ), title=f"On {device.name}"))  # fmt: skip
-    note = "Operands of four bits, and their scales, are read in little more than a quarter of the bytes of fp16." if problem["bits"] == 4 else "Operands of eight bits are read in half of the bytes of fp16."
-    return Section("intensity", "Bytes and intensity", (note + (" Their products take fp16's tensor cores here." if bits == 16 else " Tensor cores multiply the codes as they are."),), tuple(parts))
+        parts.append(
+            Facts(
+                (
+                    (
+                        "ridge",
+                        (
+                            f"{peak / device.bandwidth_bytes:,.0f} operations a byte: below it"
+                            f" {device.name}'s memory is the limit, above it its {bits}-bit tensor"
+                            " cores"
+                        ),
+                        SPEC,
+                    ),
+                    (
+                        "at the limit",
+                        (
+                            f"{1e6 * max(ours / device.bandwidth_bytes, flops / peak):.3g} us for"
+                            " these operands"
+                        ),
+                        MODELLED,
+                    ),
+                ),
+                title=f"On {device.name}",
+            )
+        )
+    note = (
+        "Operands of four bits, and their scales, are read in little more than a quarter of the"
+        " bytes of fp16."
+        if problem["bits"] == 4
+        else "Operands of eight bits are read in half of the bytes of fp16."
+    )
+    return Section(
+        "intensity",
+        "Bytes and intensity",
+        (
+            note
+            + (
+                " Their products take fp16's tensor cores here."
+                if bits == 16
+                else " Tensor cores multiply the codes as they are."
+            ),
+        ),
+        tuple(parts),
+    )

@@ -1,4 +1,5 @@
-"""The kernel's verbs: what each did, over all blocks, and the order in which a warp came to them."""
+"""The kernel's verbs: what each did, over all blocks, and the order in which a warp came to
+them."""
 
 from __future__ import annotations
 
@@ -15,22 +16,39 @@ def section(trace: Trace, choice: Choice) -> Section:
     phases = trace.counts["phases"]
     most = sorted(phases, key=lambda each: -each["tally"]["executed"])
     bars = Bars(
-        tuple(Bar(each["name"], each["tally"]["executed"], kind=each["name"]) for each in most[:BARS]),
+        tuple(
+            Bar(each["name"], each["tally"]["executed"], kind=each["name"]) for each in most[:BARS]
+        ),
         title="Warp instructions of each verb, all blocks",
         source=COUNTED,
     )
     rows = tuple(row(each) for each in (*phases, trace.counts["total"]))
     heads = ("verb", "instr.", "read", "coal.", "written", "shared", "confl.", "tensor op")
-    keep = [i for i, _ in enumerate(heads) if i == 0 or any(getattr(each[i], "text", each[i]) for each in rows)]
+    keep = [
+        i
+        for i, _ in enumerate(heads)
+        if i == 0 or any(getattr(each[i], "text", each[i]) for each in rows)
+    ]
     table = Table(
-        tuple(heads[i] for i in keep), tuple(tuple(each[i] for i in keep) for each in rows), title="What each verb moved and did", source=COUNTED,
-        note="read, written: global memory, by what lanes ask for; coal.: sectors of 32 bytes needed in a hundred touched; shared: bytes that lanes move; confl.: wavefronts more "
-        "than without bank conflicts; tensor op: multiplications and additions.",
-    )  # fmt: skip
+        tuple(heads[i] for i in keep),
+        tuple(tuple(each[i] for i in keep) for each in rows),
+        title="What each verb moved and did",
+        source=COUNTED,
+        note=(
+            "read, written: global memory, by what lanes ask for; coal.: sectors of 32 bytes needed"
+            " in a hundred touched; shared: bytes that lanes move; confl.: wavefronts more than"
+            " without bank conflicts; tensor op: multiplications and additions."
+        ),
+    )
     return Section(
         "phases",
         "The kernel's verbs",
-        ("Phases are the device functions of the kernel's source, found through the compiler's line information.",),
+        (
+            (
+                "Phases are the device functions of the kernel's source, found through the"
+                " compiler's line information."
+            ),
+        ),
         (bars, table, *path(trace, choice)),
     )
 
@@ -39,15 +57,33 @@ def row(phase: dict) -> tuple:
     tally = phase["tally"]
     reads, writes, shared = tally["reads"], tally["writes"], tally["shared"]
     return (
-        Cell(phase["name"], phase["name"] if phase["name"] != "total" else ""), f"{tally['executed']:,}", size(reads["bytes"]) if reads["bytes"] else "",
-        f"{reads['coalescing']:.0f}%" if reads["coalescing"] is not None else "", size(writes["bytes"]) if writes["bytes"] else "",
-        size(shared["bytes"]) if shared["bytes"] else "", f"{shared['conflicts']:,}" if shared["requests"] else "", f"{tally['flops']:,}" if tally["flops"] else "",
-    )  # fmt: skip
+        Cell(phase["name"], phase["name"] if phase["name"] != "total" else ""),
+        f"{tally['executed']:,}",
+        size(reads["bytes"]) if reads["bytes"] else "",
+        f"{reads['coalescing']:.0f}%" if reads["coalescing"] is not None else "",
+        size(writes["bytes"]) if writes["bytes"] else "",
+        size(shared["bytes"]) if shared["bytes"] else "",
+        f"{shared['conflicts']:,}" if shared["requests"] else "",
+        f"{tally['flops']:,}" if tally["flops"] else "",
+    )
 
 
 def path(trace: Trace, choice: Choice) -> tuple[Text, ...]:
-    """Verbs in the order of the chosen warp, small ones folded away: visits with their instructions."""
+    """Verbs in the order of the chosen warp, small ones folded away: visits with their
+    instructions."""
     steps = trace.steps_of(choice.grid_warp(trace))
-    visits = [(name, len(list(group))) for name, group in groupby(trace.instructions[pc]["phase"] for pc in trace.step_pc[steps].tolist())]
-    said = " > ".join(f"{name} {count}" for name, count in visits[:SHOWN]) + (f" > ... {len(visits) - SHOWN:,} more visits" if len(visits) > SHOWN else "")
-    return (Text(f"The way of {choice.words} through them ({RECORDED}; each with its instructions): {said}"),)
+    visits = [
+        (name, len(list(group)))
+        for name, group in groupby(
+            trace.instructions[pc]["phase"] for pc in trace.step_pc[steps].tolist()
+        )
+    ]
+    said = " > ".join(f"{name} {count}" for name, count in visits[:SHOWN]) + (
+        f" > ... {len(visits) - SHOWN:,} more visits" if len(visits) > SHOWN else ""
+    )
+    return (
+        Text(
+            f"The way of {choice.words} through them ({RECORDED}; each with its instructions):"
+            f" {said}"
+        ),
+    )

@@ -1,4 +1,5 @@
-"""The pipeline's state machine: what every stage of the ring was doing whenever the block began to use another one."""
+"""The pipeline's state machine: what every stage of the ring was doing whenever the block began to
+use another one."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ KEY, TITLE = "pipeline", "The pipeline, stage by stage"
 EMPTY, LOADING, READY, IN_USE, ZEROS = "empty", "loading", "ready", "in use", "zeros"
 MOST = 24  # uses that are shown
 BARRIER_BYTES = 8
-ARRIVES, WAITS_FOR = ("mbarrier.arrive", "tcgen05.commit"), ("mbarrier.try_wait", "mbarrier.test_wait")
+ARRIVES, WAITS_FOR = (
+    ("mbarrier.arrive", "tcgen05.commit"),
+    (
+        "mbarrier.try_wait",
+        "mbarrier.test_wait",
+    ),
+)
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -23,50 +30,102 @@ def section(trace: Trace, choice: Choice) -> Section:
             KEY,
             TITLE,
             (
-                "This kernel has no ring of stages: what is loaded is used at once, and nothing is loaded meanwhile. A barrier before and behind keeps the two apart.",
+                (
+                    "This kernel has no ring of stages: what is loaded is used at once, and nothing"
+                    " is loaded meanwhile. A barrier before and behind keeps the two apart."
+                ),
             ),
         )
-    uses = sorted((fill for fill in found if fill.read >= 0 and not fill.zeros), key=lambda fill: fill.read)
+    uses = sorted(
+        (fill for fill in found if fill.read >= 0 and not fill.zeros), key=lambda fill: fill.read
+    )
     count = len(trace.about["stages"])
     states = [[state(found, stage, use.read) for stage in range(count)] for use in uses[:MOST]]
     grid = Grid(
         tuple(tuple(state_cell(*each) for each in row) for row in states),
-        tuple(f"use {number}" for number in range(len(states))), tuple(f"stage {stage}" for stage in range(count)), title=f"State of each stage when block {choice.block} begins a use" + (f", the first {MOST} of {len(uses)}" if len(uses) > MOST else ""),
-        source=RECORDED, note=f"k: where the {'operands' if trace.block_scaled else 'weights'} in the stage begin. A stage is loading from the first copy to the landing, which the machine puts as late as a program may count on: when it is waited for.",
-    )  # fmt: skip
-    steps = tuple(one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states)))
+        tuple(f"use {number}" for number in range(len(states))),
+        tuple(f"stage {stage}" for stage in range(count)),
+        title=f"State of each stage when block {choice.block} begins a use"
+        + (f", the first {MOST} of {len(uses)}" if len(uses) > MOST else ""),
+        source=RECORDED,
+        note=(
+            f"k: where the {'operands' if trace.block_scaled else 'weights'} in the stage begin. A"
+            " stage is loading from the first copy to the landing, which the machine puts as late"
+            " as a program may count on: when it is waited for."
+        ),
+    )
+    steps = tuple(
+        one_use(number, use, row) for number, (use, row) in enumerate(zip(uses[:MOST], states))
+    )
     zeros = sum(fill.zeros for fill in found)
     notes = (
         f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
         + (
-            f" and {zeros} times with zeros (copies issued past the end of its share, so that every round is the same straight line of code)." if zeros else "."
+            f" and {zeros} times with zeros (copies issued past the end of its share, so that every"
+            " round is the same straight line of code)."
+            if zeros
+            else "."
         ),
     )
     drawn = [fill for fill in found if len(uses) <= MOST or fill.issued < uses[MOST].read]
-    parts = (grid, timeline(drawn, count), places(trace, choice), *((rings(trace, choice),) if trace.about.get("rings") else ()))
+    parts = (
+        grid,
+        timeline(drawn, count),
+        places(trace, choice),
+        *((rings(trace, choice),) if trace.about.get("rings") else ()),
+    )
     return Section(KEY, TITLE, notes, parts, steps)
 
 
 def rings(trace: Trace, choice: Choice) -> Table:
     """Who arrives at the barriers of each ring of the block, and who waits at them."""
     rows, found = [], requests(trace, choice.block, ("mbarrier",), ("shared", "shared::cluster"))
-    touched = [(int(each.address[each.active][0]), trace.instructions[each.pc]["root"], each.warp % trace.warps) for each in found]
+    touched = [
+        (
+            int(each.address[each.active][0]),
+            trace.instructions[each.pc]["root"],
+            each.warp % trace.warps,
+        )
+        for each in found
+    ]
     for name, first, count in trace.about["rings"]:
         cells = []
         for offset in (0, BARRIER_BYTES):  # full, empty
             mine = {first + 2 * BARRIER_BYTES * stage + offset for stage in range(count)}
             for roots in (ARRIVES, WAITS_FOR):
-                warps = [warp for address, root, warp in touched if address in mine and root in roots]
-                cells.append(named(trace, choice, sorted(set(warps))) + (f" ({len(warps)})" if warps and roots is ARRIVES else ""))
+                warps = [
+                    warp for address, root, warp in touched if address in mine and root in roots
+                ]
+                cells.append(
+                    named(trace, choice, sorted(set(warps)))
+                    + (f" ({len(warps)})" if warps and roots is ARRIVES else "")
+                )
         rows.append((Cell(name), str(count), *cells))
-    return Table(("ring", "stages", "filled by", "waited for by", "given back by", "room waited for by"), tuple(rows), title=f"The rings between the roles of block {choice.block}", source=RECORDED,
-                 note="In brackets: arrivals at the barriers that say so. A stage whose bytes a copy engine counts in has one arrival, of who asked for them; a commit of tcgen05 arrives when its products are done.")  # fmt: skip
+    return Table(
+        ("ring", "stages", "filled by", "waited for by", "given back by", "room waited for by"),
+        tuple(rows),
+        title=f"The rings between the roles of block {choice.block}",
+        source=RECORDED,
+        note=(
+            "In brackets: arrivals at the barriers that say so. A stage whose bytes a copy engine"
+            " counts in has one arrival, of who asked for them; a commit of tcgen05 arrives when"
+            " its products are done."
+        ),
+    )
 
 
 def named(trace: Trace, choice: Choice, warps: list[int]) -> str:
     """Warps of a block by the roles that they take, or by number."""
-    roles = dict.fromkeys(", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) for warp in warps)
-    return "; ".join(roles) if all(roles) and roles else f"warp{'s' * (len(warps) > 1)} {ranges(warps)}" if warps else "nobody"
+    roles = dict.fromkeys(
+        ", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) for warp in warps
+    )
+    return (
+        "; ".join(roles)
+        if all(roles) and roles
+        else f"warp{'s' * (len(warps) > 1)} {ranges(warps)}"
+        if warps
+        else "nobody"
+    )
 
 
 def places(trace: Trace, choice: Choice) -> Table:
@@ -74,10 +133,27 @@ def places(trace: Trace, choice: Choice) -> Table:
     base, rows = trace.header["launch"]["shared_base"], []
     for stage, parts in enumerate(trace.about["stages"]):
         for start, stop in parts:
-            mine = [copy for copy in copies(trace, choice.block) if start <= copy.target < stop and copy.source >= 0]
+            mine = [
+                copy
+                for copy in copies(trace, choice.block)
+                if start <= copy.target < stop and copy.source >= 0
+            ]
             names = ", ".join(sorted({element(trace, copy.source)[0] for copy in mine})) or "-"
-            rows.append((Cell(f"stage {stage}"), f"{start - base:,}", f"{stop - base:,}", size(stop - start), names))
-    return Table(("stage", "from byte", "to byte", "size", "holds"), tuple(rows), title="Where the stages lie in shared memory", source=RECORDED)
+            rows.append(
+                (
+                    Cell(f"stage {stage}"),
+                    f"{start - base:,}",
+                    f"{stop - base:,}",
+                    size(stop - start),
+                    names,
+                )
+            )
+    return Table(
+        ("stage", "from byte", "to byte", "size", "holds"),
+        tuple(rows),
+        title="Where the stages lie in shared memory",
+        source=RECORDED,
+    )
 
 
 def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
@@ -90,7 +166,12 @@ def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
     if fill.zeros:
         return ZEROS, ZEROS, f"zeros, issued at step {fill.issued}"
     if fill.landed < 0 or now < fill.landed:
-        return f"load {name}", LOADING, f"issued at step {fill.issued}" + (f", lands at {fill.landed}" if fill.landed >= 0 else ", never waited for")
+        return (
+            f"load {name}",
+            LOADING,
+            f"issued at step {fill.issued}"
+            + (f", lands at {fill.landed}" if fill.landed >= 0 else ", never waited for"),
+        )
     if fill.read < 0 or now < fill.read:
         return f"{name} ready", READY, f"landed at step {fill.landed}, used from step {fill.read}"
     if now <= fill.read_last:
@@ -99,14 +180,26 @@ def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
 
 
 def state_cell(text: str, kind: str, tip: str) -> Cell:
-    return Cell(text, "" if kind == EMPTY else kind, {IN_USE: "hot", EMPTY: "dim"}.get(kind, ""), tip)
+    return Cell(
+        text, "" if kind == EMPTY else kind, {IN_USE: "hot", EMPTY: "dim"}.get(kind, ""), tip
+    )
 
 
 def one_use(number: int, use: Fill, row: list) -> Step:
-    cells = tuple((f"stage {stage}", state_cell(text, kind, ""), tip) for stage, (text, kind, tip) in enumerate(row))
+    cells = tuple(
+        (f"stage {stage}", state_cell(text, kind, ""), tip)
+        for stage, (text, kind, tip) in enumerate(row)
+    )
     return Step(
         f"use {number}: stage {use.stage}, k from {use.tile}, {size(use.nbytes)}",
-        (Table(("stage", "state", "since when"), cells, title=f"At step {use.read}", source=RECORDED),),
+        (
+            Table(
+                ("stage", "state", "since when"),
+                cells,
+                title=f"At step {use.read}",
+                source=RECORDED,
+            ),
+        ),
     )
 
 
@@ -117,7 +210,11 @@ def timeline(found: list[Fill], count: int) -> Timeline:
         mine = [fill for fill in found if fill.stage == stage]
         for position, fill in enumerate(mine):
             name = "zeros" if fill.zeros else f"k{fill.tile}"
-            end = mine[position + 1].issued if position + 1 < len(mine) else max(fill.read_last, fill.landed, fill.issued_last) + 1
+            end = (
+                mine[position + 1].issued
+                if position + 1 < len(mine)
+                else max(fill.read_last, fill.landed, fill.issued_last) + 1
+            )
             landed = min(fill.landed if fill.landed >= 0 else end, end)
             spans.append(Span(fill.issued, landed, name, ZEROS if fill.zeros else LOADING))
             if fill.read >= 0:
@@ -125,4 +222,10 @@ def timeline(found: list[Fill], count: int) -> Timeline:
                     spans.append(Span(landed, fill.read, name, READY))
                 spans.append(Span(fill.read, max(fill.read_last, fill.read) + 1, name, IN_USE))
         lanes.append(Lane(f"stage {stage}", tuple(span for span in spans if span.end > span.start)))
-    return Timeline(tuple(lanes), "steps of the machine", title="The ring over time", source=RECORDED, note=f"Up to use {MOST}, at most.")
+    return Timeline(
+        tuple(lanes),
+        "steps of the machine",
+        title="The ring over time",
+        source=RECORDED,
+        note=f"Up to use {MOST}, at most.",
+    )

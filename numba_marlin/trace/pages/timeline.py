@@ -22,12 +22,31 @@ def section(trace: Trace, choice: Choice) -> Section:
     warps = [choice.block * trace.warps + warp for warp in range(min(trace.warps, MOST_WARPS))]
     blocks = [block for block in range(min(trace.blocks, MOST_BLOCKS))]
     parts = [side_by_side(trace, choice.block)] if roles_of(trace) else []
-    parts.append(verbs(trace, warps, [f"warp {warp % trace.warps}" for warp in warps], f"The warps of block {choice.block}, in the order in which the machine ran them"))
+    parts.append(
+        verbs(
+            trace,
+            warps,
+            [f"warp {warp % trace.warps}" for warp in warps],
+            f"The warps of block {choice.block}, in the order in which the machine ran them",
+        )
+    )
     if len(blocks) > 1:
         first = [block * trace.warps + choice.warp for block in blocks]
-        parts.append(verbs(trace, first, [f"block {block}" for block in blocks], f"Warp {choice.warp} of each block"))
+        parts.append(
+            verbs(
+                trace,
+                first,
+                [f"block {block}" for block in blocks],
+                f"Warp {choice.warp} of each block",
+            )
+        )
     parts += modelled(trace, choice)
-    notes = ("A tick of the machine is one instruction by all warps that stand at it together: order is the program's, lengths are not those of a GPU.",)
+    notes = (
+        (
+            "A tick of the machine is one instruction by all warps that stand at it together: order"
+            " is the program's, lengths are not those of a GPU."
+        ),
+    )
     return Section(KEY, TITLE, notes, tuple(parts))
 
 
@@ -36,7 +55,13 @@ def verbs(trace: Trace, warps: list[int], labels: list[str], title: str) -> Time
     names = list(dict.fromkeys(phases))
     number = np.array([names.index(phase) for phase in phases])
     steps = [trace.steps_of(warp) for warp in warps]
-    return order(trace, [(label, each, number[trace.step_pc[each]]) for label, each in zip(labels, steps)], names, title, "the verb that had most of it")
+    return order(
+        trace,
+        [(label, each, number[trace.step_pc[each]]) for label, each in zip(labels, steps)],
+        names,
+        title,
+        "the verb that had most of it",
+    )
 
 
 def side_by_side(trace: Trace, block: int) -> Timeline:
@@ -47,10 +72,21 @@ def side_by_side(trace: Trace, block: int) -> Timeline:
         warps = warps_of_role(trace, block, role)
         if not warps:
             continue
-        steps, (told, waits) = trace.steps_of(block * trace.warps + warps[0]), activities(trace, block * trace.warps + warps[0])
+        steps, (told, waits) = (
+            trace.steps_of(block * trace.warps + warps[0]),
+            activities(trace, block * trace.warps + warps[0]),
+        )
         label = f"{role}, warp{'s' * (len(warps) > 1)} {ranges(warps)}"
-        lines.append((label, steps[told == index], np.where(waits, len(names) - 1, told)[told == index]))
-    return order(trace, lines, names, f"The roles of block {block}, side by side", "what had most of it, work or instructions of a wait, of the first warp of a role")
+        lines.append(
+            (label, steps[told == index], np.where(waits, len(names) - 1, told)[told == index])
+        )
+    return order(
+        trace,
+        lines,
+        names,
+        f"The roles of block {block}, side by side",
+        "what had most of it, work or instructions of a wait, of the first warp of a role",
+    )
 
 
 def order(trace: Trace, lines: list[tuple], names: list[str], title: str, what: str) -> Timeline:
@@ -64,9 +100,15 @@ def order(trace: Trace, lines: list[tuple], names: list[str], title: str, what: 
         most = np.where(share.any(axis=1), share.argmax(axis=1), -1)
         lanes.append(Lane(label, tuple(runs(most, names, trace.steps / columns))))
     return Timeline(
-        tuple(lanes), "steps of the machine", title=title, source=RECORDED,
-        note=f"Drawn in {columns} columns of {trace.steps / columns:.3g} steps, each with {what}; gaps: others ran, or the warp waited. --perfetto has every instruction.",
-    )  # fmt: skip
+        tuple(lanes),
+        "steps of the machine",
+        title=title,
+        source=RECORDED,
+        note=(
+            f"Drawn in {columns} columns of {trace.steps / columns:.3g} steps, each with {what};"
+            " gaps: others ran, or the warp waited. --perfetto has every instruction."
+        ),
+    )
 
 
 def runs(most: np.ndarray, names: list[str], width: float):
@@ -85,35 +127,78 @@ def modelled(trace: Trace, choice: Choice) -> list:
     if not works:
         return [
             Text(
-                "No fills of a ring of stages were recorded, so there is nothing to overlap: loading and multiplying take turns, as they do in the first picture of any pipeline."
+                "No fills of a ring of stages were recorded, so there is nothing to overlap:"
+                " loading and multiplying take turns, as they do in the first picture of any"
+                " pipeline."
             )
         ]
     peak, bits = peak_of(trace, sizes)
     if not device.bandwidth_bytes or not peak:
-        return [Text(f"No bandwidth or peak is known of {device.name}: choose a device of the table whose {bits}-bit peak is known (--device {'H200' if bits == 16 else 'B200'}) to see the modelled timeline.")]
+        return [
+            Text(
+                f"No bandwidth or peak is known of {device.name}: choose a device of the table"
+                f" whose {bits}-bit peak is known (--device {'H200' if bits == 16 else 'B200'}) to"
+                " see the modelled timeline."
+            )
+        ]
     rates = model.rates(device.bandwidth_bytes, peak, device.sms)
     without, with_it = model.without_pipeline(works, rates), model.with_pipeline(works, rates)
     end_without, end_with = without[-1].done, with_it[-1].done
     note = (
-        f"Rules: a copy lands {model.LATENCY} cycles after its issue, and not before the bytes ahead of it at {rates.bytes_per_cycle:.3g} bytes a cycle "
-        f"({device.name}: {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} multiprocessors at {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at {model.SCHEDULERS} a cycle, or its tensor-core "
-        f"operations at {rates.flops_per_cycle:.0f} a cycle ({bits}-bit factors). What was issued when is recorded."
+        f"Rules: a copy lands {model.LATENCY} cycles after its issue, and not before the bytes"
+        f" ahead of it at {rates.bytes_per_cycle:.3g} bytes a cycle ({device.name}:"
+        f" {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} multiprocessors at"
+        f" {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at"
+        f" {model.SCHEDULERS} a cycle, or its tensor-core operations at {rates.flops_per_cycle:.0f}"
+        f" a cycle ({bits}-bit factors). What was issued when is recorded."
         + (f" Drawn: the first {MOST_USES} of {len(works)} uses." if len(works) > MOST_USES else "")
     )
     figures = []
-    for title, uses in (("Without the pipeline: load, then multiply", without), ("With it: copies run ahead", with_it)):
+    for title, uses in (
+        ("Without the pipeline: load, then multiply", without),
+        ("With it: copies run ahead", with_it),
+    ):
         drawn = uses[:MOST_USES]
-        load = Lane("load", tuple(Span(*interval, f"k{use.tile}", "load") for use, interval in zip(drawn, apart(drawn))))
-        work = Lane("multiply", tuple(Span(use.begun, use.done, f"k{use.tile}", "multiply") for use in drawn))
-        figures.append(Timeline((load, work), "cycles", without[:MOST_USES][-1].done, title=title, source=MODELLED, note=note if uses is with_it else ""))
-    bars = Bars((
-        Bar("without", end_without, f"{end_without:,.0f} cycles", "load"), Bar("with", end_with, f"{end_with:,.0f} cycles, {end_without / end_with:.2f} times as fast", "multiply"),
-    ), title=f"Block {choice.block}, {len(works)} uses of a stage", source=MODELLED)  # fmt: skip
+        load = Lane(
+            "load",
+            tuple(
+                Span(*interval, f"k{use.tile}", "load")
+                for use, interval in zip(drawn, apart(drawn))
+            ),
+        )
+        work = Lane(
+            "multiply",
+            tuple(Span(use.begun, use.done, f"k{use.tile}", "multiply") for use in drawn),
+        )
+        figures.append(
+            Timeline(
+                (load, work),
+                "cycles",
+                without[:MOST_USES][-1].done,
+                title=title,
+                source=MODELLED,
+                note=note if uses is with_it else "",
+            )
+        )
+    bars = Bars(
+        (
+            Bar("without", end_without, f"{end_without:,.0f} cycles", "load"),
+            Bar(
+                "with",
+                end_with,
+                f"{end_with:,.0f} cycles, {end_without / end_with:.2f} times as fast",
+                "multiply",
+            ),
+        ),
+        title=f"Block {choice.block}, {len(works)} uses of a stage",
+        source=MODELLED,
+    )
     return [*figures, bars]
 
 
 def apart(uses: list) -> list[tuple[float, float]]:
-    """Loads overlap each other too; on one line each is drawn from the landing of the one before."""
+    """Loads overlap each other too; on one line each is drawn from the landing of the one
+    before."""
     found, last = [], 0.0
     for use in uses:
         found.append((max(use.issued, last), use.landed))
