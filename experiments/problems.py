@@ -17,13 +17,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from numba_marlin import compiler  # noqa: E402
-from numba_marlin.formats import find_format, marlin  # noqa: E402
-from numba_marlin.formats.block_scaled import to_weight  # noqa: E402
-from numba_marlin.formats.floats import float_type  # noqa: E402
-from numba_marlin.kernels import ampere, decode, naive, tiled, wgmma  # noqa: E402
-from numba_marlin.quantize import quantize  # noqa: E402
-from numba_marlin.quantize.block_scaled import quantize_blocks  # noqa: E402
+from numba_marlin import compiler
+from numba_marlin.formats import find_format, marlin
+from numba_marlin.formats.block_scaled import to_weight
+from numba_marlin.formats.floats import float_type
+from numba_marlin.kernels import ampere, decode, naive, tiled, wgmma
+from numba_marlin.quantize import quantize
+from numba_marlin.quantize.block_scaled import quantize_blocks
 
 KERNELS = {module.KERNEL.name: module.KERNEL for module in (naive, tiled, ampere, decode, wgmma)}
 DATA = ("gaussian", "spread", "exact")

@@ -30,9 +30,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 

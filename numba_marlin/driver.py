@@ -26,7 +26,7 @@ class DriverError(RuntimeError):
     call."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def bindings():
     """The ``cuda.bindings.driver`` module, initialised."""
     try:
@@ -75,7 +75,7 @@ class Probe:
     devices: tuple[devices.Device, ...] = ()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def probe() -> Probe:
     """Ask once per process. Usable: device 0 has compute capability 8.0 or more."""
     try:
@@ -94,7 +94,7 @@ def probe() -> Probe:
     return Probe(True, "", text, found)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def describe(ordinal: int) -> devices.Device:
     """The numbers of a real device; its bandwidth is the data sheet's if its name is one we
     know."""
@@ -121,7 +121,7 @@ def describe(ordinal: int) -> devices.Device:
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def limits(ordinal: int) -> sizes.Limits:
     """What a real device holds at once; peaks are the data sheet's, if its name is one we know."""
     attributes, handle = bindings().CUdevice_attribute, call("cuDeviceGet", ordinal)
@@ -145,7 +145,7 @@ def limits(ordinal: int) -> sizes.Limits:
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def primary_context(ordinal: int):
     """The device's primary context, retained for the life of the process."""
     count = call("cuDeviceGetCount")
@@ -183,7 +183,7 @@ def follow(ordinal: int, stream: int, before: int) -> None:
             call("cuEventDestroy", event)  # the driver keeps it until it has happened
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def raw_launch():
     """``cuLaunchKernelEx`` as a ctypes function (config, function, parameters, extra) -> error
     code, free of the bindings' own work. Its arguments are what ``pointer`` makes."""
@@ -229,7 +229,7 @@ def beside_captures():
         call("cuThreadExchangeStreamCaptureMode", mode)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _own_stream(ordinal: int):
     """A stream of this package's for copies and fills that the host waits for: no other work is in
     their way."""

@@ -117,13 +117,13 @@ def forget() -> None:
             (directory / FILE_NAME).unlink()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def sources_digest() -> str:
     """SHA-256 in hex of everything in this package that a compiled kernel depends on."""
     return package_digest()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def driver_version() -> str | None:
     """The driver's version ("580.159.04"), where the operating system tells it; else that of its
     CUDA interface; None without a driver."""

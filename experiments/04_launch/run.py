@@ -13,10 +13,10 @@ README.md.
 """
 
 import argparse
-import os
 import datetime
 import importlib.metadata as metadata
 import json
+import os
 import platform
 import statistics
 import subprocess

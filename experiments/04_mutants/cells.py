@@ -16,7 +16,8 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-from problems import Case, Launch as Prepared  # noqa: E402
+from problems import Case  # noqa: E402
+from problems import Launch as Prepared
 
 from numba_marlin.emulator.schedules import Schedule  # noqa: E402
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS  # noqa: E402

@@ -8,8 +8,8 @@ tests look for those.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import block_conditions
 import conditions

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +64,7 @@ def hardware(args):
     return 1 if failed else 0
 
 
-@lru_cache(maxsize=None)
+@cache
 def _kept(files):
     """(arrays, what is told of them) of all files; later ones win."""
     from numba_marlin.witness.visit import meta

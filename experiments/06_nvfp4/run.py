@@ -115,9 +115,10 @@ class Cells:
         return self._weights
 
     def rows(self, m, n, k, label):
+        from dataclasses import asdict
+
         from numba_marlin.bench import contenders, measure, operands
         from numba_marlin.bench.timing import GraphTimer, interleave
-        from dataclasses import asdict
 
         bench, settings, ceilings = self.bench, self.bench.settings, self.bench.ceilings(self.dtype)
         weights, wanted = self.weights(m, n, k), self.candidates(m, n, k)

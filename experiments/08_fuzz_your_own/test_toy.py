@@ -6,9 +6,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import toy  # noqa: E402
+import toy
 
-from numba_marlin import testing  # noqa: E402
+from numba_marlin import testing
 
 test_packing = testing.packing_test(
     testing.Packing(toy.pack, toy.unpack, bits=4, k_step=toy.K_STEP, n_step=toy.N_STEP)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from numba_marlin import compiler as compiler_room
 from numba_marlin import driver, launch

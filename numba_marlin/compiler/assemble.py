@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from numba_marlin.compiler.errors import AssemblyError
@@ -97,7 +97,7 @@ def _nvjitlink(ptx, target):
         return "nvJitLink", None, str(error) if "ptxas" in str(error) else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def tool_version(path: str) -> str:
     """Such as "13.4.92", from ``--version``; "unknown" if it prints none."""
     done = subprocess.run([path, "--version"], **_TEXT)

@@ -18,7 +18,7 @@ import hashlib
 import os
 import re
 import sys
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to_bytes
@@ -144,7 +144,7 @@ def store(compiled: CompiledKernel) -> None:
             os.unlink(temporary)
 
 
-@lru_cache(maxsize=None)
+@cache
 def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     """Name -> version of those that are installed, of Python and of the toolkit wheels.
 
@@ -166,7 +166,7 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def package_digest():
     """SHA-256 in hex of the sources of the kernels, compiler, isa and ptx rooms."""
     package = Path(__file__).resolve().parent.parent
@@ -194,7 +194,7 @@ def _source_digest(make):
     return f"{make.__qualname__} {hashlib.sha256(source).hexdigest()}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tool_identity():
     """Which ptxas would be used, without running it."""
     identities = []

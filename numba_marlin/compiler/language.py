@@ -8,10 +8,11 @@ because Numba resolves attributes of modules at compile time, and of few other t
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 from numba_marlin.isa import Instruction, load_instructions
 
@@ -65,7 +66,7 @@ def ptx_module(
 
 
 def _with_immediates(make_intrinsic, instruction):
-    @lru_cache(maxsize=None)
+    @cache
     def specialise(**immediates):
         return make_intrinsic(instruction, **immediates)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import warnings
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
@@ -35,7 +35,7 @@ INSTALL = 'pip install "numba-marlin[cu13]" (or [cu12] for a driver of CUDA 12)'
 _lock = threading.RLock()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _numba():
     """The modules used here. MissingCompiler if numba-cuda cannot be imported."""
     import numpy
@@ -73,7 +73,7 @@ def _numba():
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def language(line_info: bool = False) -> Language:
     with _lock:
         numba = _numba()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import warnings
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from types import SimpleNamespace
 
 from numba_marlin.compiler.errors import MissingCompiler
@@ -37,7 +37,7 @@ INSTALL = (
 _lock = threading.RLock()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _numba():
     """The modules used here. MissingCompiler if numba-cuda-mlir cannot be imported."""
     try:
@@ -74,7 +74,7 @@ def _numba():
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def language() -> Language:
     with _lock:
         numba = _numba()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from functools import lru_cache
+from functools import cache
 
 # inside the namespace package `nvidia`; CUDA 13, CUDA 12
 _WHEEL_DIRECTORIES = ("cu13/bin", "cuda_nvcc/bin", "cuda_nvdisasm/bin")
 
 
-@lru_cache(maxsize=None)
+@cache
 def find_tools(name: str) -> tuple[str, ...]:
     """Paths of every executable ``name`` (ptxas, nvdisasm), best first: pip wheels, CUDA_HOME,
     CUDA_PATH, PATH."""

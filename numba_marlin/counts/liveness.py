@@ -8,7 +8,7 @@ number differs; the shape of the curve is the program's.
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 from numba_marlin.emulator.cfg import EXIT, successors
 from numba_marlin.emulator.program import (

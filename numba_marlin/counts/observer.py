@@ -14,9 +14,9 @@ import numpy as np
 
 from numba_marlin.counts import transactions
 from numba_marlin.counts.instructions import class_of, flops_of, flops_of_columns, operand_bytes_of
-from numba_marlin.counts.report import BufferCounts, Counts, InstructionCounts
 from numba_marlin.counts.liveness import live_words
 from numba_marlin.counts.phases import phases, sources
+from numba_marlin.counts.report import BufferCounts, Counts, InstructionCounts
 from numba_marlin.counts.tally import GlobalTally, SharedTally, Tally
 from numba_marlin.emulator import Machine, RunResult
 from numba_marlin.emulator.lanes import WARP

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Iterable
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class Counts:
         seen: dict,
         buffers: tuple,
         shift: int,
-    ) -> "Counts":
+    ) -> Counts:
         """From the instructions' tallies and the sectors ``seen`` (by a key that begins with the
         pc; the block's number stands ``shift`` bits up)."""
         rows = tuple(instructions)

@@ -8,7 +8,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization
 
 from __future__ import annotations
 
-from typing import Iterable
+from collections.abc import Iterable
 
 import numpy as np
 

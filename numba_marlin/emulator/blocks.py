@@ -8,8 +8,9 @@ the lanes that are elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional
+from typing import Any
 
 from numba_marlin.emulator.cfg import BARRIERS, EXIT, TERMINATORS, WAITS
 from numba_marlin.emulator.execution import Execution
@@ -64,10 +65,10 @@ class Code:
     start: int
     length: int
     steps: tuple[Callable, ...]
-    end: Optional[Any]
+    end: Any | None
     next: int
     join: int
-    members: Optional[Any] = None
+    members: Any | None = None
     executed: int = 0
 
 

@@ -15,8 +15,8 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conver
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, Optional
 
 import numpy as np
 
@@ -45,11 +45,11 @@ class Copy:
     lanes: Lanes
     start: int
     stop: int
-    fetch: Optional[Callable[[], np.ndarray]] = None
-    put: Optional[Callable[[np.ndarray], None]] = None
+    fetch: Callable[[], np.ndarray] | None = None
+    put: Callable[[np.ndarray], None] | None = None
     word: int = -1
     group: int = -1
-    data: Optional[np.ndarray] = None
+    data: np.ndarray | None = None
     released: bool = False
 
     @property

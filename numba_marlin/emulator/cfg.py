@@ -7,7 +7,7 @@ kernel.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from numba_marlin.emulator.program import BasicBlock, Instruction
 

@@ -9,7 +9,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#cluster-of-cooperative-t
 
 from __future__ import annotations
 
-from typing import Iterable
+from collections.abc import Iterable
 
 import numpy as np
 

@@ -37,7 +37,7 @@ class Conflicts:
     ``number``: of the block in each slot; ``before``: column of the kernel before this one on the
     stream."""
 
-    def __init__(self, execution: "Execution", blocks: int) -> None:
+    def __init__(self, execution: Execution, blocks: int) -> None:
         kernel, placement = execution.kernel, execution.placement
         if (
             len(kernel.instructions) >= 1 << marks.PC_BITS
@@ -210,7 +210,7 @@ class Conflicts:
                     kind != "load",
                 )
 
-    def of_buffer(self, buffer: "Buffer") -> Shadow | None:
+    def of_buffer(self, buffer: Buffer) -> Shadow | None:
         """None if nothing can happen to it."""
         if buffer.readonly and not buffer.earlier:
             return None

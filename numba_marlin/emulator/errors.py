@@ -9,7 +9,7 @@ its block), ``lanes`` (tuple).
 from __future__ import annotations
 
 import re
-from typing import Sequence
+from collections.abc import Sequence
 
 
 class MachineError(Exception):

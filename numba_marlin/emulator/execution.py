@@ -7,7 +7,7 @@ resident blocks: ``slots`` of them, each with ``warps_per_block`` warps.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Cast:
 class Clock:
     """%clock and its kin: warp instructions executed so far on the machine."""
 
-    def __init__(self, execution: "Execution", shift: int = 0) -> None:
+    def __init__(self, execution: Execution, shift: int = 0) -> None:
         self.execution, self.shift = execution, shift
 
     def __getitem__(self, sel):

@@ -8,7 +8,7 @@ barrier itself brings the lanes together.
 
 from __future__ import annotations
 
-from typing import Iterable
+from collections.abc import Iterable
 
 from numba_marlin.emulator.blocks import Code
 from numba_marlin.emulator.lanes import Lanes, Placement, mask_lanes

@@ -11,7 +11,7 @@ Handlers are written elementwise, so they need not know which.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Lanes:
             self.sel, self._shape = (warps, columns), (len(warps),)
 
     @classmethod
-    def of(cls, placement: Placement, warps: Sequence[int], masks: Sequence[int] | None) -> "Lanes":
+    def of(cls, placement: Placement, warps: Sequence[int], masks: Sequence[int] | None) -> Lanes:
         """From warp numbers and, unless all 32 lanes of each take part, their lane masks (bit i is
         lane i)."""
         rows = np.array(warps, dtype=np.intp)
@@ -65,7 +65,7 @@ class Lanes:
         """Shape of a value per lane."""
         return self._shape
 
-    def narrow(self, active: np.ndarray) -> "Lanes":
+    def narrow(self, active: np.ndarray) -> Lanes:
         """Those of these lanes for which ``active`` (bool, of ``shape``) holds."""
         if not self.full:
             owner = None if self.owner is None else self.owner[active]

@@ -13,7 +13,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 

@@ -10,7 +10,8 @@ State spaces: https://docs.nvidia.com/cuda/parallel-thread-execution/#state-spac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -91,8 +92,8 @@ class Memory:
         self.own = {"shared": shared, "shared::cluster": shared, "local": local}
         self.proxy: AsyncProxy  # set by Execution, with what follows
         self.peers: Callable[[Instruction, Lanes, np.ndarray], tuple[np.ndarray, np.ndarray]]
-        self.watch: Optional[Callable[[Access], None]] = None
-        self.requests: Optional[Callable[[Access], None]] = None
+        self.watch: Callable[[Access], None] | None = None
+        self.requests: Callable[[Access], None] | None = None
         self.progress = 0  # counts changes of memory, for deadlock detection
         # complain if they read these shared bytes
         self.borrowers: Callable[[Instruction, Lanes, int, int], None] = (

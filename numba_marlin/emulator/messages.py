@@ -10,7 +10,8 @@ phases so far. https://docs.nvidia.com/cuda/parallel-thread-execution/#release-a
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 

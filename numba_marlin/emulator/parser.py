@@ -10,7 +10,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#directives
 from __future__ import annotations
 
 import struct
-from typing import Callable, Optional
+from collections.abc import Callable
 
 from numba_marlin.emulator.body import Body
 from numba_marlin.emulator.calls import find_functions
@@ -24,7 +24,7 @@ LINKAGE = {".visible", ".extern", ".weak", ".common"}
 INITIALISER_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
-def parse(text: str, root_of: Callable[[str], Optional[str]]) -> Module:
+def parse(text: str, root_of: Callable[[str], str | None]) -> Module:
     """Parse PTX ``text``. ``root_of(opcode)`` gives the registry key of an opcode, or None if there
     is none. PtxSyntaxError, UnknownInstruction: with the line."""
     parser = Parser(text, root_of)
@@ -39,7 +39,7 @@ def parse(text: str, root_of: Callable[[str], Optional[str]]) -> Module:
 
 
 class Parser:
-    def __init__(self, text: str, root_of: Callable[[str], Optional[str]]) -> None:
+    def __init__(self, text: str, root_of: Callable[[str], str | None]) -> None:
         self.text, self.root_of = text, root_of
         self.tokens, self.at = tokenize(text), 0
         self.result = Module()

@@ -9,8 +9,6 @@ i for lane i.
 
 from __future__ import annotations
 
-from typing import Optional
-
 from numba_marlin.emulator.cfg import EXIT
 
 
@@ -20,7 +18,7 @@ class Join:
 
     __slots__ = ("pc", "warp", "mask", "arrived", "parent")
 
-    def __init__(self, pc: int, warp: int, mask: int, parent: Optional["Join"]) -> None:
+    def __init__(self, pc: int, warp: int, mask: int, parent: Join | None) -> None:
         self.pc, self.warp, self.mask, self.arrived, self.parent = pc, warp, mask, 0, parent
 
 

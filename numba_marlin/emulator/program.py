@@ -39,7 +39,7 @@ class Register:
 class Immediate:
     """A literal. ``kind``: int, f32 (0f... bits), f64 (0d... bits) or decimal (a Python float)."""
 
-    value: Union[int, float]
+    value: int | float
     kind: str = "int"
 
 

@@ -10,7 +10,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#async-proxy
 
 from __future__ import annotations
 
-from typing import Iterable
+from collections.abc import Iterable
 
 import numpy as np
 

@@ -67,7 +67,7 @@ MISSING = {
 class Reporter:
     """``owners``: column -> the thread that began what belongs to it."""
 
-    def __init__(self, execution: "Execution", order: "HappensBefore") -> None:
+    def __init__(self, execution: Execution, order: HappensBefore) -> None:
         self.execution, self.order = execution, order
         self.instructions, self.placement = execution.kernel.instructions, execution.placement
         self.owners: dict[int, int] = {}

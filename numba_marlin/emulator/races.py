@@ -29,8 +29,9 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Products:
 
 
 class HappensBefore(Conflicts):
-    def __init__(self, execution: "Execution", blocks: int) -> None:
+    def __init__(self, execution: Execution, blocks: int) -> None:
         super().__init__(execution, blocks)
         # mbarriers, by word: the column of its copies, what arrivals of its phase left, what
         # completed phases did
@@ -177,14 +178,14 @@ class HappensBefore(Conflicts):
 
     # ---- asynchronous operations ----
 
-    def _span(self, copy: "Copy") -> np.ndarray:
+    def _span(self, copy: Copy) -> np.ndarray:
         units = np.arange(copy.start // self.shared.unit, copy.stop // self.shared.unit)
         return units.reshape(copy.lanes.shape + (-1,))
 
-    def load_issued(self, copy: "Copy") -> None:
+    def load_issued(self, copy: Copy) -> None:
         self._check(copy.ins, copy.lanes, self.shared, self._span(copy), True, marks.BULK)
 
-    def load_landed(self, copy: "Copy", phase: int) -> None:
+    def load_landed(self, copy: Copy, phase: int) -> None:
         """Before its bytes are counted; ``phase``: of its mbarrier, in progress."""
         column = self.columns[copy.word]
         self.report.owners[column] = int(self.clocks.thread_of[copy.lanes.sel][0])
@@ -192,7 +193,7 @@ class HappensBefore(Conflicts):
             self._span(copy), np.int64(marks.record(column, phase + 1, marks.BULK, copy.ins.pc))
         )
 
-    def far_side(self, copy: "Copy", starts: np.ndarray, nbytes: int) -> None:
+    def far_side(self, copy: Copy, starts: np.ndarray, nbytes: int) -> None:
         """``copy``, just issued, moves ``nbytes`` of global memory at each of ``starts``, all in
         one buffer."""
         buffer = self.memory.globals.find(int(starts[0]))
@@ -207,7 +208,7 @@ class HappensBefore(Conflicts):
         _, column = self._columns_of_stores(copy)
         shadow.wrote(units, np.int64(marks.record(column, copy.group + 1, marks.BULK, copy.ins.pc)))
 
-    def _columns_of_stores(self, copy: "Copy") -> tuple[int, int]:
+    def _columns_of_stores(self, copy: Copy) -> tuple[int, int]:
         thread = int(self.clocks.thread_of[copy.lanes.sel][0])
         if thread not in self.stores:
             self.stores[thread] = self.clocks.column(), self.clocks.column()
@@ -215,7 +216,7 @@ class HappensBefore(Conflicts):
                 self.report.owners[column] = thread
         return self.stores[thread]
 
-    def store_issued(self, copy: "Copy") -> None:
+    def store_issued(self, copy: Copy) -> None:
         units, thread = self._span(copy), int(self.clocks.thread_of[copy.lanes.sel][0])
         self._check(copy.ins, copy.lanes, self.shared, units, False, marks.BULK)
         records = np.int64(

@@ -11,7 +11,7 @@ or when the instruction budget is spent.
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Sequence
+from collections.abc import Callable, Sequence
 
 from numba_marlin.emulator.barriers import Barriers
 from numba_marlin.emulator.blocks import Code, compile_blocks
@@ -198,7 +198,7 @@ class Scheduler:
                 return False
         return True
 
-    def _branch(self, bundle: Bundle, code: Code) -> Optional[int]:
+    def _branch(self, bundle: Bundle, code: Code) -> int | None:
         """Where all go; None if they part."""
         taken = self._guard(bundle, code.end.guard)
         if taken is True:
@@ -241,7 +241,7 @@ class Scheduler:
             moved = [arrive(path, pc) for path in paths]
             self._add(pc, [path for path in moved if path is not None])
 
-    def _leave(self, bundle: Bundle, code: Code) -> Optional[int]:
+    def _leave(self, bundle: Bundle, code: Code) -> int | None:
         taken = self._guard(bundle, code.end.guard)
         if taken is False:
             return code.next
@@ -284,7 +284,7 @@ class Scheduler:
         if free and self.order:
             self._launch(free)
 
-    def _barrier(self, bundle: Bundle, code: Code) -> Optional[int]:
+    def _barrier(self, bundle: Bundle, code: Code) -> int | None:
         end = code.end
         taken = self._guard(bundle, end.guard)
         if taken is False:
@@ -316,7 +316,7 @@ class Scheduler:
         self._add(code.next, going_on)
         return None
 
-    def _warpgroup_wait(self, bundle: Bundle, code: Code) -> Optional[int]:
+    def _warpgroup_wait(self, bundle: Bundle, code: Code) -> int | None:
         released = self.execution.warpgroups.wait(bundle.paths, code.end, code.next)
         if len(released) == len(bundle.paths) and all(path in bundle.paths for _, path in released):
             return code.next

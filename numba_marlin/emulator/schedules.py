@@ -16,8 +16,8 @@ fewer than there are blocks; None for as many.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 from numba_marlin.emulator.lanes import Placement
 from numba_marlin.emulator.paths import Bundle, Path
@@ -45,7 +45,7 @@ class Schedule:
                 raise ValueError(f"{name}={value!r} must be one of {', '.join(allowed)}")
 
     @classmethod
-    def drawn(cls, seed: int) -> "Schedule":
+    def drawn(cls, seed: int) -> Schedule:
         """Any schedule, for a number."""
         chosen = random.Random(seed)
         return cls(seed, chosen.choice(ORDERS), chosen.choice(COPIES))
@@ -119,7 +119,7 @@ class Chooser:
         return Bundle(bundle.pc, mine, bundle.round, bundle.full)
 
 
-def schedule_of(seed: "int | Schedule | None") -> Schedule | None:
+def schedule_of(seed: int | Schedule | None) -> Schedule | None:
     """What ``Machine.run`` takes as its seed: None is the deterministic order, a number one at
     random."""
     return seed if seed is None or isinstance(seed, Schedule) else Schedule(seed)

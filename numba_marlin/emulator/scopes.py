@@ -3,8 +3,6 @@ calls."""
 
 from __future__ import annotations
 
-from typing import Optional
-
 
 class Scope:
     """Names of one ``{ }`` level. ``declared`` maps names to register widths, ``ranges`` prefixes
@@ -14,7 +12,7 @@ class Scope:
     more than they use.
     """
 
-    def __init__(self, outer: Optional["Scope"] = None, depth: int | None = None) -> None:
+    def __init__(self, outer: Scope | None = None, depth: int | None = None) -> None:
         """Inside ``outer``; without one, at ``depth``."""
         self.outer, self.depth = outer, depth or 0 if outer is None else outer.depth + 1
         self.declared, self.ranges, self.registers, self.labels = {}, {}, {}, {}

@@ -8,7 +8,7 @@ distances, so a cycle of any length is found (Brent's algorithm).
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 

@@ -12,8 +12,8 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#tensorcore-5th-generatio
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Callable, Optional
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Operation(Use):
     array, in 16 bytes, and ``found``: their bytes then; ``run(bytes of the operands)``; ``number``:
     in the order of issue."""
 
-    lanes: Optional[Lanes] = None
+    lanes: Lanes | None = None
     chunks: list[np.ndarray] = field(default_factory=list)
     found: list[np.ndarray] = field(default_factory=list)
     run: Callable[[list[np.ndarray]], None] = lambda operands: None

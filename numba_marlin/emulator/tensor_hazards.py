@@ -16,8 +16,8 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-memory-consisten
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Iterable, Sequence
 
 import numpy as np
 

@@ -11,7 +11,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions-tcg
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 

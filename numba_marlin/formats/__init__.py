@@ -21,11 +21,11 @@ The NumPy code here is the specification. The fast loops of ``hostloops`` must g
 This room imports ``layout`` and NumPy, never Numba.
 """
 
-from numba_marlin.formats.registry import FORMATS, Format, find_format, register
-from numba_marlin.formats.types import PackedWeight, QuantizedWeight
 from numba_marlin.formats import marlin  # registers itself
 from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.fp4_marlin import PackedBlocks  # registers itself
+from numba_marlin.formats.registry import FORMATS, Format, find_format, register
+from numba_marlin.formats.types import PackedWeight, QuantizedWeight
 
 __all__ = [
     "BlockWeight",

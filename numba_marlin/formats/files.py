@@ -1,11 +1,13 @@
 """All formats of files: ``STORED``, name -> ``StoredFormat``, and ``find_stored(name)``. A module
 that defines formats is imported here."""
 
-from numba_marlin.formats import (
-    gptq,
-    marlin_files,
-    block_files,
-)  # noqa: F401, I001  (they register themselves, in this order)
+# Each registers its formats; the tables list them in this order.
+# isort: off
+from numba_marlin.formats import gptq  # noqa: F401
+from numba_marlin.formats import marlin_files  # noqa: F401
+from numba_marlin.formats import block_files  # noqa: F401
+
+# isort: on
 from numba_marlin.formats.stored import STORED, StoredFormat
 
 __all__ = ["STORED", "find_stored"]

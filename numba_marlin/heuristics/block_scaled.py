@@ -17,8 +17,8 @@ from numba_marlin.devices import SPECIFICATIONS, Device, runs_machine_code
 from numba_marlin.formats.block_scaled import BLOCK_FORMATS, find_block_format
 from numba_marlin.heuristics.candidates import Candidate
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
-from numba_marlin.kernels.block_decode_config import COLUMNS, BlockDecodeConfig
 from numba_marlin.kernels.block_decode_config import ACTIVATIONS as FEW_ROWS_ACTIVATIONS
+from numba_marlin.kernels.block_decode_config import COLUMNS, BlockDecodeConfig
 from numba_marlin.kernels.block_decode_config import RESULT_BYTES as FEW_ROWS_RESULTS
 from numba_marlin.kernels.block_mma_config import SCALES_OF_A_STEP
 from numba_marlin.kernels.block_scaled_config import RESULTS, BlockScaledConfig

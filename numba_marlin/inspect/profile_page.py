@@ -11,8 +11,8 @@ from numba_marlin.inspect.time_views import timeline, warp
 from numba_marlin.views import (
     Bar,
     Bars,
-    Cell,
     Ceiling,
+    Cell,
     Facts,
     Grid,
     Page,

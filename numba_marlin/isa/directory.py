@@ -6,11 +6,11 @@ data package ``numba_marlin.ptx``.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 
-@lru_cache(maxsize=None)
+@cache
 def ptx_directory() -> Path:
     """The directory of the project's own instructions. FileNotFoundError if the installation lost
     it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from numba_marlin.isa.directory import ptx_directory
@@ -17,7 +17,7 @@ def load_instructions(directory=None) -> dict[str, Instruction]:
     return _load(Path(directory))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _own_instructions():
     return _load(ptx_directory())
 

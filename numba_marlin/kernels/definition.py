@@ -42,8 +42,9 @@ register is touched between issue and wait. Seen with ptxas 13.4 (nvJitLink seri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 PARAMETER_TYPES = ("u64", "i32", "tensormap")
 

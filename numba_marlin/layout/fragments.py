@@ -19,8 +19,8 @@ and (row, col) raises ValueError at import.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import numpy as np
 

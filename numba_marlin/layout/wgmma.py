@@ -22,7 +22,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -39,7 +39,7 @@ _MODES = {0: 0, 128: 1, 64: 2, 32: 3}  # swizzle -> the two upper bits
 _UNUSED = ~(0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 7 << 49 | 3 << 62) & (1 << 64) - 1
 
 
-@lru_cache(maxsize=None)
+@cache
 def accumulator(columns: int) -> Fragment:
     """D [64, columns] of ``wgmma.m64nNk16``, N = columns: 128 lanes, columns / 2 floats each."""
     if columns not in COLUMNS:

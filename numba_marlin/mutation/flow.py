@@ -11,7 +11,7 @@ swizzle, branches around memory and waiting.
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 from numba_marlin.emulator.cfg import EXIT, successors
 from numba_marlin.emulator.program import Immediate, Instruction

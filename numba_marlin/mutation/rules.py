@@ -9,7 +9,7 @@ rule deletes is gone, what it weakens keeps the guard.
 from __future__ import annotations
 
 import re
-from typing import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from numba_marlin.emulator.program import Immediate, Instruction
 from numba_marlin.mutation.program import operand_texts

@@ -26,8 +26,8 @@ arrays. One instruction by the warps that stood there together is a step; a step
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Callable
 
 import numpy as np
 

@@ -8,7 +8,7 @@ there is a bound on rows; what lies beyond is not recorded, and the header says 
 
 from __future__ import annotations
 
-from typing import Iterable
+from collections.abc import Iterable
 
 import numpy as np
 

@@ -9,8 +9,9 @@ span, a cell or a bar names what it is (a verb, a warp): equal kinds have equal 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Iterator, Union
+from typing import Union
 
 MEASURED, RECORDED, COUNTED, MODELLED, SPEC = SOURCES = (
     "measured",
@@ -75,14 +76,14 @@ class Table(Figure):
     """Rows of str or Cell under ``heads``; columns whose cells are numbers stand to the right."""
 
     heads: tuple[str, ...]
-    rows: tuple[tuple[Union[str, Cell], ...], ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
 
 
 @dataclass(frozen=True)
 class Grid(Figure):
     """Small cells in rows and columns: lanes, banks, a fragment, blocks on multiprocessors."""
 
-    cells: tuple[tuple[Union[str, Cell], ...], ...]
+    cells: tuple[tuple[str | Cell, ...], ...]
     row_labels: tuple[str, ...] = ()
     column_labels: tuple[str, ...] = ()
     corner: str = ""
@@ -267,7 +268,7 @@ class Page:
         if len(set(keys)) != len(keys):
             raise ValueError(f"sections of a page must have different keys, not {', '.join(keys)}")
 
-    def only(self, keys: tuple[str, ...]) -> "Page":
+    def only(self, keys: tuple[str, ...]) -> Page:
         """The page with these sections; ValueError names those there are."""
         known = [section.key for section in self.sections]
         for key in keys:

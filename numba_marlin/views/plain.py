@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 
-from numba_marlin.views.page import Page, Text, Figure
+from numba_marlin.views.page import Figure, Page, Text
 
 SCHEMA = "numba-marlin/page/1"
 

@@ -4,14 +4,14 @@ compare."""
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache
+from functools import cache
 
 from numba_marlin.witness.probe import Probe, instructions
 
 GROUPS = ("registers", "memory", "copies", "cooperation", "multiplication", "blackwell", "refusals")
 
 
-@lru_cache(maxsize=None)
+@cache
 def group(name: str) -> tuple[Probe, ...]:
     """The probes of a group. ValueError for an unknown one."""
     if name not in GROUPS:

@@ -10,9 +10,9 @@ the block, %g the thread in the grid; %s the shared address of the dynamic share
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Callable
+from functools import cache
 
 import numpy as np
 
@@ -22,7 +22,7 @@ TARGET = "sm_90a"
 RESIDENT_THREADS = 1 << 17  # on the machine at once: bounds its memory
 
 
-@lru_cache(maxsize=None)
+@cache
 def instructions() -> dict:
     return load_instructions()
 
@@ -176,7 +176,7 @@ def run_on_hardware(
     return {name: there[name].to_host() for name in probe.results}
 
 
-@lru_cache(maxsize=None)
+@cache
 def machine_code(text: str, target: str = TARGET):
     """-> (cubin, Resources). ValueError for an asynchronous copy that the assembler makes an
     illegal instruction of (compiler.gates)."""

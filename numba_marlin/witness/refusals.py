@@ -6,7 +6,6 @@ its tensor; everything else about it is in order.
 
 from __future__ import annotations
 
-
 from numba_marlin.layout.tensor_map import TensorMap
 from numba_marlin.witness import draws
 from numba_marlin.witness.probe import Probe, Snippets, frame

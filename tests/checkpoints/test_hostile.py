@@ -298,8 +298,9 @@ def test_configurations_of_odd_types_say_nothing(sharded, config):
 
 def gptq_file(path, **changed):
     """A file of one GPTQ layer with some tensors changed; None leaves one out."""
-    from numba_marlin.formats.files import find_stored
     from safetensors.numpy import save_file
+
+    from numba_marlin.formats.files import find_stored
 
     tensors = find_stored("gptq").write(small_model(1)["model.layers.0.mlp.up_proj"]) | changed
     save_file(

@@ -84,7 +84,7 @@ def make(lang, config):
                 ["result"] if output.width == 1 else [f"result[{i}]" for i in range(output.width)]
             )
             lines += ["    " + stores[output.type].format(element) for element in elements]
-    exec("\n".join(lines), scope)  # noqa: S102 (a test's own text)
+    exec("\n".join(lines), scope)
     return scope["kernel"]
 
 

@@ -179,7 +179,7 @@ def brain_bits(operation, *operands):
         result.append(
             min(numbers, key=lambda bits: (abs(numbers[bits] - size), bits & 1))
             | 0x8000 * (exact < 0)
-        )  # noqa: B023 (called here)
+        )
     return np.array(result, np.uint16)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 SOURCES = Path(__file__).parent / "foreign"
 
 
-@lru_cache(maxsize=None)
+@cache
 def ptx_of(name: str, arch: str = "sm_80") -> str:
     """PTX of foreign/``name``.cu."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC comes with numba-marlin[cu13]")

@@ -84,7 +84,7 @@ def test_setp_combines_and_gives_the_complement(name, combine):
     for negate in (False, True):
         expected = lambda x, y: (
             combine(x < y, (x < 0) != negate) | combine(not x < y, (x < 0) != negate) << 1
-        )  # noqa: E731
+        )
         check(body.replace("{c}", "!" if negate else ""), expected, a, b, out=np.uint32)
 
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_marlin.formats import BlockWeight, find_format, marlin
+from numba_marlin.formats import BlockWeight, find_format, fp4_words, marlin
 from numba_marlin.formats.fp4_marlin import SCALE_ROWS, canonical
-from numba_marlin.formats import fp4_words
 from numba_marlin.formats.fp4_words import (
     MASKS,
     SCALE_PAIR,

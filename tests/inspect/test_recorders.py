@@ -6,9 +6,9 @@ import pytest
 
 from numba_marlin import compiler
 from numba_marlin.compiler.resources import count_ptx
-from numba_marlin.inspect import coarse, records, recorder, sections, totals
-from numba_marlin.inspect.sections import NUMBER, SECTIONS
 from numba_marlin.emulator import Machine
+from numba_marlin.inspect import coarse, recorder, records, sections, totals
+from numba_marlin.inspect.sections import NUMBER, SECTIONS
 from tests.inspect.observed import added_up, events
 
 KERNELS = ["naive", "tiled", "ampere", "decode", pytest.param("wgmma", marks=pytest.mark.thorough)]

@@ -6,8 +6,8 @@ wrong. ``word``: what the message must name besides.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Callable
 
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.ampere_config import AmpereConfig

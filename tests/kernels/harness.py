@@ -11,8 +11,8 @@ import pytest
 
 from numba_marlin import compiler, devices, driver
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format, marlin
-from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
+from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.kernels.naive import KERNEL as NAIVE
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import KERNEL as TILED

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kernels.harness import KERNELS, TILES, cases
 from numba_marlin import compiler
 from numba_marlin.compiler import gates
 from numba_marlin.compiler.assemble import assemble
@@ -16,6 +15,7 @@ from numba_marlin.kernels.ampere import STEPS, AmpereConfig
 from numba_marlin.kernels.definition import ceil_div
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
+from tests.kernels.harness import KERNELS, TILES, cases
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120")
 GROUP_BLOCKS = (-1, 2, 4, 8)

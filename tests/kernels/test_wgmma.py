@@ -17,7 +17,7 @@ from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.wgmma import KERNEL
 from numba_marlin.kernels.wgmma_config import SHARED_LIMIT, WgmmaConfig
 from numba_marlin.quantize import quantize
-from tests.kernels.harness import cases, prepare, run_kernel, on_machine
+from tests.kernels.harness import cases, on_machine, prepare, run_kernel
 
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2)
 ARRANGEMENTS = {

@@ -87,7 +87,7 @@ def launch(
     return machine, given, problem, about, prepared
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def recorded(key):
     """(trace, problem) of one of RUNS; its product was right."""
     machine, given, problem, about, prepared = launch(**RUNS[key])

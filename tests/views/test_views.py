@@ -15,10 +15,12 @@ from numba_marlin.views import (
     Section,
     Table,
     Text,
-    html as html_view,
     plain,
     scales,
     text,
+)
+from numba_marlin.views import (
+    html as html_view,
 )
 from numba_marlin.views.palette import palette
 from numba_marlin.views.text_figures import letters_of

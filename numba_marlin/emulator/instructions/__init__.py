@@ -13,7 +13,7 @@ registers and program of the emulator, and ``layout`` for fragment maps.
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from numba_marlin.emulator.errors import PtxSyntaxError, UnknownInstruction
 from numba_marlin.emulator.program import Instruction

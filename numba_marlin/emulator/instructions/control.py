@@ -7,7 +7,7 @@ and barriers end a basic block; their handlers return a description that the sch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from numba_marlin.emulator.errors import Trap
 from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
@@ -19,13 +19,13 @@ from numba_marlin.emulator.registers import Constant
 @dataclass(frozen=True, eq=False)
 class Branch:
     ins: Instruction
-    guard: Optional[Any]  # readable predicate, already negated for @!p; None: always
+    guard: Any | None  # readable predicate, already negated for @!p; None: always
 
 
 @dataclass(frozen=True, eq=False)
 class Leave:
     ins: Instruction
-    guard: Optional[Any]
+    guard: Any | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,10 @@ class Barrier:
     """
 
     ins: Instruction
-    guard: Optional[Any]
+    guard: Any | None
     kind: str
     number: Any
-    count: Optional[Any]
+    count: Any | None
     result: Any = None
     value: Any = None
 

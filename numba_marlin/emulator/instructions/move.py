@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
 from numba_marlin.emulator.errors import OutOfBounds
+from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
 from numba_marlin.emulator.memory import (
-    RANK_SHIFT,
     LOCAL_WINDOW,
+    RANK_SHIFT,
     SHARED_WINDOW,
     WINDOW_BYTES,
     WINDOWS,
