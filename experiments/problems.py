@@ -19,11 +19,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from numba_marlin import compiler
 from numba_marlin.formats import find_format, marlin
-from numba_marlin.formats.block_scaled import to_weight
 from numba_marlin.formats.floats import float_type
-from numba_marlin.kernels import ampere, decode, naive, tiled, wgmma
-from numba_marlin.quantize import quantize
-from numba_marlin.quantize.block_scaled import quantize_blocks
+from numba_marlin.formats.operands import to_weight
+from numba_marlin.kernels import naive, tiled
+from numba_marlin.kernels.ampere import kernel as ampere
+from numba_marlin.kernels.decode import kernel as decode
+from numba_marlin.kernels.wgmma import kernel as wgmma
+from numba_marlin.quantizers import quantize
+from numba_marlin.quantizers.operands import quantize_blocks
 
 KERNELS = {module.KERNEL.name: module.KERNEL for module in (naive, tiled, ampere, decode, wgmma)}
 DATA = ("gaussian", "spread", "exact")

@@ -42,7 +42,7 @@ from numba_marlin import driver, reference  # noqa: E402
 from numba_marlin.bench.environment import commit, versions  # noqa: E402
 from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
 from numba_marlin.compiler.assemble import assemble, disassemble  # noqa: E402
-from numba_marlin.compiler.targets import target_named  # noqa: E402
+from numba_marlin.hardware.targets import target_named  # noqa: E402
 
 MARKERS = ("<!-- sanitizer:begin -->", "<!-- sanitizer:end -->")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

@@ -9,9 +9,6 @@ Names are loaded on first use: importing the package imports neither NumPy nor N
 touches CUDA.
 """
 
-import sys
-import types
-
 __version__ = "0.1.0"
 
 # public name -> module that defines it
@@ -19,12 +16,12 @@ _EXPORTS = {
     "quantize": "api",
     "pack": "api",
     "unpack": "api",
-    "dequantize": "quantize.dequantize",
+    "dequantize": "quantizers.dequantize",
     "quantize_blocks": "api",
-    "BlockScaled": "formats.block_scaled",
+    "BlockScaled": "formats.operands",
     "block_scaled_matmul": "block_scaled",
     "interleave_gated": "block_scaled",
-    "Hessian": "quantize.hessian",
+    "Hessian": "quantizers.hessian",
     "matmul": "api",
     "load_checkpoint": "checkpoints",
     "save_checkpoint": "checkpoints",
@@ -55,18 +52,3 @@ def __getattr__(name):
 
 def __dir__():
     return sorted({*globals(), *_EXPORTS})
-
-
-class _Package(types.ModuleType):
-    """Keeps ``numba_marlin.quantize`` the public function: importing the room of that name would
-    bind the module here.
-
-    ``from numba_marlin.quantize import rtn`` and the like still reach the room.
-    """
-
-    def __setattr__(self, name, value):
-        if not (name in _EXPORTS and isinstance(value, types.ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from numba_marlin import backends, calls, devices, driver, heuristics
+from numba_marlin import backends, calls, driver, heuristics
 from numba_marlin.backends import RunInfo, Workspace
 from numba_marlin.compiler import COMPILERS
 from numba_marlin.formats import (
@@ -25,8 +25,9 @@ from numba_marlin.formats import (
     QuantizedWeight,
     find_format,
 )
-from numba_marlin.formats.block_scaled import BlockScaled
 from numba_marlin.formats.floats import HALF_TYPES
+from numba_marlin.formats.operands import BlockScaled
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
 from numba_marlin.interop import arrays
 
@@ -57,7 +58,7 @@ def quantize(
     """
     if method not in _METHODS:
         raise ValueError(f"method={method!r} must be one of {list(_METHODS)}")
-    room = importlib.import_module(f"numba_marlin.quantize.{method}")
+    room = importlib.import_module(f"numba_marlin.quantizers.{method}")
     known = room.quantize.__kwdefaults__ or {}
     for name in options.keys() - known.keys():
         raise TypeError(
@@ -86,7 +87,7 @@ def quantize_blocks(
     no block's scale is cut off. rounding: of the scales of the others, "floor" or "ceil".
     ``quantize.block_scaled`` has the rules and their edge cases.
     """
-    from numba_marlin.quantize import block_scaled
+    from numba_marlin.quantizers import operands as block_scaled
 
     return block_scaled.quantize_blocks(
         _on_host("x", x), format, global_scale=global_scale, rounding=rounding

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from numba_marlin import compiler as compiler_room
-from numba_marlin import devices, driver, launch
+from numba_marlin import driver, launch
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.floats import round_to
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel, kernel_of, rank
 from numba_marlin.interop import arrays
 
@@ -193,12 +194,13 @@ def run_reference(
     """x [m, k] -> [m, n] of its type: the float64 product, and the bias, rounded once.
     Batch-invariant: row by row, for NumPy's order hangs on m."""
     from numba_marlin import reference
+    from numba_marlin.quantizers.dequantize import as_quantized
 
     start = time.perf_counter()
     # above the largest number the right answer is infinity
     with np.errstate(over="ignore", invalid="ignore"):
         if problem.batch_invariant:
-            q = reference.as_quantized(weight)
+            q = as_quantized(weight)
             exact = np.concatenate([reference.matmul(row[None], q) for row in x])
         else:
             exact = reference.matmul(x, weight)

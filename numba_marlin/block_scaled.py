@@ -19,12 +19,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from numba_marlin import backends, devices, driver, launch
+from numba_marlin import backends, driver, launch
 from numba_marlin import compiler as compiler_room
-from numba_marlin.block_reference import ACTIVATIONS, block_scaled_bounds, interleave_gated
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled
 from numba_marlin.formats.floats import float_type, number, round_to
+from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics.block_scaled import (
     K_STEP,
     MOST_ROWS_OF_BLOCKS,
@@ -35,10 +35,12 @@ from numba_marlin.heuristics.block_scaled import (
 )
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
 from numba_marlin.interop import arrays
-from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
-from numba_marlin.kernels.block_scaled import KERNEL, OPERAND_POWER
-from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
-from numba_marlin.quantize.block_scaled import check_rounding, inverse_of, round_blocks
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
+from numba_marlin.quantizers.operands import check_rounding, inverse_of, round_blocks
+from numba_marlin.reference.operands import ACTIVATIONS, block_scaled_bounds, interleave_gated
 
 __all__ = ["block_scaled_matmul", "interleave_gated"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin import devices, sizes
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.hardware import devices, sizes
 
 
 class DriverError(RuntimeError):

@@ -25,8 +25,9 @@ import os
 import struct
 import threading
 
-from numba_marlin import devices, driver
+from numba_marlin import driver
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.hardware import devices
 
 # a file: every kernel loaded adds a line (`numba-marlin watch -- COMMAND` reads it)
 KERNEL_LOG = "NUMBA_MARLIN_KERNEL_LOG"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import importlib
 import os
 import re
 from dataclasses import asdict, dataclass
@@ -25,7 +24,8 @@ from pathlib import Path
 
 from numba_marlin import driver
 from numba_marlin.compiler.cache import cache_directory, package_digest
-from numba_marlin.devices import Device
+from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels import registry
 
 SCHEMA = "numba-marlin/tuned/1"
 FILE_NAME = "tuned.json"
@@ -149,7 +149,7 @@ def _key(problem, device: Device) -> str:
 def _config(kernel: str, fields: dict) -> object:
     if not kernel.isidentifier():
         raise ValueError(f"kernel={kernel!r} must be an identifier")
-    return importlib.import_module(f"numba_marlin.kernels.{kernel}").KERNEL.config_type(**fields)
+    return registry.find_kernel(kernel).config_type(**fields)
 
 
 def _entries(path: Path) -> dict:

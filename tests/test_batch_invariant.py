@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import calls, devices, tuned
+from numba_marlin import calls, tuned
 from numba_marlin.bench import rows
 from numba_marlin.cli.main import main
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import LADDER, Problem, candidate, explain, rank
 from numba_marlin.heuristics.candidates import invariant_order, order_of
 from numba_marlin.heuristics.invariance import settle
-from numba_marlin.kernels.wgmma_config import WgmmaConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 
 H200 = devices.device("H200")
 BATCHES = (1, 2, 15, 16, 17, 33, 64, 65, 100, 128, 129, 257, 500, 1024, 4096, 10000)

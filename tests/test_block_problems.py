@@ -1,6 +1,6 @@
 """Contract under test: what a block-scaled product is and where it may run
 (``heuristics.block_scaled``), and which results may be right
-(``block_reference.within_bounds``)."""
+(``reference.operands.within_bounds``)."""
 
 import math
 from dataclasses import replace
@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import devices
-from numba_marlin.block_reference import block_scaled_bounds, within_bounds
-from numba_marlin.formats.block_scaled import BLOCK_FORMATS, from_weight, to_weight
+from numba_marlin.formats.operands import BLOCK_FORMATS, from_weight, to_weight
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics.block_scaled import (
     KERNELS,
     BlockProblem,
@@ -19,7 +18,8 @@ from numba_marlin.heuristics.block_scaled import (
     configuration,
     devices_for,
 )
-from numba_marlin.quantize.block_scaled import quantize_blocks
+from numba_marlin.quantizers.operands import quantize_blocks
+from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
 
 
 @pytest.mark.parametrize("format", ["nvfp4", "mxfp4", "mxfp8-e4m3"])

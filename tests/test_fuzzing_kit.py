@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from numba_marlin import heuristics, reference, testing
-from numba_marlin.devices import device
 from numba_marlin.formats import FORMATS, QuantizedWeight, marlin
 from numba_marlin.formats.files import find_stored
-from numba_marlin.kernels.pipeline import pipeline_verbs
+from numba_marlin.hardware.devices import device
+from numba_marlin.kernels.language.pipeline import pipeline_verbs
 
 # a bug need not be made small here
 FIND = {"max_examples": 400, "phases": [Phase.generate], "database": None}

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_marlin import devices, heuristics, testing, tuned
-from numba_marlin.devices import Device
+from numba_marlin import heuristics, testing, tuned
 from numba_marlin.formats import marlin
+from numba_marlin.hardware import devices
+from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import (
     LADDER,
     Problem,
@@ -23,7 +24,7 @@ from numba_marlin.heuristics import (
     explain,
     rank,
 )
-from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.kernels.language.definition import ceil_div
 
 H200 = devices.device("H200")
 

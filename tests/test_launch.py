@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from numba_marlin import devices, driver, launch
+from numba_marlin import driver, launch
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.hardware import devices
 from numba_marlin.launch import ArgumentBuffer, check_grid, check_workspace
 from numba_marlin.layout.tensor_map import TensorMap
 from tests.fake_driver import PARAMETERS, FakeDriver, read_arguments

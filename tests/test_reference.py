@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from numba_marlin import reference, testing
 from numba_marlin.formats import QuantizedWeight, marlin
-from numba_marlin.quantize import dequantize, quantize
+from numba_marlin.quantizers import dequantize, quantize
 
 
 def truncate_to_24_bits(values):
@@ -78,7 +78,7 @@ def test_matmul_is_the_exact_product(monkeypatch):
         reference.matmul(x, marlin.pack(weight)), expected, rtol=1e-12, atol=1e-13
     )
     # Chunks that do not divide k or the groups.
-    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 64 * 100)
+    monkeypatch.setattr(reference.weights, "_CHUNK_ELEMENTS", 64 * 100)
     np.testing.assert_allclose(reference.matmul(x, weight), expected, rtol=1e-12, atol=1e-13)
 
 

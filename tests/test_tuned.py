@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from numba_marlin import devices, heuristics, tuned
+from numba_marlin import heuristics, tuned
+from numba_marlin.hardware import devices
 
 DEVICE = replace(devices.device("H200"), name="NVIDIA H200", source="measured")
 PROBLEM = heuristics.Problem(16, 8192, 8192)

@@ -34,7 +34,7 @@ from numba_marlin.bench.environment import commit, versions
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.layout.fragments import MMA_M16N8K16_C
 from numba_marlin.layout.stripes import stripes
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 
 # m, n, k, group size
 SHAPES = (

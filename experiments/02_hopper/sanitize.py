@@ -15,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 import sanitizer  # noqa: E402
 from problems import Case  # noqa: E402
 
-from numba_marlin import devices  # noqa: E402
+from numba_marlin.hardware import devices  # noqa: E402
 from numba_marlin.heuristics import Problem, decode, wgmma  # noqa: E402
 
 H200 = devices.device("H200")

@@ -5,10 +5,10 @@ from itertools import product
 
 from loader_config import METHODS, LoaderConfig
 
-from numba_marlin.kernels.ampere_config import AmpereConfig
-from numba_marlin.kernels.decode_config import DecodeConfig
-from numba_marlin.kernels.definition import ceil_div
-from numba_marlin.kernels.wgmma_config import WgmmaConfig
+from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 
 GROUP_SIZE = 128
 LOADER_SHAPES = ((8192, 8192), (8192, 57344), (33792, 16384))  # k, n

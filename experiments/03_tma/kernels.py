@@ -19,8 +19,8 @@ The ways (``loader_config.LoaderConfig.method``):
 
 from loader_config import ALIGNMENT, CHUNK, STAGE_BYTES, SWIZZLE_COLUMNS, THREADS, LoaderConfig
 
-from numba_marlin.kernels.definition import KernelDefinition
-from numba_marlin.kernels.pipeline import pipeline_verbs
+from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
 LINE = 256  # uint64 of a box of relaid weights

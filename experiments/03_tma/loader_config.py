@@ -3,7 +3,7 @@ memory. Pure."""
 
 from dataclasses import dataclass
 
-from numba_marlin.kernels.pipeline import barrier_bytes
+from numba_marlin.kernels.language.pipeline import barrier_bytes
 
 METHODS = ("cp_async", "bulk", "tensor")
 STAGE_BYTES = 16384

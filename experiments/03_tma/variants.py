@@ -15,9 +15,13 @@ from types import FunctionType
 
 from relayout import relaid
 
-from numba_marlin.kernels import ampere, decode, decode_load, wgmma, wgmma_load
-from numba_marlin.kernels.definition import KernelDefinition
-from numba_marlin.kernels.wgmma_config import STAGE_K, STAGE_ROWS
+from numba_marlin.kernels.ampere import kernel as ampere
+from numba_marlin.kernels.decode import kernel as decode
+from numba_marlin.kernels.decode import load as decode_load
+from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.wgmma import kernel as wgmma
+from numba_marlin.kernels.wgmma import load as wgmma_load
+from numba_marlin.kernels.wgmma.config import STAGE_K, STAGE_ROWS
 from numba_marlin.layout.tensor_map import TensorMap
 
 

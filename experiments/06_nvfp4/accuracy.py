@@ -12,10 +12,11 @@ specifications.
 
 import numpy as np
 
-from numba_marlin import pack, quantize
-from numba_marlin.formats.block_scaled import to_weight
-from numba_marlin.quantize import dequantize
-from numba_marlin.quantize.block_scaled import quantize_blocks
+from numba_marlin import pack
+from numba_marlin import quantizers as quantize
+from numba_marlin.formats.operands import to_weight
+from numba_marlin.quantizers import dequantize
+from numba_marlin.quantizers.operands import quantize_blocks
 
 BATCH = 256
 

@@ -8,10 +8,11 @@ import json
 import statistics
 from dataclasses import asdict
 
-from numba_marlin import devices, heuristics
+from numba_marlin import heuristics
 from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.roofline import pyplot
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
 
 SPEED, ACCURACY = (

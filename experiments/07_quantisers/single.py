@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from numba_marlin.quantize import dequantize, gptq, mse, rtn
-from numba_marlin.quantize.hessian import Hessian
+from numba_marlin.quantizers import dequantize, gptq, mse, rtn
+from numba_marlin.quantizers.hessian import Hessian
 
 
 def layer(k: int, n: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

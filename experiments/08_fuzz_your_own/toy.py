@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numba_marlin.kernels.pipeline import pipeline_verbs
+from numba_marlin.kernels.language.pipeline import pipeline_verbs
 
 TILE_K = 32
 K_STEP, N_STEP = 4, 8

@@ -7,7 +7,7 @@
     python experiments/10_profile/run.py pictures                                          # needs
         playwright and a Chromium
 
-measure: for every cell the plain kernel, its instrumented builds (``numba_marlin.inspect``:
+measure: for every cell the plain kernel, its instrumented builds (``numba_marlin.profile``:
 ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
 interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end
 to the next one's add up to ``timeline_us``, which must be within 10% of the plain kernel's time,
@@ -64,7 +64,7 @@ def candidate_of(name, device):
 def build(name):
     """In a process of its own, into the disk cache."""
     from numba_marlin import compiler, driver
-    from numba_marlin.inspect.on_machine import definition_of
+    from numba_marlin.profile.sources.on_machine import definition_of
 
     # lambdas of the kernels
     warnings.filterwarnings("ignore", message=".*Could not find source for function.*")
@@ -149,7 +149,7 @@ def described(name, row):
 def measure(args):
     from numba_marlin import driver
     from numba_marlin.bench.environment import describe
-    from numba_marlin.inspect.on_gpu import observe
+    from numba_marlin.profile.sources.on_gpu import observe
 
     names = [each.strip() for each in args.cells.split(";")] if args.cells else list(CELLS)
     began = time.monotonic()

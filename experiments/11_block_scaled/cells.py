@@ -6,7 +6,7 @@ from dataclasses import replace
 from variants import VARIANTS
 
 from numba_marlin.heuristics.block_scaled import choose, choose_tiles
-from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 
 SMS = 132
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192))

@@ -94,7 +94,7 @@ class Operands:
     def launch(self, kernel, config, factors):
         """-> (launch(index), the results that it writes by name)"""
         from numba_marlin import compiler, driver
-        from numba_marlin.formats.block_scaled import BLOCK_FORMATS
+        from numba_marlin.formats.operands import BLOCK_FORMATS
         from numba_marlin.launch import launcher
 
         torch, m, n, k = self.torch, self.m, self.n, self.k

@@ -17,13 +17,13 @@ import beside  # noqa: E402
 import sanitizer  # noqa: E402
 
 from numba_marlin import compiler, driver  # noqa: E402
-from numba_marlin.block_reference import block_scaled_bounds  # noqa: E402
-from numba_marlin.formats.block_scaled import BLOCK_FORMATS  # noqa: E402
+from numba_marlin.formats.operands import BLOCK_FORMATS  # noqa: E402
 from numba_marlin.heuristics.block_scaled import block_kernel_of  # noqa: E402
-from numba_marlin.kernels.block_decode_config import BlockDecodeConfig  # noqa: E402
-from numba_marlin.kernels.block_scaled import OPERAND_POWER  # noqa: E402
-from numba_marlin.kernels.block_scaled_config import BlockScaledConfig  # noqa: E402
-from numba_marlin.quantize.block_scaled import quantize_blocks  # noqa: E402
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig  # noqa: E402
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig  # noqa: E402
+from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER  # noqa: E402
+from numba_marlin.quantizers.operands import quantize_blocks  # noqa: E402
+from numba_marlin.reference.operands import block_scaled_bounds  # noqa: E402
 
 hopper = beside.script("02_hopper/sanitize.py")
 SMALL = {"tile_m": 128, "tile_n": 64, "stages": 2, "expanded_stages": 2}

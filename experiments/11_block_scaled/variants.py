@@ -13,9 +13,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
-from numba_marlin.kernels import block_scaled, block_scaled_expand, block_scaled_multiply
-from numba_marlin.kernels.block_scaled import KERNEL
-from numba_marlin.kernels.tuples import repeat
+from numba_marlin.kernels.language.tuples import repeat
+from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
+from numba_marlin.kernels.nvfp4.block_scaled import expand as block_scaled_expand
+from numba_marlin.kernels.nvfp4.block_scaled import kernel as block_scaled
+from numba_marlin.kernels.nvfp4.block_scaled import multiply as block_scaled_multiply
 
 
 def idle_expand_verbs(lang, config, schedule, packed, expanded):

@@ -27,11 +27,12 @@ import numpy as np  # noqa: E402
 import numba_marlin as nm  # noqa: E402
 from numba_marlin import compiler, counts  # noqa: E402
 from numba_marlin.bench.environment import commit  # noqa: E402
-from numba_marlin.block_reference import block_scaled_bounds  # noqa: E402
 from numba_marlin.emulator import Machine  # noqa: E402
-from numba_marlin.kernels import block_mma, tcgen05  # noqa: E402
-from numba_marlin.kernels.block_mma_config import BlockMmaConfig  # noqa: E402
-from numba_marlin.kernels.tcgen05_config import Tcgen05Config  # noqa: E402
+from numba_marlin.kernels.nvfp4.block_mma import kernel as block_mma
+from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig  # noqa: E402
+from numba_marlin.kernels.nvfp4.tcgen05 import kernel as tcgen05  # noqa: E402
+from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config  # noqa: E402
+from numba_marlin.reference.operands import block_scaled_bounds  # noqa: E402
 
 RESULTS = HERE / "results.jsonl"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"

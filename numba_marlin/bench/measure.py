@@ -21,7 +21,7 @@ from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.summary import summarise
 from numba_marlin.bench.timing import TARGET_US, GraphTimer, interleave, torch_on_gpu, wait
 from numba_marlin.heuristics import Candidate, Problem, rank
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 # After the matrix products of the ceilings an H200 holds its clocks back for a while: kernels of
 # 16.0 us +- 0.3% then took 16.8 us +- 2%.

@@ -29,9 +29,9 @@ from numba_marlin.checkpoints.errors import CheckpointError
 from numba_marlin.checkpoints.safetensors_file import METADATA, SafetensorsFile
 from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter, alone
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
-from numba_marlin.formats.block_scaled import BlockScaled
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.files import find_stored
+from numba_marlin.formats.operands import BlockScaled
 from numba_marlin.formats.stored import StoredFormat
 
 PARTIAL = ".partial"

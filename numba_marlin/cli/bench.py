@@ -426,8 +426,8 @@ def _plot(report, rows, plot) -> None:
 def _count(args, report, problems) -> bool:
     """Instructions that the PTX machine executes: counted, not timed; the same PTX as on a GPU, on
     the small device that the machine plays."""
-    from numba_marlin import devices
     from numba_marlin.cli.bench_view import counted_table, progress
+    from numba_marlin.hardware import devices
 
     work = [
         (problem, each)

@@ -12,9 +12,8 @@ def recorded(args, report):
 
     import numpy as np
 
-    from numba_marlin import compiler, devices
+    from numba_marlin import compiler
     from numba_marlin import trace as room
-    from numba_marlin.block_reference import block_scaled_bounds, within_bounds
     from numba_marlin.cli.trace import (
         ALL_BLOCKS,
         BLOCK_DEMO,
@@ -24,10 +23,12 @@ def recorded(args, report):
         stored_layer,
     )
     from numba_marlin.emulator import Machine
+    from numba_marlin.hardware import devices
     from numba_marlin.heuristics import block_scaled
     from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel
-    from numba_marlin.inspect.block_launch import BlockLaunch, boxes_of
-    from numba_marlin.quantize.block_scaled import quantize_blocks
+    from numba_marlin.profile.sources.block_launch import BlockLaunch, boxes_of
+    from numba_marlin.quantizers.operands import quantize_blocks
+    from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
     from numba_marlin.trace.stages import ranges_of, rings_of
 
     definition, stored = find_block_kernel(args.kernel), stored_layer(args)
@@ -110,8 +111,8 @@ def _weight(args, stored, changes: dict, random):
     from). ``changes`` get the format that was asked for or found."""
     from numba_marlin.cli.run import weight_of
     from numba_marlin.cli.trace import WEIGHTS
-    from numba_marlin.formats.block_scaled import from_weight
     from numba_marlin.formats.block_weight import BlockWeight
+    from numba_marlin.formats.operands import from_weight
     from numba_marlin.heuristics.block_scaled import formats_of
 
     if stored is None:

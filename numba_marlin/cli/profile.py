@@ -105,7 +105,9 @@ def execute(args, report) -> bool:
 def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
     from numba_marlin.cli.report import to_json, write_atomically
-    from numba_marlin.inspect import profile, profile_page, rules
+    from numba_marlin.profile import build as profile
+    from numba_marlin.profile.pages import profile_page
+    from numba_marlin.profile.sources import rules
     from numba_marlin.views import Page
 
     pages.check_page_arguments(args)
@@ -147,9 +149,11 @@ def _execute(args, report) -> bool:
 
 
 def _profile(args, report) -> dict:
-    from numba_marlin import devices, driver, heuristics, sizes
-    from numba_marlin.inspect import on_machine, profile
-    from numba_marlin.inspect.other_tools import other_tools
+    from numba_marlin import driver, heuristics
+    from numba_marlin.hardware import devices, sizes
+    from numba_marlin.profile import build as profile
+    from numba_marlin.profile.sources import on_machine
+    from numba_marlin.profile.sources.other_tools import other_tools
 
     # of a kernel's lambdas, where line numbers are asked for: they are known all the same
     warnings.filterwarnings("ignore", message=".*Could not find source for function")
@@ -209,11 +213,13 @@ def _block_scaled(args, report) -> dict:
     counted, and modelled for a device that has them."""
     from dataclasses import fields
 
-    from numba_marlin import devices, driver, sizes
+    from numba_marlin import driver
     from numba_marlin.cli.trace import config_changes
+    from numba_marlin.hardware import devices, sizes
     from numba_marlin.heuristics import block_scaled
-    from numba_marlin.inspect import model, on_machine, profile
-    from numba_marlin.inspect.other_tools import other_tools
+    from numba_marlin.profile import build as profile
+    from numba_marlin.profile.sources import model, on_machine
+    from numba_marlin.profile.sources.other_tools import other_tools
 
     if args.group_size is not None:
         raise ValueError(
@@ -295,7 +301,7 @@ def _check_timed(device) -> None:
 def _observed(problem, candidate, device, report) -> tuple:
     """(what a GPU did, its measured ceilings)"""
     from numba_marlin.bench import ceilings
-    from numba_marlin.inspect import on_gpu
+    from numba_marlin.profile.sources import on_gpu
 
     with report.step(f"timing {candidate.kernel} on {device.name}, plain and instrumented"):
         return (

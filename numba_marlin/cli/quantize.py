@@ -297,12 +297,12 @@ def _quantise(args, report, name: str, w, inputs):
     import numpy as np
 
     from numba_marlin import api
-    from numba_marlin.quantize import dequantize
+    from numba_marlin.quantizers import dequantize
 
     start, options, hessian = time.perf_counter(), {}, None
     try:
         if inputs is not None:
-            from numba_marlin.quantize.hessian import Hessian
+            from numba_marlin.quantizers.hessian import Hessian
 
             hessian = Hessian(w.shape[0]).add(inputs[name])
             options = {

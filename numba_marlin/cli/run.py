@@ -156,7 +156,7 @@ def weight_of(args, random):
 def _report_quantised(report, w, q) -> None:
     import numpy as np
 
-    from numba_marlin.quantize import dequantize
+    from numba_marlin.quantizers import dequantize
 
     error = dequantize(q, np.float32) - w.astype(np.float32)
     root_mean_square = float(np.sqrt(np.mean(np.square(w, dtype=np.float64))))

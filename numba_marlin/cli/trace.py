@@ -237,7 +237,7 @@ def _execute(args, report) -> bool:
 def _device(name: str | None, kernel: str | None):
     """The device called ``name``; ValueError for one that has not the instructions of a kernel with
     block-scaled operands. None: the one to look at that kernel on."""
-    from numba_marlin import devices
+    from numba_marlin.hardware import devices
     from numba_marlin.heuristics import block_scaled
 
     if kernel not in BLOCK_KERNELS:
@@ -289,11 +289,12 @@ def _recorded(args, report):
 
     import numpy as np
 
-    from numba_marlin import api, backends, compiler, devices, reference
+    from numba_marlin import api, backends, compiler, reference
     from numba_marlin import trace as room
     from numba_marlin.cli.run import weight_of
     from numba_marlin.formats import PackedWeight
     from numba_marlin.formats.fp4_marlin import PackedBlocks
+    from numba_marlin.hardware import devices
     from numba_marlin.heuristics import Problem, candidate
     from numba_marlin.trace.stages import ranges_of
 
@@ -429,8 +430,8 @@ def _in_blocks(values, kind: str):
     """float [k, n] -> BlockWeight of NVFP4 or MXFP4, to nearest."""
     import numpy as np
 
-    from numba_marlin.formats.block_scaled import to_weight
-    from numba_marlin.quantize.block_scaled import quantize_blocks
+    from numba_marlin.formats.operands import to_weight
+    from numba_marlin.quantizers.operands import quantize_blocks
 
     return to_weight(quantize_blocks(np.ascontiguousarray(values.T, np.float32), kind))
 

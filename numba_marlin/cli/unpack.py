@@ -64,7 +64,7 @@ def execute(args, report) -> bool:
 
 def _execute(args, report) -> bool:
     from numba_marlin.cli import pages
-    from numba_marlin.inspect import word_page
+    from numba_marlin.profile.pages import word_page
 
     pages.check_page_arguments(args)
 
@@ -97,13 +97,13 @@ def _execute(args, report) -> bool:
 
 
 def _layer(args):
-    from numba_marlin.inspect.words import Layer
+    from numba_marlin.profile.sources.words import Layer
 
     if args.source is None:
         if args.layer is not None:
             raise ValueError("--layer needs SRC, a checkpoint")
         from numba_marlin.formats.files import find_stored
-        from numba_marlin.inspect.random_layers import random_layer
+        from numba_marlin.profile.sources.random_layers import random_layer
 
         form = find_stored(args.format or "marlin")
         return (

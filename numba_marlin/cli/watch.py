@@ -59,7 +59,7 @@ def execute(args, report) -> bool:
 
 
 def _execute(args, report) -> bool:
-    from numba_marlin.inspect.device_state import Monitor
+    from numba_marlin.profile.sources.device_state import Monitor
 
     if not SLOWEST <= args.hz <= FASTEST:
         raise ValueError(f"--hz {args.hz:g} must be from {SLOWEST:g} to {FASTEST:g}")
@@ -124,7 +124,7 @@ def _look(
     monitor, work, period: float, seconds: float | None, states: list, show, keep_all: bool
 ) -> int:
     """-> samples taken, of which ``states`` has the last KEPT, or all."""
-    from numba_marlin.inspect import device_page
+    from numba_marlin.profile.pages import device_page
 
     taken = 0
     # what works beside it may have taken a while to begin

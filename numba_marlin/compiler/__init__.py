@@ -14,7 +14,7 @@ from numba_marlin.compiler.builder import COMPILERS, available_compilers, build
 from numba_marlin.compiler.compiled import CompiledKernel
 from numba_marlin.compiler.errors import AssemblyError, MissingCompiler
 from numba_marlin.compiler.resources import Resources
-from numba_marlin.compiler.targets import TARGETS, Target
+from numba_marlin.hardware.targets import TARGETS, Target
 
 __all__ = [
     "COMPILERS",

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from numba_marlin.compiler.errors import AssemblyError
 from numba_marlin.compiler.resources import Resources, parse_log
-from numba_marlin.compiler.targets import Target
 from numba_marlin.compiler.tools import find_tools
+from numba_marlin.hardware.targets import Target
 
 _TEXT = {"capture_output": True, "text": True, "errors": "replace"}
 _OWN_VERSION = re.compile(r"Unsupported \.version.*current version is '([\d.]+)'")

@@ -12,8 +12,8 @@ import importlib.util
 
 from numba_marlin.compiler import cache as disk
 from numba_marlin.compiler.compiled import CompiledKernel
-from numba_marlin.compiler.targets import target_named
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.hardware.targets import target_named
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 _DISTRIBUTIONS = {
     "numba-cuda": ("numba", "numba-cuda", "llvmlite"),

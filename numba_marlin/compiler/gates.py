@@ -13,7 +13,7 @@ from functools import lru_cache
 from numba_marlin.compiler.assemble import disassemble
 from numba_marlin.compiler.compiled import CompiledKernel
 from numba_marlin.compiler.resources import count_ptx, count_sass
-from numba_marlin.compiler.targets import target_named
+from numba_marlin.hardware.targets import target_named
 
 _count = lru_cache(maxsize=64)(count_ptx)
 _listing = lru_cache(maxsize=4)(disassemble)

@@ -26,7 +26,7 @@ once, LLVM computes with 64 bits ever after."""
 
 @dataclass(frozen=True)
 class Language:
-    """See ``numba_marlin.kernels.definition`` for what the fields mean to a kernel. compiler: its
+    """See ``numba_marlin.kernels.language.definition`` for what the fields mean to a kernel. compiler: its
     name."""
 
     compiler: str

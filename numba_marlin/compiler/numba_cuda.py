@@ -25,7 +25,7 @@ from numba_marlin.compiler.language import (
     ptx_module,
 )
 from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
-from numba_marlin.compiler.targets import Target
+from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
 NAME = "numba-cuda"

@@ -24,7 +24,7 @@ from numba_marlin.compiler.language import (
     operand_signature,
     ptx_module,
 )
-from numba_marlin.compiler.targets import Target
+from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
 NAME = "numba-cuda-mlir"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from numba_marlin.emulator.program import Instruction, Vector
+from numba_marlin.emulator.text.program import Instruction, Vector
 from numba_marlin.layout import tcgen05
 
 TENSOR, GLOBAL, SHARED, COPY, ATOMIC, LOCAL, CONSTANT = (

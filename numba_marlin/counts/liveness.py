@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numba_marlin.emulator.cfg import EXIT, successors
-from numba_marlin.emulator.program import (
+from numba_marlin.emulator.text.cfg import EXIT, successors
+from numba_marlin.emulator.text.program import (
     PREDICATE,
     Address,
     Instruction,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from numba_marlin.emulator.program import Kernel, Module
+from numba_marlin.emulator.text.program import Kernel, Module
 
 _ENTRY = "marlin_"  # what entries of this package begin with
 LAMBDA = "_3clambda_3e"  # Numba's escape of <lambda>

@@ -31,7 +31,7 @@ from numba_marlin.emulator.errors import (
     UnknownInstruction,
 )
 from numba_marlin.emulator.machine import Machine, RunResult
-from numba_marlin.emulator.schedules import Schedule
+from numba_marlin.emulator.scheduling.schedules import Schedule
 
 __all__ = [
     "BadDescriptor",

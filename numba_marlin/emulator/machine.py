@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from numba_marlin.emulator.clusters import MAX_BLOCKS
+from numba_marlin.emulator.asynchronous.clusters import MAX_BLOCKS
 from numba_marlin.emulator.errors import PtxSyntaxError
-from numba_marlin.emulator.execution import Execution
-from numba_marlin.emulator.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.instructions import root_of
-from numba_marlin.emulator.parser import parse
-from numba_marlin.emulator.program import Kernel
-from numba_marlin.emulator.scheduler import Scheduler
-from numba_marlin.emulator.schedules import Schedule, schedule_of
+from numba_marlin.emulator.scheduling.execution import Execution
+from numba_marlin.emulator.scheduling.scheduler import Scheduler
+from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
+from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
+from numba_marlin.emulator.text.parser import parse
+from numba_marlin.emulator.text.program import Kernel
 
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_BYTES = 227 * 1024  # a block on sm_90

@@ -1,7 +1,7 @@
 """Which kernel, in which configuration, on which grid, and why. Pure: numbers in, ranked candidates
 out; no CUDA, no GPU.
 
-In:  a ``Problem`` (sizes and types) and a ``Device`` (``devices.py``).
+In:  a ``Problem`` (sizes and types) and a ``Device`` (``hardware/devices.py``).
 Out: ``rank`` -> tuple of ``Candidate``, best first. Every kernel has a module here that proposes
     configurations and predicts their times, from figures
      that were measured on an H200; another device's memory scales what memory limits, nothing else.

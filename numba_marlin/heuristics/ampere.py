@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from numba_marlin.devices import Device
+from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.choice import (
     FITTED_BANDWIDTH_PER_SM,
     Description,
@@ -19,8 +19,8 @@ from numba_marlin.heuristics.choice import (
     group_blocks_of,
 )
 from numba_marlin.heuristics.problem import Problem
-from numba_marlin.kernels.ampere_config import AmpereConfig
-from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.layout.stripes import iterations_per_block
 
 DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in units of 16

@@ -9,21 +9,21 @@ waves end first.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from dataclasses import dataclass, fields, replace
 
-from numba_marlin.devices import SPECIFICATIONS, Device, runs_machine_code
-from numba_marlin.formats.block_scaled import BLOCK_FORMATS, find_block_format
+from numba_marlin.formats.operands import BLOCK_FORMATS, find_block_format
+from numba_marlin.hardware.devices import SPECIFICATIONS, Device, runs_machine_code
 from numba_marlin.heuristics.candidates import Candidate
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
-from numba_marlin.kernels.block_decode_config import ACTIVATIONS as FEW_ROWS_ACTIVATIONS
-from numba_marlin.kernels.block_decode_config import COLUMNS, BlockDecodeConfig
-from numba_marlin.kernels.block_decode_config import RESULT_BYTES as FEW_ROWS_RESULTS
-from numba_marlin.kernels.block_mma_config import SCALES_OF_A_STEP
-from numba_marlin.kernels.block_scaled_config import RESULTS, BlockScaledConfig
-from numba_marlin.kernels.definition import KernelDefinition
-from numba_marlin.kernels.tcgen05_config import FORMATS
+from numba_marlin.kernels import registry
+from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.nvfp4.block_decode.config import ACTIVATIONS as FEW_ROWS_ACTIVATIONS
+from numba_marlin.kernels.nvfp4.block_decode.config import COLUMNS, BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_decode.config import RESULT_BYTES as FEW_ROWS_RESULTS
+from numba_marlin.kernels.nvfp4.block_mma.config import SCALES_OF_A_STEP
+from numba_marlin.kernels.nvfp4.block_scaled.config import RESULTS, BlockScaledConfig
+from numba_marlin.kernels.nvfp4.tcgen05.config import FORMATS
 
 # (tile_m, tile_n): time of a tile relative to that of the first, and its rings. Measured on an H200
 # at 8192 x 8192 x 8192 (experiments/11_block_scaled, measure --quick).
@@ -186,7 +186,7 @@ def find_block_kernel(name: str) -> KernelDefinition:
     """ValueError lists KERNELS."""
     if name not in KERNELS:
         raise ValueError(f"kernel={name!r} must be one of {', '.join(KERNELS)}")
-    return importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
+    return registry.find_kernel(name)
 
 
 def block_kernel_of(config) -> KernelDefinition:

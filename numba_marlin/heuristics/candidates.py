@@ -4,16 +4,16 @@ take."""
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from dataclasses import asdict, dataclass, field, replace
 
 from numba_marlin import tuned
-from numba_marlin.devices import Device
+from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import ampere, decode, naive, tiled, wgmma
 from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION, Problem
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels import registry
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 CHOOSERS = {"naive": naive, "tiled": tiled, "ampere": ampere, "decode": decode, "wgmma": wgmma}
 LADDER = tuple(CHOOSERS)  # simplest first; each is a module of kernels/ too
@@ -49,7 +49,7 @@ def find_kernel(name: str) -> KernelDefinition:
     """The kernel called ``name``; ValueError lists the ladder."""
     if name not in LADDER:
         raise ValueError(f"kernel={name!r} must be one of {', '.join(LADDER)}")
-    return importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
+    return registry.find_kernel(name)
 
 
 def kernel_of(config: object) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from numba_marlin.heuristics.problem import Problem
-from numba_marlin.kernels.definition import TooMuchSharedMemory
+from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 
 FITTED_BANDWIDTH_PER_SM = 4.8e12 / 132  # bytes/s: of the H200 on which times were fitted
 # of a Problem

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from numba_marlin.devices import Device
+from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.choice import (
     FITTED_BANDWIDTH_PER_SM,
     Description,
@@ -31,8 +31,8 @@ from numba_marlin.heuristics.choice import (
     with_stages_that_fit,
 )
 from numba_marlin.heuristics.problem import Problem
-from numba_marlin.kernels.decode_config import COLUMNS, DecodeConfig
-from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.kernels.decode.config import COLUMNS, DecodeConfig
+from numba_marlin.kernels.language.definition import ceil_div
 
 X_SHARE = 0.27  # what a byte of x costs, beside one of weights: it comes from L2
 

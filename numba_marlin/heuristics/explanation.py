@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import asdict, dataclass
 
-from numba_marlin import devices
-from numba_marlin.devices import Device
+from numba_marlin.hardware import devices
+from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.candidates import Candidate, rank
 from numba_marlin.heuristics.problem import Problem
 

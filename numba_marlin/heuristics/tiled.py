@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba_marlin.devices import Device
+from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.choice import Description, check_types, config_of_types
 from numba_marlin.heuristics.problem import Problem
 from numba_marlin.kernels.tiled import TiledConfig

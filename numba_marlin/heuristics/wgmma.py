@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from numba_marlin.devices import Device
+from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.choice import (
     Description,
     check_groups,
@@ -40,8 +40,8 @@ from numba_marlin.heuristics.choice import (
     with_stages_that_fit,
 )
 from numba_marlin.heuristics.problem import Problem
-from numba_marlin.kernels.definition import ceil_div
-from numba_marlin.kernels.wgmma_config import PARTS, STAGE_K, WgmmaConfig
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.wgmma.config import PARTS, STAGE_K, WgmmaConfig
 
 SUSTAINED_US, SUSTAINED_SLOWER = 400, 1.12  # what a long launch loses to falling clocks
 LARGEST_TILE, LARGEST_STEP_US, LEAST_STEP_US = 128 * 256, 0.67, 0.2

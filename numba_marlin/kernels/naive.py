@@ -16,9 +16,9 @@ all raw addresses, 0 where there is none. m and n are any, k a multiple of 16.
 
 from dataclasses import dataclass
 
-from numba_marlin.kernels import lookup_fp4
-from numba_marlin.kernels.definition import CODES, KernelDefinition, Takes, ceil_div
-from numba_marlin.kernels.lookup import half_verbs, weight_verbs
+from numba_marlin.kernels.dequantize import lookup_fp4
+from numba_marlin.kernels.dequantize.lookup import half_verbs, weight_verbs
+from numba_marlin.kernels.language.definition import CODES, KernelDefinition, Takes, ceil_div
 
 THREADS = 128
 

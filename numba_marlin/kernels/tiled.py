@@ -13,8 +13,8 @@ per-column scale the fp32 sum.
 
 from dataclasses import dataclass
 
-from numba_marlin.kernels.definition import KernelDefinition, Takes, ceil_div
-from numba_marlin.kernels.verbs import number_verbs
+from numba_marlin.kernels.dequantize.verbs import number_verbs
+from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 
 THREADS = 128
 TILE_M, TILE_N, TILE_K = 16, 64, 64

@@ -5,5 +5,5 @@ must notice.
 one instruction may lose, ``flow`` what takes a look at the whole kernel: parities, swizzles,
 branches. ``judge`` runs one on the PTX machine under several schedules and says what caught it. The
 room knows no kernel of ours and imports ``emulator``, nothing else of the package; which kernels,
-on which problems, and why a mutant is equivalent is the business of ``experiments/04_mutants``.
+on which problems, and why a mutant is equivalent is the business of ``experiments/16_mutants``.
 """

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numba_marlin.emulator.cfg import EXIT, successors
-from numba_marlin.emulator.program import Immediate, Instruction
+from numba_marlin.emulator.text.cfg import EXIT, successors
+from numba_marlin.emulator.text.program import Immediate, Instruction
 from numba_marlin.mutation.program import Program, operand_texts
 from numba_marlin.mutation.rules import DELETED, Change, turned_round
 

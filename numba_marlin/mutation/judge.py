@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_marlin.emulator import Machine, MachineError, PtxSyntaxError, UnknownInstruction
-from numba_marlin.emulator.schedules import Schedule
+from numba_marlin.emulator.scheduling.schedules import Schedule
 
 DEFECTS = (PtxSyntaxError, UnknownInstruction)
 # times the instructions of the intact kernel, then a mutant counts as standing still: one that

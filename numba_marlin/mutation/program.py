@@ -7,9 +7,9 @@ from collections import Counter
 from functools import cached_property
 
 from numba_marlin.emulator.instructions import root_of
-from numba_marlin.emulator.lexer import tokenize
-from numba_marlin.emulator.parser import parse
-from numba_marlin.emulator.program import Instruction, Kernel, Register
+from numba_marlin.emulator.text.lexer import tokenize
+from numba_marlin.emulator.text.parser import parse
+from numba_marlin.emulator.text.program import Instruction, Kernel, Register
 
 OPENING, CLOSING = "{[(", "}])"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from numba_marlin.emulator.program import Immediate, Instruction
+from numba_marlin.emulator.text.program import Immediate, Instruction
 from numba_marlin.mutation.program import operand_texts
 
 Change = tuple[str, str, str]

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_marlin import heuristics, reference
-from numba_marlin.devices import Device
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import round_to
-from numba_marlin.quantize import dequantize
+from numba_marlin.hardware.devices import Device
+from numba_marlin.quantizers import dequantize
 from numba_marlin.testing.exact import ExactProblem, exact_problem
 from numba_marlin.testing.packing import USUAL_SETTINGS
 from numba_marlin.testing.weights import Problem, problems, quantized_weights, seeds

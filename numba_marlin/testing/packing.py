@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from numba_marlin.formats import FORMATS, BlockWeight, QuantizedWeight
 from numba_marlin.formats.files import STORED
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 from numba_marlin.testing.blocks import block_weights
 from numba_marlin.testing.contents import CODE_KINDS, make_codes
 from numba_marlin.testing.weights import quantized_weights, seeds

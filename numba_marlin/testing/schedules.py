@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from numba_marlin.emulator.schedules import COPIES, ORDERS, Schedule
+from numba_marlin.emulator.scheduling.schedules import COPIES, ORDERS, Schedule
 from numba_marlin.testing.weights import seeds
 
 

@@ -17,9 +17,9 @@ from numba_marlin.counts.liveness import reads_and_writes
 from numba_marlin.counts.observer import Observer, padded
 from numba_marlin.counts.phases import phases, sources
 from numba_marlin.emulator import Machine
-from numba_marlin.emulator.lanes import WARP
-from numba_marlin.emulator.memory import Access
-from numba_marlin.emulator.program import Instruction
+from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.state.memory import Access
+from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.trace.record import HIGH, KINDS, SCHEMA, SPACES, Trace
 
 ROWS = 200_000  # of registers: 32 lanes of 4 bytes each

@@ -182,7 +182,7 @@ def machine_code(text: str, target: str = TARGET):
     illegal instruction of (compiler.gates)."""
     from numba_marlin.compiler.assemble import assemble, disassemble
     from numba_marlin.compiler.gates import refused_copies
-    from numba_marlin.compiler.targets import target_named
+    from numba_marlin.hardware.targets import target_named
 
     cubin, resources = assemble(text, target_named(target))
     if "cp.async.cg" in text and "cache_hint" in text and refused_copies(disassemble(cubin) or ""):

@@ -1,15 +1,14 @@
 """Make ``nm.matmul`` take one kernel in one configuration, whatever the heuristics would say."""
 
-import importlib
-
 import numba_marlin as nm
 from numba_marlin import backends, heuristics
+from numba_marlin.kernels import registry
 
 
 def choose(monkeypatch, name, config, problem, device, backend):
     """-> the packed weight of ``problem`` (testing.ExactProblem), for which ``backend`` will run
     kernel ``name`` on ``device``."""
-    kernel = importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
+    kernel = registry.find_kernel(name)
     m, (k, n) = problem.x.shape[0], problem.weight.codes.shape
     grid = tuple(kernel.grid(config, m, n, k, device.sms))
     candidate = heuristics.Candidate(

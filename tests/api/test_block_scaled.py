@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import block_scaled, devices, driver
-from numba_marlin.block_reference import block_scaled_bounds, interleave_gated
+from numba_marlin import block_scaled, driver
 from numba_marlin.formats.floats import float_type
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics.block_scaled import FEW_ROWS, TILES, choose
 from numba_marlin.interop import arrays
-from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
-from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.layout import block_scales
+from numba_marlin.reference.operands import block_scaled_bounds, interleave_gated
 
 # those of tests.kernels.test_block_scaled: compiled once
 SMALL = BlockScaledConfig(

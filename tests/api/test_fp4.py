@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import api, devices, heuristics, reference, testing
+from numba_marlin import api, heuristics, reference, testing
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.fp4_marlin import canonical
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
 from tests.kernels.test_fp4 import FEW_ROWS, SINGLE_ROWS, configured
 

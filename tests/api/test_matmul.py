@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import devices, driver, heuristics, reference
+from numba_marlin import driver, heuristics, reference
 from numba_marlin.formats.floats import float_type, round_to
+from numba_marlin.hardware import devices
 from numba_marlin.interop import arrays
-from numba_marlin.kernels.decode_config import DecodeConfig
-from numba_marlin.kernels.wgmma_config import WgmmaConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.testing import exact_problem
 from tests.api.engines import choose
 
@@ -277,10 +278,3 @@ def test_large_weights_take_the_compiled_loops_and_give_the_same_bytes(
         fast.scales, packed.scales
     )
     assert np.array_equal(nm.unpack(fast).codes, problem.weight.codes)
-
-
-def test_the_public_function_quantize_wins_over_the_room_of_that_name():
-    import numba_marlin.quantize  # noqa: F401  binds the room in the package, were it not for __setattr__
-    from numba_marlin.quantize import rtn
-
-    assert callable(nm.quantize) and callable(rtn.quantize)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import backends, devices, driver, heuristics
+from numba_marlin import backends, driver, heuristics
+from numba_marlin.hardware import devices
 from numba_marlin.interop import arrays
 from numba_marlin.testing import exact_problem
 

@@ -14,8 +14,8 @@ import pytest
 
 import numba_marlin as nm
 from numba_marlin import calls, driver, launch
-from numba_marlin.kernels.decode_config import DecodeConfig
-from numba_marlin.kernels.wgmma_config import WgmmaConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.layout.tensor_map import TensorMap
 from numba_marlin.testing import exact_problem
 from tests.api.engines import choose

@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from numba_marlin import devices, driver
+from numba_marlin import driver
 from numba_marlin.bench import measure, tune
 from numba_marlin.bench.ceilings import Ceilings
 from numba_marlin.bench.rows import read
 from numba_marlin.cli import main as cli
+from numba_marlin.hardware import devices
 from tests.bench.invented import row as invented
 
 CEILINGS = Ceilings(4e12, 7e14)

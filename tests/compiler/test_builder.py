@@ -10,9 +10,9 @@ import pytest
 from numba_marlin import compiler as room
 from numba_marlin.compiler import MissingCompiler, build, gates, module_text
 from numba_marlin.compiler.builder import COMPILERS, available_compilers, backend
-from numba_marlin.compiler.targets import TARGETS, target_named
 from numba_marlin.emulator import Machine
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.hardware.targets import TARGETS, target_named
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 from numba_marlin.compiler import Resources, build, builder, cache
 from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to_bytes
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from numba_marlin.compiler import (
     resources,
 )
 from numba_marlin.compiler.compiled import from_bytes, to_bytes
-from numba_marlin.compiler.targets import target_named
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.hardware.targets import target_named
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 PTXAS = """ptxas info    : 8 bytes gmem
 ptxas info    : Compiling entry function 'marlin_ampere' for 'sm_90a'

@@ -10,8 +10,8 @@ from numba_marlin import isa
 from numba_marlin.compiler import AssemblyError, build, gates
 from numba_marlin.compiler.assemble import assemble
 from numba_marlin.compiler.builder import COMPILERS, backend
-from numba_marlin.compiler.targets import TARGETS, target_named
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.hardware.targets import TARGETS, target_named
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 INSTRUCTIONS = isa.load_instructions()
 PARAMETERS = (("address", "u64"), ("number", "i32"))

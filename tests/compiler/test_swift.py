@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from numba_marlin.compiler import build, numba_cuda
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numba_marlin.counts.liveness import live_words
 from numba_marlin.counts.phases import plain_name
 from numba_marlin.emulator import Machine
 from numba_marlin.emulator.instructions import HANDLERS
-from numba_marlin.emulator.program import Instruction
+from numba_marlin.emulator.text.program import Instruction
 from tests.emulator.ptx_cases import HEADER, frame, launch
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from numba_marlin import counts
 from numba_marlin.counts import transactions
-from numba_marlin.emulator import Machine, memory
+from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state import memory
 from numba_marlin.layout.tensor_map import swizzled
 from tests.emulator.ptx_cases import frame
 

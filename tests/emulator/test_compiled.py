@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Machine, PendingCopyRead, UninitializedRead
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.language.definition import KernelDefinition
 
 pytest.importorskip("numba")
 compiler = pytest.importorskip("numba_marlin.compiler")

@@ -10,7 +10,7 @@ import pytest
 from numba_marlin.compiler import build, gates
 from numba_marlin.compiler.builder import COMPILERS
 from numba_marlin.emulator import Machine
-from numba_marlin.kernels.definition import KernelDefinition
+from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.layout import wgmma
 from numba_marlin.layout.tensor_map import TensorMap
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Machine, PtxSyntaxError, UnknownInstruction
-from numba_marlin.emulator.cfg import EXIT
+from numba_marlin.emulator.text.cfg import EXIT
 from tests.emulator.ptx_cases import HEADER, frame, launch
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Deadlock, Machine, PendingCopyRead, Schedule
-from numba_marlin.emulator.schedules import COPIES, ORDERS
+from numba_marlin.emulator.scheduling.schedules import COPIES, ORDERS
 from tests.emulator.ptx_cases import frame, snippet
 from tests.emulator.test_mbarrier import spin, start
 

@@ -20,9 +20,9 @@ from numba_marlin.emulator import (
     TensorMemoryMisuse,
     UninitializedRead,
     UnknownInstruction,
-    block_scaled,
 )
-from numba_marlin.emulator.memory import SHARED_BASE
+from numba_marlin.emulator.state.memory import SHARED_BASE
+from numba_marlin.emulator.tensor import block_scales as block_scaled
 from numba_marlin.formats import small_floats
 from numba_marlin.layout import block_scales, tcgen05, wgmma
 from numba_marlin.layout.tcgen05 import KINDS, InstructionDescriptor

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import UninitializedRead
-from numba_marlin.emulator.tensor_sums import adder_of
+from numba_marlin.emulator.tensor.tensor_sums import adder_of
 from tests.emulator import ptx_cases
 from tests.emulator.ptx_cases import launch
 from tests.emulator.test_memory import fails

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_marlin.emulator import tensor_sums
-from numba_marlin.emulator.tensor_sums import ADDERS, add_products, adder_of
+from numba_marlin.emulator.tensor import tensor_sums
+from numba_marlin.emulator.tensor.tensor_sums import ADDERS, add_products, adder_of
 from numba_marlin.witness import matrices
 from numba_marlin.witness.multiplication import COLUMNS, MMA, PRODUCTS, WIDE
 

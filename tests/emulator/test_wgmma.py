@@ -17,8 +17,8 @@ from numba_marlin.emulator import (
     UninitializedRead,
     UnknownInstruction,
 )
-from numba_marlin.emulator.memory import SHARED_BASE
-from numba_marlin.emulator.tensor_sums import ADDERS
+from numba_marlin.emulator.state.memory import SHARED_BASE
+from numba_marlin.emulator.tensor.tensor_sums import ADDERS
 from numba_marlin.layout import wgmma
 from tests.emulator.ptx_cases import frame, launch, snippet
 from tests.emulator.test_tensor_sums import product as hopper_product

@@ -1,4 +1,4 @@
-"""Contract under test: experiment 04_mutants has judged every mutant of today's kernels, and nobody
+"""Contract under test: experiment 16_mutants has judged every mutant of today's kernels, and nobody
 survived without a proof; a few of each kernel are judged here and now.
 
 What it has judged is told by a kernel's skeleton, the order of its accesses, copies,
@@ -19,8 +19,8 @@ from numba_marlin.mutation.mutants import mutants, skeleton
 from numba_marlin.mutation.program import Program
 from tests.mutation.kernels import text
 
-FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "04_mutants"
-RUN = "python experiments/04_mutants/run.py"
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "16_mutants"
+RUN = "python experiments/16_mutants/run.py"
 ROWS = [
     json.loads(line) for line in (FOLDER / "results.jsonl").read_text(encoding="utf-8").splitlines()
 ]

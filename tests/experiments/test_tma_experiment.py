@@ -16,7 +16,7 @@ from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
 from numba_marlin.formats import marlin
 from numba_marlin.kernels.decode import DecodeConfig
-from numba_marlin.kernels.wgmma_config import WgmmaConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from tests.bench.invented import row
 from tests.kernels import harness
 

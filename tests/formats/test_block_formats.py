@@ -13,7 +13,7 @@ from numba_marlin.formats import QuantizedWeight, changes
 from numba_marlin.formats.block_weight import BlockWeight
 from numba_marlin.formats.files import STORED, find_stored
 from numba_marlin.formats.small_floats import BITS, decode, table
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 from tests.formats import layers
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -20,7 +20,7 @@ from numba_marlin.formats.fp4_words import (
     unturn_codes,
 )
 from numba_marlin.formats.small_floats import table
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 from numba_marlin.testing import KINDS_OF_BLOCKS, make_blocks
 
 FP4 = find_format("marlin-fp4")

@@ -11,7 +11,7 @@ from numba_marlin import testing
 from numba_marlin.formats import PackedWeight, QuantizedWeight, marlin
 from numba_marlin.formats.marlin_order import code_order, code_source, locate
 from numba_marlin.layout.fragments import MMA_M16N8K16_A, MMA_M16N8K16_B
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 
 
 def closed_form_pack_8(codes):

@@ -15,7 +15,7 @@ from numba_marlin.formats.files import STORED, find_stored
 from numba_marlin.formats.gptq import AWQ_ORDER
 from numba_marlin.formats.stored import PLAIN, FormatError, register_stored
 from numba_marlin.formats.streams import Stream
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 from tests.formats import layers
 
 pytest.importorskip("ml_dtypes")

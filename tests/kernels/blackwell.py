@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 
 from numba_marlin import compiler
-from numba_marlin.block_reference import block_scaled_bounds
-from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.formats.floats import float_type, round_to
-from numba_marlin.kernels.block_mma import KERNEL as BLOCK_MMA
-from numba_marlin.kernels.block_mma_config import BlockMmaConfig
-from numba_marlin.kernels.tcgen05 import KERNEL as TCGEN05
-from numba_marlin.kernels.tcgen05_config import Tcgen05Config
-from numba_marlin.quantize import dequantize
-from numba_marlin.quantize.block_scaled import quantize_blocks
+from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled, pack_codes
+from numba_marlin.kernels.nvfp4.block_mma import KERNEL as BLOCK_MMA
+from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
+from numba_marlin.kernels.nvfp4.tcgen05 import KERNEL as TCGEN05
+from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
+from numba_marlin.quantizers import dequantize
+from numba_marlin.quantizers.operands import quantize_blocks
+from numba_marlin.reference.operands import block_scaled_bounds
 from tests.kernels.harness import Prepared, on_machine
 
 TARGETS = {"tcgen05": "sm_100a", "block_mma": "sm_120a"}

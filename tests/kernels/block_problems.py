@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_marlin import compiler
-from numba_marlin.block_reference import block_scaled_bounds
-from numba_marlin.formats.block_scaled import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.formats.floats import float_type, round_to
+from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.heuristics.block_scaled import block_kernel_of
-from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
-from numba_marlin.kernels.block_scaled import OPERAND_POWER
-from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
-from numba_marlin.quantize.block_scaled import inverse_of, quantize_blocks
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
+from numba_marlin.quantizers.operands import inverse_of, quantize_blocks
+from numba_marlin.reference.operands import block_scaled_bounds
 from tests.kernels.harness import Prepared, on_gpu, on_machine, target_of
 
 SMALL = BlockScaledConfig(
@@ -25,7 +25,7 @@ FEW_ROWS = BlockDecodeConfig(tokens=8, k_warps=2, split=2, stages=2, source=True
 @dataclass(frozen=True, eq=False)
 class BlockProblem:
     """a [m, k], b [n, k]: BlockScaled with scales in 128x4 order; global_scale: of D, if it has
-    one; the other fields as in ``block_reference``."""
+    one; the other fields as in ``reference.operands``."""
 
     a: BlockScaled
     b: BlockScaled

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
-from numba_marlin.kernels.ampere_config import AmpereConfig
+from numba_marlin.kernels.ampere.config import AmpereConfig
 from tests.kernels.small_problems import SMALLS, Small
 
 WRONG = "wrong result"

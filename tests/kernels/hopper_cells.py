@@ -4,7 +4,8 @@ choose for them. Pure."""
 import itertools
 from dataclasses import dataclass, replace
 
-from numba_marlin import devices, heuristics
+from numba_marlin import heuristics
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
 from numba_marlin.heuristics import decode as decode_choices
 from numba_marlin.heuristics import wgmma as wgmma_choices

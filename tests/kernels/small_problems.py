@@ -12,10 +12,10 @@ import numpy as np
 
 from numba_marlin import compiler, testing
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
-from numba_marlin.kernels.block_decode import KERNEL as BLOCK_DECODE
-from numba_marlin.kernels.block_scaled import KERNEL as BLOCK_SCALED
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.naive import KERNEL as NAIVE
+from numba_marlin.kernels.nvfp4.block_decode import KERNEL as BLOCK_DECODE
+from numba_marlin.kernels.nvfp4.block_scaled import KERNEL as BLOCK_SCALED
 from numba_marlin.kernels.tiled import KERNEL as TILED
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from tests.kernels import blackwell, block_problems

@@ -13,14 +13,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import devices, driver, heuristics
+from numba_marlin import driver, heuristics
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import LADDER, Problem, candidate, find_kernel
-from numba_marlin.kernels.ampere_config import AmpereConfig
-from numba_marlin.kernels.decode_config import DecodeConfig
+from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
-from numba_marlin.kernels.wgmma_config import WgmmaConfig
-from numba_marlin.quantize import quantize
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
+from numba_marlin.quantizers import quantize
 from tests.kernels.harness import run_kernel
 
 # k: five stages of 64, so that rows of consumers change their parts from tile to tile

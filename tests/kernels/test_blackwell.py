@@ -20,9 +20,9 @@ from numba_marlin.emulator import (
     TensorMemoryHazard,
     TensorMemoryMisuse,
 )
-from numba_marlin.kernels.block_mma_config import BlockMmaConfig
-from numba_marlin.kernels.definition import TooMuchSharedMemory
-from numba_marlin.kernels.tcgen05_config import FORMATS, Tcgen05Config
+from numba_marlin.kernels.language.definition import TooMuchSharedMemory
+from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
+from numba_marlin.kernels.nvfp4.tcgen05.config import FORMATS, Tcgen05Config
 from numba_marlin.trace import perfetto
 from tests.kernels.blackwell import (
     BLOCK_MMA,

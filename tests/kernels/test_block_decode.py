@@ -13,10 +13,10 @@ import pytest
 from numba_marlin import compiler
 from numba_marlin.compiler import gates
 from numba_marlin.emulator import MachineError, Schedule
-from numba_marlin.formats.block_scaled import BlockScaled
-from numba_marlin.kernels.block_decode import KERNEL
-from numba_marlin.kernels.block_decode_config import BlockDecodeConfig
-from numba_marlin.kernels.definition import TooMuchSharedMemory
+from numba_marlin.formats.operands import BlockScaled
+from numba_marlin.kernels.language.definition import TooMuchSharedMemory
+from numba_marlin.kernels.nvfp4.block_decode import KERNEL
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from tests.kernels.block_problems import FEW_ROWS as SMALL
 from tests.kernels.block_problems import (
     check_exact,

@@ -14,11 +14,11 @@ import pytest
 from numba_marlin import compiler
 from numba_marlin.compiler import gates
 from numba_marlin.emulator import MachineError, ProxyHazard, Schedule
-from numba_marlin.kernels.block_scaled import KERNEL
-from numba_marlin.kernels.block_scaled_config import BlockScaledConfig
-from numba_marlin.kernels.block_scaled_quantize import ELEMENTS, power_offset
-from numba_marlin.kernels.definition import TooMuchSharedMemory
-from numba_marlin.quantize import block_scaled as quantiser
+from numba_marlin.kernels.language.definition import TooMuchSharedMemory
+from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, power_offset
+from numba_marlin.quantizers import operands as quantiser
 from tests.kernels.block_problems import (
     SMALL,
     check_exact,

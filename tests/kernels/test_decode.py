@@ -16,7 +16,7 @@ from numba_marlin.compiler import gates
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.kernels.decode import KERNEL, DecodeConfig
-from numba_marlin.quantize import quantize
+from numba_marlin.quantizers import quantize
 from tests.kernels.harness import cases, run_kernel, target_of
 
 pytest.importorskip("ml_dtypes")

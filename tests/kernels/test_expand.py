@@ -10,8 +10,8 @@ from numba_marlin import compiler
 from numba_marlin.compiler import gates
 from numba_marlin.formats import marlin
 from numba_marlin.formats.floats import float_type
-from numba_marlin.kernels.definition import KernelDefinition
-from numba_marlin.kernels.expand import expand_verbs, pair
+from numba_marlin.kernels.dequantize.expand import expand_verbs, pair
+from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.layout.fragments import MMA_M16N8K16_A, MMA_M16N8K16_B
 from tests.kernels.harness import Prepared, on_gpu, target_of
 

@@ -19,7 +19,7 @@ from numba_marlin.kernels.naive import KERNEL as NAIVE
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import WgmmaConfig
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 from tests.kernels.harness import cases, run_kernel, target_of
 
 pytest.importorskip("ml_dtypes")

@@ -10,9 +10,10 @@ import pytest
 from numba_marlin import compiler
 from numba_marlin.compiler import gates
 from numba_marlin.compiler.assemble import assemble
-from numba_marlin.compiler.targets import target_named
-from numba_marlin.kernels.ampere import STEPS, AmpereConfig
-from numba_marlin.kernels.definition import ceil_div
+from numba_marlin.hardware.targets import target_named
+from numba_marlin.kernels.ampere import AmpereConfig
+from numba_marlin.kernels.ampere.kernel import STEPS
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
 from tests.kernels.harness import KERNELS, TILES, cases

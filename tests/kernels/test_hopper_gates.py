@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from numba_marlin import compiler, devices
+from numba_marlin import compiler
 from numba_marlin.compiler import gates
 from numba_marlin.compiler.assemble import assemble
-from numba_marlin.compiler.targets import target_named
+from numba_marlin.hardware import devices
+from numba_marlin.hardware.targets import target_named
 from numba_marlin.heuristics import Problem, decode, wgmma
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
-from numba_marlin.kernels.wgmma_config import STAGE_ROWS
+from numba_marlin.kernels.wgmma.config import STAGE_ROWS
 from tests.kernels.harness import cases
 
 H200 = devices.device("H200")

@@ -405,7 +405,7 @@ def test_what_the_launch_before_wrote_is_what_is_read(cells, in_graph, run_on):
 def without_waits(compiled):
     """A dependent kernel that does not wait for the launch before it."""
     from numba_marlin.compiler.assemble import assemble
-    from numba_marlin.compiler.targets import target_named
+    from numba_marlin.hardware.targets import target_named
 
     ptx = compiled.ptx.replace("griddepcontrol.wait;", "")
     assert ptx != compiled.ptx, f"{compiled.kernel} waits for no launch before it"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numba_marlin import compiler, reference, testing
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.kernels.ampere import AmpereConfig
-from numba_marlin.quantize import dequantize, quantize
+from numba_marlin.quantizers import dequantize, quantize
 from tests.kernels.harness import KERNELS, TILES, cases, run_kernel
 
 NAMES = tuple(KERNELS)

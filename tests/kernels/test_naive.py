@@ -18,7 +18,7 @@ from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.heuristics import Problem
 from numba_marlin.kernels.naive import KERNEL, NaiveConfig
-from numba_marlin.quantize import dequantize, quantize
+from numba_marlin.quantizers import dequantize, quantize
 from tests.kernels.harness import run_kernel
 
 pytest.importorskip("ml_dtypes")

@@ -17,11 +17,12 @@ import pytest
 
 from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
-from numba_marlin.kernels import decode_schedule, wgmma_schedule
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
-from numba_marlin.kernels.decode_config import DecodeConfig
-from numba_marlin.kernels.definition import KernelDefinition
-from numba_marlin.kernels.wgmma_config import STAGE_K, WgmmaConfig
+from numba_marlin.kernels.decode import schedule as decode_schedule
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.wgmma import schedule as wgmma_schedule
+from numba_marlin.kernels.wgmma.config import STAGE_K, WgmmaConfig
 from numba_marlin.layout.stripes import stripes
 from tests.kernels.harness import config_for, machine_of, prepare
 from tests.kernels.plain_language import plain_language

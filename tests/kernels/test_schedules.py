@@ -3,7 +3,7 @@ warps, blocks and copies make progress in.
 
 A failure says which Schedule it was, and that replays it. Fifty schedules a kernel, its variants
 share them; with --thorough, or in the nightly profile, a thousand for each (an hour on one core):
-experiments/06_schedules runs them a hundred at a time, and keeps the result.
+experiments/17_schedules runs them a hundred at a time, and keeps the result.
 """
 
 import pytest

@@ -15,8 +15,8 @@ from numba_marlin.compiler import gates
 from numba_marlin.emulator import Deadlock, PendingCopyRead
 from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.wgmma import KERNEL
-from numba_marlin.kernels.wgmma_config import SHARED_LIMIT, WgmmaConfig
-from numba_marlin.quantize import quantize
+from numba_marlin.kernels.wgmma.config import SHARED_LIMIT, WgmmaConfig
+from numba_marlin.quantizers import quantize
 from tests.kernels.harness import cases, on_machine, prepare, run_kernel
 
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import UnknownInstruction
-from numba_marlin.emulator.schedules import Schedule
+from numba_marlin.emulator.scheduling.schedules import Schedule
 from numba_marlin.mutation.judge import Launch, budgets, described, judge
 from numba_marlin.mutation.mutants import mutants
 from tests.mutation.kernels import NEIGHBOUR

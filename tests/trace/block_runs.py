@@ -7,7 +7,7 @@ from dataclasses import asdict
 from numba_marlin import trace
 from numba_marlin.emulator import Machine
 from numba_marlin.heuristics.block_scaled import BlockProblem
-from numba_marlin.inspect.block_launch import boxes_of
+from numba_marlin.profile.sources.block_launch import boxes_of
 from numba_marlin.trace.stages import ranges_of, rings_of
 from tests.kernels import blackwell, block_problems
 from tests.kernels.harness import launch_on

@@ -9,7 +9,7 @@ import pytest
 
 from numba_marlin.formats.small_floats import decode, table
 from numba_marlin.layout import fragments
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 from numba_marlin.trace import compare, pages, roles
 from numba_marlin.trace.history import History, vector
 from numba_marlin.trace.pages import block_fragments

@@ -9,7 +9,7 @@ import pytest
 
 from numba_marlin import trace
 from numba_marlin.formats import small_floats
-from numba_marlin.quantize import dequantize
+from numba_marlin.quantizers import dequantize
 from numba_marlin.trace import compare, model, pages, perfetto
 from numba_marlin.trace.history import History
 from numba_marlin.trace.pages.choice import products

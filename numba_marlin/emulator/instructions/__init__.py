@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numba_marlin.emulator.errors import PtxSyntaxError, UnknownInstruction
-from numba_marlin.emulator.program import Instruction
+from numba_marlin.emulator.text.program import Instruction
 
 HANDLERS: dict[str, Callable] = {}
 
@@ -48,7 +48,7 @@ def unsupported(ins: Instruction, reason: str) -> UnknownInstruction:
 
 def allow(ins: Instruction, *modifiers: str) -> None:
     """Raise UnknownInstruction if ``ins`` has a modifier that is neither here nor a type."""
-    from numba_marlin.emulator.program import TYPE_BITS
+    from numba_marlin.emulator.text.program import TYPE_BITS
 
     for modifier in ins.modifiers:
         if modifier not in modifiers and modifier not in TYPE_BITS:

@@ -10,8 +10,8 @@ import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
-from numba_marlin.emulator.program import Register
-from numba_marlin.emulator.registers import PREDICATE
+from numba_marlin.emulator.state.registers import PREDICATE
+from numba_marlin.emulator.text.program import Register
 
 HINTS = (
     "ca",

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, type_of, unsupported
 from numba_marlin.emulator.instructions.half import HALVES, codec
 from numba_marlin.emulator.instructions.load_store import ORDER, SPACES, space_of
-from numba_marlin.emulator.memory import WINDOWS
-from numba_marlin.emulator.program import TYPE_BITS, Sink
-from numba_marlin.emulator.registers import DTYPES
+from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.state.memory import WINDOWS
+from numba_marlin.emulator.state.registers import DTYPES
+from numba_marlin.emulator.text.program import TYPE_BITS, Sink
 
 FLOATS = (*HALVES, "f32", "f64")
 # What comes to lie in memory, from what was there (old) and the operands.

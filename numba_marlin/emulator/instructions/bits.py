@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, operands, type_of
-from numba_marlin.emulator.program import TYPE_BITS
-from numba_marlin.emulator.registers import DTYPES, UNSIGNED, Constant
+from numba_marlin.emulator.state.registers import DTYPES, UNSIGNED, Constant
+from numba_marlin.emulator.text.program import TYPE_BITS
 
 BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import block_scaled
 from numba_marlin.emulator.errors import BadDescriptor
 from numba_marlin.emulator.instructions import allow, operands, unsupported
 from numba_marlin.emulator.instructions.mma_kinds import Kind
-from numba_marlin.emulator.lanes import WARP
-from numba_marlin.emulator.program import Immediate, Vector
+from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.tensor import block_scales as block_scaled
+from numba_marlin.emulator.text.program import Immediate, Vector
 
 SHAPE = Kind((16, 8, 64), 8, "b32")
 # types by (kind, scale vector size)

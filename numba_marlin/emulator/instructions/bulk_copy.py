@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.emulator.asynchronous.mbarriers import BYTES
+from numba_marlin.emulator.asynchronous.tensor_copies import box_of, plain
 from numba_marlin.emulator.errors import BarrierMisuse, Misaligned, OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
-from numba_marlin.emulator.mbarriers import BYTES
-from numba_marlin.emulator.program import Vector
-from numba_marlin.emulator.tensor_copies import box_of, plain
+from numba_marlin.emulator.text.program import Vector
 
 UNIT = 16  # bytes: all addresses and sizes are multiples
 TO_SHARED = ("global", "mbarrier::complete_tx::bytes")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
 from numba_marlin.emulator.instructions.half import HALVES, codec
-from numba_marlin.emulator.program import Pair, Sink
+from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.text.program import Pair, Sink
 
 # With NaN every ordered comparison is false; ne alone must exclude it, because NumPy calls NaN
 # different from all.

@@ -11,9 +11,9 @@ from typing import Any
 
 from numba_marlin.emulator.errors import Trap
 from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
-from numba_marlin.emulator.messages import GPU, SCOPES
-from numba_marlin.emulator.program import Instruction
-from numba_marlin.emulator.registers import Constant
+from numba_marlin.emulator.ordering.messages import GPU, SCOPES
+from numba_marlin.emulator.state.registers import Constant
+from numba_marlin.emulator.text.program import Instruction
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics, small_floats
 from numba_marlin.emulator.instructions import allow, instruction, operands, refuse, unsupported
-from numba_marlin.emulator.program import TYPE_BITS
-from numba_marlin.emulator.registers import DTYPES
+from numba_marlin.emulator.state import numerics, small_floats
+from numba_marlin.emulator.state.registers import DTYPES
+from numba_marlin.emulator.text.program import TYPE_BITS
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 INTEGER_ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}

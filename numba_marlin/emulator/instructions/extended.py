@@ -12,8 +12,8 @@ import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, type_of, unsupported
 from numba_marlin.emulator.instructions.integer import high_part
-from numba_marlin.emulator.program import TYPE_BITS
-from numba_marlin.emulator.registers import DTYPES, UNSIGNED
+from numba_marlin.emulator.state.registers import DTYPES, UNSIGNED
+from numba_marlin.emulator.text.program import TYPE_BITS
 
 TYPES = ("u32", "s32", "b32", "u64", "s64", "b64")
 

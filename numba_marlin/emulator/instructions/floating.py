@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, refuse, type_of, unsupported
 from numba_marlin.emulator.instructions.integer import ARITHMETIC, arithmetic_for
+from numba_marlin.emulator.state import numerics
 
 MODES = ("rn", "rz", "rm", "rp")
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, refuse
 from numba_marlin.emulator.instructions.floating import choose
 from numba_marlin.emulator.instructions.integer import arithmetic_for
-from numba_marlin.emulator.numerics import (
+from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.state.numerics import (
     brain_bits,
     brain_values,
     half_bits,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.emulator.instructions import allow, instruction, type_of, unsupported
-from numba_marlin.emulator.program import TYPE_BITS
-from numba_marlin.emulator.registers import SIGNED, UNSIGNED
+from numba_marlin.emulator.state.registers import SIGNED, UNSIGNED
+from numba_marlin.emulator.text.program import TYPE_BITS
 
 INTEGERS = tuple(f"{sign}{bits}" for sign in "us" for bits in (16, 32, 64))
 ARITHMETIC: dict[tuple[str, str], object] = {}

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.emulator.asynchronous.tensor_copies import map_at
 from numba_marlin.emulator.instructions import allow, instruction, unsupported
-from numba_marlin.emulator.program import TYPE_BITS, Register, Symbol, Vector
-from numba_marlin.emulator.registers import SIGNED
-from numba_marlin.emulator.tensor_copies import map_at
+from numba_marlin.emulator.state.registers import SIGNED
+from numba_marlin.emulator.text.program import TYPE_BITS, Register, Symbol, Vector
 
 SPACES = {
     "param": "param",

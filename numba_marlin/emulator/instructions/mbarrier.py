@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_marlin.emulator.asynchronous.mbarriers import BYTES
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
 from numba_marlin.emulator.instructions.load_store import SPACES, space_of
-from numba_marlin.emulator.mbarriers import BYTES
-from numba_marlin.emulator.program import Sink
+from numba_marlin.emulator.text.program import Sink
 
 SHARED = ("shared", "shared::cta")
 ANYWHERE = (*SHARED, "shared::cluster")

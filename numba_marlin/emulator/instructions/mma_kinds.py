@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, unsupported
-from numba_marlin.emulator.lanes import WARP
-from numba_marlin.emulator.program import Vector
+from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.text.program import Vector
 
 GROUP, MEMBER = np.arange(WARP)[:, None] // 4, np.arange(WARP)[:, None] % 4
 

@@ -9,15 +9,15 @@ import numpy as np
 
 from numba_marlin.emulator.errors import OutOfBounds
 from numba_marlin.emulator.instructions import allow, instruction, operands, type_of, unsupported
-from numba_marlin.emulator.memory import (
+from numba_marlin.emulator.state.memory import (
     LOCAL_WINDOW,
     RANK_SHIFT,
     SHARED_WINDOW,
     WINDOW_BYTES,
     WINDOWS,
 )
-from numba_marlin.emulator.program import TYPE_BITS, Vector
-from numba_marlin.emulator.registers import UNSIGNED
+from numba_marlin.emulator.state.registers import UNSIGNED
+from numba_marlin.emulator.text.program import TYPE_BITS, Vector
 
 
 @instruction("mov")

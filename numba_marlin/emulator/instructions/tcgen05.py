@@ -15,8 +15,8 @@ from numba_marlin.emulator.instructions import allow, instruction, operands, uns
 from numba_marlin.emulator.instructions.bulk_copy import one_by_one
 from numba_marlin.emulator.instructions.mbarrier import barrier_at, value_of
 from numba_marlin.emulator.instructions.wgmma import whole
-from numba_marlin.emulator.program import Vector
-from numba_marlin.emulator.tensor_hazards import NEVER, Use
+from numba_marlin.emulator.tensor.tensor_hazards import NEVER, Use
+from numba_marlin.emulator.text.program import Vector
 from numba_marlin.layout import tcgen05
 
 GROUP = "cta_group::1"

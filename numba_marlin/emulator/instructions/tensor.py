@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import (
     allow,
     block_scale,
@@ -18,9 +17,10 @@ from numba_marlin.emulator.instructions import (
     mma_kinds,
     unsupported,
 )
-from numba_marlin.emulator.lanes import WARP
-from numba_marlin.emulator.program import Vector
-from numba_marlin.emulator.tensor_sums import add_products
+from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.tensor.tensor_sums import add_products
+from numba_marlin.emulator.text.program import Vector
 from numba_marlin.layout import fragments
 
 # Bit patterns to float64; NumPy's own conversion of fp16 is the fastest way.

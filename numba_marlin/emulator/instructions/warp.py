@@ -12,8 +12,8 @@ import numpy as np
 
 from numba_marlin.emulator.errors import DivergentCollective
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
-from numba_marlin.emulator.lanes import FULL, WARP, error_at, mask_lanes
-from numba_marlin.emulator.program import Pair, Sink
+from numba_marlin.emulator.state.lanes import FULL, WARP, error_at, mask_lanes
+from numba_marlin.emulator.text.program import Pair, Sink
 
 LANE = np.arange(WARP)
 

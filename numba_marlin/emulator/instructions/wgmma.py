@@ -12,8 +12,8 @@ import numpy as np
 
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
-from numba_marlin.emulator.program import Instruction, Register, Vector
-from numba_marlin.emulator.warpgroups import Shape, places
+from numba_marlin.emulator.tensor.warpgroups import Shape, places
+from numba_marlin.emulator.text.program import Instruction, Register, Vector
 from numba_marlin.layout import wgmma as layout
 
 SHAPES = {f"m64n{columns}k16": columns for columns in layout.COLUMNS}

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.emulator import numerics
 from numba_marlin.emulator.instructions import allow, instruction, unsupported
 from numba_marlin.emulator.instructions.load_store import SPACES, space_of
 from numba_marlin.emulator.instructions.tensor import DECODE, as_warps
-from numba_marlin.emulator.lanes import WARP
-from numba_marlin.emulator.program import Immediate
+from numba_marlin.emulator.state import numerics
+from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.text.program import Immediate
 
 SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
 LAYOUTS = ("row", "col")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_marlin.devices import Device
+from numba_marlin.hardware.devices import Device
 from numba_marlin.trace.history import TENSOR, History, history_of
 from numba_marlin.trace.record import Trace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from numba_marlin.counts.instructions import tensor_bits
 from numba_marlin.counts.transactions import SECTOR_BYTES
-from numba_marlin.devices import device as device_named
-from numba_marlin.sizes import sizes_of
+from numba_marlin.hardware.devices import device as device_named
+from numba_marlin.hardware.sizes import sizes_of
 from numba_marlin.trace.pages.choice import Choice, size
 from numba_marlin.trace.record import Trace
 from numba_marlin.views import (

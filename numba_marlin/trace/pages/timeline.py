@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_marlin.devices import device as device_named
-from numba_marlin.sizes import sizes_of
+from numba_marlin.hardware.devices import device as device_named
+from numba_marlin.hardware.sizes import sizes_of
 from numba_marlin.trace import model
 from numba_marlin.trace.pages.choice import Choice, ranges
 from numba_marlin.trace.pages.memory import peak_of

@@ -1,0 +1,376 @@
+"""The kernels whose mutants are judged, each in one configuration, and the problems that they are
+judged on.
+
+A problem is small, but takes every way through its kernel: several blocks to a tile and several
+tiles to a block, more stages of k than the ring has, tails of m, n and k. Numbers are small
+integers, so that every correct result is exact; x has NaN between its rows, C and the workspace are
+NaN before.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+
+from problems import Case  # noqa: E402
+from problems import Launch as Prepared
+
+from numba_marlin.emulator.scheduling.schedules import Schedule  # noqa: E402
+from numba_marlin.formats.operands import BLOCK_FORMATS  # noqa: E402
+from numba_marlin.heuristics.block_scaled import block_kernel_of  # noqa: E402
+from numba_marlin.kernels.ampere.config import AmpereConfig  # noqa: E402
+from numba_marlin.kernels.decode.config import DecodeConfig  # noqa: E402
+from numba_marlin.kernels.naive import NaiveConfig  # noqa: E402
+from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig  # noqa: E402
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig  # noqa: E402
+from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config  # noqa: E402
+from numba_marlin.kernels.tiled import TiledConfig  # noqa: E402
+from numba_marlin.kernels.wgmma.config import WgmmaConfig  # noqa: E402
+from numba_marlin.mutation.judge import Launch  # noqa: E402
+from tests.kernels import blackwell, block_problems  # noqa: E402
+from tests.kernels.block_problems import FEW_ROWS  # noqa: E402
+
+TARGET, COMPILER = "sm_90a", "numba-cuda"
+# The machine looks for races: it need not meet the one schedule that does harm, only take the ways
+# that a slow warp, or a block ahead of the others, takes. The slowest warps of 0 and 17 are, of
+# block_scaled's only block, the one that loads and the one that hands out tiles.
+SCHEDULES = (
+    None,
+    Schedule(1, "slowest warp", "early"),
+    *(Schedule(seed, "one block ahead", "late") for seed in (2, 3)),
+    *(Schedule(seed, "slowest warp", "late") for seed in (0, 17)),
+    *(Schedule(seed) for seed in (4, 5, 6)),
+)
+SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=-1)
+SMALL_BLOCKS = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=3)
+PLAIN = DecodeConfig(
+    batch=8, warps_n=2, warps_k=2, stage_k=128, stages=2, resident=1, group_blocks=4
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kernel in one configuration. problems: (m, n, k, multiprocessors that the grid is made
+    for)."""
+
+    name: str
+    kernel: str
+    config: object
+    problems: tuple
+
+    @property
+    def group_size(self):
+        blocks = getattr(self.config, "group_blocks", None)
+        return self.config.group_size if blocks is None else -1 if blocks == -1 else 16 * blocks
+
+    @cached_property
+    def compiled(self):
+        return self.cases[0].build(COMPILER, TARGET)
+
+    @cached_property
+    def cases(self):
+        # these two take rows of x that lie side by side
+        padding = 0 if self.kernel in ("tiled", "ampere") else 8
+        return tuple(
+            Case(
+                self.kernel,
+                m,
+                n,
+                k,
+                self.group_size,
+                "exact",
+                sms=sms,
+                chosen=self.config,
+                padding=padding,
+            )
+            for m, n, k, sms in self.problems
+        )
+
+    @cached_property
+    def launches(self):
+        return tuple(launch_of(case, self.compiled) for case in self.cases)
+
+
+@dataclass(frozen=True)
+class HopperBlocks:
+    """A kernel of two NVFP4 operands on Hopper. problems: as those of a Cell."""
+
+    name: str
+    config: object
+    problems: tuple
+
+    @property
+    def kernel(self):
+        return block_kernel_of(self.config).name
+
+    @cached_property
+    def prepared(self):
+        """(Prepared, D and its scales as they must be), of every problem."""
+        source = self.config.result if self.config.source else None
+        problems = (
+            block_problems.small_integers(
+                m, n, k, seed=m + n + k, c_dtype=source, bias=self.config.bias
+            )
+            for m, n, k, _ in self.problems
+        )
+        return [
+            (block_problems.prepare(problem, self.config, sms), self.result(problem))
+            for problem, (*_, sms) in zip(problems, self.problems)
+        ]
+
+    def result(self, problem):
+        numbers, _ = problem.bounds(self.config.activation)
+        if self.config.result not in BLOCK_FORMATS:
+            return {"d": block_problems.round_to(numbers, self.config.result)}
+        blocks = block_problems.quantize_blocks(
+            numbers.astype(np.float32), self.config.result, global_scale=problem.global_scale
+        ).with_scales("128x4")
+        return {"d": blocks.data, "sfd": blocks.scales}
+
+    @cached_property
+    def compiled(self):
+        return self.prepared[0][0].compiled
+
+    @cached_property
+    def launches(self):
+        return tuple(
+            launch_of_blocks(prepared, expected | {"locks": np.zeros(1, np.int32)})
+            for prepared, expected in self.prepared
+        )
+
+
+@dataclass(frozen=True)
+class BlackwellBlocks:
+    """A kernel of two block-scaled operands on Blackwell. problems: as those of a Cell."""
+
+    name: str
+    definition: object
+    config: object
+    problems: tuple
+
+    @property
+    def kernel(self):
+        return self.definition.name
+
+    @cached_property
+    def prepared(self):
+        """(Prepared, D as it must be), of every problem."""
+        found = []
+        for m, n, k, sms in self.problems:
+            a, b = (
+                blackwell.exact_operand(rows, k, self.config.format, seed=rows + k)
+                for rows in (m, n)
+            )
+            expected = 0.5 * (blackwell.values(a) @ blackwell.values(b).T)
+            found.append(
+                (
+                    blackwell.prepare(self.definition, a, b, 0.5, self.config, sms),
+                    {"d": expected.astype(np.float32).astype(self.config.result)},
+                )
+            )
+        return found
+
+    @cached_property
+    def compiled(self):
+        return self.prepared[0][0].compiled
+
+    @cached_property
+    def launches(self):
+        return tuple(launch_of_blocks(*each) for each in self.prepared)
+
+
+def launch_of_blocks(prepared, expected):
+    """-> numba_marlin.mutation.judge.Launch"""
+    m, n, k, _ = prepared.sizes
+    return Launch(
+        f"m={m} n={n} k={k}, {prepared.grid[0]} blocks",
+        prepared.compiled.entry,
+        prepared.grid,
+        prepared.compiled.threads,
+        prepared.compiled.shared_bytes,
+        prepared.kernel.cluster(prepared.config),
+        prepared.buffers,
+        expected,
+        (),
+        tuple(prepared.buffers) if prepared.kernel.dependent(prepared.config) else (),
+        lambda addresses: prepared.arguments(
+            addresses, lambda tensor_map, address: tensor_map.encode(address)
+        ),
+    )
+
+
+def compiler_of(cell):
+    """What made the PTX: another version of it may put a kernel's instructions in another order."""
+    return ", ".join(
+        f"{name} {cell.compiled.versions[name]}"
+        for name in ("numba-cuda", "nvidia-nvvm")
+        if name in cell.compiled.versions
+    )
+
+
+def launch_of(case, compiled):
+    """-> numba_marlin.mutation.judge.Launch"""
+    prepared, kernel = Prepared(case), case.definition
+    expected = {"c": prepared.exact.expected}
+    if "locks" in prepared.buffers:
+        expected["locks"] = np.zeros_like(prepared.buffers["locks"])
+    scratch = tuple(name for name in ("partials",) if name in prepared.buffers)
+    weights = ("b", "scales", "zeros", "bias")
+    earlier = (
+        tuple(name for name in prepared.buffers if name not in weights)
+        if kernel.dependent(case.config)
+        else ()
+    )
+    return Launch(
+        f"m={case.m} n={case.n} k={case.k}, {case.grid[0] * case.grid[1]} blocks",
+        compiled.entry,
+        case.grid,
+        compiled.threads,
+        compiled.shared_bytes,
+        kernel.cluster(case.config),
+        prepared.buffers,
+        expected,
+        scratch,
+        earlier,
+        lambda addresses: prepared.arguments(
+            addresses, lambda tensor_map, address: tensor_map.encode(address)
+        ),
+    )
+
+
+CELLS = {
+    cell.name: cell
+    for cell in (
+        Cell("naive, a scale a column", "naive", NaiveConfig(-1), ((3, 72, 48, 1),)),
+        Cell(
+            "naive, groups, zero points",
+            "naive",
+            NaiveConfig(16, zeros="integer", bias=True),
+            ((3, 72, 48, 1),),
+        ),
+        Cell("tiled, groups", "tiled", TiledConfig(16), ((20, 128, 208, 1), (3, 64, 48, 1))),
+        Cell(
+            "tiled, a scale a column", "tiled", TiledConfig(-1), ((20, 128, 208, 1), (3, 64, 16, 1))
+        ),
+        # a block without work, a stripe of many tiles, tiles that are all there is of k
+        Cell(
+            "ampere, one row of tiles",
+            "ampere",
+            AmpereConfig(),
+            ((4, 256, 1408, 3), (4, 128, 640, 4), (16, 128, 384, 2), (4, 384, 768, 2)),
+        ),
+        Cell(
+            "ampere, ragged, a scale a column, two rows",
+            "ampere",
+            AmpereConfig(2, 16, 4, -1, 4, True),
+            (
+                (20, 320, 624, 5),
+                (40, 192, 912, 1),
+                (20, 256, 320, 4),
+                (20, 576, 384, 2),
+                (5, 192, 16, 2),
+            ),
+        ),
+        Cell(
+            "ampere, ragged, groups of 32",
+            "ampere",
+            AmpereConfig(1, 8, 8, 2, 4, True),
+            (
+                (5, 192, 672, 3),
+                (20, 64, 1376, 1),
+                (5, 128, 640, 4),
+                (5, 320, 768, 2),
+                (5, 192, 64, 2),
+            ),
+        ),
+        # a tile that more blocks share than fit in a round of loads, each with a single stage of it
+        Cell(
+            "decode, groups of 64",
+            "decode",
+            PLAIN,
+            ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8)),
+        ),
+        Cell(
+            "decode, NVFP4",
+            "decode",
+            replace(PLAIN, group_blocks=1, codes="e2m1", scale_dtype="e5m3"),
+            # the last: two rows of x in a ring that goes round
+            ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8), (2, 128, 512, 1)),
+        ),
+        Cell(
+            "wgmma, one word, tiles shared",
+            "wgmma",
+            SMALL,
+            (
+                (20, 200, 336, 4),
+                (33, 128, 320, 1),
+                (5, 64, 320, 4),
+                (5, 64, 576, 9),
+                (5, 64, 128, 2),
+            ),
+        ),
+        Cell(
+            "wgmma, pairs of blocks, two rows of consumers",
+            "wgmma",
+            replace(SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False),
+            ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2)),
+        ),
+        Cell(
+            "wgmma, tiles in two parts",
+            "wgmma",
+            replace(SMALL, tile_m=32, parts=2, split=False),
+            ((72, 136, 272, 4), (40, 72, 848, 2), (3, 72, 48, 2), (5, 64, 128, 2)),
+        ),
+        Cell(
+            "wgmma, NVFP4",
+            "wgmma",
+            replace(SMALL, group_blocks=1, codes="e2m1"),
+            (
+                (20, 200, 336, 4),
+                (33, 128, 320, 1),
+                (5, 64, 320, 4),
+                (5, 64, 576, 9),
+                (5, 64, 128, 2),
+            ),
+        ),
+        # two tiles a block, of one step each that ends inside; more tiles and steps than the rings
+        # have places
+        HopperBlocks(
+            "block_scaled, C and a bias",
+            replace(SMALL_BLOCKS, source=True, bias=True),
+            ((140, 128, 96, 2), (140, 72, 352, 1)),
+        ),
+        HopperBlocks(
+            "block_scaled, NVFP4 results",
+            replace(SMALL_BLOCKS, result="nvfp4"),
+            ((140, 128, 96, 2), (140, 80, 352, 1)),
+        ),
+        # more steps than the ring has places for both blocks, and none for the second; tokens for
+        # two blocks; rings that go round three times, and one step
+        HopperBlocks(
+            "block_decode, two blocks share k",
+            replace(FEW_ROWS, tokens=32, k_warps=4, result="float32", source=False),
+            ((40, 136, 2336, 1), (3, 136, 96, 1)),
+        ),
+        HopperBlocks(
+            "block_decode, C and a bias",
+            replace(FEW_ROWS, split=1),
+            ((9, 40, 1312, 1), (5, 8, 64, 1)),
+        ),
+        # the second has three tiles for each of two places of sums; each ends at another stage of
+        # the ring, or with another parity
+        BlackwellBlocks(
+            "tcgen05",
+            blackwell.TCGEN05,
+            Tcgen05Config(),
+            ((150, 136, 288, 2), (700, 24, 800, 1), (20, 24, 544, 1), (20, 24, 1184, 1)),
+        ),
+        BlackwellBlocks(
+            "block_mma", blackwell.BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))
+        ),
+    )
+}

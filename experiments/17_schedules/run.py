@@ -1,0 +1,165 @@
+"""Does any of a thousand schedules a kernel change a bit of its result, or show a race?
+
+The problems, and the schedules that Hypothesis draws, are those of tests/kernels/test_schedules.py:
+orders of warps, blocks and copies, fewer places than blocks, every run with the race detector on.
+Schedules are run a hundred at a time, each hundred from a seed of its own, and results.jsonl keeps
+one object a hundred: stop it when you like, a later call goes on with what is not there for today's
+PTX of a kernel; with which machine, the commit says (remove the file to run all again). A failure
+ends the run and names its Schedule.
+
+    python experiments/17_schedules/run.py [--schedules 1000] [--kernel NAME ...]    # no GPU, one
+        process; then the table in README.md
+    python experiments/17_schedules/run.py --report                                  # the table
+        alone
+"""
+
+import argparse
+import datetime
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
+
+from numba_marlin import testing  # noqa: E402
+from numba_marlin.bench.environment import commit, cpu_model  # noqa: E402
+from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
+from tests.kernels.small_problems import SMALLS  # noqa: E402
+
+RESULTS, MARKERS = HERE / "results.jsonl", ("<!-- results:begin -->", "<!-- results:end -->")
+HUNDRED = 100
+
+
+def judged_by(small):
+    """A digest of what a row is about: the kernel's PTX and its problem."""
+    return hashlib.sha256(
+        "\n".join([small.ptx, *map(repr, (small.shape, small.sms, small.places))]).encode()
+    ).hexdigest()[:16]
+
+
+def a_hundred(name, number):
+    """Runs hundred ``number`` of the kernel -> its row. AssertionError, or the machine's error,
+    with the Schedule in a note."""
+    small, seen = SMALLS[name], Counter()
+    start = time.process_time()
+
+    @seed(number)
+    @settings(
+        max_examples=HUNDRED,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(testing.schedules(small.places))
+    def holds(schedule):
+        assert small.wrong(seed=schedule, races=True) == 0, f"{name}: {schedule} changes the result"
+        seen.update(
+            [
+                schedule.order,
+                f"copies {schedule.copies}",
+                (
+                    "all blocks resident"
+                    if schedule.resident_blocks is None
+                    else "fewer places than blocks"
+                ),
+            ]
+        )
+        seen["schedules"] += 1
+
+    holds()
+    return {
+        "kernel": name,
+        "number": number,
+        "schedules": seen.pop("schedules"),
+        "drawn": dict(sorted(seen.items())),
+        "cpu_seconds": round(time.process_time() - start, 1),
+    }
+
+
+def read():
+    return (
+        [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+        if RESULTS.exists()
+        else []
+    )
+
+
+def table(rows):
+    """One line a kernel, and how often each kind of schedule was drawn."""
+    lines, drawn = [], Counter()
+    for name in SMALLS:
+        mine = [row for row in rows if row["kernel"] == name]
+        for row in mine:
+            drawn.update(row["drawn"])
+        lines.append(
+            [
+                name,
+                SMALLS[name].label,
+                f"{sum(row['schedules'] for row in mine):,}",
+                "0" if mine else "-",
+                f"{sum(row['cpu_seconds'] for row in mine):.0f}",
+            ]
+        )
+    said = ", ".join(f"{kind} {count:,}" for kind, count in sorted(drawn.items()))
+    dates = sorted({row["date"] for row in rows})
+    head = (
+        f"{sum(row['schedules'] for row in rows):,} schedules, {dates[0]} to {dates[-1]},"
+        f" {rows[-1]['cpu']}. Drawn: {said}."
+    )
+    return "\n\n".join(
+        [
+            head,
+            markdown(
+                ["kernel", "problem", "schedules", "races or wrong results", "CPU seconds"], lines
+            ),
+        ]
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--schedules", type=int, default=1000, help="a kernel, in hundreds")
+    parser.add_argument(
+        "--kernel", action="append", choices=SMALLS, help="only this one; may be given again"
+    )
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    digests = {name: judged_by(small) for name, small in SMALLS.items()}
+    rows = [row for row in read() if digests.get(row["kernel"]) == row["ptx"]]
+    known = {(row["kernel"], row["number"]) for row in rows}
+    origin = {"date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_model()}
+    wanted = (
+        []
+        if args.report
+        else [
+            (name, number)
+            for number in range(args.schedules // HUNDRED)
+            for name in args.kernel or SMALLS
+        ]
+    )
+    for name, number in wanted:
+        if (name, number) in known:
+            continue
+        row = a_hundred(name, number) | {"ptx": digests[name]} | origin
+        rows = sorted(
+            [*rows, row], key=lambda each: (list(SMALLS).index(each["kernel"]), each["number"])
+        )
+        print(f"{name}: hundred {number}, {row['cpu_seconds']} s", flush=True)
+        RESULTS.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    if rows:
+        replace_between(HERE / "README.md", MARKERS, table(rows))
+        print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What happens outside of program order: copies in flight, mbarriers, barriers, clusters, proxies."""

@@ -1,0 +1,123 @@
+"""Block-wide barriers 0..15 of every resident block.
+
+A barrier completes when as many threads have arrived as its count says; without a count, when every
+warp of the block that has not exited is there. Arrival counts whole warps: 32 threads each, as the
+ISA has it.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from numba_marlin.emulator.errors import MachineError
+from numba_marlin.emulator.instructions.control import Barrier
+from numba_marlin.emulator.scheduling.paths import Path
+from numba_marlin.emulator.state.lanes import WARP, Placement, error_at, mask_lanes, unpack_masks
+from numba_marlin.emulator.state.registers import Constant
+
+COUNT = 16
+
+
+class State:
+    """One barrier of one block: threads arrived, their expected number, and who waits (path, next
+    pc, instruction)."""
+
+    __slots__ = ("arrived", "expected", "waiting", "votes", "known")
+
+    def __init__(self) -> None:
+        self.arrived, self.expected, self.waiting, self.votes, self.known = 0, None, [], [], None
+
+
+class Barriers:
+    def __init__(self, placement: Placement, races=None) -> None:
+        self.placement, self.races = placement, races
+        self.states: dict[tuple[int, int], State] = {}
+
+    def arrive(
+        self, paths: Iterable[Path], end: Barrier, pc: int
+    ) -> tuple[list[Path], list[tuple[int, Path]]]:
+        """Paths come to ``end`` and go on at ``pc``: (those that need not wait, released ones with
+        their pcs)."""
+        going_on, released = [], []
+        touched = {}
+        for path in paths:
+            slot = path.warp // self.placement.warps_per_block
+            number = self._value(end.number, path)
+            if number >= COUNT:
+                raise self._fault(f"barrier {number} does not exist, there are {COUNT}", end, path)
+            state = self.states.setdefault((slot, number), State())
+            if end.count is not None:
+                expected = self._value(end.count, path)
+                if expected % WARP or not expected:
+                    raise self._fault(
+                        f"barrier count {expected} must be a positive multiple of {WARP}", end, path
+                    )
+                if state.arrived and state.expected not in (None, expected):
+                    raise self._fault(
+                        f"barrier {number} is already waiting for {state.expected} threads, not"
+                        f" {expected}",
+                        end,
+                        path,
+                    )
+                state.expected = expected
+            state.arrived += WARP
+            if end.kind == "arrive":
+                going_on.append(path)
+            else:
+                state.waiting.append((path, pc, end))
+                if end.value is not None:
+                    votes = np.broadcast_to(end.value[slice(path.warp, path.warp + 1)], (1, WARP))
+                    state.votes.append(votes[0][unpack_masks([path.mask])[0]])
+            touched.setdefault((slot, number), []).append(path)
+        for key, coming in touched.items():
+            if self.races is not None:
+                self.states[key].known = self.races.arrive(self.states[key].known, coming)
+            released += self._complete(key)
+        return going_on, released
+
+    def recheck(self, slots: set[int]) -> list[tuple[int, Path]]:
+        """Warps of ``slots`` have exited: barriers that were waiting only for them complete."""
+        return [
+            item for key in list(self.states) if key[0] in slots for item in self._complete(key)
+        ]
+
+    def waiting(self) -> list[tuple[int, Path, object]]:
+        """(barrier number, path, instruction) of everybody who waits."""
+        return [
+            (n, path, end.ins)
+            for (_, n), state in self.states.items()
+            for path, _, end in state.waiting
+        ]
+
+    def _complete(self, key: tuple[int, int]) -> list[tuple[int, Path]]:
+        state, per_block = self.states[key], self.placement.warps_per_block
+        expected = state.expected
+        if expected is None:
+            live = self.placement.live[key[0] * per_block : (key[0] + 1) * per_block]
+            expected = WARP * sum(mask != 0 for mask in live)
+        if state.arrived < expected or not state.arrived:
+            return []
+        del self.states[key]
+        if self.races is not None:
+            self.races.leave(state.known, (path for path, _, _ in state.waiting))
+        for path, _, end in state.waiting:
+            if end.value is not None:
+                votes = np.concatenate(state.votes)
+                result = {"popc": votes.sum, "and": votes.all, "or": votes.any}[end.kind]()
+                end.result[path.warp, list(mask_lanes(path.mask))] = result
+        return [(pc, path) for path, pc, _ in state.waiting]
+
+    @staticmethod
+    def _value(source, path: Path) -> int:
+        if isinstance(source, Constant):
+            return int(source.value)
+        lane = mask_lanes(path.mask)[0]
+        return int(source[path.warp, lane])
+
+    def _fault(self, detail: str, end: Barrier, path: Path) -> MachineError:
+        return error_at(
+            MachineError, detail, end.ins, self.placement, path.warp, mask_lanes(path.mask)
+        )

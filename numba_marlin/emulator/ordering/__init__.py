@@ -1,0 +1,1 @@
+"""Happens-before: which accesses nothing orders, and how a race is reported."""

@@ -1,0 +1,249 @@
+"""Conflicts: which earlier accesses each one must come after, and whether it does.
+
+``Conflicts`` sees every access of a run (``memory.Access``), looks up in ``shadow`` who was there
+before, and asks ``clocks`` whether the accessing thread knows of it. What threads learn, and when,
+is added in ``races``, which also says what is looked at and what is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from numba_marlin.emulator.ordering import shadow as marks
+from numba_marlin.emulator.ordering.clocks import Clocks
+from numba_marlin.emulator.ordering.messages import Messages, Order, order_of
+from numba_marlin.emulator.ordering.race_report import Reporter
+from numba_marlin.emulator.ordering.shadow import Shadow
+from numba_marlin.emulator.state.lanes import WARP, Lanes
+from numba_marlin.emulator.state.memory import Access
+from numba_marlin.emulator.text.program import TYPE_BITS, Instruction, Vector
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.scheduling.execution import Execution
+    from numba_marlin.emulator.state.global_memory import Buffer
+
+GLOBAL_READERS = 16
+WRITES = {"store", "stmatrix", "copy-issue", "copy-land", "atomic"}
+ELSEWHERE = {"wgmma", "bulk-issue", "bulk-land"}  # announced by their own methods
+MBARRIER_WRITES = ("mbarrier.init", "mbarrier.inval")
+CHUNK = 16  # bytes that asynchronous operations come in
+BEFORE = 1  # the clock of the kernel before
+
+
+class Conflicts:
+    """``shared``: shadow of all resident blocks' memory; ``buffers``: of global ones, by address;
+    ``number``: of the block in each slot; ``before``: column of the kernel before this one on the
+    stream."""
+
+    def __init__(self, execution: Execution, blocks: int) -> None:
+        kernel, placement = execution.kernel, execution.placement
+        if (
+            len(kernel.instructions) >= 1 << marks.PC_BITS
+            or blocks * placement.warps_per_block * WARP >= 1 << marks.WHO_BITS - 1
+        ):
+            raise ValueError(
+                f"races=True takes {1 << marks.PC_BITS} instructions and {1 << marks.WHO_BITS - 1}"
+                " threads at most"
+            )
+        self.memory, self.placement = execution.memory, placement
+        self.clocks = Clocks(placement, blocks)
+        clusters = {
+            number: index
+            for index, group in enumerate(execution.cluster.groups())
+            for number in group
+        }
+        self.messages = Messages(self.clocks, clusters.__getitem__)
+        self.remote = any(
+            "shared::cluster" in ins.modifiers or ins.root == "mapa" for ins in kernel.instructions
+        )
+        own = self.memory.shared
+        readers = placement.warps_per_block * (execution.cluster.size if self.remote else 1)
+        self.shared = Shadow(own.data.size, smallest(kernel.instructions, "shared"), readers)
+        self.unit = smallest(kernel.instructions, "global")
+        self.buffers: dict[int, Shadow] = {}
+        self.orders = [order_of(ins) for ins in kernel.instructions]
+        self.number = [0] * placement.slots
+        self.before = self.clocks.column()
+        self.report = Reporter(execution, self)
+
+    def watch(self, access: Access) -> None:
+        kind, space, ins, lanes, address, nbytes = access
+        if kind in ELSEWHERE or space == "local":
+            return
+        writing = kind in WRITES or kind == "mbarrier" and ins.root in MBARRIER_WRITES
+        order = self.orders[ins.pc]
+        if kind == "mbarrier":
+            way = marks.WEAK if writing else marks.OBJECT
+        elif kind.startswith("copy"):
+            way = marks.COPY
+        else:
+            way = order.scope if order.strong else marks.WEAK
+        for shadow, part, offsets in self._places(ins, lanes, space, address, nbytes):
+            units = shadow.units(offsets, nbytes)
+            if kind != "copy-land":
+                self._check(ins, part, shadow, units, writing, way)
+            if kind == "copy-issue":
+                continue
+            threads = self.clocks.thread_of[part.sel]
+            records = np.broadcast_to(
+                marks.record(threads, self.clocks.clock[threads], way, ins.pc)[..., None],
+                units.shape,
+            )
+            if writing:
+                shadow.wrote(units, records)
+                if way in (marks.WEAK, marks.COPY):
+                    self._collisions(ins, part, shadow, units, records)
+            else:
+                shadow.read(units, (threads // WARP)[..., None], records)
+            if way in marks.SCOPES:
+                self._synchronise(part, shadow, units, order, kind)
+            elif writing and shadow.objects[units].any():
+                for unit in units[shadow.objects[units]].tolist():
+                    self.messages.places.pop((id(shadow), unit), None)
+
+    def _places(self, ins: Instruction, lanes: Lanes, space: str, address: np.ndarray, nbytes: int):
+        """(shadow, lanes, offsets in it) of addresses; what lies outside of all memory is left to
+        others to complain about."""
+        if space != "global":
+            own = self.memory.shared
+            origin, within = (
+                self.memory.peers(ins, lanes, address)
+                if space == "shared::cluster"
+                else (own.origin[lanes.sel], address)
+            )
+            offset = within - own.base
+            if offset.size and offset.min() >= 0 and offset.max() + nbytes <= own.size:
+                yield self.shared, lanes, origin + offset
+            return
+        left = np.ones(address.shape, bool)
+        while left.any():
+            first = int(address[left][0])
+            buffer = self.memory.globals.find(first)
+            if buffer is None:
+                return
+            mine = left & (address >= buffer.address) & (address + nbytes <= buffer.end)
+            if not mine.any():
+                return
+            left &= ~mine
+            shadow = self.of_buffer(buffer)
+            if shadow is not None:
+                part = lanes if mine.all() else lanes.narrow(mine)
+                yield shadow, part, (address[mine] - buffer.address).reshape(part.shape)
+
+    def _check(
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        shadow: Shadow,
+        units: np.ndarray,
+        writing: bool,
+        way: int,
+    ) -> None:
+        """Race unless all that was there before is known to the accessing lanes. ``units``
+        [*lanes.shape, count]."""
+        before = shadow.before(units, writing)
+        if not before.size:
+            return
+        who, rows = marks.who_of(before), self.clocks.row_of[lanes.sel][..., None, None]
+        threads = self.clocks.thread_of[lanes.sel][..., None, None]
+        late = (self.clocks.known[rows, who] < marks.clock_of(before)) & (who != threads)
+        if late.any():
+            late &= ~self._strong(before, threads, way)
+            if late.any():
+                raise self.report.race(ins, lanes, shadow, units, before, late, writing, way)
+
+    def _strong(self, before: np.ndarray, threads: np.ndarray, way: int) -> np.ndarray:
+        """Which of the records ``before`` do not conflict with an access of ``way``, for they are
+        both strong and see each other."""
+        ways = marks.way_of(before)
+        if way == marks.OBJECT:
+            return ways == marks.OBJECT
+        if way not in marks.SCOPES:
+            return np.zeros(before.shape, bool)
+        blocks, mine = np.broadcast_arrays(
+            marks.who_of(before) // self.clocks.per_block, threads // self.clocks.per_block
+        )
+        both = np.minimum(ways, way)
+        found = np.isin(ways, list(marks.SCOPES)) & ((both == marks.STRONG_GPU) | (blocks == mine))
+        for index in np.argwhere(
+            ~found & (both == marks.STRONG_CLUSTER) & np.isin(ways, list(marks.SCOPES))
+        ):
+            at = tuple(index)
+            found[at] = self.messages.cluster_of(int(blocks[at])) == self.messages.cluster_of(
+                int(mine[at])
+            )
+        return found
+
+    def _collisions(
+        self, ins: Instruction, lanes: Lanes, shadow: Shadow, units: np.ndarray, records: np.ndarray
+    ) -> None:
+        """Race if another warp wrote the same units in this very step."""
+        after = shadow.writes[units]
+        late = marks.who_of(after) // WARP != marks.who_of(records) // WARP
+        if late.any():
+            raise self.report.race(
+                ins,
+                lanes,
+                shadow,
+                units,
+                after[..., None],
+                late[..., None],
+                True,
+                marks.way_of(int(records.flat[0])),
+            )
+
+    def _synchronise(
+        self, lanes: Lanes, shadow: Shadow, units: np.ndarray, order: Order, kind: str
+    ) -> None:
+        first, blocks = units[..., 0], self.clocks.thread_of[lanes.sel] // self.clocks.per_block
+        for unit in np.unique(first).tolist():
+            shadow.objects[unit] = True
+            for block in np.unique(blocks[first == unit]).tolist():
+                mine = (first == unit) & (blocks == block)
+                self.messages.at(
+                    (id(shadow), unit),
+                    lanes if mine.all() else lanes.narrow(mine),
+                    order,
+                    kind != "store",
+                    kind != "load",
+                )
+
+    def of_buffer(self, buffer: Buffer) -> Shadow | None:
+        """None if nothing can happen to it."""
+        if buffer.readonly and not buffer.earlier:
+            return None
+        shadow = self.buffers.get(buffer.address)
+        if shadow is None:
+            shadow = self.buffers[buffer.address] = Shadow(buffer.nbytes, self.unit, GLOBAL_READERS)
+            if buffer.earlier:
+                shadow.writes[:] = marks.record(self.before, BEFORE, marks.BULK, 0)
+        return shadow
+
+
+def smallest(instructions: list[Instruction], space: str) -> int:
+    """Bytes of the smallest access to ``space``: the unit in which accesses are told apart."""
+    found = CHUNK
+    for ins in instructions:
+        words = set(ins.modifiers)
+        other = {"shared": "global", "global": "shared"}[space]
+        if ins.root in ("ld", "ldu", "st", "atom", "red") and not words & {
+            "param",
+            "local",
+            "const",
+            other,
+            f"{other}::cta",
+            f"{other}::cluster",
+        }:
+            count = next(
+                (len(operand.items) for operand in ins.operands if isinstance(operand, Vector)), 1
+            )
+            found = min(found, TYPE_BITS[ins.types[-1]] // 8 * count)
+        elif ins.root == "cp.async":
+            found = min(found, int(ins.operands[2].value))
+        elif ins.root.startswith("mbarrier") and space == "shared":
+            found = min(found, 8)
+        elif ins.root == "tcgen05.alloc" and space == "shared":
+            found = min(found, 4)
+    return found

@@ -1,0 +1,1 @@
+"""Who runs next: warps, diverging paths, basic blocks; schedules, deadlocks."""

@@ -1,0 +1,180 @@
+"""Basic blocks made executable: every instruction bound once to a function of the lanes that
+execute it.
+
+Two maps from pc to Code share the bound steps. Whole warps run ``coarse`` blocks. Parts of warps
+run ``fine`` pieces, cut before and behind every warp collective, because they must wait there for
+the lanes that are elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numba_marlin.emulator.instructions import HANDLERS
+from numba_marlin.emulator.scheduling.execution import Execution
+from numba_marlin.emulator.state.lanes import FULL
+from numba_marlin.emulator.state.registers import Constant
+from numba_marlin.emulator.text.cfg import BARRIERS, EXIT, TERMINATORS, WAITS
+from numba_marlin.emulator.text.program import Instruction
+
+# Collectives of all lanes of a warp, and those that name their members in an operand (its position,
+# from the end).
+TENSOR_MEMORY = {
+    f"tcgen05.{name}"
+    for name in ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st")
+}
+OF_ALL = (
+    TENSOR_MEMORY
+    | {
+        "mma",
+        "wmma.load",
+        "wmma.mma",
+        "wmma.store",
+        "ldmatrix",
+        "stmatrix",
+        "setmaxnreg",
+        "wgmma.mma_async",
+        "wgmma.fence",
+        "wgmma.commit_group",
+    }
+    | BARRIERS
+    | WAITS
+)
+OF_MEMBERS = {
+    "shfl.sync",
+    "vote.sync",
+    "match.any.sync",
+    "match.all.sync",
+    "redux.sync",
+    "elect.sync",
+    "bar.warp.sync",
+}
+
+
+@dataclass(eq=False)
+class Code:
+    """``steps`` run in order, then ``end`` (Branch, Leave, Barrier, WarpgroupWait or None) says
+    where to go; ``next`` is the pc behind.
+
+    ``members``: for a piece that is one collective, the readable mask of lanes that must come to it
+    together. ``executed`` counts the warps that ran it.
+    """
+
+    start: int
+    length: int
+    steps: tuple[Callable, ...]
+    end: Any | None
+    next: int
+    join: int
+    members: Any | None = None
+    executed: int = 0
+
+
+def compile_blocks(
+    execution: Execution, observer: Callable | None, after: Callable | None = None
+) -> tuple[dict[int, Code], dict[int, Code]]:
+    """Bind all instructions: (coarse, fine). ``observer(ins, lanes)`` is called before each,
+    ``after(ins, lanes)`` when it is done, if there are such."""
+    kernel = execution.kernel
+    bound = [HANDLERS[ins.root](ins, execution) for ins in kernel.instructions]
+    steps = [
+        step_of(each, ins, execution, observer, after)
+        for each, ins in zip(bound, kernel.instructions)
+    ]
+    members = [members_of(ins, execution) for ins in kernel.instructions]
+    coarse, fine = {}, {}
+
+    def code(start: int, stop: int, join: int) -> Code:
+        last = kernel.instructions[stop - 1]
+        return Code(
+            start,
+            stop - start,
+            tuple(step for step in steps[start:stop] if step is not None),
+            bound[last.pc] if last.root in TERMINATORS else None,
+            stop if stop < len(bound) else EXIT,
+            join,
+        )
+
+    for block in kernel.blocks.values():
+        coarse[block.start] = code(block.start, block.stop, block.join)
+        for start, stop in cut(block.start, block.stop, members):
+            fine[start] = code(start, stop, block.join)
+            fine[start].members = members[start]
+    return coarse, fine
+
+
+def cut(start: int, stop: int, members: list) -> Iterator[tuple[int, int]]:
+    """[start, stop) in pieces, every collective a piece of its own."""
+    begin = start
+    for pc in range(start, stop):
+        if members[pc] is not None:
+            if begin < pc:
+                yield begin, pc
+            yield pc, pc + 1
+            begin = pc + 1
+    if begin < stop:
+        yield begin, stop
+
+
+def members_of(ins: Instruction, execution: Execution):
+    """Readable mask of the lanes that ``ins`` needs together; None if it is no collective. A
+    guarded one waits for none:
+
+    what its guard keeps away cannot be waited for, so its handler only checks.
+    """
+    if ins.guard is not None:
+        return None
+    if ins.root in OF_ALL:
+        return Constant(FULL)
+    if ins.root in OF_MEMBERS:
+        return execution.source(ins, ins.operands[-1], "u32")
+    return None
+
+
+def step_of(
+    bound: Any,
+    ins: Instruction,
+    execution: Execution,
+    observer: Callable | None,
+    after: Callable | None,
+) -> Callable | None:
+    """What runs for ``ins``; None for a terminator that nobody watches (what it does, it does
+    behind this)."""
+    if ins.root not in TERMINATORS:
+        bound = execution.tensor_cores.registers.watched(
+            execution.warpgroups.checks.watched(bound, ins), ins
+        )
+    step = None if ins.root in TERMINATORS else guarded(bound, ins, execution)
+    return step if observer is None and after is None else observed(step, ins, observer, after)
+
+
+def guarded(step: Callable, ins: Instruction, execution: Execution) -> Callable:
+    """``step`` for those lanes only whose guard predicate holds."""
+    if ins.guard is None:
+        return step
+    source = execution.guard(ins)
+
+    def run(lanes) -> None:
+        active = source[lanes.sel]
+        if active.all():
+            step(lanes)
+        elif active.any():
+            step(lanes.narrow(active))
+
+    return run
+
+
+def observed(
+    step: Callable | None, ins: Instruction, observer: Callable | None, after: Callable | None
+) -> Callable:
+    def run(lanes) -> None:
+        if observer is not None:
+            observer(ins, lanes)
+        if step is not None:
+            step(lanes)
+        if after is not None:
+            after(ins, lanes)
+
+    return run

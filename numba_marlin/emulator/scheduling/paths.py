@@ -1,0 +1,94 @@
+"""Diverging and reconverging: the paths that the lanes of a warp take.
+
+A warp starts as one path with all its lanes. A branch that its lanes disagree on splits it in two,
+which run independently (so a lane may wait for another one of its warp) and meet again at the
+branch's immediate post-dominator: a Join, which lets a path through once all its lanes have
+arrived. No lane can exit before: then the place would not be a post-dominator. Masks are ints, bit
+i for lane i.
+"""
+
+from __future__ import annotations
+
+from numba_marlin.emulator.text.cfg import EXIT
+
+
+class Join:
+    """Lanes ``mask`` of ``warp`` gather at ``pc``; ``parent`` is the join that lies around this
+    one."""
+
+    __slots__ = ("pc", "warp", "mask", "arrived", "parent")
+
+    def __init__(self, pc: int, warp: int, mask: int, parent: Join | None) -> None:
+        self.pc, self.warp, self.mask, self.arrived, self.parent = pc, warp, mask, 0, parent
+
+
+class Path:
+    """Lanes ``mask`` of ``warp``, going on together; ``join`` is where they next wait for
+    others."""
+
+    __slots__ = ("warp", "mask", "join")
+
+    def __init__(self, warp: int, mask: int, join: Join | None = None) -> None:
+        self.warp, self.mask, self.join = warp, mask, join
+
+
+def split(path: Path, taken: int, join_pc: int) -> tuple[Path, Path]:
+    """The paths of lanes ``taken`` and of the others, to meet again at ``join_pc``."""
+    join = path.join
+    if join_pc == EXIT:  # they part for ever
+        return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
+    # Leaving a loop lane by lane splits at one place again and again; one join holds them all.
+    if join is None or join.pc != join_pc:
+        join = Join(join_pc, path.warp, path.mask, path.join)
+    return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
+
+
+def arrive(path: Path, pc: int) -> Path | None:
+    """``path`` has come to ``pc``: itself if it need not wait, the joined path if it was the last,
+    None while waiting."""
+    while path.join is not None and path.join.pc == pc:
+        join = path.join
+        join.arrived |= path.mask
+        if join.arrived != join.mask:
+            return None
+        path = Path(join.warp, join.mask, join.parent)
+    return path
+
+
+class Bundle:
+    """Paths of any warps that stand at ``pc`` and are executed together. ``round`` orders bundles
+    fairly.
+
+    ``full``: all 32 lanes of every warp. ``gathered``: the members of the collective at ``pc`` are
+    all here.
+    """
+
+    __slots__ = ("pc", "paths", "round", "full", "gathered", "lanes")
+
+    def __init__(
+        self, pc: int, paths: list[Path], turn: int, full: bool, gathered: bool = False
+    ) -> None:
+        self.pc, self.paths, self.round, self.full, self.gathered, self.lanes = (
+            pc,
+            paths,
+            turn,
+            full,
+            gathered,
+            None,
+        )
+
+    @property
+    def key(self) -> tuple[int, bool, bool]:
+        return self.pc, self.full, self.gathered
+
+
+def merge(paths: list[Path]) -> list[Path]:
+    """Paths of one warp on their way to the same join become one."""
+    merged: dict[tuple, Path] = {}
+    for path in paths:
+        other = merged.get((path.warp, path.join))
+        if other is None:
+            merged[path.warp, path.join] = path
+        else:
+            merged[path.warp, path.join] = Path(path.warp, path.mask | other.mask, path.join)
+    return list(merged.values())

@@ -1,0 +1,125 @@
+"""In which order warps, blocks and copies make progress: a Schedule, replayed exactly by the same
+one.
+
+Hardware promises no order but the one that a program asks for, so every schedule is legal, and a
+right program gives the same bits under all of them. ``order`` says who is preferred: nobody ("any":
+bundles are chosen, and torn apart, at random), all but one warp of each block ("slowest warp"), one
+block ("one block ahead"), or the blocks from the last to the first ("reverse"). Whoever is
+preferred runs as long as he gets anywhere: when nothing has changed for a while, somebody else is
+let on, for otherwise who spins would wait for ever. ``copies`` says when bulk copies land, and
+tcgen05's operations are done: as soon as they are issued ("early"), as late as their mbarriers
+allow ("late": when somebody has asked in vain), or in between ("any"). (cp.async and wgmma always
+take effect at their wait: the latest moment there is.) ``resident_blocks``: places for blocks,
+fewer than there are blocks; None for as many.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numba_marlin.emulator.scheduling.paths import Bundle, Path
+from numba_marlin.emulator.state.lanes import Placement
+
+ORDERS = ("any", "slowest warp", "one block ahead", "reverse")
+COPIES = ("any", "late", "early")
+SPLIT_CHANCE = 0.25
+# turns without a change of memory after which others than the preferred come to theirs
+PATIENCE = 32
+
+
+@dataclass(frozen=True)
+class Schedule:
+    seed: int
+    order: str = "any"
+    copies: str = "any"
+    resident_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("order", self.order, ORDERS),
+            ("copies", self.copies, COPIES),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} must be one of {', '.join(allowed)}")
+
+    @classmethod
+    def drawn(cls, seed: int) -> Schedule:
+        """Any schedule, for a number."""
+        chosen = random.Random(seed)
+        return cls(seed, chosen.choice(ORDERS), chosen.choice(COPIES))
+
+    def random(self) -> random.Random:
+        return random.Random(self.seed)
+
+
+class Chooser:
+    """Takes the bundle whose turn it is out of those that are ready, and tears it apart. ``ranks``:
+    for each resident warp who comes before whom, the lowest first; None if nobody does."""
+
+    def __init__(self, schedule: Schedule, chosen: random.Random, placement: Placement) -> None:
+        self.order, self.random, self.per_block = schedule.order, chosen, placement.warps_per_block
+        self.ranks = self._ranks(placement.slots)
+        self.stamp, self.unchanged = -1, 0
+
+    def _ranks(self, slots: int) -> list[int] | None:
+        warps = range(slots * self.per_block)
+        if self.order == "slowest warp":
+            slow = self.random.randrange(self.per_block)
+            return [int(warp % self.per_block == slow) for warp in warps]
+        if self.order == "one block ahead":
+            ahead = self.random.randrange(slots)
+            return [int(warp // self.per_block != ahead) for warp in warps]
+        return [0 for _ in warps] if self.order == "reverse" else None
+
+    def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
+        """Blocks ``numbers`` have moved into ``slots``."""
+        for slot, number in zip(slots, numbers) if self.order == "reverse" else ():
+            self.ranks[slot * self.per_block : (slot + 1) * self.per_block] = [
+                -number
+            ] * self.per_block
+
+    def pick(self, ready: dict, stamp: int) -> Bundle:
+        """One of the bundles ``ready`` (by key), or a part of it, the rest of which stays;
+        ``stamp`` grows when anything changes."""
+        self.unchanged = self.unchanged + 1 if stamp == self.stamp else 0
+        self.stamp = stamp
+        if self.ranks is not None and self.unchanged <= PATIENCE:
+            return self._preferred(ready)
+        bundle = ready.pop(self.random.choice(sorted(ready)))
+        if len(bundle.paths) > 1 and self.random.random() < SPLIT_CHANCE:
+            self.random.shuffle(bundle.paths)
+            cut = self.random.randrange(1, len(bundle.paths))
+            return self._part(ready, bundle, bundle.paths[:cut], bundle.paths[cut:])
+        return bundle
+
+    def _preferred(self, ready: dict) -> Bundle:
+        """Those of the lowest rank, at one of the places where they stand."""
+        best = min(self.ranks[path.warp] for bundle in ready.values() for path in bundle.paths)
+        keys = [
+            key
+            for key in sorted(ready)
+            if any(self.ranks[path.warp] == best for path in ready[key].paths)
+        ]
+        bundle = ready.pop(self.random.choice(keys))
+        mine = [path for path in bundle.paths if self.ranks[path.warp] == best]
+        return self._part(
+            ready, bundle, mine, [path for path in bundle.paths if self.ranks[path.warp] != best]
+        )
+
+    @staticmethod
+    def _part(ready: dict, bundle: Bundle, mine: list[Path], rest: list[Path]) -> Bundle:
+        """``mine`` of the bundle; the ``rest`` stays. But who has been waited for stays
+        together."""
+        if not rest or bundle.gathered:
+            return bundle
+        left = Bundle(bundle.pc, rest, bundle.round, bundle.full)
+        ready[left.key] = left
+        return Bundle(bundle.pc, mine, bundle.round, bundle.full)
+
+
+def schedule_of(seed: int | Schedule | None) -> Schedule | None:
+    """What ``Machine.run`` takes as its seed: None is the deterministic order, a number one at
+    random."""
+    return seed if seed is None or isinstance(seed, Schedule) else Schedule(seed)

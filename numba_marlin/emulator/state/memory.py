@@ -1,0 +1,376 @@
+"""Every memory access of a run passes through here: ``Memory.load``, ``store`` and ``locate``.
+
+Checks, in this order: alignment (an access of n bytes at a multiple of n), bounds, read-only, and
+for shared and local memory that bytes read were written, that no asynchronous copy is in flight to
+or from them and that they are no mbarrier. Generic addresses are told apart by window. ``watch``,
+if set, is called with an Access before the data move: the one door for tracing and race detection.
+
+State spaces: https://docs.nvidia.com/cuda/parallel-thread-execution/#state-spaces
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from numba_marlin.emulator.errors import (
+    BarrierMisuse,
+    Misaligned,
+    OutOfBounds,
+    PendingCopyRead,
+    ReadOnlyWrite,
+    UninitializedRead,
+)
+from numba_marlin.emulator.state.block_memory import BARRIER, IN_FLIGHT, LENT, VALID, BlockMemory
+from numba_marlin.emulator.state.global_memory import GlobalMemory
+from numba_marlin.emulator.state.lanes import Lanes
+from numba_marlin.emulator.text.program import Instruction
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.asynchronous.proxies import AsyncProxy
+
+# Shared addresses start where they do on sm_90, behind the kilobyte the system reserves; 0 is never
+# valid.
+SHARED_BASE = 0x400
+LOCAL_BASE = 0x100
+# Generic windows. Global buffers live below them.
+SHARED_WINDOW = 0x7F00_0000_0000
+LOCAL_WINDOW = 0x7F80_0000_0000
+WINDOW_BYTES = 1 << 32
+RANK_SHIFT = 24  # of the cluster's shared window: block r's memory lies (r + 1) << 24 further
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+
+
+# States that speak against an access, in the order they are looked for; None: anything that is not
+# readable.
+FLYING = (
+    IN_FLIGHT,
+    PendingCopyRead,
+    "touches {}, to which an asynchronous copy is still in flight",
+)
+LIVING = (BARRIER, BarrierMisuse, "touches {}, where a live mbarrier is")
+FORBIDDEN = {
+    True: (FLYING, LIVING, (None, UninitializedRead, "reads {}, which nothing has written")),
+    False: (
+        FLYING,
+        LIVING,
+        (LENT, PendingCopyRead, "writes {}, which a bulk copy may still be reading"),
+    ),
+}
+
+
+class Access(NamedTuple):
+    """One instruction's access: ``address`` int64 of ``lanes.shape`` within ``space``, ``nbytes`` a
+    lane.
+
+    ``kind``: load, store, atomic, copy-source, copy-issue, copy-land, ldmatrix, stmatrix, mbarrier,
+    bulk-issue, bulk-land.
+
+    What accesses do not show whole is told to ``Memory.requests`` instead, if somebody listens
+    there, when the instruction is executed: atomic-request (``space`` may be generic), copy-request
+    (the global side of cp.async), bulk-read and bulk-write (that of a bulk copy: one lane,
+    ``address`` [rows] of ``nbytes`` each), tensor-a, tensor-b and tensor-copy (operands of
+    tcgen05.mma and .cp: one lane, positions [chunks] in the shared array), tensor-load and
+    tensor-store (``space`` tensor: each lane's share of tcgen05.ld and .st).
+    """
+
+    kind: str
+    space: str
+    ins: Instruction
+    lanes: Lanes
+    address: np.ndarray
+    nbytes: int
+
+
+class Memory:
+    def __init__(
+        self, global_memory: GlobalMemory, shared: BlockMemory, local: BlockMemory
+    ) -> None:
+        self.globals, self.shared, self.local = global_memory, shared, local
+        self.own = {"shared": shared, "shared::cluster": shared, "local": local}
+        self.proxy: AsyncProxy  # set by Execution, with what follows
+        self.peers: Callable[[Instruction, Lanes, np.ndarray], tuple[np.ndarray, np.ndarray]]
+        self.watch: Callable[[Access], None] | None = None
+        self.requests: Callable[[Access], None] | None = None
+        self.progress = 0  # counts changes of memory, for deadlock detection
+        # complain if they read these shared bytes
+        self.borrowers: Callable[[Instruction, Lanes, int, int], None] = (
+            lambda ins, lanes, start, stop: None
+        )
+        self.explain_pending: Callable[[Lanes, np.ndarray], str] = lambda lanes, index: ""
+
+    def load(
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        space: str,
+        address: np.ndarray,
+        size: int,
+        count: int = 1,
+        kind: str = "load",
+    ) -> np.ndarray:
+        """``count`` unsigned integers of ``size`` bytes from each lane's ``address``:
+        [*lanes.shape, count]."""
+        if space == "generic":
+            return self._by_window(self.load, ins, lanes, address, size, count, kind)
+        if space in self.own:
+            index = self.locate_own(ins, lanes, space, address, size * count, kind)
+            data, state = self.own[space].view(size, count)
+            self._require_valid(ins, lanes, space, state, index)
+            return data[index]
+        self.enter(ins, lanes, "global", address, size * count, kind)
+        buffer = self._one_buffer(address, size * count)
+        if buffer is not None:
+            return buffer.view(size, count)[(address - buffer.address) // (size * count)]
+        out = np.empty(lanes.shape + (count,), f"u{size}")
+        for buffer, mask in self._buffers(ins, lanes, address, size * count):
+            out[mask] = buffer.view(size, count)[(address[mask] - buffer.address) // (size * count)]
+        return out
+
+    def store(
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        space: str,
+        address: np.ndarray,
+        values: np.ndarray,
+        kind: str = "store",
+    ) -> None:
+        """Store ``values`` [*lanes.shape, count] of unsigned integers; of lanes with one address
+        the last one wins."""
+        size, count = values.itemsize, values.shape[-1]
+        if space == "generic":
+            for each, mask in self.windows(address):
+                part = lanes if mask is None else lanes.narrow(mask)
+                self.store(
+                    ins,
+                    part,
+                    each,
+                    address if mask is None else address[mask].reshape(part.shape),
+                    values if mask is None else values[mask].reshape(part.shape + (count,)),
+                    kind,
+                )
+            return
+        self.progress += 1
+        if space in self.own:
+            index = self.locate_own(ins, lanes, space, address, size * count, kind)
+            own = self.own[space]
+            data, state = own.view(size, count)
+            if own.guarded:
+                self.require_free(ins, lanes, space, state, index)
+            data[index] = values
+            state[index] = state.dtype.type(~state.dtype.type(0))
+            if self.proxy.active and own is self.shared:
+                self.proxy.wrote(lanes, index, size * count)
+            return
+        self.enter(ins, lanes, "global", address, size * count, kind)
+        buffer = self._one_buffer(address, size * count)
+        if buffer is not None:
+            self._require_writeable(ins, lanes, buffer, address)
+            buffer.view(size, count)[(address - buffer.address) // (size * count)] = values
+            return
+        for buffer, mask in self._buffers(ins, lanes, address, size * count):
+            self._require_writeable(ins, lanes, buffer, address, mask)
+            buffer.view(size, count)[(address[mask] - buffer.address) // (size * count)] = values[
+                mask
+            ]
+
+    def locate_own(
+        self,
+        ins: Instruction,
+        lanes: Lanes,
+        space: str,
+        address: np.ndarray,
+        nbytes: int,
+        kind: str,
+    ) -> np.ndarray:
+        """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment
+        and bounds. An empty ``kind``
+
+        is an address only, which nobody watches.
+        """
+        self.enter(ins, lanes, space, address, nbytes, kind)
+        own = self.own[space]
+        if space == "shared::cluster":
+            origin, address = self.peers(ins, lanes, address)
+        else:
+            origin = own.origin[lanes.sel]
+        offset = address - own.base
+        if (offset.min() < 0) or (offset.max() + nbytes > own.size):
+            bad = (offset < 0) | (offset + nbytes > own.size)
+            first = int(offset[lanes.first(bad)[2]])
+            raise lanes.fault(
+                OutOfBounds,
+                f"{nbytes} bytes at {own.describe(first)}: the {space} memory has {own.size} bytes",
+                ins,
+                bad,
+            )
+        return (origin + offset) // nbytes
+
+    def windows(self, address: np.ndarray):
+        """Split generic addresses: yields (space, mask), mask None if all are of one space.
+        Addresses stay generic
+
+        for global memory and are rebased in place (``address`` is the caller's own array) for the
+        others.
+        """
+        local, shared = address >= LOCAL_WINDOW, address >= SHARED_WINDOW
+        found = [("local", local), ("shared", shared & ~local), ("global", ~shared)]
+        for space, mask in found:
+            if mask.any():
+                if space in WINDOWS:
+                    address[mask] -= WINDOWS[space]
+                yield space, None if mask.all() else mask
+
+    def _by_window(self, load, ins, lanes, address, size, count, kind):
+        out = np.empty(lanes.shape + (count,), f"u{size}")
+        for space, mask in self.windows(address):
+            if mask is None:
+                return load(ins, lanes, space, address, size, count, kind)
+            part = lanes.narrow(mask)
+            values = load(ins, part, space, address[mask].reshape(part.shape), size, count, kind)
+            out[mask] = values.reshape(-1, count)
+        return out
+
+    def announce(
+        self,
+        kind: str,
+        space: str,
+        ins: Instruction,
+        lanes: Lanes,
+        address: np.ndarray,
+        nbytes: int,
+    ) -> None:
+        """Tell who listens of a request that no access shows whole; it is checked elsewhere."""
+        if self.requests is not None:
+            self.requests(Access(kind, space, ins, lanes, address, nbytes))
+
+    def enter(self, ins, lanes, space, address, nbytes, kind) -> None:
+        if self.watch is not None and kind:
+            self.watch(Access(kind, space, ins, lanes, address, nbytes))
+        self._require_aligned(ins, lanes, space, address, nbytes)
+
+    def require_global(
+        self, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int
+    ) -> None:
+        """Misaligned or OutOfBounds unless ``nbytes`` could be read at each global ``address``;
+        nothing is accessed."""
+        self._require_aligned(ins, lanes, "global", address, nbytes)
+        if self._one_buffer(address, nbytes) is None:
+            self._buffers(ins, lanes, address, nbytes)
+
+    def _require_aligned(self, ins, lanes, space, address, nbytes) -> None:
+        if nbytes > 1 and np.bitwise_or.reduce(address, axis=None) & (nbytes - 1):
+            bad = (address & (nbytes - 1)) != 0
+            first = int(address[lanes.first(bad)[2]])
+            raise lanes.fault(
+                Misaligned,
+                f"{space} address {first:#x} must be a multiple of"
+                f" {nbytes}{self._near(space, first)}",
+                ins,
+                bad,
+            )
+
+    def _near(self, space: str, address: int) -> str:
+        if space in self.own:
+            return f": {self.own[space].describe(address - self.own[space].base)}"
+        buffer = self.globals.find(address)
+        return f": {buffer.describe(address)}" if buffer else ""
+
+    def _one_buffer(self, address: np.ndarray, nbytes: int):
+        buffer = self.globals.find(int(address.min()))
+        if buffer is not None and int(address.max()) + nbytes <= buffer.end:
+            return buffer
+        return None
+
+    def _buffers(self, ins: Instruction, lanes: Lanes, address: np.ndarray, nbytes: int):
+        """(buffer, mask of lanes) for accesses spread over several buffers; OutOfBounds if any is
+        in none."""
+        found, left = [], np.ones(address.shape, bool)
+        while left.any():
+            first = int(address[left][0])
+            buffer = self.globals.find(first)
+            if buffer is None or first + nbytes > buffer.end:
+                bad = left & ~self._inside(address, nbytes)
+                detail = buffer.describe(first) if buffer else self.globals.describe(first)
+                raise lanes.fault(
+                    OutOfBounds, f"{nbytes} bytes at {detail} lie in no buffer", ins, bad
+                )
+            mask = left & (address >= buffer.address) & (address + nbytes <= buffer.end)
+            found.append((buffer, mask))
+            left &= ~mask
+        return found
+
+    def _inside(self, address: np.ndarray, nbytes: int) -> np.ndarray:
+        inside = np.zeros(address.shape, bool)
+        for buffer in self.globals.buffers:
+            inside |= (address >= buffer.address) & (address + nbytes <= buffer.end)
+        return inside
+
+    def _require_writeable(self, ins, lanes, buffer, address, mask=None) -> None:
+        if buffer.readonly:
+            bad = np.ones(lanes.shape, bool) if mask is None else mask
+            first = int(address[lanes.first(bad)[2]])
+            raise lanes.fault(
+                ReadOnlyWrite, f"store to {buffer.describe(first)}, which is read-only", ins, bad
+            )
+
+    def _require_valid(
+        self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray
+    ) -> None:
+        states = state[index]
+        if (states == states.dtype.type(~states.dtype.type(0))).all():
+            return
+        self._require_states(ins, lanes, space, states, index, readable=True)
+
+    def require_free(
+        self, ins: Instruction, lanes: Lanes, space: str, state: np.ndarray, index: np.ndarray
+    ) -> None:
+        """Nothing speaks against writing: no copy is on its way to or from the bytes, and they are
+        no mbarrier."""
+        states = state[index]
+        if not ((states == 0) | (states == states.dtype.type(~states.dtype.type(0)))).all():
+            self._require_states(ins, lanes, space, states, index, readable=False)
+
+    def require_span_free(self, ins: Instruction, lanes: Lanes, start: int, stop: int) -> None:
+        """The same for bytes [start, stop) of the shared array, about to be written by the one lane
+        of ``lanes``."""
+        if self.shared.guarded:
+            self._require_states(
+                ins,
+                lanes,
+                "shared",
+                self.shared.state[None, start:stop],
+                np.array([start]),
+                readable=False,
+                unit=1,
+            )
+
+    def require_span_valid(self, ins: Instruction, lanes: Lanes, start: int, stop: int) -> None:
+        """Bytes [start, stop) of the shared array may be read by the one lane of ``lanes``."""
+        self._require_states(
+            ins,
+            lanes,
+            "shared",
+            self.shared.state[None, start:stop],
+            np.array([start]),
+            readable=True,
+            unit=1,
+        )
+
+    def _require_states(self, ins, lanes, space, states, index, readable, unit=None) -> None:
+        """``states`` of each lane's bytes; they begin at ``index`` counted in ``unit`` bytes, None
+        for as many as a lane has."""
+        flat = np.ascontiguousarray(states).view(np.uint8).reshape(lanes.shape + (-1,))
+        for code, kind, sentence in FORBIDDEN[readable]:
+            wrong = (flat != VALID) & (flat != LENT) if code is None else flat == code
+            bad = wrong.any(axis=-1)
+            if bad.any():
+                at, own = lanes.first(bad)[2], self.own[space]
+                position = int(index[at]) * (unit or flat.shape[-1]) + int(np.argmax(wrong[at]))
+                source = self.explain_pending(lanes, position) if kind is PendingCopyRead else ""
+                raise lanes.fault(
+                    kind, sentence.format(own.describe(position % own.stride)) + source, ins, bad
+                )

@@ -1,0 +1,252 @@
+"""How a tensor core adds: the sum of products and an accumulator, to the bit.
+
+``Adder(terms, extra_bits)``: so many products and the accumulator at a time. A product is exact.
+All terms are cut off (towards zero) below one unit: 2^-(23 + extra_bits) of the largest exponent
+among them, where a product's exponent is the sum of its factors' exponents (its significand may be
+2 or more), a subnormal number's is that of the smallest normal one, and a product that is zero has
+none. The sum of what is left is exact, and is cut off to a float32, subnormal ones included; above
+all float32 numbers it is infinite. An infinite or NaN term decides as in IEEE 754, NaN being
+canonical. Longer products go through in order of k, ``terms`` at a time.
+
+sm_90 was measured: 16 terms, 2 extra bits, mma.sync and wgmma alike, fp16 and bf16
+(experiments/05_hardware; an H200). The others are as published and were not measured here: Fasi,
+Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; Khattak and
+Mikaitis, "Accurate models of NVIDIA tensor cores", 2025, arXiv:2512.07004.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from numba_marlin.emulator.state import numerics
+
+
+@dataclass(frozen=True)
+class Adder:
+    terms: int
+    extra_bits: int
+    measured: bool = False
+
+
+# by major number of the target; later ones as the last
+ADDERS = {7: Adder(4, 0), 8: Adder(8, 1), 9: Adder(16, 2, measured=True)}
+
+
+def adder_of(target: str) -> Adder:
+    """The adder of a ``.target`` ("sm_90a"); sm_90's if there is no saying."""
+    major = re.match(r"sm_(\d+)\d", target)
+    return ADDERS[min(max(int(major[1]), min(ADDERS)), max(ADDERS))] if major else ADDERS[9]
+
+
+NONE = -4000  # exponent of a zero factor: no sum with a finite one reaches a real one
+SPECIAL = 500  # exponents of infinities and NaN, and of products with them, are above
+RESULTS = 1 << 14  # at a time, and
+TERMS = 1 << 15  # at a time: what fits in the cache
+SIGNIFICANT = 24  # bits of a float32
+
+
+@dataclass(frozen=True)
+class Kind:
+    """16-bit floats: so many bits of fraction, exponent bias, the bits of infinity; ``work`` holds
+    every product of two, to within what is cut off anyway; ``numbers``: bit patterns as float32,
+    exactly."""
+
+    fraction: int
+    bias: int
+    infinity: int
+    work: type
+    numbers: Callable[[np.ndarray], np.ndarray]
+
+
+KINDS = {
+    "f16": Kind(10, 15, 0x7C00, np.float32, numerics.half_values),
+    "bf16": Kind(7, 127, 0x7F80, np.float64, numerics.brain_values),
+}
+
+
+def add_products(
+    kind: str, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder
+) -> np.ndarray:
+    """float32 [many, rows, columns]: c + sum over k of left * right. kind "f16" or "bf16"; factors
+    uint16 [many, rows + columns, k], C-contiguous: bit patterns, left's ``rows``, then right's
+    columns; c float32 like the result. ``many`` independent products, the faster the more there
+    are.
+    """
+    what = KINDS[kind]
+    many, lines, _ = factors.shape
+    step = max(1, RESULTS // (rows * (lines - rows)))
+    if many > step:
+        parts = (slice(start, start + step) for start in range(0, many, step))
+        return np.concatenate(
+            [add_products(kind, factors[part], rows, c[part], adder) for part in parts]
+        )
+    with np.errstate(all="ignore"):
+        short = _uncut(what, factors, rows, c)
+        return _cut_off(what, factors, rows, c, adder) if short is None else short
+
+
+def _uncut(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray) -> np.ndarray | None:
+    """The sums, if none of them can reach 24 bits above the last bit of any term: nothing is cut
+    off then, and float32 itself is exact, in any order. None if some may: so it is with most random
+    numbers, and the first of ``many`` products shows it."""
+    for some in (slice(0, 1), slice(None)):
+        numbers = what.numbers(factors[some])
+        left, right = numbers[:, :rows], numbers[:, rows:]
+        grains = _grain(left), _grain(right)
+        if None in grains:
+            return None
+        (left_top, left_unit), (right_top, right_unit) = grains
+        most = numbers.shape[2] * left_top * right_top * 2.0 ** -(left_unit + right_unit)
+        if most > 1 << SIGNIFICANT:
+            return None
+    units = c * np.float32(2.0 ** -(left_unit + right_unit))
+    if not most + float(np.abs(units).max()) <= 1 << SIGNIFICANT or (units != np.rint(units)).any():
+        return None
+    total = left @ right.swapaxes(1, 2)
+    total += c
+    total += np.float32(0)  # no sum is -0, whatever a library of matrix products starts from
+    return total
+
+
+def _grain(numbers: np.ndarray) -> tuple[float, int] | None:
+    """(the largest size, an exponent e such that all numbers are multiples of 2^e); None if they
+    have too many bits, or are too large or small, for ``_uncut``."""
+    top = float(max(numbers.max(), -numbers.min()))
+    if not 2.0**-40 < top < 2.0**40:
+        return (0.0, 0) if top == 0 else None
+    shift = SIGNIFICANT - 1 - math.frexp(top)[1]
+    scaled = numbers * np.float32(2.0**shift)
+    whole = scaled.astype(np.int32)
+    if (whole != scaled).any():
+        return None
+    bits = int(np.bitwise_or.reduce(whole, axis=None))
+    return top, (bits & -bits).bit_length() - 1 - shift
+
+
+def _cut_off(what: Kind, factors: np.ndarray, rows: int, c: np.ndarray, adder: Adder) -> np.ndarray:
+    """``add_products``, every term cut off: as [k, rows + columns, many], so that what is done
+    alike lies side by side."""
+    factors, c = _turned(factors), np.ascontiguousarray(c.transpose(1, 2, 0))
+    add = _add_halves if what is KINDS["f16"] else _add
+    numbers, exponents = (
+        what.numbers(factors).astype(what.work, copy=False),
+        exponents_of(what, factors),
+    )
+    operands = (
+        numbers[:, :rows, None],
+        numbers[:, None, rows:],
+        exponents[:, :rows, None],
+        exponents[:, None, rows:],
+    )
+    for start in range(0, len(factors), adder.terms):
+        c = add(*(each[start : start + adder.terms] for each in operands), c, adder.extra_bits)
+    return np.ascontiguousarray(c.transpose(2, 0, 1))
+
+
+def _turned(factors: np.ndarray) -> np.ndarray:
+    """uint16 [many, lines, k] -> [k, lines, many]; an even number of k goes in pairs, twice as
+    fast."""
+    many, lines, depth = factors.shape
+    if depth % 2:
+        return np.ascontiguousarray(factors.transpose(2, 1, 0))
+    pairs = np.ascontiguousarray(factors.view(np.uint32).reshape(many, -1).T).reshape(
+        lines, depth // 2, many
+    )
+    turned = np.empty((depth // 2, 2, lines, many), np.uint16)
+    np.copyto(turned[:, 0], pairs.swapaxes(0, 1), casting="unsafe")
+    np.copyto(turned[:, 1], pairs.swapaxes(0, 1) >> np.uint32(16), casting="unsafe")
+    return turned.reshape(depth, lines, many)
+
+
+def exponents_of(what: Kind, bits: np.ndarray) -> np.ndarray:
+    """int16 like ``bits``"""
+    size = bits & np.uint16(0x7FFF)
+    found = (size >> what.fraction).view(np.int16)
+    np.maximum(found, 1, out=found)
+    found -= np.int16(what.bias)
+    found += (size == 0) * np.int16(NONE)
+    if size.max(initial=0) >= what.infinity:
+        found[size >= what.infinity] = -3 * NONE
+    return found
+
+
+def _groups(terms: int, results: int) -> list[slice]:
+    step = max(1, TERMS // results)
+    return [slice(start, min(start + step, terms)) for start in range(0, terms, step)]
+
+
+def _largest(top: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``top`` int16 [rows, columns, many], made the largest of itself and the sums of exponents."""
+    for group in _groups(len(left), top.size):
+        np.maximum(top, (left[group] + right[group]).max(axis=0), out=top)
+    return top
+
+
+def _sum(left: np.ndarray, right: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """int32 [rows, columns, many]: the sum of products * scale, each cut off to an integer. 16 of
+    them fill 31 bits at most."""
+    total, groups = np.zeros(scale.shape, np.int32), _groups(len(left), scale.size)
+    products, units = (
+        np.empty((groups[0].stop, *scale.shape), kind) for kind in (left.dtype, np.int32)
+    )
+    for group in groups:
+        part, whole = products[: group.stop - group.start], units[: group.stop - group.start]
+        np.multiply(left[group], right[group], out=part)
+        np.multiply(part, scale, out=part)
+        np.copyto(whole, part, casting="unsafe")  # towards zero
+        for each in whole:
+            total += each
+    return total
+
+
+def _add_halves(left, right, left_exponents, right_exponents, c, extra_bits):
+    """``_add`` for factors of fp16, twice as fast: all but one sum in 32 bits. Exponents are those
+    of products of fp16, from -28 to 30, or of c."""
+    bits = c.view(np.int32)
+    top = _largest(
+        (bits >> 23 & 255).astype(np.int16) - np.int16(127), left_exponents, right_exponents
+    )
+    if top.max() >= 128 or top.min() < -28:  # infinities and NaN; no product but zeros
+        return _add(left, right, left_exponents, right_exponents, c, extra_bits)
+    unit = top.astype(np.int32) - (23 + extra_bits)
+    scale = (127 - unit << 23).view(np.float32)
+    total = np.add(_sum(left, right, scale), (c * scale).astype(np.int32), dtype=np.float64)
+    bits = total.view(np.int64)
+    bits &= -1 << 29
+    return total.astype(np.float32) * (127 + unit << 23).view(np.float32)
+
+
+def _add(left, right, left_exponents, right_exponents, c, extra_bits):
+    """One pass through the adder: left [k, rows, 1, many], right [k, 1, columns, many] and c [rows,
+    columns, many] as numbers."""
+    c_exponents = (c.view(np.int32) >> 23 & 255) - 127
+    top = _largest(
+        np.where(c == 0, NONE, np.maximum(c_exponents, -126)).astype(np.int16),
+        left_exponents,
+        right_exponents,
+    )
+    unit = np.maximum(top, -300).astype(np.int64) - (23 + extra_bits)
+    scale = (1023 - unit << 52).view(np.float64)  # 2^-unit
+    # where it is larger, all products of fp16 are zero
+    narrow = np.minimum(scale, 2.0**100).astype(left.dtype) if left.dtype == np.float32 else scale
+    result = _cut(np.trunc(c * scale) + _sum(left, right, narrow), unit)
+    special = (top >= SPECIAL) | (c_exponents == 128)
+    if special.any():
+        exact = (left.astype(np.float64) * right).sum(axis=0) + c
+        result = np.where(special, numerics.canonical32(exact.astype(np.float32)), result)
+    return result
+
+
+def _cut(units: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """units * 2^unit as float32, towards zero."""
+    value = units * (1023 + unit << 52).view(np.float64)
+    cut = (value.view(np.int64) & -1 << 29).view(np.float64).astype(np.float32)
+    if unit.min() < -149:  # subnormal ones have fewer bits
+        low = np.abs(value) < 2.0**-126
+        cut[low] = np.trunc(value[low] * 2.0**149) * 2.0**-149
+    return cut

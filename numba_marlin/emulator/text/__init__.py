@@ -1,0 +1,1 @@
+"""From PTX text to kernels made of decoded instructions and basic blocks."""

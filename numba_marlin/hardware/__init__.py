@@ -1,0 +1,1 @@
+"""What GPUs are: devices and their sizes, architectures that code is compiled for."""

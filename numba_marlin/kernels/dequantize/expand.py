@@ -1,0 +1,97 @@
+"""Device verbs from a word of codes to 16-bit floats, for every type: what ``verbs.dequantize``
+does for float16 and 4 bits, and its relatives.
+
+``expand_verbs(lang, dtype, bits, origin)`` -> ``expand(word)``: a tuple of 16 / bits registers of
+two numbers of ``dtype``, register r of the codes r (low half) and r + 16 / bits (high half) of the
+word, minus ``origin``, all exact. origin: 8 or 128, the zero point of symmetric weights, or 0 where
+zero points are subtracted later; a word of packed zero points goes through the same verb and gives
+pairs that go with ``formats.marlin``'s pairs of group scales. Which element a code is:
+``formats.marlin_order``. As for fragments, 4-bit registers (0, 1) and (2, 3) are the B fragments of
+two n8 tiles, and (0, 2, 1, 3) is the A fragment of 16 columns of the transposed product; an 8-bit
+word is half as much.
+
+A code is or-ed, or put by ``prmt``, into the mantissa of a power of two whose last place is 1, and
+the power is subtracted again: float16 has room for 8 bits (1024), bfloat16 for 4 (128), so that its
+bytes are made of nibbles: 16 high + (low - origin).
+"""
+
+import struct
+
+from numba_marlin.kernels.dequantize.verbs import AND_OR, HIGH_NIBBLES, LOW_NIBBLES
+
+BYTES_ABOVE = 0x64646464  # prmt's other operand: the upper byte of 1024.0
+# selectors: bytes 0 and 2, or 1 and 3, each under one of BYTES_ABOVE
+EVEN_BYTES, ODD_BYTES = 0x4240, 0x4341
+
+
+def pair(value, dtype):
+    """Two equal numbers of ``dtype`` in a register; value: one that it has."""
+    half = struct.pack("<e", value) if dtype == "float16" else struct.pack("<f", value)[2:]
+    return int.from_bytes(half + half, "little")
+
+
+def expand_verbs(lang, dtype, bits, origin):
+    ptx, uint32 = lang.ptx, lang.uint32
+    and_or = ptx.lop3(table=AND_OR)
+    even_bytes, odd_bytes = ptx.prmt_b32(selector=EVEN_BYTES), ptx.prmt_b32(selector=ODD_BYTES)
+    exponent, power = pair(1024, "float16"), pair(1024 + origin, "float16")
+    sixteenth, minus_sixteenths = pair(1 / 16, "float16"), pair(-64 - origin, "float16")
+    wide_exponent, wide_power, wide_middle, sixteen = (
+        pair(value, "bfloat16") for value in (128, 128, 128 + origin, 16)
+    )
+
+    @lang.device
+    def float16_nibbles(word):
+        """Nibbles 0, 4 and 1, 5; the second pair counts sixteenths of 1024's neighbours."""
+        low = and_or(word, uint32(LOW_NIBBLES), uint32(exponent))
+        high = and_or(word, uint32(HIGH_NIBBLES), uint32(exponent))
+        return ptx.sub_f16x2(low, uint32(power)), ptx.fma_rn_f16x2(
+            high, uint32(sixteenth), uint32(minus_sixteenths)
+        )
+
+    @lang.device
+    def expand_float16_nibbles(word):
+        first, second = float16_nibbles(word), float16_nibbles(word >> uint32(8))
+        return first[0], first[1], second[0], second[1]
+
+    @lang.device
+    def expand_float16_bytes(word):
+        return (
+            ptx.sub_f16x2(even_bytes(word, uint32(BYTES_ABOVE)), uint32(power)),
+            ptx.sub_f16x2(odd_bytes(word, uint32(BYTES_ABOVE)), uint32(power)),
+        )
+
+    @lang.device
+    def bfloat16_nibbles(word, subtract):
+        """Nibbles 0 and 4, minus what ``subtract`` is above 128."""
+        return ptx.sub_bf16x2(and_or(word, uint32(LOW_NIBBLES), uint32(wide_exponent)), subtract)
+
+    @lang.device
+    def expand_bfloat16_nibbles(word):
+        middle = uint32(wide_middle)
+        return (
+            bfloat16_nibbles(word, middle),
+            bfloat16_nibbles(word >> uint32(4), middle),
+            bfloat16_nibbles(word >> uint32(8), middle),
+            bfloat16_nibbles(word >> uint32(12), middle),
+        )
+
+    @lang.device
+    def bfloat16_bytes(word):
+        """Bytes 0 and 2."""
+        return ptx.fma_rn_bf16x2(
+            bfloat16_nibbles(word >> uint32(4), uint32(wide_power)),
+            uint32(sixteen),
+            bfloat16_nibbles(word, uint32(wide_middle)),
+        )
+
+    @lang.device
+    def expand_bfloat16_bytes(word):
+        return bfloat16_bytes(word), bfloat16_bytes(word >> uint32(8))
+
+    return {
+        ("float16", 4): expand_float16_nibbles,
+        ("float16", 8): expand_float16_bytes,
+        ("bfloat16", 4): expand_bfloat16_nibbles,
+        ("bfloat16", 8): expand_bfloat16_bytes,
+    }[dtype, bits]

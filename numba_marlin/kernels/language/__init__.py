@@ -1,0 +1,1 @@
+"""What kernels are written with: their definition, rings of stages, tuples of registers, tile order."""

@@ -1,0 +1,1 @@
+"""Kernels for two block-scaled operands (NVFP4, MXFP4, MXFP8), a package each."""

@@ -1,0 +1,247 @@
+"""From NVFP4 codes and scales to halves, exactly, and the role of the block-scaled kernel
+(``block_scaled``) that does so for B.
+
+*A number.* e2m1's exponent and significand, moved to bits 9 to 11 of a half, *are* the number times
+2**-14, its subnormal one included, and its sign goes to bit 15: all of it in the upper byte. So
+four codes are put into bytes together, by two shifts and two logical operations, and each two of
+them become halves by one more: 11 for 8 numbers (with each two put in place on their own 16). Times
+the block's scale, a half as well, that is a multiple of 2**-24 with 6 significant bits: exact. The
+2**-14 of both operands are taken back with alpha.
+
+*The order of k.* Both operands are put in the same order, which costs nothing and saves every
+shuffle. Of 128 of k lane t of four has codes 32 t .. 32 t + 31, one 16-byte load and two blocks:
+the first block is multiplied in the first half, the other in the second. A half is four k16 rows of
+``wgmma``, two for each word: the first takes the pairs of nibbles (1, 5) and (3, 7), in places (2t,
+2t + 1) and (2t + 8, 2t + 9), the other (0, 4) and (2, 6).
+
+*The price, before it was built* (256 x 128 tile, cycles of a multiprocessor for 128 of k;
+modelled):
+
+    tensor cores        256 * 128 * 128 / 2048 products a cycle                               2048
+    integer units       (256 + 128) * 128 numbers, 2 operations each, 64 lanes a cycle        1536
+    issue slots         the same and a multiply for two, loads, stores: 3 a number, 4 * 32    1152
+    shared memory       128 bytes a cycle: wgmma reads B 4 times (131 KB), 24 KB packed
+                        and 3 KB of scales in and out, 32 KB of expanded B                    1720
+
+so the tensor cores should remain the limit, with little to spare. Were both operands expanded into
+shared memory it would be 2500 for that: one of them must go through registers, and it is the larger
+part of the tile, A, whose fragment a lane can expand from what it loaded itself.
+"""
+
+from types import SimpleNamespace
+
+from numba_marlin.kernels.dequantize.verbs import AND_OR
+from numba_marlin.kernels.nvfp4.block_scaled.config import (
+    ALL_LANES,
+    ROW_BYTES,
+    SCALE_BYTES,
+    SCALE_ROWS,
+    WARPGROUP,
+)
+from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE
+
+SIGNS, MAGNITUDES, UPPER_BYTES = 0x80808080, 0x0E0E0E0E, 0xFF00FF00
+EVEN_BYTES_UP = 0x2404  # prmt: bytes 0 and 2, each above a byte of the other operand
+E2M1_POWER = 14  # a code's half is its number times 2**-E2M1_POWER
+
+
+def number_verbs(lang):
+    """-> namespace of device functions: ``odd_nibbles(word)``: two registers of halves times
+    2**-14, nibbles 1 and 5, nibbles 3 and 7; ``even_nibbles``: 0 and 4, 2 and 6."""
+    ptx, uint32 = lang.ptx, lang.uint32
+    and_or, shift_bytes = ptx.lop3(table=AND_OR), ptx.prmt_b32(selector=EVEN_BYTES_UP)
+
+    @lang.device
+    def halves_of(signs, magnitudes):
+        """Of four codes, each the upper byte of a half, those in bytes 0 and 2, and 1 and 3."""
+        four = and_or(signs, uint32(SIGNS), uint32(magnitudes & uint32(MAGNITUDES)))
+        return shift_bytes(four, uint32(0)), uint32(four & uint32(UPPER_BYTES))
+
+    @lang.device
+    def odd_nibbles(word):
+        return halves_of(word, uint32(word >> uint32(3)))
+
+    @lang.device
+    def even_nibbles(word):
+        return halves_of(uint32(word << uint32(4)), uint32(word << uint32(1)))
+
+    return SimpleNamespace(odd_nibbles=odd_nibbles, even_nibbles=even_nibbles)
+
+
+def expand_verbs(lang, config, schedule, packed, expanded):
+    """packed, expanded: pipelines of both kinds of stages. -> ``expand_tiles(shared, sizes)``, for
+    the 128 threads of a warpgroup: each takes a row of B."""
+    ptx, uint32, uint16 = lang.ptx, lang.uint32, lang.uint16
+    numbers = number_verbs(lang)
+    odd_nibbles, even_nibbles = numbers.odd_nibbles, numbers.even_nibbles
+    times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
+    counts, corner, fetch_together, start = (
+        schedule.counts,
+        schedule.corner,
+        schedule.fetch_together,
+        schedule.start,
+    )
+    STAGE, B_SHARED, SFB_SHARED, EXPANDED, EXPANDED_BYTES = (
+        config.stage_bytes,
+        config.b_shared,
+        config.sfb_shared,
+        config.expanded_shared,
+        config.expanded_bytes,
+    )
+    BARRIERS, EXPANDED_BARRIERS, TILE_N = (
+        config.barriers_shared,
+        config.expanded_barriers,
+        config.tile_n,
+    )
+    wait_full, release, advance, consumer_start = (
+        packed.wait_full,
+        packed.release,
+        packed.advance,
+        packed.consumer_start,
+    )
+    wait_empty, expanded_full, advance_expanded, producer_start = (
+        expanded.wait_empty,
+        expanded.full,
+        expanded.advance,
+        expanded.producer_start,
+    )
+
+    @lang.device
+    def scales_of(word):
+        """Four e4m3 codes -> two f16x2"""
+        return ptx.cvt_rn_f16x2_e4m3x2(uint16(word & uint32(0xFFFF))), ptx.cvt_rn_f16x2_e4m3x2(
+            uint16(word >> uint32(16))
+        )
+
+    @lang.device
+    def put_pair(target, flip, pairs0, pairs1, pairs2, pairs3, scales):
+        """Two of each of the four lanes' shares: two chunks of 16 bytes, those of one k16 row."""
+        ptx.st_shared_v4_b32(
+            target + flip,
+            (
+                times(pairs0[0], scales[0]),
+                times(pairs1[0], scales[1]),
+                times(pairs2[0], scales[2]),
+                times(pairs3[0], scales[3]),
+            ),
+        )
+        ptx.st_shared_v4_b32(
+            target + (flip ^ uint32(16)),
+            (
+                times(pairs0[1], scales[0]),
+                times(pairs1[1], scales[1]),
+                times(pairs2[1], scales[2]),
+                times(pairs3[1], scales[3]),
+            ),
+        )
+
+    @lang.device
+    def put_chunks(target, flip, words, scales):
+        """A word of each of the four lanes' shares: two k16 rows."""
+        put_pair(
+            target,
+            flip,
+            odd_nibbles(words[0]),
+            odd_nibbles(words[1]),
+            odd_nibbles(words[2]),
+            odd_nibbles(words[3]),
+            scales,
+        )
+        put_pair(
+            target,
+            uint32(flip ^ uint32(32)),
+            even_nibbles(words[0]),
+            even_nibbles(words[1]),
+            even_nibbles(words[2]),
+            even_nibbles(words[3]),
+            scales,
+        )
+
+    @lang.device
+    def put_row(target, row, first, second, scales):
+        """Half a row's step: the first words of the four shares fill chunks 0 to 3, the second
+        words 4 to 7."""
+        flip = uint32(uint32(row & uint32(7)) << uint32(4))
+        put_chunks(target + row * uint32(128), flip, first, scales)
+        put_chunks(target + row * uint32(128), uint32(flip ^ uint32(64)), second, scales)
+
+    @lang.device
+    def load_row(stage, row, first_row):
+        """-> the row's 16 words, and its 8 scales as halves: of each share both blocks"""
+        address, flip = (
+            stage + uint32(B_SHARED) + row * uint32(ROW_BYTES),
+            uint32(uint32(uint32(row >> uint32(1)) & uint32(3)) << uint32(4)),
+        )
+        among = uint32(first_row % uint32(SCALE_ROWS) + row)
+        own = (
+            stage
+            + uint32(SFB_SHARED)
+            + among // uint32(SCALE_ROWS) * uint32(SCALE_BYTES)
+            + among % uint32(32) * uint32(16)
+            + among % uint32(SCALE_ROWS) // uint32(32) * uint32(4)
+        )
+        s01, s23 = (
+            scales_of(ptx.ld_shared_b32(own)),
+            scales_of(ptx.ld_shared_b32(own + uint32(SCALE_BYTES // 2))),
+        )
+        return (
+            (
+                ptx.ld_shared_v4_b32(address + flip),
+                ptx.ld_shared_v4_b32(address + (flip ^ uint32(16))),
+                ptx.ld_shared_v4_b32(address + (flip ^ uint32(32))),
+                ptx.ld_shared_v4_b32(address + (flip ^ uint32(48))),
+            ),
+            (s01[0], s01[1], s23[0], s23[1]),
+        )
+
+    @lang.device
+    def publish(shared, place, lane):
+        """Ordinary stores become visible to wgmma, then the stage is full."""
+        ptx.fence_proxy_async_shared()
+        ptx.bar_warp_sync(uint32(ALL_LANES))
+        if lane == uint32(0):
+            ptx.mbarrier_arrive(expanded_full(shared + uint32(EXPANDED_BARRIERS), place))
+
+    @lang.device
+    def expand_tiles(shared, sizes):
+        row = uint32(ptx.tid_x() % uint32(WARPGROUP))
+        lane = uint32(row % uint32(32))
+        steps = counts(sizes)[2]
+        place, target = consumer_start(), producer_start()
+        tile, next_tile = fetch_together(shared, start(), lane)
+        while tile != uint32(NO_TILE):
+            first_row = corner(tile, sizes)[1]
+            step = uint32(0)
+            while step < steps:
+                wait_full(shared + uint32(BARRIERS), place)
+                q, s = load_row(
+                    shared + place[0] * uint32(STAGE), uint32(row % uint32(TILE_N)), first_row
+                )
+                wait_empty(shared + uint32(EXPANDED_BARRIERS), target)
+                if row < uint32(TILE_N):
+                    put_row(
+                        shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES),
+                        row,
+                        (q[0][0], q[1][0], q[2][0], q[3][0]),
+                        (q[0][1], q[1][1], q[2][1], q[3][1]),
+                        (low(s[0]), low(s[1]), low(s[2]), low(s[3])),
+                    )
+                publish(shared, target, lane)
+                if lane == uint32(0):
+                    release(shared + uint32(BARRIERS), place)
+                place, target = advance(place), advance_expanded(target)
+                wait_empty(shared + uint32(EXPANDED_BARRIERS), target)
+                if row < uint32(TILE_N):
+                    put_row(
+                        shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES),
+                        row,
+                        (q[0][2], q[1][2], q[2][2], q[3][2]),
+                        (q[0][3], q[1][3], q[2][3], q[3][3]),
+                        (high(s[0]), high(s[1]), high(s[2]), high(s[3])),
+                    )
+                publish(shared, target, lane)
+                target = advance_expanded(target)
+                step = uint32(step + uint32(1))
+            tile, next_tile = fetch_together(shared, next_tile, lane)
+
+    return SimpleNamespace(expand_tiles=expand_tiles)

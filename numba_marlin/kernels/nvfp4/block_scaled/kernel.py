@@ -1,0 +1,228 @@
+"""Both operands block-scaled: ``D = activation(alpha * (A * SFA) @ (B * SFB)^T + beta * C + bias)``
+of NVFP4 matrices, on Hopper, which has no FP4 tensor cores.
+
+Parameters: tensor maps (``tensor_maps``) of a uint8 [m, k/2] and b uint8 [n, k/2], of sfa and sfb,
+e4m3 in 128x4 order (``layout.block_scales``), of c and d where they have 16 bits; d again as an
+address, and sfd, its scales in 128x4 order, zeros before, where it is block-scaled; bias float32
+[n]; factors float32 [4] (``block_scaled_epilogue``); locks: a counter, int32, zero before and
+after; m, n, k as int32. m any, k a multiple of 32, n of 8 (16 where D is NVFP4, 32 where it is MX;
+twice that if it is gated).
+
+The codes become halves times 2**-14, exactly (``block_scaled_expand``), so that alpha in
+``factors`` is the caller's times 2**28 and both global scales.
+
+Roles, as CUTLASS's kernel for Blackwell has them, a warp or a thread each, that know of each other
+by pipelines only:
+
+    role            who             takes                   gives
+    scheduler       1 thread        a counter               tile numbers, to all others
+    main-loop load  1 thread        A, B and their scales   packed stages, 128 of k
+    expand          1 warpgroup     packed stages           B as halves, 64 of k
+                    (Blackwell: the tensor cores do it)
+    mma             2 warpgroups    packed A, expanded B    sums in registers
+                    (Blackwell: in tensor memory)
+    epilogue load   1 thread        C                       its tile, where D's will be
+    epilogue        the mma warps   sums, C                 D and its scales
+
+While the mma warps are in the epilogue of a tile, the others fill all stages of the next.
+"""
+
+from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
+from numba_marlin.kernels.language.pipeline import pipeline_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.config import (
+    ALIGNMENT,
+    BLOCK,
+    HELPER_REGISTERS,
+    MULTIPLIERS,
+    ROW_BYTES,
+    SCALE_BYTES,
+    SCALE_ROWS,
+    WARPGROUP,
+    BlockScaledConfig,
+)
+from numba_marlin.kernels.nvfp4.block_scaled.expand import E2M1_POWER, expand_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.load import BOX_COLUMNS, load_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.multiply import multiply_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE, schedule_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.store import store_verbs
+from numba_marlin.layout.block_scales import TILE_BYTES
+from numba_marlin.layout.block_scales import tensor_map as scales_map
+from numba_marlin.layout.tensor_map import TensorMap
+
+WARPS = WARPGROUP // 32  # of a warpgroup
+# the kernel multiplies numbers times 2**-14: alpha in ``factors`` has this power of two in it
+OPERAND_POWER = 2 * E2M1_POWER
+LOADER, SCHEDULER, SOURCE_LOADER = 0, 1, 2  # warps of the last warpgroup
+
+
+def make(lang, config):
+    ptx, uint32 = lang.ptx, lang.uint32
+    cuda, shared_base = lang.cuda, lang.shared_base
+    SOURCED, BARRIERS, EXPANDED_BARRIERS, SOURCE_BARRIERS, TILE_BARRIERS = (
+        config.source,
+        config.barriers_shared,
+        config.expanded_barriers,
+        config.source_barriers,
+        config.tile_barriers,
+    )
+    packed = pipeline_verbs(lang, config.stages, producers=1, consumers=WARPS * (MULTIPLIERS + 1))
+    expanded = pipeline_verbs(
+        lang, config.expanded_stages, producers=WARPS, consumers=WARPS * MULTIPLIERS
+    )
+    source = pipeline_verbs(lang, 1, producers=1, consumers=WARPS * MULTIPLIERS)
+    schedule = schedule_verbs(lang, config, listeners=WARPS * (MULTIPLIERS + 1) + 1 + SOURCED)
+    hand_out_tiles, fetch_together, start, counts = (
+        schedule.hand_out_tiles,
+        schedule.fetch_together,
+        schedule.start,
+        schedule.counts,
+    )
+    load = load_verbs(lang, config, schedule, packed, source)
+    load_operands, load_source = load.load_operands, load.load_source
+    expand_tiles = expand_verbs(lang, config, schedule, packed, expanded).expand_tiles
+    multiply_steps = multiply_verbs(lang, config, packed, expanded).multiply_steps
+    store = store_verbs(lang, config, schedule, source)
+    epilogue, drain = store.epilogue, store.drain
+    initialise_packed, initialise_expanded, initialise_source, initialise_tiles = (
+        packed.initialise,
+        expanded.initialise,
+        source.initialise,
+        schedule.initialise,
+    )
+    consumer_start = packed.consumer_start
+    give_most, give_some, take_registers = (
+        ptx.setmaxnreg_dec(n=HELPER_REGISTERS),
+        ptx.setmaxnreg_dec(n=config.expander_registers),
+        ptx.setmaxnreg_inc(n=config.multiplier_registers),
+    )
+
+    @lang.device
+    def initialise(shared):
+        initialise_packed(shared + uint32(BARRIERS))
+        initialise_expanded(shared + uint32(EXPANDED_BARRIERS))
+        if SOURCED:
+            initialise_source(shared + uint32(SOURCE_BARRIERS))
+        initialise_tiles(shared + uint32(TILE_BARRIERS))
+
+    @lang.device
+    def help_others(shared, maps, c_map, counter, sizes):
+        """The last warpgroup: one thread of a warp is a role."""
+        warp = uint32(ptx.tid_x() // uint32(32) % uint32(WARPS))
+        if ptx.tid_x() % uint32(32) == uint32(0):
+            if warp == uint32(LOADER):
+                load_operands(shared, maps, sizes)
+            elif warp == uint32(SCHEDULER):
+                hand_out_tiles(shared, counter, sizes)
+            elif SOURCED and warp == uint32(SOURCE_LOADER):
+                load_source(shared, c_map, sizes)
+
+    @lang.device
+    def place_of(thread):
+        """(warpgroup, warp in it, lane)"""
+        return (
+            uint32(thread // uint32(WARPGROUP)),
+            uint32(thread // uint32(32) % uint32(WARPS)),
+            uint32(thread % uint32(32)),
+        )
+
+    @lang.device
+    def multiply_tiles(shared, outputs, sizes):
+        lane_place = place_of(ptx.tid_x())
+        lane = lane_place[2]
+        places, source_place = (consumer_start(), consumer_start()), consumer_start()
+        steps = counts(sizes)[2]
+        tile, next_tile = fetch_together(shared, start(), lane)
+        while tile != uint32(NO_TILE):
+            places, sums = multiply_steps(shared, places, steps, lane_place)
+            # made anew: addresses made of it would else be kept in registers that the products need
+            own_place = place_of(ptx.opaque_u32(ptx.tid_x()))
+            source_place = epilogue(shared, sums, outputs, tile, source_place, sizes, own_place)
+            tile, next_tile = fetch_together(shared, next_tile, lane)
+        drain(lane_place)
+
+    def kernel(a_map, b_map, sfa_map, sfb_map, c_map, d_map, d, sfd, bias, factors, locks, m, n, k):
+        sizes = (uint32(m), uint32(n), uint32(k))
+        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
+        if ptx.tid_x() == uint32(0):
+            initialise(shared)
+        cuda.syncthreads()
+        if ptx.tid_x() >= uint32(WARPGROUP * (MULTIPLIERS + 1)):
+            give_most()
+            help_others(shared, (a_map, b_map, sfa_map, sfb_map), c_map, locks, sizes)
+        elif ptx.tid_x() >= uint32(WARPGROUP * MULTIPLIERS):
+            give_some()
+            expand_tiles(shared, sizes)
+        else:
+            take_registers()
+            multiply_tiles(shared, (d_map, d, sfd, bias, factors), sizes)
+
+    return kernel
+
+
+def tensor_maps(config, m, n, k, a_stride):
+    """A and B in boxes of a tile's rows by 64 bytes, B's in the 64-byte swizzle; their scales in
+    boxes of 1024 bytes, two tiles, by a row of tiles for every 128 rows; C in boxes of a tile's
+    rows, D of a warp's 16 rows, by 64 columns."""
+
+    def scales(rows, tile_rows):
+        return scales_map(
+            rows, k // BLOCK, (ceil_div(tile_rows, SCALE_ROWS), SCALE_BYTES // TILE_BYTES)
+        )
+
+    maps = {
+        "a_map": (
+            "a",
+            TensorMap("uint8", (m, k // 2), (k // 2, 1), (config.tile_m, ROW_BYTES), 0, 256),
+        ),
+        "b_map": (
+            "b",
+            TensorMap("uint8", (n, k // 2), (k // 2, 1), (config.tile_n, ROW_BYTES), 64, 256),
+        ),
+        "sfa_map": ("sfa", scales(m, config.tile_m)),
+        "sfb_map": ("sfb", scales(n, config.tile_n)),
+    }
+    if config.kind != "halves":
+        # a map must be passed, nobody reads it
+        return {**maps, "c_map": maps["a_map"], "d_map": maps["a_map"]}
+    d_n = n // 2 if config.gated else n
+    d_map = TensorMap(config.result, (m, d_n), (2 * d_n, 2), (16, BOX_COLUMNS), 128, 0)
+    c_map = (
+        ("c", TensorMap(config.result, (m, n), (2 * n, 2), (config.tile_m, BOX_COLUMNS), 128, 0))
+        if config.source
+        else maps["a_map"]
+    )
+    return {**maps, "c_map": c_map, "d_map": ("d", d_map)}
+
+
+KERNEL = KernelDefinition(
+    name="block_scaled",
+    summary=(
+        "both operands NVFP4: expanded to halves, one into registers, one into shared memory;"
+        " wgmma; a fused epilogue"
+    ),
+    config_type=BlockScaledConfig,
+    parameters=(
+        ("a_map", "tensormap"),
+        ("b_map", "tensormap"),
+        ("sfa_map", "tensormap"),
+        ("sfb_map", "tensormap"),
+        ("c_map", "tensormap"),
+        ("d_map", "tensormap"),
+        ("d", "u64"),
+        ("sfd", "u64"),
+        ("bias", "u64"),
+        ("factors", "u64"),
+        ("locks", "u64"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+    ),
+    make=make,
+    threads=lambda config: config.threads,
+    shared_bytes=lambda config: config.shared_bytes,
+    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
+    workspace_bytes=lambda config, m, n, k, sms: (0, 4),
+    tensor_maps=tensor_maps,
+    waits=False,
+    min_arch="sm_90a",
+)

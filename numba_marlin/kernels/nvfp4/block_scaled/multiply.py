@@ -1,0 +1,247 @@
+"""The role of the block-scaled kernel (``block_scaled``) that multiplies: A from packed stages into
+registers, B from expanded stages, to the tensor cores.
+
+A warpgroup has ``words`` blocks of 64 rows of A, a warp 16 rows of each, a lane rows g and g + 8 of
+those, of which it expands share t (``block_scaled_expand`` says which codes these are). ``sums``: a
+tuple with the accumulators of each m64 block. A k16 row is one wgmma group; the next row is
+expanded while it is multiplied. The next packed stage is waited for and loaded into registers of
+its own in the middle of the one before, and the first row of it expanded while two products are
+under way: whatever stands between two products, the tensor cores of both warpgroups, which keep in
+step, wait for. A packed stage is given back when the next is in registers, an expanded one when the
+first product of the next is under way.
+
+Tried (experiments/11_block_scaled has the times): two products in flight everywhere, with a third
+set of registers, and with the load brought forward as well, when they do not fit and the assembler
+serialises; the load beside the last product, or between; giving the packed stage back at once, in a
+branch; asking for expanded stages earlier.
+
+``lane_place``: (warpgroup, warp in it, lane).
+"""
+
+from types import SimpleNamespace
+
+from numba_marlin.kernels.language.tuples import for_each, map_each, numbered, repeat, together
+from numba_marlin.kernels.nvfp4.block_scaled.config import (
+    ALL_LANES,
+    ROW_BYTES,
+    SCALE_BYTES,
+    SCALE_ROWS,
+)
+from numba_marlin.kernels.nvfp4.block_scaled.expand import number_verbs
+
+# 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)
+DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)
+ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
+
+
+def multiply_verbs(lang, config, packed, expanded):
+    """-> namespace with ``multiply_steps(shared, places, steps, lane_place) -> (places, sums)``;
+    places: those in the rings of packed and of expanded stages. When it returns nothing is in
+    flight and all stages are given back."""
+    ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
+    numbers = number_verbs(lang)
+    WORDS, ACCUMULATORS, STAGE, SFA_SHARED = (
+        config.words,
+        config.accumulators,
+        config.stage_bytes,
+        config.sfa_shared,
+    )
+    EXPANDED, EXPANDED_BYTES, BARRIERS, EXPANDED_BARRIERS = (
+        config.expanded_shared,
+        config.expanded_bytes,
+        config.barriers_shared,
+        config.expanded_barriers,
+    )
+    wait_full, release, advance = packed.wait_full, packed.release, packed.advance
+    wait_expanded, release_expanded, advance_expanded = (
+        expanded.wait_full,
+        expanded.release,
+        expanded.advance,
+    )
+    times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
+    wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=config.tile_n)
+    keep_sums, keep_fragment = ptx.keep_f32(width=ACCUMULATORS), ptx.keep_u32(width=4)
+    wait_for_all_but_one, wait_for_all_but_two, wait_for_all = (
+        ptx.wgmma_wait_group(n=1),
+        ptx.wgmma_wait_group(n=2),
+        ptx.wgmma_wait_group(n=0),
+    )
+    zero = repeat(lang, WORDS, ptx.zero_f32(width=ACCUMULATORS))
+    multiply = together(
+        lang,
+        WORDS,
+        1,
+        lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)),
+    )
+    keep = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
+    no_fragments = repeat(
+        lang, WORDS, lang.device(lambda: (uint32(0), uint32(0), uint32(0), uint32(0)))
+    )
+    pin = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_fragment(one[0]),)))
+    keep_fragments = for_each(lang, WORDS, 1, lang.device(lambda one, where: keep_fragment(one[0])))
+
+    # ---- A ----
+
+    def load_block(block):
+        """-> device function (nothing, (stage, lane_place)): (16-byte shares of rows g and g + 8 of
+        m64 block ``block``, their two scales each)"""
+
+        @lang.device
+        def load(nothing, where):
+            stage, lane_place = where
+            warpgroup, warp, lane = lane_place
+            g, t = uint32(lane // uint32(4)), uint32(lane % uint32(4))
+            row = uint32(
+                uint32(warpgroup * uint32(WORDS) + uint32(block)) * uint32(64)
+                + warp * uint32(16)
+                + g
+            )
+            address = stage + row * uint32(ROW_BYTES) + t * uint32(16)
+            scales = stage + (
+                uint32(SFA_SHARED)
+                + row // uint32(SCALE_ROWS) * uint32(SCALE_BYTES)
+                + row % uint32(SCALE_ROWS) // uint32(32) * uint32(4)
+                + row % uint32(32) * uint32(16)
+                + t // uint32(2) * uint32(SCALE_BYTES // 2)
+                + t % uint32(2) * uint32(2)
+            )
+            return (
+                (
+                    ptx.ld_shared_v4_b32(address),
+                    ptx.ld_shared_v4_b32(address + uint32(8 * ROW_BYTES)),
+                    ptx.cvt_rn_f16x2_e4m3x2(ptx.ld_shared_b16(scales)),
+                    ptx.cvt_rn_f16x2_e4m3x2(ptx.ld_shared_b16(scales + uint32(8 * 16))),
+                ),
+            )
+
+        return load
+
+    load_rows = numbered(lang, WORDS, 1, load_block)
+    nothing = repeat(lang, WORDS, lang.device(lambda: uint32(0)))
+
+    def spread_row(step):
+        """-> device function (what ``load_rows`` returned, 0) -> A's fragments of k16 row ``step``
+        of the packed stage's eight"""
+        word = step // 2
+        halves_of = numbers.odd_nibbles if step % 2 == 0 else numbers.even_nibbles
+        scale_of = low if step < 4 else high
+
+        @lang.device
+        def spread(rows, where):
+            above, below, scales, scales_below = rows[0]
+            s, s_below = scale_of(scales), scale_of(scales_below)
+            upper, lower = halves_of(above[word]), halves_of(below[word])
+            return (
+                (
+                    times(upper[0], s),
+                    times(lower[0], s_below),
+                    times(upper[1], s),
+                    times(lower[1], s_below),
+                ),
+            )
+
+        return map_each(lang, WORDS, 1, spread)
+
+    # ---- products ----
+
+    @lang.device
+    def start(sums, a, descriptor):
+        ptx.wgmma_fence()
+        sums = multiply(sums, a, (descriptor, uint32(1)))
+        ptx.wgmma_commit_group()
+        return sums
+
+    @lang.device
+    def descriptor_of(shared, place):
+        """The shuffle tells the assembler that all lanes agree: descriptors then stay in uniform
+        registers."""
+        stage = shared + uint32(EXPANDED) + place[0] * uint32(EXPANDED_BYTES)
+        return uint64(
+            uint32(ptx.shfl_sync_idx(stage, uint32(0)) & uint32(0x3FFFF)) >> uint32(4)
+        ) | uint64(DESCRIPTOR_HIGH)
+
+    def then(row):
+        """-> device function (sums, a, last, rows, descriptor) -> (sums, the next row's fragments):
+        multiplies k16 row ``row`` by what ``a`` holds; expands the next row when the product of
+        ``last``, a row back, has ended."""
+        spread, offset = spread_row(row + 1), row % 4 * ROW_DESCRIPTORS
+
+        @lang.device
+        def go_on(sums, a, last, rows, descriptor):
+            sums = start(sums, a, descriptor + uint64(offset))
+            wait_for_all_but_one()
+            keep_fragments(last, uint32(0))
+            return sums, pin(spread(rows, uint32(0)), uint32(0))
+
+        return go_on
+
+    after0, after1, after2, after3, after4, after5, after6 = (then(row) for row in range(7))
+    spread_first = spread_row(0)
+
+    @lang.device
+    def take_packed(shared, place, lane_place):
+        """-> A's rows of a packed stage"""
+        wait_full(shared + uint32(BARRIERS), place)
+        return load_rows(nothing(), (shared + place[0] * uint32(STAGE), lane_place))
+
+    @lang.device
+    def first_row(rows):
+        """-> the fragments of its first k16 row"""
+        return pin(spread_first(rows, uint32(0)), uint32(0))
+
+    @lang.device
+    def open_expanded(shared, target):
+        wait_expanded(shared + uint32(EXPANDED_BARRIERS), target)
+        return descriptor_of(shared, target)
+
+    @lang.device
+    def give_back(shared, target, leader):
+        if leader:
+            release_expanded(shared + uint32(EXPANDED_BARRIERS), target)
+
+    @lang.device
+    def give_back_packed(shared, place, leader):
+        ptx.bar_warp_sync(uint32(ALL_LANES))
+        if leader:
+            release(shared + uint32(BARRIERS), place)
+
+    @lang.device
+    def multiply_steps(shared, places, steps, lane_place):
+        place, target = places
+        leader = lane_place[2] == uint32(0)
+        sums, a6, a7 = zero(), no_fragments(), no_fragments()
+        rows = take_packed(shared, place, lane_place)
+        a0 = first_row(rows)
+        before, begun = target, False
+        while steps != uint32(0):
+            descriptor = open_expanded(shared, target)
+            sums, a1 = after0(sums, a0, a7, rows, descriptor)
+            keep_fragments(a6, uint32(0))
+            give_back(shared, before, leader and begun)
+            sums, a2 = after1(sums, a1, a0, rows, descriptor)
+            sums, a3 = after2(sums, a2, a1, rows, descriptor)
+            sums, a4 = after3(sums, a3, a2, rows, descriptor)
+            before, target = target, advance_expanded(target)
+            descriptor = open_expanded(shared, target)
+            sums, a5 = after4(sums, a4, a3, rows, descriptor)
+            give_back(shared, before, leader)
+            # behind the last step: its own stage once more, for nothing; a branch would cost every
+            # step
+            upcoming = advance(place) if steps != uint32(1) else place
+            next_rows = take_packed(shared, upcoming, lane_place)
+            sums, a6 = after5(sums, a5, a4, rows, descriptor)
+            sums, a7 = after6(sums, a6, a5, rows, descriptor)
+            sums = start(sums, a7, descriptor + uint64(3 * ROW_DESCRIPTORS))
+            give_back_packed(shared, place, leader)
+            rows, place, steps = next_rows, advance(place), uint32(steps - uint32(1))
+            wait_for_all_but_two()
+            keep_fragments(a5, uint32(0))
+            a0 = first_row(rows)
+            before, target, begun = target, advance_expanded(target), True
+        wait_for_all()
+        keep_fragments(a6, uint32(0))
+        keep_fragments(a7, uint32(0))
+        give_back(shared, before, leader and begun)
+        return (place, target), keep(sums, uint32(0))
+
+    return SimpleNamespace(multiply_steps=multiply_steps)

@@ -1,0 +1,248 @@
+"""The block-scaled kernel's (``block_scaled``) own quantiser: rows of 32 fp32 numbers in the
+registers of four lanes -> codes and scales of NVFP4, MXFP4 or MXFP8.
+
+Bit for bit ``quantize.block_scaled.quantize_blocks``, whose docstring has the arithmetic: the same
+operations on float32 in the same order. Magnitudes are compared as bits.
+
+A lane has columns 8 v + 2 t and the next one, v = 0 .. 3: of an NVFP4 block four numbers, of an MX
+block eight; two shuffles give all four lanes the largest magnitude. Hopper has no conversion to
+e2m1: adding 2**(22 + e) to a number with exponent e = 0, 1 or 2 rounds it to the steps of its
+binade, once and to nearest even, and leaves the count of steps in the low bits. Codes of v = 0 .. 3
+are then exchanged among the four lanes, so that lane t has all of v = t and a row is written 16
+(FP8: 32) bytes at a time.
+"""
+
+from types import SimpleNamespace
+
+from numba_marlin.kernels.language.tuples import numbered_each
+
+ELEMENTS = {"nvfp4": "e2m1", "mxfp4": "e2m1", "mxfp8-e4m3": "e4m3", "mxfp8-e5m2": "e5m2"}
+# 6, 448, 57344 as float32
+LARGEST_BITS = {"e2m1": 0x40C00000, "e4m3": 0x43E00000, "e5m2": 0x47600000}
+ONE_BITS, EXPONENT = 0x3F800000, 0x7F800000
+STEPS = 22 << 23  # what makes 2**e into 2**(22 + e)
+
+
+def power_offset(element, rounding):
+    """See ``quantize.block_scaled.power_offset``."""
+    largest = LARGEST_BITS[element]
+    return (largest & ~0x7FFFFF if rounding == "floor" else largest - 0x7FFFFF) - ONE_BITS
+
+
+def quantize_verbs(lang, config):
+    """-> namespace with ``put_blocks(values, where)``: all of a thread's sums of 16 rows, finished;
+    where: (addresses of the first code of rows g and g + 8, 0 for a row that does not exist;
+    addresses of the rows in their tile of scales; first block of the tile in D; columns left from
+    the tile's first one on; 1 / global scale; that divided by 6; t)."""
+    ptx, uint16, uint32, uint64, float32 = (
+        lang.ptx,
+        lang.uint16,
+        lang.uint32,
+        lang.uint64,
+        lang.float32,
+    )
+    result = config.result if config.kind == "blocks" else "nvfp4"
+    element = ELEMENTS[result]
+    # of a lane's two numbers of a v
+    TWO_BLOCKS, OFFSET, CODE_BYTES = (
+        result == "nvfp4",
+        power_offset(element, config.rounding),
+        1 if element == "e2m1" else 2,
+    )
+    pair_codes = {
+        "e4m3": ptx.cvt_rn_satfinite_e4m3x2_f32,
+        "e5m2": ptx.cvt_rn_satfinite_e5m2x2_f32,
+    }.get(element)
+    low_halves, high_halves = ptx.prmt_b32(selector=0x5410), ptx.prmt_b32(selector=0x7632)
+    even_bytes, odd_bytes = ptx.prmt_b32(selector=0x6240), ptx.prmt_b32(selector=0x7351)
+
+    # ---- scales ----
+
+    @lang.device
+    def magnitude(v):
+        return uint32(ptx.bits_of_f32(v) & uint32(0x7FFFFFFF))
+
+    @lang.device
+    def largest_of(a, b, c, d):
+        return max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)))
+
+    @lang.device
+    def among_lanes(bits):
+        bits = max(bits, uint32(ptx.shfl_sync_bfly(bits, uint32(1))))
+        return max(bits, uint32(ptx.shfl_sync_bfly(bits, uint32(2))))
+
+    @lang.device
+    def factor_of(scale, inverse):
+        return inverse * ptx.rcp_rn_f32(scale) if scale != float32(0) else float32(0)
+
+    @lang.device
+    def decimal_scales(x, inverse, sixth):
+        """Two blocks of 16 -> (both codes, the second in the high byte; a factor each)"""
+        first, second = (
+            ptx.f32_of_bits(among_lanes(largest_of(x[0], x[1], x[2], x[3]))),
+            ptx.f32_of_bits(among_lanes(largest_of(x[4], x[5], x[6], x[7]))),
+        )
+        codes = ptx.cvt_rn_satfinite_e4m3x2_f32(first * sixth, second * sixth)
+        scales = ptx.cvt_rn_f16x2_e4m3x2(codes)
+        return (
+            uint32(codes),
+            factor_of(ptx.cvt_f32_f16_low(scales), inverse),
+            factor_of(ptx.cvt_f32_f16_high(scales), inverse),
+        )
+
+    @lang.device
+    def power_scales(x, inverse, sixth):
+        """One block of 32 -> (its code, its factor twice)"""
+        bits = among_lanes(
+            max(largest_of(x[0], x[1], x[2], x[3]), largest_of(x[4], x[5], x[6], x[7]))
+        )
+        code = (
+            min(uint32(uint32(bits - uint32(OFFSET)) >> uint32(23)), uint32(253))
+            if bits >= uint32(OFFSET)
+            else uint32(0)
+        )
+        factor = ptx.f32_of_bits(uint32(uint32(254) - code) << uint32(23))
+        return code, factor, factor
+
+    scales_of = decimal_scales if TWO_BLOCKS else power_scales
+
+    # ---- codes ----
+
+    @lang.device
+    def e2m1_code(v):
+        bits = uint32(ptx.bits_of_f32(v))
+        size = ptx.min_f32(ptx.f32_of_bits(bits & uint32(0x7FFFFFFF)), float32(6))
+        binade = uint32(ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & uint32(EXPONENT))
+        steps = uint32(
+            ptx.bits_of_f32(size + ptx.f32_of_bits(uint32(binade + uint32(STEPS))))
+            - uint32(binade + uint32(STEPS))
+        )
+        return uint32(steps + uint32(uint32(binade >> uint32(22)) - uint32(2 * 127))) | uint32(
+            uint32(bits >> uint32(28)) & uint32(8)
+        )
+
+    @lang.device
+    def nibbles(a, b):
+        return uint32(e2m1_code(a) | uint32(e2m1_code(b) << uint32(4)))
+
+    @lang.device
+    def word_of(x, first, second):
+        """A byte for each v."""
+        lower = nibbles(x[0] * first, x[1] * first) | uint32(
+            nibbles(x[2] * first, x[3] * first) << uint32(8)
+        )
+        upper = nibbles(x[4] * second, x[5] * second) | uint32(
+            nibbles(x[6] * second, x[7] * second) << uint32(8)
+        )
+        return uint32(lower | uint32(upper << uint32(16)))
+
+    @lang.device
+    def words_of(x, first, second):
+        """Two bytes for each v."""
+        lower = uint32(pair_codes(x[0] * first, x[1] * first)) | uint32(
+            uint32(pair_codes(x[2] * first, x[3] * first)) << uint32(16)
+        )
+        upper = uint32(pair_codes(x[4] * second, x[5] * second)) | uint32(
+            uint32(pair_codes(x[6] * second, x[7] * second)) << uint32(16)
+        )
+        return lower, upper
+
+    @lang.device
+    def exchange_bytes(word, t):
+        """Byte v of lane t -> byte t of lane v."""
+        other = uint32(ptx.shfl_sync_bfly(word, uint32(1)))
+        pairs = even_bytes(word, other) if t % uint32(2) == uint32(0) else odd_bytes(other, word)
+        opposite = uint32(ptx.shfl_sync_bfly(pairs, uint32(2)))
+        return low_halves(pairs, opposite) if t < uint32(2) else high_halves(opposite, pairs)
+
+    @lang.device
+    def exchange_halves(words, t):
+        """Half-word v of lane t -> half-word t of lane v."""
+        even = t % uint32(2) == uint32(0)
+        # v = 0, 2 or 1, 3
+        kept = low_halves(words[0], words[1]) if even else high_halves(words[0], words[1])
+        given = uint32(
+            ptx.shfl_sync_bfly(
+                high_halves(words[0], words[1]) if even else low_halves(words[0], words[1]),
+                uint32(1),
+            )
+        )
+        first = low_halves(kept, given) if even else low_halves(given, kept)
+        second = high_halves(kept, given) if even else high_halves(given, kept)
+        below = t < uint32(2)
+        opposite = uint32(ptx.shfl_sync_bfly(second if below else first, uint32(2)))
+        return (first, opposite) if below else (opposite, second)
+
+    @lang.device
+    def put_word(address, x, first, second, t):
+        word = exchange_bytes(word_of(x, first, second), t)
+        if address != uint64(0):
+            ptx.st_global_b32(address + uint64(uint32(4) * t), word)
+
+    @lang.device
+    def put_words(address, x, first, second, t):
+        words = exchange_halves(words_of(x, first, second), t)
+        if address != uint64(0):
+            ptx.st_global_v2_b32(address + uint64(uint32(8) * t), words)
+
+    put_codes = put_word if CODE_BYTES == 1 else put_words
+
+    # ---- pieces ----
+
+    def put_piece(piece):
+        """32 columns of rows g and g + 8."""
+        column, codes_bytes, blocks = (
+            32 * piece,
+            16 * CODE_BYTES * piece,
+            (2 if TWO_BLOCKS else 1) * piece,
+        )
+
+        @lang.device
+        def put_row(x, address, scale_address, first_block, left, inverse, sixth, t, writer):
+            codes, first, second = scales_of(x, inverse, sixth)
+            exists = address != uint64(0) and uint32(uint32(column) + uint32(8) * t) < left
+            put_codes(address + uint64(codes_bytes) if exists else uint64(0), x, first, second, t)
+            if writer and address != uint64(0) and uint32(column) < left:
+                block = uint32(first_block + uint32(blocks))
+                place = scale_address + uint64(
+                    uint32(block // uint32(4) * uint32(512) + block % uint32(4))
+                )
+                if TWO_BLOCKS:
+                    ptx.st_global_b16(
+                        place,
+                        uint16(
+                            codes if uint32(column + 16) < left else uint32(codes & uint32(0xFF))
+                        ),
+                    )
+                else:
+                    ptx.st_global_b8(place, uint16(codes))
+
+        @lang.device
+        def put(v, where):
+            above, below, scale_above, scale_below, first_block, left, inverse, sixth, t = where
+            put_row(
+                (v[0], v[1], v[4], v[5], v[8], v[9], v[12], v[13]),
+                above,
+                scale_above,
+                first_block,
+                left,
+                inverse,
+                sixth,
+                t,
+                t == uint32(0),
+            )
+            put_row(
+                (v[2], v[3], v[6], v[7], v[10], v[11], v[14], v[15]),
+                below,
+                scale_below,
+                first_block,
+                left,
+                inverse,
+                sixth,
+                t,
+                t == uint32(1),
+            )
+
+        return put
+
+    return SimpleNamespace(put_blocks=numbered_each(lang, config.d_tile_n // 2, 16, put_piece))

@@ -1,0 +1,446 @@
+"""One profile: everything that was measured, counted and modelled of a launch, as plain data that
+can be saved, opened again, shown (``profile_page``), judged (``rules``) and compared.
+
+``build(counted, device, limits, observation=None, ...) -> dict``. Without an observation on a GPU,
+times are modelled (``model``). Every group of figures has a ``source``. Times are microseconds, of
+an average warp where they are shares of a launch; counts are of the whole launch
+(``counted.factor`` times the part that the machine ran).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from numba_marlin.hardware.devices import Device
+from numba_marlin.hardware.sizes import Limits
+from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.profile.instrument import records, sections
+from numba_marlin.profile.sources import access, model
+from numba_marlin.profile.sources.occupancy import occupancy
+from numba_marlin.profile.sources.on_machine import Counted, definition_of
+
+SCHEMA = "numba-marlin/profile-run/2"
+MEASURED, COUNTED, MODELLED, SPEC = "measured", "counted", "modelled", "spec"
+EDGES = {
+    records.LAUNCH: "launch: nothing of it runs yet",
+    records.TAIL: "tail: this warp has ended, others have not",
+    records.UNRECORDED: "not recorded",
+    "recorder": "the recorder itself",
+    model.LATENCY: "latency: what neither work nor bytes explain",
+}
+LEAST_US = 0.005  # of a part that is listed
+# of a timeline: warps of one block, spans of a warp that are drawn, spans that are kept as they
+# were
+LANES, SPANS, FIRST = 16, 160, 24
+
+
+def build(
+    counted: Counted,
+    device: Device,
+    limits: Limits,
+    observation=None,
+    ceilings: dict | None = None,
+    state: dict | None = None,
+    tools: list | None = None,
+) -> dict:
+    problem, candidate, compiled = counted.problem, counted.candidate, counted.compiled
+    resources, blocks = compiled.resources, math.prod(candidate.grid)
+    definition, limits = definition_of(candidate.kernel), model.limits_for(counted, device, limits)
+    modelled = model.model(counted, device, limits)
+    fits = occupancy(
+        limits,
+        device.sms,
+        compiled.threads,
+        resources.registers,
+        compiled.shared_bytes + (resources.static_shared or 0),
+        blocks,
+    )
+    data = {
+        "schema": SCHEMA,
+        "problem": problem.to_dict() if isinstance(problem, BlockProblem) else asdict(problem),
+        "kernel": candidate.kernel,
+        "config": asdict(candidate.config),
+        "target": compiled.target,
+        "device": device.to_dict(),
+        "limits": asdict(limits),
+        "measured": observation is not None,
+        "launch": {
+            "grid": list(candidate.grid),
+            "blocks": blocks,
+            "cluster": definition.cluster(candidate.config),
+            "dependent": definition.dependent(candidate.config),
+            "reads_early": bool(definition.reads_early),
+            "threads": compiled.threads,
+            "shared_bytes": compiled.shared_bytes,
+            "registers": resources.registers,
+            "spill_bytes": (
+                None
+                if resources.spill_stores is None
+                else resources.spill_stores + (resources.spill_loads or 0)
+            ),
+        },
+        "occupancy": {**fits.to_dict(), **achieved(fits, observation, limits)},
+        "time": times(modelled, candidate, observation),
+        "parts": parts(modelled, observation),
+        "sections": section_counts(counted),
+        "counts": counts_of(counted),
+        "placement": placement(blocks, fits, device, observation),
+        "accesses": access.rows(counted),
+        "first_accesses": counted.first,
+        "lanes": lanes(counted, observation),
+        "word": counted.word,
+        "ceilings": {
+            **(
+                {
+                    "read_bytes": ceilings["read_bytes"],
+                    "matrix_flops": ceilings["matrix_flops"],
+                    "source": MEASURED,
+                }
+                if ceilings
+                else {
+                    "read_bytes": device.bandwidth_bytes,
+                    "matrix_flops": limits.tensor_flops,
+                    "source": SPEC,
+                }
+            )
+        },
+        "state": state or {"missing": "no GPU was used: nothing to ask NVML about"},
+        "tools": tools or [],
+        "tensor_bits": model.factor_bits(counted),
+        "bytes": bytes_of(problem),
+    }
+    data["rates"] = rates(data, problem.least_bytes)
+    return data
+
+
+def achieved(fits, observation, limits: Limits) -> dict:
+    if observation is None:
+        return {
+            "achieved_warps": fits.launched_warps,
+            "achieved": fits.launched_share,
+            "achieved_source": MODELLED,
+        }
+    active = [records.active_warps(each) for each in observation.recordings]
+    warps = (
+        sum(sum(each.values()) for each in active) / len(active) / max(1, len(set().union(*active)))
+    )
+    return {"achieved_warps": warps, "achieved": warps / limits.warps, "achieved_source": MEASURED}
+
+
+def times(modelled: model.Modelled, candidate, observation) -> dict:
+    error = model.error(candidate.kernel)
+    found = {
+        "modelled_us": round(modelled.us, 3),
+        "fitted": modelled.fitted,
+        "model_error": (
+            None
+            if error is None
+            else {"mean": error.mean, "largest": error.largest, "text": str(error)}
+        ),
+    }
+    if observation is None:
+        return {"us": round(modelled.us, 3), "source": MODELLED, **found}
+    return {
+        "us": round(observation.us, 3),
+        "source": MEASURED,
+        "rounds": [round(each, 3) for each in observation.rounds],
+        "alone_us": round(observation.alone_us, 3),
+        "light_us": round(observation.light_us, 3),
+        "work_us": None if observation.work_us is None else round(observation.work_us, 3),
+        "finer_us": {name: round(us, 3) for name, us in observation.finer_us.items()},
+        "raw_parts_us": round(observation.raw_timeline_us, 3),
+        "detailed_us": round(observation.detailed_us, 3),
+        "cublas_us": round(observation.cublas_us, 3),
+        "parts_us": round(observation.timeline_us, 3),
+        **found,
+    }
+
+
+def parts(modelled: model.Modelled, observation) -> dict:
+    """Where the time of an average warp goes; ``raw_us``: as one build saw it that tells everything
+    apart, where that is not the same."""
+
+    def listed(found: dict[str, float]) -> dict[str, float]:
+        return {name: round(value, 4) for name, value in found.items() if value > LEAST_US}
+
+    if observation is None:
+        return {"source": MODELLED, "us": listed(modelled.parts)}
+    return {
+        "source": MEASURED,
+        "us": listed(observation.shares_us),
+        **(
+            {"raw_us": listed(observation.raw_us)}
+            if observation.raw_us != observation.shares_us
+            else {}
+        ),
+    }
+
+
+def title_of(part: str) -> str:
+    return EDGES.get(part) or sections.BY_NAME[part].title
+
+
+def reason_of(part: str) -> str:
+    return {
+        records.LAUNCH: "the launch itself",
+        records.TAIL: "blocks that take longer",
+        model.LATENCY: "memory and other warps, which the model does not tell apart",
+    }.get(part) or (sections.BY_NAME[part].reason if part in sections.BY_NAME else "")
+
+
+def section_counts(counted: Counted) -> dict:
+    """Section -> warp instructions, tensor operations, shared wavefronts, global bytes: of the
+    whole launch."""
+    found: dict[str, dict] = {}
+    for row, section in zip(counted.counts.instructions, counted.sections):
+        tally = row.tally
+        if tally.executed:
+            mine = found.setdefault(
+                section,
+                {"instructions": 0, "flops": 0, "wavefronts": 0, "ideal": 0, "global_bytes": 0},
+            )
+            for name, value in (
+                ("instructions", tally.executed),
+                ("flops", tally.flops),
+                ("wavefronts", tally.shared.wavefronts),
+                ("ideal", tally.shared.ideal),
+                ("global_bytes", tally.reads.traffic + tally.writes.traffic),
+            ):
+                mine[name] += round(value * counted.factor)
+    return {
+        section.name: found[section.name] for section in sections.SECTIONS if section.name in found
+    }
+
+
+def counts_of(counted: Counted) -> dict:
+    """Of the part that ran (``part``), and what it is times to be the whole."""
+    total = counted.counts.total
+    tally, factor = total.tally, counted.factor
+    return {
+        "source": COUNTED,
+        "factor": factor,
+        "part": {name: getattr(counted.part, name) for name in ("m", "n", "k")},
+        "sms": counted.sms,
+        "grid": list(counted.grid),
+        "instructions": round(tally.executed * factor),
+        "classes": {name: round(value * factor) for name, value in tally.classes.items()},
+        "flops": round(tally.flops * factor),
+        "tensor_instructions": round(tally.classes.get("tensor", 0) * factor),
+        "asked_bytes": round(32 * total.asked * factor),
+        "block_bytes": round(32 * total.block_sectors * factor),
+        "distinct_bytes": round(32 * total.sectors * factor),
+        "needed_bytes": round(32 * (tally.reads.needed + tally.writes.needed) * factor),
+        "coalescing": (
+            100.0
+            * (tally.reads.needed + tally.writes.needed)
+            / max(1, tally.reads.sectors + tally.writes.sectors)
+        ),
+        "shared_bytes": round(tally.shared.bytes * factor),
+        "wavefronts": round(tally.shared.wavefronts * factor),
+        "conflicts": round(tally.shared.conflicts * factor),
+        "operand_bytes": round(tally.operand_bytes * factor),
+        "copied": {name: round(value * factor) for name, value in tally.copied.items()},
+        "live_registers": tally.registers,
+        "local_bytes": round(tally.local_bytes * factor),
+        "tensor_memory": {
+            name: round(value * factor) for name, value in tally.tensor_memory.items()
+        },
+        "buffers": [
+            {
+                "name": each.name,
+                "read": round(each.reads.traffic * factor),
+                "read_distinct": each.read_distinct,
+                "written": round(each.writes.traffic * factor),
+                "bytes": each.nbytes,
+            }
+            for each in counted.counts.buffers
+        ],
+    }
+
+
+def placement(blocks: int, fits, device: Device, observation) -> dict:
+    """Which multiprocessor had which blocks. Without a GPU: dealt out in turn, as many at once as
+    fit."""
+    if observation is None:
+        rows = [
+            {"sm": sm, "blocks": list(range(sm, blocks, device.sms))}
+            for sm in range(min(device.sms, blocks))
+        ]
+        return {"source": MODELLED, "rows": rows, "sms": device.sms, "at_once": fits.blocks}
+    last = observation.recordings[-1]
+    busy = records.active_warps(last)
+    rows = [
+        {
+            "sm": int(sm),
+            "blocks": sorted({int(block) for block in last.block[last.smid == sm]}),
+            "warps": round(busy[int(sm)], 2),
+        }
+        for sm in sorted(busy)
+    ]
+    return {"source": MEASURED, "rows": rows, "sms": device.sms, "at_once": fits.blocks}
+
+
+def lanes(counted: Counted, observation) -> dict:
+    """Warps of one block over time: of the GPU in us, else of the machine in its warp instructions.
+    Of a warp: ``spans`` to draw (``drawable``), the ``first`` of them as they were recorded, how
+    many there were in all (``count``), and the time of each section (``totals``), of all of
+    them."""
+    recording = counted.recording if observation is None else observation.recordings[-1]
+    block = int(recording.block[len(recording.block) // 2]) if observation is not None else 0
+    rows = [index for index in range(len(recording.block)) if recording.block[index] == block][
+        :LANES
+    ]
+    scale, origin = (1.0 if observation is None else 1e-3), float(recording.start_ns[rows].min())
+    found = []
+    for index in rows:
+        begin, until = (
+            (recording.begin_ns[index] - origin) * scale,
+            (recording.until_ns()[index] - origin) * scale,
+        )
+        spans = joined(
+            (float(a), float(b), sections.SECTIONS[s].name)
+            for a, b, s in zip(begin, until, recording.section[index])
+            if s >= 0 and b > a
+        )
+        totals: dict[str, float] = {}
+        for start, end, name in spans:
+            totals[name] = totals.get(name, 0.0) + end - start
+        found.append(
+            {
+                "warp": int(recording.warp[index]),
+                "spans": rounded(drawable(spans)),
+                "first": rounded(spans[:FIRST]),
+                "count": len(spans),
+                "totals": {name: round(time, 4) for name, time in totals.items()},
+            }
+        )
+    source, unit = (
+        ("recorded", "warp instructions of the machine")
+        if observation is None
+        else (MEASURED, "us")
+    )
+    return {
+        "source": source,
+        "unit": unit,
+        "block": block,
+        "sm": int(recording.smid[rows[0]]),
+        "warps": found,
+    }
+
+
+Spans = list[tuple[float, float, str]]  # start, end, section
+
+
+def joined(spans: Iterable[tuple[float, float, str]]) -> Spans:
+    """Neighbours of one section are one span."""
+    found: Spans = []
+    for start, end, name in spans:
+        if found and found[-1][2] == name and found[-1][1] >= start:
+            start = found.pop()[0]
+        found.append((start, end, name))
+    return found
+
+
+def drawable(spans: Spans, most: int = SPANS) -> Spans:
+    """The spans, if they are ``most`` at most. Else as many equal steps of time, each with a
+    section that occurs in it: the one that is furthest behind the time that it should have by then,
+    so that what is drawn has every section where it was, and as long in all."""
+    if len(spans) <= most:
+        return spans
+    begin, step = spans[0][0], (spans[-1][1] - spans[0][0]) / most
+    owed: dict[str, float] = {}
+    drawn: Spans = []
+    index = 0
+    for number in range(most):
+        start, end = begin + number * step, begin + (number + 1) * step
+        present: set[str] = set()
+        while index < len(spans) and spans[index][0] < end:
+            first, last, name = spans[index]
+            if inside := max(min(last, end) - max(first, start), 0.0):
+                present.add(name)
+                owed[name] = owed.get(name, 0.0) + inside
+            if last > end:
+                break
+            index += 1
+        if present:
+            shown = max(sorted(present), key=owed.__getitem__)
+            owed[shown] -= step
+            drawn.append((start, end, shown))
+    return joined(drawn)
+
+
+def rounded(spans: Spans) -> list[list]:
+    return [[round(start, 4), round(end, 4), name] for start, end, name in spans]
+
+
+def bytes_of(problem) -> dict[str, int]:
+    """What of a problem must move at least once, by what it is."""
+    m, n, k = problem.m, problem.n, problem.k
+    if isinstance(problem, BlockProblem):
+        found = {
+            "A, codes": m * k * problem.bits // 8,
+            "B, codes": n * k * problem.bits // 8,
+            "their scales": (m + n) * k // problem.group_size,
+            "C": 2 * m * n * problem.source,
+            "bias": 4 * n * problem.bias,
+            "result": problem.result_bytes,
+        }
+        return {name: nbytes for name, nbytes in found.items() if nbytes}
+    weights, x, y = k * n * problem.bits // 8, 2 * m * k, 2 * m * n
+    return {
+        "weights": weights,
+        "scales and zero points": problem.least_bytes - weights - x - y,
+        "activations": x,
+        "result": y,
+    }
+
+
+def rates(data: dict, least: int) -> dict:
+    """Bytes and operations a second of the launch, and their shares of the ceilings; None where
+    there is no ceiling."""
+    problem, seconds, ceilings = data["problem"], data["time"]["us"] * 1e-6, data["ceilings"]
+    flops = 2 * problem["m"] * problem["n"] * problem["k"]
+    issued = (
+        data["counts"]["instructions"]
+        / data["device"]["sms"]
+        / 4
+        / (seconds * (data["limits"]["clock_mhz"] or 1500) * 1e6)
+    )
+    return {
+        "least_bytes": least,
+        "flops": flops,
+        "bytes_per_s": least / seconds,
+        "flops_per_s": flops / seconds,
+        "intensity": flops / least,
+        "memory_share": (
+            None if not ceilings["read_bytes"] else least / seconds / ceilings["read_bytes"]
+        ),
+        "compute_share": (
+            None if not ceilings["matrix_flops"] else flops / seconds / ceilings["matrix_flops"]
+        ),
+        "tensor_share": (
+            None
+            if not ceilings["matrix_flops"]
+            else data["counts"]["flops"] / seconds / ceilings["matrix_flops"]
+        ),
+        "issue_share": issued,
+        "source": data["time"]["source"],
+    }
+
+
+def load(path: str | Path) -> dict:
+    """A profile that was saved; ValueError for another file."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a profile ({error})") from error
+    data = data.get("profile", data) if isinstance(data, dict) else data
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{path}: schema must be {SCHEMA}: what numba-marlin profile --save or --json wrote"
+        )
+    return data

@@ -1,0 +1,1 @@
+"""Instrumented builds: the same compiled kernel, which also writes down where its time goes."""

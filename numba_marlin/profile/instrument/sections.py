@@ -1,0 +1,306 @@
+"""The sections of a kernel's time: which instruction belongs to which, and where control passes
+from one to the next.
+
+A section is coarser than a verb (``counts.phases``): the compiler and the assembler mix the
+instructions of neighbouring verbs, so that only what waits, moves data, multiplies or leaves the
+kernel is a mark in time that stays where it is. ``section_of_verb`` is the one table, for all
+kernels: a verb it does not know belongs to the verb that called it. What waits is told by its
+opcode.
+
+``sections(module, kernel)`` -> for every pc the section it is counted in. ``marks(module, kernel)``
+-> where a recorder must write down that a section begins: the instructions before which control may
+come from another section.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+from numba_marlin.counts.instructions import ATOMIC, COPY, GLOBAL, SHARED, TENSOR, class_of
+from numba_marlin.counts.phases import LAMBDA, plain_name
+from numba_marlin.emulator.text.cfg import EXIT, successors
+from numba_marlin.emulator.text.program import Instruction, Kernel, Module
+
+
+@dataclass(frozen=True)
+class Section:
+    """``name`` in data, ``title`` for people; ``reason``: what a warp waits for in it, "" where it
+    works."""
+
+    name: str
+    title: str
+    reason: str = ""
+
+
+SECTIONS = (
+    Section("setup", "set up"),
+    Section("copy", "issue copies"),
+    Section("wait_copies", "wait for copies", "data on their way from memory"),
+    Section("wait_room", "wait for room in the ring", "consumers that have not freed a stage"),
+    Section("wait_barrier", "wait at a barrier", "slower warps of the block"),
+    Section("wait_block", "wait for another block", "a block that has its turn before"),
+    Section(
+        "wait_kernel", "wait for the kernel before", "the launch before this one on the stream"
+    ),
+    Section("multiply", "dequantise and multiply"),
+    Section("reduce_block", "add up inside the block"),
+    Section("reduce_grid", "add up between blocks"),
+    Section("write", "write the result"),
+    Section("wait_role", "wait for another role", "warps of the block whose part comes before"),
+)
+NUMBER = {section.name: number for number, section in enumerate(SECTIONS)}
+BY_NAME = {section.name: section for section in SECTIONS}
+START = "setup"
+
+section_of_verb = {
+    **dict.fromkeys(
+        ("load_float16", "load_bfloat16", "extract", "load_code", "load_scale", "load_zero"),
+        "multiply",
+    ),
+    **dict.fromkeys(("store_float16", "store_bfloat16"), "write"),
+    **dict.fromkeys(
+        (
+            "load_tile",
+            "fetch_to_shared",
+            "fetch_weights",
+            "fetch_x",
+            "fill_first",
+            "fill_stages",
+            "produce",
+            "copy_box",
+        ),
+        "copy",
+    ),
+    **dict.fromkeys(
+        (
+            "multiply_row",
+            "fetch_to_registers",
+            "matmul",
+            "multiply_stage",
+            "multiply_stages",
+            "multiply_steps",
+            "multiply_groups",
+        ),
+        "multiply",
+    ),
+    **dict.fromkeys(
+        ("thread_block_reduce", "share_out", "add_groups", "add_quad", "leave_sums", "add_shares"),
+        "reduce_block",
+    ),
+    **dict.fromkeys(
+        (
+            "global_reduce",
+            "barrier_release",
+            "leave_partial",
+            "count_in",
+            "add_parts",
+            "combine",
+            "combine_parts",
+            "combine_stripes",
+            "add_blocks",
+        ),
+        "reduce_grid",
+    ),
+    **dict.fromkeys(
+        (
+            "write_result",
+            "scale_columns",
+            "add_bias",
+            "finish_columns",
+            "store_sixteen_rows",
+            "drain",
+        ),
+        "write",
+    ),
+    **dict.fromkeys(
+        ("initialise", "open_exchange", "own_slice", "slice_pointers", "hand_out_tiles"), "setup"
+    ),
+    **dict.fromkeys(("load_operands", "load_source", "load_tiles", "load_stages"), "copy"),
+    **dict.fromkeys(("expand_tiles", "multiply_tiles", "copy_scales", "multiply_step"), "multiply"),
+    **dict.fromkeys(("epilogue", "finish_tiles", "store_pair"), "write"),
+}
+# A barrier or an mbarrier is waited at for copies, but in these verbs for something else.
+_WAIT_OF_VERB = {
+    "barrier_acquire": "wait_block",
+    "wait_empty": "wait_room",
+    "add_blocks": "wait_block",
+    "close_exchange": "wait_block",
+    "write_out": "wait_block",
+    **dict.fromkeys(
+        ("fetch_together", "fetch_alone", "open_expanded", "finish_tiles"), "wait_role"
+    ),
+}
+_WAIT_OF_ROOT = {
+    "bar": "wait_barrier",
+    "barrier": "wait_barrier",
+    "barrier.cluster": "wait_barrier",
+    "cp.async.wait_group": "wait_copies",
+    "cp.async.wait_all": "wait_copies",
+    "cp.async.bulk.wait_group": "write",
+    "mbarrier.try_wait": "wait_copies",
+    "mbarrier.test_wait": "wait_copies",
+    "griddepcontrol": "wait_kernel",
+}
+_ANCHORS = {GLOBAL, SHARED, COPY, ATOMIC, TENSOR}
+_OF_CLASS = {TENSOR: "multiply", COPY: "copy"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Before ``pc`` section ``section`` begins; ``before``: those that may end there, depending on
+    the way that control came."""
+
+    pc: int
+    section: str
+    before: frozenset[str]
+
+    @property
+    def sure(self) -> bool:
+        """Whether it cannot have begun already."""
+        return self.section not in self.before
+
+
+def stacks(module: Module, kernel: Kernel) -> list[tuple[str, ...]]:
+    """For every pc the verbs it was inlined from, the innermost first; () without line numbers."""
+    names = {
+        label: plain_name(module.strings.get(label, label))
+        for label in {ins.inlined[0] for ins in kernel.instructions if ins.inlined}
+    }
+    called_from = {
+        ins.source: (names[ins.inlined[0]], ins.inlined[1])
+        for ins in kernel.instructions
+        if ins.inlined
+    }
+    owners = {}  # of lines, those of the kernel itself included, where they are sure
+    for ins in kernel.instructions:
+        if ins.source:
+            owners.setdefault(ins.source[0], {})[ins.source[1]] = called_from.get(ins.source)
+    lines = {file: sorted(found) for file, found in owners.items()}
+
+    def caller(place):
+        """(verb, place of its call) that a line belongs to: a line that nothing was left of belongs
+        to what the last one before it did."""
+        before = bisect.bisect_right(lines.get(place[0], ()), place[1])
+        return owners[place[0]][lines[place[0]][before - 1]] if before else None
+
+    def stack(ins: Instruction) -> tuple[str, ...]:
+        if not ins.inlined:
+            return ()
+        found, place = [names[ins.inlined[0]]], ins.inlined[1]
+        seen = {ins.source}
+        while place not in seen and (known := caller(place)):
+            seen.add(place)
+            name, place = known
+            found.append(name)
+        return tuple(name for name in found if name != LAMBDA)
+
+    return [stack(ins) for ins in kernel.instructions]
+
+
+def waits(ins: Instruction, stack: tuple[str, ...]) -> str | None:
+    """The section of an instruction that waits; None for one that does not."""
+    if (
+        ins.root == "bar.warp.sync"
+        or ins.root.startswith("bar")
+        and "arrive" in ins.modifiers
+        or ins.root == "griddepcontrol"
+        and "wait" not in ins.modifiers
+    ):
+        return None
+    found = _WAIT_OF_ROOT.get(ins.root) or next(
+        (each for root, each in _WAIT_OF_ROOT.items() if ins.root.startswith(root + ".")), None
+    )
+    if found is None and "acquire" in ins.modifiers and ins.root == "ld":
+        found = "wait_block"
+    if found in ("wait_barrier", "wait_copies"):
+        return next((_WAIT_OF_VERB[verb] for verb in stack if verb in _WAIT_OF_VERB), found)
+    return found
+
+
+def sections(module: Module, kernel: Kernel) -> list[str]:
+    """For every pc the name of its section; what belongs to no verb of the table belongs to what
+    the last instruction before it, in the text, belonged to."""
+    found, last = [], START
+    for ins, stack in zip(kernel.instructions, stacks(module, kernel)):
+        last = waits(ins, stack) or _of(ins, stack) or (START if BY_NAME[last].reason else last)
+        found.append(last)
+    return found
+
+
+def _of(ins: Instruction, stack: tuple[str, ...]) -> str | None:
+    """By its verbs; where the table knows none of them, by what it does."""
+    named = next((section_of_verb[verb] for verb in stack if verb in section_of_verb), None)
+    # a tile that leaves shared memory
+    out = (
+        class_of(ins) == COPY
+        and next(
+            (modifier for modifier in ins.modifiers if modifier.startswith(("shared", "global"))),
+            "",
+        )
+        == "global"
+    )
+    return (
+        named
+        or ("write" if out else _OF_CLASS.get(class_of(ins)))
+        or ("multiply" if ins.root in ("ld", "ldmatrix") and class_of(ins) == SHARED else None)
+    )
+
+
+def anchors(module: Module, kernel: Kernel) -> list[str | None]:
+    """For every pc its section if the instruction is one that compilers leave in its place, else
+    None."""
+    found = []
+    for ins, stack in zip(kernel.instructions, stacks(module, kernel)):
+        section = waits(ins, stack)
+        if section is None and class_of(ins) in _ANCHORS and ins.root != "createpolicy":
+            section = _of(ins, stack)
+        found.append(section)
+    # what comes behind the wait for the kernel before is this launch's own time, and begins at once
+    for pc in range(1, len(found)):
+        if found[pc - 1] == "wait_kernel" and found[pc] is None:
+            found[pc] = START
+    return found
+
+
+def marks(module: Module, kernel: Kernel) -> list[Mark]:
+    """In the order of the code."""
+    return transitions(kernel, anchors(module, kernel))
+
+
+def transitions(kernel: Kernel, at: list[str | None]) -> list[Mark]:
+    """Where the section changes, if instruction pc is of section at[pc] (None: of whatever it was
+    before). Sections that may have begun when a basic block is entered: the union over the blocks
+    before it, to a fixed point."""
+    count = len(kernel.instructions)
+    entering = states(kernel, at)
+    found = []
+    for start in sorted(kernel.blocks):
+        state = entering[start]
+        for pc in range(start, min(kernel.blocks[start].stop, count)):
+            if at[pc] and state != {at[pc]}:
+                found.append(Mark(pc, at[pc], frozenset(state)))
+            if at[pc]:
+                state = {at[pc]}
+    return found
+
+
+def states(kernel: Kernel, at: list[str | None]) -> dict[int, set]:
+    """Start of a block -> sections that may have begun there."""
+    count = len(kernel.instructions)
+    last = {
+        start: next((at[pc] for pc in range(block.stop - 1, start - 1, -1) if at[pc]), None)
+        for start, block in kernel.blocks.items()
+    }
+    entering: dict[int, set] = {start: set() for start in kernel.blocks}
+    entering[min(kernel.blocks)] = {START}
+    changed = True
+    while changed:
+        changed = False
+        for start, block in kernel.blocks.items():
+            leaving = {last[start]} if last[start] else entering[start]
+            for target in successors(kernel.instructions[block.stop - 1], block.stop, count):
+                if target != EXIT and not leaving <= entering[target]:
+                    entering[target] |= leaving
+                    changed = True
+    return entering

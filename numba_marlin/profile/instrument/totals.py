@@ -1,0 +1,426 @@
+"""The light instrumented builds: how long each warp was in each section altogether, and nothing
+about when.
+
+``instrument(compiled) -> Instrumented``, as ``recorder`` makes, but the clock is read only where
+``coarse`` says, and what is read goes into a register for each section: added to that of the
+section that ends, subtracted from that of the one that begins. Nothing is stored before the end,
+since a store in a loop would keep later loads from being issued before it. (On an H200 the recorder
+of events cost 11 to 26% of a kernel's time, one of all its marks that adds up in registers 9 to
+22%.) What warps did before the launch before theirs had ended (``griddepcontrol.wait``) is left
+out: in a row of launches it is nobody's time. A slot is 128 bytes a warp:
+
+    byte 0  u64 %globaltimer at the end (of the block's first warp, else 0)   8  u64 %clock64 at the
+            end
+        16  u32 %smid   20  u32 warp of the block   24  u32 1   28  u32 1 if the kernel waits for
+            the one before   32  u32 cycles of each section since the start, or since that wait was
+            over
+
+``ends_only``: sections are not told apart; for measuring what the ends alone cost. ``align`` gives
+``Totals``, ``shares`` says where the time of a launch in a row of launches went. To read the clock
+around the waits of a loop costs up to a tenth of a kernel's time, since the assembler may not move
+work across it. So ``builds`` makes one that reads at none, and one for each kind of wait, and
+``divided`` puts them together.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from numba_marlin.compiler import CompiledKernel
+from numba_marlin.emulator import Machine
+from numba_marlin.emulator.text.program import Instruction
+from numba_marlin.profile.instrument.coarse import WAITS, Reading, interruptions, leavings, readings
+from numba_marlin.profile.instrument.recorder import Instrumented, block_number, edited, rebuilt
+from numba_marlin.profile.instrument.records import LAUNCH, TAIL, Warps
+from numba_marlin.profile.instrument.sections import NUMBER, SECTIONS, START
+
+SLOT_BYTES, SECTIONS_AT = 128, 32
+WAIT = "wait_kernel"
+LIGHT, WORK = "light", "work"
+PLACES = -(-len(SECTIONS) // 4) * 4  # stored four at a time
+
+_SLOT = np.dtype(
+    {
+        "names": ["timer", "clock", "smid", "warp", "used", "waits", "cycles"],
+        "formats": ["<u8", "<u8", "<u4", "<u4", "<u4", "<u4", ("<u4", len(SECTIONS))],
+        "offsets": [0, 8, 16, 20, 24, 28, SECTIONS_AT],
+        "itemsize": SLOT_BYTES,
+    }
+)
+
+
+def instrument(
+    compiled: CompiledKernel,
+    machine_code: bool = True,
+    ends_only: bool = False,
+    without: frozenset[str] = frozenset(),
+) -> Instrumented:
+    """without: waits that are not told from the work that they interrupt (``coarse.WAITS``).
+    machine_code: False for the PTX machine, which needs none. ValueError if the PTX has no line
+    numbers."""
+    name, warps = f"{compiled.entry}_param_{len(compiled.parameters)}", -(-compiled.threads // 32)
+    used: list[str] = [START]
+    found: list[Reading] = []
+
+    def places(module, kernel) -> list:
+        found.extend(readings(module, kernel, without))
+        if ends_only:
+            found[:] = [Reading(each.pc, restart=True) for each in found if each.restart]
+        for each in found:
+            used.extend(
+                [
+                    *(each.leave or ()),
+                    *(each.enter or ()),
+                    *((each.switch[0], *each.switch[1]) if each.switch else ()),
+                ]
+            )
+        used[:] = [section for section in NUMBER if section in used]
+        return [*found, *leavings(module, kernel)]
+
+    labels = iter(range(1 << 20))
+    ptx, _ = edited(
+        compiled.ptx,
+        compiled.entry,
+        name,
+        places,
+        lambda: _prologue(used),
+        lambda each: (
+            _reading(each, used, f"$nmr_same{next(labels)}")
+            if isinstance(each, Reading)
+            else _leaving(each)
+        ),
+        lambda: _epilogue(name, warps, used, any(each.restart for each in found)),
+    )
+    return Instrumented(rebuilt(compiled, ptx, machine_code), len(found), SLOT_BYTES)
+
+
+def builds(
+    compiled: CompiledKernel, machine_code: bool = True
+) -> tuple[dict[str, Instrumented], dict[str, frozenset[str]]]:
+    """({LIGHT: the build that tells everything apart; WORK, in a kernel that waits: one that tells
+    no wait from the work that it interrupts; wait, of several: one that tells this one alone},
+    {wait: sections that it interrupts})."""
+    machine = Machine(compiled.ptx)
+    interrupts = interruptions(readings(machine.module, machine.kernel(compiled.entry)))
+    without = {
+        LIGHT: frozenset(),
+        **({WORK: WAITS} if interrupts else {}),
+        **({wait: WAITS - {wait} for wait in interrupts} if len(interrupts) > 1 else {}),
+    }
+    with ThreadPoolExecutor() as pool:  # the assembler is a process of its own
+        return (
+            dict(
+                zip(
+                    without,
+                    pool.map(
+                        lambda each: instrument(compiled, machine_code, without=each),
+                        without.values(),
+                    ),
+                )
+            ),
+            interrupts,
+        )
+
+
+def _leaving(branch: Instruction) -> str:
+    """Who would go to the end leaves at once, without a record: were the lanes that do nothing to
+    meet their leader there again, the assembler could no longer tell that a single lane works, and
+    that what it works with is the same for the warp."""
+    guard = (
+        ""
+        if branch.guard is None
+        else f"@{'!' if branch.guard_negated else ''}{branch.guard.name} "
+    )
+    return f"	{guard}exit; // instead of "
+
+
+def _prologue(used: list[str]) -> str:
+    return f"""
+	.reg .b32 %nmr_a, %nmr_b, %nmr_c, %nmr_d, %nmr_now;
+	.reg .b32 %nmr_s<{PLACES}>;
+	.reg .b64 %nmr_to, %nmr_t;
+	.reg .pred %nmr_p, %nmr_q;
+	mov.u32 %nmr_a, %clock;
+{_begun(used)}"""
+
+
+def _begun(used: list[str]) -> str:
+    """Nothing but the first section, which begins at %nmr_a."""
+    text = "".join(f"	mov.u32 %nmr_s{NUMBER[name]}, 0;\n" for name in used if name != START)
+    return (
+        text
+        + f"	neg.s32 %nmr_s{NUMBER[START]}, %nmr_a;\n	mov.u32 %nmr_now, {NUMBER[START]};\n"
+    )
+
+
+def _slot(name: str, warps: int) -> str:
+    """%nmr_to: this warp's slot; %nmr_p: whether this lane writes; %nmr_c: the warp. Worked out
+    anew each time, so that it takes no register in between."""
+    return (
+        block_number("%nmr_b", "%nmr_c")
+        + f"""	mov.u32 %nmr_c, %tid.x;
+	and.b32 %nmr_now, %nmr_c, 31;
+	setp.eq.u32 %nmr_p, %nmr_now, 0;
+	shr.u32 %nmr_c, %nmr_c, 5;
+	mad.lo.u32 %nmr_b, %nmr_b, {warps}, %nmr_c;
+	ld.param.u64 %nmr_to, [{name}];
+	mul.wide.u32 %nmr_t, %nmr_b, {SLOT_BYTES};
+	add.u64 %nmr_to, %nmr_to, %nmr_t;
+"""
+    )
+
+
+def _move(ending: str, beginning: str, guard: str = "") -> str:
+    """What was read goes from one section to the other."""
+    return (
+        f"	{guard}add.u32 %nmr_s{NUMBER[ending]}, %nmr_s{NUMBER[ending]}, %nmr_a;\n	{guard}sub.u32"
+        f" %nmr_s{NUMBER[beginning]}, %nmr_s{NUMBER[beginning]}, %nmr_a;\n"
+    )
+
+
+def _reading(each: Reading, used: list[str], label: str) -> str:
+    text = ""
+    always = (
+        (each.leave and not each.maybe)
+        or each.restart
+        or each.enter
+        or (each.switch and each.switch[0] not in each.switch[1])
+    )
+    if always:
+        text += "	mov.u32 %nmr_a, %clock;\n"
+    if each.leave and not each.maybe:
+        text += _move(*each.leave) + (
+            f"	mov.u32 %nmr_now, {NUMBER[each.leave[1]]};\n" if each.told else ""
+        )
+    elif each.leave:
+        wait, section = each.leave
+        text += (
+            ("" if always else "	mov.u32 %nmr_a, %clock;\n")
+            + f"	setp.eq.u32 %nmr_p, %nmr_now, {NUMBER[wait]};\n"
+            + _move(wait, section, "@%nmr_p ")
+        )
+        text += f"	@%nmr_p mov.u32 %nmr_now, {NUMBER[section]};\n"
+    if each.restart:
+        text += _begun(used)
+    if each.switch:
+        text += _switch(*each.switch, label, bool(always))
+    if each.enter:
+        wait, section = each.enter
+        text += _move(section, wait) + (
+            f"	mov.u32 %nmr_now, {NUMBER[wait]};\n" if each.told else ""
+        )
+    return text
+
+
+def _switch(section: str, before: frozenset[str], label: str, read: bool) -> str:
+    """To ``section`` from whichever of ``before`` it is; past all of it if it is that one
+    already."""
+    others = sorted(NUMBER[name] for name in before if name != section)
+    text = ""
+    if section in before:
+        text += f"	setp.eq.u32 %nmr_p, %nmr_now, {NUMBER[section]};\n	@%nmr_p bra {label};\n"
+    if not read:
+        text += "	mov.u32 %nmr_a, %clock;\n"
+    if len(others) == 1:
+        text += f"	add.u32 %nmr_s{others[0]}, %nmr_s{others[0]}, %nmr_a;\n"
+    else:
+        for number in others:
+            text += (
+                f"	setp.eq.u32 %nmr_q, %nmr_now, {number};\n	@%nmr_q add.u32 %nmr_s{number},"
+                f" %nmr_s{number}, %nmr_a;\n"
+            )
+    text += (
+        f"	sub.u32 %nmr_s{NUMBER[section]}, %nmr_s{NUMBER[section]}, %nmr_a;\n	mov.u32 %nmr_now,"
+        f" {NUMBER[section]};\n"
+    )
+    return text + (f"{label}:\n" if section in before else "")
+
+
+def _epilogue(name: str, warps: int, used: list[str], waits: bool) -> str:
+    """The section that ends here may be any."""
+    text = "	mov.u32 %nmr_a, %clock;\n"
+    for section in used:
+        number = NUMBER[section]
+        text += (
+            f"	setp.eq.u32 %nmr_q, %nmr_now, {number};\n	@%nmr_q add.u32 %nmr_s{number},"
+            f" %nmr_s{number}, %nmr_a;\n"
+        )
+    known = {NUMBER[section] for section in used}
+    text += "".join(
+        f"	mov.u32 %nmr_s{number}, 0;\n" for number in range(PLACES) if number not in known
+    )
+    text += _slot(name, warps)
+    text += "".join(
+        f"	@%nmr_p st.global.v4.u32 [%nmr_to+{SECTIONS_AT + 4 * first}],"
+        f" {{{', '.join(f'%nmr_s{number}' for number in range(first, first + 4))}}};\n"
+        for first in range(0, PLACES, 4)
+    )
+    return (
+        text
+        + f"""	mov.u32 %nmr_a, %smid;
+	mov.u32 %nmr_b, 1;
+	mov.u32 %nmr_d, {int(waits)};
+	@%nmr_p st.global.v4.u32 [%nmr_to+16], {{%nmr_a, %nmr_c, %nmr_b, %nmr_d}};
+	mov.u64 %nmr_t, %clock64;
+	@%nmr_p st.global.u64 [%nmr_to+8], %nmr_t;
+	setp.eq.and.u32 %nmr_p, %nmr_c, 0, %nmr_p;
+	@%nmr_p mov.u64 %nmr_t, %globaltimer;
+	@%nmr_p st.global.u64 [%nmr_to], %nmr_t;
+"""
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Totals(Warps):
+    """One launch, the warps that recorded; their start being, in a kernel that ``waits`` for the
+    one before (bool [warps]), the end of that wait; sections_ns: float64 [warps, sections], between
+    the two."""
+
+    waits: np.ndarray
+    sections_ns: np.ndarray
+
+
+def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarray:
+    """The slots of a launch [blocks, warps], of uint8 [nbytes]; a warp that had nothing to do has
+    none in use. ValueError if all of them, or the first of a block whose others had something to
+    do."""
+    slots = (
+        np.ascontiguousarray(buffer[: instrumented.nbytes(blocks)])
+        .view(_SLOT)
+        .reshape(blocks, instrumented.warps)
+    )
+    used = slots["used"] != 0
+    lacking = used.any(axis=1) & ~used[:, 0] if used.any() else ~used[:, 0]
+    if lacking.any():
+        raise ValueError(f"block {int(np.argmax(lacking))} of {blocks} left no record")
+    return slots
+
+
+def align(launches: list[np.ndarray]) -> list[Totals]:
+    """Launches that followed each other, on one axis of time whose zero is the first end of a
+    block: the clock of a multiprocessor is laid on the timer by a line through the ends of its
+    blocks."""
+    launches = _without_bygone(launches)
+    everything = np.concatenate([each[each["used"][:, 0] != 0, 0] for each in launches])
+    origin = int(everything["timer"].min())
+    smids = np.unique(everything["smid"])
+    lines = np.zeros(len(smids), [("base", np.int64), ("slope", float), ("x", float), ("y", float)])
+    for line, smid in zip(lines, smids):
+        mine = everything[everything["smid"] == smid]
+        base = mine["clock"].min()
+        x, y = (
+            (mine["clock"] - base).astype(np.float64),
+            (mine["timer"] - np.uint64(origin)).astype(np.float64),
+        )
+        spread = ((x - x.mean()) ** 2).sum()
+        line["base"], line["slope"], line["x"], line["y"] = (
+            base,
+            ((x - x.mean()) * (y - y.mean())).sum() / spread if spread else 0,
+            x.mean(),
+            y.mean(),
+        )
+    known = lines["slope"][lines["slope"] != 0]
+    # of a multiprocessor that had one block in all
+    lines["slope"][lines["slope"] == 0] = np.median(known) if len(known) else 1.0
+    return [_aligned(each.reshape(-1), each.shape[1], smids, lines) for each in launches]
+
+
+def _without_bygone(launches: list[np.ndarray]) -> list[np.ndarray]:
+    """A block that had nothing to do this time may have left its record of an earlier launch in the
+    same buffer: from before the launch before had ended."""
+    found, ended = [], 0
+    for each in launches:
+        each = each.copy()
+        each["used"][each["timer"][:, 0] < ended] = 0
+        found.append(each)
+        ended = int(each["timer"][:, 0].max())
+    return found
+
+
+def _aligned(slots: np.ndarray, warps: int, smids: np.ndarray, lines: np.ndarray) -> Totals:
+    number = np.flatnonzero(slots["used"])
+    slots = slots[number]
+    line = lines[np.searchsorted(smids, slots["smid"])]
+    end = ((slots["clock"].astype(np.int64) - line["base"]).astype(np.float64) - line["x"]) * line[
+        "slope"
+    ] + line["y"]
+    sections = slots["cycles"].view(np.int32) * line["slope"][:, None]
+    return Totals(
+        slots["smid"].astype(np.int64),
+        number // warps,
+        slots["warp"].astype(np.int64),
+        end - sections.sum(axis=1),
+        end,
+        slots["waits"] != 0,
+        sections,
+    )
+
+
+def working(launch: Totals) -> np.ndarray:
+    """bool [warps]: those that copied or multiplied anything; if nobody did, all. (A role of one
+    warp may come with three that have nothing to do.)"""
+    busy = (launch.sections_ns[:, [NUMBER["copy"], NUMBER["multiply"]]] > 0).any(axis=1)
+    return busy if busy.any() else np.ones(len(busy), bool)
+
+
+def shares(launches: list[Totals], warps=None, apart: bool = False) -> dict[str, float]:
+    """ns of an average working warp by section, from the end of the launch before to the end of its
+    own, "launch" and "tail" included; a single launch has its own span. What lies before the wait
+    for the kernel before was over counts as that wait, or, of launches that were kept ``apart``, as
+    launching. ``warps``: bool [warps], of whom instead.
+    """
+    windows = [(launches[i - 1].last_ns, launches[i]) for i in range(1, len(launches))] or [
+        (launches[0].first_ns, launches[0])
+    ]
+    total = {name: 0.0 for name in (LAUNCH, *NUMBER, TAIL)}
+    for opening, each in windows:
+        rows = working(each) if warps is None else warps
+        start, end, waits, sections = (
+            array[rows] for array in (each.start_ns, each.end_ns, each.waits, each.sections_ns)
+        )
+        waits = waits & (not apart)
+        total[LAUNCH] += float(np.where(waits, 0, start - opening).mean())
+        total[WAIT] += float(np.where(waits, start - opening, 0).mean())
+        total[TAIL] += float((each.last_ns - end).mean())
+        for name, number in NUMBER.items():
+            total[name] += float(sections[:, number].mean())
+    return {name: value / len(windows) for name, value in total.items()}
+
+
+def divided(
+    work: dict[str, float],
+    finer: dict[str, dict[str, float]],
+    interrupts: dict[str, frozenset[str]],
+) -> dict[str, float]:
+    """``work``: shares of a build that tells no wait from the work that it interrupts; ``finer``:
+    wait -> shares of a build that tells this one. What they add up to stays that of ``work``: the
+    build that reads the clock least says how long the work and its interruptions took together, the
+    finer one which part of it was waiting, and of which of several kinds of work it is missing.
+    """
+    parts = dict(work)
+    for wait, shares_of_it in finer.items():
+        sections = sorted(interrupts[wait])
+        together, slower = (
+            sum(work[name] for name in sections),
+            shares_of_it[wait] + sum(shares_of_it[name] for name in sections),
+        )
+        if not slower or not together:
+            continue
+        missing = {
+            name: max(0.0, work[name] * slower / together - shares_of_it[name]) for name in sections
+        }
+        for name in sections:
+            taken = min(
+                parts[name],
+                together
+                * shares_of_it[wait]
+                / slower
+                * missing[name]
+                / (sum(missing.values()) or 1.0),
+            )
+            parts[name] -= taken
+            parts[wait] += taken
+    return parts

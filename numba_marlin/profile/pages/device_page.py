@@ -1,0 +1,138 @@
+"""The page of a device's state (``device_state``): bars of the last sample, curves of the last
+minute, and who runs on it."""
+
+from __future__ import annotations
+
+from numba_marlin.profile.sources.device_state import GPM, State
+from numba_marlin.views import MEASURED, Bar, Bars, Facts, Lines, Page, Section, Series, Table
+
+TITLES = {
+    "gpu": "a kernel ran",
+    "memory_bus": "memory was accessed",
+    "sm_busy": "SMs busy",
+    "occupancy": "occupancy",
+    "tensor": "tensor cores",
+    "dram": "DRAM bandwidth",
+}
+CURVES = ("gpu", "tensor", "dram", "power")
+
+
+def page(
+    name: str,
+    states: list[State],
+    missing: dict[str, str],
+    kernels: list[tuple[str, ...]] = (),
+    note: str = "",
+) -> Page:
+    """``kernels``: (name, grid or details, launches or "") of those that the watched process
+    runs."""
+    return Page(f"{name}, live", (section(states, missing, kernels),), note)
+
+
+def section(states: list[State], missing: dict[str, str], kernels=()) -> Section:
+    if not states:
+        return Section("device", "Device", ("No sample was taken.",))
+    last = states[-1]
+    parts: list = [
+        Bars(tuple(bars(last)), title="Now", source=MEASURED),
+        Facts(tuple(facts(last, missing)), title="State"),
+    ]
+    if len(states) > 2:
+        found = tuple(
+            each for each in map(lambda name: curve(states, name), CURVES) if each is not None
+        )
+        if found:
+            parts.append(
+                Lines(
+                    found,
+                    title="The last samples",
+                    x_label="s",
+                    y_label="%",
+                    y_max=100.0,
+                    source=MEASURED,
+                )
+            )
+    if kernels:
+        parts.append(
+            Table(
+                ("kernel", "how", "launches"),
+                tuple(kernels),
+                title="Kernels of the watched process",
+            )
+        )
+    if last.processes:
+        rows = tuple((str(pid), f"{used / 2**20:,.0f} MiB") for pid, used in last.processes.items())
+        parts.append(
+            Table(("process", "memory"), rows, title="Processes on the device", source=MEASURED)
+        )
+    return Section("device", "Device", (), tuple(parts))
+
+
+def bars(state: State):
+    values = state.values
+    for name, title in TITLES.items():
+        if name in values:
+            yield Bar(title, values[name], f"{values[name]:.0f}%", "", 100.0)
+    if "memory_used" in values:
+        yield Bar(
+            "memory in use",
+            values["memory_used"],
+            f"{values['memory_used'] / 2**30:.1f} of {values['memory_total'] / 2**30:.1f} GiB",
+            "",
+            values["memory_total"],
+        )
+    if "power_w" in values:
+        limit = values.get("power_limit_w")
+        yield Bar(
+            "power",
+            values["power_w"],
+            f"{values['power_w']:.0f}" + (f" of {limit:.0f} W" if limit else " W"),
+            "",
+            limit,
+        )
+    if "sm_mhz" in values:
+        most = values.get("sm_mhz_at_most")
+        yield Bar(
+            "SM clock",
+            values["sm_mhz"],
+            f"{values['sm_mhz']}" + (f" of {most} MHz" if most else " MHz"),
+            "",
+            most,
+        )
+
+
+def facts(state: State, missing: dict[str, str]):
+    values = state.values
+    if "temperature_c" in values:
+        yield "temperature", f"{values['temperature_c']} C", MEASURED
+    if "memory_mhz" in values:
+        yield "memory clock", f"{values['memory_mhz']} MHz", MEASURED
+    yield "clocks held back by", ", ".join(state.throttle) or "nothing", MEASURED
+    lacking: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        lacking.setdefault(reason, []).append(
+            TITLES.get(name, name) if name in GPM else name.replace("_", " ")
+        )
+    for reason, names in lacking.items():
+        yield "not known", f"{', '.join(names)}: {reason}"
+
+
+def curve(states: list[State], name: str) -> Series | None:
+    def value(state: State):
+        if name == "power":
+            limit = state.values.get("power_limit_w")
+            return (
+                100 * state.values["power_w"] / limit
+                if limit and "power_w" in state.values
+                else None
+            )
+        return state.values.get(name)
+
+    points = tuple(
+        (state.seconds, float(value(state))) for state in states if value(state) is not None
+    )
+    return (
+        Series({"power": "power, of the limit"}.get(name, TITLES.get(name, name)), points)
+        if len(points) > 1
+        else None
+    )

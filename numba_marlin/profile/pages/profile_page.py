@@ -1,0 +1,392 @@
+"""A profile (``profile.build``) as a page: ten sections, every figure with its source. Nothing is
+drawn that is not in the profile."""
+
+from __future__ import annotations
+
+from numba_marlin.profile.build import title_of
+from numba_marlin.profile.pages import device_page
+from numba_marlin.profile.pages.memory_views import memory, packing, tensor, transactions
+from numba_marlin.profile.pages.time_views import timeline, warp
+from numba_marlin.profile.sources import rules
+from numba_marlin.profile.sources.device_state import State
+from numba_marlin.views import (
+    Bar,
+    Bars,
+    Ceiling,
+    Cell,
+    Facts,
+    Grid,
+    Page,
+    Point,
+    Roofline,
+    Section,
+    Table,
+    Text,
+)
+
+SMS_A_ROW = 12
+
+
+def page(data: dict) -> Page:
+    problem, device = data["problem"], data["device"]
+    size = f"m={problem['m']} n={problem['n']} k={problem['k']}, " + (
+        f"{problem['format']} times {problem['format']}"
+        if "format" in problem
+        else f"groups of {problem['group_size']}"
+    )
+    where = (
+        f"measured on {device['name']}"
+        if data["measured"]
+        else f"counted on the PTX machine, modelled for {device['name']}"
+    )
+    sections = (
+        summary(data),
+        launch(data),
+        blocks(data),
+        memory(data),
+        warp(data),
+        transactions(data),
+        packing(data),
+        tensor(data),
+        timeline(data),
+        state(data),
+    )
+    return Page(f"Profile of {data['kernel']}", sections, f"{size}; {where}")
+
+
+def summary(data: dict) -> Section:
+    what, why = rules.bottleneck(data)
+    time, rates, problem = data["time"], data["rates"], data["problem"]
+    source = time["source"]
+    rows = [
+        ("time of a launch", f"{time['us']:.2f} us", source),
+        *(
+            [
+                (
+                    "beside it",
+                    (
+                        f"cuBLAS fp16 {time['cublas_us']:.2f} us:"
+                        f" {time['cublas_us'] / time['us']:.2f} times as fast as it"
+                    ),
+                    "measured",
+                )
+            ]
+            if "cublas_us" in time
+            else []
+        ),
+        (
+            "the model says",
+            f"{time['modelled_us']:.2f} us"
+            + (
+                f"; {time['model_error']['text']}"
+                if time["model_error"]
+                else ""
+                if time["fitted"]
+                else ", a lower bound: no time of this kernel was fitted"
+            ),
+            "modelled",
+        ),
+        *([("measured", *data["measured_elsewhere"])] if "measured_elsewhere" in data else []),
+        ("tokens a second", f"{problem['m'] / time['us'] * 1e6:,.0f} through this layer", source),
+        (
+            "bytes that must move",
+            f"{rates['least_bytes'] / 1e6:.2f} MB: {rates['bytes_per_s'] / 1e12:.2f} TB/s",
+            source,
+        ),
+        (
+            "operations",
+            f"{rates['flops'] / 1e9:.2f} GFLOP: {rates['flops_per_s'] / 1e12:.1f} TFLOP/s",
+            source,
+        ),
+    ]
+    bars = tuple(
+        Bar(name, value, f"{value:.0%}", "", 1.0) for name, value in rules.shares(data).items()
+    )
+    found = tuple(
+        (
+            Cell({"good": "ok", "hot": "look", "bad": "bad"}[each.tone], tone=each.tone),
+            each.text,
+            Cell(each.rule, tone="dim"),
+        )
+        for each in rules.findings(data)
+    )
+    ceilings = data["ceilings"]
+    parts: list = [
+        Facts(tuple(rows), title="Performance"),
+        Bars(bars, title="Used, of the ceiling", source=source),
+        Text(f"Bottleneck: {what}. {why[:1].upper()}{why[1:]}."),
+        Table(("", "what follows from the numbers", "because (rule)"), found, title="Findings"),
+    ]
+    if ceilings["read_bytes"] and ceilings["matrix_flops"]:
+        points = [
+            Point(
+                f"{data['kernel']} m={problem['m']}",
+                rates["intensity"],
+                rates["flops_per_s"],
+                data["kernel"],
+            )
+        ]
+        if "cublas_us" in time:
+            nbytes = 2 * (
+                problem["m"] * problem["k"]
+                + problem["k"] * problem["n"]
+                + problem["m"] * problem["n"]
+            )
+            points.append(
+                Point(
+                    "cuBLAS fp16",
+                    rates["flops"] / nbytes,
+                    rates["flops"] / time["cublas_us"] * 1e6,
+                    "cublas",
+                )
+            )
+        parts.append(
+            Roofline(
+                (
+                    Ceiling(
+                        f"reads {ceilings['read_bytes'] / 1e12:.2f} TB/s", ceilings["read_bytes"]
+                    ),
+                ),
+                (
+                    Ceiling(
+                        f"{ceilings['matrix_flops'] / 1e12:.0f} TFLOP/s", ceilings["matrix_flops"]
+                    ),
+                ),
+                tuple(points),
+                title="Roofline",
+                note=f"Ceilings: {ceilings['source']}; the point: {source}.",
+                source=ceilings["source"],
+            )
+        )
+    return Section("summary", "Summary", (), tuple(parts))
+
+
+def launch(data: dict) -> Section:
+    shape, found, limits = data["launch"], data["occupancy"], data["limits"]
+    rows = (
+        (
+            "grid",
+            f"{' x '.join(map(str, shape['grid']))}: {shape['blocks']} blocks"
+            + (f" in clusters of {shape['cluster']}" if shape["cluster"] > 1 else ""),
+        ),
+        ("block", f"{shape['threads']} threads, {-(-shape['threads'] // 32)} warps"),
+        ("threads in all", f"{shape['blocks'] * shape['threads']:,}"),
+        (
+            "shared memory",
+            (
+                f"{shape['shared_bytes'] / 1024:g} KiB a block, of"
+                f" {limits['shared_bytes'] / 1024:g} KiB a multiprocessor"
+            ),
+        ),
+        (
+            "registers",
+            (
+                "unknown (no assembler)"
+                if shape["registers"] is None
+                else (
+                    f"{shape['registers']} a thread at compile time, {shape['spill_bytes']} bytes"
+                    " spilled"
+                )
+            ),
+        ),
+        ("launches overlap", "yes: griddepcontrol" if shape["dependent"] else "no"),
+        ("configuration", ", ".join(f"{name}={value}" for name, value in data["config"].items())),
+    )
+    bars = (
+        Bar(
+            "theoretical",
+            found["share"],
+            f"{found['share']:.0%}: {found['warps']} of {limits['warps']} warps, {found['blocks']}"
+            f" block(s), limited by {found['limited_by']}",
+            "",
+            1.0,
+        ),
+        Bar(
+            "achieved",
+            found["achieved"],
+            f"{found['achieved']:.0%}: {found['achieved_warps']:.1f} warps on average"
+            f" ({found['achieved_source']})",
+            "",
+            1.0,
+        ),
+    )
+    each = Table(
+        ("limit", "blocks a multiprocessor"),
+        tuple(
+            (Cell(name, tone="hot" if name == found["limited_by"] else ""), str(count))
+            for name, count in found["each"].items()
+        ),
+        title="What each limit would allow",
+        source=limits["source"],
+    )
+    return Section(
+        "launch",
+        "Launch configuration",
+        (),
+        (
+            Facts(rows, title="Launch"),
+            Bars(
+                bars,
+                title="Occupancy",
+                source=found["achieved_source"],
+                note=(
+                    "Theoretical: from registers, shared memory and warps of a block. Achieved:"
+                    " warps that were on a multiprocessor, on average over the launch, of those it"
+                    " has places for."
+                ),
+            ),
+            each,
+        ),
+    )
+
+
+def blocks(data: dict) -> Section:
+    placement = data["placement"]
+    known = {row["sm"]: row for row in placement["rows"]}
+    rows, labels = [], []
+    for first in range(0, placement["sms"], SMS_A_ROW):
+        cells = []
+        for sm in range(first, min(first + SMS_A_ROW, placement["sms"])):
+            row = known.get(sm)
+            cells.append(
+                Cell("-", tone="dim", tip=f"SM {sm}: idle") if row is None else cell_of(row)
+            )
+        rows.append(tuple(cells + [Cell("")] * (SMS_A_ROW - len(cells))))
+        labels.append(f"SM {first}")
+    idle = placement["sms"] - len(known)
+    most = max((len(row["blocks"]) for row in placement["rows"]), default=0)
+    note = (
+        f"{len(known)} multiprocessors have blocks, {idle} are idle; {placement['at_once']}"
+        f" block(s) fit at once, the fullest gets {most} in all. A cell: its first block, and how"
+        " many follow."
+    )
+    if placement["source"] == "modelled":
+        note += " Without a GPU blocks are dealt out in turn; a GPU decides for itself."
+    figure = Grid(
+        tuple(rows),
+        tuple(labels),
+        tuple(f"+{column}" for column in range(SMS_A_ROW)),
+        "",
+        title="Blocks on multiprocessors",
+        source=placement["source"],
+        note=note,
+    )
+    return Section("blocks", "Blocks on multiprocessors", (), (figure,))
+
+
+def cell_of(row: dict) -> Cell:
+    numbers = row["blocks"]
+    more = f" +{len(numbers) - 1}" if len(numbers) > 1 else ""
+    warps = f"; {row['warps']:g} warps on average" if "warps" in row else ""
+    return Cell(
+        f"B{numbers[0]}{more}",
+        "",
+        "",
+        f"SM {row['sm']}: blocks"
+        f" {', '.join(map(str, numbers[:40]))}{' ...' if len(numbers) > 40 else ''}{warps}",
+    )
+
+
+def state(data: dict) -> Section:
+    found = data["state"]
+    tools = (
+        Facts(tuple((each["name"], each["text"]) for each in data["tools"]), title="Other tools")
+        if data["tools"]
+        else None
+    )
+    more = () if tools is None else (tools,)
+    if "samples" not in found:
+        return Section(
+            "device",
+            "Live device state",
+            (),
+            (Facts((("not known", found.get("missing", "nobody asked")),), title="State"), *more),
+        )
+    states = [
+        State(
+            each["seconds"],
+            {
+                name: value
+                for name, value in each.items()
+                if name not in ("seconds", "throttle", "processes")
+            },
+            tuple(each["throttle"]),
+            {int(pid): used for pid, used in each["processes"].items()},
+        )
+        for each in found["samples"]
+    ]
+    section = device_page.section(states, found["missing"])
+    return Section(
+        "device",
+        "Live device state",
+        ("While the plain kernel ran again and again. `numba-marlin watch` shows the same, live.",),
+        (*section.parts, *more),
+    )
+
+
+def compared(first: dict, second: dict, names: tuple[str, str]) -> Section:
+    """Two profiles side by side."""
+
+    def value(data, path):
+        for name in path:
+            data = None if data is None else data.get(name)
+        return data
+
+    figures = (
+        ("time, us", ("time", "us"), "{:.2f}"),
+        ("memory bandwidth used", ("rates", "memory_share"), "{:.1%}"),
+        ("tensor cores used", ("rates", "tensor_share"), "{:.1%}"),
+        ("issue slots used", ("rates", "issue_share"), "{:.1%}"),
+        ("warp instructions", ("counts", "instructions"), "{:,}"),
+        ("tensor operations", ("counts", "flops"), "{:,}"),
+        ("sectors' bytes asked for", ("counts", "asked_bytes"), "{:,}"),
+        ("coalescing, %", ("counts", "coalescing"), "{:.1f}"),
+        ("bank conflicts", ("counts", "conflicts"), "{:,}"),
+        ("registers", ("launch", "registers"), "{}"),
+        ("shared bytes a block", ("launch", "shared_bytes"), "{:,}"),
+        ("blocks", ("launch", "blocks"), "{:,}"),
+        ("theoretical occupancy", ("occupancy", "share"), "{:.1%}"),
+        ("achieved occupancy", ("occupancy", "achieved"), "{:.1%}"),
+    )
+    rows = []
+    for label, path, form in figures:
+        a, b = value(first, path), value(second, path)
+        ratio = "" if not a or b is None else f"{b / a:.3f}"
+        rows.append(
+            (
+                label,
+                "" if a is None else form.format(a),
+                "" if b is None else form.format(b),
+                Cell(ratio, tone="dim" if ratio == "1.000" else "hot" if ratio else ""),
+            )
+        )
+    parts = sorted(
+        {*first["parts"]["us"], *second["parts"]["us"]},
+        key=lambda name: (
+            -max(first["parts"]["us"].get(name, 0), second["parts"]["us"].get(name, 0))
+        ),
+    )
+    times = tuple(
+        (
+            Cell(title_of(name).split(":")[0], title_of(name).split(":")[0]),
+            f"{first['parts']['us'].get(name, 0):.2f}",
+            f"{second['parts']['us'].get(name, 0):.2f}",
+            f"{second['parts']['us'].get(name, 0) - first['parts']['us'].get(name, 0):+.2f}",
+        )
+        for name in parts
+    )
+    heads = ("", f"1: {names[0]}", f"2: {names[1]}")
+    notes = tuple(
+        f"{number}: {data['kernel']}, m={data['problem']['m']} n={data['problem']['n']}"
+        f" k={data['problem']['k']}, {data['time']['source']}, {data['device']['name']}"
+        for number, data in ((1, first), (2, second))
+    )
+    return Section(
+        "compare",
+        "Two runs",
+        notes,
+        (
+            Table((*heads, "2 : 1"), tuple(rows), title="Figures"),
+            Table((*heads, "2 - 1"), times, title="Where the time goes, us"),
+        ),
+    )

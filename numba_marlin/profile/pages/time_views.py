@@ -1,0 +1,228 @@
+"""Views of a profile's time: what one warp does and waits for, and where the time of a launch
+goes."""
+
+from __future__ import annotations
+
+from numba_marlin.profile.build import SPANS, reason_of, title_of
+from numba_marlin.views import Bar, Bars, Cell, Lane, Section, Span, Table, Text, Timeline
+
+
+def name_of(part: str) -> str:
+    return title_of(part).split(":")[0]
+
+
+def steps_of(lanes: list[dict]) -> str:
+    """What to know of a picture that has fewer spans than there were."""
+    most = max(lane["count"] for lane in lanes)
+    return (
+        f"Up to {most:,} activities a warp, too short to draw: every step shows one that occurs in"
+        " it, chosen so that each comes to its share of the time."
+        if most > SPANS
+        else ""
+    )
+
+
+def warp(data: dict) -> Section:
+    """One warp: what it did when, and why it waited."""
+    lanes = data["lanes"]
+    chosen = max(lanes["warps"], key=lambda lane: lane["totals"].get("multiply", 0.0), default=None)
+    if chosen is None or not chosen["spans"]:
+        return Section("warp", "A warp's activity", ("Nothing was recorded.",))
+    spans, unit, source, by_name = chosen["spans"], lanes["unit"], lanes["source"], chosen["totals"]
+    total = sum(by_name.values()) or 1.0
+    rows = tuple(
+        (
+            f"{start:,.2f}",
+            f"{end - start:,.2f}",
+            Cell(name_of(name), name_of(name)),
+            reason_of(name) or "-",
+        )
+        for start, end, name in chosen["first"]
+    )
+    waited = sum(value for name, value in by_name.items() if reason_of(name))
+    bars = tuple(
+        Bar(
+            name_of(name),
+            value,
+            f"{value / total:.0%}" + (f": {reason_of(name)}" if reason_of(name) else ""),
+            name_of(name),
+            total,
+        )
+        for name, value in sorted(by_name.items(), key=lambda item: -item[1])
+    )
+    notes = [
+        f"Block {lanes['block']}, warp {chosen['warp']} of {len(lanes['warps'])} shown"
+        + (f", on SM {lanes['sm']}" if source == "measured" else "")
+        + f": {waited / total:.0%} of its time it waits."
+    ]
+    if source != "measured":
+        notes.append(
+            "Recorded on the PTX machine, whose clock counts the warp instructions that it has"
+            " executed: an order of events, not their duration on a GPU."
+        )
+    else:
+        notes.append(
+            "From the build that records every event, which is slower than the plain kernel (the"
+            " summary of times says by how much)."
+        )
+    more = (
+        f"The first {len(rows)} of {chosen['count']:,} activities."
+        if chosen["count"] > len(rows)
+        else ""
+    )
+    return Section(
+        "warp",
+        "A warp's activity",
+        tuple(notes),
+        (
+            Timeline(
+                (
+                    Lane(
+                        f"warp {chosen['warp']}",
+                        tuple(
+                            Span(start, end, name_of(name), name_of(name))
+                            for start, end, name in spans
+                        ),
+                    ),
+                ),
+                unit,
+                title="One warp",
+                source=source,
+                note=steps_of([chosen]),
+            ),
+            Bars(bars, unit, title="Active and stalled", source=source),
+            Table(
+                ("from", unit if len(unit) < 4 else "took", "activity", "stalled for"),
+                rows,
+                title="Activity by activity",
+                source=source,
+                note=more,
+            ),
+        ),
+    )
+
+
+def timeline(data: dict) -> Section:
+    """The launch by section, of an average warp; and the warps of one block."""
+    parts, lanes, time = data["parts"], data["lanes"], data["time"]
+    total = sum(parts["us"].values())
+    bars = tuple(
+        Bar(title_of(name), value, f"{value:.2f} us, {value / total:.0%}", name_of(name), total)
+        for name, value in parts["us"].items()
+    )
+    notes, raw = [], parts.get("raw_us")
+    if parts["source"] == "measured":
+        alone = time.get("alone_us", time["us"])
+        apart = (
+            f" of launches kept apart ({time['us']:.2f} us from end to end where they overlap)"
+            if abs(alone / time["us"] - 1) > 0.01
+            else ""
+        )
+        notes.append(
+            "An average working warp, from the end of the launch before to the end of its own:"
+            f" {total:.2f} us in all, {total / alone - 1:+.1%} of the plain kernel's {alone:.2f}"
+            f" us{apart}. The build that adds up takes {time['light_us'] / alone - 1:+.1%}, the one"
+            f" that records every event {time['detailed_us'] / alone - 1:+.1%}."
+        )
+        if raw:
+            each = ", ".join(
+                f"{name_of(name)} {us / alone - 1:+.1%}" for name, us in time["finer_us"].items()
+            )
+            notes.append(
+                "How long, says a build that does not read the clock at waits"
+                f" ({time['work_us'] / alone - 1:+.1%}); how much of it was waiting,"
+                f" {f'builds that tell one kind of wait each ({each})' if each else 'the one that adds up'}."
+                " What the build that adds up saw of everything at once comes to"
+                f" {sum(raw.values()):.2f} us, {sum(raw.values()) / alone - 1:+.1%}, and stands at"
+                " the end. None of them knows the plain kernel's time."
+            )
+    else:
+        notes.append(
+            "Modelled: each section's work by the machine's counts (instructions, shared"
+            " wavefronts, tensor operations), what is left of the predicted time as waiting."
+        )
+        if time["model_error"]:
+            notes.append(f"The prediction of the whole is {time['model_error']['text']}.")
+        elif not time["fitted"]:
+            notes.append(
+                "Of this kernel no time was fitted: the whole is a lower bound, for latency is not"
+                " modelled."
+            )
+    rows = []
+    for name, value in parts["us"].items():
+        mine = data["sections"].get(name, {})
+        rows.append(
+            (
+                Cell(name_of(name), name_of(name)),
+                f"{value:.2f}",
+                f"{mine['instructions']:,}" if mine else "",
+                f"{mine['flops']:,}" if mine.get("flops") else "",
+                f"{mine['wavefronts']:,}" if mine.get("wavefronts") else "",
+                f"{mine['global_bytes']:,}" if mine.get("global_bytes") else "",
+            )
+        )
+    table = Table(
+        ("section", "us", "warp instr.", "tensor ops", "wavefronts", "global bytes"),
+        tuple(rows),
+        title="Time beside work",
+        note=f"us: {parts['source']}; the others: counted (wavefronts: of shared memory)"
+        + (
+            ""
+            if data["counts"]["factor"] == 1
+            else f", on 1/{data['counts']['factor']:g} of the problem, and scaled"
+        )
+        + ".",
+    )
+    found = [Bars(bars, "us", title="Where the time goes", source=parts["source"]), table]
+    drawn = tuple(
+        Lane(
+            f"warp {lane['warp']}",
+            tuple(
+                Span(start, end, name_of(name), name_of(name)) for start, end, name in lane["spans"]
+            ),
+        )
+        for lane in lanes["warps"]
+        if lane["spans"]
+    )
+    if drawn:
+        note = (
+            steps_of(lanes["warps"])
+            if lanes["source"] == "measured"
+            else (
+                "The machine's clock counts warp instructions: an order of events, not time."
+                f" {steps_of(lanes['warps'])}".strip()
+            )
+        )
+        found.append(
+            Timeline(
+                drawn,
+                lanes["unit"],
+                title=f"Warps of block {lanes['block']}",
+                source=lanes["source"],
+                note=note,
+            )
+        )
+    else:
+        found.append(Text("No warp was recorded.", "warning"))
+    if raw:
+        pairs = [
+            (name, parts["us"].get(name, 0.0), raw.get(name, 0.0))
+            for name in dict.fromkeys((*parts["us"], *raw))
+        ]
+        found.append(
+            Table(
+                ("section", "us", "all at once, us", "difference"),
+                tuple(
+                    (
+                        Cell(name_of(name), name_of(name)),
+                        f"{us:.2f}",
+                        f"{seen:.2f}",
+                        f"{us - seen:+.2f}",
+                    )
+                    for name, us, seen in pairs
+                ),
+                title="Beside what one build saw of everything at once",
+                source=parts["source"],
+            )
+        )
+    return Section("timeline", "Execution timeline", tuple(notes), tuple(found))

@@ -1,0 +1,1 @@
+"""Where figures come from: a GPU, the PTX machine, models, NVML."""

@@ -1,0 +1,173 @@
+"""How long a launch takes and how its sections share the time, without a GPU; and how far off that
+was where somebody measured.
+
+The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere,
+decode, wgmma); else a launch and the longer of all work and all bytes, a lower bound. A section's
+work, in cycles of a multiprocessor, is the most of what it asks of three units, from the machine's
+counts: warp instructions / 4 (schedulers), wavefronts of shared memory / 1, and operations of
+tensor cores / their peak a cycle (mma.sync reaches 62% of it on Hopper, wgmma all). What the bytes
+that must move take longer than that, at the memory's full rate, is waiting for copies (in kernels
+that have such a section); what then is left of the whole, but for the launch, is "latency": memory
+that is not at its full rate, warps that wait for each other. Nothing overlaps in this model but
+bytes with work, so shares of short sections are rough.
+
+``error()`` compares the predictions with the times recorded in experiments/01_faithful and
+02_hopper, in a checkout of the repository.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from numba_marlin.counts.instructions import tensor_bits
+from numba_marlin.hardware.devices import Device, device
+from numba_marlin.hardware.sizes import Limits, sizes_of
+from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel
+from numba_marlin.profile.instrument.records import LAUNCH
+from numba_marlin.profile.instrument.sections import SECTIONS
+from numba_marlin.profile.sources.on_machine import Counted
+
+SCHEDULERS = 4
+MMA_SHARE = 0.62  # of a Hopper's tensor peak that mma.sync reaches
+FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias")
+LATENCY = "latency"
+# from the end of one launch to the first warp of the next one in a graph, on an H200
+# (experiments/10_profile)
+LAUNCH_US = 1.3
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """us of the launch; ``parts`` by section, and LATENCY; ``fitted``: the whole is a prediction,
+    not a lower bound."""
+
+    us: float
+    parts: dict[str, float]
+    fitted: bool
+
+
+def factor_bits(counted: Counted) -> int:
+    """Of what the kernel's tensor-core instructions multiply."""
+    return tensor_bits(row.text for row in counted.counts.instructions)
+
+
+def limits_for(counted: Counted, device: Device, limits: Limits) -> Limits:
+    """With the peak of the tensor cores that the kernel uses: those of block-scaled factors have
+    one of their own."""
+    bits, sizes = factor_bits(counted), sizes_of(device)
+    return (
+        limits
+        if bits == 16
+        else replace(
+            limits,
+            tensor_flops=(
+                None if sizes is None else sizes.fp4_flops if bits == 4 else sizes.fp8_flops
+            ),
+        )
+    )
+
+
+def model(counted: Counted, device: Device, limits: Limits) -> Modelled:
+    clock = (limits.clock_mhz or 1500) * 1e6
+    work = {section.name: 0.0 for section in SECTIONS}
+    peak = (limits.tensor_flops or 1e14) / device.sms / clock
+    tallies: dict = {}
+    for row, section in zip(counted.counts.instructions, counted.sections):
+        tallies[section] = tallies[section] + row.tally if section in tallies else row.tally
+    wgmma = any(row.text.startswith("wgmma.mma_async") for row in counted.counts.instructions)
+    reached = peak * (1.0 if wgmma or device.compute_capability[0] != 9 else MMA_SHARE)
+    for section, tally in tallies.items():
+        cycles = max(tally.executed / SCHEDULERS, tally.shared.wavefronts, tally.flops / reached)
+        work[section] = cycles * counted.factor / device.sms / clock * 1e6
+    predicted = counted.candidate.figures.get("predicted_us")
+    memory = (
+        counted.problem.least_bytes / device.bandwidth_bytes * 1e6
+        if device.bandwidth_bytes
+        else 0.0
+    )
+    total = predicted if predicted is not None else max(sum(work.values()), memory) + LAUNCH_US
+    busy = sum(work.values())
+    if busy > total:  # more than it is predicted to take: shares are what is left to say
+        work = {name: value * total / busy for name, value in work.items()}
+    launch = min(LAUNCH_US, max(0.0, total - busy))
+    left = max(0.0, total - busy - launch)
+    copies = min(left, max(0.0, memory - busy)) if "wait_copies" in tallies else 0.0
+    parts = {name: value for name, value in work.items() if value}
+    parts |= {
+        LAUNCH: launch,
+        "wait_copies": copies + parts.get("wait_copies", 0.0),
+        LATENCY: left - copies,
+    }
+    return Modelled(
+        total, {name: value for name, value in parts.items() if value}, predicted is not None
+    )
+
+
+@dataclass(frozen=True)
+class Error:
+    """Of predictions, beside ``cells`` measured ones: mean and largest |predicted / measured - 1|;
+    of ``kernel`` alone if one was asked for."""
+
+    cells: int
+    mean: float
+    largest: float
+    device: str
+
+    def __str__(self) -> str:
+        return (
+            f"off by {self.mean:.0%} on average, {self.largest:.0%} at most, over {self.cells}"
+            f" measured cells ({self.device})"
+        )
+
+
+@functools.cache
+def error(kernel: str | None = None) -> Error | None:
+    """None where nothing was recorded: outside of a checkout, or for a kernel without
+    predictions."""
+    root = Path(__file__).resolve().parents[3] / "experiments"
+    off, where = [], "H200"
+    for name in ("01_faithful", "02_hopper"):
+        path = root / name / "results.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            row = json.loads(line)
+            found = _predicted(row) if kernel in (None, row["kernel"]) else None
+            if found:
+                off.append(abs(found / row["us"] - 1))
+                where = row["device"]
+    return Error(len(off), statistics.mean(off), max(off), where) if off else None
+
+
+def recorded(kernel: str, problem, config) -> dict | None:
+    """The last row of experiments/11_block_scaled of this product in this configuration; None where
+    nothing was measured, or outside of a checkout."""
+    path = Path(__file__).resolve().parents[3] / "experiments" / "11_block_scaled" / "results.jsonl"
+    found = None
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        row = json.loads(line)
+        if row["part"] == "whole" and (
+            row["kernel"],
+            row["m"],
+            row["n"],
+            row["k"],
+            row["config"],
+        ) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
+            found = row
+    return found
+
+
+def _predicted(row: dict) -> float | None:
+    try:
+        config = find_kernel(row["kernel"]).config_type(**row["config"])
+        problem = Problem(
+            **{name: row[name] for name in FIELDS if name in row},
+            batch_invariant=bool(row.get("batch_invariant")),
+        )
+        found: Candidate = candidate(problem, device("H200"), row["kernel"], config)
+    # a kernel that is no rung, or a configuration that there is no more
+    except (ValueError, TypeError):
+        return None
+    return found.figures.get("predicted_us")

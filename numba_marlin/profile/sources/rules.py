@@ -1,0 +1,343 @@
+"""What a profile's numbers mean, by stated rules: which resource is the bottleneck, and what
+follows.
+
+``findings(data) -> [Finding]``; every rule is a function of the profile (``profile.build``) alone:
+its condition, its sentence and the figures it stands on are in one place, so that another profile
+gives other findings. ``bottleneck(data)`` names the largest of the shares it lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba_marlin.profile.build import reason_of, title_of
+
+GOOD, WARN, BAD = "good", "hot", "bad"
+HIGH = 0.6  # share of a ceiling that calls it busy
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``rule``: its condition in words; ``tone``: good, hot (worth a look) or bad; ``text``: with
+    the numbers."""
+
+    rule: str
+    tone: str
+    text: str
+
+
+def shares(data: dict) -> dict[str, float]:
+    """What the launch uses of what there is, and how much of an average warp's time is waiting, by
+    name."""
+    rates, us = data["rates"], data["time"]["us"]
+    found = {
+        "memory bandwidth": rates["memory_share"],
+        "tensor cores": rates["tensor_share"],
+        "instruction issue": rates["issue_share"],
+    }
+    return {name: min(1.0, value) for name, value in found.items() if value is not None and us}
+
+
+def waiting(data: dict) -> dict[str, float]:
+    """Part -> share of an average warp's time, of the parts in which it does nothing."""
+    total = sum(data["parts"]["us"].values()) or 1.0
+    return {name: value / total for name, value in data["parts"]["us"].items() if reason_of(name)}
+
+
+def bottleneck(data: dict) -> tuple[str, str]:
+    """(what, why). A resource that is used to 60% or more, the most used of them; else what warps
+    wait for most."""
+    used = shares(data)
+    busiest = max(used, key=lambda name: used[name])
+    if used[busiest] >= HIGH:
+        bound = (
+            ""
+            if data["measured"] or data["time"]["fitted"]
+            else " (at most: the modelled time is a lower bound)"
+        )
+        return (
+            busiest,
+            (
+                f"{used[busiest]:.0%} of its ceiling, the most of"
+                f" {', '.join(f'{name} {value:.0%}' for name, value in used.items())}{bound}"
+            ),
+        )
+    idle = waiting(data)
+    if not idle:
+        return (
+            "latency",
+            (
+                f"no resource is used to {HIGH:.0%}:"
+                f" {', '.join(f'{name} {value:.0%}' for name, value in used.items())}"
+            ),
+        )
+    most = max(idle, key=lambda name: idle[name])
+    return (
+        title_of(most).split(":")[0],
+        (
+            f"no resource is used to {HIGH:.0%}"
+            f" ({', '.join(f'{name} {value:.0%}' for name, value in used.items())});"
+            f" {idle[most]:.0%} of a warp's time goes there, to {reason_of(most)}"
+        ),
+    )
+
+
+def findings(data: dict) -> list[Finding]:
+    return [found for rule in RULES if (found := rule(data)) is not None]
+
+
+def memory_is_busy(data):
+    share = data["rates"]["memory_share"]
+    if share is not None and share >= HIGH:
+        return Finding(
+            f"memory moves at {HIGH:.0%} of its ceiling or more",
+            GOOD,
+            f"memory bandwidth is {share:.0%} used: fewer bytes (a larger group, fewer bits) would"
+            " help, faster arithmetic would not",
+        )
+    return None
+
+
+def tensor_cores_are_busy(data):
+    share = data["rates"]["tensor_share"]
+    if share is not None and share >= HIGH:
+        return Finding(
+            f"tensor cores run at {HIGH:.0%} of their ceiling or more",
+            GOOD,
+            f"tensor cores are {share:.0%} used",
+        )
+    return None
+
+
+def rows_are_padded(data):
+    flops, useful = data["counts"]["flops"], data["rates"]["flops"]
+    if useful and flops > 1.2 * useful:
+        return Finding(
+            "tensor cores do 1.2 times the operations of the product or more",
+            WARN,
+            f"tensor cores do {flops / useful:.1f} times the operations that"
+            f" m={data['problem']['m']} needs: batch rows that only fill up the tile",
+        )
+    return None
+
+
+def few_blocks(data):
+    launch, sms = data["launch"], data["device"]["sms"]
+    if launch["blocks"] >= sms:
+        return None
+    idle = sms - launch["blocks"]
+    if launch["dependent"] and idle >= launch["blocks"] and launch.get("reads_early", True):
+        return Finding(
+            "fewer blocks than half of the multiprocessors, and launches may overlap",
+            GOOD,
+            f"{launch['blocks']} blocks leave {idle} of {sms} multiprocessors free: the launch"
+            " behind begins there",
+        )
+    more = (
+        "larger clusters, or tiles of fewer columns,"
+        if data["config"].get("split", 1) > 1
+        else "a kernel that shares tiles along k"
+    )
+    return Finding(
+        "fewer blocks than multiprocessors",
+        BAD if launch["blocks"] < 0.8 * sms else WARN,
+        f"{launch['blocks']} blocks leave {idle} of {sms} multiprocessors idle: {more} would use"
+        " them",
+    )
+
+
+def launch_and_tail(data):
+    idle = waiting(data)
+    share = idle.get("launch", 0.0) + idle.get("tail", 0.0)
+    if share > 0.15:
+        return Finding(
+            "launch and tail take more than 15% of the time",
+            WARN,
+            f"{share:.0%} of an average warp's time is before it starts or after it ended: "
+            + (
+                "blocks of unequal length, or roles that end early"
+                if idle.get("tail", 0) > idle.get("launch", 0)
+                else "the launch is too short to fill"
+            ),
+        )
+    return None
+
+
+def waits(data):
+    idle = {name: value for name, value in waiting(data).items() if name not in ("launch", "tail")}
+    if not idle or max(idle.values()) <= 0.25:
+        return None
+    most = max(idle, key=lambda name: idle[name])
+    memory, used = data["rates"]["memory_share"] or 0, shares(data)
+    busiest = max(used, key=lambda name: used[name])
+    if used[busiest] >= HIGH and busiest != "memory bandwidth":
+        return Finding(
+            "a kind of waiting takes more than 25% of a warp's time, while a resource is used to"
+            " 60% or more",
+            GOOD,
+            f"{idle[most]:.0%} of the time waits for {reason_of(most)}: {busiest} is"
+            f" {used[busiest]:.0%} used, others have to wait",
+        )
+    advice = {
+        "wait_copies": (
+            "memory is near its ceiling: that is what it should look like"
+            if memory >= HIGH
+            else (
+                "memory is not at its ceiling: more stages, or more bytes a stage, would keep more"
+                " on the way"
+            )
+        ),
+        "wait_barrier": (
+            "warps of a block wait for each other at every step: fewer barriers, or mbarriers that"
+            " only the consumers of a stage wait for"
+        ),
+        "wait_block": "blocks take turns: parts whose last arrival adds up would not wait",
+        "wait_room": "copies come faster than they are consumed: the consumers are the limit",
+        "wait_role": (
+            "one role of the block is slower than the others: more warps for it, or more stages"
+            " between them"
+        ),
+        "wait_kernel": "the launch before this one has not ended: nothing of this one's making",
+        "latency": "the model cannot say what for: run it on a GPU",
+    }[most]
+    return Finding(
+        "a kind of waiting takes more than 25% of a warp's time",
+        GOOD if most == "wait_copies" and memory >= HIGH else WARN,
+        f"{idle[most]:.0%} of the time waits for {reason_of(most)}: {advice}",
+    )
+
+
+def coalescing(data):
+    share = data["counts"]["coalescing"]
+    if share >= 99:
+        return Finding(
+            "99% of the sectors touched are needed",
+            GOOD,
+            f"global accesses are coalesced: {share:.1f}% of the sectors touched would do",
+        )
+    worst = min(
+        (row for row in data["accesses"] if row["sectors"]),
+        key=lambda row: (
+            row["needed"] / row["sectors"]
+            if row["sectors"] > 0.01 * sum(each["sectors"] for each in data["accesses"])
+            else 1
+        ),
+        default=None,
+    )
+    where = (
+        ""
+        if worst is None
+        else (
+            f"; worst: {worst['opcode']} of {worst['verb']},"
+            f" {worst['needed'] / worst['sectors']:.0%}"
+        )
+    )
+    return Finding(
+        "sectors are touched that are not needed",
+        WARN if share >= 90 else BAD,
+        f"{100 - share:.1f}% of the sectors touched are waste{where}",
+    )
+
+
+def bank_conflicts(data):
+    counts = data["counts"]
+    share = counts["conflicts"] / counts["wavefronts"] if counts["wavefronts"] else 0.0
+    if share > 0.05:
+        worst = max(data["accesses"], key=lambda row: row["wavefronts"] - row["ideal"])
+        return Finding(
+            "more than 5% of shared memory's wavefronts are conflicts",
+            WARN,
+            f"{share:.0%} of shared memory's wavefronts are bank conflicts, most of them"
+            f" {worst['opcode']} of {worst['verb']}",
+        )
+    if counts["wavefronts"]:
+        return Finding(
+            "at most 5% of shared memory's wavefronts are conflicts",
+            GOOD,
+            f"shared memory: {counts['conflicts']:,} conflicts in {counts['wavefronts']:,}"
+            " wavefronts",
+        )
+    return None
+
+
+def reads_again(data):
+    again = [each for each in data["counts"]["buffers"] if each["name"] == "b"]
+    weights = data["problem"]["k"] * data["problem"]["n"] * data["problem"]["bits"] // 8
+    if again and again[0]["read"] > 1.05 * weights:
+        return Finding(
+            "weights are asked for more than once",
+            WARN,
+            f"weights are asked for {again[0]['read'] / weights:.1f} times: once for every row of"
+            " tiles; what L2 does not keep comes from memory again",
+        )
+    if again:
+        return Finding("weights are asked for once", GOOD, "every weight is read once")
+    return None
+
+
+def occupancy_limits(data):
+    found = data["occupancy"]
+    idle = sum(value for name, value in waiting(data).items() if name not in ("launch", "tail"))
+    if found["share"] < 0.25 and idle > 0.5:
+        return Finding(
+            "less than 25% occupancy, and warps wait more than half of the time",
+            WARN,
+            f"{found['warps']} warps fit on a multiprocessor, limited by {found['limited_by']};"
+            " more would hide waits",
+        )
+    return None
+
+
+def spills(data):
+    spilled = data["launch"]["spill_bytes"]
+    if spilled:
+        return Finding(
+            "registers are spilled",
+            BAD,
+            f"{spilled} bytes of registers a thread are spilled: a smaller tile would do without",
+        )
+    return (
+        Finding("no register is spilled", GOOD, "no register is spilled") if spilled == 0 else None
+    )
+
+
+def held_back(data):
+    throttle = data["state"].get("throttle")
+    if throttle:
+        return Finding(
+            "clocks were held back",
+            WARN,
+            f"clocks were held back by {', '.join(throttle)}: times are those of"
+            f" {data['state'].get('sm_mhz', '?')} MHz",
+        )
+    return None
+
+
+def beside_cublas(data):
+    cublas = data["time"].get("cublas_us")
+    if cublas:
+        ratio = cublas / data["time"]["us"]
+        return Finding(
+            "timed beside cuBLAS fp16",
+            GOOD if ratio >= 1 else BAD,
+            f"{ratio:.2f} times as fast as cuBLAS with fp16 weights in the same rounds"
+            f" ({cublas:.1f} us)",
+        )
+    return None
+
+
+RULES = (
+    memory_is_busy,
+    tensor_cores_are_busy,
+    rows_are_padded,
+    few_blocks,
+    launch_and_tail,
+    waits,
+    coalescing,
+    bank_conflicts,
+    reads_again,
+    occupancy_limits,
+    spills,
+    held_back,
+    beside_cublas,
+)

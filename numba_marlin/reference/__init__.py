@@ -1,0 +1,37 @@
+"""The float64 products, and the error bounds that are the only tolerances tests may use.
+
+- ``weights``: activations times packed weights; its names are this package's, too.
+- ``operands``: two block-scaled operands, with the epilogues of their kernels.
+
+Imports ``formats`` and ``quantizers``, never Numba.
+"""
+
+from numba_marlin.reference.weights import (
+    METHODS,
+    ORDERS,
+    UNIT_ROUNDOFF,
+    Bounds,
+    Report,
+    bounds,
+    check,
+    dequantize_rows,
+    error_bound,
+    is_exact_problem,
+    matmul,
+    rounded_rows,
+)
+
+__all__ = [
+    "METHODS",
+    "ORDERS",
+    "UNIT_ROUNDOFF",
+    "Bounds",
+    "Report",
+    "bounds",
+    "check",
+    "dequantize_rows",
+    "error_bound",
+    "is_exact_problem",
+    "matmul",
+    "rounded_rows",
+]

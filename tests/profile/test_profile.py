@@ -1,0 +1,558 @@
+"""Contract under test: a profile's views and findings follow from its numbers, every section from
+its own; nothing is drawn that is not in it."""
+
+import copy
+import functools
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numba_marlin.cli.main import main
+from numba_marlin.hardware import devices, sizes
+from numba_marlin.heuristics import Problem, candidate
+from numba_marlin.profile import build as profile
+from numba_marlin.profile.pages import profile_page
+from numba_marlin.profile.sources import model, on_machine, rules
+from numba_marlin.profile.sources.occupancy import occupancy
+from numba_marlin.views import html, text
+from tests.views.pages import shown
+
+H200 = devices.device("H200")
+LIMITS = sizes.limits_of(H200)
+
+
+@functools.cache
+def counted(m=16, n=256, k=256, work=on_machine.WORK):
+    problem = Problem(m, n, k)
+    return on_machine.observe(problem, candidate(problem, H200, "tiled"), H200, work=work)
+
+
+@functools.cache
+def built(**shape):
+    return profile.build(counted(**shape), H200, LIMITS)
+
+
+def data(**shape):
+    return copy.deepcopy(built(**shape))
+
+
+def section(found, key):
+    return text.render(profile_page.page(found).only((key,)), 100)
+
+
+def test_every_view_is_there_and_fits_80_columns():
+    keys = [each.key for each in profile_page.page(data()).sections]
+    assert keys == [
+        "summary",
+        "launch",
+        "blocks",
+        "memory",
+        "warp",
+        "transactions",
+        "packing",
+        "tensor",
+        "timeline",
+        "device",
+    ]
+    shown_ = text.render(profile_page.page(data()), 80, unicode=False)
+    assert max(map(len, shown_.splitlines())) <= 80 and shown_.isascii()
+
+
+def change(path, value):
+    def apply(found):
+        for name in path[:-1]:
+            found = found[name]
+        found[path[-1]] = value(found[path[-1]]) if callable(value) else value
+
+    return apply
+
+
+ALTERED = [  # section, what of the profile is altered
+    ("summary", change(("time", "us"), 1234.5)),
+    ("summary", change(("counts", "coalescing"), 41.0)),
+    ("launch", change(("launch", "registers"), 251)),
+    ("launch", change(("occupancy", "achieved"), 0.77)),
+    ("blocks", lambda found: found["placement"]["rows"].pop()),
+    ("memory", change(("counts", "asked_bytes"), lambda value: 3 * value)),
+    ("memory", change(("limits", "l2_bytes"), 7 << 20)),
+    (
+        "warp",
+        lambda found: found["lanes"]["warps"][0]["spans"].insert(0, [-500.0, 0.0, "wait_room"]),
+    ),
+    (
+        "warp",
+        lambda found: [
+            lane.update(spans=[[0, 10, "wait_kernel"]]) for lane in found["lanes"]["warps"]
+        ],
+    ),
+    ("warp", lambda found: [lane["first"].pop() for lane in found["lanes"]["warps"]]),
+    (
+        "warp",
+        lambda found: [lane["totals"].update(wait_kernel=1e6) for lane in found["lanes"]["warps"]],
+    ),
+    ("transactions", change(("accesses", 0, "bytes"), 987654321)),
+    ("transactions", lambda found: found["first_accesses"].pop(0)),
+    ("packing", change(("word", "codes", 3, "value"), 42.5)),
+    ("packing", change(("word", "value"), 0x12345678)),
+    ("tensor", change(("counts", "flops"), lambda value: 5 * value)),
+    ("timeline", change(("parts", "us", "launch"), 999.0)),
+    ("timeline", change(("sections", "multiply", "instructions"), 31337)),
+    ("device", change(("state",), {"missing": "somebody pulled the plug"})),
+    ("device", change(("tools",), [{"name": "ncu", "text": "a new one"}])),
+]
+
+
+@pytest.mark.parametrize(
+    "key, alter", ALTERED, ids=[f"{number} {key}" for number, (key, _) in enumerate(ALTERED)]
+)
+def test_an_altered_number_alters_its_view(key, alter):
+    found = data()
+    before = section(found, key)
+    alter(found)
+    assert section(found, key) != before
+
+
+def test_another_run_has_other_views():
+    one, other = data(), data(n=512)
+    differing = {
+        each.key
+        for each in profile_page.page(one).sections
+        if section(one, each.key) != section(other, each.key)
+    }
+    assert differing >= {
+        "summary",
+        "launch",
+        "blocks",
+        "memory",
+        "transactions",
+        "tensor",
+        "timeline",
+    }
+
+
+def test_a_part_of_a_problem_stands_for_the_whole():
+    """What four multiprocessors' columns need, scaled, is what the whole needs, exactly."""
+    whole, part = counted(n=1024, work=1e9), counted(n=1024, work=2e4)
+    assert whole.whole and not part.whole and part.part.n < 1024
+    for found in (whole, part):
+        assert found.counts.total.tally.flops * found.factor == 2 * 16 * 1024 * 256
+    assert profile.counts_of(part)["instructions"] == pytest.approx(
+        profile.counts_of(whole)["instructions"], rel=1e-6
+    )
+    assert profile.counts_of(part)["asked_bytes"] == pytest.approx(
+        profile.counts_of(whole)["asked_bytes"], rel=1e-6
+    )
+    assert "times 4" in section(profile.build(part, H200, LIMITS), "memory") or part.factor != 4
+
+
+def test_sections_counts_are_the_runs():
+    found = data()
+    assert (
+        sum(each["instructions"] for each in found["sections"].values())
+        == found["counts"]["instructions"]
+        == counted().counts.total.tally.executed
+    )
+    assert (
+        sum(each["flops"] for each in found["sections"].values())
+        == found["counts"]["flops"]
+        == 2 * 16 * 256 * 256
+    )
+
+
+# ---- occupancy
+
+
+@pytest.mark.parametrize(
+    "threads, registers, shared, expected",
+    [
+        (256, 64, 48 * 1024, (4, "shared memory")),
+        (256, 128, 0, (2, "registers")),
+        (1024, 32, 0, (2, "warps")),
+        (32, 16, 0, (32, "blocks")),
+        (288, 112, 196432, (1, "shared memory")),
+        (128, 42, 0, (10, "registers")),
+    ],
+)
+def test_occupancy_is_what_the_guide_says(threads, registers, shared, expected):
+    """42 registers a thread are 1344 a warp, handed out as 1536: 42 warps of 65536, ten blocks of
+    four."""
+    found = occupancy(LIMITS, 132, threads, registers, shared, 10_000)
+    assert (
+        (found.blocks, found.limited_by) == expected
+        and found.warps == found.blocks * -(-threads // 32)
+        and found.share == found.warps / 64
+    )
+
+
+def test_a_small_grid_leaves_places_empty():
+    assert occupancy(LIMITS, 132, 256, 32, 0, 66).launched_warps == pytest.approx(4)
+    with pytest.raises(ValueError, match="does not fit: shared memory"):
+        occupancy(LIMITS, 132, 256, 32, 300 * 1024, 1)
+
+
+# ---- rules
+
+
+def with_numbers(**changes):
+    """A profile with nothing to find, but for what is changed."""
+    found = data()
+    found["rates"].update(memory_share=0.4, tensor_share=0.2, compute_share=0.2, issue_share=0.3)
+    found["parts"]["us"] = {"multiply": 80.0, "copy": 15.0, "launch": 1.0}
+    found["counts"].update(coalescing=100.0, conflicts=0, flops=found["rates"]["flops"])
+    found["launch"].update(blocks=132, spill_bytes=0, dependent=False)
+    found["occupancy"].update(share=0.5)
+    for path, value in changes.items():
+        place, _, name = path.partition("__")
+        found[place][name] = value
+    return found
+
+
+RULES = [
+    ({"rates__memory_share": 0.83}, "memory bandwidth is 83% used"),
+    ({"rates__tensor_share": 0.71}, "tensor cores are 71% used"),
+    ({"launch__blocks": 100}, "100 blocks leave 32 of 132"),
+    ({"launch__blocks": 64, "launch__dependent": True}, "the launch behind begins there"),
+    (
+        {"parts__us": {"multiply": 50.0, "tail": 50.0}},
+        "50% of an average warp's time is before it starts",
+    ),
+    ({"parts__us": {"multiply": 50.0, "wait_copies": 50.0}}, "more stages"),
+    (
+        {"parts__us": {"multiply": 50.0, "wait_copies": 50.0}, "rates__memory_share": 0.9},
+        "what it should look like",
+    ),
+    ({"parts__us": {"multiply": 50.0, "wait_block": 40.0}}, "blocks take turns"),
+    ({"counts__coalescing": 60.0}, "40.0% of the sectors touched are waste"),
+    ({"counts__conflicts": 10**9}, "bank conflicts"),
+    ({"launch__spill_bytes": 48}, "48 bytes of registers"),
+    ({"state__throttle": ["power cap"]}, "held back by power cap"),
+    ({"time__cublas_us": 1e9}, "times as fast as cuBLAS"),
+    (
+        {"occupancy__share": 0.1, "parts__us": {"multiply": 40.0, "wait_barrier": 60.0}},
+        "more would hide waits",
+    ),
+    ({"counts__flops": 10**12}, "batch rows that only fill up the tile"),
+    ({"parts__us": {"multiply": 50.0, "wait_role": 50.0}}, "one role of the block is slower"),
+]
+
+
+@pytest.mark.parametrize("changes, expected", RULES, ids=[expected for _, expected in RULES])
+def test_findings_follow_from_the_numbers(changes, expected):
+    quiet, found = (
+        " ".join(each.text for each in rules.findings(with_numbers(**some)))
+        for some in ({}, changes)
+    )
+    assert expected in found and expected not in quiet
+
+
+def test_the_bottleneck_is_the_resource_that_is_used_most_else_what_is_waited_for():
+    assert (
+        rules.bottleneck(with_numbers(rates__memory_share=0.7, rates__tensor_share=0.9))[0]
+        == "tensor cores"
+    )
+    assert (
+        rules.bottleneck(with_numbers(rates__memory_share=0.95, rates__tensor_share=0.9))[0]
+        == "memory bandwidth"
+    )
+    what, why = rules.bottleneck(with_numbers(parts__us={"multiply": 40.0, "wait_copies": 60.0}))
+    assert what == "wait for copies" and "60%" in why
+
+
+# ---- the model
+
+
+def test_modelled_parts_add_up_to_the_modelled_time():
+    found = data()
+    assert (
+        sum(found["parts"]["us"].values()) == pytest.approx(found["time"]["us"], abs=0.02)
+        and found["parts"]["source"] == found["time"]["source"] == "modelled"
+    )
+
+
+def test_the_models_error_is_that_of_the_recorded_times():
+    found = model.error("ampere")
+    assert found is None or (
+        found.cells > 40 and 0 < found.mean < 0.15 and found.mean < found.largest
+    )
+    assert model.error("naive") is None  # nobody predicts it
+
+
+# ---- on the command line
+
+
+def test_a_profile_is_kept_opened_and_compared(tmp_path, capsys):
+    kept, page = tmp_path / "run.json", tmp_path / "page.html"
+    arguments = ["--m", "16", "--n", "256", "--k", "256", "--kernel", "tiled", "--device", "H200"]
+    assert main(["profile", *arguments, "--save", str(kept), "--html", str(page), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (
+        found["schema"] == "numba-marlin/profile/1"
+        and found["ok"]
+        and found["profile"]["schema"] == profile.SCHEMA
+        and found["findings"]
+    )
+    assert len(page.read_bytes()) < 1_000_000
+    altered = json.loads(kept.read_text())
+    altered["time"]["us"] *= 2
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(altered))
+    assert main(["profile", "--open", str(kept), "--against", str(other), "--view", "compare"]) == 0
+    assert "2.000" in capsys.readouterr().out
+    for change in (
+        lambda each: each.pop("counts"),
+        lambda each: each.update(launch=[]),
+        lambda each: each.update(sections=7),
+    ):
+        altered = json.loads(kept.read_text())
+        change(altered)
+        other.write_text(json.dumps(altered))
+        assert main(["profile", "--open", str(other)]) == 2
+        assert f"{other} is damaged, or was altered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "which problem?"),
+        (["--demo", "--m", "1"], "--demo has its own"),
+        (["--open", "no.json"], "not a profile"),
+        (["--demo", "--device", "model"], "no time to profile"),
+        (["--m", "1", "--n", "64", "--k", "64", "--kernel", "nothing"], "must be one of"),
+        (["--m", "1", "--n", "64", "--k", "64", "--device", "toaster"], "is not one of"),
+    ],
+)
+def test_bad_input_says_what_to_do(arguments, message, capsys):
+    assert main(["profile", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_nested_without_end_is_no_profile(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="not a profile"):
+        profile.load(path)
+
+
+def test_the_page_in_a_browser(tmp_path):
+    page = profile_page.page(data())
+    with shown(html.render(page), tmp_path) as (browser, complaints):
+        assert browser.title() == page.title
+        for each in page.sections:
+            browser.keyboard.press("PageDown") if each.key != "summary" else None
+            assert browser.locator(f"#{each.key}").is_visible()
+        assert complaints == []
+
+
+def test_numbers_in_json_are_plain():
+    assert np.isfinite(json.loads(json.dumps(data()))["time"]["us"])
+
+
+def test_what_is_too_much_to_draw_keeps_its_place_and_its_share():
+    """Waits and products by turns, a thousand times, then one long write."""
+    spans = [
+        each
+        for step in range(1000)
+        for each in ((step, step + 0.25, "wait_copies"), (step + 0.25, step + 1.0, "multiply"))
+    ] + [(1000.0, 1500.0, "write")]
+    drawn = profile.drawable(spans, most=150)
+    assert (
+        40 < len(drawn) <= 150
+        and drawn[-1][1] == pytest.approx(1500)
+        and all(one[1] == other[0] and one[2] != other[2] for one, other in zip(drawn, drawn[1:]))
+    )
+    assert drawn[-1] == (pytest.approx(1000), pytest.approx(1500), "write")
+    for first, last, wanted in ((0, 500, 0.25), (500, 1000, 0.25), (0, 1000, 0.25)):
+        waited = sum(
+            max(min(end, last) - max(start, first), 0)
+            for start, end, name in drawn
+            if name == "wait_copies"
+        )
+        assert waited / (last - first) == pytest.approx(wanted, abs=0.03)
+    assert profile.drawable(spans, most=len(spans)) == spans and profile.drawable([], most=3) == []
+
+
+def test_one_activity_is_one_span():
+    assert profile.joined(
+        [(0.0, 1.0, "copy"), (1.0, 2.0, "copy"), (2.0, 3.0, "write"), (4.0, 5.0, "write")]
+    ) == [(0.0, 2.0, "copy"), (2.0, 3.0, "write"), (4.0, 5.0, "write")]
+
+
+# ---- two block-scaled operands
+
+
+def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
+    arguments = ["--kernel", "tcgen05", "--m", "72", "--n", "128", "--k", "512"]
+    assert main(["profile", *arguments, "--save", str(tmp_path / "run.json"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["profile"]
+    assert (
+        found["device"]["name"] == "B200"
+        and found["target"] == "sm_100a"
+        and found["tensor_bits"] == 4
+        and not found["measured"]
+    )
+    assert (
+        found["ceilings"]["matrix_flops"] == sizes.sizes_of(devices.device("B200")).fp4_flops
+        and found["ceilings"]["source"] == "spec"
+    )
+    assert (
+        found["bytes"]
+        == {
+            "A, codes": 72 * 256,
+            "B, codes": 128 * 256,
+            "their scales": 200 * 32,
+            "result": 2 * 72 * 128,
+        }
+        and sum(found["bytes"].values()) == found["rates"]["least_bytes"]
+    )
+    assert found["counts"]["factor"] == 1 and found["counts"]["tensor_memory"] == {
+        "scales": 2 * 8 * 4 * 512,
+        "loaded": 4 * 128 * 128,
+    }
+    assert {
+        name for name in found["sections"] if name.startswith(("copy", "multiply", "write"))
+    } == {"copy", "multiply", "write"} and found["sections"]["copy"]["global_bytes"] > 0
+    waits = {span[2] for lane in found["lanes"]["warps"][:4] for span in lane["spans"]}
+    assert "wait_role" in waits and "write" in waits  # the epilogue waits for the sums
+    word = found["word"]["codes"]
+    assert [each["k"] for each in word] == list(range(8)) and all(
+        each["code"] == found["word"]["value"] >> each["low"] & 15 for each in word
+    )
+    assert (
+        main(
+            [
+                "profile",
+                "--open",
+                str(tmp_path / "run.json"),
+                "--view",
+                "summary,memory,packing,tensor",
+            ]
+        )
+        == 0
+    )
+    shown_ = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "nvfp4 times nvfp4",
+        "never: no GPU with these instructions was at hand",
+        "a lower bound",
+        "tensor memory, scales",
+        "numbers of e2m1",
+        "4-bit factors",
+    ):
+        assert words in shown_
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--kernel", "tcgen05", "--device", "H200"], "choose B200"),
+        (["--kernel", "block_scaled", "--device", "model"], "no time to profile"),
+        (["--kernel", "block_scaled", "--k", "100"], "k=100 must be a multiple of 32"),
+        (["--kernel", "block_mma", "--group-size", "64"], "--group-size is not for block_mma"),
+        (["--kernel", "tcgen05", "--config", "tile_m=4"], "must be NAME=VALUE with one of format"),
+        (["--config", "stages=4"], "give --kernel too"),
+        (["--kernel", "nothing"], "block_scaled, block_decode, tcgen05, block_mma"),
+    ],
+)
+def test_what_a_block_scaled_kernel_cannot_do_is_refused_before_any_work(
+    arguments, message, capsys
+):
+    assert (
+        main(
+            [
+                "profile",
+                "--m",
+                "64",
+                "--n",
+                "128",
+                *([] if "--k" in arguments else ["--k", "128"]),
+                *arguments,
+            ]
+        )
+        == 2
+    )
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "kernel, waits",
+    [("block_scaled", {"wait_copies", "wait_room", "wait_role"}), ("block_mma", {"wait_copies"})],
+)
+def test_every_kernel_with_block_scaled_operands_is_profiled(kernel, waits, capsys):
+    assert (
+        main(["profile", "--kernel", kernel, "--m", "160", "--n", "256", "--k", "1024", "--json"])
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)["profile"]
+    assert waits <= {span[2] for lane in found["lanes"]["warps"] for span in lane["spans"]}
+    assert {"copy", "multiply", "write"} <= set(found["sections"]) and found["sections"][
+        "multiply"
+    ]["flops"] == found["counts"]["flops"] >= found["rates"]["flops"]
+
+
+def test_large_block_scaled_problems_are_cut_along_tiles():
+    """As many multiprocessors' share of a large one as fits, in whole tiles."""
+    from numba_marlin.heuristics import block_scaled
+
+    for kernel, device in (
+        ("block_scaled", "H200"),
+        ("tcgen05", "B200"),
+        ("block_mma", "RTX 5090"),
+    ):
+        config = block_scaled.configuration(kernel, 8192, 8192, devices.device(device).sms)
+        problem = block_scaled.BlockProblem.of(config, 8192, 8192, 4096)
+        part, sms = on_machine.cut(
+            problem,
+            block_scaled.candidate(problem, devices.device(device), kernel, config),
+            devices.device(device),
+        )
+        assert (
+            part.m % getattr(config, "tile_m", 128) == part.n % 128 == 0
+            and part.k == problem.k
+            and sms >= 1
+            and part.m * part.n < 8192 * 8192 // 16
+        )
+
+
+def test_blocks_that_are_too_few_are_told_what_would_help():
+    """Not to share k where they do; and nothing is well where the next launch only makes ready."""
+    found = data()
+    found["launch"] |= {"blocks": 60, "dependent": True}
+    assert "the launch behind begins there" in rules.few_blocks(found).text
+    found["launch"]["reads_early"] = False
+    assert "a kernel that shares tiles along k" in rules.few_blocks(found).text
+    found["config"] = {"split": 2}
+    assert "larger clusters" in rules.few_blocks(found).text
+
+
+def test_a_recorded_time_is_shown_beside_the_model():
+    from numba_marlin.heuristics import block_scaled
+
+    config = block_scaled.configuration("block_scaled", 4096, 4096, 132)
+    found = model.recorded(
+        "block_scaled", block_scaled.BlockProblem.of(config, 4096, 4096, 4096), config
+    )
+    assert (
+        found is None
+        or found["us"] > 100
+        and found["part"] == "whole"
+        and "H200" in found["device"]
+    )
+    path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
+    same = [
+        row
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if (row["kernel"], row["part"], row["m"], row["n"], row["k"])
+        == ("block_scaled", "whole", 4096, 4096, 4096)
+        and row["config"] == asdict(config)
+    ]
+    assert len({row["us"] for row in same}) > 1 and found == same[-1]  # the last of several
+    assert (
+        model.recorded(
+            "block_scaled", block_scaled.BlockProblem.of(config, 4096, 4096, 4128), config
+        )
+        is None
+    )
