@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 from numba_marlin.formats.operands import BLOCK_FORMATS, find_block_format
 from numba_marlin.hardware.devices import SPECIFICATIONS, Device, runs_machine_code
+from numba_marlin.hardware.limits import GRID_BLOCKS
 from numba_marlin.heuristics.candidates import Candidate
 from numba_marlin.heuristics.problem import LARGEST_DIMENSION
 from numba_marlin.kernels import registry
@@ -44,7 +45,6 @@ FEW_ROWS = 64
 KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")
 EPILOGUE = ("result", "source", "bias", "activation", "rounding")
 K_STEP, N_STEP = 32, 8
-MOST_ROWS_OF_BLOCKS = 65535  # of a grid, along y
 # rows of A, and columns where the configuration does not say, of a tile of Blackwell's kernels
 TILE = 128
 
@@ -298,10 +298,10 @@ def candidate(problem: BlockProblem, device: Device, kernel: str, config=None) -
         raise ValueError(f"config={config} does not multiply {problem}")
     tile_m, tile_n = getattr(config, "tile_m", TILE), getattr(config, "tile_n", TILE)
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
-    if grid[1] > MOST_ROWS_OF_BLOCKS:
+    if grid[1] > GRID_BLOCKS[1]:
         raise ValueError(
             f"m={problem.m}: grid {grid} of kernel {kernel!r} with tokens={config.tokens} is beyond"
-            f" CUDA's limit of {MOST_ROWS_OF_BLOCKS} along y"
+            f" CUDA's limit of {GRID_BLOCKS[1]} along y"
         )
     across = {"m": -(-problem.m // tile_m), "n": -(-problem.n // tile_n)}
     tiles, blocks = math.prod(across.values()), math.prod(grid)

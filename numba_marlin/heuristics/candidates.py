@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from numba_marlin import tuned
 from numba_marlin.hardware.devices import Device
+from numba_marlin.hardware.limits import GRID_BLOCKS
 from numba_marlin.heuristics import ampere, decode, naive, tiled, wgmma
 from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
-from numba_marlin.heuristics.problem import LARGEST_DIMENSION, Problem
+from numba_marlin.heuristics.problem import Problem
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.language.definition import KernelDefinition
 
@@ -221,10 +222,9 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
         )
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
     choice = CHOOSERS[kernel].described(problem, config, device)
-    if grid[1] > 65535 or grid[2] > 65535 or grid[0] > LARGEST_DIMENSION:
+    if any(blocks > most for blocks, most in zip(grid, GRID_BLOCKS)):
         raise ValueError(
-            f"m={problem.m}: grid {grid} of kernel {kernel!r} is beyond CUDA's limit (2**31 - 1,"
-            " 65535, 65535)"
+            f"m={problem.m}: grid {grid} of kernel {kernel!r} is beyond CUDA's limit {GRID_BLOCKS}"
         )
     blocks = grid[0] * grid[1] * grid[2]
     figures = {

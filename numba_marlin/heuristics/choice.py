@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from numba_marlin.hardware.devices import device
 from numba_marlin.heuristics.problem import Problem
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 
-FITTED_BANDWIDTH_PER_SM = 4.8e12 / 132  # bytes/s: of the H200 on which times were fitted
+FITTED_ON = device("H200")  # modelled times were fitted to measurements on it
+FITTED_BANDWIDTH_PER_SM = FITTED_ON.bandwidth_bytes / FITTED_ON.sms  # bytes/s
 # of a Problem
 TYPE_FIELDS = ("group_size", "dtype", "bits", "zeros", "scale_dtype", "bias", "codes")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.cli.main import main
-from numba_marlin.hardware import devices, sizes
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem, candidate
 from numba_marlin.profile import build as profile
 from numba_marlin.profile.pages import profile_page
@@ -21,7 +21,6 @@ from numba_marlin.views import html, text
 from tests.views.pages import shown
 
 H200 = devices.device("H200")
-LIMITS = sizes.limits_of(H200)
 
 
 @functools.cache
@@ -32,7 +31,7 @@ def counted(m=16, n=256, k=256, work=on_machine.WORK):
 
 @functools.cache
 def built(**shape):
-    return profile.build(counted(**shape), H200, LIMITS)
+    return profile.build(counted(**shape), H200)
 
 
 def data(**shape):
@@ -145,7 +144,7 @@ def test_a_part_of_a_problem_stands_for_the_whole():
     assert profile.counts_of(part)["asked_bytes"] == pytest.approx(
         profile.counts_of(whole)["asked_bytes"], rel=1e-6
     )
-    assert "times 4" in section(profile.build(part, H200, LIMITS), "memory") or part.factor != 4
+    assert "times 4" in section(profile.build(part, H200), "memory") or part.factor != 4
 
 
 def test_sections_counts_are_the_runs():
@@ -179,7 +178,7 @@ def test_sections_counts_are_the_runs():
 def test_occupancy_is_what_the_guide_says(threads, registers, shared, expected):
     """42 registers a thread are 1344 a warp, handed out as 1536: 42 warps of 65536, ten blocks of
     four."""
-    found = occupancy(LIMITS, 132, threads, registers, shared, 10_000)
+    found = occupancy(H200.architecture, 132, threads, registers, shared, 10_000)
     assert (
         (found.blocks, found.limited_by) == expected
         and found.warps == found.blocks * -(-threads // 32)
@@ -188,9 +187,9 @@ def test_occupancy_is_what_the_guide_says(threads, registers, shared, expected):
 
 
 def test_a_small_grid_leaves_places_empty():
-    assert occupancy(LIMITS, 132, 256, 32, 0, 66).launched_warps == pytest.approx(4)
+    assert occupancy(H200.architecture, 132, 256, 32, 0, 66).launched_warps == pytest.approx(4)
     with pytest.raises(ValueError, match="does not fit: shared memory"):
-        occupancy(LIMITS, 132, 256, 32, 300 * 1024, 1)
+        occupancy(H200.architecture, 132, 256, 32, 300 * 1024, 1)
 
 
 # ---- rules
@@ -394,7 +393,7 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
         and not found["measured"]
     )
     assert (
-        found["ceilings"]["matrix_flops"] == sizes.sizes_of(devices.device("B200")).fp4_flops
+        found["ceilings"]["matrix_flops"] == devices.device("B200").fp4_flops
         and found["ceilings"]["source"] == "spec"
     )
     assert (

@@ -25,6 +25,7 @@ Shares of k are added up in shared memory, those of a cluster's blocks through e
 order that is always the same.
 """
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_decode.config import (
@@ -39,7 +40,7 @@ from numba_marlin.kernels.nvfp4.block_decode.config import (
     BlockDecodeConfig,
 )
 from numba_marlin.kernels.nvfp4.block_decode.output import output_verbs
-from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT, ALL_LANES, BLOCK
+from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT, BLOCK
 from numba_marlin.kernels.nvfp4.block_scaled.expand import number_verbs
 from numba_marlin.layout.block_scales import TILE_BYTES, TILE_ROWS
 from numba_marlin.layout.block_scales import tensor_map as scales_map
