@@ -36,13 +36,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
-from problems import Case, Launch, warm_cache  # noqa: E402
+from problems import Case, Launch, warm_cache
 
-from numba_marlin import driver, reference  # noqa: E402
-from numba_marlin.bench.environment import commit, versions  # noqa: E402
-from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
-from numba_marlin.compiler.assemble import assemble, disassemble  # noqa: E402
-from numba_marlin.hardware.targets import target_named  # noqa: E402
+from numba_marlin import driver, reference
+from numba_marlin.bench.environment import commit, versions
+from numba_marlin.bench.tables import markdown, replace_between
+from numba_marlin.compiler.assemble import assemble, disassemble
+from numba_marlin.hardware.targets import target_named
 
 MARKERS = ("<!-- sanitizer:begin -->", "<!-- sanitizer:end -->")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

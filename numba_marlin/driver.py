@@ -90,7 +90,7 @@ def probe() -> Probe:
     if not found:
         return Probe(False, "the driver lists no device", text)
     try:
-        found[0].target
+        _ = found[0].target  # ValueError: older than all that there are kernels for
     except ValueError as error:
         return Probe(False, f"{found[0].name}: {error}", text, found)
     return Probe(True, "", text, found)

@@ -27,7 +27,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from problems import OUTPUTS, Case, Launch, warm_cache  # noqa: E402
+from problems import OUTPUTS, Case, Launch, warm_cache
 
 from numba_marlin import compiler, driver, reference
 from numba_marlin.bench.environment import commit, versions
@@ -304,11 +304,9 @@ def hardware(args):
                     **against_float64(launch, found),
                 }
             )
-            print(
-                f"{case.label:58} {by:15}"
-                f" {'' if same else 'OTHER BITS than ' + compilers[0]}{'' if rows[-1]['within_bound'] else ' OUT OF BOUND'}",
-                flush=True,
-            )
+            bits = "" if same else f"OTHER BITS than {compilers[0]}"
+            bound = "" if rows[-1]["within_bound"] else " OUT OF BOUND"
+            print(f"{case.label:58} {by:15} {bits}{bound}", flush=True)
     np.savez_compressed(args.save, **saved)
     append(args.out, rows)
     print(

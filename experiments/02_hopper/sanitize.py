@@ -12,11 +12,11 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-import sanitizer  # noqa: E402
-from problems import Case  # noqa: E402
+import sanitizer
+from problems import Case
 
-from numba_marlin.hardware import devices  # noqa: E402
-from numba_marlin.heuristics import Problem, decode, wgmma  # noqa: E402
+from numba_marlin.hardware import devices
+from numba_marlin.heuristics import Problem, decode, wgmma
 
 H200 = devices.device("H200")
 CHOICES = {"decode": decode, "wgmma": wgmma}

@@ -151,7 +151,7 @@ def round_group(
         scales, zeros = rule.grid(clip * low, clip * high, group, column)
         grid = Grid(scales[0], zeros if rule.symmetric else zeros[0])
         computed = _computed(grid, wanted.dtype)
-        tried = round_rows(wanted, back, rule, lambda row: computed)
+        tried = round_rows(wanted, back, rule, lambda row, computed=computed: computed)
         if best is None:
             best, best_grid = tried, grid
             continue
