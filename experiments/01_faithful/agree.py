@@ -75,9 +75,6 @@ def all_cases():
                     yield Case(name, *shape, data, WIDE, 5)
 
 
-# ---- where the numbers come from ----
-
-
 def run_on_hardware(launch, compiled):
     """{"c": ..., "partials": ...} as the GPU left them."""
     from numba_marlin.launch import launcher
@@ -150,9 +147,6 @@ def exact_sums(launch):
         part = x[rows].astype(np.float64)
         part[:, :first_k] = 0
         yield part @ exact[:, columns], np.abs(part) @ np.abs(exact[:, columns])
-
-
-# ---- what is recorded of them ----
 
 
 def ordered(bits16):
@@ -228,9 +222,6 @@ def same_bits(record):
     return record["identical"] == record["outputs"] and record.get(
         "partials_identical"
     ) == record.get("partials")
-
-
-# ---- commands ----
 
 
 def append(path, rows):
