@@ -2,8 +2,8 @@
 
 ``Device.source`` says where the numbers come from: ``spec`` (the maker's data sheet), ``measured``
 (asked of the driver of this machine) or ``model`` (the small device that the PTX machine plays).
-Nothing here imports CUDA; ``driver.py`` fills a ``Device`` from a real one. ``device("H200")``
-looks one up; an unknown name raises a ValueError that lists them.
+Nothing here imports CUDA; ``execution.driver`` fills a ``Device`` from a real one.
+``device("H200")`` looks one up; an unknown name raises a ValueError that lists them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba_marlin.hardware.targets import TARGETS, target_named
 @dataclass(frozen=True)
 class Device:
     """One kind of GPU. Sizes in bytes; ``bandwidth_bytes`` in bytes/s, None where nobody measured
-    or specified it."""
+    or specified it; ``driver``: the version of the driver that described it, None of a table."""
 
     name: str
     sms: int
@@ -24,6 +24,7 @@ class Device:
     shared_bytes_per_block: int
     bandwidth_bytes: float | None
     source: str
+    driver: str | None = None
 
     @property
     def target(self) -> str:
@@ -56,7 +57,7 @@ def target_of(compute_capability: tuple[int, int]) -> str:
     """The newest target a device of this compute capability runs.
 
     Machine code runs on the same major version from its minor version on. A major version that is
-    no target gets ``sm_80``, whose PTX the driver compiles (``launch.py``).
+    no target gets ``sm_80``, whose PTX the driver compiles (``execution.launch``).
     """
     major, minor = compute_capability
     if (major, minor) < (8, 0):

@@ -111,7 +111,7 @@ _BOOST_MHZ = {
 
 def limits_of(device: Device) -> Limits:
     """By the tables; what hangs on the compute capability alone if the device's name is in none.
-    (``driver.limits`` asks a real one.)"""
+    (``execution.driver.limits`` asks a real one.)"""
     nearest = max((each for each in _HELD if each <= device.compute_capability), default=(8, 0))
     sizes = sizes_of(device)
     if sizes is None:
