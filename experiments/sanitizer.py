@@ -38,10 +38,11 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from problems import Case, Launch, warm_cache
 
-from numba_marlin import driver, reference
+from numba_marlin import reference
 from numba_marlin.bench.environment import commit, versions
 from numba_marlin.bench.tables import markdown, replace_between
 from numba_marlin.compiler.assemble import assemble, disassemble
+from numba_marlin.execution import driver
 from numba_marlin.hardware.targets import target_named
 
 MARKERS = ("<!-- sanitizer:begin -->", "<!-- sanitizer:end -->")
@@ -109,7 +110,7 @@ def edited(compiled, edit):
 
 def run_case(case, compiled, plant=None):
     """Launch once; -> the report of ``reference.check``, None of a planted error."""
-    from numba_marlin.launch import launcher
+    from numba_marlin.execution.launch import launcher
 
     launch, arrays = Launch(case), {}
     stored_by_copies = any(source == "c" for source, _ in launch.tensor_maps.values())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_marlin import heuristics, testing, tuned
+from numba_marlin import heuristics, testing
 from numba_marlin.formats import marlin
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.architectures import AMPERE
@@ -24,6 +24,7 @@ from numba_marlin.heuristics import (
     default_config,
     explain,
     rank,
+    tuned,
 )
 from numba_marlin.kernels.language.definition import ceil_div
 

@@ -63,7 +63,8 @@ def candidate_of(name, device):
 
 def build(name):
     """In a process of its own, into the disk cache."""
-    from numba_marlin import compiler, driver
+    from numba_marlin import compiler
+    from numba_marlin.execution import driver
     from numba_marlin.profile.sources.on_machine import definition_of
 
     # lambdas of the kernels
@@ -149,8 +150,8 @@ def described(name, row):
 
 
 def measure(args):
-    from numba_marlin import driver
     from numba_marlin.bench.environment import describe
+    from numba_marlin.execution import driver
     from numba_marlin.profile.sources.on_gpu import observe
 
     names = [each.strip() for each in args.cells.split(";")] if args.cells else list(CELLS)

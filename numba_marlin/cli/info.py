@@ -135,7 +135,7 @@ def _tool(name: str, without: str) -> dict:
 
 def _gpus() -> list[dict]:
     """The driver, then one row a device, or one that says why there is none."""
-    from numba_marlin import driver
+    from numba_marlin.execution import driver
 
     probe = driver.probe()
     rows = [

@@ -149,7 +149,8 @@ def _execute(args, report) -> bool:
 
 
 def _profile(args, report) -> dict:
-    from numba_marlin import driver, heuristics
+    from numba_marlin import heuristics
+    from numba_marlin.execution import driver
     from numba_marlin.hardware import devices
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.sources import on_machine
@@ -212,8 +213,8 @@ def _block_scaled(args, report) -> dict:
     counted, and modelled for a device that has them."""
     from dataclasses import fields
 
-    from numba_marlin import driver
     from numba_marlin.cli.trace import config_changes
+    from numba_marlin.execution import driver
     from numba_marlin.hardware import devices
     from numba_marlin.heuristics import block_scaled
     from numba_marlin.profile import build as profile

@@ -14,7 +14,7 @@ A problem may ask to be ``batch_invariant``: ``invariance`` has the rule.
 
 Every figure in ``Candidate.figures`` follows from the shapes and the device's numbers: it is
 modelled. Impossible problems are ValueErrors that name the value and the rule. May import devices,
-formats, kernels, layout and tuned.
+compiler (cache and digest), formats, kernels and layout.
 """
 
 from numba_marlin.heuristics.candidates import (

@@ -7,10 +7,9 @@ import functools
 import math
 from dataclasses import asdict, dataclass, field, replace
 
-from numba_marlin import tuned
 from numba_marlin.hardware.devices import Device
 from numba_marlin.hardware.limits import GRID_BLOCKS
-from numba_marlin.heuristics import ampere, decode, naive, tiled, wgmma
+from numba_marlin.heuristics import ampere, decode, naive, tiled, tuned, wgmma
 from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
 from numba_marlin.heuristics.problem import Problem
 from numba_marlin.kernels import registry

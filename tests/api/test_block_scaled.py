@@ -2,21 +2,23 @@
 that are operands again, and errors that name value and rule."""
 
 import contextlib
+import importlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import block_scaled, driver
+from numba_marlin.execution import arrays, driver, launch, scratch
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics.block_scaled import FEW_ROWS, TILES, choose
-from numba_marlin.interop import arrays
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.layout import block_scales
 from numba_marlin.reference.operands import block_scaled_bounds, interleave_gated
+
+block_scaled = importlib.import_module("numba_marlin.api.block_scaled_matmul")
 
 # those of tests.kernels.test_block_scaled: compiled once
 SMALL = BlockScaledConfig(
@@ -462,9 +464,9 @@ def on_device(monkeypatch):
         "empty_like",
         lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None,
     )
-    monkeypatch.setattr(block_scaled.launch, "workspace", lambda *arguments: (0x5000, 0x6000))
+    monkeypatch.setattr(scratch, "workspace", lambda *arguments: (0x5000, 0x6000))
     monkeypatch.setattr(
-        block_scaled.launch,
+        launch,
         "launcher",
         lambda compiled, ordinal, **options: (
             lambda grid, arguments, stream: done.append(f"kernel on {stream}")

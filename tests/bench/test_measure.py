@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from numba_marlin import driver
+from numba_marlin.execution import driver
 from numba_marlin.bench import clocks, measure, roofline, tables, timing, tune
 from numba_marlin.bench.ceilings import Ceilings
 from numba_marlin.errors import CapabilityMissing

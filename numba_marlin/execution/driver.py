@@ -12,8 +12,10 @@ import contextlib
 import ctypes
 import functools
 import math
+import re
 import weakref
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -81,12 +83,11 @@ class Probe:
 def probe() -> Probe:
     """Ask once per process. Usable: device 0 has compute capability 8.0 or more."""
     try:
-        version = call("cuDriverGetVersion")
+        text = _cuda_version()
         count = call("cuDeviceGetCount")
         found = tuple(describe(ordinal) for ordinal in range(count))
     except (CapabilityMissing, DriverError) as error:
         return Probe(False, str(error))
-    text = f"{version // 1000}.{version % 1000 // 10}"
     if not found:
         return Probe(False, "the driver lists no device", text)
     try:
@@ -94,6 +95,28 @@ def probe() -> Probe:
     except ValueError as error:
         return Probe(False, f"{found[0].name}: {error}", text, found)
     return Probe(True, "", text, found)
+
+
+@functools.cache
+def version() -> str | None:
+    """The driver's version ("580.159.04"), where the operating system tells it; else that of its
+    CUDA interface; None without a driver."""
+    with contextlib.suppress(OSError):
+        found = re.search(
+            r"\b\d+\.\d+(?:\.\d+)?\b",
+            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"),
+        )
+        if found:
+            return found[0]
+    try:
+        return f"CUDA {_cuda_version()}"
+    except (CapabilityMissing, DriverError):
+        return None
+
+
+def _cuda_version() -> str:
+    number = call("cuDriverGetVersion")
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 @functools.cache
@@ -133,6 +156,7 @@ def describe(ordinal: int) -> devices.Device:
             shared_bytes_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             source="measured",
         ),
+        driver=version(),
     )
 
 
