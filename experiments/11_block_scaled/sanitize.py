@@ -19,10 +19,10 @@ import sanitizer
 from numba_marlin import compiler
 from numba_marlin.execution import driver
 from numba_marlin.formats.operands import BLOCK_FORMATS
-from numba_marlin.heuristics.block_scaled import block_kernel_of
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
+from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.quantizers.operands import quantize_blocks
 from numba_marlin.reference.operands import block_scaled_bounds
 
@@ -54,7 +54,7 @@ class BlockCase:
 
     @property
     def definition(self):
-        return block_kernel_of(self.config)
+        return kernel_of(self.config)
 
     @property
     def kernel(self):

@@ -27,18 +27,14 @@ from numba_marlin.formats.floats import float_type, number, round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.limits import GRID_BLOCKS
-from numba_marlin.heuristics.block_scaled import (
-    K_STEP,
-    N_STEP,
-    block_kernel_of,
-    choose,
-    column_step,
-)
-from numba_marlin.heuristics.problem import LARGEST_DIMENSION
+from numba_marlin.heuristics import rank
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
+from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.problems import LARGEST_DIMENSION, BlockProblem
+from numba_marlin.problems.operands import K_STEP, N_STEP, column_step
 
 FLOAT_RESULTS = ("float16", "bfloat16", "float32")
 
@@ -75,7 +71,7 @@ def block_scaled_matmul(
 
     Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they
     complete a tile (NaN there is NaN in the result, if k is no multiple of 64). backend, stream,
-    compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice, which
+    compiler: as ``matmul`` has them; config: default ``heuristics.rank``'s choice, which
     has a kernel of its own for up to 64 rows where D is an array and no gate is asked for.
     """
     m, n, k = _check_operands(a, b)
@@ -117,7 +113,8 @@ def block_scaled_matmul(
         )
         return _rounded(value, out_format, out_global_scale, out_rounding)
     device = driver.describe(views["a"].device or 0) if where == "cuda" else devices.MODEL
-    config = choose(m, n, device.sms, **epilogue) if config is None else config
+    if config is None:
+        config = rank(BlockProblem(m, n, k, **epilogue), device)[0].config
     if where == "emulator":
         results = _run_machine(views | extra, factors, config, (m, n, k), device, compiler)
     else:
@@ -383,7 +380,7 @@ def _result_shapes(
 
 @functools.lru_cache(maxsize=256)
 def _compiled(config: BlockScaledConfig | BlockDecodeConfig, target: str, compiler: str):
-    return compiler_room.build(block_kernel_of(config), config, target=target, compiler=compiler)
+    return compiler_room.build(kernel_of(config), config, target=target, compiler=compiler)
 
 
 def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, np.ndarray]:
@@ -402,7 +399,7 @@ def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, n
         name: machine.memory.buffer(array, name=name, readonly=name in readable).address
         for name, array in (readable | written).items()
     }
-    kernel = block_kernel_of(config)
+    kernel = kernel_of(config)
     arguments = kernel.arguments(
         config, addresses, m, n, k, k, lambda tensor_map, address: tensor_map.encode(address)
     )
@@ -466,7 +463,7 @@ def _run_cuda(
     }
     addresses["factors"] = _factors_address(factors, ordinal, handle)
     addresses["locks"] = scratch.workspace(ordinal, handle, 16, 1)[1]
-    kernel = block_kernel_of(config)
+    kernel = kernel_of(config)
     arguments = kernel.arguments(
         config, addresses, m, n, k, k, functools.partial(driver.encode_tensor_map, ordinal=ordinal)
     )
