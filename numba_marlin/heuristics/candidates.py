@@ -13,7 +13,7 @@ from numba_marlin.heuristics import tuned
 from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.registry import find_kernel
-from numba_marlin.problems import LARGEST_DIMENSION, WEIGHTS, Problem
+from numba_marlin.problems import WEIGHTS, Problem
 
 LADDER = registry.names(WEIGHTS)  # of kernels for quantised weights, simplest first
 PER_KERNEL = 3  # configurations of one kernel that are ranked: the fastest

@@ -221,7 +221,7 @@ def make(lang, config):
         )
         step = uint32(k_warp // uint32(CHUNKS))
         # a stage always has the same warps: in the first round those of its number
-        place = (step, uint32(0))
+        place = ring.Place(step, 0)
         while step < steps:
             wait_full(shared + uint32(BARRIERS), place)
             stage = shared + place[0] * uint32(STAGE)
