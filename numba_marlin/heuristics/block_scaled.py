@@ -45,6 +45,7 @@ FEW_ROWS = 64
 KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")
 EPILOGUE = ("result", "source", "bias", "activation", "rounding")
 K_STEP, N_STEP = 32, 8
+MOST_ROWS_OF_BLOCKS = GRID_BLOCKS[1]
 # rows of A, and columns where the configuration does not say, of a tile of Blackwell's kernels
 TILE = 128
 
@@ -298,10 +299,10 @@ def candidate(problem: BlockProblem, device: Device, kernel: str, config=None) -
         raise ValueError(f"config={config} does not multiply {problem}")
     tile_m, tile_n = getattr(config, "tile_m", TILE), getattr(config, "tile_n", TILE)
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
-    if grid[1] > GRID_BLOCKS[1]:
+    if grid[1] > MOST_ROWS_OF_BLOCKS:
         raise ValueError(
             f"m={problem.m}: grid {grid} of kernel {kernel!r} with tokens={config.tokens} is beyond"
-            f" CUDA's limit of {GRID_BLOCKS[1]} along y"
+            f" CUDA's limit of {MOST_ROWS_OF_BLOCKS} along y"
         )
     across = {"m": -(-problem.m // tile_m), "n": -(-problem.n // tile_n)}
     tiles, blocks = math.prod(across.values()), math.prod(grid)
