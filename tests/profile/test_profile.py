@@ -274,9 +274,7 @@ def test_modelled_parts_add_up_to_the_modelled_time():
 
 def test_the_models_error_is_that_of_the_recorded_times():
     found = model.error("ampere")
-    assert found is None or (
-        found.cells > 40 and 0 < found.mean < 0.15 and found.mean < found.largest
-    )
+    assert found.cells > 40 and 0 < found.mean < 0.15 and found.mean < found.largest
     assert model.error("naive") is None  # nobody predicts it
 
 
@@ -527,12 +525,7 @@ def test_a_recorded_time_is_shown_beside_the_model():
     problem = BlockProblem(4096, 4096, 4096)
     config = candidate(problem, devices.device("H200"), "block_scaled").config
     found = model.recorded("block_scaled", problem, config)
-    assert (
-        found is None
-        or found["us"] > 100
-        and found["part"] == "whole"
-        and "H200" in found["device"]
-    )
+    assert found["us"] > 100 and "H200" in found["device"]
     path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
     same = [
         row
@@ -541,5 +534,5 @@ def test_a_recorded_time_is_shown_beside_the_model():
         == ("block_scaled", "whole", 4096, 4096, 4096)
         and row["config"] == asdict(config)
     ]
-    assert len({row["us"] for row in same}) > 1 and found == same[-1]  # the last of several
+    assert len({row["us"] for row in same}) > 1 and found.items() <= same[-1].items()  # the last
     assert model.recorded("block_scaled", replace(problem, k=4128), config) is None
