@@ -94,7 +94,7 @@ def shape(node: ast.expr) -> str:
     return ast.dump(_Shape().visit(ast.parse(ast.unparse(node), mode="eval").body))
 
 
-def is_record(node: ast.Tuple) -> bool:
+def is_record(node: ast.Tuple | ast.List) -> bool:
     """Whether a tuple display puts unlike things together. A tuple of literals does not say."""
     plain = [each for each in node.elts if not isinstance(each, ast.Starred)]
     return len({shape(each) for each in plain}) > 1
@@ -176,7 +176,8 @@ class Values:
                         self.record_fields[_last_name(node.targets[0])] = names
             elif isinstance(node, ast.ClassDef):
                 if any(_last_name(base) == "NamedTuple" for base in node.bases):
-                    names = [e.target.id for e in node.body if isinstance(e, ast.AnnAssign)]
+                    written = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                    names = [_last_name(each.target) for each in written]
                     self.record_fields[node.name] = names
 
     def _add(self, held: set, atoms: set):
@@ -226,7 +227,7 @@ class Values:
 
     def _elements(self, atoms, index=None) -> set:
         """What the elements of tuples, or the one with that index, may hold."""
-        found = set()
+        found: set = set()
         for kind, *number in atoms:
             if kind == "tuple":
                 elements = self.elements[number[0]]
@@ -263,7 +264,7 @@ class Values:
                 atoms = self.of(node.value, scope)
                 if isinstance(node.slice, ast.Slice):
                     return atoms
-                index = node.slice.value if _by_literal(node) else None
+                index = getattr(node.slice, "value", None) if _by_literal(node) else None
                 # a dictionary of functions is as good as any of them
                 functions = {each for each in atoms if each[0] in ("function", "instruction")}
                 return self._elements(atoms, index) | functions
@@ -323,7 +324,7 @@ def _of_ptx(node: ast.expr) -> bool:
 
 
 def _last_name(node: ast.expr) -> str:
-    return getattr(node, "attr", None) or getattr(node, "id", "")
+    return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
 def _bound(node: ast.AST) -> list[str]:

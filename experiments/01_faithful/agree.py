@@ -76,9 +76,6 @@ def all_cases():
                     yield Case(name, *shape, data, WIDE, 5)
 
 
-# ---- where the numbers come from ----
-
-
 def run_on_hardware(launch, compiled):
     """{"c": ..., "partials": ...} as the GPU left them."""
     from numba_marlin.execution.launch import launcher
@@ -151,9 +148,6 @@ def exact_sums(launch):
         part = x[rows].astype(np.float64)
         part[:, :first_k] = 0
         yield part @ exact[:, columns], np.abs(part) @ np.abs(exact[:, columns])
-
-
-# ---- what is recorded of them ----
 
 
 def ordered(bits16):
@@ -229,9 +223,6 @@ def same_bits(record):
     return record["identical"] == record["outputs"] and record.get(
         "partials_identical"
     ) == record.get("partials")
-
-
-# ---- commands ----
 
 
 def append(path, rows):

@@ -94,8 +94,6 @@ def by_configuration(cases):
     return tuple(map(tuple, found.values()))
 
 
-# ---- planted errors ----
-
 NAMED_BARRIER = re.compile(r"bar\.sync\s+%\w+,\s*%\w+;")
 BLOCK_BARRIER = re.compile(r"bar(?:rier)?\.(?:cta\.)?sync(?:\.aligned)?\s+0\s*;")
 SOME_THREADS = (

@@ -301,7 +301,8 @@ class _Job:
     def _filled(self, shard_bytes: int) -> list[str]:
         """Write shard after shard, each until it is full, and name them when it is known how many
         there are."""
-        items, parts = list(self.sizes), []
+        items = list(self.sizes)
+        parts: list[Path] = []
         while items or self.held or not parts:
             parts.append(self.partial / f"part-{len(parts):05d}.safetensors")
             items = items[self._shard(parts[-1], items, shard_bytes) :]

@@ -8,6 +8,7 @@ and printed, everything is shown. Light or dark as the reader's system, or by "t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from importlib.resources import files
 
@@ -273,7 +274,7 @@ def timeline_with_legend(part: Timeline, colours: dict[str, int]) -> str:
     return timeline(part, colours) + legend(list(kinds), colours)
 
 
-DRAW = {
+DRAW: dict[type, Callable] = {
     Facts: facts,
     Table: table,
     Grid: grid,
