@@ -36,6 +36,7 @@ PURE_ROOMS = [
     "kernels",
     "hardware",
     "heuristics",
+    "ptx",
     "tuned",
     "bench",
     "checkpoints",
@@ -57,6 +58,8 @@ ALLOWED = {
     "counts": {"emulator", "layout"},
     "mutation": {"emulator"},
     "isa": set(),
+    # the instructions' names; what turns them into a compiler's, when a kernel asks
+    "ptx": {"compiler", "isa"},
     "kernels": {"layout"},
     "compiler": {"errors", "hardware", "isa", "kernels"},
     "hardware": {"errors"},

@@ -78,7 +78,7 @@ def language(line_info: bool = False) -> Language:
     with _lock:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
-        ptx = ptx_module(_make_intrinsic) if not line_info else language().ptx
+        ptx = ptx_module(make_intrinsic) if not line_info else language().ptx
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven
         # times faster (ampere: 4.4 s instead of 29 s)
         jit = cuda.jit(device=True, forceinline=True, **({"lineinfo": True} if line_info else {}))
@@ -175,7 +175,7 @@ def _pretended_device(capability):
         dispatcher.get_current_device = real
 
 
-def _make_intrinsic(instruction: Instruction, **immediates):
+def make_intrinsic(instruction: Instruction, **immediates):
     numba = _numba()
     ir, types = numba.ir, numba.types
     numba_types = {

@@ -79,7 +79,7 @@ def language() -> Language:
     with _lock:
         numba = _numba()
         cuda, types = numba.cuda, numba.types
-        ptx = ptx_module(_make_intrinsic)
+        ptx = ptx_module(make_intrinsic)
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", twice
         # as fast (ampere: 8 s instead of 16 s); the functions themselves stay in the PTX, uncalled,
         # until they are tidied away
@@ -162,7 +162,7 @@ def _is_nested(numba_type, types):
     return isinstance(numba_type, types.UniTuple) and isinstance(numba_type.dtype, types.BaseTuple)
 
 
-def _make_intrinsic(instruction: Instruction, **immediates):
+def make_intrinsic(instruction: Instruction, **immediates):
     numba = _numba()
     types, llvm = numba.types, numba.llvm
     numba_types = {
