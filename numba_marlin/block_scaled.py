@@ -25,20 +25,16 @@ from numba_marlin.errors import CapabilityMissing
 from numba_marlin.formats.floats import float_type, number, round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics.block_scaled import (
-    K_STEP,
-    MOST_ROWS_OF_BLOCKS,
-    N_STEP,
-    block_kernel_of,
-    choose,
-    column_step,
-)
-from numba_marlin.heuristics.problem import LARGEST_DIMENSION
+from numba_marlin.heuristics import rank
+from numba_marlin.heuristics.candidates import MOST_BLOCKS
 from numba_marlin.interop import arrays
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
+from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.problems import LARGEST_DIMENSION, BlockProblem
+from numba_marlin.problems.operands import K_STEP, N_STEP, column_step
 from numba_marlin.quantizers.operands import check_rounding, inverse_of, round_blocks
 from numba_marlin.reference.operands import ACTIVATIONS, block_scaled_bounds, interleave_gated
 
@@ -79,7 +75,7 @@ def block_scaled_matmul(
 
     Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they
     complete a tile (NaN there is NaN in the result, if k is no multiple of 64). backend, stream,
-    compiler: as ``matmul`` has them; config: default ``heuristics.block_scaled``'s choice, which
+    compiler: as ``matmul`` has them; config: default ``heuristics.rank``'s choice, which
     has a kernel of its own for up to 64 rows where D is an array and no gate is asked for.
     """
     m, n, k = _check_operands(a, b)
@@ -119,7 +115,8 @@ def block_scaled_matmul(
         )
         return _rounded(value, out_format, out_global_scale, out_rounding)
     device = driver.describe(views["a"].device or 0) if where == "cuda" else devices.MODEL
-    config = choose(m, n, device.sms, **epilogue) if config is None else config
+    if config is None:
+        config = rank(BlockProblem(m, n, k, **epilogue), device)[0].config
     if where == "emulator":
         results = _run_machine(views | extra, factors, config, (m, n, k), device, compiler)
     else:
@@ -276,9 +273,9 @@ def _check_config(config, epilogue: dict[str, object], m: int) -> None:
             f"config={config} has no block-scaled results and no gate: leave it out, or give a"
             " BlockScaledConfig"
         )
-    if isinstance(config, BlockDecodeConfig) and config.grid(m, 1)[1] > MOST_ROWS_OF_BLOCKS:
+    if isinstance(config, BlockDecodeConfig) and config.grid(m, 1)[1] > MOST_BLOCKS[1]:
         raise ValueError(
-            f"m={m} with tokens={config.tokens} of config are more than {MOST_ROWS_OF_BLOCKS} rows"
+            f"m={m} with tokens={config.tokens} of config are more than {MOST_BLOCKS[1]} rows"
             " of blocks: leave config out, or give a BlockScaledConfig"
         )
     wanted = {name: value for name, value in epilogue.items() if hasattr(config, name)}
@@ -378,7 +375,7 @@ def _result_shapes(
 
 @functools.lru_cache(maxsize=256)
 def _compiled(config: BlockScaledConfig | BlockDecodeConfig, target: str, compiler: str):
-    return compiler_room.build(block_kernel_of(config), config, target=target, compiler=compiler)
+    return compiler_room.build(kernel_of(config), config, target=target, compiler=compiler)
 
 
 def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, np.ndarray]:
@@ -397,7 +394,7 @@ def _run_machine(views, factors, config, sizes, device, compiler) -> dict[str, n
         name: machine.memory.buffer(array, name=name, readonly=name in readable).address
         for name, array in (readable | written).items()
     }
-    kernel = block_kernel_of(config)
+    kernel = kernel_of(config)
     arguments = kernel.arguments(
         config, addresses, m, n, k, k, lambda tensor_map, address: tensor_map.encode(address)
     )
@@ -461,7 +458,7 @@ def _run_cuda(
     }
     addresses["factors"] = _factors_address(factors, ordinal, handle)
     addresses["locks"] = launch.workspace(ordinal, handle, 16, 1)[1]
-    kernel = block_kernel_of(config)
+    kernel = kernel_of(config)
     arguments = kernel.arguments(
         config, addresses, m, n, k, k, functools.partial(driver.encode_tensor_map, ordinal=ordinal)
     )

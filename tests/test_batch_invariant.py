@@ -89,7 +89,7 @@ def test_the_least_geometric_mean_over_all_batches_wins():
 
 def test_a_configuration_whose_order_hangs_on_m_is_refused():
     with pytest.raises(
-        ValueError, match="order of sums does not hang on m, WgmmaConfig.*split=True"
+        ValueError, match="order of sums does not depend on m, WgmmaConfig.*split=True"
     ):
         candidate(SAME, H200, "wgmma", WgmmaConfig(split=True))
     assert candidate(SAME, H200, "wgmma", WgmmaConfig(split=False)).config.split is False

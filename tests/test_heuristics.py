@@ -19,11 +19,11 @@ from numba_marlin.heuristics import (
     Problem,
     candidate,
     check_config,
-    decode,
     default_config,
     explain,
     rank,
 )
+from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.language.definition import ceil_div
 
 H200 = devices.device("H200")

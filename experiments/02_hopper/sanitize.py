@@ -16,7 +16,9 @@ import sanitizer  # noqa: E402
 from problems import Case  # noqa: E402
 
 from numba_marlin.hardware import devices  # noqa: E402
-from numba_marlin.heuristics import Problem, decode, wgmma  # noqa: E402
+from numba_marlin.heuristics import Problem  # noqa: E402
+from numba_marlin.kernels.decode import choose as decode  # noqa: E402
+from numba_marlin.kernels.wgmma import choose as wgmma  # noqa: E402
 
 H200 = devices.device("H200")
 CHOICES = {"decode": decode, "wgmma": wgmma}

@@ -49,9 +49,9 @@ def compile_one(part, config):
 
 
 def kernel_of(part, config):
-    from numba_marlin.heuristics.block_scaled import block_kernel_of
+    from numba_marlin.kernels.registry import kernel_of
 
-    return block_kernel_of(config) if part == "whole" else VARIANTS[part]
+    return kernel_of(config) if part == "whole" else VARIANTS[part]
 
 
 class Operands:

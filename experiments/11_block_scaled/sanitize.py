@@ -18,10 +18,10 @@ import sanitizer  # noqa: E402
 
 from numba_marlin import compiler, driver  # noqa: E402
 from numba_marlin.formats.operands import BLOCK_FORMATS  # noqa: E402
-from numba_marlin.heuristics.block_scaled import block_kernel_of  # noqa: E402
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig  # noqa: E402
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig  # noqa: E402
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER  # noqa: E402
+from numba_marlin.kernels.registry import kernel_of  # noqa: E402
 from numba_marlin.quantizers.operands import quantize_blocks  # noqa: E402
 from numba_marlin.reference.operands import block_scaled_bounds  # noqa: E402
 
@@ -53,7 +53,7 @@ class BlockCase:
 
     @property
     def definition(self):
-        return block_kernel_of(self.config)
+        return kernel_of(self.config)
 
     @property
     def kernel(self):

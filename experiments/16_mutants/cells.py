@@ -21,13 +21,13 @@ from problems import Launch as Prepared
 
 from numba_marlin.emulator.scheduling.schedules import Schedule  # noqa: E402
 from numba_marlin.formats.operands import BLOCK_FORMATS  # noqa: E402
-from numba_marlin.heuristics.block_scaled import block_kernel_of  # noqa: E402
 from numba_marlin.kernels.ampere.config import AmpereConfig  # noqa: E402
 from numba_marlin.kernels.decode.config import DecodeConfig  # noqa: E402
 from numba_marlin.kernels.naive import NaiveConfig  # noqa: E402
 from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig  # noqa: E402
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig  # noqa: E402
 from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config  # noqa: E402
+from numba_marlin.kernels.registry import kernel_of  # noqa: E402
 from numba_marlin.kernels.tiled import TiledConfig  # noqa: E402
 from numba_marlin.kernels.wgmma.config import WgmmaConfig  # noqa: E402
 from numba_marlin.mutation.judge import Launch  # noqa: E402
@@ -105,7 +105,7 @@ class HopperBlocks:
 
     @property
     def kernel(self):
-        return block_kernel_of(self.config).name
+        return kernel_of(self.config).name
 
     @cached_property
     def prepared(self):

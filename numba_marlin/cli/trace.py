@@ -237,14 +237,14 @@ def _execute(args, report) -> bool:
 def _device(name: str | None, kernel: str | None):
     """The device called ``name``; ValueError for one that has not the instructions of a kernel with
     block-scaled operands. None: the one to look at that kernel on."""
+    from numba_marlin import heuristics
     from numba_marlin.hardware import devices
-    from numba_marlin.heuristics import block_scaled
 
     if kernel not in BLOCK_KERNELS:
         return devices.device(name or "H200")
-    device = block_scaled.devices_for(kernel)[0] if name is None else devices.device(name)
+    device = heuristics.devices_for(kernel)[0] if name is None else devices.device(name)
     if device.source != "model":
-        block_scaled.check_device(kernel, device)
+        heuristics.check_device(kernel, device)
     return device
 
 

@@ -11,11 +11,14 @@ import numba_marlin as nm
 from numba_marlin import block_scaled, driver
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics.block_scaled import FEW_ROWS, TILES, choose
+from numba_marlin.heuristics import rank
 from numba_marlin.interop import arrays
+from numba_marlin.kernels.nvfp4.block_decode.choose import FEW_ROWS
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_scaled.choose import TILES
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.layout import block_scales
+from numba_marlin.problems import BlockProblem
 from numba_marlin.reference.operands import block_scaled_bounds, interleave_gated
 
 # those of tests.kernels.test_block_scaled: compiled once
@@ -114,13 +117,17 @@ def test_gates_are_interleaved_in_eights():
         interleave_gated(gate[:4], up[:4])
 
 
+def choose(m, n, **epilogue):
+    """The configuration that leads on an H200."""
+    return rank(BlockProblem(m, n, 128, **epilogue), devices.device("H200"))[0].config
+
+
 def test_the_choice_of_tiles_is_the_one_that_ends_first():
-    assert (choose(4096, 4096, 132).tile_m, choose(4096, 4096, 132).tile_n) == (256, 128)
-    assert choose(128, 4096, 132).tile_m == 128 and choose(65, 64, 132).tile_n == 64
-    assert choose(1, 64, 132, result="bfloat16", activation="gated_silu").tile_n == 128
+    assert (choose(4096, 4096).tile_m, choose(4096, 4096).tile_n) == (256, 128)
+    assert choose(128, 4096).tile_m == 128 and choose(65, 64).tile_n == 64
+    assert choose(1, 64, result="bfloat16", activation="gated_silu").tile_n == 128
     assert all(
-        choose(m, n, 132, result="mxfp8-e4m3").result == "mxfp8-e4m3"
-        for m, n in ((1, 8), (5000, 70))
+        choose(m, n, result="mxfp8-e4m3").result == "mxfp8-e4m3" for m, n in ((1, 32), (5000, 96))
     )
     assert set(TILES) == {(256, 128), (128, 128), (128, 64)}
 
@@ -138,7 +145,7 @@ def test_few_rows_have_a_kernel_of_their_own():
         (5, 64, 8, 8),
         (16, 18432, 16, 576),
     ):
-        config = choose(m, n, 132, bias=True)
+        config = choose(m, n, bias=True)
         assert (
             isinstance(config, BlockDecodeConfig)
             and config.bias
@@ -150,9 +157,9 @@ def test_few_rows_have_a_kernel_of_their_own():
         {"result": "nvfp4"},
         {"result": "mxfp4", "rounding": "ceil"},
     ):
-        assert isinstance(choose(1, 4096, 132, **other), BlockScaledConfig)
-    assert isinstance(choose(FEW_ROWS + 1, 4096, 132), BlockScaledConfig) and isinstance(
-        choose(FEW_ROWS, 4096, 132, rounding="floor"), BlockDecodeConfig
+        assert isinstance(choose(1, 4096, **other), BlockScaledConfig)
+    assert isinstance(choose(FEW_ROWS + 1, 4096), BlockScaledConfig) and isinstance(
+        choose(FEW_ROWS, 4096), BlockDecodeConfig
     )
 
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics.choice import (
+from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.kernels.language.choice import (
     FITTED_BANDWIDTH_PER_SM,
     Description,
     check_groups,
     group_blocks_of,
 )
-from numba_marlin.heuristics.problem import Problem
-from numba_marlin.kernels.ampere.config import AmpereConfig
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.layout.stripes import iterations_per_block
+from numba_marlin.problems import WeightProblem
 
 DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in units of 16
 RESERVED_BYTES = 1024  # shared memory that CUDA keeps for itself in each block
@@ -38,18 +38,20 @@ OTHER_SHAPE = 1.1  # the shape that does not lead takes so many times as long, o
 SHARING_US = {1: 1.1, 2: 1.5, 3: 1.9, 4: 2.3}
 
 
-def wide_slices(problem: Problem) -> int:
+def wide_slices(problem: WeightProblem) -> int:
     """Column slices of the wide tile, over all row tiles: as many blocks can work without sharing
     one."""
     return ceil_div(problem.n, 16 * WIDE[0]) * ceil_div(problem.m, 16 * M_BLOCKS)
 
 
-def wide_leads(problem: Problem, sms: int) -> bool:
+def wide_leads(problem: WeightProblem, sms: int) -> bool:
     """Whether wide tiles alone keep the device busy: at least three quarters of it."""
     return 4 * wide_slices(problem) >= 3 * sms
 
 
-def configuration(problem: Problem, tile_shape: tuple[int, int], device: Device) -> AmpereConfig:
+def configuration(
+    problem: WeightProblem, tile_shape: tuple[int, int], device: Device
+) -> AmpereConfig:
     """The original's configuration for a tile shape; where two blocks fit on an SM and have enough
     to do, those, with a deeper pipeline: more copies in flight (H200, m = 1: 135168 x 33792 655 us
     instead of 741, 8192 x 57344 73.4 instead of 82.6).
@@ -72,18 +74,18 @@ def configuration(problem: Problem, tile_shape: tuple[int, int], device: Device)
     return pair if fits else config
 
 
-def configurations(problem: Problem, device: Device) -> list[AmpereConfig]:
+def configurations(problem: WeightProblem, device: Device) -> list[AmpereConfig]:
     """Both tile shapes, the one that leads first."""
     shapes = (WIDE, DEEP) if wide_leads(problem, device.sms) else (DEEP, WIDE)
     return [configuration(problem, shape, device) for shape in shapes]
 
 
-def invariant_configurations(problem: Problem, device: Device) -> list[AmpereConfig]:
+def invariant_configurations(problem: WeightProblem, device: Device) -> list[AmpereConfig]:
     """The same with slices that are not shared, at the price of SMs that have none."""
     return [replace(config, whole=True) for config in configurations(problem, device)]
 
 
-def described(problem: Problem, config: AmpereConfig, device: Device) -> Description:
+def described(problem: WeightProblem, config: AmpereConfig, device: Device) -> Description:
     return Description(
         predicted_us(problem, config, device),
         reasons(problem, config, device.sms),
@@ -91,7 +93,7 @@ def described(problem: Problem, config: AmpereConfig, device: Device) -> Descrip
     )
 
 
-def check(config: AmpereConfig, problem: Problem) -> None:
+def check(config: AmpereConfig, problem: WeightProblem) -> None:
     """ValueError unless ``config`` was made for the problem's groups and tails."""
     check_groups(config, problem)
     tile_n, tile_k = 16 * config.thread_n_blocks, 16 * config.thread_k_blocks
@@ -102,7 +104,7 @@ def check(config: AmpereConfig, problem: Problem) -> None:
         )
 
 
-def work(problem: Problem, config: AmpereConfig, sms: int) -> dict:
+def work(problem: WeightProblem, config: AmpereConfig, sms: int) -> dict:
     blocks = config.grid(problem.m, problem.n, problem.k, sms)[0]
     tiles = {
         "k": ceil_div(problem.k, 16 * config.thread_k_blocks),
@@ -121,7 +123,7 @@ def work(problem: Problem, config: AmpereConfig, sms: int) -> dict:
     }
 
 
-def predicted_us(problem: Problem, config: AmpereConfig, device: Device) -> float:
+def predicted_us(problem: WeightProblem, config: AmpereConfig, device: Device) -> float:
     """Tiles of a block one after the other, and the blocks that share a slice one after the other.
     Another device's memory makes tiles of few rows slower or faster; nothing else was fitted."""
     found = work(problem, config, device.sms)
@@ -138,7 +140,7 @@ def predicted_us(problem: Problem, config: AmpereConfig, device: Device) -> floa
     return other_shape * (LAUNCH_US + per_block * tile_us + SHARING_US[m_blocks] * max(0, sharing))
 
 
-def reasons(problem: Problem, config: AmpereConfig, sms: int) -> tuple[str, ...]:
+def reasons(problem: WeightProblem, config: AmpereConfig, sms: int) -> tuple[str, ...]:
     m, n, k = problem.m, problem.n, problem.k
     tile_m, tile_n, tile_k = (
         16 * config.thread_m_blocks,

@@ -21,7 +21,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics.choice import (
+from numba_marlin.kernels.decode.config import COLUMNS, DecodeConfig
+from numba_marlin.kernels.language.choice import (
     FITTED_BANDWIDTH_PER_SM,
     Description,
     check_groups,
@@ -30,9 +31,8 @@ from numba_marlin.heuristics.choice import (
     types_of,
     with_stages_that_fit,
 )
-from numba_marlin.heuristics.problem import Problem
-from numba_marlin.kernels.decode.config import COLUMNS, DecodeConfig
 from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.problems import WeightProblem
 
 X_SHARE = 0.27  # what a byte of x costs, beside one of weights: it comes from L2
 
@@ -57,7 +57,7 @@ class Arrangement:
             if name != "stages"
         )
 
-    def has_registers(self, problem: Problem) -> bool:
+    def has_registers(self, problem: WeightProblem) -> bool:
         """Whether nothing spills: warps that walk through all of a stage do with 32 rows (8 to 176
         bytes), and with 16 if zero points are float16 (40)."""
         plain = (problem.bits, problem.zeros) == (4, None)
@@ -100,17 +100,17 @@ OTHERWISE = {
 WHOLE = tuple(each for each in FITTED if each.whole) + (Arrangement(24, 1, 8, 512, 4, 1, True),)
 
 
-def configurations(problem: Problem, device: Device) -> list[DecodeConfig]:
+def configurations(problem: WeightProblem, device: Device) -> list[DecodeConfig]:
     """Every arrangement that was measured."""
     return _arranged(FITTED, problem)
 
 
-def invariant_configurations(problem: Problem, device: Device) -> list[DecodeConfig]:
+def invariant_configurations(problem: WeightProblem, device: Device) -> list[DecodeConfig]:
     """Whole tiles, of which every batch size adds up its sums alike."""
     return _arranged(WHOLE, problem)
 
 
-def _arranged(arrangements, problem: Problem) -> list[DecodeConfig]:
+def _arranged(arrangements, problem: WeightProblem) -> list[DecodeConfig]:
     """With fewer stages where small groups' scales and zero points take their place."""
     found = []
     for arrangement in (
@@ -136,7 +136,7 @@ def _arranged(arrangements, problem: Problem) -> list[DecodeConfig]:
     return [config for config in found if config is not None]
 
 
-def described(problem: Problem, config: DecodeConfig, device: Device) -> Description:
+def described(problem: WeightProblem, config: DecodeConfig, device: Device) -> Description:
     return Description(
         predicted_us(problem, config, device),
         reasons(problem, config, device.sms),
@@ -144,7 +144,7 @@ def described(problem: Problem, config: DecodeConfig, device: Device) -> Descrip
     )
 
 
-def check(config: DecodeConfig, problem: Problem) -> None:
+def check(config: DecodeConfig, problem: WeightProblem) -> None:
     """ValueError unless ``config`` was made for the problem's types, groups and tails."""
     check_types(config, problem)
     check_groups(config, problem)
@@ -155,7 +155,7 @@ def check(config: DecodeConfig, problem: Problem) -> None:
         )
 
 
-def work(problem: Problem, config: DecodeConfig, sms: int) -> dict:
+def work(problem: WeightProblem, config: DecodeConfig, sms: int) -> dict:
     blocks = config.grid(problem.m, problem.n, problem.k, sms)[0]
     tiles = {
         "k": ceil_div(problem.k, config.stage_k),
@@ -175,7 +175,7 @@ def work(problem: Problem, config: DecodeConfig, sms: int) -> dict:
     }
 
 
-def predicted_us(problem: Problem, config: DecodeConfig, device: Device) -> float:
+def predicted_us(problem: WeightProblem, config: DecodeConfig, device: Device) -> float:
     m, n, k = problem.m, problem.n, problem.k
     fixed_us, rate = next(
         (fit for each, fit in FITTED.items() if each.like(config)), OTHERWISE[config.batch]
@@ -208,7 +208,7 @@ def was_timed(config: DecodeConfig) -> bool:
     return (config.bits, config.zeros) == (4, None) and any(each.like(config) for each in FITTED)
 
 
-def reasons(problem: Problem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
+def reasons(problem: WeightProblem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
     m, columns = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
     found = [
         f"batch steps of 8: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))} rows, the"

@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics.choice import (
+from numba_marlin.kernels.language.choice import (
     Description,
     check_groups,
     check_types,
@@ -39,9 +39,9 @@ from numba_marlin.heuristics.choice import (
     types_of,
     with_stages_that_fit,
 )
-from numba_marlin.heuristics.problem import Problem
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.wgmma.config import PARTS, STAGE_K, WgmmaConfig
+from numba_marlin.problems import WeightProblem
 
 SUSTAINED_US, SUSTAINED_SLOWER = 400, 1.12  # what a long launch loses to falling clocks
 LARGEST_TILE, LARGEST_STEP_US, LEAST_STEP_US = 128 * 256, 0.67, 0.2
@@ -89,7 +89,7 @@ STEP_US = {
 INVARIANT_PARTS = (1, 2, 4)
 
 
-def configurations(problem: Problem, device: Device) -> list[WgmmaConfig]:
+def configurations(problem: WeightProblem, device: Device) -> list[WgmmaConfig]:
     """Every arrangement that was measured: with whole tiles, with as many parts of each as there
     are multiprocessors for, and in stripes if they cut any."""
     found = []
@@ -103,7 +103,7 @@ def configurations(problem: Problem, device: Device) -> list[WgmmaConfig]:
     return [config for config in found if config is not None]
 
 
-def invariant_configurations(problem: Problem, device: Device) -> list[WgmmaConfig]:
+def invariant_configurations(problem: WeightProblem, device: Device) -> list[WgmmaConfig]:
     """Whole tiles, and those in as many parts whatever m is."""
     found = [
         _arranged(arrangement, problem, parts=parts)
@@ -114,7 +114,7 @@ def invariant_configurations(problem: Problem, device: Device) -> list[WgmmaConf
 
 
 def _arranged(
-    arrangement: Arrangement, problem: Problem, split: bool = False, parts: int = 1
+    arrangement: Arrangement, problem: WeightProblem, split: bool = False, parts: int = 1
 ) -> WgmmaConfig | None:
     """With fewer stages where small groups' scales take their place; None if a tile would be all
     but empty."""
@@ -136,7 +136,7 @@ def _arranged(
     )
 
 
-def described(problem: Problem, config: WgmmaConfig, device: Device) -> Description:
+def described(problem: WeightProblem, config: WgmmaConfig, device: Device) -> Description:
     return Description(
         predicted_us(problem, config, device),
         reasons(problem, config, device.sms),
@@ -144,13 +144,13 @@ def described(problem: Problem, config: WgmmaConfig, device: Device) -> Descript
     )
 
 
-def check(config: WgmmaConfig, problem: Problem) -> None:
+def check(config: WgmmaConfig, problem: WeightProblem) -> None:
     """ValueError unless ``config`` was made for the problem's types and groups."""
     check_types(config, problem)
     check_groups(config, problem)
 
 
-def shares_tiles(problem: Problem, config: WgmmaConfig, sms: int) -> bool:
+def shares_tiles(problem: WeightProblem, config: WgmmaConfig, sms: int) -> bool:
     """Whether there are tiles left over that do not fill a wave, to be cut along k."""
     return (
         config.split
@@ -160,7 +160,7 @@ def shares_tiles(problem: Problem, config: WgmmaConfig, sms: int) -> bool:
     )
 
 
-def work(problem: Problem, config: WgmmaConfig, sms: int) -> dict:
+def work(problem: WeightProblem, config: WgmmaConfig, sms: int) -> dict:
     tiles = {
         "k": ceil_div(problem.k, STAGE_K),
         "n": ceil_div(problem.n, config.tile_n),
@@ -179,7 +179,7 @@ def work(problem: Problem, config: WgmmaConfig, sms: int) -> dict:
     }
 
 
-def predicted_us(problem: Problem, config: WgmmaConfig, device: Device) -> float:
+def predicted_us(problem: WeightProblem, config: WgmmaConfig, device: Device) -> float:
     # for what nobody measured
     guess = max(LEAST_STEP_US, LARGEST_STEP_US * config.tile_m * config.tile_n / LARGEST_TILE)
     step_us = next((us for each, us in STEP_US.items() if each.like(config)), guess)
@@ -218,7 +218,7 @@ def was_timed(config: WgmmaConfig) -> bool:
     return config.cluster == 1 and any(each.like(config) for each in STEP_US)
 
 
-def reasons(problem: Problem, config: WgmmaConfig, sms: int) -> tuple[str, ...]:
+def reasons(problem: WeightProblem, config: WgmmaConfig, sms: int) -> tuple[str, ...]:
     tiles, passes = config.tiles(problem.m, problem.n), ceil_div(problem.m, config.tile_m)
     read = (
         "every weight is read once"

@@ -1,35 +1,77 @@
-"""What a kernel's module of this room answers with, and what several of them need.
+"""How a kernel's package says which configuration a problem gets, and what several choosers share.
 
-Such a module has ``configurations(problem, device)`` -> list of those worth a thought;
-``invariant_configurations(problem, device)``, the same of those whose ``order_of_sums`` does not
-hang on m (``invariance``); ``described(problem, config, device)`` -> what is to be said of one
-(ValueError if the kernel cannot count so far); and ``check(config, problem)``, a ValueError unless
-the configuration was made for the problem.
+A package's ``choose`` module is a ``Chooser``: four functions, which ``heuristics`` asks through
+``KernelDefinition.chooser``. Pure: numbers in, configurations with reasons and modelled figures
+out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
-from numba_marlin.heuristics.problem import Problem
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 
+if TYPE_CHECKING:
+    from numba_marlin.hardware.devices import Device
+    from numba_marlin.problems import Problem, WeightProblem
+
 FITTED_BANDWIDTH_PER_SM = 4.8e12 / 132  # bytes/s: of the H200 on which times were fitted
-# of a Problem
+# of a WeightProblem
 TYPE_FIELDS = ("group_size", "dtype", "bits", "zeros", "scale_dtype", "bias", "codes")
 
 
 @dataclass(frozen=True)
 class Description:
-    """A configuration of a kernel for a problem: predicted microseconds (None where nobody knows),
-    why, and what follows from the shapes."""
+    """What is to be said of a configuration for a problem."""
 
+    #: Predicted microseconds, None where nobody knows.
     us: float | None
+    #: Why it looks as it does, a sentence each.
     reasons: tuple[str, ...]
+    #: What follows from the shapes: tiles, tiles per block, how busy SMs are.
     work: dict = field(default_factory=dict)
+    #: Where no time is predicted: whether the kernel is preferred to those below it on the ladder.
+    leads: bool = True
 
 
-def group_blocks_of(problem: Problem) -> int:
+class Chooser(Protocol):
+    """What a package's ``choose`` module has."""
+
+    def configurations(self, problem: Problem, device: Device) -> list:
+        """Those worth a thought; ValueError for sizes that the kernel cannot count."""
+
+    def invariant_configurations(self, problem: Problem, device: Device) -> list:
+        """The same of those whose ``order_of_sums`` does not depend on m
+        (``heuristics.invariance``)."""
+
+    def described(self, problem: Problem, config: Any, device: Device) -> Description:
+        """What is to be said of one; ValueError if the kernel cannot count so far."""
+
+    def check(self, config: Any, problem: Problem) -> None:
+        """ValueError unless ``config`` was made for ``problem``."""
+
+
+@dataclass(frozen=True)
+class ChooseTypes:
+    """The chooser of a kernel whose configuration is the problem's types and nothing else."""
+
+    config_type: type
+    reason: str
+
+    def configurations(self, problem: Problem, device: Device) -> list:
+        return [config_of_types(self.config_type, problem)]
+
+    invariant_configurations = configurations
+
+    def described(self, problem: Problem, config: Any, device: Device) -> Description:
+        return Description(None, (self.reason,))
+
+    def check(self, config: Any, problem: Problem) -> None:
+        check_types(config, problem)
+
+
+def group_blocks_of(problem: WeightProblem) -> int:
     """k16 rows that share a scale, -1 for per-column scales: how kernels spell a group size."""
     return -1 if problem.group_size == -1 else problem.group_size // 16
 
