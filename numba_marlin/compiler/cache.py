@@ -175,11 +175,22 @@ def package_digest():
     ]
     digest = hashlib.sha256()
     for directory, suffix in places:
-        for name in sorted(name for name in os.listdir(directory) if name.endswith(suffix)):
+        for name in _files_under(directory, suffix):
             with open(os.path.join(directory, name), "rb") as file:
                 data = file.read()
             digest.update(f"{name} {len(data)}\n".encode() + data)
     return digest.hexdigest()
+
+
+def _files_under(directory, suffix):
+    """Their paths below ``directory``, with slashes on every system, in one order; those of its
+    packages too."""
+    return sorted(
+        os.path.relpath(os.path.join(folder, name), directory).replace(os.sep, "/")
+        for folder, _, names in os.walk(directory)
+        for name in names
+        if name.endswith(suffix)
+    )
 
 
 def _source_digest(make):
