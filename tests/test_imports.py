@@ -37,6 +37,7 @@ PURE_ROOMS = [
     "kernels",
     "hardware",
     "heuristics",
+    "ptx",
     "bench",
     "checkpoints",
     "trace",
@@ -58,6 +59,8 @@ ALLOWED = {
     "data": set(),
     "mutation": {"emulator"},
     "isa": set(),
+    # the instructions' names; what turns them into a compiler's, when a kernel asks
+    "ptx": {"compiler", "isa"},
     "problems": {"formats"},
     "kernels": {"hardware", "layout", "problems"},
     "compiler": {"errors", "hardware", "isa", "kernels"},

@@ -159,7 +159,7 @@ def language(line_info: bool = False) -> Language:
     with _lock:
         numba = _numba()
         cuda, types, taught = numba.cuda, numba.types, _taught()
-        ptx = ptx_module(_make_intrinsic) if not line_info else language().ptx
+        ptx = ptx_module(make_intrinsic) if not line_info else language().ptx
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven
         # times faster (ampere: 4.4 s instead of 29 s)
         jit = cuda.jit(device=True, forceinline=True, **({"lineinfo": True} if line_info else {}))
@@ -259,14 +259,16 @@ def _pretended_device(capability):
         dispatcher.get_current_device = real
 
 
-def _make_intrinsic(instruction: Instruction, **immediates):
+def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
+    or, with ``plain``, Numba's own."""
     numba = _numba()
     ir, types = numba.ir, numba.types
     numba_types = {
         "u16": types.uint16,
-        "u32": _taught().u32,
+        "u32": types.uint32 if plain else _taught().u32,
         "i32": types.int32,
-        "u64": _taught().u64,
+        "u64": types.uint64 if plain else _taught().u64,
         "f32": types.float32,
     }
     llvm_types = {

@@ -198,7 +198,7 @@ def language() -> Language:
     with _lock:
         numba = _numba()
         cuda, types, taught = numba.cuda, numba.types, _taught()
-        ptx = ptx_module(_make_intrinsic)
+        ptx = ptx_module(make_intrinsic)
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", twice
         # as fast (ampere: 8 s instead of 16 s); the functions themselves stay in the PTX, uncalled,
         # until they are tidied away
@@ -309,14 +309,16 @@ def _is_nested(numba_type, types):
     return isinstance(numba_type, types.UniTuple) and isinstance(numba_type.dtype, types.BaseTuple)
 
 
-def _make_intrinsic(instruction: Instruction, **immediates):
+def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
+    or, with ``plain``, Numba's own."""
     numba = _numba()
     types, llvm = numba.types, numba.llvm
     numba_types = {
         "u16": types.uint16,
-        "u32": _taught().u32,
+        "u32": types.uint32 if plain else _taught().u32,
         "i32": types.int32,
-        "u64": _taught().u64,
+        "u64": types.uint64 if plain else _taught().u64,
         "f32": types.float32,
     }
     template, constraints = instruction.assembly(**immediates)
