@@ -48,10 +48,11 @@ from sanitizer_output import (
     section,
 )
 
-from numba_marlin import driver, reference
+from numba_marlin import reference
 from numba_marlin.bench.environment import commit, versions
 from numba_marlin.bench.tables import replace_between
 from numba_marlin.compiler.assemble import assemble
+from numba_marlin.execution import driver
 from numba_marlin.hardware.targets import target_named
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -112,7 +113,7 @@ def edited(compiled, edit):
 
 def run_case(case, compiled, plant=None):
     """Launch once; -> the report of ``reference.check``, None of a planted error."""
-    from numba_marlin.launch import launcher
+    from numba_marlin.execution.launch import launcher
 
     launch, arrays = Launch(case), {}
     stored_by_copies = any(source == "c" for source, _ in launch.tensor_maps.values())

@@ -29,8 +29,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from problems import OUTPUTS, Case, Launch, warm_cache
 
-from numba_marlin import compiler, driver, reference
+from numba_marlin import compiler, reference
 from numba_marlin.bench.environment import commit, versions
+from numba_marlin.execution import driver
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.layout.fragments import MMA_M16N8K16_C
 from numba_marlin.layout.stripes import stripes
@@ -77,7 +78,7 @@ def all_cases():
 
 def run_on_hardware(launch, compiled):
     """{"c": ..., "partials": ...} as the GPU left them."""
-    from numba_marlin.launch import launcher
+    from numba_marlin.execution.launch import launcher
 
     arrays = {name: driver.DeviceArray.from_host(array) for name, array in launch.buffers.items()}
     launcher(compiled)(

@@ -16,7 +16,9 @@ import sanitizer
 from problems import Case
 
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import Problem, decode, wgmma
+from numba_marlin.heuristics import Problem
+from numba_marlin.kernels.decode import choose as decode
+from numba_marlin.kernels.wgmma import choose as wgmma
 
 H200 = devices.device("H200")
 CHOICES = {"decode": decode, "wgmma": wgmma}

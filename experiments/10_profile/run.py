@@ -50,20 +50,18 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 def candidate_of(name, device):
     from numba_marlin import heuristics
-    from numba_marlin.heuristics import block_scaled
+    from numba_marlin.problems import OPERANDS, BlockProblem, WeightProblem
 
     kernel, m, n, k = CELLS[name]
-    if kernel in block_scaled.KERNELS:
-        config = block_scaled.configuration(kernel, m, n, device.sms)
-        problem = block_scaled.BlockProblem.of(config, m, n, k)
-        return problem, block_scaled.candidate(problem, device, kernel, config)
-    problem = heuristics.Problem(m, n, k, GROUP_SIZE)
+    both = heuristics.find_kernel(kernel).kind == OPERANDS
+    problem = BlockProblem(m, n, k) if both else WeightProblem(m, n, k, GROUP_SIZE)
     return problem, heuristics.candidate(problem, device, kernel)
 
 
 def build(name):
     """In a process of its own, into the disk cache."""
-    from numba_marlin import compiler, driver
+    from numba_marlin import compiler
+    from numba_marlin.execution import driver
     from numba_marlin.profile.sources.on_machine import definition_of
 
     # lambdas of the kernels
@@ -149,8 +147,8 @@ def described(name, row):
 
 
 def measure(args):
-    from numba_marlin import driver
     from numba_marlin.bench.environment import describe
+    from numba_marlin.execution import driver
     from numba_marlin.profile.sources.on_gpu import observe
 
     names = [each.strip() for each in args.cells.split(";")] if args.cells else list(CELLS)

@@ -21,13 +21,13 @@ from problems import Launch as Prepared
 
 from numba_marlin.emulator.scheduling.schedules import Schedule
 from numba_marlin.formats.operands import BLOCK_FORMATS
-from numba_marlin.heuristics.block_scaled import block_kernel_of
 from numba_marlin.kernels.ampere.config import AmpereConfig
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
+from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.tiled import TiledConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.mutation.judge import Launch
@@ -105,7 +105,7 @@ class HopperBlocks:
 
     @property
     def kernel(self):
-        return block_kernel_of(self.config).name
+        return kernel_of(self.config).name
 
     @cached_property
     def prepared(self):

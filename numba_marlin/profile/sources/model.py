@@ -11,19 +11,18 @@ that have such a section); what then is left of the whole, but for the launch, i
 that is not at its full rate, warps that wait for each other. Nothing overlaps in this model but
 bytes with work, so shares of short sections are rough.
 
-``error()`` compares the predictions with the times recorded in experiments/01_faithful and
-02_hopper, in a checkout of the repository.
+``error()`` compares the predictions with the times that experiments 01_faithful and 02_hopper
+recorded (``data.measured``).
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import statistics
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from numba_marlin.counts.instructions import tensor_bits
+from numba_marlin.data import measured
 from numba_marlin.hardware.devices import Device, device
 from numba_marlin.hardware.limits import SM_SCHEDULERS
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel
@@ -116,37 +115,24 @@ class Error:
 
 @functools.cache
 def error(kernel: str | None = None) -> Error | None:
-    """None where nothing was recorded: outside of a checkout, or for a kernel without
-    predictions."""
-    root = Path(__file__).resolve().parents[3] / "experiments"
+    """None for a kernel without predictions, or without recorded times."""
     off, where = [], "H200"
-    for name in ("01_faithful", "02_hopper"):
-        path = root / name / "results.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            row = json.loads(line)
-            found = _predicted(row) if kernel in (None, row["kernel"]) else None
-            if found:
-                off.append(abs(found / row["us"] - 1))
-                where = row["device"]
+    for row in measured("weight_times"):
+        found = _predicted(row) if kernel in (None, row["kernel"]) else None
+        if found:
+            off.append(abs(found / row["us"] - 1))
+            where = row["device"]
     return Error(len(off), statistics.mean(off), max(off), where) if off else None
 
 
 def recorded(kernel: str, problem, config) -> dict | None:
-    """The last row of experiments/11_block_scaled of this product in this configuration; None where
-    nothing was measured, or outside of a checkout."""
-    path = Path(__file__).resolve().parents[3] / "experiments" / "11_block_scaled" / "results.jsonl"
-    found = None
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        row = json.loads(line)
-        if row["part"] == "whole" and (
-            row["kernel"],
-            row["m"],
-            row["n"],
-            row["k"],
-            row["config"],
-        ) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
-            found = row
-    return found
+    """The row of data/measured/block_times of this product in this configuration; None where
+    nothing was measured."""
+    cell = kernel, problem.m, problem.n, problem.k, asdict(config)
+    for row in measured("block_times"):
+        if (row["kernel"], row["m"], row["n"], row["k"], row["config"]) == cell:
+            return row
+    return None
 
 
 def _predicted(row: dict) -> float | None:
