@@ -260,8 +260,8 @@ def _pretended_device(capability):
 
 
 def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
-    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
-    or, with ``plain``, Numba's own."""
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of
+    ``unsigned``, or, with ``plain``, Numba's own."""
     numba = _numba()
     ir, types = numba.ir, numba.types
     numba_types = {
