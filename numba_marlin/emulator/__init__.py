@@ -32,12 +32,14 @@ from numba_marlin.emulator.errors import (
 )
 from numba_marlin.emulator.machine import Machine, RunResult
 from numba_marlin.emulator.scheduling.schedules import Schedule
+from numba_marlin.emulator.state.listener import Listener
 
 __all__ = [
     "BadDescriptor",
     "BarrierMisuse",
     "Deadlock",
     "DivergentCollective",
+    "Listener",
     "Machine",
     "MachineError",
     "Misaligned",

@@ -18,6 +18,7 @@ from numba_marlin.counts.observer import Observer, padded
 from numba_marlin.counts.phases import phases, sources
 from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.memory import Access
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.trace.record import HIGH, KINDS, SCHEMA, SPACES, Trace
@@ -42,7 +43,7 @@ def record(
 ) -> Trace:
     """Run a kernel and record it. ``blocks``: whose registers and addresses are kept (default:
     all); ``about``: plain data about the problem, kept with the record; ``launch``: what
-    Machine.run takes, but for its listeners. ValueError for blocks that the grid does not have.
+    Machine.run takes, but for its listener. ValueError for blocks that the grid does not have.
     """
     kernel = machine.kernel(entry)
     kept = None if blocks is None else tuple(sorted(set(blocks)))
@@ -50,11 +51,13 @@ def record(
     recorder = Recorder(machine, entry, kept, rows)
     result = machine.run(
         entry,
-        observer=recorder.step,
-        watch=recorder.access,
-        requests=recorder.access,
-        started=recorder.started,
-        after=recorder.after,
+        listener=Listener(
+            started=recorder.started,
+            before=recorder.step,
+            after=recorder.after,
+            access=recorder.access,
+            request=recorder.access,
+        ),
         **launch,
     )
     if kept is not None and not (kept and set(kept) <= set(range(result.blocks))):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from numba_marlin.emulator.tensor.tensor_registers import TensorRegisters
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.layout import tcgen05, wgmma
 from numba_marlin.layout.tcgen05 import InstructionDescriptor, Kind
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.ordering.races import HappensBefore
 
 DRIFT_CHANCE = 0.3
 
@@ -74,6 +78,7 @@ class TensorCores:
         barriers: MBarriers,
         placement: Placement,
         instructions: list[Instruction],
+        races: HappensBefore | None = None,
     ) -> None:
         self.memory, self.barriers, self.placement = memory, barriers, placement
         self.tensor = TensorMemory(placement, instructions)
@@ -84,7 +89,7 @@ class TensorCores:
         self.issued = 0
         self.random: random.Random | None = None
         self.early = False
-        self.races = None  # set by Execution
+        self.races = races
         if self.tensor.used:
             barriers.arrivals, memory.borrowers = self.deliver, self.require_returned
 

@@ -7,7 +7,6 @@ PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/#instruction-ope
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 # Widths of register classes in bits; predicates are a class of their own.
 PREDICATE = 1
@@ -95,7 +94,7 @@ class Sink:
     """_: a result nobody wants."""
 
 
-Operand = Union[Register, Immediate, Symbol, Special, Vector, Address, Pair, Not, Sink]
+Operand = Register | Immediate | Symbol | Special | Vector | Address | Pair | Not | Sink
 
 
 @dataclass(frozen=True, eq=False)
