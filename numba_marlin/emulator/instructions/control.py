@@ -1,7 +1,9 @@
 """Control flow, block-wide barriers, fences.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions Branches, exits
-and barriers end a basic block; their handlers return a description that the scheduler acts upon.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions
+
+Branches, exits and barriers end a basic block; their handlers return a description of it
+(``emulator.state.ends``) that the scheduler acts upon.
 """
 
 from __future__ import annotations

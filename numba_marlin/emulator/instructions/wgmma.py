@@ -1,4 +1,4 @@
-"""wgmma: what the instructions say; ``emulator.warpgroups`` says when it happens.
+"""wgmma: what the instructions say; ``tensor.warpgroups`` says when it happens.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 """

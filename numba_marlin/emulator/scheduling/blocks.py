@@ -118,11 +118,10 @@ def cut(start: int, stop: int, members: list) -> Iterator[tuple[int, int]]:
 
 
 def members_of(ins: Instruction, execution: Execution):
-    """Readable mask of the lanes that ``ins`` needs together; None if it is no collective. A
-    guarded one waits for none:
+    """Readable mask of the lanes that ``ins`` needs together; None if it is no collective.
 
-    what its guard keeps away cannot be waited for, so its handler only checks.
-    """
+    A guarded one waits for none: lanes that its guard keeps away cannot be waited for, so its
+    handler only checks."""
     if ins.guard is not None:
         return None
     if ins.root in OF_ALL:

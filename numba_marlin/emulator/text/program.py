@@ -136,11 +136,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text);
-    ``data``: initial bytes; ``relocations``: (byte,
-
-    variable, offset) of the addresses that belong into them.
-    """
+    """A variable in a state space. ``size``: bytes (0: dynamic shared memory, [] in the text);
+    ``data``: initial bytes; ``relocations``: (byte, variable, offset) of the addresses in them."""
 
     name: str
     space: str
