@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_marlin import heuristics, testing, tuned
+from numba_marlin import heuristics, testing
 from numba_marlin.formats import marlin
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.architectures import AMPERE
@@ -20,11 +20,12 @@ from numba_marlin.heuristics import (
     Problem,
     candidate,
     check_config,
-    decode,
     default_config,
     explain,
     rank,
+    tuned,
 )
+from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.language.definition import ceil_div
 
 H200 = devices.device("H200")

@@ -64,6 +64,7 @@ def collect() -> list[dict]:
     gpu = _gpus()
     can_compile = any(each["status"] == "ok" for each in compilers)
     on_gpu = can_compile and gpu[-1]["status"] == "ok"
+    missing = "a GPU of compute capability 8.0 or more, and its driver"
     return [
         row(
             "can: PTX machine",
@@ -73,14 +74,9 @@ def collect() -> list[dict]:
         row(
             "can: GPU",
             on_gpu,
-            (
-                "runs kernels on device 0"
-                if on_gpu
-                else (
-                    "needs"
-                    f" {'a GPU of compute capability 8.0 or more, and its driver' if can_compile else 'a compiler'}"
-                )
-            ),
+            "runs kernels on device 0"
+            if on_gpu
+            else f"needs {missing if can_compile else 'a compiler'}",
         ),
         row("can: reference", True, "float64 product on the CPU"),
         row(
@@ -139,7 +135,7 @@ def _tool(name: str, without: str) -> dict:
 
 def _gpus() -> list[dict]:
     """The driver, then one row a device, or one that says why there is none."""
-    from numba_marlin import driver
+    from numba_marlin.execution import driver
 
     probe = driver.probe()
     rows = [

@@ -152,7 +152,7 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     the rest of loading a kernel.
     """
     wanted = {name.replace("-", "_").lower(): name for name in (*distributions, *_TOOLKIT)}
-    found = {"python": "%d.%d" % sys.version_info[:2]}
+    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for directory in sys.path:
         try:
             entries = os.listdir(directory or ".")

@@ -3,7 +3,7 @@
 ``device("H200")`` looks a row up (ValueError, listing the known ones, for an unknown name).
 ``SPECIFICATIONS`` are the rows; ``MODEL`` is the small device that the PTX machine plays.
 ``Device.source`` says what a row is: ``spec`` (published figures, ``Device.references`` has where),
-``measured`` (asked of a driver, ``driver.describe``) or ``model``. What a compute capability
+``measured`` (asked of a driver, ``execution.driver.describe``) or ``model``. What a compute capability
 decides is in ``architectures``, and reached as ``Device.architecture``. Nothing here imports CUDA.
 """
 
@@ -54,6 +54,9 @@ class Device:
 
     fp4_flops: float | None = None
     """The same of block-scaled 4-bit factors, None where tensor cores have none."""
+
+    driver: str | None = None
+    """Version of the driver that described it; None in the table."""
 
     references: tuple[tuple[str, str], ...] = field(default=(), hash=False)
     """((figures, separated by spaces; where they come from), ...)."""
@@ -111,7 +114,8 @@ def target_of(compute_capability: tuple[int, int]) -> str:
     """The newest target that a device of this compute capability runs.
 
     Machine code runs on the same major version from its minor version on. A major version without
-    a target gets ``sm_80``, whose PTX the driver compiles (``launch.py``). ValueError below 8.0.
+    a target gets ``sm_80``, whose PTX the driver compiles (``execution.launch``). ValueError below
+    8.0.
     """
     major, minor = compute_capability
     if (major, minor) < (8, 0):

@@ -16,11 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import records, sections
 from numba_marlin.profile.sources import access, model
 from numba_marlin.profile.sources.occupancy import occupancy
-from numba_marlin.profile.sources.on_machine import Counted, definition_of
+from numba_marlin.profile.sources.on_machine import Counted
 
 SCHEMA = "numba-marlin/profile-run/2"
 MEASURED, COUNTED, MODELLED, SPEC = "measured", "counted", "modelled", "spec"
@@ -47,7 +48,7 @@ def build(
 ) -> dict:
     problem, candidate, compiled = counted.problem, counted.candidate, counted.compiled
     resources, blocks = compiled.resources, math.prod(candidate.grid)
-    definition = definition_of(candidate.kernel)
+    definition = find_kernel(candidate.kernel)
     modelled = model.model(counted, device)
     fits = occupancy(
         device.architecture,
@@ -59,7 +60,7 @@ def build(
     )
     data = {
         "schema": SCHEMA,
-        "problem": problem.to_dict() if isinstance(problem, BlockProblem) else asdict(problem),
+        "problem": problem.to_dict(),
         "kernel": candidate.kernel,
         "config": asdict(candidate.config),
         "target": compiled.target,

@@ -4,7 +4,7 @@ its own; nothing is drawn that is not in it."""
 import copy
 import functools
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from numba_marlin.cli.main import main
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem, candidate
+from numba_marlin.problems import BlockProblem
 from numba_marlin.profile import build as profile
 from numba_marlin.profile.pages import profile_page
 from numba_marlin.profile.sources import model, on_machine, rules
@@ -492,20 +493,15 @@ def test_every_kernel_with_block_scaled_operands_is_profiled(kernel, waits, caps
 
 def test_large_block_scaled_problems_are_cut_along_tiles():
     """As many multiprocessors' share of a large one as fits, in whole tiles."""
-    from numba_marlin.heuristics import block_scaled
-
     for kernel, device in (
         ("block_scaled", "H200"),
         ("tcgen05", "B200"),
         ("block_mma", "RTX 5090"),
     ):
-        config = block_scaled.configuration(kernel, 8192, 8192, devices.device(device).sms)
-        problem = block_scaled.BlockProblem.of(config, 8192, 8192, 4096)
-        part, sms = on_machine.cut(
-            problem,
-            block_scaled.candidate(problem, devices.device(device), kernel, config),
-            devices.device(device),
-        )
+        problem = BlockProblem(8192, 8192, 4096)
+        chosen = candidate(problem, devices.device(device), kernel)
+        config = chosen.config
+        part, sms = on_machine.cut(problem, chosen, devices.device(device))
         assert (
             part.m % getattr(config, "tile_m", 128) == part.n % 128 == 0
             and part.k == problem.k
@@ -526,12 +522,9 @@ def test_blocks_that_are_too_few_are_told_what_would_help():
 
 
 def test_a_recorded_time_is_shown_beside_the_model():
-    from numba_marlin.heuristics import block_scaled
-
-    config = block_scaled.configuration("block_scaled", 4096, 4096, 132)
-    found = model.recorded(
-        "block_scaled", block_scaled.BlockProblem.of(config, 4096, 4096, 4096), config
-    )
+    problem = BlockProblem(4096, 4096, 4096)
+    config = candidate(problem, devices.device("H200"), "block_scaled").config
+    found = model.recorded("block_scaled", problem, config)
     assert found["us"] > 100 and "H200" in found["device"]
     path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
     same = [
@@ -542,9 +535,4 @@ def test_a_recorded_time_is_shown_beside_the_model():
         and row["config"] == asdict(config)
     ]
     assert len({row["us"] for row in same}) > 1 and found.items() <= same[-1].items()  # the last
-    assert (
-        model.recorded(
-            "block_scaled", block_scaled.BlockProblem.of(config, 4096, 4096, 4128), config
-        )
-        is None
-    )
+    assert model.recorded("block_scaled", replace(problem, k=4128), config) is None

@@ -234,7 +234,8 @@ def intensity(trace: Trace, choice: Choice) -> Section:
     device = choice.device or device_named("H200")
     if device.matrix_flops and device.bandwidth_bytes:
         ridge = device.matrix_flops / device.bandwidth_bytes
-        least_us = 1e6 * max(ours / device.bandwidth_bytes, flops / device.matrix_flops)
+        wide = theirs / device.bandwidth_bytes
+        packed = max(ours / device.bandwidth_bytes, flops / device.matrix_flops)
         parts.append(
             Facts(
                 (
@@ -248,10 +249,8 @@ def intensity(trace: Trace, choice: Choice) -> Section:
                     ),
                     (
                         "at the limit",
-                        (
-                            f"{1e6 * theirs / device.bandwidth_bytes:.3g} us for 16-bit weights,"
-                            f" {least_us:.3g} us for packed ones"
-                        ),
+                        f"{1e6 * wide:.3g} us for 16-bit weights, {1e6 * packed:.3g} us for packed"
+                        " ones",
                         MODELLED,
                     ),
                 ),
