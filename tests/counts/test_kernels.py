@@ -139,7 +139,12 @@ def test_the_decode_kernel_wastes_nothing_but_half_a_sector_of_an_output_row():
 
 
 @pytest.mark.parametrize(
-    "name, words", [("one word, one warpgroup", 1), ("two words", 2), ("four words", 4)]
+    "name, words",
+    [
+        pytest.param("one word, one warpgroup", 1, marks=pytest.mark.thorough),
+        ("two words", 2),
+        pytest.param("four words", 4, marks=pytest.mark.thorough),
+    ],
 )
 def test_the_hopper_kernel_reads_weights_once_a_row_of_tiles(name, words):
     """Every lane reads ``words`` of its 16 bytes of weights from shared memory: with fewer than

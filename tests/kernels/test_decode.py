@@ -152,8 +152,8 @@ def real(config, m, n, k, run_on, **options):
 )
 def test_every_type_is_exact_with_tails_of_m_n_and_k_and_compiles_cleanly(number, grouped, run_on):
     """The least there is; whole stages, and a tile that columns are missing in; two tiles of rows,
-    and k that ends in a stage, if groups can. Any two of bits, zero points and dtypes come
-    together in some configuration; per-column scales, which nothing but the end of a tile knows of, once.
+    and k that ends in a stage, if groups can. Any two of bits, zero points and dtypes come together
+    in some configuration; per-column scales, which nothing but the end of a tile knows of, once.
     """
     config = configuration(number, grouped)
     step = group_size_of(config) if config.grouped else 16

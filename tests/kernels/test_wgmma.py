@@ -72,7 +72,13 @@ def test_every_arrangement_is_exact(name, run_on):
     exact(20, 192, 320, -1, ARRANGEMENTS[name], run_on, sms=4)
 
 
-@pytest.mark.parametrize("group_size", (-1, 32, 64, 128, 256))
+@pytest.mark.parametrize(
+    "group_size",
+    cases(
+        ((group_size,) for group_size in (-1, 32, 64, 128, 256)),
+        lambda group_size: group_size in (32, 256),
+    ),
+)
 def test_groups_larger_and_smaller_than_a_stage(group_size, run_on):
     exact(5, 128, 512, group_size, replace(SMALL, tile_n=128), run_on, sms=2)
 
@@ -122,8 +128,15 @@ def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
             )
             for types in product((None, "integer", "float16"), (4, 8), ("float16", "bfloat16"))
         ),
+        # every kind of zero points, both arrangements, 4 bits with one dtype and 8 with the other
         lambda name, group_size, zeros, bits, dtype: (
-            (dtype == "bfloat16") == (bits == 8) and (group_size == 32 or zeros == "integer")
+            (dtype == "bfloat16") == (bits == 8)
+            and (zeros, bits)
+            in (
+                [(None, 8), ("integer", 4), ("float16", 8)]
+                if group_size == 32
+                else [("integer", 8)]
+            )
         ),
     ),
 )
@@ -149,7 +162,8 @@ def test_every_type_is_exact_with_tails_of_n_and_k(name, group_size, zeros, bits
             (4, 8),
         ),
         lambda group_size, name, zeros, bits: (
-            (zeros == "integer") == (bits == 8) and (group_size == 128 or name == "four words")
+            group_size == 128
+            and (zeros, bits) == (("float16", 4) if name == "four words" else ("integer", 8))
         ),
     ),
 )
@@ -178,7 +192,9 @@ def test_zero_points_and_bytes_of_every_number_of_words(group_size, name, zeros,
             ),
             (64, 128, 256),
         ),
-        lambda name, group_size: group_size == 128 and name != "one word, one warpgroup",
+        lambda name, group_size: (
+            group_size == (128 if "pairs" in name else 256) and name != "one word, one warpgroup"
+        ),
     ),
 )
 def test_scaled_sums_are_exact(name, group_size, run_on):
@@ -285,7 +301,10 @@ def test_real_data_stays_under_the_elementwise_bound(name, run_on):
     "name, group_size, dtype",
     cases(
         product(("four words", "a pair of blocks"), (-1, 64), ("float16", "bfloat16")),
-        lambda name, group_size, dtype: (group_size == 64) == (name == "four words"),
+        lambda name, group_size, dtype: (
+            (name, group_size, dtype)
+            in (("four words", 64, "bfloat16"), ("a pair of blocks", -1, "float16"))
+        ),
     ),
 )
 def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, run_on):
@@ -326,7 +345,9 @@ def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, r
                 ("bfloat16", 4, "float16"),
             )
         ),
-        lambda dtype, bits, zeros, group_size: group_size == 64,
+        lambda dtype, bits, zeros, group_size: (
+            group_size == 64 and (dtype, zeros) in (("float16", "float16"), ("bfloat16", "integer"))
+        ),
     ),
 )
 def test_other_types_stay_under_the_bound(dtype, bits, zeros, group_size, run_on):
@@ -504,7 +525,7 @@ def test_gates(config, group_blocks):
     "config, dtype, bits, zeros",
     cases(
         ((config, *types) for config in (LARGEST, SMALLEST) for types in TYPES),
-        lambda config, dtype, bits, zeros: config == LARGEST and dtype == "bfloat16",
+        lambda config, dtype, bits, zeros: config == LARGEST and (dtype, bits) == ("bfloat16", 4),
     ),
 )
 def test_gates_of_other_types(config, dtype, bits, zeros):
