@@ -17,28 +17,8 @@ from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.wgmma import KERNEL
 from numba_marlin.kernels.wgmma.config import SHARED_LIMIT, WgmmaConfig
 from numba_marlin.quantizers import quantize
+from tests.kernels.configurations import ARRANGEMENTS, WGMMA
 from tests.kernels.harness import cases, on_machine, prepare, run_kernel
-
-SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2)
-ARRANGEMENTS = {
-    "one word, one warpgroup": SMALL,
-    "two words": replace(SMALL, tile_n=128),
-    "four words": replace(SMALL, tile_n=256, stages=3),
-    "two warpgroups, one word": replace(SMALL, tile_n=128, warpgroups=2),
-    "two warpgroups, two words": replace(SMALL, tile_m=32, tile_n=256, warpgroups=2),
-    "two rows of consumers": replace(SMALL, k_groups=2, stages=4),
-    "two rows of two": replace(SMALL, tile_n=128, warpgroups=2, k_groups=2, stages=4),
-    "a pair of blocks": replace(SMALL, tile_m=32, cluster=2, split=False),
-    "pairs, two rows of consumers": replace(
-        SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False
-    ),
-    "four blocks, two words": replace(SMALL, tile_m=32, tile_n=128, cluster=4, split=False),
-    "whole tiles": replace(SMALL, split=False),
-    "two parts": replace(SMALL, tile_m=32, parts=2, split=False),
-    "four parts, two rows of consumers": replace(
-        SMALL, tile_n=128, k_groups=2, stages=4, parts=4, split=False
-    ),
-}
 
 
 def exact(m, n, k, group_size, config, run_on, **options):
@@ -80,12 +60,12 @@ def test_every_arrangement_is_exact(name, run_on):
     ),
 )
 def test_groups_larger_and_smaller_than_a_stage(group_size, run_on):
-    exact(5, 128, 512, group_size, replace(SMALL, tile_n=128), run_on, sms=2)
+    exact(5, 128, 512, group_size, replace(WGMMA, tile_n=128), run_on, sms=2)
 
 
 @pytest.mark.parametrize("m", (1, 15, 16, 17, 33))
 def test_rows_that_do_not_exist_are_never_written(m, run_on):
-    exact(m, 64, 128, 64, SMALL, run_on, sms=2)
+    exact(m, 64, 128, 64, WGMMA, run_on, sms=2)
 
 
 @pytest.mark.parametrize("n, k", ((8, 16), (72, 48), (136, 80), (200, 144)))
@@ -98,23 +78,23 @@ def test_tails_of_n_and_k(name, n, k, run_on):
 def test_stripes_of_any_number_of_blocks(sms, run_on):
     """Tiles cut at every place: whole ones, one shared by many blocks, a block with parts of
     two."""
-    exact(20, 192, 320, 64, SMALL, run_on, sms=sms)
+    exact(20, 192, 320, 64, WGMMA, run_on, sms=sms)
 
 
 @pytest.mark.parametrize("group_m", (1, 2, 8))
 def test_any_order_of_tiles(group_m, run_on):
-    exact(50, 192, 128, 64, replace(SMALL, group_m=group_m), run_on, sms=3)
+    exact(50, 192, 128, 64, replace(WGMMA, group_m=group_m), run_on, sms=3)
 
 
 def test_rows_of_x_may_lie_apart(run_on):
-    exact(5, 64, 128, 64, SMALL, run_on, sms=1, a_stride=152)
+    exact(5, 64, 128, 64, WGMMA, run_on, sms=1, a_stride=152)
 
 
 def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
     """The ring goes round, and its parities with it, across the tiles of one block."""
-    exact(33, 192, 448, 64, SMALL, run_on, sms=1)
-    exact(33, 192, 448, 64, replace(SMALL, k_groups=2, stages=4), run_on, sms=1)
-    exact(33, 192, 448, 64, replace(SMALL, tile_m=32, cluster=2, split=False), run_on, sms=2)
+    exact(33, 192, 448, 64, WGMMA, run_on, sms=1)
+    exact(33, 192, 448, 64, replace(WGMMA, k_groups=2, stages=4), run_on, sms=1)
+    exact(33, 192, 448, 64, replace(WGMMA, tile_m=32, cluster=2, split=False), run_on, sms=2)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +221,7 @@ def test_scaled_sums_round_no_weight(run_on):
                 KERNEL,
                 x,
                 weight,
-                config=replace(SMALL, group_blocks=4, scaling=scaling),
+                config=replace(WGMMA, group_blocks=4, scaling=scaling),
                 sms=1,
                 run_on=run_on,
             ).c
