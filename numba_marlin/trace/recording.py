@@ -9,6 +9,7 @@ from numba_marlin.counts.instructions import class_of
 from numba_marlin.counts.liveness import reads_and_writes
 from numba_marlin.counts.phases import phases, sources
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.trace.record import SCHEMA, Trace
 from numba_marlin.trace.recorder import ROWS, Recorder
 
@@ -24,7 +25,7 @@ def record(
 ) -> Trace:
     """Run a kernel and record it. ``blocks``: whose registers and addresses are kept (default:
     all); ``about``: plain data about the problem, kept with the record; ``launch``: what
-    Machine.run takes, but for its listeners. ValueError for blocks that the grid does not have.
+    Machine.run takes, but for its listener. ValueError for blocks that the grid does not have.
     """
     kernel = machine.kernel(entry)
     kept = None if blocks is None else tuple(sorted(set(blocks)))
@@ -32,11 +33,13 @@ def record(
     recorder = Recorder(machine, entry, kept, rows)
     result = machine.run(
         entry,
-        observer=recorder.step,
-        watch=recorder.access,
-        requests=recorder.access,
-        started=recorder.started,
-        after=recorder.after,
+        listener=Listener(
+            started=recorder.started,
+            before=recorder.step,
+            after=recorder.after,
+            access=recorder.access,
+            request=recorder.access,
+        ),
         **launch,
     )
     if kept is not None and not (kept and set(kept) <= set(range(result.blocks))):
