@@ -55,7 +55,8 @@ def _numba():
                 message="The 'generic' unit for NumPy timedelta",
                 category=DeprecationWarning,
             )
-            import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
+            # the redirector: without it `numba.cuda` is another, older code base
+            import numba_cuda  # noqa: F401
             from llvmlite import ir
             from numba import cuda, types
             from numba.cuda import debuginfo, dispatcher
