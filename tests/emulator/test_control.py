@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Deadlock, DivergentCollective, Trap
-from tests.emulator.ptx_cases import launch
-from tests.emulator.test_memory import fails
+from tests.emulator.ptx_cases import fails, launch
 
 FILL = ".shared .align 16 .b8 s[16]; st.shared.v4.u32 [s], {%t, %t, %t, %t};"
 STORE = "mad.wide.u32 %rd0, %t, 4, %p0; st.global.u32 [%rd0], %r0;"
