@@ -24,14 +24,15 @@ def recorded(args, report):
     )
     from numba_marlin.emulator import Machine
     from numba_marlin.hardware import devices
-    from numba_marlin.heuristics import block_scaled
-    from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel
+    from numba_marlin.heuristics import candidate, configured
+    from numba_marlin.kernels.registry import find_kernel
+    from numba_marlin.problems import BlockProblem
     from numba_marlin.profile.sources.block_launch import BlockLaunch, boxes_of
     from numba_marlin.quantizers.operands import quantize_blocks
     from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
     from numba_marlin.trace.stages import ranges_of, rings_of
 
-    definition, stored = find_block_kernel(args.kernel), stored_layer(args)
+    definition, stored = find_kernel(args.kernel), stored_layer(args)
     random = np.random.default_rng(args.seed)
     given = config_changes(
         args.config or [], {each.name for each in fields(definition.config_type)}
@@ -56,9 +57,9 @@ def recorded(args, report):
     )
     b, n, k, source = _weight(args, stored, changes, random)
     device = replace(devices.MODEL, sms=BLOCK_DEMO["sms"] if args.sms is None else args.sms)
-    config = block_scaled.configuration(args.kernel, args.m, n, device.sms, **changes)
-    problem = BlockProblem.of(config, args.m, n, k)
-    chosen = block_scaled.candidate(problem, device, args.kernel, config)
+    problem = BlockProblem.with_fields(args.m, n, k, changes)
+    config = configured(problem, device, args.kernel, changes)
+    chosen = candidate(problem, device, args.kernel, config)
     blocks = check_place(args, chosen)
     with report.step(
         f"quantising {args.m} x {k} activations and {k} x {n} weights to {problem.format}"
@@ -113,7 +114,7 @@ def _weight(args, stored, changes: dict, random):
     from numba_marlin.cli.trace import WEIGHTS
     from numba_marlin.formats.block_weight import BlockWeight
     from numba_marlin.formats.operands import from_weight
-    from numba_marlin.heuristics.block_scaled import formats_of
+    from numba_marlin.kernels.registry import find_kernel
 
     if stored is None:
         kind = args.weights or changes.get("format", "nvfp4")
@@ -138,7 +139,7 @@ def _weight(args, stored, changes: dict, random):
             )
         found = from_weight(weight)
         kind, (n, k) = found.format, found.shape
-    formats = formats_of(args.kernel)
+    formats = find_kernel(args.kernel).takes.formats
     if kind not in formats or changes.get("format", kind) != kind:
         raise ValueError(
             f"{kind} operands are not for {args.kernel}, which multiplies {', '.join(formats)}"

@@ -149,8 +149,9 @@ def _execute(args, report) -> bool:
 
 
 def _profile(args, report) -> dict:
-    from numba_marlin import driver, heuristics
-    from numba_marlin.hardware import devices, sizes
+    from numba_marlin import heuristics
+    from numba_marlin.execution import driver
+    from numba_marlin.hardware import devices
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.sources import on_machine
     from numba_marlin.profile.sources.other_tools import other_tools
@@ -171,7 +172,6 @@ def _profile(args, report) -> dict:
     on_gpu = probe.usable and args.device is None
     device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
     _check_timed(device)
-    limits = driver.limits(0) if on_gpu else sizes.limits_of(device)
     candidate = (
         heuristics.rank(problem, device)[0]
         if args.kernel is None
@@ -205,7 +205,7 @@ def _profile(args, report) -> dict:
             )
         }
     )
-    return profile.build(counted, device, limits, observation, ceilings, state, other_tools())
+    return profile.build(counted, device, observation, ceilings, state, other_tools())
 
 
 def _block_scaled(args, report) -> dict:
@@ -213,10 +213,12 @@ def _block_scaled(args, report) -> dict:
     counted, and modelled for a device that has them."""
     from dataclasses import fields
 
-    from numba_marlin import driver
+    from numba_marlin import heuristics
     from numba_marlin.cli.trace import config_changes
-    from numba_marlin.hardware import devices, sizes
-    from numba_marlin.heuristics import block_scaled
+    from numba_marlin.execution import driver
+    from numba_marlin.hardware import devices
+    from numba_marlin.kernels.registry import find_kernel
+    from numba_marlin.problems import BlockProblem
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.sources import model, on_machine
     from numba_marlin.profile.sources.other_tools import other_tools
@@ -227,29 +229,26 @@ def _block_scaled(args, report) -> dict:
             " says (--config format=...)"
         )
     m, n, k = _sizes(args, BLOCK_DEMO[args.kernel])
-    known = {each.name for each in fields(block_scaled.find_block_kernel(args.kernel).config_type)}
+    known = {each.name for each in fields(find_kernel(args.kernel).config_type)}
     probe = driver.probe()
     device = driver.describe(0) if probe.usable and args.device is None else None
-    if device is None or not devices.runs_machine_code(
-        block_scaled.find_block_kernel(args.kernel).min_arch, device.compute_capability
-    ):
+    if device is None or not heuristics.has_instructions(args.kernel, device):
         device = (
-            devices.device(args.device) if args.device else block_scaled.devices_for(args.kernel)[0]
+            devices.device(args.device) if args.device else heuristics.devices_for(args.kernel)[0]
         )
     _check_timed(device)
-    block_scaled.check_device(args.kernel, device)
-    config = block_scaled.configuration(
-        args.kernel, m, n, device.sms, **config_changes(args.config or [], known)
-    )
-    problem = block_scaled.BlockProblem.of(config, m, n, k)
-    candidate = block_scaled.candidate(problem, device, args.kernel, config)
+    heuristics.check_device(args.kernel, device)
+    changes = config_changes(args.config or [], known)
+    problem = BlockProblem.with_fields(m, n, k, changes)
+    config = heuristics.configured(problem, device, args.kernel, changes)
+    candidate = heuristics.candidate(problem, device, args.kernel, config)
     if device.source == "measured":
         observation, ceilings = _observed(problem, candidate, device, report)
         if args.kernel not in ("block_scaled", "block_decode"):
             ceilings = None  # cuBLAS's halves say nothing of the tensor cores that this kernel uses
-        limits, state, recorded = driver.limits(0), observation.state, None
+        state, recorded = observation.state, None
     else:
-        observation, ceilings, limits = None, None, sizes.limits_of(device)
+        observation, ceilings = None, None
         state = {
             "missing": (
                 f"no GPU was used: {probe.reason}"
@@ -266,7 +265,7 @@ def _block_scaled(args, report) -> dict:
             None if observation is None else observation.compiled,
             args.seed,
         )
-    data = profile.build(counted, device, limits, observation, ceilings, state, other_tools())
+    data = profile.build(counted, device, observation, ceilings, state, other_tools())
     return (
         data
         if observation is not None

@@ -237,14 +237,14 @@ def _execute(args, report) -> bool:
 def _device(name: str | None, kernel: str | None):
     """The device called ``name``; ValueError for one that has not the instructions of a kernel with
     block-scaled operands. None: the one to look at that kernel on."""
+    from numba_marlin import heuristics
     from numba_marlin.hardware import devices
-    from numba_marlin.heuristics import block_scaled
 
     if kernel not in BLOCK_KERNELS:
         return devices.device(name or "H200")
-    device = block_scaled.devices_for(kernel)[0] if name is None else devices.device(name)
+    device = heuristics.devices_for(kernel)[0] if name is None else devices.device(name)
     if device.source != "model":
-        block_scaled.check_device(kernel, device)
+        heuristics.check_device(kernel, device)
     return device
 
 
@@ -289,9 +289,11 @@ def _recorded(args, report):
 
     import numpy as np
 
-    from numba_marlin import api, backends, compiler, reference
+    from numba_marlin import api, compiler, reference
     from numba_marlin import trace as room
     from numba_marlin.cli.run import weight_of
+    from numba_marlin.execution.machine import prepare_emulator
+    from numba_marlin.execution.plan import Plan
     from numba_marlin.formats import PackedWeight
     from numba_marlin.formats.fp4_marlin import PackedBlocks
     from numba_marlin.hardware import devices
@@ -348,9 +350,7 @@ def _recorded(args, report):
         if args.config is None
         else changed_config(args.config, candidate(problem, device, args.kernel).config)
     )
-    plan = backends.Plan(
-        "emulator", "asked for", device, candidate(problem, device, args.kernel, config)
-    )
+    plan = Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
     blocks = check_place(args, plan.candidate)
     with report.step(f"quantising and packing {problem.k} x {problem.n} weights"):
         packed = (
@@ -370,7 +370,7 @@ def _recorded(args, report):
         )
     x = random.standard_normal((args.m, problem.k)).astype(np.float16)
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
-        prepared = backends.prepare_emulator(x, packed, problem, plan, compiled)
+        prepared = prepare_emulator(x, packed, problem, plan, compiled)
         trace = room.record(
             prepared.machine,
             blocks=None if blocks <= ALL_BLOCKS else (args.block,),

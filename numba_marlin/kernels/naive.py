@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from numba_marlin.kernels.dequantize import lookup_fp4
 from numba_marlin.kernels.dequantize.lookup import half_verbs, weight_verbs
+from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import CODES, KernelDefinition, Takes, ceil_div
 
 THREADS = 128
@@ -119,6 +120,7 @@ def make(lang, config):
 KERNEL = KernelDefinition(
     name="naive",
     summary="a thread per output",
+    rung=10,
     config_type=NaiveConfig,
     parameters=(
         ("a", "u64"),
@@ -153,4 +155,5 @@ KERNEL = KernelDefinition(
     ),
     method=lambda config: "sums",
     order_of_sums=lambda config: "one k after the other",
+    chooser=ChooseTypes(NaiveConfig, "a thread an output: the simplest rung, to compare with"),
 )

@@ -14,6 +14,7 @@ per-column scale the fp32 sum.
 from dataclasses import dataclass
 
 from numba_marlin.kernels.dequantize.verbs import number_verbs
+from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 
 THREADS = 128
@@ -163,6 +164,7 @@ def make(lang, config):
 KERNEL = KernelDefinition(
     name="tiled",
     summary="shared memory and mma.sync, no pipeline",
+    rung=20,
     config_type=TiledConfig,
     parameters=(
         ("a", "u64"),
@@ -180,4 +182,7 @@ KERNEL = KernelDefinition(
     min_arch="sm_80",
     takes=Takes(group_sizes=None),
     order_of_sums=lambda config: "one k16 row after the other",
+    chooser=ChooseTypes(
+        TiledConfig, "tensor cores and shared memory, no pipeline: the rung below, to compare with"
+    ),
 )

@@ -123,7 +123,7 @@ def test_a_run_is_compared_with_a_saved_one(saved, capsys):
         (("--weights", "mxfp8-e4m3"), "is for --kernel tcgen05"),
         (
             ("--kernel", "tcgen05", "--device", "H200"),
-            "made of instructions of sm_100a alone, and H200 is sm_90: choose B200",
+            "needs sm_100a, H200 is sm_90: choose B200",
         ),
         (
             ("--kernel", "block_mma", "--k", 100),
@@ -359,6 +359,7 @@ def test_integers_are_no_operand_of_a_block_scaled_kernel(tmp_path, capsys):
 def test_the_kernels_on_the_command_line_are_those_there_are():
     """(Listed there too, so that --help imports nothing.)"""
     from numba_marlin.cli import trace
-    from numba_marlin.heuristics import block_scaled
+    from numba_marlin.kernels import registry
+    from numba_marlin.problems import OPERANDS
 
-    assert trace.BLOCK_KERNELS == block_scaled.KERNELS
+    assert trace.BLOCK_KERNELS == registry.names(OPERANDS)

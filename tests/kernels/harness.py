@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from numba_marlin import compiler, driver
+from numba_marlin import compiler
+from numba_marlin.execution import driver
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format, marlin
 from numba_marlin.hardware import devices
 from numba_marlin.kernels.ampere import KERNEL as AMPERE

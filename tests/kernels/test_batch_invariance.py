@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import driver, heuristics
+from numba_marlin import heuristics
+from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import LADDER, Problem, candidate, find_kernel
 from numba_marlin.kernels.ampere.config import AmpereConfig

@@ -12,9 +12,11 @@ from numba_marlin.compiler import gates
 from numba_marlin.compiler.assemble import assemble
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.targets import target_named
-from numba_marlin.heuristics import Problem, decode, wgmma
+from numba_marlin.heuristics import Problem
 from numba_marlin.kernels.decode import KERNEL as DECODE
+from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
+from numba_marlin.kernels.wgmma import choose as wgmma
 from numba_marlin.kernels.wgmma.config import STAGE_ROWS
 from tests.kernels.harness import cases
 

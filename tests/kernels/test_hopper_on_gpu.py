@@ -19,7 +19,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import driver, reference, testing
+from numba_marlin import reference, testing
+from numba_marlin.execution import driver
 from numba_marlin.formats import PackedWeight, marlin
 from numba_marlin.formats.floats import float_type
 from tests.kernels.harness import prepare, run_kernel, sms_of

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from numba_marlin import trace
 from numba_marlin.emulator import Machine
-from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.sources.block_launch import boxes_of
 from numba_marlin.trace.stages import ranges_of, rings_of
 from tests.kernels import blackwell, block_problems

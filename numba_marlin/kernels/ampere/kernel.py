@@ -27,10 +27,10 @@ and k are zero-filled copies inside one launch; a barrier keeps the next slice's
 result still being written out.
 """
 
-from numba_marlin.kernels.ampere.config import CHUNK, STEPS, THREADS, AmpereConfig
+from numba_marlin.kernels.ampere.config import CHUNK, STEPS, THREADS
 from numba_marlin.kernels.ampere.output import output_verbs
 from numba_marlin.kernels.dequantize.verbs import number_verbs
-from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
+from numba_marlin.kernels.language.definition import ceil_div
 
 
 def make(lang, config):
@@ -497,28 +497,3 @@ def make(lang, config):
             position = uint32(first + k_tiles)
 
     return ampere
-
-
-KERNEL = KernelDefinition(
-    name="ampere",
-    summary="the faithful Marlin kernel: stripes, a cp.async pipeline, mma.sync, two reductions",
-    config_type=AmpereConfig,
-    parameters=(
-        ("a", "u64"),
-        ("b", "u64"),
-        ("c", "u64"),
-        ("scales", "u64"),
-        ("partials", "u64"),
-        ("locks", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: THREADS,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
-    min_arch="sm_80",
-    order_of_sums=lambda config: config.order_of_sums,
-)

@@ -17,18 +17,19 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from numba_marlin import compiler, driver, launch
+from numba_marlin import compiler
 from numba_marlin.bench import contenders, operands
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.measure import checked, least_launches
 from numba_marlin.bench.timing import GraphTimer, interleave, torch_on_gpu
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import driver, launch
 from numba_marlin.heuristics import Candidate, Problem
-from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import recorder, records, totals
 from numba_marlin.profile.sources import block_on_gpu
 from numba_marlin.profile.sources.device_state import Monitor
-from numba_marlin.profile.sources.on_machine import definition_of
 
 CAPACITY = 4088  # sections a warp: slots of 32 KiB
 LAUNCHES, READ = 8, 64  # launches of a replay, its last, of which events and totals are kept
@@ -147,7 +148,7 @@ def observe(
     torch = torch_on_gpu()
     torch.manual_seed(0)
     definition, config, both = (
-        definition_of(candidate.kernel),
+        find_kernel(candidate.kernel),
         candidate.config,
         isinstance(problem, BlockProblem),
     )

@@ -1,7 +1,7 @@
 """A kernel on the PTX machine, counted: all of a small problem, or as many multiprocessors' share
 of a large one as can be run in seconds.
 
-``observe(problem, candidate, device)`` -> ``Counted``. A large problem is cut to ``part``: fewer
+``observe(problem, chosen, device)`` -> ``Counted``. A large problem is cut to ``part``: fewer
 columns for fewer multiprocessors (then fewer rows), so that a block does what it would do in the
 whole; counts of the part times ``factor`` are those of the whole, but for rounding of tiles.
 ``factor`` is 1 where all of it ran.
@@ -16,15 +16,15 @@ import numpy as np
 
 from numba_marlin import compiler, counts
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.formats import PackedWeight
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.formats.small_floats import decode
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics import Candidate, Problem, find_kernel
-from numba_marlin.heuristics import block_scaled as both
-from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.heuristics import Candidate, candidate, find_kernel
+from numba_marlin.problems import OPERANDS, Problem, WeightProblem
 from numba_marlin.profile.instrument import recorder, records, sections
 from numba_marlin.profile.sources import access
 from numba_marlin.profile.sources.block_launch import BlockLaunch, random_operands
@@ -53,8 +53,8 @@ class Counted:
     format has no such thing.
     """
 
-    problem: Problem | BlockProblem
-    part: Problem | BlockProblem
+    problem: Problem
+    part: Problem
     factor: float
     sms: int
     grid: tuple
@@ -74,14 +74,9 @@ class Counted:
         return self.factor == 1
 
 
-def definition_of(kernel: str):
-    """The KernelDefinition of a rung, or of a kernel of two block-scaled operands."""
-    return both.find_block_kernel(kernel) if kernel in both.KERNELS else find_kernel(kernel)
-
-
 def observe(
-    problem: Problem | BlockProblem,
-    candidate: Candidate,
+    problem: Problem,
+    chosen: Candidate,
     device: Device,
     compiled=None,
     seed: int = 0,
@@ -89,25 +84,25 @@ def observe(
 ) -> Counted:
     """``compiled``: the kernel with line numbers, where it is there already. ValueError for a
     kernel that the machine cannot run (it needs line numbers: numba-cuda)."""
-    definition, block_scaled = definition_of(candidate.kernel), isinstance(problem, BlockProblem)
+    definition, block_scaled = find_kernel(chosen.kernel), problem.kind == OPERANDS
     compiled = compiled or compiler.build(
         definition,
-        candidate.config,
+        chosen.config,
         target=definition.min_arch if block_scaled else device.target,
         line_info=True,
     )
-    part, sms = cut(problem, candidate, device, work)
+    part, sms = cut(problem, chosen, device, work)
     if block_scaled:
         random = np.random.default_rng(seed)
         launch = BlockLaunch(
-            both.candidate(part, replace(device, sms=sms), candidate.kernel, candidate.config),
+            candidate(part, replace(device, sms=sms), chosen.kernel, chosen.config),
             part,
             compiled,
             *random_operands(part, random),
             random,
         )
     else:
-        launch = _Launch(definition, candidate.config, compiled, part, sms, seed)
+        launch = _Launch(definition, chosen.config, compiled, part, sms, seed)
     counting, arguments = launch.on(Machine(compiled.ptx), ())
     _, found = counts.count(counting, compiled.entry, args=arguments, **launch.shape)
     instrumented = recorder.instrument(compiled, CAPACITY, machine_code=False)
@@ -119,7 +114,8 @@ def observe(
     pad = -start % instrumented.slot_bytes
     machine, arguments = launch.on(machine, (start + pad,))
     first = access.FirstAccesses("%nmr_to")
-    machine.run(compiled.entry, args=arguments, watch=first, requests=first, **launch.shape)
+    listener = Listener(access=first, request=first)
+    machine.run(compiled.entry, args=arguments, listener=listener, **launch.shape)
     recording = records.align([records.raw(buffer[pad:], instrumented, math.prod(launch.grid))])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
     of_pc = sections.sections(counting.module, counting.kernel(compiled.entry))
@@ -129,7 +125,7 @@ def observe(
         factor,
         sms,
         launch.grid,
-        candidate,
+        chosen,
         compiled,
         instrumented,
         found,
@@ -188,8 +184,8 @@ def word_of_rows(operand) -> dict:
 
 
 def cut(
-    problem: Problem | BlockProblem, candidate: Candidate, device: Device, work: float = WORK
-) -> tuple[Problem | BlockProblem, int]:
+    problem: Problem, candidate: Candidate, device: Device, work: float = WORK
+) -> tuple[Problem, int]:
     """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
 
     def cost(m: int, n: int) -> float:
@@ -216,7 +212,9 @@ def cut(
 class _Launch:
     """Random operands of a problem, and how its kernel is launched on the machine."""
 
-    def __init__(self, definition, config, compiled, problem: Problem, sms: int, seed: int) -> None:
+    def __init__(
+        self, definition, config, compiled, problem: WeightProblem, sms: int, seed: int
+    ) -> None:
         self.definition, self.config, self.compiled, self.problem, self.sms = (
             definition,
             config,
@@ -281,7 +279,7 @@ class _Launch:
         return machine, (*arguments, *more)
 
 
-def random_weight(problem: Problem, random: np.random.Generator) -> PackedWeight:
+def random_weight(problem: WeightProblem, random: np.random.Generator) -> PackedWeight:
     """Random codes, scales and zero points in Marlin's order."""
     columns, groups = packed_columns(problem.n), problem.groups
     words = random.integers(
