@@ -99,11 +99,14 @@ class Case:
         self.out = np.full((128, self.n), np.nan, np.float32)
 
     def set_up(self, fence="fence.proxy.async.shared::cta;"):
-        text = f""".shared .align 1024 .b8 s[{self.image.size}]; .shared .align 8 .b64 bar; .shared .align 4 .b32 where;
+        text = f""".shared .align 1024 .b8 s[{self.image.size}]; .shared .align 8 .b64 bar;
+.shared .align 4 .b32 where;
 .reg .f32 %d<256>; .reg .b32 %w, %m, %base, %bar, %x<8>; .reg .pred %first, %one;
-mov.u32 %r60, s; mov.u32 %r61, %t; mov.u32 %bar, bar; shr.u32 %w, %t, 5; setp.eq.u32 %first, %w, 0; setp.eq.u32 %one, %t, 0;
+mov.u32 %r60, s; mov.u32 %r61, %t; mov.u32 %bar, bar; shr.u32 %w, %t, 5; setp.eq.u32 %first, %w, 0;
+setp.eq.u32 %one, %t, 0;
 FILL: mad.lo.u32 %r62, %r61, 16, %r60; mad.wide.u32 %rd60, %r61, 16, %p0;
-ld.global.v4.u32 {{%r56, %r57, %r58, %r59}}, [%rd60]; st.shared.v4.u32 [%r62], {{%r56, %r57, %r58, %r59}};
+ld.global.v4.u32 {{%r56, %r57, %r58, %r59}}, [%rd60];
+st.shared.v4.u32 [%r62], {{%r56, %r57, %r58, %r59}};
 add.u32 %r61, %r61, 128; setp.lt.u32 %q15, %r61, {self.image.size // 16}; @%q15 bra FILL;
 {fence}
 @!%one bra MADE;
