@@ -182,7 +182,7 @@ def sms_of(run_on):
     return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=32)  # of a few MB each
 def machine_of(ptx, races):
     """Reading a kernel takes longer than many a run of it. (The kernels have no variables in global
     memory.)"""

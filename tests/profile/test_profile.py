@@ -15,6 +15,7 @@ from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem, candidate
 from numba_marlin.problems import BlockProblem
 from numba_marlin.profile import build as profile
+from numba_marlin.profile import lanes
 from numba_marlin.profile.pages import profile_page
 from numba_marlin.profile.sources import model, on_machine, rules
 from numba_marlin.profile.sources.occupancy import occupancy
@@ -355,7 +356,7 @@ def test_what_is_too_much_to_draw_keeps_its_place_and_its_share():
         for step in range(1000)
         for each in ((step, step + 0.25, "wait_copies"), (step + 0.25, step + 1.0, "multiply"))
     ] + [(1000.0, 1500.0, "write")]
-    drawn = profile.drawable(spans, most=150)
+    drawn = lanes.drawable(spans, most=150)
     assert (
         40 < len(drawn) <= 150
         and drawn[-1][1] == pytest.approx(1500)
@@ -369,11 +370,11 @@ def test_what_is_too_much_to_draw_keeps_its_place_and_its_share():
             if name == "wait_copies"
         )
         assert waited / (last - first) == pytest.approx(wanted, abs=0.03)
-    assert profile.drawable(spans, most=len(spans)) == spans and profile.drawable([], most=3) == []
+    assert lanes.drawable(spans, most=len(spans)) == spans and lanes.drawable([], most=3) == []
 
 
 def test_one_activity_is_one_span():
-    assert profile.joined(
+    assert lanes.joined(
         [(0.0, 1.0, "copy"), (1.0, 2.0, "copy"), (2.0, 3.0, "write"), (4.0, 5.0, "write")]
     ) == [(0.0, 2.0, "copy"), (2.0, 3.0, "write"), (4.0, 5.0, "write")]
 
