@@ -176,6 +176,7 @@ SELDOM_NEEDED = {
             "hostloops",
             "isa.instruction",
             "isa.library",
+            "isa.parsing",
             "quantizers",
             "reference",
             "testing",
