@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Misaligned, OutOfBounds, PendingCopyRead
-from tests.emulator.ptx_cases import launch, words
-from tests.emulator.test_memory import fails
+from tests.emulator.ptx_cases import fails, launch, words
 
 # Lane t: %r0 = its 16 bytes of shared memory, %rd0 = its 16 bytes of x, %rd1 = its 16 bytes of y.
 SETUP = """.shared .align 16 .b8 s[4096]; mov.u32 %r1, s; mad.lo.u32 %r0, %t, 16, %r1;

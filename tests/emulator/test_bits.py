@@ -4,8 +4,8 @@ ISA."""
 import numpy as np
 import pytest
 
+from tests.emulator.number_cases import check, cross
 from tests.emulator.ptx_cases import compute, words
-from tests.emulator.test_integer import check, cross
 
 MASK = {32: 0xFFFFFFFF, 64: (1 << 64) - 1}
 

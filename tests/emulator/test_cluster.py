@@ -12,10 +12,8 @@ from numba_marlin.emulator import (
     UnknownInstruction,
 )
 from numba_marlin.layout.tensor_map import TensorMap
-from tests.emulator.ptx_cases import launch, snippet
-from tests.emulator.test_mbarrier import SEEDS, spin, start
-from tests.emulator.test_memory import fails
-from tests.emulator.test_tensor_copy import buffers
+from tests.emulator.async_ptx import SEEDS, buffers, spin, start
+from tests.emulator.ptx_cases import fails, launch, snippet
 
 ARRIVE, WAIT = snippet("cluster_arrive"), snippet("cluster_wait")
 SYNC = ARRIVE + WAIT

@@ -5,9 +5,8 @@ import operator
 import numpy as np
 import pytest
 
+from tests.emulator.number_cases import check, cross, floats
 from tests.emulator.ptx_cases import compute
-from tests.emulator.test_floating import floats
-from tests.emulator.test_integer import check, cross
 
 COMPARE = {
     "eq": operator.eq,

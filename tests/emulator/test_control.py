@@ -5,8 +5,7 @@ import pytest
 
 from numba_marlin.emulator import Deadlock, DivergentCollective, Trap
 from numba_marlin.emulator.state.listener import Listener
-from tests.emulator.ptx_cases import launch
-from tests.emulator.test_memory import fails
+from tests.emulator.ptx_cases import fails, launch
 
 FILL = ".shared .align 16 .b8 s[16]; st.shared.v4.u32 [s], {%t, %t, %t, %t};"
 STORE = "mad.wide.u32 %rd0, %t, 4, %p0; st.global.u32 [%rd0], %r0;"

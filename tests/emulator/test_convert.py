@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import UnknownInstruction
+from tests.emulator.number_cases import ALL, canonical, floats, pack, round32, wrap
 from tests.emulator.ptx_cases import compute, launch, words
-from tests.emulator.test_floating import floats, round32
-from tests.emulator.test_half import ALL, canonical, pack
-from tests.emulator.test_integer import wrap
 
 INTEGERS = [f"{s}{b}" for s in "us" for b in (8, 16, 32, 64)]
 

@@ -5,34 +5,8 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import BarrierMisuse, Deadlock, Misaligned, OutOfBounds, PendingCopyRead
-from tests.emulator.ptx_cases import launch, snippet
-from tests.emulator.test_memory import fails
-
-SEEDS = [None, 0, 1, 2, 3]
-
-
-def start(*counts: int) -> str:
-    """Barrier i, for counts[i] arrivals, at %r(40 + i); lane 0 of warp 0 initialises them all."""
-    names = "".join(
-        f"mov.u32 %r{40 + i}, bars; add.u32 %r{40 + i}, %r{40 + i}, {8 * i};\n"
-        for i in range(len(counts))
-    )
-    inits = "".join(
-        snippet("mbarrier_init", f"%r{40 + i}", str(count)) for i, count in enumerate(counts)
-    )
-    return f""".shared .align 8 .b8 bars[{8 * len(counts)}];
-    {names} setp.ne.u32 %q0, %t, 0; @%q0 bra READY;
-    {inits} {snippet("fence_mbarrier_init")}
-    READY: bar.sync 0; shr.u32 %r9, %t, 5; and.b32 %r8, %t, 31;
-    """
-
-
-def spin(label: str, barrier: str, parity: str) -> str:
-    return (
-        f"{label}: {snippet('mbarrier_try_wait_parity', '%r30', barrier, parity)} setp.eq.u32 %q7,"
-        f" %r30, 0; @%q7 bra {label};\n"
-    )
-
+from tests.emulator.async_ptx import SEEDS, spin, start
+from tests.emulator.ptx_cases import fails, launch, snippet
 
 STORE = "mad.wide.u32 %rd9, %t, 4, %p0; st.global.u32 [%rd9], {};"
 

@@ -6,7 +6,7 @@ import pytest
 
 from numba_marlin.emulator import Machine, Misaligned, OutOfBounds, ReadOnlyWrite, UninitializedRead
 from numba_marlin.emulator.state.listener import Listener
-from tests.emulator.ptx_cases import frame, launch, words
+from tests.emulator.ptx_cases import fails, frame, launch, words
 
 
 def lane_address(register, parameter, bytes_a_lane):
@@ -200,20 +200,6 @@ def test_shared_atomics_and_float_add():
     bar.sync 0; ld.shared.f32 %f1, [sum]; st.global.f32 [%p0], %f1;"""
     launch(body, {"out": out}, block=64)
     assert out.tolist() == [96.0, 128.0]
-
-
-def fails(kind, body, arrays=None, **options):
-    """The error that running ``body`` must raise; its message must name line, text, block and
-    warp."""
-    with pytest.raises(kind) as caught:
-        launch(body, arrays or {"x": np.zeros(64, np.uint32)}, **options)
-    error, message = caught.value, str(caught.value)
-    marked = next((line for line in body.splitlines() if "BAD" in line), None)
-    if marked is not None:
-        assert error.text and error.text in " ".join(marked.split())
-    assert f"PTX line {error.line}: {error.text}" in message
-    assert f"block {error.block}, warp {error.warp}, lane" in message
-    return error
 
 
 def test_out_of_bounds_names_array_index_and_place():

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numba_marlin import testing
 from numba_marlin.emulator import Machine, Race, Schedule
 from numba_marlin.emulator.ordering.race_report import MISSING
+from tests.emulator.async_ptx import spin, start
 from tests.emulator.ptx_cases import frame, snippet
-from tests.emulator.test_mbarrier import spin, start
 
 SCHEDULES = (
     None,

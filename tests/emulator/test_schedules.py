@@ -9,8 +9,8 @@ import pytest
 from numba_marlin.emulator import Deadlock, Machine, PendingCopyRead, Schedule
 from numba_marlin.emulator.scheduling.schedules import COPIES, ORDERS
 from numba_marlin.emulator.state.listener import Listener
+from tests.emulator.async_ptx import spin, start
 from tests.emulator.ptx_cases import frame, snippet
-from tests.emulator.test_mbarrier import spin, start
 
 # Every warp takes a ticket when it has counted to 20.
 TICKETS = """mov.u32 %r1, 0; COUNT: add.u32 %r1, %r1, 1; setp.lt.u32 %q0, %r1, 20; @%q0 bra COUNT;

@@ -7,9 +7,8 @@ import pytest
 from numba_marlin.emulator import UninitializedRead
 from numba_marlin.emulator.tensor.tensor_sums import adder_of
 from tests.emulator import ptx_cases
-from tests.emulator.ptx_cases import launch
-from tests.emulator.test_memory import fails
-from tests.emulator.test_tensor_sums import product
+from tests.emulator.number_cases import product
+from tests.emulator.ptx_cases import fails, launch
 
 LANE = np.arange(32)[:, None]
 GROUP, THREAD = LANE // 4, LANE % 4

@@ -6,10 +6,8 @@ import pytest
 
 from numba_marlin.emulator import Machine, MachineError, Misaligned, OutOfBounds, ReadOnlyWrite
 from numba_marlin.layout.tensor_map import TensorMap, load_box
-from tests.emulator.ptx_cases import frame, launch, snippet
-from tests.emulator.test_bulk_copy import COMMIT, FENCE, WAIT_ALL
-from tests.emulator.test_mbarrier import SEEDS, spin, start
-from tests.emulator.test_memory import fails
+from tests.emulator.async_ptx import COMMIT, FENCE, SEEDS, WAIT_ALL, buffers, spin, start
+from tests.emulator.ptx_cases import fails, frame, launch, snippet
 
 SHARED = ".shared .align 1024 .b8 s[8192]; mov.u32 %r50, s;\n"
 ONE = "setp.ne.u32 %q1, %t, 0; @%q1 bra END;\n"
@@ -36,21 +34,6 @@ def copy_in(coordinates, map_at="%p0", hint=False):
         ["%rd20"] if hint is True else []
     )
     return moves + snippet(LOADS[len(coordinates), hint], *operands)
-
-
-def buffers(tensor_map: TensorMap, tensor: np.ndarray, **others):
-    """A machine's arrays with the map in memory first; the map needs the tensor's address, which
-    the machine gives in this order."""
-    machine = Machine(frame("", 0))
-    address = [
-        machine.memory.buffer(np.zeros_like(array)).address
-        for array in (np.zeros(16, np.uint64), *others.values(), tensor)
-    ][-1]
-    return {
-        "map": np.frombuffer(tensor_map.encode(address), np.uint64).copy(),
-        **others,
-        "tensor": tensor,
-    }
 
 
 def flat(tensor):

@@ -21,8 +21,8 @@ from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.memory import SHARED_BASE
 from numba_marlin.emulator.tensor.tensor_sums import ADDERS
 from numba_marlin.layout import wgmma
+from tests.emulator.number_cases import product as hopper_product
 from tests.emulator.ptx_cases import frame, launch, snippet
-from tests.emulator.test_tensor_sums import product as hopper_product
 
 FILL = """
 .shared .align 1024 .b8 s[{size}];
