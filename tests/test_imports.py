@@ -177,6 +177,7 @@ SELDOM_NEEDED = {
             "hostloops",
             "isa.instruction",
             "isa.library",
+            "isa.parsing",
             "quantizers",
             "reference",
             "testing",
