@@ -5,7 +5,6 @@ import functools
 
 from numba_marlin import compiler, testing, trace
 from numba_marlin.emulator import Machine
-from numba_marlin.trace.stages import ranges_of
 from tests.kernels import test_decode, test_fp4, test_wgmma
 from tests.kernels.harness import launch_on, prepare
 
@@ -82,7 +81,7 @@ def launch(
             "dtype": "float16",
             "codes": "e2m1" if blocks else "integer",
         },
-        "stages": ranges_of(kernel.name, config, 0x400),
+        **kernel.about.of_run(config, 0x400),
     }
     return machine, given, problem, about, prepared
 

@@ -52,12 +52,12 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 
 def shares_k(trace: Trace) -> bool:
-    """Whether warps share the k of a tile (``kernels.block_decode``)."""
-    return "split" in (trace.about.get("config") or {})
+    """Whether warps of a block, or blocks, share the k of a tile."""
+    return max(trace.about.get("k_shares") or (1, 1)) > 1
 
 
 def shares_k_in_a_cluster(trace: Trace) -> bool:
-    return (trace.about.get("config") or {}).get("split", 1) > 1
+    return (trace.about.get("k_shares") or (1, 1))[1] > 1
 
 
 BETWEEN = (
