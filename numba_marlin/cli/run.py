@@ -75,8 +75,9 @@ def add_arguments(parser) -> None:
 def execute(args, report) -> bool:
     import numpy as np
 
-    from numba_marlin import api, backends, reference
+    from numba_marlin import api, reference
     from numba_marlin.cli.report import check_output, write_atomically
+    from numba_marlin.execution import plan as planning
     from numba_marlin.heuristics import Problem
 
     target = check_output(args.out, (".npy",))
@@ -95,7 +96,7 @@ def execute(args, report) -> bool:
     k, n = weight.values.shape
     # refuses shapes before any work
     problem = Problem(args.m, n, k, args.group_size, batch_invariant=args.batch_invariant)
-    plan = backends.plan(problem, args.backend, args.kernel)
+    plan = planning.plan(problem, args.backend, args.kernel)
     report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
     report.data["weight"] = {
         "source": weight.source,

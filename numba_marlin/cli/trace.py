@@ -276,9 +276,11 @@ def _recorded(args, report):
 
     import numpy as np
 
-    from numba_marlin import api, backends, compiler, reference
+    from numba_marlin import api, compiler, reference
     from numba_marlin import trace as room
     from numba_marlin.cli.run import weight_of
+    from numba_marlin.execution.machine import prepare_emulator
+    from numba_marlin.execution.plan import Plan
     from numba_marlin.formats import PackedWeight
     from numba_marlin.formats.fp4_marlin import PackedBlocks
     from numba_marlin.hardware import devices
@@ -331,9 +333,7 @@ def _recorded(args, report):
         if args.config is None
         else changed_config(args.config, candidate(problem, device, args.kernel).config)
     )
-    plan = backends.Plan(
-        "emulator", "asked for", device, candidate(problem, device, args.kernel, config)
-    )
+    plan = Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
     blocks = check_place(args, plan.candidate)
     with report.step(f"quantising and packing {problem.k} x {problem.n} weights"):
         packed = (
@@ -353,7 +353,7 @@ def _recorded(args, report):
         )
     x = random.standard_normal((args.m, problem.k)).astype(np.float16)
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
-        prepared = backends.prepare_emulator(x, packed, problem, plan, compiled)
+        prepared = prepare_emulator(x, packed, problem, plan, compiled)
         trace = room.record(
             prepared.machine,
             blocks=None if blocks <= ALL_BLOCKS else (args.block,),

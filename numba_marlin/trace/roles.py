@@ -2,9 +2,9 @@
 recorded steps; nothing where no line numbers were compiled in.
 
 The kernel declares its roles and their verbs (``kernels.language.about``), and the trace keeps
-them: about["roles"], {role: verbs}. A warp is in a role from the first instruction of one of its verbs to
-the first of another's: what it waits for and computes in between, in verbs that all share, is that
-role's. Verbs in which a warp stands at a ring's barrier: about["ring_waits"].
+them: about["roles"], {role: verbs}. A warp is in a role from the first instruction of one of its
+verbs to the first of another's: what it waits for and computes in between, in verbs that all share,
+is that role's. Verbs in which a warp stands at a ring's barrier: about["ring_waits"].
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numba_marlin import driver
 from numba_marlin.cli import main as cli
+from numba_marlin.execution import driver
 
 
 def run(capsys, *argv):
@@ -140,14 +140,15 @@ def test_a_directory_that_cannot_be_written_is_refused_before_any_work(
 
 
 def test_a_compiler_that_is_not_installed_is_exit_code_3(capsys, monkeypatch):
-    from numba_marlin import backends, compiler
+    from numba_marlin import compiler
+    from numba_marlin.execution import plan as planning
 
     def missing(*arguments, **options):
         raise compiler.MissingCompiler(
             "numba-cuda is not installed: pip install numba-marlin[cu13]"
         )
 
-    monkeypatch.setattr(backends, "compiled_kernel", missing)
+    monkeypatch.setattr(planning, "compiled_kernel", missing)
     code, out, err = run(capsys, "run", "--backend", "emulator", "--n", 64, "--k", 128)
     assert code == 3 and "error: numba-cuda is not installed" in err
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from numba_marlin import compiler, counts
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.formats import PackedWeight
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
@@ -106,7 +107,8 @@ def observe(
     pad = -start % instrumented.slot_bytes
     machine, arguments = launch.on(machine, (start + pad,))
     first = access.FirstAccesses("%nmr_to")
-    machine.run(compiled.entry, args=arguments, watch=first, requests=first, **launch.shape)
+    listener = Listener(access=first, request=first)
+    machine.run(compiled.entry, args=arguments, listener=listener, **launch.shape)
     recording = records.align([records.raw(buffer[pad:], instrumented, math.prod(launch.grid))])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
     of_pc = sections.sections(counting.module, counting.kernel(compiled.entry))
