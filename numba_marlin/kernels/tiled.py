@@ -14,6 +14,7 @@ per-column scale the fp32 sum.
 from dataclasses import dataclass
 
 from numba_marlin.kernels.dequantize.verbs import number_verbs
+from numba_marlin.kernels.language.about import About
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 
@@ -184,5 +185,8 @@ KERNEL = KernelDefinition(
     order_of_sums=lambda config: "one k16 row after the other",
     chooser=ChooseTypes(
         TiledConfig, "tensor cores and shared memory, no pipeline: the rung below, to compare with"
+    ),
+    about=About(
+        sections={"copy": ("load_tile",), "multiply": ("multiply_row",), "write": ("write_result",)}
     ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from numba_marlin.kernels.language.about import About
 from numba_marlin.problems.protocol import OPERANDS, WEIGHTS, Problem
 
 if TYPE_CHECKING:
@@ -185,6 +186,11 @@ class KernelDefinition:
     #: product in the same order whatever its width, and wherever in it the element is: the ISA
     #: leaves that open, so tests ask the device.
     order_of_sums: Callable[[Any], str | None] = lambda config: None
+
+    # ---- what others want to know of it
+
+    #: For the views of a run, the profile and the command line.
+    about: About = About()
 
     def __post_init__(self):
         if not self.name.isidentifier():
