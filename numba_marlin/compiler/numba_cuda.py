@@ -24,6 +24,7 @@ from numba_marlin.compiler.language import (
     operand_signature,
     ptx_module,
 )
+from numba_marlin.compiler.plain.parameters import type_of_parameter
 from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
@@ -106,13 +107,12 @@ def to_ptx(
     blocks_per_sm: int = 1,
     line_info: bool = False,
 ) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads,
+    """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
     blocks_per_sm). With ``line_info``, which its device functions (of ``language(True)``) must
     share, .loc directives say which line and which inlined function an instruction comes from.
     """
     numba = _numba()
-    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
-    signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
+    signature = numba.types.void(*(type_of_parameter(numba.types, kind) for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
     options = {
         "device": False,
@@ -132,6 +132,11 @@ def to_ptx(
             return numba.cuda.compile(
                 _plainly_named(function), signature, lineinfo=True, **options
             )[0]
+
+
+def with_array_words(ptx: str, entry: str, parameters) -> str:
+    """Arrays are passed in this compiler's own form."""
+    return ptx
 
 
 def _plainly_named(function):

@@ -24,6 +24,8 @@ from numba_marlin.compiler.language import (
     operand_signature,
     ptx_module,
 )
+from numba_marlin.compiler.plain.arrays import with_array_words  # noqa: F401 (as numba_cuda has)
+from numba_marlin.compiler.plain.parameters import type_of_parameter
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -100,11 +102,10 @@ def language() -> Language:
 
 
 def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads,
+    """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
     blocks_per_sm)."""
     numba = _numba()
-    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
-    signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
+    signature = numba.types.void(*(type_of_parameter(numba.types, kind) for _, kind in parameters))
     with _lock, _pretended_device(target.capability), _tuples_of_tuples():
         # intrinsics made since the last compilation are unknown to the contexts until they are
         # refreshed

@@ -14,8 +14,10 @@ from numba_marlin.emulator import Deadlock, Schedule
 from tests.kernels.small_problems import SMALLS
 
 USUAL = {
+    "general": 50,
     "naive": 50,
     "tiled": 50,
+    "buffered": 50,
     "ampere": 30,
     "ampere, whole slices": 20,
     "decode": 30,
