@@ -22,6 +22,7 @@ from numba_marlin.formats import find_format, marlin
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.operands import to_weight
 from numba_marlin.kernels import registry
+from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.problems import WEIGHTS
 from numba_marlin.quantizers import quantize
 from numba_marlin.quantizers.operands import quantize_blocks
@@ -87,7 +88,7 @@ class Case:
             return KERNELS[self.kernel].config_type(self.group_size)
         n_blocks, k_blocks = self.tile
         ragged = bool(self.k % (16 * k_blocks) or self.n % (16 * n_blocks))
-        return ampere.AmpereConfig(
+        return AmpereConfig(
             min(4, -(-self.m // 16)),
             n_blocks,
             k_blocks,
