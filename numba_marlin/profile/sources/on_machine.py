@@ -31,15 +31,8 @@ from numba_marlin.profile.sources.block_launch import BlockLaunch, random_operan
 from numba_marlin.profile.sources.words import Layer
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
-# warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole
-# tiles of 16 rows
-COST = {
-    "naive": 0.42,
-    "block_scaled": 0.0025,
-    "block_decode": 0.02,
-    "block_mma": 0.0012,
-    "tcgen05": 0.0006,
-}
+# warp instructions per multiplication of kernels that declare nothing else, with whole tiles of 16
+# rows
 TENSOR_COST = 0.012
 CAPACITY = 1016
 
@@ -195,7 +188,7 @@ def cut(
     """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
 
     def cost(m: int, n: int) -> float:
-        rate = COST.get(candidate.kernel)
+        rate = find_kernel(candidate.kernel).about.machine_cost
         return (rate * m if rate else TENSOR_COST * -(-m // 16) * 16) * n * problem.k
 
     if cost(problem.m, problem.n) <= work:
