@@ -51,8 +51,12 @@ def pytest_addoption(parser):
     )
 
 
+def is_nightly():
+    return hypothesis.settings.default.max_examples == NIGHTLY
+
+
 def is_thorough(config):
-    return config.getoption("--thorough") or hypothesis.settings.default.max_examples == NIGHTLY
+    return config.getoption("--thorough") or is_nightly()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -74,6 +78,12 @@ def every_target(request):
 @pytest.fixture(scope="session")
 def thorough(request):
     return is_thorough(request.config)
+
+
+@pytest.fixture(scope="session")
+def nightly():
+    """Examples that a test draws in the nightly profile; None in the usual one."""
+    return NIGHTLY if is_nightly() else None
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import calls, tuned
 from numba_marlin.bench import rows
 from numba_marlin.cli.main import main
+from numba_marlin.execution import repeat
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import LADDER, Problem, candidate, explain, rank
+from numba_marlin.heuristics import LADDER, Problem, candidate, explain, rank, tuned
 from numba_marlin.heuristics.candidates import invariant_order, order_of
 from numba_marlin.heuristics.invariance import settle
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
@@ -100,10 +100,13 @@ def test_a_batch_that_the_kernel_of_all_batches_cannot_count_is_refused():
     large, a100 = Problem(16 * 65536, 64, 128, 16, batch_invariant=True), devices.device("A100")
     with pytest.raises(
         ValueError,
-        match="batch_invariant=True takes tiled .*, whatever m is; that does not run m=1048576",
+        match="batch_invariant=True takes buffered .*, whatever m is; that does not run m=1048576",
     ):
         rank(large, a100)
-    assert [each.kernel for each in rank(replace(large, batch_invariant=False), a100)] == ["naive"]
+    assert [each.kernel for each in rank(replace(large, batch_invariant=False), a100)] == [
+        "naive",
+        "general",
+    ]
 
 
 def test_a_winner_of_another_order_does_not_lead(monkeypatch):
@@ -164,7 +167,7 @@ def test_calls_are_told_apart_by_the_mode(monkeypatch):
     """A kept call of the one is none of the other."""
     asked = []
     monkeypatch.setattr(
-        calls, "again", lambda x, p, out, bias, choice, stream: asked.append(choice)
+        repeat, "again", lambda x, p, out, bias, choice, stream: asked.append(choice)
     )
     p = nm.pack(nm.quantize(np.ones((64, 64), np.float32), group_size=64))
     for mode in (False, True):

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_marlin import heuristics, testing, tuned
+from numba_marlin import heuristics, testing
 from numba_marlin.formats import marlin
 from numba_marlin.hardware import devices
+from numba_marlin.hardware.architectures import AMPERE
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import (
     LADDER,
@@ -22,6 +23,7 @@ from numba_marlin.heuristics import (
     default_config,
     explain,
     rank,
+    tuned,
 )
 from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.language.definition import ceil_div
@@ -60,7 +62,7 @@ def test_wide_tiles_lead_where_they_keep_every_sm_busy_alone(m, n, expected):
     sms=st.integers(1, 200),
 )
 def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sms):
-    device = Device("some", sms, (9, 0), 227 * 1024, None, "model")
+    device = Device(name="some", sms=sms, compute_capability=(9, 0), source="model")
     problem = Problem(m, n, k, group_size)
     found = rank(problem, device)
     assert {each.kernel for each in found} == set(LADDER)
@@ -99,11 +101,19 @@ def test_every_figure_of_a_known_case():
 
 
 def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_name():
-    small = Device("small", 10, (8, 0), 16 * 1024, None, "model")
+    small = Device(
+        name="small",
+        sms=10,
+        compute_capability=(8, 0),
+        source="model",
+        limits=replace(AMPERE, shared_bytes_per_sm=17 * 1024),
+    )
     problem = Problem(16, 256, 1024)
     assert [each.kernel for each in rank(problem, small)] == [
+        "buffered",
         "tiled",
         "naive",
+        "general",
     ], "nobody knows their times: the simplest last"
     with pytest.raises(ValueError, match=r"shared_bytes=\d+ a block, small has 16384"):
         candidate(problem, small, "ampere")
@@ -209,7 +219,7 @@ def test_an_unknown_device_or_kernel_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="device='H300' is not one of A100"):
         explain(1, 64, 128, device="H300")
     with pytest.raises(
-        ValueError, match="kernel='warp' must be one of naive, tiled, ampere, decode, wgmma"
+        ValueError, match="kernel='warp' must be one of general, naive, tiled, buffered, ampere,"
     ):
         heuristics.find_kernel("warp")
 
@@ -330,8 +340,10 @@ def test_kernels_that_need_another_architecture_are_left_out_and_refused_by_name
     ada = devices.device("RTX 4090")
     assert {each.kernel for each in rank(Problem(16, 4096, 4096), ada)} == {
         "ampere",
+        "buffered",
         "tiled",
         "naive",
+        "general",
     }
     with pytest.raises(ValueError, match="kernel 'wgmma' needs sm_90a, RTX 4090 is sm_89"):
         candidate(Problem(16, 4096, 4096), ada, "wgmma")
@@ -423,18 +435,18 @@ def test_problems_of_other_kinds_go_to_the_kernel_that_takes_them():
         problem = Problem(4, 256, 512, **{"group_size": 128, **types})
         candidates = rank(problem, H200)
         assert "ampere" not in [each.kernel for each in candidates]
-        naive = next(each for each in candidates if each.kernel == "naive")
+        general = next(each for each in candidates if each.kernel == "general")
         for name, value in types.items():
-            assert getattr(naive.config, name) == value
+            assert getattr(general.config, name) == value
         with pytest.raises(
-            ValueError, match=r"kernel 'ampere' does not take .*; kernels that do: .*naive"
+            ValueError, match=r"kernel 'ampere' does not take .*; kernels that do: .*general"
         ):
             candidate(problem, H200, "ampere")
     with pytest.raises(
         ValueError,
         match=(
             r"kernel 'tiled' does not take bits=8; nor n=72, which must be a multiple of 64;"
-            r" kernels that do: .*naive"
+            r" kernels that do: .*general"
         ),
     ):
         candidate(Problem(4, 72, 512, bits=8), H200, "tiled")
@@ -442,14 +454,14 @@ def test_problems_of_other_kinds_go_to_the_kernel_that_takes_them():
 
 def test_a_configuration_of_other_types_is_refused():
     problem = Problem(4, 72, 512, 128, bits=8, zeros="integer")
-    config = default_config("naive", problem, H200)
-    check_config("naive", config, problem)
+    config = default_config("general", problem, H200)
+    check_config("general", config, problem)
     with pytest.raises(ValueError, match="config.zeros=integer must be the weight's zeros=None"):
-        check_config("naive", config, Problem(4, 72, 512, 128, bits=8))
+        check_config("general", config, Problem(4, 72, 512, 128, bits=8))
     with pytest.raises(
         ValueError, match="config.dtype=float16 must be the activations' dtype=bfloat16"
     ):
-        check_config("naive", config, Problem(4, 72, 512, 128, "bfloat16", 8, "integer"))
+        check_config("general", config, Problem(4, 72, 512, 128, "bfloat16", 8, "integer"))
 
 
 @pytest.mark.parametrize(

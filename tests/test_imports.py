@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import numba_marlin
-from numba_marlin import backends
 from numba_marlin.compiler import COMPILERS, CompiledKernel, Resources, builder
+from numba_marlin.execution import plan as planning
 from numba_marlin.heuristics import Problem
 
 PACKAGE = Path(numba_marlin.__file__).parent
@@ -38,7 +38,6 @@ PURE_ROOMS = [
     "hardware",
     "heuristics",
     "ptx",
-    "tuned",
     "bench",
     "checkpoints",
     "trace",
@@ -46,7 +45,7 @@ PURE_ROOMS = [
     "profile",
 ]
 ALLOWED = {
-    "layout": set(),
+    "layout": {"hardware"},
     "formats": {"layout"},
     "quantizers": {"formats"},
     "reference": {"formats", "quantizers"},
@@ -55,8 +54,9 @@ ALLOWED = {
     "views": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
     "testing": {"hardware", "emulator", "formats", "heuristics", "quantizers", "reference"},
-    "emulator": {"layout"},
+    "emulator": {"hardware", "layout"},
     "counts": {"emulator", "layout"},
+    "data": set(),
     "mutation": {"emulator"},
     "isa": set(),
     # the instructions' names; what turns them into a compiler's, when a kernel asks
@@ -64,27 +64,47 @@ ALLOWED = {
     "problems": {"formats"},
     "kernels": {"hardware", "layout", "problems"},
     "compiler": {"errors", "hardware", "isa", "kernels"},
-    "hardware": {"errors"},
-    "driver": {"hardware", "errors"},
-    "interop": {"driver", "formats"},
-    "heuristics": {"hardware", "kernels", "problems", "tuned"},
-    "launch": {"hardware", "driver", "errors"},
-    "calls": {"backends", "driver", "interop", "launch"},
-    # the place of the kernel cache and the sources' digest; whether a driver is there
-    "tuned": {"compiler", "hardware", "driver", "kernels"},
-    "witness": {"compiler", "driver", "emulator", "errors", "hardware", "isa", "launch", "layout"},
+    "hardware": set(),
+    # of the compiler the place of the kernel cache and the digest of the sources (``tuned``)
+    "heuristics": {"compiler", "hardware", "kernels", "problems"},
+    "execution": {
+        "compiler",
+        "emulator",
+        "errors",
+        "formats",
+        "hardware",
+        "heuristics",
+        "kernels",
+        "quantizers",
+        "reference",
+    },
+    "api": {
+        "compiler",
+        "emulator",
+        "errors",
+        "execution",
+        "formats",
+        "hardware",
+        "heuristics",
+        "hostloops",
+        "kernels",
+        "problems",
+        "quantizers",
+        "reference",
+    },
+    "witness": {"compiler", "emulator", "errors", "execution", "hardware", "isa", "layout"},
     "profile": {
         "bench",
         "compiler",
         "counts",
+        "data",
         "hardware",
-        "driver",
         "emulator",
         "errors",
+        "execution",
         "formats",
         "heuristics",
         "kernels",
-        "launch",
         "layout",
         "problems",
         "quantizers",
@@ -93,13 +113,11 @@ ALLOWED = {
     "bench": {
         "compiler",
         "hardware",
-        "driver",
         "errors",
+        "execution",
         "formats",
         "heuristics",
         "kernels",
-        "launch",
-        "tuned",
     },
 }
 
@@ -216,12 +234,12 @@ def test_a_kernel_out_of_the_disk_cache_loads_nothing_that_is_seldom_needed(tmp_
 
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path))
     monkeypatch.setattr(builder, "_compile", compile_it)
-    backends.compiled_kernel.cache_clear()
-    assert not backends.plan(Problem(16, 64, 128), "emulator").compile(COMPILERS[0]).from_cache
-    backends.compiled_kernel.cache_clear()
+    planning.compiled_kernel.cache_clear()
+    assert not planning.plan(Problem(16, 64, 128), "emulator").compile(COMPILERS[0]).from_cache
+    planning.compiled_kernel.cache_clear()
     loaded = loaded_beyond_numpy(
-        "from numba_marlin import backends, heuristics\nassert"
-        " backends.plan(heuristics.Problem(16, 64, 128),"
+        "from numba_marlin import heuristics\nfrom numba_marlin.execution.plan import plan\nassert"
+        " plan(heuristics.Problem(16, 64, 128),"
         f" 'emulator').compile({COMPILERS[0]!r}).from_cache"
     )
     assert "numba_marlin.compiler.cache" in loaded and not loaded & SELDOM_NEEDED

@@ -68,7 +68,7 @@ def test_public_names_resolve():
 def test_the_public_functions_and_the_command_load_no_gpu_library():
     """Neither numba nor anything of CUDA before something is compiled or launched."""
     program = (
-        "import sys, numba_marlin.api, numba_marlin.launch, numba_marlin.cli.run\nimport"
+        "import sys, numba_marlin.api, numba_marlin.execution.launch, numba_marlin.cli.run\nimport"
         " numba_marlin as nm; nm.explain(1, 64, 128, device='H200')\nprint(sorted({'numba',"
         " 'llvmlite', 'cuda', 'numba_cuda', 'torch', 'cupy'} & {name.partition('.')[0] for name in"
         " sys.modules}))"

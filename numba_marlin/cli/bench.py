@@ -249,10 +249,10 @@ def _candidates(args, problem, device):
 
 
 def _measure(args, report, problems, target, plot) -> bool:
-    from numba_marlin import driver
     from numba_marlin.bench.measure import Bench, Settings
     from numba_marlin.bench.rows import Recorder
     from numba_marlin.errors import CapabilityMissing
+    from numba_marlin.execution import driver
 
     probe = driver.probe()
     if not probe.usable:

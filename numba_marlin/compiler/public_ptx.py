@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from functools import cache
+from functools import cache, partial
+
+from functools import partial
 
 from numba_marlin.compiler import plain
 from numba_marlin.compiler.builder import COMPILERS, backend
@@ -106,7 +108,7 @@ class PtxInstruction(DeviceFunction):
         return instruction, (self.definition.name,)
 
     def _intrinsic(self, compiler):
-        make = backend(compiler).make_intrinsic
+        make = partial(backend(compiler).make_intrinsic, plain=True)
         if not self.open:
             return make(self.definition, **dict(self.immediates))
         room = plain.of(compiler)

@@ -15,8 +15,9 @@ winner leads (``tuned``). A problem may ask to be ``batch_invariant``: ``invaria
 ``to_dict()`` is for programs.
 
 Every figure in ``Candidate.figures`` follows from the shapes and the device's numbers: it is
-modelled. Impossible problems are ValueErrors that name the value and the rule. May import hardware,
-kernels, problems and tuned. ``Problem`` is here for who chooses for weights: ``WeightProblem``.
+modelled. Impossible problems are ValueErrors that name the value and the rule. May import compiler
+(cache and digest), hardware, kernels and problems. ``Problem`` is here for who chooses for weights:
+``WeightProblem``.
 """
 
 from numba_marlin.heuristics.candidates import (

@@ -7,16 +7,16 @@ import functools
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from numba_marlin import tuned
 from numba_marlin.hardware.devices import SPECIFICATIONS, Device, runs_machine_code
+from numba_marlin.hardware.limits import GRID_BLOCKS
+from numba_marlin.heuristics import tuned
 from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.registry import find_kernel
-from numba_marlin.problems import LARGEST_DIMENSION, WEIGHTS, Problem
+from numba_marlin.problems import WEIGHTS, Problem
 
 LADDER = registry.names(WEIGHTS)  # of kernels for quantised weights, simplest first
 PER_KERNEL = 3  # configurations of one kernel that are ranked: the fastest
-MOST_BLOCKS = (LARGEST_DIMENSION, 65535, 65535)  # of a grid, along x, y and z
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ def devices_for(kernel: str) -> tuple[Device, ...]:
 
 
 def has_instructions(kernel: str, device: Device) -> bool:
-    """Whether ``device`` has those of ``kernel``: of its own target, or of one that runs on it
-    alone."""
+    """Whether ``device`` has those of ``kernel``: its target has, or they are of one architecture
+    alone, its own."""
     needs = find_kernel(kernel).min_arch
-    return device.runs(needs) or runs_machine_code(needs, device.compute_capability)
+    alone = needs.endswith("a") and runs_machine_code(needs, device.compute_capability)
+    return device.runs(needs) or alone
 
 
 def check_takes(kernel: str, problem: Problem) -> None:
@@ -247,10 +248,10 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
         )
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
     choice = definition.chooser.described(problem, config, device)
-    if any(blocks > most for blocks, most in zip(grid, MOST_BLOCKS)):
+    if any(blocks > most for blocks, most in zip(grid, GRID_BLOCKS)):
         raise ValueError(
             f"m={problem.m}: grid {grid} of kernel {kernel!r} with {config} is beyond CUDA's limit"
-            " (2**31 - 1, 65535, 65535)"
+            f" {GRID_BLOCKS}"
         )
     blocks = grid[0] * grid[1] * grid[2]
     figures = {

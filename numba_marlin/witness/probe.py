@@ -162,8 +162,8 @@ def run_on_hardware(
 ) -> dict[str, np.ndarray]:
     """Its results after a run on a GPU; ``buffers`` stay as they are. CapabilityMissing without
     one; DriverError if it fails there."""
-    from numba_marlin import driver
-    from numba_marlin.launch import Launcher
+    from numba_marlin.execution import driver
+    from numba_marlin.execution.launch import Launcher
 
     launcher = Launcher(assembled(probe, tuple(buffers)), ordinal, cluster=probe.cluster)
     there = {name: driver.DeviceArray.from_host(array, ordinal) for name, array in buffers.items()}

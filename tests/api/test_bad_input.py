@@ -147,7 +147,7 @@ def test_a_weight_that_was_not_packed_is_refused_with_what_to_do(x):
         (
             {"backend": "emulator", "kernel": "warp"},
             ValueError,
-            "kernel='warp' must be one of naive, tiled, ampere",
+            "kernel='warp' must be one of general, naive, tiled, buffered, ampere",
         ),
         ({"backend": "reference", "kernel": "warp"}, ValueError, "kernel='warp'"),
         (
@@ -220,7 +220,7 @@ def test_an_unknown_layout_is_refused():
 
 
 def test_a_gpu_asked_for_by_name_and_not_there_is_a_missing_capability(packed, x, monkeypatch):
-    from numba_marlin import driver
+    from numba_marlin.execution import driver
 
     monkeypatch.setattr(
         driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine")

@@ -2,17 +2,17 @@
 that are operands again, and errors that name value and rule."""
 
 import contextlib
+import importlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import block_scaled, driver
+from numba_marlin.execution import arrays, driver, launch, scratch
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
-from numba_marlin.interop import arrays
 from numba_marlin.kernels.nvfp4.block_decode.choose import FEW_ROWS
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.choose import TILES
@@ -20,6 +20,8 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.layout import block_scales
 from numba_marlin.problems import BlockProblem
 from numba_marlin.reference.operands import block_scaled_bounds, interleave_gated
+
+block_scaled = importlib.import_module("numba_marlin.api.block_scaled_matmul")
 
 # those of tests.kernels.test_block_scaled: compiled once
 SMALL = BlockScaledConfig(
@@ -193,9 +195,11 @@ def test_more_rows_of_blocks_than_a_grid_has_are_refused():
 @pytest.mark.parametrize(
     "m, given",
     (
-        (3, {}),
+        pytest.param(3, {}, marks=pytest.mark.thorough),
         (20, {"beta": 0.5, "out_format": "bfloat16"}),
-        (9, {"activation": "gelu", "out_format": "float32"}),
+        pytest.param(
+            9, {"activation": "gelu", "out_format": "float32"}, marks=pytest.mark.thorough
+        ),
     ),
 )
 def test_few_rows_agree_with_the_reference(m, given):
@@ -469,9 +473,9 @@ def on_device(monkeypatch):
         "empty_like",
         lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None,
     )
-    monkeypatch.setattr(block_scaled.launch, "workspace", lambda *arguments: (0x5000, 0x6000))
+    monkeypatch.setattr(scratch, "workspace", lambda *arguments: (0x5000, 0x6000))
     monkeypatch.setattr(
-        block_scaled.launch,
+        launch,
         "launcher",
         lambda compiled, ordinal, **options: (
             lambda grid, arguments, stream: done.append(f"kernel on {stream}")

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from numba_marlin import driver
 from numba_marlin.bench import measure, tune
 from numba_marlin.bench.ceilings import Ceilings
 from numba_marlin.bench.rows import read
 from numba_marlin.cli import main as cli
+from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from tests.bench.invented import row as invented
 
@@ -99,7 +99,7 @@ def test_without_a_gpu_it_is_exit_code_3_and_says_what_to_do(capsys, monkeypatch
         and json.loads(out)["schema"] == "numba-marlin/bench/1"
     )
     code, _, err = run(capsys, "bench", "--kernel", "best,warp")
-    assert code == 2 and "kernel='best' must be one of naive" in err
+    assert code == 2 and "kernel='best' must be one of general, naive" in err
 
 
 def test_json_has_every_cell_and_stands_alone(capsys, gpu):

@@ -14,6 +14,7 @@ from numba_marlin.emulator import (
     UninitializedRead,
     UnknownInstruction,
 )
+from numba_marlin.emulator.state.listener import Listener
 from tests.emulator.ptx_cases import launch, snippet, words
 from tests.emulator.test_mbarrier import SEEDS, spin, start
 from tests.emulator.test_memory import fails
@@ -140,7 +141,7 @@ def test_copies_of_one_barrier_land_in_any_order_under_a_seed():
     )
     for seed in range(20):
         landed = []
-        launch(body, {"x": words(128)}, seed=seed, watch=watch)
+        launch(body, {"x": words(128)}, seed=seed, listener=Listener(access=watch))
         assert len(landed) == 2
         orders.add(landed[0] < landed[1])
     assert orders == {True, False}

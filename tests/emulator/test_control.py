@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Deadlock, DivergentCollective, Trap
+from numba_marlin.emulator.state.listener import Listener
 from tests.emulator.ptx_cases import launch
 from tests.emulator.test_memory import fails
 
@@ -320,7 +321,7 @@ def test_observer_sees_every_instruction_with_its_lanes():
     launch(
         "setp.eq.u32 %q0, %t, 3; @%q0 mov.u32 %r0, 1;",
         {"x": np.zeros(1)},
-        observer=lambda ins, lanes: seen.append((ins.root, lanes.shape)),
+        listener=Listener(before=lambda ins, lanes: seen.append((ins.root, lanes.shape))),
     )
     assert seen == [
         ("ld", (1, 32)),

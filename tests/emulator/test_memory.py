@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Machine, Misaligned, OutOfBounds, ReadOnlyWrite, UninitializedRead
+from numba_marlin.emulator.state.listener import Listener
 from tests.emulator.ptx_cases import frame, launch, words
 
 
@@ -342,8 +343,10 @@ def test_watch_sees_every_access():
         body,
         {"x": x},
         block=64,
-        watch=lambda access: seen.append(
-            (access.kind, access.space, access.nbytes, access.address.size)
+        listener=Listener(
+            access=lambda access: seen.append(
+                (access.kind, access.space, access.nbytes, access.address.size)
+            )
         ),
     )
     assert seen == [("store", "shared", 4, 64), ("load", "global", 4, 64)]

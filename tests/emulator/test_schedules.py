@@ -8,6 +8,7 @@ import pytest
 
 from numba_marlin.emulator import Deadlock, Machine, PendingCopyRead, Schedule
 from numba_marlin.emulator.scheduling.schedules import COPIES, ORDERS
+from numba_marlin.emulator.state.listener import Listener
 from tests.emulator.ptx_cases import frame, snippet
 from tests.emulator.test_mbarrier import spin, start
 
@@ -39,7 +40,9 @@ def test_the_same_schedule_replays_the_same_run(order, copies):
             block=128,
             args=args,
             seed=Schedule(seed, order, copies),
-            observer=lambda ins, lanes: seen.append((ins.pc, tuple(lanes.warps.tolist()))),
+            listener=Listener(
+                before=lambda ins, lanes: seen.append((ins.pc, tuple(lanes.warps.tolist())))
+            ),
         )
         return seen
 

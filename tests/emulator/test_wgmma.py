@@ -17,6 +17,7 @@ from numba_marlin.emulator import (
     UninitializedRead,
     UnknownInstruction,
 )
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.memory import SHARED_BASE
 from numba_marlin.emulator.tensor.tensor_sums import ADDERS
 from numba_marlin.layout import wgmma
@@ -571,7 +572,9 @@ def test_reads_of_shared_memory_are_shown_to_whoever_watches():
     seen = []
     run(
         BEGIN + WAIT,
-        watch=lambda access: seen.append((access.kind, access.nbytes, access.address.tolist())),
+        listener=Listener(
+            access=lambda access: seen.append((access.kind, access.nbytes, access.address.tolist()))
+        ),
     )
     assert (
         "wgmma",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from numba_marlin import compiler, driver
+from numba_marlin import compiler
+from numba_marlin.execution import driver
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format, marlin
 from numba_marlin.hardware import devices
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
@@ -191,7 +192,7 @@ def sms_of(run_on):
     return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=32)  # of a few MB each
 def machine_of(ptx, races):
     """Reading a kernel takes longer than many a run of it. (The kernels have no variables in global
     memory.)"""

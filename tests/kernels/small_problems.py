@@ -21,10 +21,10 @@ from numba_marlin.kernels.nvfp4.block_scaled import KERNEL as BLOCK_SCALED
 from numba_marlin.kernels.tiled import KERNEL as TILED
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from tests.kernels import blackwell, block_problems
+from tests.kernels.configurations import ARRANGEMENTS, FEW_ROWS, ONE_WORD
+from tests.kernels.configurations import DECODE as PLAIN
+from tests.kernels.configurations import WGMMA as SMALL
 from tests.kernels.harness import config_for, on_machine, run_kernel
-from tests.kernels.test_decode import PLAIN
-from tests.kernels.test_fp4 import FEW_ROWS, ONE_WORD
-from tests.kernels.test_wgmma import ARRANGEMENTS, SMALL
 
 exact_problem, exact_blocks = (
     functools.cache(testing.exact_problem),

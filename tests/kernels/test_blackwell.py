@@ -21,7 +21,7 @@ from numba_marlin.emulator import (
     TensorMemoryMisuse,
 )
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
-from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
+from numba_marlin.kernels.nvfp4.block_mma.config import WARP_COLUMNS, WARP_ROWS, BlockMmaConfig
 from numba_marlin.kernels.nvfp4.tcgen05.config import FORMATS, Tcgen05Config
 from numba_marlin.trace import perfetto
 from tests.kernels.blackwell import (
@@ -91,6 +91,9 @@ def test_every_row_and_column_comes_from_its_own_place():
     assert np.array_equal(multiply(TCGEN05, b, one), values(b).astype(np.float16))
 
 
+PRODUCTS_OF_A_STEP = (WARP_ROWS // 16) * (WARP_COLUMNS // 8)  # in block_mma, of m16n8k64
+
+
 def compiled(kernel, config=None):
     return compiler.build(kernel, config or USUAL[kernel], TARGETS[kernel.name])
 
@@ -99,16 +102,16 @@ def compiled(kernel, config=None):
 def test_static_promises(kernel):
     built = compiled(kernel)
     assert not gates.broken_promises(built) and built.cubin.startswith(b"\x7fELF")
-    opcodes = {
+    counted = {
         name: gates.opcode_count(built, name)
         for name in ("tcgen05.mma", "tcgen05.cp", "tcgen05.ld", "mma.sync")
     }
-    expected = {
-        "tcgen05": {"tcgen05.mma": 4, "tcgen05.cp": 8, "tcgen05.ld": 4, "mma.sync": 0},
-        "block_mma": dict.fromkeys(opcodes, 0) | {"mma.sync": 32},
-    }
-    # two of the four steps of block_mma's stage stand in a loop
-    assert opcodes == expected[kernel.name]
+    if kernel is TCGEN05:
+        assert counted == {"tcgen05.mma": 4, "tcgen05.cp": 8, "tcgen05.ld": 4, "mma.sync": 0}
+    else:
+        # of the steps of a stage, which a compiler unrolls, or some of them, or none
+        assert counted.pop("mma.sync") in (PRODUCTS_OF_A_STEP * unrolled for unrolled in (1, 2, 4))
+        assert not any(counted.values())
 
 
 # for one block, which has two tiles of sums; six steps for four stages
@@ -163,11 +166,6 @@ BROKEN = {
         TensorMemoryMisuse,
         "columns 256 to 259 .* not allocated",
     ),
-    "all stages share their scales": (
-        change(r"shl\.b32\s+(%\w+), %\w+, 5;(?=\s+add\.s32[^;]*;\s+shr\.u64)", r"mov.b32 \1, 0;"),
-        TensorMemoryHazard,
-        "tcgen05.mma .* may still be reading",
-    ),
     "results leave before they are visible": (
         change(r"fence\.proxy\.async[^;]*;"),
         ProxyHazard,
@@ -195,16 +193,34 @@ BROKEN = {
 def test_a_guard_less_is_noticed(name):
     """In the deterministic order, which is as late as the ISA allows; with races looked for."""
     edit, kind, pattern = BROKEN[name]
-    m, n, k = THREE_TILES
     with pytest.raises(kind, match=f"(?s){pattern}"):
-        multiply(
-            TCGEN05,
-            exact_operand(m, k, "nvfp4", 7),
-            exact_operand(n, k, "nvfp4", 8),
-            sms=1,
-            edit_ptx=edit,
-            races=True,
-        )
+        multiply_three_tiles(edit_ptx=edit)
+
+
+def multiply_three_tiles(**options):
+    m, n, k = THREE_TILES
+    return multiply(
+        TCGEN05,
+        exact_operand(m, k, "nvfp4", 7),
+        exact_operand(n, k, "nvfp4", 8),
+        sms=1,
+        races=True,
+        **options,
+    )
+
+
+class OnePlaceForScales(Tcgen05Config):
+    """All stages keep their scales in the same columns of tensor memory. (Compiled so, not edited:
+    how a compiler puts a column's number together is its own affair.)"""
+
+    @property
+    def stage_columns(self):
+        return 0
+
+
+def test_stages_that_share_their_scales_are_noticed():
+    with pytest.raises(TensorMemoryHazard, match="(?s)tcgen05.mma .* may still be reading"):
+        multiply_three_tiles(config=OnePlaceForScales())
 
 
 ALWAYS = (r"mbarrier\.try_wait\S+ complete, [^;]*;", "setp.eq.u32 complete, 0, 0;")

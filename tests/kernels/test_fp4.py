@@ -20,31 +20,20 @@ from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import WgmmaConfig
 from numba_marlin.quantizers import dequantize
+from tests.kernels.configurations import (
+    BLOCKS,
+    FEW_ROWS,
+    MANY_ROWS,
+    ONE_WORD,
+    SINGLE_ROWS,
+    SLOW,
+    TWO_WORDS,
+    configured,
+)
 from tests.kernels.harness import cases, run_kernel, target_of
 
 pytest.importorskip("ml_dtypes")
 
-BLOCKS = {"nvfp4": 1, "mxfp4": 2}  # k16 rows that share a scale
-FEW_ROWS = DecodeConfig(
-    warps_n=2,
-    warps_k=2,
-    stage_k=128,
-    stages=3,
-    resident=1,
-    ragged=True,
-    codes="e2m1",
-    group_blocks=1,
-    scale_dtype="e5m3",
-    bias=True,
-)
-# k16 rows go through registers one by one
-SINGLE_ROWS = replace(FEW_ROWS, batch=24, warps_n=1, warps_k=4, whole=True)
-MANY_ROWS = WgmmaConfig(
-    tile_m=16, tile_n=256, warpgroups=1, stages=3, codes="e2m1", group_blocks=1, bias=True
-)
-TWO_WORDS = replace(MANY_ROWS, tile_n=128, k_groups=2, stages=4)
-SLOW = GeneralConfig(16, codes="e2m1", scale_dtype="e5m3")
-ONE_WORD = replace(MANY_ROWS, tile_n=64, stages=2, split=False, bias=False)
 # The usual ones have between them both kernels, both kinds, both types, and every way that scales
 # get to registers but one.
 EVERY = [
@@ -67,18 +56,6 @@ USUAL = [
 CONFIGURATIONS = cases(EVERY, lambda *each: each in USUAL)
 # m, n, k
 SHAPES = ((2, 256, 640), (5, 72, 112), (1, 8, 16), (3, 64, 48), (33, 200, 336), (17, 136, 32))
-
-
-def configured(config, kind, dtype):
-    return replace(
-        config,
-        dtype=dtype,
-        **(
-            {"group_size": 16 * BLOCKS[kind]}
-            if isinstance(config, GeneralConfig)
-            else {"group_blocks": BLOCKS[kind]}
-        ),
-    )
 
 
 def kernel_of(config):

@@ -19,7 +19,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import driver, reference, testing
+from numba_marlin import reference, testing
+from numba_marlin.execution import driver
 from numba_marlin.formats import PackedWeight, marlin
 from numba_marlin.formats.floats import float_type
 from tests.kernels.harness import prepare, run_kernel, sms_of
@@ -49,7 +50,10 @@ def compiled(request, run_on):
             cell
             for item in request.session.items
             if item.path == request.path
-            for cell in item.callspec.params.get("cells", ())
+            for cell in (
+                *item.callspec.params.get("cells", ()),
+                *TYPED.get(item.callspec.params.get("name"), ()),
+            )
         ]
         warm_cache_once([(cell.kernel, cell.config) for cell in cells], driver.describe(0).target)
 
@@ -167,13 +171,16 @@ def test_tails_of_every_size(cells, run_on):
     run_all(cells)
 
 
-@pytest.mark.parametrize("cells", TYPED.values(), ids=TYPED)
-def test_every_type_is_exact(cells, run_on):
-    """On the machine with one row, in the first and last of the cells' configurations, and only for
-    groups of 64 of symmetric 4-bit weights."""
+ON_THE_MACHINE = ("decode-g64-float16-4bit-None", "wgmma-g64-bfloat16-4bit-None")
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_every_type_is_exact(name, run_on):
+    """On the machine with one row, in the first and last of the cells' configurations, and for one
+    type per kernel."""
+    cells = TYPED[name]
     if run_on != "cuda":
-        p = cells[0].problem
-        if (p.group_size, p.bits, p.zeros) != (64, 4, None):
+        if name not in ON_THE_MACHINE:
             need_gpu(run_on, "other types, and larger batches")
         cells = (cells[0], replace(cells[-1], problem=replace(cells[-1].problem, m=1)))
     for cell in cells:

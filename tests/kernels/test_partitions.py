@@ -17,6 +17,7 @@ import pytest
 
 from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.decode import schedule as decode_schedule
 from numba_marlin.kernels.decode.config import DecodeConfig
@@ -419,7 +420,7 @@ def test_the_faithful_kernel_follows_the_stripes(m, n, k, sms):
         block=256,
         shared_bytes=prepared.compiled.shared_bytes,
         args=arguments,
-        watch=watch,
+        listener=Listener(access=watch),
     )
     partition = stripes(k // 128, n // 128, -(-m // 16), blocks)
     copies = config.thread_k_blocks * 8 * config.thread_n_blocks  # of 16 bytes, to a tile

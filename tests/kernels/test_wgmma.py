@@ -17,28 +17,8 @@ from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.wgmma import KERNEL
 from numba_marlin.kernels.wgmma.config import SHARED_LIMIT, WgmmaConfig
 from numba_marlin.quantizers import quantize
+from tests.kernels.configurations import ARRANGEMENTS, WGMMA
 from tests.kernels.harness import cases, on_machine, prepare, run_kernel
-
-SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2)
-ARRANGEMENTS = {
-    "one word, one warpgroup": SMALL,
-    "two words": replace(SMALL, tile_n=128),
-    "four words": replace(SMALL, tile_n=256, stages=3),
-    "two warpgroups, one word": replace(SMALL, tile_n=128, warpgroups=2),
-    "two warpgroups, two words": replace(SMALL, tile_m=32, tile_n=256, warpgroups=2),
-    "two rows of consumers": replace(SMALL, k_groups=2, stages=4),
-    "two rows of two": replace(SMALL, tile_n=128, warpgroups=2, k_groups=2, stages=4),
-    "a pair of blocks": replace(SMALL, tile_m=32, cluster=2, split=False),
-    "pairs, two rows of consumers": replace(
-        SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False
-    ),
-    "four blocks, two words": replace(SMALL, tile_m=32, tile_n=128, cluster=4, split=False),
-    "whole tiles": replace(SMALL, split=False),
-    "two parts": replace(SMALL, tile_m=32, parts=2, split=False),
-    "four parts, two rows of consumers": replace(
-        SMALL, tile_n=128, k_groups=2, stages=4, parts=4, split=False
-    ),
-}
 
 
 def exact(m, n, k, group_size, config, run_on, **options):
@@ -72,14 +52,20 @@ def test_every_arrangement_is_exact(name, run_on):
     exact(20, 192, 320, -1, ARRANGEMENTS[name], run_on, sms=4)
 
 
-@pytest.mark.parametrize("group_size", (-1, 32, 64, 128, 256))
+@pytest.mark.parametrize(
+    "group_size",
+    cases(
+        ((group_size,) for group_size in (-1, 32, 64, 128, 256)),
+        lambda group_size: group_size in (32, 256),
+    ),
+)
 def test_groups_larger_and_smaller_than_a_stage(group_size, run_on):
-    exact(5, 128, 512, group_size, replace(SMALL, tile_n=128), run_on, sms=2)
+    exact(5, 128, 512, group_size, replace(WGMMA, tile_n=128), run_on, sms=2)
 
 
 @pytest.mark.parametrize("m", (1, 15, 16, 17, 33))
 def test_rows_that_do_not_exist_are_never_written(m, run_on):
-    exact(m, 64, 128, 64, SMALL, run_on, sms=2)
+    exact(m, 64, 128, 64, WGMMA, run_on, sms=2)
 
 
 @pytest.mark.parametrize("n, k", ((8, 16), (72, 48), (136, 80), (200, 144)))
@@ -92,23 +78,23 @@ def test_tails_of_n_and_k(name, n, k, run_on):
 def test_stripes_of_any_number_of_blocks(sms, run_on):
     """Tiles cut at every place: whole ones, one shared by many blocks, a block with parts of
     two."""
-    exact(20, 192, 320, 64, SMALL, run_on, sms=sms)
+    exact(20, 192, 320, 64, WGMMA, run_on, sms=sms)
 
 
 @pytest.mark.parametrize("group_m", (1, 2, 8))
 def test_any_order_of_tiles(group_m, run_on):
-    exact(50, 192, 128, 64, replace(SMALL, group_m=group_m), run_on, sms=3)
+    exact(50, 192, 128, 64, replace(WGMMA, group_m=group_m), run_on, sms=3)
 
 
 def test_rows_of_x_may_lie_apart(run_on):
-    exact(5, 64, 128, 64, SMALL, run_on, sms=1, a_stride=152)
+    exact(5, 64, 128, 64, WGMMA, run_on, sms=1, a_stride=152)
 
 
 def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
     """The ring goes round, and its parities with it, across the tiles of one block."""
-    exact(33, 192, 448, 64, SMALL, run_on, sms=1)
-    exact(33, 192, 448, 64, replace(SMALL, k_groups=2, stages=4), run_on, sms=1)
-    exact(33, 192, 448, 64, replace(SMALL, tile_m=32, cluster=2, split=False), run_on, sms=2)
+    exact(33, 192, 448, 64, WGMMA, run_on, sms=1)
+    exact(33, 192, 448, 64, replace(WGMMA, k_groups=2, stages=4), run_on, sms=1)
+    exact(33, 192, 448, 64, replace(WGMMA, tile_m=32, cluster=2, split=False), run_on, sms=2)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +108,15 @@ def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
             )
             for types in product((None, "integer", "float16"), (4, 8), ("float16", "bfloat16"))
         ),
+        # every kind of zero points, both arrangements, 4 bits with one dtype and 8 with the other
         lambda name, group_size, zeros, bits, dtype: (
-            (dtype == "bfloat16") == (bits == 8) and (group_size == 32 or zeros == "integer")
+            (dtype == "bfloat16") == (bits == 8)
+            and (zeros, bits)
+            in (
+                [(None, 8), ("integer", 4), ("float16", 8)]
+                if group_size == 32
+                else [("integer", 8)]
+            )
         ),
     ),
 )
@@ -149,7 +142,8 @@ def test_every_type_is_exact_with_tails_of_n_and_k(name, group_size, zeros, bits
             (4, 8),
         ),
         lambda group_size, name, zeros, bits: (
-            (zeros == "integer") == (bits == 8) and (group_size == 128 or name == "four words")
+            group_size == 128
+            and (zeros, bits) == (("float16", 4) if name == "four words" else ("integer", 8))
         ),
     ),
 )
@@ -178,7 +172,9 @@ def test_zero_points_and_bytes_of_every_number_of_words(group_size, name, zeros,
             ),
             (64, 128, 256),
         ),
-        lambda name, group_size: group_size == 128 and name != "one word, one warpgroup",
+        lambda name, group_size: (
+            group_size == (128 if "pairs" in name else 256) and name != "one word, one warpgroup"
+        ),
     ),
 )
 def test_scaled_sums_are_exact(name, group_size, run_on):
@@ -225,7 +221,7 @@ def test_scaled_sums_round_no_weight(run_on):
                 KERNEL,
                 x,
                 weight,
-                config=replace(SMALL, group_blocks=4, scaling=scaling),
+                config=replace(WGMMA, group_blocks=4, scaling=scaling),
                 sms=1,
                 run_on=run_on,
             ).c
@@ -285,7 +281,10 @@ def test_real_data_stays_under_the_elementwise_bound(name, run_on):
     "name, group_size, dtype",
     cases(
         product(("four words", "a pair of blocks"), (-1, 64), ("float16", "bfloat16")),
-        lambda name, group_size, dtype: (group_size == 64) == (name == "four words"),
+        lambda name, group_size, dtype: (
+            (name, group_size, dtype)
+            in (("four words", 64, "bfloat16"), ("a pair of blocks", -1, "float16"))
+        ),
     ),
 )
 def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, run_on):
@@ -326,7 +325,9 @@ def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, r
                 ("bfloat16", 4, "float16"),
             )
         ),
-        lambda dtype, bits, zeros, group_size: group_size == 64,
+        lambda dtype, bits, zeros, group_size: (
+            group_size == 64 and (dtype, zeros) in (("float16", "float16"), ("bfloat16", "integer"))
+        ),
     ),
 )
 def test_other_types_stay_under_the_bound(dtype, bits, zeros, group_size, run_on):
@@ -482,7 +483,11 @@ def check_gates(config):
     "config, group_blocks",
     cases(
         product(PRODUCTION, (-1, 8)),
-        lambda config, group_blocks: group_blocks == 8 or config == PRODUCTION[-1],
+        # the same as in test_hopper_gates, parts; a pair with per-column scales
+        lambda config, group_blocks: (
+            group_blocks == (-1 if config.cluster == 2 else 8)
+            and config not in (SHARED_BY_NOBODY[2], SHARED_BY_NOBODY[3])
+        ),
     ),
     ids=lambda c: (
         f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}p{c.parts}s{c.split}"
@@ -500,7 +505,7 @@ def test_gates(config, group_blocks):
     "config, dtype, bits, zeros",
     cases(
         ((config, *types) for config in (LARGEST, SMALLEST) for types in TYPES),
-        lambda config, dtype, bits, zeros: config == LARGEST and dtype == "bfloat16",
+        lambda config, dtype, bits, zeros: config == LARGEST and (dtype, bits) == ("bfloat16", 4),
     ),
 )
 def test_gates_of_other_types(config, dtype, bits, zeros):

@@ -1,6 +1,7 @@
 """What others want to know of the kernel ``general``, beside it."""
 
 from numba_marlin.kernels.general.kernel import THREADS, GeneralConfig, make
+from numba_marlin.kernels.language.about import About
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 
@@ -45,4 +46,5 @@ KERNEL = KernelDefinition(
     chooser=ChooseTypes(
         GeneralConfig, "a thread per output, for every type: runs what the others refuse"
     ),
+    about=About(machine_cost=0.42),
 )

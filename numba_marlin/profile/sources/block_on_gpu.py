@@ -9,11 +9,11 @@ that halves hold every number exactly.
 
 from __future__ import annotations
 
-from numba_marlin import driver, launch
 from numba_marlin.bench.contenders import Contender
 from numba_marlin.bench.measure import WrongResult
 from numba_marlin.bench.operands import COLD_FACTOR
 from numba_marlin.bench.timing import torch_on_gpu, wait
+from numba_marlin.execution import driver, launch
 from numba_marlin.formats.operands import BLOCK_FORMATS
 from numba_marlin.formats.small_floats import table
 from numba_marlin.heuristics import Candidate

@@ -17,12 +17,13 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from numba_marlin import compiler, driver, launch
+from numba_marlin import compiler
 from numba_marlin.bench import contenders, operands
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.measure import checked, least_launches
 from numba_marlin.bench.timing import GraphTimer, interleave, torch_on_gpu
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import driver, launch
 from numba_marlin.heuristics import Candidate, Problem
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems import BlockProblem

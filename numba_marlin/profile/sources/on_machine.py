@@ -16,6 +16,7 @@ import numpy as np
 
 from numba_marlin import compiler, counts
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.formats import PackedWeight
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
@@ -30,15 +31,8 @@ from numba_marlin.profile.sources.block_launch import BlockLaunch, random_operan
 from numba_marlin.profile.sources.words import Layer
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
-# warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole
-# tiles of 16 rows
-COST = {
-    "naive": 0.42,
-    "block_scaled": 0.0025,
-    "block_decode": 0.02,
-    "block_mma": 0.0012,
-    "tcgen05": 0.0006,
-}
+# warp instructions per multiplication of kernels that declare nothing else, with whole tiles of 16
+# rows
 TENSOR_COST = 0.012
 CAPACITY = 1016
 
@@ -113,7 +107,8 @@ def observe(
     pad = -start % instrumented.slot_bytes
     machine, arguments = launch.on(machine, (start + pad,))
     first = access.FirstAccesses("%nmr_to")
-    machine.run(compiled.entry, args=arguments, watch=first, requests=first, **launch.shape)
+    listener = Listener(access=first, request=first)
+    machine.run(compiled.entry, args=arguments, listener=listener, **launch.shape)
     recording = records.align([records.raw(buffer[pad:], instrumented, math.prod(launch.grid))])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
     of_pc = sections.sections(counting.module, counting.kernel(compiled.entry))
@@ -187,7 +182,7 @@ def cut(
     """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
 
     def cost(m: int, n: int) -> float:
-        rate = COST.get(candidate.kernel)
+        rate = find_kernel(candidate.kernel).about.machine_cost
         return (rate * m if rate else TENSOR_COST * -(-m // 16) * 16) * n * problem.k
 
     if cost(problem.m, problem.n) <= work:

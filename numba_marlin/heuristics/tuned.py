@@ -8,8 +8,8 @@ was measured; one that does not, is damaged, or names a configuration that no lo
 good as absent, and so is a file that cannot be read. Writing replaces the file at once, under a
 lock, so that processes that tune at the same time keep each other's winners.
 
-Nothing here touches CUDA: only a real device (``Device.source`` "measured") has winners, and its
-driver has been asked by whoever described it.
+Nothing here touches CUDA: only a real device (``Device.source`` "measured") has winners, and it
+names its driver.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import contextlib
 import datetime
 import functools
 import os
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from numba_marlin import driver
 from numba_marlin.compiler.cache import cache_directory, package_digest
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels import registry
@@ -69,7 +67,7 @@ def stored_choice(problem, device: Device) -> Choice | None:
     if (
         not isinstance(entry, dict)
         or entry.get("sources") != sources_digest()
-        or entry.get("driver") != driver_version()
+        or entry.get("driver") != device.driver
     ):
         return None
     try:
@@ -95,7 +93,7 @@ def remember(problem, device: Device, kernel: str, config: object, us: float) ->
         "config": asdict(config),
         "us": us,
         "sources": sources_digest(),
-        "driver": driver_version(),
+        "driver": device.driver,
         "date": datetime.date.today().isoformat(),
     }
     path = directory / FILE_NAME
@@ -121,21 +119,6 @@ def forget() -> None:
 def sources_digest() -> str:
     """SHA-256 in hex of everything in this package that a compiled kernel depends on."""
     return package_digest()
-
-
-@functools.cache
-def driver_version() -> str | None:
-    """The driver's version ("580.159.04"), where the operating system tells it; else that of its
-    CUDA interface; None without a driver."""
-    with contextlib.suppress(OSError):
-        found = re.search(
-            r"\b\d+\.\d+(?:\.\d+)?\b",
-            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"),
-        )
-        if found:
-            return found[0]
-    cuda = driver.probe().driver_version
-    return None if cuda is None else f"CUDA {cuda}"
 
 
 def _key(problem, device: Device) -> str:

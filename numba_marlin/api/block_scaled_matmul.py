@@ -19,15 +19,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from numba_marlin import backends, driver, launch
 from numba_marlin import compiler as compiler_room
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import arrays, driver, launch, scratch
+from numba_marlin.execution.plan import BACKENDS
 from numba_marlin.formats.floats import float_type, number, round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
 from numba_marlin.hardware import devices
+from numba_marlin.hardware.limits import GRID_BLOCKS
 from numba_marlin.heuristics import rank
-from numba_marlin.heuristics.candidates import MOST_BLOCKS
-from numba_marlin.interop import arrays
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
@@ -35,10 +35,6 @@ from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.problems import LARGEST_DIMENSION, BlockProblem
 from numba_marlin.problems.operands import K_STEP, N_STEP, column_step
-from numba_marlin.quantizers.operands import check_rounding, inverse_of, round_blocks
-from numba_marlin.reference.operands import ACTIVATIONS, block_scaled_bounds, interleave_gated
-
-__all__ = ["block_scaled_matmul", "interleave_gated"]
 
 FLOAT_RESULTS = ("float16", "bfloat16", "float32")
 
@@ -105,6 +101,8 @@ def block_scaled_matmul(
         )
     where = _place(backend, views["a"])
     if where == "reference":
+        from numba_marlin.reference.operands import block_scaled_bounds
+
         value, _ = block_scaled_bounds(
             a,
             b,
@@ -209,6 +207,9 @@ def _place_name(view: arrays.ArrayView) -> str:
 def _check_epilogue(
     activation, out_format: str, n: int, out_global_scale: float, out_rounding: str
 ) -> None:
+    from numba_marlin.quantizers.operands import check_rounding
+    from numba_marlin.reference.operands import ACTIVATIONS
+
     if activation not in tuple(ACTIVATIONS):
         raise ValueError(
             f"activation={activation!r} must be one of {', '.join(map(str, ACTIVATIONS))}"
@@ -235,6 +236,8 @@ def _factors(
     a: BlockScaled, b: BlockScaled, alpha: float, beta: float, out_global_scale: float
 ) -> np.ndarray:
     """The kernel's four numbers (``kernels.block_scaled_epilogue``)."""
+    from numba_marlin.quantizers.operands import inverse_of
+
     inverse = inverse_of(out_global_scale, "out_global_scale")
     with np.errstate(over="ignore"):
         factors = np.array(
@@ -273,9 +276,9 @@ def _check_config(config, epilogue: dict[str, object], m: int) -> None:
             f"config={config} has no block-scaled results and no gate: leave it out, or give a"
             " BlockScaledConfig"
         )
-    if isinstance(config, BlockDecodeConfig) and config.grid(m, 1)[1] > MOST_BLOCKS[1]:
+    if isinstance(config, BlockDecodeConfig) and config.grid(m, 1)[1] > GRID_BLOCKS[1]:
         raise ValueError(
-            f"m={m} with tokens={config.tokens} of config are more than {MOST_BLOCKS[1]} rows"
+            f"m={m} with tokens={config.tokens} of config are more than {GRID_BLOCKS[1]} rows"
             " of blocks: leave config out, or give a BlockScaledConfig"
         )
     wanted = {name: value for name, value in epilogue.items() if hasattr(config, name)}
@@ -321,8 +324,8 @@ def _epilogue_arrays(
 
 
 def _place(backend: str, a: arrays.ArrayView) -> str:
-    if backend not in backends.BACKENDS:
-        raise ValueError(f"backend={backend!r} must be one of {', '.join(backends.BACKENDS)}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
     if backend in ("auto", "cuda"):
         reason = _unusable(a.device or 0)
         if reason and (backend == "cuda" or not a.on_host):
@@ -353,6 +356,8 @@ def _unusable(ordinal: int) -> str:
 
 def _rounded(value: np.ndarray, out_format: str, global_scale: float, rounding: str):
     if out_format in BLOCK_FORMATS:
+        from numba_marlin.quantizers.operands import round_blocks
+
         return round_blocks(value, BLOCK_FORMATS[out_format], global_scale, rounding).with_scales(
             "128x4"
         )
@@ -416,7 +421,7 @@ def _device_factors(values: bytes, ordinal: int) -> driver.DeviceArray:
 
 
 _captured_factors: list = []  # for good: graphs that captured a launch point to them
-launch.before_release(_captured_factors.clear)
+scratch.before_release(_captured_factors.clear)
 
 
 def _factors_address(factors: np.ndarray, ordinal: int, stream: int) -> int:
@@ -457,7 +462,7 @@ def _run_cuda(
         name: arrays.view(name, each).address for name, each in results.items()
     }
     addresses["factors"] = _factors_address(factors, ordinal, handle)
-    addresses["locks"] = launch.workspace(ordinal, handle, 16, 1)[1]
+    addresses["locks"] = scratch.workspace(ordinal, handle, 16, 1)[1]
     kernel = kernel_of(config)
     arguments = kernel.arguments(
         config, addresses, m, n, k, k, functools.partial(driver.encode_tensor_map, ordinal=ordinal)

@@ -7,12 +7,6 @@ order (ints; 128 bytes for a tensor map), and a stream costs one driver call. ``
 that and gives a ``BoundLaunch``, for which only a few words change from call to call. Nothing
 waits; an error inside the kernel surfaces at a later call or synchronisation, as CUDA has it.
 
-``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that
-belongs to that stream, or, while the stream is captured, to that part of the graph alone: fp32
-partial sums, and int32 locks that are zero between launches (kernels leave them so). It grows and
-never shrinks; an outgrown buffer stays alive, because a launch or a captured graph may still point
-to it. ``release_workspaces`` frees all.
-
 ValueError: wrong number of arguments, an argument out of range, a grid beyond CUDA's limits.
 CapabilityMissing: no device, or no machine code for it.
 """
@@ -25,17 +19,21 @@ import os
 import struct
 import threading
 
-from numba_marlin import driver
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
+from numba_marlin.hardware.limits import (
+    GRID_BLOCKS,
+    PORTABLE_CLUSTER_BLOCKS,
+    STATIC_SHARED_BYTES,
+    TENSOR_MAP_ALIGNMENT,
+    TENSOR_MAP_BYTES,
+)
 
 # a file: every kernel loaded adds a line (`numba-marlin watch -- COMMAND` reads it)
 KERNEL_LOG = "NUMBA_MARLIN_KERNEL_LOG"
-STATIC_SHARED_LIMIT = 48 * 1024  # more dynamic shared memory than this needs an opt-in
 WORD = 8
 _TYPES = {"u64": ("<Q", 0, 2**64), "i32": ("<i", -(2**31), 2**31)}  # struct code, range
-TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
-PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can hold
 
 
 class ArgumentBuffer:
@@ -133,7 +131,7 @@ def _attributes(cluster: int, dependent: bool):
 def check_grid(grid: tuple[int, ...]) -> tuple[int, int, int]:
     """``grid`` with three entries, or ValueError."""
     full = (*grid, 1, 1)[:3]
-    for axis, blocks, limit in zip("xyz", full, (2**31 - 1, 65535, 65535)):
+    for axis, blocks, limit in zip("xyz", full, GRID_BLOCKS):
         if not 0 < blocks <= limit:
             raise ValueError(f"grid {axis}={blocks} must be from 1 to {limit}")
     return full
@@ -250,14 +248,14 @@ class Launcher:
                 ) from error
             function = driver.call("cuModuleGetFunction", self._module, compiled.entry.encode())
             kinds = cuda.CUfunction_attribute
-            if compiled.shared_bytes > STATIC_SHARED_LIMIT:
+            if compiled.shared_bytes > STATIC_SHARED_BYTES:
                 driver.call(
                     "cuFuncSetAttribute",
                     function,
                     kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                     compiled.shared_bytes,
                 )
-            if cluster > PORTABLE_CLUSTER:
+            if cluster > PORTABLE_CLUSTER_BLOCKS:
                 driver.call(
                     "cuFuncSetAttribute",
                     function,
@@ -293,7 +291,7 @@ class Launcher:
 
 
 _launchers: dict[tuple, Launcher] = {}
-_registry_lock = threading.RLock()  # reentrant: freeing memory may run while it is held
+_registry_lock = threading.RLock()
 
 
 def launcher(compiled, ordinal: int = 0, cluster: int = 1, dependent: bool = False) -> Launcher:
@@ -306,69 +304,3 @@ def launcher(compiled, ordinal: int = 0, cluster: int = 1, dependent: bool = Fal
             if found is None:
                 found = _launchers[key] = Launcher(compiled, ordinal, cluster, dependent)
     return found
-
-
-def check_workspace(partials_bytes: int, locks: int, *, needs_bytes: int, needs_locks: int) -> None:
-    """ValueError if a workspace of ``partials_bytes`` and ``locks`` int32 is smaller than a kernel
-    needs."""
-    if partials_bytes < needs_bytes:
-        raise ValueError(
-            f"workspace partials have {partials_bytes} bytes, the kernel needs {needs_bytes}"
-        )
-    if locks < needs_locks:
-        raise ValueError(
-            f"workspace locks have {locks} entries, the kernel needs {needs_locks} int32"
-        )
-
-
-PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, another stream in every host thread
-_workspaces: dict[tuple, driver.DeviceArray] = {}
-_outgrown: list[driver.DeviceArray] = []
-
-
-def _scratch(ordinal: int, stream: int, apart: object, role: str, nbytes: int) -> int:
-    key = (ordinal, stream, apart, role)
-    with _registry_lock:
-        held = _workspaces.get(key)
-        if held is None or held.nbytes < nbytes:
-            # Doubling bounds what outgrown buffers can add up to.
-            size = max(nbytes, 4096, 0 if held is None else 2 * held.nbytes)
-            fresh = driver.DeviceArray((-(-size // 4),), "int32", ordinal).clear()
-            if held is not None:
-                _outgrown.append(held)
-            _workspaces[key] = held = fresh
-    return held.address
-
-
-def workspace(ordinal: int, stream: int, partials_bytes: int, locks: int) -> tuple[int, int]:
-    """(address of at least ``partials_bytes``, address of at least ``locks`` zeroed int32) that
-    belong to the stream.
-
-    Each capture of a stream has its own: two graphs captured on one stream may be replayed at the
-    same time.
-    """
-    with driver.on_device(ordinal):
-        apart = driver.capture_id(stream)
-    if stream == PER_THREAD_STREAM:
-        apart = (threading.get_ident(), apart)
-    return _scratch(ordinal, stream, apart, "partials", partials_bytes), _scratch(
-        ordinal, stream, apart, "locks", 4 * locks
-    )
-
-
-_to_forget: list = []
-
-
-def before_release(forget) -> None:
-    """``forget()`` is called when scratch memory is freed: for who keeps addresses of it."""
-    _to_forget.append(forget)
-
-
-def release_workspaces() -> None:
-    """Free all scratch memory. No launch may be in flight and no captured graph may be replayed
-    afterwards."""
-    with _registry_lock:
-        for forget in _to_forget:
-            forget()
-        _workspaces.clear()
-        _outgrown.clear()

@@ -167,7 +167,7 @@ def _view_torch(tensor) -> ArrayView:
 
 
 def _device_of_pointer(address: int) -> int:
-    from numba_marlin import driver
+    from numba_marlin.execution import driver
 
     attribute = driver.bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(driver.call("cuPointerGetAttribute", attribute, address))
@@ -308,7 +308,7 @@ def empty_like(array: ArrayView, shape: tuple[int, ...], dtype: str | None = Non
         with cuda.gpus[array.device]:
             return cuda.device_array(shape, dtype=array.dtype)
     if array.kind == "cuda":
-        from numba_marlin.driver import DeviceArray
+        from numba_marlin.execution.driver import DeviceArray
 
         return DeviceArray(shape, array.dtype, array.device)
     return aligned_empty(shape, array.dtype)
@@ -347,7 +347,7 @@ def to_host(array: ArrayView, exact: bool = False) -> np.ndarray:
         )
     if array.on_host:
         return array.host
-    from numba_marlin import driver
+    from numba_marlin.execution import driver
 
     array = contiguous("array", array, 1)
     result = np.empty(array.shape, array.dtype)
@@ -363,7 +363,7 @@ def assign(array: ArrayView, values: np.ndarray) -> None:
     if array.on_host:
         array.host[...] = values
         return
-    from numba_marlin import driver
+    from numba_marlin.execution import driver
 
     values = np.ascontiguousarray(values)  # of the same type, bit for bit
     driver.synchronize(array.device, array.stream)

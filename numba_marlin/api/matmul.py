@@ -1,186 +1,21 @@
-"""The public functions: quantize, quantize_blocks, pack, unpack, dequantize, matmul, explain.
-``numba_marlin`` exports them.
-
-Bad input is a TypeError (wrong kind of thing) or a ValueError (wrong value) that names the value
-and the rule, raised before anything is written; ``CapabilityMissing`` says that this machine lacks
-what was asked for by name.
-"""
+"""``matmul``: activations times a packed weight, checked here and run by ``execution``."""
 
 from __future__ import annotations
 
-import importlib
-import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 
-from numba_marlin import backends, calls, driver, heuristics
-from numba_marlin.backends import RunInfo, Workspace
+from numba_marlin.api.packing import check_packed
+from numba_marlin.api.reports import thread
 from numba_marlin.compiler import COMPILERS
-from numba_marlin.formats import (
-    BlockWeight,
-    PackedBlocks,
-    PackedWeight,
-    QuantizedWeight,
-    find_format,
-)
+from numba_marlin.execution import arrays, driver, gpu, machine, reference, repeat
+from numba_marlin.execution import plan as planning
+from numba_marlin.execution.scratch import Workspace
+from numba_marlin.formats import PackedBlocks, PackedWeight
 from numba_marlin.formats.floats import HALF_TYPES
-from numba_marlin.formats.operands import BlockScaled
-from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
-from numba_marlin.interop import arrays
-
-# each a module of the quantize room, imported when something is quantised
-_METHODS = ("rtn", "mse", "gptq")
-_thread = threading.local()
-
-
-def quantize(
-    w,
-    bits: int = 4,
-    group_size: int = 128,
-    symmetric: bool = True,
-    method: str = "rtn",
-    scale_dtype: str = "float16",
-    **options,
-) -> QuantizedWeight:
-    """w [k, n], float, finite -> codes and scales on a grid. ``group_size`` rows of a column share
-    a scale (-1: all of them).
-
-    bits: 4 or 8. symmetric: zero in the middle of the grid; else every group has a zero point.
-    scale_dtype: "float16" or "bfloat16". method: "rtn" rounds to nearest; "mse" does, on the grid
-    of least square error; "gptq" rounds so that the layer's outputs change least, for which it
-    needs ``calibration``: inputs [m, k] of the layer, an iterable of such batches, or a ``Hessian``
-    that was fed with them. Its other options are damping=0.01, clip=True, act_order=False (the
-    result then has a permutation) and static_groups=False. The modules of these names in
-    ``numba_marlin.quantize`` have the rules and their edge cases.
-    """
-    if method not in _METHODS:
-        raise ValueError(f"method={method!r} must be one of {list(_METHODS)}")
-    room = importlib.import_module(f"numba_marlin.quantizers.{method}")
-    known = room.quantize.__kwdefaults__ or {}
-    for name in options.keys() - known.keys():
-        raise TypeError(
-            f"method {method!r} takes no {name}"
-            + (f"; it takes {', '.join(known)}" if known else "")
-        )
-    if _is_array(options.get("calibration")):
-        options["calibration"] = _on_host("calibration", options["calibration"])
-    return room.quantize(
-        _on_host("w", w),
-        bits=bits,
-        group_size=group_size,
-        symmetric=symmetric,
-        scale_dtype=scale_dtype,
-        **options,
-    )
-
-
-def quantize_blocks(
-    x, format: str = "nvfp4", *, global_scale: float | None = None, rounding: str = "floor"
-) -> BlockScaled:
-    """x [rows, columns], float, finite -> small floats in blocks that share a scale, on the host:
-    an operand of ``block_scaled_matmul``.
-
-    format: "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2". global_scale: of NVFP4, default: so that
-    no block's scale is cut off. rounding: of the scales of the others, "floor" or "ceil".
-    ``quantize.block_scaled`` has the rules and their edge cases.
-    """
-    from numba_marlin.quantizers import operands as block_scaled
-
-    return block_scaled.quantize_blocks(
-        _on_host("x", x), format, global_scale=global_scale, rounding=rounding
-    )
-
-
-def _on_host(name: str, value: object) -> object:
-    """An array of any library as one of NumPy; what is no array as it is."""
-    return (
-        value
-        if isinstance(value, np.ndarray) or not _is_array(value)
-        else arrays.to_host(arrays.view(name, value))
-    )
-
-
-def _is_array(value: object) -> bool:
-    return any(
-        hasattr(value, name) for name in ("__cuda_array_interface__", "__dlpack__", "__array__")
-    )
-
-
-# Weights from which on the compiled loops pay for loading Numba and, once, compiling them
-# (seconds).
-_MANY_WEIGHTS = 1 << 24
-
-
-def pack(
-    q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: str | None = None
-) -> PackedWeight | PackedBlocks:
-    """A quantised weight -> the bytes that a kernel reads. ``unpack`` gives the same weight back
-    exactly; of a BlockWeight, its canonical form, the same numbers.
-
-    layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None:
-    the one that fits. dtype: of the activations that a BlockWeight is to multiply, "float16" (None)
-    or "bfloat16"; a QuantizedWeight multiplies both.
-    """
-    if isinstance(q, BlockScaled):
-        raise TypeError(
-            "q is a BlockScaled, an operand of block_scaled_matmul; as a weight W = B^T for matmul:"
-            " numba_marlin.formats.block_scaled.to_weight(q)"
-        )
-    layout = (
-        ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
-    )
-    form, options = find_format(layout), {}
-    if layout == "marlin-fp4":
-        options = {"dtype": "float16" if dtype is None else dtype}
-    elif dtype is not None:
-        raise ValueError(
-            f"dtype={dtype!r} must be None: layout {layout!r} is the same for all types of"
-            " activations"
-        )
-    if (
-        isinstance(q, (QuantizedWeight, BlockWeight))
-        and q.codes.size >= _MANY_WEIGHTS
-        and layout in ("marlin", "marlin-fp4")
-    ):
-        from numba_marlin import hostloops
-
-        if layout == "marlin":
-            return hostloops.pack_marlin(q)
-        options["pack_codes"] = hostloops.pack_marlin_codes
-    return form.pack(q, **options)
-
-
-def unpack(p: PackedWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
-    """The inverse of ``pack``."""
-    _check_packed(p)
-    form = find_format(p.layout)
-    if p.layout in ("marlin", "marlin-fp4") and p.k * p.n >= _MANY_WEIGHTS:
-        from numba_marlin import hostloops
-
-        return (
-            hostloops.unpack_marlin(p)
-            if p.layout == "marlin"
-            else form.unpack(p, hostloops.unpack_marlin_codes)
-        )
-    return form.unpack(p)
-
-
-def last_run() -> RunInfo | None:
-    """What this thread's last successful ``matmul`` did: backend and why, kernel, configuration,
-    grid, device."""
-    return getattr(_thread, "last", None)
-
-
-def _check_packed(p: object) -> None:
-    if isinstance(p, (QuantizedWeight, BlockWeight)):
-        raise TypeError(f"p is a {type(p).__name__}, must be packed: pass nm.pack(q)")
-    if not isinstance(p, (PackedWeight, PackedBlocks)):
-        raise TypeError(
-            f"p is a {type(p).__name__}, must be a PackedWeight (nm.pack(nm.quantize(w)))"
-        )
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -282,11 +117,11 @@ def matmul(
     plain = config is None and workspace is None
     choice = (backend, kernel, compiler, bias is None, batch_invariant)
     if plain and not return_info:
-        found = calls.again(x, p, out, bias, choice, stream)
+        found = repeat.again(x, p, out, bias, choice, stream)
         if found is not None:
-            result, _thread.last = found
+            result, thread.last = found
             return result
-    _check_packed(p)
+    check_packed(p)
     _check_choice("compiler", compiler, COMPILERS)
     x_view = _check_x(x, p)
     if p.permutation is not None:
@@ -313,7 +148,7 @@ def matmul(
             f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace"
         )
 
-    plan = backends.plan(problem, backend, kernel, config, x_view.device or 0)
+    plan = planning.plan(problem, backend, kernel, config, x_view.device or 0)
     if plan.backend != "cuda":
         result, info = _matmul_host(
             x_view, out_view, p, problem, plan, compiler, workspace, bias_view
@@ -327,9 +162,9 @@ def matmul(
             x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view
         )
         if plain and prepared is not None:
-            calls.remember(x, x_view, p, choice, prepared)
-    _thread.last = info
-    calls.log_run(info)
+            repeat.remember(x, x_view, p, choice, prepared)
+    thread.last = info
+    repeat.log_run(info)
     result = out if out is not None else result
     return (result, info) if return_info else result
 
@@ -353,9 +188,9 @@ def _matmul_host(x, out, p, problem, plan, compiler, workspace, bias):
         for name, each in (("x", x), ("bias", bias))
     )
     if plan.backend == "reference":
-        y, info = backends.run_reference(host, p, problem, plan.reason, added)
+        y, info = reference.run_reference(host, p, problem, plan.reason, added)
     else:
-        y, info = backends.run_emulator(host, p, problem, plan, compiler, workspace, added)
+        y, info = machine.run_emulator(host, p, problem, plan, compiler, workspace, added)
     return _hand_back(y, x, out), info
 
 
@@ -369,7 +204,7 @@ def _matmul_from_host(x, out, p, problem, plan, compiler, stream, workspace, bia
 
     c = arrays.view("out", driver.DeviceArray((problem.m, problem.n), x.host.dtype, 0))
     b = None if bias is None else copied(bias)
-    _, info = backends.run_cuda(copied(x), c, p, problem, plan, compiler, 0, handle, workspace, b)
+    _, info = gpu.run_cuda(copied(x), c, p, problem, plan, compiler, 0, handle, workspace, b)
     driver.synchronize(0, handle)
     y = c.owner.to_host()
     return _hand_back(y, x, out), replace(info, seconds=time.perf_counter() - start)
@@ -391,31 +226,7 @@ def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace, bias):
     } - {handle}
     for stream in crossed:
         driver.follow(x.device, handle, stream)
-    prepared, info = backends.run_cuda(
-        a, c, p, problem, plan, compiler, x.device, handle, workspace, b
-    )
+    prepared, info = gpu.run_cuda(a, c, p, problem, plan, compiler, x.device, handle, workspace, b)
     for stream in crossed:
         driver.follow(x.device, stream, handle)
     return c.owner, info, prepared if a is x else None
-
-
-def explain(
-    m: int,
-    n: int,
-    k: int,
-    group_size: int = 128,
-    device: str | devices.Device | None = None,
-    **types,
-):
-    """What would run for ``x [m, k] @ w [k, n]``, on which grid, and why; ``str()`` it, or take
-    ``.to_dict()``.
-
-    device: a name (``devices.names()``) or a Device; None: this machine's GPU, or an H200 by its
-    data sheet. types: what is not the default of ``heuristics.Problem``: dtype="bfloat16", bits=8,
-    zeros="integer" or "float16", scale_dtype, bias=True, batch_invariant=True, codes="e2m1"
-    (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with 32).
-    """
-    if device is None:
-        probe = driver.probe()
-        device = probe.devices[0] if probe.usable else "H200"
-    return heuristics.explain(m, n, k, group_size, device, **types)

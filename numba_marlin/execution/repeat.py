@@ -19,9 +19,10 @@ import logging
 import sys
 import weakref
 
-from numba_marlin import driver, launch
-from numba_marlin.backends import Prepared, RunInfo
-from numba_marlin.interop.arrays import ArrayView, stream_handle
+from numba_marlin.execution import driver, scratch
+from numba_marlin.execution.arrays import ArrayView, stream_handle
+from numba_marlin.execution.gpu import Prepared
+from numba_marlin.execution.plan import RunInfo
 
 CALLS_PER_WEIGHT = 128
 log = logging.getLogger("numba_marlin")
@@ -117,7 +118,7 @@ def log_run(info: RunInfo) -> None:
 
 _calls: dict[int, dict[tuple, Call]] = {}  # by id(weight), as long as it lives
 _libraries: dict[type, object] = {}  # type of array -> Library that reads it
-launch.before_release(_calls.clear)
+scratch.before_release(_calls.clear)
 
 
 class _Torch:
@@ -281,7 +282,7 @@ def again(x, p, out, bias, choice: tuple, stream=None):
 def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
     """Keep ``prepared``, which was made for x as it lies, for calls like it."""
     stream = prepared.bound.stream
-    if prepared.places is None or stream == launch.PER_THREAD_STREAM:
+    if prepared.places is None or stream == scratch.PER_THREAD_STREAM:
         return
     library = _libraries.get(type(x))
     if library is None:
