@@ -123,7 +123,7 @@ def newborn(tmp_path, monkeypatch):
 def test_a_new_package_is_all_that_a_new_kernel_takes(newborn, capsys):
     from numba_marlin.cli.main import main
 
-    assert registry.names(WEIGHTS)[:3] == ("general", "naive", newborn)
+    assert registry.names(WEIGHTS)[1:4] == ("naive", newborn, "tiled")
     problem, model = WeightProblem(2, 64, 64, 32), devices.MODEL
     found = {each.kernel: each for each in heuristics.rank(problem, model)}
     assert found[newborn].reasons == ("a new kernel",)
