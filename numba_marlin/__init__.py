@@ -1,9 +1,8 @@
 """FP16 x INT4 matrix multiplication (Marlin) written in Python with Numba and inline PTX.
 
     import numba_marlin as nm
-    p = nm.pack(nm.quantize(w, group_size=128))     # w [k, n]
-    y = nm.matmul(x, p)                             # x fp16 [m, k]; on a GPU, or on the PTX machine
-                                                    without one
+    p = nm.pack(nm.quantize(w, group_size=128))  # w [k, n]
+    y = nm.matmul(x, p)  # x fp16 [m, k]; on a GPU, or, without one, on the PTX machine
 
 Names are loaded on first use: importing the package imports neither NumPy nor Numba, and never
 touches CUDA.
@@ -19,16 +18,16 @@ _EXPORTS = {
     "dequantize": "quantizers.dequantize",
     "quantize_blocks": "api",
     "BlockScaled": "formats.operands",
-    "block_scaled_matmul": "block_scaled",
-    "interleave_gated": "block_scaled",
+    "block_scaled_matmul": "api",
+    "interleave_gated": "reference.operands",
     "Hessian": "quantizers.hessian",
     "matmul": "api",
     "load_checkpoint": "checkpoints",
     "save_checkpoint": "checkpoints",
     "explain": "api",
     "last_run": "api",
-    "Workspace": "backends",
-    "RunInfo": "backends",
+    "Workspace": "execution.scratch",
+    "RunInfo": "execution.plan",
     "CapabilityMissing": "errors",
     "CheckpointError": "checkpoints",
     "BlockWeight": "formats",

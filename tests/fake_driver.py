@@ -5,7 +5,7 @@ import ctypes
 from enum import Enum
 from types import SimpleNamespace
 
-from numba_marlin import launch
+from numba_marlin.execution import launch
 
 PARAMETERS = (("a", "u64"), ("m", "i32"), ("a_map", "tensormap"), ("locks", "u64"), ("k", "i32"))
 ACTIVE = 1

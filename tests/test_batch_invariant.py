@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import calls, tuned
 from numba_marlin.bench import rows
 from numba_marlin.cli.main import main
+from numba_marlin.execution import repeat
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import LADDER, Problem, candidate, explain, rank
+from numba_marlin.heuristics import LADDER, Problem, candidate, explain, rank, tuned
 from numba_marlin.heuristics.candidates import invariant_order, order_of
 from numba_marlin.heuristics.invariance import settle
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
@@ -89,7 +89,7 @@ def test_the_least_geometric_mean_over_all_batches_wins():
 
 def test_a_configuration_whose_order_hangs_on_m_is_refused():
     with pytest.raises(
-        ValueError, match="order of sums does not hang on m, WgmmaConfig.*split=True"
+        ValueError, match="order of sums does not depend on m, WgmmaConfig.*split=True"
     ):
         candidate(SAME, H200, "wgmma", WgmmaConfig(split=True))
     assert candidate(SAME, H200, "wgmma", WgmmaConfig(split=False)).config.split is False
@@ -164,7 +164,7 @@ def test_calls_are_told_apart_by_the_mode(monkeypatch):
     """A kept call of the one is none of the other."""
     asked = []
     monkeypatch.setattr(
-        calls, "again", lambda x, p, out, bias, choice, stream: asked.append(choice)
+        repeat, "again", lambda x, p, out, bias, choice, stream: asked.append(choice)
     )
     p = nm.pack(nm.quantize(np.ones((64, 64), np.float32), group_size=64))
     for mode in (False, True):

@@ -1,5 +1,5 @@
 """Contract under test: what a block-scaled product is and where it may run
-(``heuristics.block_scaled``), and which results may be right
+(``problems.operands``), and which results may be right
 (``reference.operands.within_bounds``)."""
 
 import math
@@ -10,16 +10,13 @@ import pytest
 
 from numba_marlin.formats.operands import BLOCK_FORMATS, from_weight, to_weight
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics.block_scaled import (
-    KERNELS,
-    BlockProblem,
-    candidate,
-    check_device,
-    configuration,
-    devices_for,
-)
+from numba_marlin.heuristics import candidate, check_device, configured, devices_for
+from numba_marlin.kernels import registry
+from numba_marlin.problems import OPERANDS, BlockProblem
 from numba_marlin.quantizers.operands import quantize_blocks
 from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
+
+H200 = devices.device("H200")
 
 
 @pytest.mark.parametrize("format", ["nvfp4", "mxfp4", "mxfp8-e4m3"])
@@ -66,7 +63,7 @@ def test_sizes_that_no_kernel_takes_are_refused(fields, message):
         BlockProblem(**{"m": 16, "n": 64, "k": 64} | fields)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", registry.names(OPERANDS))
 def test_a_candidate_covers_the_result_on_devices_that_have_the_instructions(kernel):
     found = devices_for(kernel)
     assert {each.name for each in found} == {
@@ -79,10 +76,10 @@ def test_a_candidate_covers_the_result_on_devices_that_have_the_instructions(ker
         if each not in found:
             with pytest.raises(ValueError, match=f"choose {found[0].name}"):
                 check_device(kernel, each)
-    config = configuration(kernel, 300, 264, found[0].sms)
-    problem = BlockProblem.of(config, 300, 264, 512)
-    chosen = candidate(problem, found[0], kernel, config)
-    tiles = chosen.figures["tiles"]
+    problem = BlockProblem(300, 264, 512)
+    chosen = candidate(problem, found[0], kernel)
+    config, tiles = chosen.config, chosen.figures["tiles"]
+    assert BlockProblem.of(config, 300, 264, 512) == problem
     assert (
         math.prod(chosen.grid)
         == (
@@ -94,24 +91,22 @@ def test_a_candidate_covers_the_result_on_devices_that_have_the_instructions(ker
         and tiles["n"] * getattr(config, "tile_n", 128) >= 264
     )
     with pytest.raises(ValueError, match="is no field of"):
-        configuration(kernel, 300, 264, 4, tile_k=3)
+        configured(problem, found[0], kernel, {"tile_k": 3})
     with pytest.raises(ValueError, match="does not multiply"):
         candidate(replace(problem, result="float32"), found[0], kernel, config)
 
 
 def test_a_grid_has_so_many_rows():
-    config = configuration("block_decode", 1, 128, 132, tokens=8)
+    config = configured(BlockProblem(1, 128, 128), H200, "block_decode", {"tokens": 8})
     problem = BlockProblem.of(config, 8 * 65535 + 1, 128, 128)
-    with pytest.raises(ValueError, match="tokens=8 is beyond CUDA's limit of 65535"):
-        candidate(problem, devices.device("H200"), "block_decode", config)
+    with pytest.raises(ValueError, match=r"tokens=8, .* is beyond CUDA.s limit"):
+        candidate(problem, H200, "block_decode", config)
 
 
 def test_a_ring_has_room_for_the_warps_that_were_asked_for():
-    assert (
-        configuration("block_decode", 1, 57344, 132).stages == 2
-        and configuration("block_decode", 1, 57344, 132, k_warps=8).stages == 4
-    )
-    assert configuration("block_decode", 1, 57344, 132, k_warps=8, stages=8).stages == 8
+    problem = BlockProblem(1, 57344, 128)
+    for changes, stages in (({}, 2), ({"k_warps": 8}, 4), ({"k_warps": 8, "stages": 8}, 8)):
+        assert configured(problem, H200, "block_decode", changes).stages == stages
 
 
 def test_a_weight_out_of_a_file_lies_in_rows():

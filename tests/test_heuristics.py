@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_marlin import heuristics, testing, tuned
+from numba_marlin import heuristics, testing
 from numba_marlin.formats import marlin
 from numba_marlin.hardware import devices
+from numba_marlin.hardware.architectures import AMPERE
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import (
     LADDER,
     Problem,
     candidate,
     check_config,
-    decode,
     default_config,
     explain,
     rank,
+    tuned,
 )
+from numba_marlin.kernels.decode import choose as decode
 from numba_marlin.kernels.language.definition import ceil_div
 
 H200 = devices.device("H200")
@@ -60,7 +62,7 @@ def test_wide_tiles_lead_where_they_keep_every_sm_busy_alone(m, n, expected):
     sms=st.integers(1, 200),
 )
 def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sms):
-    device = Device("some", sms, (9, 0), 227 * 1024, None, "model")
+    device = Device(name="some", sms=sms, compute_capability=(9, 0), source="model")
     problem = Problem(m, n, k, group_size)
     found = rank(problem, device)
     assert {each.kernel for each in found} == set(LADDER)
@@ -99,7 +101,13 @@ def test_every_figure_of_a_known_case():
 
 
 def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_name():
-    small = Device("small", 10, (8, 0), 16 * 1024, None, "model")
+    small = Device(
+        name="small",
+        sms=10,
+        compute_capability=(8, 0),
+        source="model",
+        limits=replace(AMPERE, shared_bytes_per_sm=17 * 1024),
+    )
     problem = Problem(16, 256, 1024)
     assert [each.kernel for each in rank(problem, small)] == [
         "tiled",
@@ -365,7 +373,7 @@ def test_what_was_measured_here_leads(monkeypatch):
 def test_a_configuration_says_which_kernel_it_is_for():
     for kernel in LADDER:
         assert heuristics.kernel_of(default_config(kernel, Problem(16, 256, 1024), H200)) == kernel
-    with pytest.raises(TypeError, match="config is a dict, must be one of NaiveConfig"):
+    with pytest.raises(TypeError, match="config is a dict, must be one of GeneralConfig"):
         heuristics.kernel_of({})
 
 

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from numba_marlin import driver, launch
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import driver, launch, scratch
+from numba_marlin.execution.launch import ArgumentBuffer, check_grid
+from numba_marlin.execution.scratch import check_workspace
 from numba_marlin.hardware import devices
-from numba_marlin.launch import ArgumentBuffer, check_grid, check_workspace
 from numba_marlin.layout.tensor_map import TensorMap
 from tests.fake_driver import PARAMETERS, FakeDriver, read_arguments
 
@@ -46,12 +47,12 @@ def fake(monkeypatch):
     monkeypatch.setattr(driver, "describe", lambda ordinal: devices.device("H200"))
     monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", "13.0"))
     monkeypatch.setattr(launch, "_launchers", {})
-    monkeypatch.setattr(launch, "_workspaces", {})
-    monkeypatch.setattr(launch, "_outgrown", [])
+    monkeypatch.setattr(scratch, "_workspaces", {})
+    monkeypatch.setattr(scratch, "_outgrown", [])
     for each in CACHED:
         each.cache_clear()
     yield stand_in
-    launch.release_workspaces()
+    scratch.release_workspaces()
     for each in CACHED:
         each.cache_clear()
 
@@ -212,10 +213,10 @@ def test_an_image_the_driver_refuses_is_a_missing_capability(fake):
 
 
 def test_workspaces_belong_to_a_stream_start_zeroed_and_only_grow(fake):
-    first = launch.workspace(0, 5, 10_000, 132)
-    assert launch.workspace(0, 5, 8_000, 4) == first
-    assert launch.workspace(0, 6, 8_000, 4) != first, "two streams may run at the same time"
-    grown = launch.workspace(0, 5, 20_000, 132)
+    first = scratch.workspace(0, 5, 10_000, 132)
+    assert scratch.workspace(0, 5, 8_000, 4) == first
+    assert scratch.workspace(0, 6, 8_000, 4) != first, "two streams may run at the same time"
+    grown = scratch.workspace(0, 5, 20_000, 132)
     assert grown[0] != first[0] and grown[1] == first[1]
     assert not fake.named("cuMemFree"), "a captured graph may still point to an outgrown buffer"
     filled = {call[1]: call[2:] for call in fake.named("cuMemsetD8Async")}
@@ -227,10 +228,10 @@ def test_workspaces_belong_to_a_stream_start_zeroed_and_only_grow(fake):
 def test_each_capture_of_a_stream_has_a_workspace_of_its_own(fake):
     """Two graphs captured on one stream may be replayed at the same time, and beside the stream's
     other work."""
-    eager = launch.workspace(0, 5, 64, 4)
+    eager = scratch.workspace(0, 5, 64, 4)
     found = []
     for fake.capturing in ({5: 1}, {5: 2}, {5: 2, 6: 2}):
-        found += [launch.workspace(0, stream, 64, 4) for stream in fake.capturing]
+        found += [scratch.workspace(0, stream, 64, 4) for stream in fake.capturing]
     first, second, again, branch = found
     assert second == again and len({eager, first, second, branch}) == 4
     modes = [call[1] for call in fake.named("cuThreadExchangeStreamCaptureMode")]
@@ -241,17 +242,17 @@ def test_each_capture_of_a_stream_has_a_workspace_of_its_own(fake):
 
 def test_the_legacy_stream_is_not_asked_whether_it_is_captured(fake):
     """The question alone is an error while another stream is captured, and spoils that capture."""
-    launch.workspace(0, 0, 64, 4)
+    scratch.workspace(0, 0, 64, 4)
     assert not fake.named("cuStreamGetCaptureInfo")
 
 
 def test_whoever_keeps_addresses_of_scratch_memory_hears_of_its_release(fake, monkeypatch):
-    monkeypatch.setattr(launch, "_to_forget", [])
+    monkeypatch.setattr(scratch, "_to_forget", [])
     heard = []
-    launch.before_release(lambda: heard.append(len(launch._workspaces)))
-    launch.workspace(0, 5, 64, 4)
-    launch.release_workspaces()
-    assert heard == [2] and not launch._workspaces
+    scratch.before_release(lambda: heard.append(len(scratch._workspaces)))
+    scratch.workspace(0, 5, 64, 4)
+    scratch.release_workspaces()
+    assert heard == [2] and not scratch._workspaces
 
 
 def encode_with(words_of):
@@ -293,19 +294,19 @@ def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):
     def in_a_thread():
         found = []
         thread = threading.Thread(
-            target=lambda: found.append(launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4))
+            target=lambda: found.append(scratch.workspace(0, scratch.PER_THREAD_STREAM, 64, 4))
         )
         thread.start()
         thread.join()
         return found[0]
 
-    eager = launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4)
+    eager = scratch.workspace(0, scratch.PER_THREAD_STREAM, 64, 4)
     assert eager != in_a_thread(), "one handle, two streams that run at the same time"
-    assert launch.workspace(0, 5, 64, 4) == launch.workspace(0, 5, 64, 4)
+    assert scratch.workspace(0, 5, 64, 4) == scratch.workspace(0, 5, 64, 4)
     captured = []
     for number in (1, 2):
-        fake.capturing = {launch.PER_THREAD_STREAM: number}
-        captured.append(launch.workspace(0, launch.PER_THREAD_STREAM, 64, 4))
+        fake.capturing = {scratch.PER_THREAD_STREAM: number}
+        captured.append(scratch.workspace(0, scratch.PER_THREAD_STREAM, 64, 4))
     assert len({eager, *captured}) == 3, "its graphs may be replayed at the same time too"
 
 

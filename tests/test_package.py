@@ -24,7 +24,7 @@ def test_every_room_is_installed():
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
         for path in (ROOT / "numba_marlin").rglob("__init__.py")
     }
-    assert listed == rooms | {"numba_marlin.ptx"}
+    assert listed == rooms | {"numba_marlin.isa.ptx"}
 
 
 def test_every_requirement_has_a_reason():
@@ -59,6 +59,38 @@ def test_ci_runs_the_readmes_test_command():
     assert done.stdout == command
 
 
+def test_every_checker_is_of_one_version():
+    """What pre-commit runs is what .ci/run installs; and CI calls it as it is."""
+    lint = setup_cfg()["options.extras_require"]["lint"]
+    pinned = re.search(r"ruff==(\d+\.\d+)\.\*", lint)[1]
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"ruff-pre-commit\n    rev: v(\d+\.\d+)\.\d+\n", hooks) == [pinned]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    for what in re.findall(r"run: \.ci/run (\w+)", workflow):
+        assert f'"$what" = {what}' in script or f'"$what" != {what}' in script
+    oldest, newest = re.findall(r"3\.(\d+)", setup_cfg()["options"]["python_requires"])
+    versions = re.search(r"python-version: \[(.*)\]", workflow)[1]
+    assert re.findall(r"3\.(\d+)", versions) == [str(v) for v in range(int(oldest), int(newest))]
+
+
+def test_a_source_distribution_has_what_tests_and_checks_read():
+    lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    named = [
+        name for line in lines if line.startswith(("include", "graft")) for name in line.split()[1:]
+    ]
+    assert all((ROOT / name).exists() for name in named)
+    needed = {
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        ".pre-commit-config.yaml",
+        ".ci",
+        ".github",
+        "docs",
+    }
+    assert needed <= set(named)
+
+
 def test_public_names_resolve():
     for name in numba_marlin.__all__:
         assert getattr(numba_marlin, name) is not None
@@ -68,7 +100,7 @@ def test_public_names_resolve():
 def test_the_public_functions_and_the_command_load_no_gpu_library():
     """Neither numba nor anything of CUDA before something is compiled or launched."""
     program = (
-        "import sys, numba_marlin.api, numba_marlin.launch, numba_marlin.cli.run\nimport"
+        "import sys, numba_marlin.api, numba_marlin.execution.launch, numba_marlin.cli.run\nimport"
         " numba_marlin as nm; nm.explain(1, 64, 128, device='H200')\nprint(sorted({'numba',"
         " 'llvmlite', 'cuda', 'numba_cuda', 'torch', 'cupy'} & {name.partition('.')[0] for name in"
         " sys.modules}))"

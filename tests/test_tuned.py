@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from numba_marlin import heuristics, tuned
+from numba_marlin import heuristics
 from numba_marlin.hardware import devices
+from numba_marlin.heuristics import tuned
 
-DEVICE = replace(devices.device("H200"), name="NVIDIA H200", source="measured")
+DEVICE = replace(devices.device("H200"), name="NVIDIA H200", source="measured", driver="580.1")
 PROBLEM = heuristics.Problem(16, 8192, 8192)
 
 
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_MARLIN_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuned, "driver_version", lambda: "580.1")
     return tmp_path / tuned.FILE_NAME
 
 
@@ -75,13 +75,22 @@ def test_another_device_has_no_winner():
         assert tuned.stored_choice(PROBLEM, other) is None
 
 
-@pytest.mark.parametrize("name", ["sources_digest", "driver_version"])
-def test_a_winner_of_other_kernels_or_another_driver_does_not_count(monkeypatch, name):
+def test_a_winner_of_other_kernels_does_not_count(monkeypatch):
     remember()
-    monkeypatch.setattr(tuned, name, lambda: "changed")
+    monkeypatch.setattr(tuned, "sources_digest", lambda: "changed")
     assert tuned.stored_choice(PROBLEM, DEVICE) is None
     chosen = remember(us=3.0)  # and is replaced
     assert tuned.stored_choice(PROBLEM, DEVICE).config == chosen.config
+
+
+def test_a_winner_of_another_driver_does_not_count():
+    remember()
+    other = replace(DEVICE, driver="changed")
+    assert tuned.stored_choice(PROBLEM, other) is None
+    chosen = winner()
+    assert tuned.remember(PROBLEM, other, chosen.kernel, chosen.config, 3.0)  # and is replaced
+    assert tuned.stored_choice(PROBLEM, other).config == chosen.config
+    assert tuned.stored_choice(PROBLEM, DEVICE) is None
 
 
 @pytest.mark.parametrize(
@@ -143,8 +152,8 @@ def test_processes_that_tune_at_the_same_time_keep_each_others_winners(store):
     """One that finds another writing waits, and reads only then what is to be kept."""
     pytest.importorskip("fcntl")
     program = (
-        "from tests.test_tuned import DEVICE, PROBLEM, tuned, winner\ntuned.driver_version ="
-        " lambda: '580.1'\nprint('ready', flush=True)\nchosen = winner()\ntuned.remember(PROBLEM,"
+        "from tests.test_tuned import DEVICE, PROBLEM, tuned, winner\n"
+        "print('ready', flush=True)\nchosen = winner()\ntuned.remember(PROBLEM,"
         " DEVICE, chosen.kernel, chosen.config, 1.0)\n"
     )
     with tuned._lock(store.parent):

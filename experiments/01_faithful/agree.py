@@ -8,8 +8,8 @@ the fp32 sums behind them.
     python experiments/01_faithful/agree.py report       # table into README.md
 
 Nothing may differ: the machine adds an ``mma``'s products and its accumulator as Hopper's tensor
-cores do (``emulator.tensor_sums``), also where that rounds. Most telling are the fp32 partial sums
-that blocks leave to each other: there no fp16 rounding hides anything.
+cores do (``emulator.tensor.tensor_sums``), also where that rounds. Most telling are the fp32
+partial sums that blocks leave to each other: there no fp16 rounding hides anything.
 """
 
 import argparse
@@ -27,10 +27,11 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from problems import OUTPUTS, Case, Launch, warm_cache  # noqa: E402
+from problems import OUTPUTS, Case, Launch, warm_cache
 
-from numba_marlin import compiler, driver, reference
+from numba_marlin import compiler, reference
 from numba_marlin.bench.environment import commit, versions
+from numba_marlin.execution import driver
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.layout.fragments import MMA_M16N8K16_C
 from numba_marlin.layout.stripes import stripes
@@ -75,12 +76,9 @@ def all_cases():
                     yield Case(name, *shape, data, WIDE, 5)
 
 
-# ---- where the numbers come from ----
-
-
 def run_on_hardware(launch, compiled):
     """{"c": ..., "partials": ...} as the GPU left them."""
-    from numba_marlin.launch import launcher
+    from numba_marlin.execution.launch import launcher
 
     arrays = {name: driver.DeviceArray.from_host(array) for name, array in launch.buffers.items()}
     launcher(compiled)(
@@ -150,9 +148,6 @@ def exact_sums(launch):
         part = x[rows].astype(np.float64)
         part[:, :first_k] = 0
         yield part @ exact[:, columns], np.abs(part) @ np.abs(exact[:, columns])
-
-
-# ---- what is recorded of them ----
 
 
 def ordered(bits16):
@@ -230,9 +225,6 @@ def same_bits(record):
     ) == record.get("partials")
 
 
-# ---- commands ----
-
-
 def append(path, rows):
     with open(path, "a", encoding="utf-8") as out:
         out.writelines(json.dumps(row) + "\n" for row in rows)
@@ -304,11 +296,9 @@ def hardware(args):
                     **against_float64(launch, found),
                 }
             )
-            print(
-                f"{case.label:58} {by:15}"
-                f" {'' if same else 'OTHER BITS than ' + compilers[0]}{'' if rows[-1]['within_bound'] else ' OUT OF BOUND'}",
-                flush=True,
-            )
+            bits = "" if same else f"OTHER BITS than {compilers[0]}"
+            bound = "" if rows[-1]["within_bound"] else " OUT OF BOUND"
+            print(f"{case.label:58} {by:15} {bits}{bound}", flush=True)
     np.savez_compressed(args.save, **saved)
     append(args.out, rows)
     print(

@@ -26,9 +26,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
-import cells  # noqa: E402
-import kernels  # noqa: E402
-from variants import VARIANTS  # noqa: E402
+import cells
+import kernels
+from variants import VARIANTS
 
 COMPILE_SECONDS = 120
 SETTLE_SECONDS = 0.5
@@ -71,10 +71,10 @@ class Measurement:
     """One run: its device, environment, ceilings and rows."""
 
     def __init__(self, args, amount, compilers, recorder):
-        from numba_marlin import driver
         from numba_marlin.bench import ceilings, environment
         from numba_marlin.bench.clocks import ClockWatch
         from numba_marlin.bench.timing import torch_on_gpu
+        from numba_marlin.execution import driver
 
         self.args, self.amount, self.compilers, self.recorder = args, amount, compilers, recorder
         self.torch = torch_on_gpu()
@@ -175,9 +175,10 @@ class Measurement:
         self.timed_rows(launches, max(3, len(packed)), rows)
 
     def loader(self, config, k, n, packed, x):
-        from numba_marlin import compiler, driver
+        from numba_marlin import compiler
         from numba_marlin.bench.timing import wait
-        from numba_marlin.launch import launcher
+        from numba_marlin.execution import driver
+        from numba_marlin.execution.launch import launcher
 
         torch, kernel = self.torch, kernels.KERNELS[config.method]
         self.compilers.wait(config.method, config)

@@ -30,8 +30,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-import numba_marlin as nm  # noqa: E402
-from numba_marlin import calls, driver  # noqa: E402
+import numba_marlin as nm
+from numba_marlin.execution import driver, repeat
 
 M, N, K = 16, 1024, 1024
 CALLS = 200
@@ -49,7 +49,7 @@ marks.append(time.perf_counter())
 import numba_marlin as nm
 nm.matmul
 marks.append(time.perf_counter())
-from numba_marlin import driver
+from numba_marlin.execution import driver
 driver.primary_context(0)
 marks.append(time.perf_counter())
 held = np.load(sys.argv[1])
@@ -57,7 +57,8 @@ p = nm.PackedWeight("marlin", held["qweight"], held["scales"], 4, 128, *held["sh
 x = np.ones((16, p.k), np.float16)
 begin = time.perf_counter()
 nm.matmul(x, p, "cuda")
-print(*(b - a for a, b in zip(marks, marks[1:])), time.perf_counter() - begin, "numba" in sys.modules)
+end = time.perf_counter()
+print(*(b - a for a, b in zip(marks, marks[1:])), end - begin, "numba" in sys.modules)
 """
 
 
@@ -97,7 +98,7 @@ def variants(weight, packed):
     ):
         if not np.array_equal(result, expected):
             raise SystemExit("wrong result")
-    call = next(iter(calls._calls[id(packed)].values()))
+    call = next(iter(repeat._calls[id(packed)].values()))
     found["of which the driver's cuLaunchKernelEx"] = lambda: call.bound._call(*call.bound._handles)
     found["of which torch's allocation"] = lambda: in_torch.new_empty((M, N))
     return found

@@ -71,9 +71,9 @@ def candidates(problem, device, every):
 
 
 def compile_one(kernel, config, target, compiler):
-    from numba_marlin import backends
+    from numba_marlin.execution.plan import compiled_kernel
 
-    backends.compiled_kernel(kernel, config, target, compiler)
+    compiled_kernel(kernel, config, target, compiler)
 
 
 def warm(wanted, target, compiler):

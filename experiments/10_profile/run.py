@@ -50,20 +50,18 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 def candidate_of(name, device):
     from numba_marlin import heuristics
-    from numba_marlin.heuristics import block_scaled
+    from numba_marlin.problems import OPERANDS, BlockProblem, WeightProblem
 
     kernel, m, n, k = CELLS[name]
-    if kernel in block_scaled.KERNELS:
-        config = block_scaled.configuration(kernel, m, n, device.sms)
-        problem = block_scaled.BlockProblem.of(config, m, n, k)
-        return problem, block_scaled.candidate(problem, device, kernel, config)
-    problem = heuristics.Problem(m, n, k, GROUP_SIZE)
+    both = heuristics.find_kernel(kernel).kind == OPERANDS
+    problem = BlockProblem(m, n, k) if both else WeightProblem(m, n, k, GROUP_SIZE)
     return problem, heuristics.candidate(problem, device, kernel)
 
 
 def build(name):
     """In a process of its own, into the disk cache."""
-    from numba_marlin import compiler, driver
+    from numba_marlin import compiler
+    from numba_marlin.execution import driver
     from numba_marlin.profile.sources.on_machine import definition_of
 
     # lambdas of the kernels
@@ -137,9 +135,11 @@ def described(name, row):
         "all at once": row["light_us"],
         "events": row["detailed_us"],
     }
+    slower = ", ".join(f"{build} {more(us)}" for build, us in builds.items() if us)
+    clipped = "; CLIPPED" if row["clipped_warps"] else ""
     return (
         f"{name}: plain {row['alone_us']:.2f} us ({row['us']:.2f} overlapping); builds:"
-        f" {', '.join(f'{build} {more(us)}' for build, us in builds.items() if us)}{'; CLIPPED' if row['clipped_warps'] else ''}\n"
+        f" {slower}{clipped}\n"
         f"    parts       {row['timeline_us']:8.2f} ({more(row['timeline_us'])}):"
         f" {parts(row['parts_us'])}\n    all at once {row['raw_timeline_us']:8.2f}"
         f" ({more(row['raw_timeline_us'])}): {parts(row['raw_parts_us'])}"
@@ -147,8 +147,8 @@ def described(name, row):
 
 
 def measure(args):
-    from numba_marlin import driver
     from numba_marlin.bench.environment import describe
+    from numba_marlin.execution import driver
     from numba_marlin.profile.sources.on_gpu import observe
 
     names = [each.strip() for each in args.cells.split(";")] if args.cells else list(CELLS)

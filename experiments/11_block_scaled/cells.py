@@ -5,10 +5,13 @@ from dataclasses import replace
 
 from variants import VARIANTS
 
-from numba_marlin.heuristics.block_scaled import choose, choose_tiles
+from numba_marlin.hardware.devices import device
+from numba_marlin.heuristics import rank
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_scaled.choose import choose_tiles
+from numba_marlin.problems import BlockProblem
 
-SMS = 132
+H200 = device("H200")
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192))
 # m, n, k
 LAYERS = (
@@ -46,9 +49,14 @@ EPILOGUES = (
 )
 
 
+def chosen_for(shape, **epilogue):
+    """The configuration of the kernel that leads on an H200."""
+    return rank(BlockProblem(*shape, **epilogue), H200)[0].config
+
+
 def quick():
     """Neighbours of the chosen configuration, at the two sizes that the kernel is made for."""
-    usual = choose(*LARGE[0][:2], SMS)
+    usual = chosen_for(LARGE[0])
     others = [
         replace(usual, **fields)
         for fields in (
@@ -89,10 +97,10 @@ def full():
     """The chosen configuration of every shape; what it costs to leave parts out at the largest, and
     to have each epilogue at the other."""
     small, large = LARGE
-    chosen = {shape: choose(*shape[:2], SMS) for shape in (*LARGE, *LAYERS, *FEW)}
+    chosen = {shape: chosen_for(shape) for shape in (*LARGE, *LAYERS, *FEW)}
     kernels = {shape: [("whole", config)] for shape, config in chosen.items()}
     for shape in FEW:  # and what the other kernel takes
-        kernels[shape].append(("whole", choose_tiles(*shape[:2], SMS)))
+        kernels[shape].append(("whole", choose_tiles(*shape[:2], H200.sms)))
     kernels[large] += [(part, chosen[large]) for part in VARIANTS if part != "whole"]
-    kernels[small] += [("whole", choose(*small[:2], SMS, **epilogue)) for epilogue in EPILOGUES]
+    kernels[small] += [("whole", chosen_for(small, **epilogue)) for epilogue in EPILOGUES]
     return list(kernels.items())

@@ -9,7 +9,7 @@ from variants import VARIANTS
 
 from numba_marlin.bench import rows as rows_module
 from numba_marlin.bench.tables import clocks, markdown, origin, replace_between
-from numba_marlin.heuristics.block_scaled import choose_few_rows
+from numba_marlin.kernels.nvfp4.block_decode.choose import choose_few_rows
 
 HERE = Path(__file__).resolve().parent
 MARKERS = {

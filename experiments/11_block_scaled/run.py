@@ -29,8 +29,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
-import cells  # noqa: E402
-from variants import VARIANTS  # noqa: E402
+import cells
+from variants import VARIANTS
 
 COMPILE_SECONDS = 240
 # of copies of B that are multiplied in turn, at least: three times an H200's L2
@@ -49,9 +49,9 @@ def compile_one(part, config):
 
 
 def kernel_of(part, config):
-    from numba_marlin.heuristics.block_scaled import block_kernel_of
+    from numba_marlin.kernels.registry import kernel_of
 
-    return block_kernel_of(config) if part == "whole" else VARIANTS[part]
+    return kernel_of(config) if part == "whole" else VARIANTS[part]
 
 
 class Operands:
@@ -93,9 +93,10 @@ class Operands:
 
     def launch(self, kernel, config, factors):
         """-> (launch(index), the results that it writes by name)"""
-        from numba_marlin import compiler, driver
+        from numba_marlin import compiler
+        from numba_marlin.execution import driver
+        from numba_marlin.execution.launch import launcher
         from numba_marlin.formats.operands import BLOCK_FORMATS
-        from numba_marlin.launch import launcher
 
         torch, m, n, k = self.torch, self.m, self.n, self.k
         enqueue = launcher(
@@ -162,10 +163,10 @@ def tiled(torch, scales):
 
 class Measurement:
     def __init__(self, args, recorder):
-        from numba_marlin import driver
         from numba_marlin.bench import environment
         from numba_marlin.bench.clocks import ClockWatch
         from numba_marlin.bench.timing import torch_on_gpu
+        from numba_marlin.execution import driver
 
         self.args, self.recorder, self.torch = args, recorder, torch_on_gpu()
         self.environment = environment.describe(driver.describe(0).name)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from numba_marlin import compiler as compiler_room
-from numba_marlin import driver, launch
 from numba_marlin.bench.operands import Batch, Weights
 from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import driver, launch
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
 from numba_marlin.kernels.language.definition import KernelDefinition

@@ -9,7 +9,8 @@ import platform
 import subprocess
 from pathlib import Path
 
-from numba_marlin.tuned import driver_version, sources_digest
+from numba_marlin.execution import driver
+from numba_marlin.heuristics.tuned import sources_digest
 
 DISTRIBUTIONS = ("numba", "numba-cuda", "numba-cuda-mlir", "numpy", "torch")
 
@@ -56,7 +57,7 @@ def describe(device: str) -> dict:
     """The fields of a row that say where and when, for the device of that name."""
     return {
         "device": device,
-        "driver": driver_version() or "unknown",
+        "driver": driver.version() or "unknown",
         "versions": versions(),
         "date": datetime.date.today().isoformat(),
         "commit": commit(),

@@ -14,12 +14,12 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
-from numba_marlin import driver
 from numba_marlin.bench import ceilings as ceilings_module
 from numba_marlin.bench import contenders, environment, operands
 from numba_marlin.bench.clocks import ClockWatch
 from numba_marlin.bench.summary import summarise
 from numba_marlin.bench.timing import TARGET_US, GraphTimer, interleave, torch_on_gpu, wait
+from numba_marlin.execution import driver
 from numba_marlin.heuristics import Candidate, Problem, rank
 from numba_marlin.kernels.language.definition import KernelDefinition
 

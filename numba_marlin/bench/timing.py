@@ -14,8 +14,8 @@ import atexit
 import os
 import time
 
-from numba_marlin import driver
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import driver
 
 # length of a graph: long beside the events around it, short beside the drift of clocks
 TARGET_US = 3000.0

@@ -1,4 +1,4 @@
-"""Measure what the heuristics rank, and remember the winner (``numba_marlin.tuned``). Needs torch
+"""Measure what the heuristics rank, and remember the winner (``heuristics.tuned``). Needs torch
 and a GPU.
 
 Every candidate is tried alone first; those more than ``HOPELESS`` times as slow as the fastest are
@@ -12,12 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from numba_marlin import tuned
 from numba_marlin.bench import operands
 from numba_marlin.bench.measure import Bench, WrongResult, checked
 from numba_marlin.bench.timing import eager_us
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.heuristics import Candidate, Problem, rank
+from numba_marlin.heuristics import Candidate, Problem, rank, tuned
 
 HOPELESS = 3.0
 TIE = 0.005

@@ -58,8 +58,9 @@ def add_arguments(parser) -> None:
 
 
 def execute(args, report) -> bool:
-    from numba_marlin import api, tuned
+    from numba_marlin import api
     from numba_marlin.cli.report import BOLD, DIM, check_output, to_json, write_atomically
+    from numba_marlin.heuristics import tuned
 
     target = check_output(args.out, (".json",))
     types = {"codes": args.codes, "batch_invariant": args.batch_invariant}

@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from numba_marlin.cli.kernels import Names
+
 HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
 EXAMPLES = """  numba-marlin run
   numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
@@ -52,8 +54,9 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--kernel",
-        choices=("naive", "tiled", "ampere", "decode", "wgmma"),
-        help="a rung of the ladder (default: what explain says)",
+        choices=Names("weights"),
+        metavar="NAME",
+        help="a rung of the ladder: %(choices)s (default: what explain says)",
     )
     parser.add_argument(
         "--batch-invariant",
@@ -72,8 +75,9 @@ def add_arguments(parser) -> None:
 def execute(args, report) -> bool:
     import numpy as np
 
-    from numba_marlin import api, backends, reference
+    from numba_marlin import api, reference
     from numba_marlin.cli.report import check_output, write_atomically
+    from numba_marlin.execution import plan as planning
     from numba_marlin.heuristics import Problem
 
     target = check_output(args.out, (".npy",))
@@ -92,7 +96,7 @@ def execute(args, report) -> bool:
     k, n = weight.values.shape
     # refuses shapes before any work
     problem = Problem(args.m, n, k, args.group_size, batch_invariant=args.batch_invariant)
-    plan = backends.plan(problem, args.backend, args.kernel)
+    plan = planning.plan(problem, args.backend, args.kernel)
     report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
     report.data["weight"] = {
         "source": weight.source,

@@ -224,7 +224,7 @@ class Command(Nothing):
         self.arguments = arguments
 
     def __enter__(self):
-        from numba_marlin.launch import KERNEL_LOG
+        from numba_marlin.execution.launch import KERNEL_LOG
 
         handle, self.log = tempfile.mkstemp(prefix="numba_marlin_kernels_")
         os.close(handle)
@@ -296,7 +296,8 @@ class Products(Nothing):
     def __init__(self, m: int, n: int, k: int, seed: int) -> None:
         import numpy as np
 
-        from numba_marlin import api, driver
+        from numba_marlin import api
+        from numba_marlin.execution import driver
 
         random = np.random.default_rng(seed)
         self.weight = random_weight(random, n, k)
@@ -311,7 +312,8 @@ class Products(Nothing):
         self.error: Exception | None = None
 
     def _work(self) -> None:
-        from numba_marlin import api, driver
+        from numba_marlin import api
+        from numba_marlin.execution import driver
 
         try:
             while not self.stop.is_set():

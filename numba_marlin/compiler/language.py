@@ -183,10 +183,12 @@ def _with_immediates(make_intrinsic, instruction):
     return specialise
 
 
-def operand_signature(instruction: Instruction) -> inspect.Signature:
-    """(typingctx, operand names ...): numba binds the arguments of a call by the signature of the
-    function that types it."""
-    names = ["typingctx", *(operand.name for operand in instruction.inputs)]
+def operand_signature(
+    instruction: Instruction, immediates: tuple[str, ...] = ()
+) -> inspect.Signature:
+    """(typingctx, operand names ..., names of ``immediates`` ...): numba binds the arguments of a
+    call by the signature of the function that types it."""
+    names = ["typingctx", *(operand.name for operand in instruction.inputs), *immediates]
     return inspect.Signature(
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     )

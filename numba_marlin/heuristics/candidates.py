@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
-from numba_marlin import tuned
-from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics import ampere, decode, naive, tiled, wgmma
+from numba_marlin.hardware.devices import SPECIFICATIONS, Device, runs_machine_code
+from numba_marlin.hardware.limits import GRID_BLOCKS
+from numba_marlin.heuristics import tuned
 from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
-from numba_marlin.heuristics.problem import LARGEST_DIMENSION, Problem
 from numba_marlin.kernels import registry
-from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.problems import WEIGHTS, Problem
 
-CHOOSERS = {"naive": naive, "tiled": tiled, "ampere": ampere, "decode": decode, "wgmma": wgmma}
-LADDER = tuple(CHOOSERS)  # simplest first; each is a module of kernels/ too
+LADDER = registry.names(WEIGHTS)  # of kernels for quantised weights, simplest first
 PER_KERNEL = 3  # configurations of one kernel that are ranked: the fastest
 
 
@@ -32,6 +31,7 @@ class Candidate:
     shared_bytes: int
     reasons: tuple[str, ...]
     figures: dict = field(default_factory=dict, hash=False)
+    leads: bool = field(default=True, compare=False)  # see ``kernels.language.choice.Description``
 
     def to_dict(self) -> dict:
         return {
@@ -45,27 +45,32 @@ class Candidate:
         }
 
 
-def find_kernel(name: str) -> KernelDefinition:
-    """The kernel called ``name``; ValueError lists the ladder."""
-    if name not in LADDER:
-        raise ValueError(f"kernel={name!r} must be one of {', '.join(LADDER)}")
-    return registry.find_kernel(name)
-
-
 def kernel_of(config: object) -> str:
-    """The kernel that ``config`` configures; TypeError if there is none."""
-    for name in LADDER:
-        if isinstance(config, find_kernel(name).config_type):
-            return name
-    wanted = ", ".join(find_kernel(name).config_type.__name__ for name in LADDER)
-    raise TypeError(f"config is a {type(config).__name__}, must be one of {wanted}")
+    """The name of the kernel that ``config`` configures; TypeError if there is none."""
+    return registry.kernel_of(config).name
+
+
+def devices_for(kernel: str) -> tuple[Device, ...]:
+    """Devices of the table that run ``kernel``, the one with the fastest memory first."""
+    able = [each for each in SPECIFICATIONS if has_instructions(kernel, each)]
+    return tuple(sorted(able, key=lambda each: -(each.bandwidth_bytes or 0)))
+
+
+def has_instructions(kernel: str, device: Device) -> bool:
+    """Whether ``device`` has those of ``kernel``: its target has, or they are of one architecture
+    alone, its own."""
+    needs = find_kernel(kernel).min_arch
+    alone = needs.endswith("a") and runs_machine_code(needs, device.compute_capability)
+    return device.runs(needs) or alone
 
 
 def check_takes(kernel: str, problem: Problem) -> None:
     """ValueError, naming the kernels that can, unless ``kernel`` takes problems of this kind."""
     refusals = find_kernel(kernel).takes.refusals(problem)
     if refusals:
-        able = [name for name in LADDER if not find_kernel(name).takes.refusals(problem)]
+        able = [
+            each.name for each in registry.kernels(problem.kind) if not each.takes.refusals(problem)
+        ]
         raise ValueError(
             f"kernel {kernel!r} does not take {'; nor '.join(refusals)}; kernels that do:"
             f" {', '.join(able) or 'none'}"
@@ -73,40 +78,57 @@ def check_takes(kernel: str, problem: Problem) -> None:
 
 
 def check_device(kernel: str, device: Device) -> None:
-    """ValueError unless ``device`` has the instructions of ``kernel``."""
-    needs = find_kernel(kernel).min_arch
-    if not device.runs(needs):
-        raise ValueError(f"kernel {kernel!r} needs {needs}, {device.name} is {device.arch}")
+    """ValueError, naming those that have, unless ``device`` has the instructions of ``kernel``."""
+    if not has_instructions(kernel, device):
+        able = " or ".join(each.name for each in devices_for(kernel))
+        raise ValueError(
+            f"kernel {kernel!r} needs {find_kernel(kernel).min_arch}, {device.name} is"
+            f" {device.arch}: choose {able}"
+        )
 
 
 def check_config(kernel: str, config: object, problem: Problem) -> None:
     """TypeError or ValueError unless ``config`` is one of ``kernel``'s and was made for
     ``problem``'s types, groups and tails."""
-    config_type = find_kernel(kernel).config_type
-    if not isinstance(config, config_type):
+    definition = find_kernel(kernel)
+    if not isinstance(config, definition.config_type):
         raise TypeError(
-            f"config is a {type(config).__name__}, kernel {kernel!r} needs a {config_type.__name__}"
+            f"config is a {type(config).__name__}, kernel {kernel!r} needs a"
+            f" {definition.config_type.__name__}"
         )
-    CHOOSERS[kernel].check(config, problem)
+    definition.chooser.check(config, problem)
     if problem.batch_invariant and order_of(kernel, config) is None:
         raise ValueError(
-            "batch_invariant=True needs a configuration whose order of sums does not hang on m,"
+            "batch_invariant=True needs a configuration whose order of sums does not depend on m,"
             f" {config} shares tiles: see explain(..., batch_invariant=True)"
         )
 
 
 def default_config(kernel: str, problem: Problem, device: Device):
     """The configuration of ``kernel`` that leads for ``problem`` on ``device``."""
-    find_kernel(kernel)
     return candidate(problem, device, kernel).config
+
+
+def configured(problem: Problem, device: Device, kernel: str, changes: dict):
+    """``default_config`` with fields changed, {field: value}, and what must follow from them;
+    ValueError names the fields there are."""
+    definition = find_kernel(kernel)
+    known = [each.name for each in fields(definition.config_type)]
+    for name, value in changes.items():
+        if name not in known:
+            raise ValueError(
+                f"{name}={value!r} is no field of {kernel}'s configuration, which has"
+                f" {', '.join(known)}"
+            )
+    return definition.changed(default_config(kernel, problem, device), changes)
 
 
 def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Candidate:
     """``problem`` on ``kernel`` with ``config`` (default: ``default_config``); ValueError if the
     device cannot hold or run it."""
-    find_kernel(kernel)
     check_takes(kernel, problem)
-    check_device(kernel, device)
+    if device.source != "model":  # the PTX machine has the instructions of all kernels
+        check_device(kernel, device)
     if config is not None:
         check_config(kernel, config, problem)
         return _priced(problem, device, [_candidate(problem, device, kernel, config)])[0]
@@ -192,7 +214,7 @@ def _candidates(problem: Problem, device: Device, kernel: str) -> tuple[list[Can
     """Those of one kernel that the device can hold, the fastest first; and what is wrong with the
     others."""
     found, refusals = [], []
-    chooser = CHOOSERS[kernel]
+    chooser = find_kernel(kernel).chooser
     try:
         configurations = (
             chooser.invariant_configurations if problem.batch_invariant else chooser.configurations
@@ -211,6 +233,11 @@ def _predicted(each: Candidate) -> float:
     return each.figures.get("predicted_us", math.inf)
 
 
+def _likely(each: Candidate) -> tuple[float, bool]:
+    """What candidates are sorted by."""
+    return _predicted(each), not each.leads
+
+
 def _candidate(problem: Problem, device: Device, kernel: str, config: object) -> Candidate:
     definition = find_kernel(kernel)
     shared_bytes = definition.shared_bytes(config)
@@ -220,11 +247,11 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
             f" {device.shared_bytes_per_block}"
         )
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
-    choice = CHOOSERS[kernel].described(problem, config, device)
-    if grid[1] > 65535 or grid[2] > 65535 or grid[0] > LARGEST_DIMENSION:
+    choice = definition.chooser.described(problem, config, device)
+    if any(blocks > most for blocks, most in zip(grid, GRID_BLOCKS)):
         raise ValueError(
-            f"m={problem.m}: grid {grid} of kernel {kernel!r} is beyond CUDA's limit (2**31 - 1,"
-            " 65535, 65535)"
+            f"m={problem.m}: grid {grid} of kernel {kernel!r} with {config} is beyond CUDA's limit"
+            f" {GRID_BLOCKS}"
         )
     blocks = grid[0] * grid[1] * grid[2]
     figures = {
@@ -238,18 +265,27 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
     if device.bandwidth_bytes:
         figures["memory_us"] = round(problem.least_bytes / device.bandwidth_bytes * 1e6, 3)
     return Candidate(
-        kernel, config, grid, definition.threads(config), shared_bytes, choice.reasons, figures
+        kernel,
+        config,
+        grid,
+        definition.threads(config),
+        shared_bytes,
+        choice.reasons,
+        figures,
+        choice.leads,
     )
 
 
 def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
     """All candidates that ``device`` can run, best first: what was measured to be best here
-    (``tuned``), then by predicted time, then those of which nobody knows the time, the simplest
-    last. Of a batch-invariant problem all have the one order of sums of all m (``invariance``), and
-    say what else would be taken. ValueError, with what is wrong with each, if there is none."""
+    (``tuned``), then by predicted time, then those whose time nobody knows: first those that lead
+    (``kernels.language.choice.Description``), the simplest last. Of a batch-invariant problem all
+    have the one order of sums of all m (``invariance``), and say what else would be taken.
+    ValueError, with what is wrong with each, if there is none."""
     order = invariant_order(problem, device) if problem.batch_invariant else None
     found, refusals = [], []
-    for kernel in reversed(LADDER) if order is None else order[:1]:
+    ladder = registry.names(problem.kind)
+    for kernel in reversed(ladder) if order is None else order[:1]:
         candidates, wrong = _runnable(problem, device, kernel)
         found += (candidates if order is None else _of_order(candidates, order))[:PER_KERNEL]
         refusals += wrong
@@ -263,7 +299,7 @@ def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
             f"{able} m={problem.m}, n={problem.n}, k={problem.k} on {device.name}:"
             f" {'; '.join(refusals)}"
         )
-    found = _priced(problem, device, sorted(dict.fromkeys(found), key=_predicted))
+    found = _priced(problem, device, sorted(dict.fromkeys(found), key=_likely))
     return _measured_first(problem, device, found, order)
 
 

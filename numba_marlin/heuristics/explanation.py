@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from numba_marlin.hardware import devices
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics.candidates import Candidate, rank
-from numba_marlin.heuristics.problem import Problem
+from numba_marlin.problems import Problem, WeightProblem
 
 
 @dataclass(frozen=True)
@@ -25,35 +25,15 @@ class Explanation:
 
     def to_dict(self) -> dict:
         return {
-            "problem": asdict(self.problem) | {"least_bytes": self.problem.least_bytes},
+            "problem": self.problem.to_dict() | {"least_bytes": self.problem.least_bytes},
             "device": self.device.to_dict(),
             "candidates": [each.to_dict() for each in self.candidates],
         }
 
     def __str__(self) -> str:
         p, d = self.problem, self.device
-        fp4 = p.codes != "integer"
-        groups = (
-            "one scale per column"
-            if p.group_size == -1
-            else f"{'blocks' if fp4 else 'groups'} of {p.group_size}"
-        )
-        groups += "".join(
-            f", {text}"
-            for text, there in ((f"zero points ({p.zeros})", p.has_zeros), ("a bias", p.bias))
-            if there
-        )
-        groups += (
-            ""
-            if p.dtype == "float16" and (fp4 or p.scale_dtype == "float16")
-            else f"; {p.dtype}" + ("" if fp4 else f", scales {p.scale_dtype}")
-        )
-        groups += "; the same bits for a row whatever m is" if p.batch_invariant else ""
         lines = [
-            (
-                f"C[{p.m}, {p.n}] = A[{p.m}, {p.k}] @ W[{p.k}, {p.n}],"
-                f" {'FP4' if fp4 else f'{p.bits}-bit'} weights, {groups}"
-            ),
+            p.in_words(),
             (
                 f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB"
                 f" shared memory a block ({d.source})"
@@ -76,11 +56,11 @@ def _lines(each: Candidate, position: int) -> list[str]:
     f = each.figures
     work = f"blocks {f['blocks']}, waves {f['waves']:g}"
     if "tiles" in f:
-        tiles = f["tiles"]
-        work += (
-            f"; tiles {tiles['k']} (k) x {tiles['n']} (n) x {tiles['m']} (m),"
-            f" {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
+        work += "; tiles " + " x ".join(
+            f"{f['tiles'][name]} ({name})" for name in "knm" if name in f["tiles"]
         )
+    if "tiles_per_block" in f:
+        work += f", {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
     lines = [
         (
             f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads}"
@@ -101,9 +81,10 @@ def explain(
     """What would run for ``C[m, n] = A[m, k] @ W[k, n]`` on ``device``: a name
     (``devices.names()``) or a ``Device``.
 
-    types: dtype, bits, zeros, scale_dtype, bias, batch_invariant and codes of the ``Problem``.
+    types: dtype, bits, zeros, scale_dtype, bias, batch_invariant and codes of the
+    ``WeightProblem``.
     """
-    problem = Problem(m, n, k, group_size, **types)
+    problem = WeightProblem(m, n, k, group_size, **types)
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")

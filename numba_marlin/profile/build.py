@@ -1,7 +1,7 @@
 """One profile: everything that was measured, counted and modelled of a launch, as plain data that
 can be saved, opened again, shown (``profile_page``), judged (``rules``) and compared.
 
-``build(counted, device, limits, observation=None, ...) -> dict``. Without an observation on a GPU,
+``build(counted, device, observation=None, ...) -> dict``. Without an observation on a GPU,
 times are modelled (``model``). Every group of figures has a ``source``. Times are microseconds, of
 an average warp where they are shares of a launch; counts are of the whole launch
 (``counted.factor`` times the part that the machine ran).
@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from numba_marlin.hardware.devices import Device
-from numba_marlin.hardware.sizes import Limits
-from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import records, sections
+from numba_marlin.profile.lanes import lanes
 from numba_marlin.profile.sources import access, model
 from numba_marlin.profile.sources.occupancy import occupancy
-from numba_marlin.profile.sources.on_machine import Counted, definition_of
+from numba_marlin.profile.sources.on_machine import Counted
+from numba_marlin.views import COUNTED, MEASURED, MODELLED, SPEC
 
 SCHEMA = "numba-marlin/profile-run/2"
-MEASURED, COUNTED, MODELLED, SPEC = "measured", "counted", "modelled", "spec"
 EDGES = {
     records.LAUNCH: "launch: nothing of it runs yet",
     records.TAIL: "tail: this warp has ended, others have not",
@@ -33,15 +33,11 @@ EDGES = {
     model.LATENCY: "latency: what neither work nor bytes explain",
 }
 LEAST_US = 0.005  # of a part that is listed
-# of a timeline: warps of one block, spans of a warp that are drawn, spans that are kept as they
-# were
-LANES, SPANS, FIRST = 16, 160, 24
 
 
 def build(
     counted: Counted,
     device: Device,
-    limits: Limits,
     observation=None,
     ceilings: dict | None = None,
     state: dict | None = None,
@@ -49,10 +45,10 @@ def build(
 ) -> dict:
     problem, candidate, compiled = counted.problem, counted.candidate, counted.compiled
     resources, blocks = compiled.resources, math.prod(candidate.grid)
-    definition, limits = definition_of(candidate.kernel), model.limits_for(counted, device, limits)
-    modelled = model.model(counted, device, limits)
+    definition = find_kernel(candidate.kernel)
+    modelled = model.model(counted, device)
     fits = occupancy(
-        limits,
+        device.architecture,
         device.sms,
         compiled.threads,
         resources.registers,
@@ -61,12 +57,12 @@ def build(
     )
     data = {
         "schema": SCHEMA,
-        "problem": problem.to_dict() if isinstance(problem, BlockProblem) else asdict(problem),
+        "problem": problem.to_dict(),
         "kernel": candidate.kernel,
         "config": asdict(candidate.config),
         "target": compiled.target,
         "device": device.to_dict(),
-        "limits": asdict(limits),
+        "limits": limits(counted, device),
         "measured": observation is not None,
         "launch": {
             "grid": list(candidate.grid),
@@ -83,7 +79,7 @@ def build(
                 else resources.spill_stores + (resources.spill_loads or 0)
             ),
         },
-        "occupancy": {**fits.to_dict(), **achieved(fits, observation, limits)},
+        "occupancy": {**fits.to_dict(), **achieved(fits, observation, device)},
         "time": times(modelled, candidate, observation),
         "parts": parts(modelled, observation),
         "sections": section_counts(counted),
@@ -103,7 +99,7 @@ def build(
                 if ceilings
                 else {
                     "read_bytes": device.bandwidth_bytes,
-                    "matrix_flops": limits.tensor_flops,
+                    "matrix_flops": model.peak_flops(counted, device),
                     "source": SPEC,
                 }
             )
@@ -117,7 +113,23 @@ def build(
     return data
 
 
-def achieved(fits, observation, limits: Limits) -> dict:
+def limits(counted: Counted, device: Device) -> dict:
+    """What the device holds at once, and its peaks."""
+    sm = device.architecture
+    return {
+        "warps": sm.warps_per_sm,
+        "blocks": sm.blocks_per_sm,
+        "registers": sm.registers_per_sm,
+        "shared_bytes": sm.shared_bytes_per_sm,
+        "l2_bytes": device.l2_bytes,
+        "memory_bytes": device.memory_bytes,
+        "tensor_flops": model.peak_flops(counted, device),
+        "clock_mhz": device.clock_mhz,
+        "source": sm.source,
+    }
+
+
+def achieved(fits, observation, device: Device) -> dict:
     if observation is None:
         return {
             "achieved_warps": fits.launched_warps,
@@ -128,7 +140,11 @@ def achieved(fits, observation, limits: Limits) -> dict:
     warps = (
         sum(sum(each.values()) for each in active) / len(active) / max(1, len(set().union(*active)))
     )
-    return {"achieved_warps": warps, "achieved": warps / limits.warps, "achieved_source": MEASURED}
+    return {
+        "achieved_warps": warps,
+        "achieved": warps / device.architecture.warps_per_sm,
+        "achieved_source": MEASURED,
+    }
 
 
 def times(modelled: model.Modelled, candidate, observation) -> dict:
@@ -282,99 +298,6 @@ def placement(blocks: int, fits, device: Device, observation) -> dict:
         for sm in sorted(busy)
     ]
     return {"source": MEASURED, "rows": rows, "sms": device.sms, "at_once": fits.blocks}
-
-
-def lanes(counted: Counted, observation) -> dict:
-    """Warps of one block over time: of the GPU in us, else of the machine in its warp instructions.
-    Of a warp: ``spans`` to draw (``drawable``), the ``first`` of them as they were recorded, how
-    many there were in all (``count``), and the time of each section (``totals``), of all of
-    them."""
-    recording = counted.recording if observation is None else observation.recordings[-1]
-    block = int(recording.block[len(recording.block) // 2]) if observation is not None else 0
-    rows = [index for index in range(len(recording.block)) if recording.block[index] == block][
-        :LANES
-    ]
-    scale, origin = (1.0 if observation is None else 1e-3), float(recording.start_ns[rows].min())
-    found = []
-    for index in rows:
-        begin, until = (
-            (recording.begin_ns[index] - origin) * scale,
-            (recording.until_ns()[index] - origin) * scale,
-        )
-        spans = joined(
-            (float(a), float(b), sections.SECTIONS[s].name)
-            for a, b, s in zip(begin, until, recording.section[index])
-            if s >= 0 and b > a
-        )
-        totals: dict[str, float] = {}
-        for start, end, name in spans:
-            totals[name] = totals.get(name, 0.0) + end - start
-        found.append(
-            {
-                "warp": int(recording.warp[index]),
-                "spans": rounded(drawable(spans)),
-                "first": rounded(spans[:FIRST]),
-                "count": len(spans),
-                "totals": {name: round(time, 4) for name, time in totals.items()},
-            }
-        )
-    source, unit = (
-        ("recorded", "warp instructions of the machine")
-        if observation is None
-        else (MEASURED, "us")
-    )
-    return {
-        "source": source,
-        "unit": unit,
-        "block": block,
-        "sm": int(recording.smid[rows[0]]),
-        "warps": found,
-    }
-
-
-Spans = list[tuple[float, float, str]]  # start, end, section
-
-
-def joined(spans: Iterable[tuple[float, float, str]]) -> Spans:
-    """Neighbours of one section are one span."""
-    found: Spans = []
-    for start, end, name in spans:
-        if found and found[-1][2] == name and found[-1][1] >= start:
-            start = found.pop()[0]
-        found.append((start, end, name))
-    return found
-
-
-def drawable(spans: Spans, most: int = SPANS) -> Spans:
-    """The spans, if they are ``most`` at most. Else as many equal steps of time, each with a
-    section that occurs in it: the one that is furthest behind the time that it should have by then,
-    so that what is drawn has every section where it was, and as long in all."""
-    if len(spans) <= most:
-        return spans
-    begin, step = spans[0][0], (spans[-1][1] - spans[0][0]) / most
-    owed: dict[str, float] = {}
-    drawn: Spans = []
-    index = 0
-    for number in range(most):
-        start, end = begin + number * step, begin + (number + 1) * step
-        present: set[str] = set()
-        while index < len(spans) and spans[index][0] < end:
-            first, last, name = spans[index]
-            if inside := max(min(last, end) - max(first, start), 0.0):
-                present.add(name)
-                owed[name] = owed.get(name, 0.0) + inside
-            if last > end:
-                break
-            index += 1
-        if present:
-            shown = max(sorted(present), key=owed.__getitem__)
-            owed[shown] -= step
-            drawn.append((start, end, shown))
-    return joined(drawn)
-
-
-def rounded(spans: Spans) -> list[list]:
-    return [[round(start, 4), round(end, 4), name] for start, end, name in spans]
 
 
 def bytes_of(problem) -> dict[str, int]:

@@ -6,8 +6,7 @@ is ``d^T H d``, with d the column of D and ``H = mean(x^T x)``, [k, k]. (The pap
 x; a factor changes nothing.)
 
     hessian = Hessian(k)
-    for x in batches:                     # [..., k] float16, bfloat16, float32 or float64; finite;
-                                          cast to float32
+    for x in batches:  # [..., k] of any float type, finite; cast to float32
         hessian.add(x)
     nm.quantize(w, method="gptq", calibration=hessian)
 
@@ -20,6 +19,8 @@ Only the upper triangle is computed, by blocks of columns.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class Hessian:
         return result
 
 
-def as_hessian(calibration: object, k: int) -> Hessian:
+def as_hessian(calibration: Any, k: int) -> Hessian:
     """A Hessian; one array of inputs [..., k]; or an iterable of such arrays, which is gone through
     once."""
     if isinstance(calibration, Hessian):

@@ -127,7 +127,8 @@ def frame(
 .reg .b64 %map<{max(maps, 1)}>;
 .reg .b32 %t, %c, %g, %s, %n;
 {registers}
-{loads}mov.u32 %t, %tid.x; mov.u32 %c, %ctaid.x; mov.u32 %n, %ntid.x; mad.lo.u32 %g, %c, %n, %t; mov.u32 %s, dynamic_shared;
+{loads}mov.u32 %t, %tid.x; mov.u32 %c, %ctaid.x; mov.u32 %n, %ntid.x; mad.lo.u32 %g, %c, %n, %t; \
+mov.u32 %s, dynamic_shared;
 {body}
 ret;
 }}
@@ -162,8 +163,8 @@ def run_on_hardware(
 ) -> dict[str, np.ndarray]:
     """Its results after a run on a GPU; ``buffers`` stay as they are. CapabilityMissing without
     one; DriverError if it fails there."""
-    from numba_marlin import driver
-    from numba_marlin.launch import Launcher
+    from numba_marlin.execution import driver
+    from numba_marlin.execution.launch import Launcher
 
     launcher = Launcher(assembled(probe, tuple(buffers)), ordinal, cluster=probe.cluster)
     there = {name: driver.DeviceArray.from_host(array, ordinal) for name, array in buffers.items()}

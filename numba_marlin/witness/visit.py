@@ -39,8 +39,8 @@ def visit(
 ) -> dict[str, np.ndarray]:
     """Run the groups on device 0, all at once, each in its processes and for ``limit`` seconds;
     results of up to ``whole`` elements are kept in full. CapabilityMissing without a usable GPU."""
-    from numba_marlin import driver
     from numba_marlin.errors import CapabilityMissing
+    from numba_marlin.execution import driver
 
     probe = driver.probe()
     if not probe.usable:

@@ -1,7 +1,8 @@
 """Make ``nm.matmul`` take one kernel in one configuration, whatever the heuristics would say."""
 
 import numba_marlin as nm
-from numba_marlin import backends, heuristics
+from numba_marlin import heuristics
+from numba_marlin.execution import plan as planning
 from numba_marlin.kernels import registry
 
 
@@ -14,8 +15,8 @@ def choose(monkeypatch, name, config, problem, device, backend):
     candidate = heuristics.Candidate(
         name, config, grid, kernel.threads(config), kernel.shared_bytes(config), ()
     )
-    monkeypatch.setattr(backends, "find_kernel", lambda wanted: kernel)
+    monkeypatch.setattr(planning, "find_kernel", lambda wanted: kernel)
     monkeypatch.setattr(
-        backends, "plan", lambda *arguments: backends.Plan(backend, "asked for", device, candidate)
+        planning, "plan", lambda *arguments: planning.Plan(backend, "asked for", device, candidate)
     )
     return nm.pack(problem.weight)

@@ -1,4 +1,4 @@
-"""Contract under test: ``interop.arrays`` describes arrays of every library alike. Device arrays
+"""Contract under test: ``execution.arrays`` describes arrays of every library alike. Device arrays
 are stand-ins: only addresses matter."""
 
 import contextlib
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import numba_marlin as nm
-from numba_marlin.interop import arrays
+from numba_marlin.execution import arrays
 
 SLICES = st.builds(slice, st.integers(0, 3), st.integers(4, 8), st.sampled_from((1, 2, 3)))
 

@@ -220,7 +220,7 @@ def test_an_unknown_layout_is_refused():
 
 
 def test_a_gpu_asked_for_by_name_and_not_there_is_a_missing_capability(packed, x, monkeypatch):
-    from numba_marlin import driver
+    from numba_marlin.execution import driver
 
     monkeypatch.setattr(
         driver, "probe", lambda: driver.Probe(False, "no NVIDIA driver on this machine")

@@ -1,4 +1,4 @@
-"""Contract under test: ``calls`` repeats a product only if all that it depends on is as it was;
+"""Contract under test: ``repeat`` repeats a product only if all that it depends on is as it was;
 whatever else it says None, and enqueues nothing.
 
 torch is a stand-in with the few attributes that are read; ``test_on_gpu`` has the real one.
@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numba_marlin import calls, driver, launch
-from numba_marlin.backends import Prepared, RunInfo
+from numba_marlin.execution import driver, repeat, scratch
+from numba_marlin.execution.arrays import ArrayView
+from numba_marlin.execution.gpu import Prepared
+from numba_marlin.execution.plan import RunInfo
 from numba_marlin.heuristics import Problem
-from numba_marlin.interop.arrays import ArrayView
 
 M, N, K = 4, 128, 256
 A, C, BIAS = 0x10000, 0x20000, 0x30000
@@ -68,10 +69,10 @@ def state(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(driver, "on_device", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(driver, "capture_id", lambda stream: 1 if now.capturing else None)
-    monkeypatch.setattr(calls, "_libraries", {})
-    calls._calls.clear()
+    monkeypatch.setattr(repeat, "_libraries", {})
+    repeat._calls.clear()
     yield now
-    calls._calls.clear()
+    repeat._calls.clear()
 
 
 def prepared(places=None, scratch=True, stream=7):
@@ -95,7 +96,7 @@ def remembered(weight, x=None, **options):
     x = x or Tensor()
     what, launches = prepared(**options)
     strides = tuple(2 * stride for stride in x.strides)
-    calls.remember(
+    repeat.remember(
         x,
         ArrayView(x, "torch", 0, x.address, x.shape, np.dtype(np.float16), strides, False),
         weight,
@@ -108,13 +109,13 @@ def remembered(weight, x=None, **options):
 def test_a_repetition_writes_the_addresses_and_enqueues_once(state):
     weight = Weight()
     launches = remembered(weight)
-    y, info = calls.again(Tensor(address=A + 512), weight, None, None, CHOICE)
+    y, info = repeat.again(Tensor(address=A + 512), weight, None, None, CHOICE)
     assert launches == [[A + 512, FRESH, 0, A + 512]], (
         "both words that hold x's address, one of them in a tensor map"
     )
     assert y.shape == (M, N) and info.device == "a device" and info.seconds is None
     out = Tensor((M, N), C)
-    assert calls.again(Tensor(), weight, out, Tensor((N,), BIAS), CHOICE)[0] is out
+    assert repeat.again(Tensor(), weight, out, Tensor((N,), BIAS), CHOICE)[0] is out
     assert launches[1:] == [[A, C, BIAS, A]]
 
 
@@ -166,13 +167,13 @@ def test_what_is_unusual_goes_the_long_way(state, what):
     for name, value in change.items():
         setattr(state, name, value)
     assert (
-        calls.again(
+        repeat.again(
             arguments["x"], weight, arguments["out"], arguments["bias"], arguments["choice"], asked
         )
         is None
     )
     assert launches == []
-    assert calls.again(Tensor(), Weight(), None, None, CHOICE) is None, "another weight"
+    assert repeat.again(Tensor(), Weight(), None, None, CHOICE) is None, "another weight"
 
 
 def test_the_current_device_may_be_another(state):
@@ -181,7 +182,7 @@ def test_the_current_device_may_be_another(state):
     weight = Weight()
     launches = remembered(weight)
     state.device = 1
-    assert calls.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
+    assert repeat.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
 
 
 def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
@@ -190,7 +191,7 @@ def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
     weight, out = Weight(), Tensor((M, N), C)
     what, launches = prepared(stream=99)
     x = Tensor()
-    calls.remember(
+    repeat.remember(
         x,
         ArrayView(x, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False),
         weight,
@@ -199,11 +200,11 @@ def test_a_stream_that_is_asked_for_is_found_by_its_handle(state):
     )
     for asked, found in ((99, True), (SimpleNamespace(ptr=99), True), (98, False), (None, False)):
         launches.clear()
-        assert (calls.again(x, weight, out, None, CHOICE, asked) is not None) is found and bool(
+        assert (repeat.again(x, weight, out, None, CHOICE, asked) is not None) is found and bool(
             launches
         ) is found
     state.capturing = True
-    assert calls.again(x, weight, out, None, CHOICE, 99) is None
+    assert repeat.again(x, weight, out, None, CHOICE, 99) is None
 
 
 def test_a_bias_that_is_a_parameter_repeats(state):
@@ -212,7 +213,7 @@ def test_a_bias_that_is_a_parameter_repeats(state):
 
     weight = Weight()
     launches = remembered(weight)
-    assert calls.again(
+    assert repeat.again(
         Tensor(), weight, None, Parameter((N,), BIAS), CHOICE
     ) is not None and launches == [[A, FRESH, BIAS, A]]
 
@@ -221,10 +222,10 @@ def test_an_out_right_beside_x_or_the_bias_is_apart(state):
     weight = Weight()
     remembered(weight)
     for address in (A + 2 * M * K, A - 2 * M * N):
-        assert calls.again(Tensor(), weight, Tensor((M, N), address), None, CHOICE) is not None
+        assert repeat.again(Tensor(), weight, Tensor((M, N), address), None, CHOICE) is not None
     for address in (C - 2 * N, C + 2 * M * N):
         assert (
-            calls.again(Tensor(), weight, Tensor((M, N), C), Tensor((N,), address), CHOICE)
+            repeat.again(Tensor(), weight, Tensor((M, N), C), Tensor((N,), address), CHOICE)
             is not None
         )
 
@@ -235,9 +236,9 @@ def test_a_call_is_kept_for_the_stream_it_was_made_for(state):
     weight = Weight()
     state.stream = 8
     launches = remembered(weight, stream=7)
-    assert calls.again(Tensor(), weight, None, None, CHOICE) is None and launches == []
+    assert repeat.again(Tensor(), weight, None, None, CHOICE) is None and launches == []
     state.stream = 7
-    assert calls.again(Tensor(), weight, None, None, CHOICE) is not None
+    assert repeat.again(Tensor(), weight, None, None, CHOICE) is not None
 
 
 @pytest.mark.parametrize("library", ("cupy.ndarray", "numba.DeviceNDArray"))
@@ -256,7 +257,7 @@ def test_bytes_in_another_order_are_another_type(library):
             gpu_data=SimpleNamespace(context=context),
         )
 
-    reader = object.__new__(calls._READERS[library])
+    reader = object.__new__(repeat._READERS[library])
     assert (
         reader.key(array("<f2"), CHOICE, 7)
         == reader.key(array("float16"), CHOICE, 7)
@@ -268,7 +269,7 @@ def test_a_kernel_without_a_workspace_repeats_in_a_capture_too(state):
     weight = Weight()
     launches = remembered(weight, scratch=False)
     state.capturing = True
-    assert calls.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
+    assert repeat.again(Tensor(), weight, None, None, CHOICE) is not None and len(launches) == 1
 
 
 @pytest.mark.parametrize(
@@ -283,42 +284,42 @@ def test_a_kernel_without_a_workspace_repeats_in_a_capture_too(state):
 def test_what_cannot_be_repeated_is_not_kept(state, what):
     weight = Weight()
     state.capturing = what == "a capture"
-    stream = launch.PER_THREAD_STREAM if what == "the stream of a thread" else 7
+    stream = scratch.PER_THREAD_STREAM if what == "the stream of a thread" else 7
     x = type("Tensor", (Tensor,), {"__module__": "mine"})() if what.startswith("a class") else None
     remembered(weight, x, stream=stream)
     if what == "an address in no word":
-        calls._calls.clear()
+        repeat._calls.clear()
         nowhere = Prepared(prepared()[0].bound, None, None, False, ())
-        calls.remember(
+        repeat.remember(
             Tensor(),
             ArrayView(None, "torch", 0, A, (M, K), np.dtype(np.float16), (2 * K, 2), False),
             weight,
             CHOICE,
             nowhere,
         )
-    assert calls._calls == {}
+    assert repeat._calls == {}
 
 
 def test_calls_go_with_their_weight(state):
     weight = Weight()
     remembered(weight)
-    assert len(calls._calls) == 1
+    assert len(repeat._calls) == 1
     del weight
     gc.collect()
-    assert calls._calls == {}
+    assert repeat._calls == {}
 
 
 def test_calls_go_when_scratch_memory_is_released(state):
     weight = Weight()
     remembered(weight)
-    launch.release_workspaces()
-    assert calls.again(Tensor(), weight, None, None, CHOICE) is None
+    scratch.release_workspaces()
+    assert repeat.again(Tensor(), weight, None, None, CHOICE) is None
 
 
 def test_a_weight_has_a_bounded_number_of_calls(state, monkeypatch):
-    monkeypatch.setattr(calls, "CALLS_PER_WEIGHT", 4)
+    monkeypatch.setattr(repeat, "CALLS_PER_WEIGHT", 4)
     weight = Weight()
     for state.stream in range(100, 111):
         remembered(weight, stream=state.stream)
-        assert calls.again(Tensor(), weight, None, None, CHOICE) is not None
-        assert len(calls._calls[id(weight)]) <= 4
+        assert repeat.again(Tensor(), weight, None, None, CHOICE) is not None
+        assert len(repeat._calls[id(weight)]) <= 4

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import api, heuristics, reference, testing
+from numba_marlin import heuristics, reference, testing
+from numba_marlin.api import packing
 from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.fp4_marlin import canonical
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
-from tests.kernels.test_fp4 import FEW_ROWS, SINGLE_ROWS, configured
+from tests.kernels.configurations import FEW_ROWS, SINGLE_ROWS, configured
 
 pytest.importorskip("ml_dtypes")
 
@@ -74,7 +75,7 @@ def test_the_choice_is_made_by_itself(run_on):
 def test_packing_is_the_same_with_compiled_loops(monkeypatch):
     weight = testing.make_blocks("mxfp4", 64, 72, 2)
     plain = nm.pack(weight)
-    monkeypatch.setattr(api, "_MANY_WEIGHTS", 1)
+    monkeypatch.setattr(packing, "_MANY_WEIGHTS", 1)
     fast = nm.pack(weight)
     assert all(
         np.array_equal(getattr(plain, name), getattr(fast, name))

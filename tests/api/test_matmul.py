@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import driver, heuristics, reference
+from numba_marlin import heuristics, reference
+from numba_marlin.execution import arrays, driver
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.hardware import devices
-from numba_marlin.interop import arrays
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.testing import exact_problem
@@ -270,9 +270,9 @@ def test_round_trips_through_the_public_functions(problem, packed):
 def test_large_weights_take_the_compiled_loops_and_give_the_same_bytes(
     problem, packed, monkeypatch
 ):
-    from numba_marlin import api
+    from numba_marlin.api import packing
 
-    monkeypatch.setattr(api, "_MANY_WEIGHTS", 1)
+    monkeypatch.setattr(packing, "_MANY_WEIGHTS", 1)
     fast = nm.pack(problem.weight)
     assert np.array_equal(fast.qweight, packed.qweight) and np.array_equal(
         fast.scales, packed.scales

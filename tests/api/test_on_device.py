@@ -3,6 +3,7 @@ GPU: the driver's part is made up."""
 
 import dataclasses
 import functools
+import sys
 import weakref
 from types import SimpleNamespace
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import backends, driver, heuristics
+from numba_marlin import heuristics
+from numba_marlin.execution import arrays, driver, gpu, launch, scratch
+from numba_marlin.execution import plan as planning
 from numba_marlin.hardware import devices
-from numba_marlin.interop import arrays
 from numba_marlin.testing import exact_problem
 
 K, N, M = 256, 128, 4
@@ -46,7 +48,7 @@ def test_a_workspace_that_is_elsewhere_is_refused(problem, packed, monkeypatch):
     with pytest.raises(
         ValueError, match="workspace.locks is on the host, must be where the kernel runs: cuda:1"
     ):
-        backends._workspace_views(
+        scratch.workspace_views(
             nm.Workspace(OnDevice(), arrays.aligned_empty((4,), np.int32)), (0, 0), 1
         )
 
@@ -54,14 +56,12 @@ def test_a_workspace_that_is_elsewhere_is_refused(problem, packed, monkeypatch):
 def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monkeypatch):
     """x's library may hand its memory on as soon as its own stream is done with it: a copy of x,
     and the result."""
-    from numba_marlin import api
-
     monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
     done = []
     monkeypatch.setattr(
-        api.driver, "follow", lambda ordinal, stream, before: done.append((stream, before))
+        driver, "follow", lambda ordinal, stream, before: done.append((stream, before))
     )
-    monkeypatch.setattr(backends, "run_cuda", lambda *arguments: (done.append("kernel"), None))
+    monkeypatch.setattr(gpu, "run_cuda", lambda *arguments: (done.append("kernel"), None))
     monkeypatch.setattr(arrays, "empty_like", lambda x, shape: OnDevice())
     x = arrays.view("x", OnDevice())
     plan = SimpleNamespace(definition=SimpleNamespace(parameters=()))
@@ -71,7 +71,7 @@ def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monke
         (None, 7, [(7, 0), "kernel", (0, 7)]),
     ]:
         done.clear()
-        api._matmul_cuda(
+        sys.modules["numba_marlin.api.matmul"]._matmul_cuda(
             x, out, packed, heuristics.Problem(M, N, K), plan, "numba-cuda", stream, None, None
         )
         assert done == expected
@@ -98,18 +98,18 @@ def test_a_kernel_waits_for_the_copy_of_a_bias_wherever_it_was_made(packed, monk
         driver, "follow", lambda ordinal, stream, before: done.append((stream, before))
     )
     monkeypatch.setattr(
-        backends,
+        planning,
         "plan",
         lambda *arguments: SimpleNamespace(
             backend="cuda", definition=SimpleNamespace(parameters=())
         ),
     )
     monkeypatch.setattr(
-        backends,
+        gpu,
         "run_cuda",
         lambda *arguments: (
             done.append(arguments[-1].address),
-            backends.RunInfo("cuda", "", arguments[3], "a device", None),
+            planning.RunInfo("cuda", "", arguments[3], "a device", None),
         ),
     )
     contiguous = arrays.contiguous
@@ -142,20 +142,18 @@ def test_threads_that_need_a_weight_at_the_same_time_share_one_copy(packed, monk
         if not racing:
             racing.append(None)
             # another thread, from start to end
-            copies.append(backends.device_weight(packed, ordinal))
+            copies.append(gpu.device_weight(packed, ordinal))
         return object()
 
-    monkeypatch.setattr(backends, "_device_weights", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(gpu, "_device_weights", weakref.WeakKeyDictionary())
     monkeypatch.setattr(driver.DeviceArray, "from_host", from_host)
-    copies += [backends.device_weight(packed, 0) for _ in range(2)]
+    copies += [gpu.device_weight(packed, 0) for _ in range(2)]
     assert all(each is copies[0] for each in copies)
 
 
 @pytest.fixture
 def launched(monkeypatch):
     """A device with room for three blocks: its launches, as (arguments by name, grid, stream)."""
-    from numba_marlin import launch
-
     launches = []
 
     class Launcher:
@@ -179,9 +177,9 @@ def launched(monkeypatch):
     monkeypatch.setattr(
         launch, "launcher", lambda compiled, ordinal, **options: Launcher(compiled, options)
     )
-    monkeypatch.setattr(launch, "workspace", lambda *arguments: (0x5000, 0x6000))
+    monkeypatch.setattr(scratch, "workspace", lambda *arguments: (0x5000, 0x6000))
     monkeypatch.setattr(
-        backends,
+        gpu,
         "device_weight",
         lambda weight, ordinal: {
             name: SimpleNamespace(address=address)
@@ -236,9 +234,9 @@ def test_blocks_that_would_wait_for_blocks_with_no_place_are_not_launched(packed
                     r" registers"
                 ),
             ):
-                backends.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
+                gpu.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
         else:
-            backends.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
+            gpu.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
         assert bool(launched) is not refused
 
 
@@ -277,7 +275,7 @@ def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
     )
     a, c = device_matrix(0x7000, (2 * K + 32, 2)), device_matrix(0x9000)
     chosen = fake_plan(devices.MODEL, dataclasses.replace(definition, waits=False), config="any")
-    prepared, _ = backends.run_cuda(
+    prepared, _ = gpu.run_cuda(
         a, c, packed, heuristics.Problem(M, N, K), chosen, "numba-cuda", 0, 77
     )
     ((arguments, grid, stream),) = launched

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin import calls, driver, launch
+from numba_marlin.execution import driver, launch, repeat, scratch
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.layout.tensor_map import TensorMap
@@ -59,7 +59,7 @@ LIBRARIES = {"torch": torch_arrays, "cupy": cupy_arrays, "numba": numba_arrays}
 
 
 def kept(packed):
-    return len(calls._calls.get(id(packed), ()))
+    return len(repeat._calls.get(id(packed), ()))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -155,7 +155,7 @@ def test_graphs_captured_cold_and_replayed_side_by_side(problem):
         nm.matmul(x, packed)
     torch.cuda.synchronize()
     assert all(np.array_equal(y.cpu().numpy(), problem.expected) for each in results for y in each)
-    launch.release_workspaces()
+    scratch.release_workspaces()
     assert np.array_equal(nm.matmul(x, packed).cpu().numpy(), problem.expected), (
         "anew after a release"
     )
@@ -170,7 +170,7 @@ def test_a_weight_takes_its_memory_with_it(problem):
         also other processes' affair."""
         gc.collect()
         return sum(isinstance(each, driver.DeviceArray) for each in gc.get_objects()), len(
-            calls._calls
+            repeat._calls
         )
 
     packed = nm.pack(problem.weight)
@@ -199,7 +199,7 @@ def test_a_thread_without_a_context_and_one_with_somebody_elses(problem):
     torch = pytest.importorskip("torch")
     packed, x = nm.pack(problem.weight), torch.from_numpy(problem.x).cuda()
     launched = nm.matmul(x, packed)
-    call = next(iter(calls._calls[id(packed)].values()))
+    call = next(iter(repeat._calls[id(packed)].values()))
     out = torch.zeros_like(launched)
     states = []
 

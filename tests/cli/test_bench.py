@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from numba_marlin import driver
 from numba_marlin.bench import measure, tune
 from numba_marlin.bench.ceilings import Ceilings
 from numba_marlin.bench.rows import read
 from numba_marlin.cli import main as cli
+from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from tests.bench.invented import row as invented
 

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from numba_marlin import driver
 from numba_marlin.cli import main as cli
+from numba_marlin.execution import driver
 from numba_marlin.witness import catalogue, probe, record, visit
 
 PROBES = [

@@ -2,16 +2,20 @@
 processes may share the directory."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from numba_marlin.compiler import Resources, build, builder, cache
 from numba_marlin.compiler.compiled import MAGIC, CompiledKernel, from_bytes, to_bytes
 from numba_marlin.kernels.language.definition import KernelDefinition
+
+PACKAGE = Path(cache.__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,21 @@ def test_sources_are_digested_by_content(tmp_path, monkeypatch):
     assert cache.package_digest.__wrapped__() != before
 
 
+@pytest.mark.parametrize("room", (*cache.SOURCES, "kernels/nvfp4/tcgen05"))
+def test_a_change_at_any_depth_of_a_room_changes_the_digest(room, tmp_path, monkeypatch):
+    package = tmp_path / "numba_marlin"
+    for name in cache.SOURCES:
+        shutil.copytree(
+            PACKAGE / name, package / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    monkeypatch.setattr(cache, "__file__", str(package / "compiler" / "cache.py"))
+    before = cache.package_digest.__wrapped__()
+    assert before == cache.package_digest.__wrapped__()
+    edited = min(package.joinpath(room).glob("*.py"))
+    edited.write_bytes(edited.read_bytes() + b"#")
+    assert cache.package_digest.__wrapped__() != before
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -210,7 +229,8 @@ import sys
 from numba_marlin.compiler import build
 from numba_marlin.kernels.naive import KERNEL
 compiled = build(KERNEL, KERNEL.config_type(), target="sm_80")
-print(compiled.key, len(compiled.ptx), compiled.from_cache, "numba.core" in sys.modules or "numba.cuda" in sys.modules)
+imported = "numba.core" in sys.modules or "numba.cuda" in sys.modules
+print(compiled.key, len(compiled.ptx), compiled.from_cache, imported)
 """
 
 

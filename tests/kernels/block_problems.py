@@ -8,10 +8,10 @@ import numpy as np
 from numba_marlin import compiler
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled, pack_codes
-from numba_marlin.heuristics.block_scaled import block_kernel_of
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
+from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.quantizers.operands import inverse_of, quantize_blocks
 from numba_marlin.reference.operands import block_scaled_bounds
 from tests.kernels.harness import Prepared, on_gpu, on_machine, target_of
@@ -138,7 +138,7 @@ def prepare(problem, config, sms=3, run_on="machine", compiled_by="numba-cuda"):
         for name, array in (("c", problem.c), ("bias", problem.bias))
         if array is not None
     }
-    kernel = block_kernel_of(config)
+    kernel = kernel_of(config)
     compiled = compiler.build(kernel, config, target=target_of(run_on), compiler=compiled_by)
     return Prepared(
         kernel, config, compiled, kernel.grid(config, m, n, k, sms), buffers, (m, n, k, k)

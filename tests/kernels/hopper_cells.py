@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from numba_marlin import heuristics
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
-from numba_marlin.heuristics import decode as decode_choices
-from numba_marlin.heuristics import wgmma as wgmma_choices
+from numba_marlin.kernels.decode import choose as decode_choices
+from numba_marlin.kernels.wgmma import choose as wgmma_choices
 
 H200 = devices.device("H200")
 CHOICES = {"decode": decode_choices, "wgmma": wgmma_choices}

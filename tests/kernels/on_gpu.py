@@ -1,5 +1,5 @@
-"""A problem on the GPU, through ``numba_marlin.driver`` alone: buffers between guard bands,
-launches on any stream, and a wait that ends.
+"""A problem on the GPU, through ``numba_marlin.execution.driver`` alone: buffers between guard
+bands, launches on any stream, and a wait that ends.
 
 A kernel that never ends would take the whole session with it, because freeing memory waits for it:
 ``DeviceProblem.wait`` gives up after ``DEADLINE_SECONDS``, every later use fails at once, and the
@@ -13,7 +13,7 @@ import weakref
 
 import numpy as np
 
-from numba_marlin import driver, launch
+from numba_marlin.execution import driver, launch
 from tests.kernels.harness import WRITTEN
 
 GUARD_BYTES = 4096

@@ -1,5 +1,6 @@
 """Contract under test: Blackwell's kernels multiply block-scaled operands exactly where sums are
-exact, whatever the shape, schedule and format; and no guard is for show."""
+exact, whatever the shape, schedule and format. (``test_blackwell_guards``: no guard is for show.)
+"""
 
 from dataclasses import replace
 
@@ -9,19 +10,11 @@ import pytest
 from numba_marlin import compiler, counts, heuristics, trace
 from numba_marlin.compiler import gates
 from numba_marlin.emulator import (
-    BarrierMisuse,
-    Deadlock,
     Machine,
-    PendingCopyRead,
-    ProxyHazard,
-    Race,
-    RegisterHazard,
     Schedule,
-    TensorMemoryHazard,
-    TensorMemoryMisuse,
 )
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
-from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
+from numba_marlin.kernels.nvfp4.block_mma.config import WARP_COLUMNS, WARP_ROWS, BlockMmaConfig
 from numba_marlin.kernels.nvfp4.tcgen05.config import FORMATS, Tcgen05Config
 from numba_marlin.trace import perfetto
 from tests.kernels.blackwell import (
@@ -37,7 +30,6 @@ from tests.kernels.blackwell import (
     random_operand,
     values,
 )
-from tests.kernels.broken import change
 from tests.kernels.harness import launch_on
 
 KERNELS = [TCGEN05, BLOCK_MMA]
@@ -91,6 +83,9 @@ def test_every_row_and_column_comes_from_its_own_place():
     assert np.array_equal(multiply(TCGEN05, b, one), values(b).astype(np.float16))
 
 
+PRODUCTS_OF_A_STEP = (WARP_ROWS // 16) * (WARP_COLUMNS // 8)  # in block_mma, of m16n8k64
+
+
 def compiled(kernel, config=None):
     return compiler.build(kernel, config or USUAL[kernel], TARGETS[kernel.name])
 
@@ -99,162 +94,16 @@ def compiled(kernel, config=None):
 def test_static_promises(kernel):
     built = compiled(kernel)
     assert not gates.broken_promises(built) and built.cubin.startswith(b"\x7fELF")
-    opcodes = {
+    counted = {
         name: gates.opcode_count(built, name)
         for name in ("tcgen05.mma", "tcgen05.cp", "tcgen05.ld", "mma.sync")
     }
-    expected = {
-        "tcgen05": {"tcgen05.mma": 4, "tcgen05.cp": 8, "tcgen05.ld": 4, "mma.sync": 0},
-        "block_mma": dict.fromkeys(opcodes, 0) | {"mma.sync": 32},
-    }
-    # two of the four steps of block_mma's stage stand in a loop
-    assert opcodes == expected[kernel.name]
-
-
-# for one block, which has two tiles of sums; six steps for four stages
-THREE_TILES = (300, 128, 288)
-FENCE_AFTER, FENCE_BEFORE = (
-    r"tcgen05\.fence::after_thread_sync;",
-    r"tcgen05\.fence::before_thread_sync;",
-)
-BROKEN = {
-    "scales are not told to be there": (
-        change(FENCE_AFTER, which=0),
-        TensorMemoryHazard,
-        "fence::after_thread_sync",
-    ),
-    "sums are not told to be there": (
-        change(FENCE_AFTER, which=1),
-        TensorMemoryHazard,
-        "tcgen05.mma .* has written: no tcgen05.fence::after",
-    ),
-    "sums are given back untold": (
-        change(FENCE_BEFORE),
-        TensorMemoryHazard,
-        "no tcgen05.fence::before_thread_sync",
-    ),
-    "nobody waits for loads": (
-        change(r"tcgen05\.wait::ld[^;]*;", which=None),
-        RegisterHazard,
-        "no tcgen05.wait::ld",
-    ),
-    "a commit for the stage is gone": (
-        change(r"tcgen05\.commit[^;]*;", which=0),
-        Deadlock,
-        "lacks 1 of 1 arrivals",
-    ),
-    "a commit for the sums is gone": (
-        change(r"tcgen05\.commit[^;]*;", which=1),
-        Deadlock,
-        "lacks 1 of 1 arrivals",
-    ),
-    "the stage is given back by an arrival": (
-        change(r"tcgen05\.commit\S+ (\[%\w+\]);", r"mbarrier.arrive.shared::cta.b64 _, \1;", 0),
-        (PendingCopyRead, Race),
-        "missing-commit-wait|overwrites .* may still be reading",
-    ),
-    "tensor memory stays taken": (
-        change(r"tcgen05\.dealloc[^;]*;"),
-        TensorMemoryMisuse,
-        "no tcgen05.dealloc",
-    ),
-    "fewer columns than are used": (
-        change(r"(tcgen05\.(?:de)?alloc\S+ \S+, )512;", r"\g<1>256;", None),
-        TensorMemoryMisuse,
-        "columns 256 to 259 .* not allocated",
-    ),
-    "all stages share their scales": (
-        change(r"shl\.b32\s+(%\w+), %\w+, 5;(?=\s+add\.s32[^;]*;\s+shr\.u64)", r"mov.b32 \1, 0;"),
-        TensorMemoryHazard,
-        "tcgen05.mma .* may still be reading",
-    ),
-    "results leave before they are visible": (
-        change(r"fence\.proxy\.async[^;]*;"),
-        ProxyHazard,
-        "no fence.proxy.async",
-    ),
-    "results overwrite those on their way": (
-        change(r"cp\.async\.bulk\.wait_group\.read[^;]*;", which=0),
-        (PendingCopyRead, Race),
-        "missing-read-wait|may still be reading",
-    ),
-    "barriers are not made visible": (
-        change(r"fence\.mbarrier_init[^;]*;", which=None),
-        ProxyHazard,
-        "no fence.mbarrier_init",
-    ),
-    "the address is read before it is there": (
-        change(r"bar\.sync[^;]*;"),
-        (Race, BarrierMisuse),
-        "",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_guard_less_is_noticed(name):
-    """In the deterministic order, which is as late as the ISA allows; with races looked for."""
-    edit, kind, pattern = BROKEN[name]
-    m, n, k = THREE_TILES
-    with pytest.raises(kind, match=f"(?s){pattern}"):
-        multiply(
-            TCGEN05,
-            exact_operand(m, k, "nvfp4", 7),
-            exact_operand(n, k, "nvfp4", 8),
-            sms=1,
-            edit_ptx=edit,
-            races=True,
-        )
-
-
-ALWAYS = (r"mbarrier\.try_wait\S+ complete, [^;]*;", "setp.eq.u32 complete, 0, 0;")
-BROKEN_MMA = {
-    "stages are filled without waiting": (change(*ALWAYS, which=0), Race, "missing-copy-wait"),
-    "stages are read without waiting": (
-        change(*ALWAYS, which=2),
-        PendingCopyRead,
-        "still in flight",
-    ),
-    "a warp gives a stage back before all its lanes have read": (
-        change(r"bar\.warp\.sync[^;]*;"),
-        Race,
-        "missing-barrier",
-    ),
-    "no warp gives a stage back": (
-        change(r"mbarrier\.arrive\.shared[^;]*;"),
-        Deadlock,
-        "wait at mbarrier",
-    ),
-    "nobody says how many bytes come": (
-        change(r"mbarrier\.arrive\.expect_tx[^;]*;"),
-        Deadlock,
-        "wait at mbarrier",
-    ),
-    "barriers are used before they are there": (
-        change(r"bar\.sync[^;]*;"),
-        (Race, BarrierMisuse),
-        "",
-    ),
-    "barriers are not made visible": (
-        change(r"fence\.mbarrier_init[^;]*;"),
-        ProxyHazard,
-        "no fence.mbarrier_init",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN_MMA)
-def test_a_guard_less_in_block_mma_is_noticed(name):
-    edit, kind, pattern = BROKEN_MMA[name]
-    with pytest.raises(kind, match=f"(?s){pattern}"):
-        multiply(
-            BLOCK_MMA,
-            exact_operand(150, 800, "nvfp4", 7),
-            exact_operand(24, 800, "nvfp4", 8),
-            sms=1,
-            edit_ptx=edit,
-            races=True,
-        )
+    if kernel is TCGEN05:
+        assert counted == {"tcgen05.mma": 4, "tcgen05.cp": 8, "tcgen05.ld": 4, "mma.sync": 0}
+    else:
+        # of the steps of a stage, which a compiler unrolls, or some of them, or none
+        assert counted.pop("mma.sync") in (PRODUCTS_OF_A_STEP * unrolled for unrolled in (1, 2, 4))
+        assert not any(counted.values())
 
 
 def counted(kernel, m, n, k, sms=2):

@@ -1,48 +1,19 @@
 """Control flow, block-wide barriers, fences.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions Branches, exits
-and barriers end a basic block; their handlers return a description that the scheduler acts upon.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions
+
+Branches, exits and barriers end a basic block; their handlers return a description of it
+(``emulator.state.ends``) that the scheduler acts upon.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from numba_marlin.emulator.errors import Trap
 from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
 from numba_marlin.emulator.ordering.messages import GPU, SCOPES
+from numba_marlin.emulator.state.ends import Barrier, Branch, Leave
 from numba_marlin.emulator.state.registers import Constant
-from numba_marlin.emulator.text.program import Instruction
-
-
-@dataclass(frozen=True, eq=False)
-class Branch:
-    ins: Instruction
-    guard: Any | None  # readable predicate, already negated for @!p; None: always
-
-
-@dataclass(frozen=True, eq=False)
-class Leave:
-    ins: Instruction
-    guard: Any | None
-
-
-@dataclass(frozen=True, eq=False)
-class Barrier:
-    """``kind``: sync, arrive, or the reduction popc, and, or; cluster.arrive, cluster.wait.
-    ``count``: threads expected; None is
-
-    the whole block.
-    """
-
-    ins: Instruction
-    guard: Any | None
-    kind: str
-    number: Any
-    count: Any | None
-    result: Any = None
-    value: Any = None
+from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETMAXNREG_STEP
 
 
 @instruction("bra")
@@ -131,13 +102,17 @@ def fence_mbarrier_init(ins, m):
 
 @instruction("setmaxnreg")
 def setmaxnreg(ins, m):
-    """#miscellaneous-instructions-setmaxnreg: checked here and in ``emulator.register_pool``."""
+    """#miscellaneous-instructions-setmaxnreg: checked here and in ``state.register_pool``."""
     allow(ins, "inc", "dec", "sync", "aligned")
     if ins.modifiers not in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32")):
         raise unsupported(ins, "must be .inc or .dec, .sync.aligned.u32")
     count = m.immediate(ins, 0)
-    if count % 8 or not 24 <= count <= 256:
-        raise unsupported(ins, f"{count} registers must be a multiple of 8 between 24 and 256")
+    if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
+        raise unsupported(
+            ins,
+            f"{count} registers must be a multiple of {SETMAXNREG_STEP} between"
+            f" {SETMAXNREG_LEAST} and {SETMAXNREG_MOST}",
+        )
     if m.kernel.max_threads is None and not m.kernel.max_registers:
         raise unsupported(
             ins,

@@ -31,10 +31,9 @@ and k are zero-filled copies inside one launch; a barrier keeps the next slice's
 result still being written out.
 """
 
-from numba_marlin.kernels.ampere.config import CHUNK, HALVES, THREADS, AmpereConfig
+from numba_marlin.kernels.ampere.config import CHUNK, HALVES, THREADS
 from numba_marlin.kernels.ampere.output import output_verbs
 from numba_marlin.kernels.dequantize.verbs import number_verbs
-from numba_marlin.kernels.language.definition import KernelDefinition
 
 NEXT_A, NEXT_B = 0, 1  # of ``pointers``
 
@@ -46,24 +45,32 @@ def make(lang, config):
     numbers, output = number_verbs(lang), output_verbs(lang, config)
 
     Sizes = lang.record("Sizes", "m n k")
-    # warp_n: which 64 columns of the tile; warp_k: which k16 rows, first of warps_k; lane; its number in
-    # the block
+
+    # warp_n: which 64 columns of the tile are the warp's; warp_k: which k16 row of a tile is its
+    # first half's (its second half's is warps_k further); number: of the thread in the block
     Thread = lang.record("Thread", "warp_n warp_k lane number")
-    # tiles [position, end) of the weight, counted down the columns; share: of every block's stripe
+
+    # tiles [position, end) of the weight, counted down the columns; share: tiles of every stripe
     Stripe = lang.record("Stripe", "position end share")
-    # of C: number of its column, first row, rows that the matrix has of it
+
+    # a tile of C: the number of its column, its first row, how many of its rows the matrix has
     Tile = lang.record("Tile", "column row_first rows")
-    # A slice: steps [first_step, end_step) of k of a tile of C; following: the position after its
-    # column; top, bottom: the blocks that have the first and the last k tile of the column
+
+    # a slice: steps [first_step, end_step) along k of a tile of C; following: the position behind
+    # its column; top, bottom: the blocks that have the column's first and last k tile
     WorkItem = lang.record("WorkItem", "tile first_step end_step following top bottom")
-    # In global memory: addresses of this thread's next chunks of A and B, of the scales; L2 policy
+
+    # in global memory: addresses of this thread's next chunks of A and B; the scales; L2 policy
     Source = lang.record("Source", "pointers scales policy")
-    # In shared memory: its address, this thread's chunk of any 4 KiB copy, and its chunk of an A
-    # tile, swizzled
+
+    # in shared memory: where it begins; this thread's chunk of any 4 KiB that the block copies with
+    # one instruction; its chunk of an A tile, swizzled
     Shared = lang.record("Shared", "base own_chunk own_a_chunk")
-    # In registers, what a lane holds: a [half][m16 block][4], b and scales [half][4] words,
-    # c [m16 block][n8 block][4] floats
+
+    # in a lane's registers: a [half][m16 block][4] words, b and scales [half][4] words,
+    # c [m16 block][n8 block][4] floats, the accumulators
     Fragments = lang.record("Fragments", "a b scales c")
+
     State = lang.record("State", "fragments source shared thread sizes")
 
     # ---- division of the work ----
@@ -184,11 +191,13 @@ def make(lang, config):
 
     @lang.device
     def wait_for_stage():
-        """Whoever comes here has started one copy more than there are steps left in flight: with
-        ``stages`` - 1 groups under way it waits until ``stages`` - 2 are, so that the tile of the
-        next step has landed. Then all threads meet. After that everybody sees that tile, and
-        everybody has the tile of the current step in registers: its stage is free, and the next
-        step's ``fetch_to_shared`` fills it."""
+        """Wait for the tile of the next step, and until the stage of the current one is free.
+
+        Every step commits one group of copies, for the tile ``stages`` - 1 steps ahead. So
+        ``stages`` - 1 groups are in flight here, those of the steps after the current one; waiting
+        until ``stages`` - 2 are left means that the oldest, the next step's, has landed. The barrier
+        makes it visible to all threads. It also says that every thread has read the current step's
+        tile into its registers: the next step's ``fetch_to_shared`` overwrites that stage."""
         leave_in_flight()
         cuda.syncthreads()
 
@@ -262,9 +271,9 @@ def make(lang, config):
         pass
 
     def lap_from(stage):
-        """-> device function: main loop over the steps from ``step``, whose tile is in ``stage``,
-        to the one in the last stage of the ring, or the slice's last. Unrolled, so that every
-        offset in shared memory is a constant."""
+        """-> device function: the main loop's steps from ``step``, whose tile is in ``stage``, to
+        the end of a lap, which is the step in the ring's last stage, or to the slice's last. A lap
+        is unrolled, so that every offset in shared memory is a constant."""
         rest = lap_from(stage + 1) if stage + 1 < config.stages else lap_done
         before, after = (stage - 1) % config.stages, (stage + 1) % config.stages
 
@@ -360,28 +369,3 @@ def make(lang, config):
             position = item.following
 
     return ampere
-
-
-KERNEL = KernelDefinition(
-    name="ampere",
-    summary="the faithful Marlin kernel: stripes, a cp.async pipeline, mma.sync, two reductions",
-    config_type=AmpereConfig,
-    parameters=(
-        ("a", "u64"),
-        ("b", "u64"),
-        ("c", "u64"),
-        ("scales", "u64"),
-        ("partials", "u64"),
-        ("locks", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: THREADS,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
-    min_arch="sm_80",
-    order_of_sums=lambda config: config.order_of_sums,
-)

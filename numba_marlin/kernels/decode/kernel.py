@@ -31,12 +31,11 @@ the registers in ``decode_output``. The ideas:
   fence, a counter, and all of them back.
 """
 
-from numba_marlin.kernels.decode.config import COLUMNS, DecodeConfig
+from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.decode.load import load_verbs
 from numba_marlin.kernels.decode.multiply import multiply_verbs
 from numba_marlin.kernels.decode.output import output_verbs
 from numba_marlin.kernels.decode.schedule import schedule_verbs
-from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 from numba_marlin.kernels.language.pipeline import barrier_bytes, pipeline_verbs
 
 
@@ -232,54 +231,3 @@ def make(lang, config):
             )
 
     return decode
-
-
-KERNEL = KernelDefinition(
-    name="decode",
-    summary=(
-        "small batches: bulk copies by a producer warp, the transposed mma.sync, equal shares of k,"
-        " sums in the workspace"
-    ),
-    config_type=DecodeConfig,
-    parameters=(
-        ("a", "u64"),
-        ("b", "u64"),
-        ("c", "u64"),
-        ("scales", "u64"),
-        ("zeros", "u64"),
-        ("bias", "u64"),
-        ("partials", "u64"),
-        ("locks", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-        ("a_stride", "i32"),
-        ("factors", "u64"),
-    ),
-    make=make,
-    threads=lambda config: config.threads,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
-    blocks_per_sm=lambda config: config.resident,
-    dependent=lambda config: True,
-    takes=Takes(
-        dtypes=tuple(
-            (dtype, scales)
-            for dtype in ("float16", "bfloat16")
-            for scales in ("float16", "bfloat16")
-        ),
-        bits=(4, 8),
-        zeros=(None, "integer", "float16"),
-        bias=True,
-        column_step=8,
-        group_sizes=(-1, 32, 64, 128, 256),
-        fp4_groups=(16, 32),
-    ),
-    method=lambda config: (
-        "weights" if config.block_scaled else "offset" if config.zeros == "float16" else "sums"
-    ),
-    order_of_sums=lambda config: config.order_of_sums,
-    waits=False,
-    min_arch="sm_90",
-)

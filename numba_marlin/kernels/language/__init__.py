@@ -1,2 +1,2 @@
-"""What kernels are written with: their definition, rings of stages, tuples of registers, tile
-order."""
+"""What kernels are written with: their definition, how they are chosen, rings of stages, tuples of
+registers, tile order."""

@@ -7,32 +7,46 @@ language that ``numba_marlin.compiler.language`` explains.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from numba_marlin.kernels.language.about import About
+from numba_marlin.kernels.language.arrays import array_type, array_words, flat_parameters
+from numba_marlin.problems.protocol import OPERANDS, WEIGHTS, Problem
+
+if TYPE_CHECKING:
+    from numba_marlin.kernels.language.choice import Chooser
 
 PARAMETER_TYPES = ("u64", "i32", "tensormap")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Takes:
-    """The problems that a kernel takes, whatever the configuration; the defaults are those of the
-    published Marlin. dtypes: pairs of the types of activations (and results) and of scales; bits of
-    a code; zeros: kinds of zero points (``formats.types.ZEROS_KINDS``); bias: whether one may be
-    added; column_step: what n must be a multiple of; group_sizes: None for -1 and any multiple of
-    16; fp4_groups: of block-scaled FP4, whose scales have one type.
-    """
+    """The problems with a quantised weight (``problems.WeightProblem``) that a kernel takes,
+    whatever its configuration; the defaults are those of the published Marlin."""
 
+    kind: ClassVar[str] = WEIGHTS
+
+    #: Pairs of the types of activations (and results) and of scales.
     dtypes: tuple[tuple[str, str], ...] = (("float16", "float16"),)
+    #: Of a code.
     bits: tuple[int, ...] = (4,)
+    #: Kinds of zero points (``formats.types.ZEROS_KINDS``).
     zeros: tuple[str | None, ...] = (None,)
+    #: Whether one may be added.
     bias: bool = False
+    #: What n must be a multiple of.
     column_step: int = 64
+    #: None for -1 and any multiple of 16.
     group_sizes: tuple[int, ...] | None = (-1, 32, 64, 128)
+    #: Blocks of FP4, whose scales have one type; () for a kernel that has no FP4.
     fp4_groups: tuple[int, ...] = ()
 
-    def refusals(self, problem) -> tuple[str, ...]:
-        """What of ``problem`` (a ``heuristics.Problem``) the kernel does not take, a phrase each;
-        empty if it takes all of it."""
+    def refusals(self, problem: Problem) -> tuple[str, ...]:
+        """What of ``problem`` the kernel does not take, a phrase each; empty if it takes all of
+        it."""
+        if problem.kind != self.kind:
+            return ("two block-scaled operands",)
         found = []
         fp4 = problem.codes != "integer"
         if fp4 and not self.fp4_groups:
@@ -43,14 +57,7 @@ class Takes:
             else (problem.dtype, problem.scale_dtype) not in self.dtypes
         ):
             found.append(f"dtype={problem.dtype} with scale_dtype={problem.scale_dtype}")
-        found += [
-            f"{name}={value}"
-            for name, value, allowed in (
-                ("bits", problem.bits, self.bits),
-                ("zeros", problem.zeros, self.zeros),
-            )
-            if value not in allowed
-        ]
+        found += _not_among(problem, bits=self.bits, zeros=self.zeros)
         if problem.bias and not self.bias:
             found.append("a bias")
         if problem.n % self.column_step:
@@ -61,62 +68,152 @@ class Takes:
         return tuple(found)
 
 
-@dataclass(frozen=True)
-class KernelDefinition:
-    """name: also the name of its module and, as marlin_NAME, of its PTX entry; config_type: a
-    frozen dataclass that refuses what the kernel cannot do; parameters: (name, type) in order, type
-    u64 for a device address, i32, or tensormap: 128 bytes passed by value, in the body a u64, their
-    generic address; make, threads and shared_bytes: functions of the configuration (threads a
-    block; bytes of dynamic shared memory); grid(config, m, n, k, sms) -> (x, y, z) blocks on a
-    device of that many multiprocessors; workspace_bytes(config, m, n, k, sms) -> () or (bytes of
-    partials, bytes of locks): what a kernel with these two parameters needs besides its operands;
-    locks are int32, zero before a launch and after; min_arch: the least target; waits: blocks of a
-    launch wait for each other where they share a workspace, so that all of them must be on the
-    device at once; cluster(config): blocks of a cluster, 1 for none; dependent(config): a launch
-    may begin while the kernel before it on the stream ends, and waits for it itself
-    (griddepcontrol.wait) before it touches anything but weights, the parameters ``reads_early``;
-    blocks_per_sm(config): blocks that must fit on a multiprocessor together, which bounds their
-    registers; tensor_maps(config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter
-    whose memory it describes, TensorMap)}; takes: the problems it can be configured for;
-    method(config): how it multiplies, one of ``reference.METHODS``, None for the default, which
-    says how far its results may be from exact ones; order_of_sums(config): all that the order in
-    which a result's products are added depends on, besides k and the types, in words: two
-    configurations of which it is equal give every row of x the same bits, whatever m, n, the grid
-    and the row's place; None where that order hangs on m or the grid as well. It takes for granted
-    that on one device an instruction (mma, wgmma) adds up an element of its product in the same
-    order whatever its width, and wherever in it the element is: the ISA leaves that open, so tests
-    ask the device.
-    """
+@dataclass(frozen=True, kw_only=True)
+class TakesOperands:
+    """The products of two block-scaled operands (``problems.BlockProblem``) that a kernel takes,
+    whatever its configuration; the defaults are those of a kernel without an epilogue."""
 
+    kind: ClassVar[str] = OPERANDS
+
+    #: Of A and B.
+    formats: tuple[str, ...] = ("nvfp4",)
+    #: Types of D.
+    results: tuple[str, ...] = ("float16", "bfloat16", "float32")
+    #: Those of them to which a C may be added.
+    sources: tuple[str, ...] = ()
+    #: Whether one may be added.
+    bias: bool = False
+    #: None: the sums as they are.
+    activations: tuple[str | None, ...] = (None,)
+
+    def refusals(self, problem: Problem) -> tuple[str, ...]:
+        """As ``Takes.refusals``."""
+        if problem.kind != self.kind:
+            return ("quantised weights",)
+        found = _not_among(
+            problem, format=self.formats, result=self.results, activation=self.activations
+        )
+        if problem.source and (problem.result not in self.sources or problem.gated):
+            found.append(
+                f"a C with result={problem.result!r}" + (" and a gate" if problem.gated else "")
+            )
+        if problem.bias and not self.bias:
+            found.append("a bias")
+        return tuple(found)
+
+
+def _not_among(problem: Problem, **allowed: tuple) -> list[str]:
+    """name=value of the fields whose value is not allowed."""
+    return [
+        f"{name}={getattr(problem, name)}"
+        for name, values in allowed.items()
+        if getattr(problem, name) not in values
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelDefinition:
+    """A kernel: how its body is made and launched, which problems it takes, and what others want
+    to know of it. Every function but ``make`` and ``chooser``'s takes the configuration first."""
+
+    # ---- what it is
+
+    #: Also the name of its package and, as marlin_NAME, of its PTX entry.
     name: str
-    config_type: type
-    parameters: tuple[tuple[str, str], ...]
-    make: Callable[[Any, Any], Callable]
-    threads: Callable[[Any], int]
-    shared_bytes: Callable[[Any], int]
-    grid: Callable[..., tuple[int, int, int]]
-    workspace_bytes: Callable[..., tuple[int, ...]] = lambda config, m, n, k, sms: ()
-    min_arch: str = "sm_80"
+    #: A line for lists of kernels.
     summary: str = ""
-    waits: bool = True
-    cluster: Callable[[Any], int] = lambda config: 1
-    dependent: Callable[[Any], bool] = lambda config: False
-    reads_early: tuple[str, ...] = ("b", "scales", "zeros")
-    blocks_per_sm: Callable[[Any], int] = lambda config: 1
+    #: The place on the ladder of its kind of problem, simplest first; steps of ten leave room.
+    rung: int = 0
+
+    # ---- how it is made
+
+    #: A frozen dataclass that refuses with a ValueError what the kernel cannot do.
+    config_type: type
+    #: (lang, config) -> the kernel's body, a Python function over the parameters.
+    make: Callable[[Any, Any], Callable]
+    #: (name, type) in order. u64: a device address; i32; tensormap: 128 bytes passed by value, in
+    #: the body a u64, their generic address; or an array, "float16[:, ::1]" (``arrays``).
+    parameters: tuple[tuple[str, str], ...]
+    #: The least target.
+    min_arch: str = "sm_80"
+
+    # ---- how it is launched
+
+    #: (config) -> threads per block.
+    threads: Callable[[Any], int]
+    #: (config) -> bytes of dynamic shared memory per block.
+    shared_bytes: Callable[[Any], int]
+    #: (config, m, n, k, sms) -> (x, y, z) blocks on a device of that many SMs.
+    grid: Callable[..., tuple[int, int, int]]
+    #: (config, m, n, k, sms) -> () or (bytes of ``partials``, bytes of ``locks``), for a kernel
+    #: with these parameters. Locks are int32, zero before a launch and after.
+    workspace_bytes: Callable[..., tuple[int, ...]] = lambda config, m, n, k, sms: ()
+    #: (config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it
+    #: describes, TensorMap)}.
     tensor_maps: Callable[..., dict] = lambda config, m, n, k, a_stride: {}
-    takes: Takes = Takes()
+    #: (config, m, n, k) -> {parameter that is an array: its shape}.
+    shapes: Callable[..., dict[str, tuple[int, ...]]] = lambda config, m, n, k: {}
+    #: Whether blocks that share a workspace wait for each other: then all of a launch must be
+    #: resident at once.
+    waits: bool = True
+    #: (config) -> blocks of a cluster, 1 for none.
+    cluster: Callable[[Any], int] = lambda config: 1
+    #: (config) -> blocks that must fit on an SM together, which bounds their registers.
+    blocks_per_sm: Callable[[Any], int] = lambda config: 1
+    #: (config) -> whether it uses programmatic dependent launch: a launch may begin while the
+    #: kernel before it on the stream ends, and waits for it itself (griddepcontrol.wait) before it
+    #: touches anything but ``reads_early``.
+    dependent: Callable[[Any], bool] = lambda config: False
+    #: Parameters, weights as a rule, that are read before that wait.
+    reads_early: tuple[str, ...] = ("b", "scales", "zeros")
+    #: (alpha, beta, inverse of the result's global scale) -> {parameter: float32 array} of the
+    #: numbers that a kernel of two operands multiplies its sums by.
+    factors: Callable[..., dict[str, Any]] = lambda alpha, beta, inverse: {}
+
+    # ---- which problems it takes, in which configuration
+
+    #: The problems that it can be configured for.
+    takes: Takes | TakesOperands = Takes()
+    #: The configurations worth a thought for a problem, and why (``choice.Chooser``). None for a
+    #: kernel that nobody chooses: a test's.
+    chooser: Chooser | None = None
+    #: (config, {field: value}) -> the configuration with these fields, and others that must follow.
+    changed: Callable[..., Any] = lambda config, changes: replace(config, **changes)
+    #: (config) -> how it multiplies, one of ``reference.METHODS``, None for the default: bounds how
+    #: far results may be from exact ones.
     method: Callable[[Any], str | None] = lambda config: None
+    #: (config) -> reduction-order key, in words: all that the order in which a result's products
+    #: are added depends on, besides k and the types. Equal keys guarantee bit-identical rows,
+    #: whatever m, n, the grid and the row's place; None if the order depends on m or the grid. This
+    #: takes for granted that on one device an instruction (mma, wgmma) adds up an element of its
+    #: product in the same order whatever its width, and wherever in it the element is: the ISA
+    #: leaves that open, so tests ask the device.
     order_of_sums: Callable[[Any], str | None] = lambda config: None
+
+    # ---- what others want to know of it
+
+    #: For the views of a run, the profile and the command line.
+    about: About = About()
 
     def __post_init__(self):
         if not self.name.isidentifier():
             raise ValueError(f"kernel name {self.name!r} must be an identifier")
         for name, kind in self.parameters:
-            if kind not in PARAMETER_TYPES:
+            if kind not in PARAMETER_TYPES and array_type(kind) is None:
                 raise ValueError(
                     f"kernel {self.name}: parameter {name!r} has type {kind!r}, must be one of"
-                    f" {', '.join(PARAMETER_TYPES)}"
+                    f" {', '.join(PARAMETER_TYPES)}, or an array such as float16[:, ::1]"
                 )
+
+    @property
+    def kind(self) -> str:
+        """Of the problems that it takes: one of ``problems.KINDS``."""
+        return self.takes.kind
+
+    @property
+    def passed(self) -> tuple[tuple[str, str], ...]:
+        """What a launch passes, (name, type) in order: the parameters, arrays word by word."""
+        return flat_parameters(self.parameters)
 
     def arguments(
         self,
@@ -128,15 +225,21 @@ class KernelDefinition:
         a_stride: int,
         encode: Callable[[Any, int], bytes],
     ) -> tuple:
-        """What a launch passes, in order: m, n, k, a_stride (elements from a row of a to the next)
-        by name, encode(TensorMap, address) for a tensormap, else the address of that name in
+        """The values of ``passed``, in order: m, n, k, a_stride (elements from a row of a to the
+        next) by name, encode(TensorMap, address) for a tensormap, else the address of that name in
         ``addresses``, 0 if there is none."""
         values = {**addresses, "m": m, "n": n, "k": k, "a_stride": a_stride}
         maps = self.tensor_maps(config, m, n, k, a_stride)
-        return tuple(
-            encode(maps[name][1], values[maps[name][0]]) if name in maps else values.get(name, 0)
-            for name, _ in self.parameters
-        )
+        shapes = self.shapes(config, m, n, k)
+        passed = []
+        for name, kind in self.parameters:
+            if name in maps:
+                passed.append(encode(maps[name][1], values[maps[name][0]]))
+            elif name in shapes:
+                passed += array_words(kind, values.get(name, 0), shapes[name])
+            else:
+                passed.append(values.get(name, 0))
+        return tuple(passed)
 
     def launch_options(self, config) -> dict:
         """What ``launch.launcher`` must know besides the compiled kernel."""

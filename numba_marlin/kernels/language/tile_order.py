@@ -2,6 +2,8 @@
 together: ``group_m`` row tiles, then the next column tile, and so on; then the next ``group_m``
 rows."""
 
+NO_TILE = 0xFFFFFFFF  # in place of a tile's number: there is no further tile
+
 
 def tile_order_verb(lang, group_m, tile_m, tile_n):
     """-> device function (tile, row tiles, column tiles) -> (first row, first column) of a tile,

@@ -1,5 +1,5 @@
 """Operands of a block-scaled product, and how its kernel is launched on the PTX machine, whichever
-of ``heuristics.block_scaled.KERNELS`` it is.
+of that kind it is.
 
 ``BlockLaunch(candidate, problem, compiled, a, b)``: A [m, k] and B [n, k], ``formats.BlockScaled``.
 C and the bias are random where the problem has them; of a result with a global scale the product's
@@ -15,7 +15,8 @@ from numba_marlin.emulator import Machine
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
 from numba_marlin.heuristics import Candidate
-from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel
+from numba_marlin.kernels.registry import find_kernel
+from numba_marlin.problems import BlockProblem
 from numba_marlin.quantizers import dequantize
 from numba_marlin.quantizers.operands import default_global_scale, inverse_of, quantize_blocks
 
@@ -52,7 +53,7 @@ class BlockLaunch:
         random: np.random.Generator,
     ) -> None:
         self.definition, self.config, self.compiled, self.problem = (
-            find_block_kernel(chosen.kernel),
+            find_kernel(chosen.kernel),
             chosen.config,
             compiled,
             problem,

@@ -9,16 +9,17 @@ that halves hold every number exactly.
 
 from __future__ import annotations
 
-from numba_marlin import driver, launch
 from numba_marlin.bench.contenders import Contender
 from numba_marlin.bench.measure import WrongResult
 from numba_marlin.bench.operands import COLD_FACTOR
 from numba_marlin.bench.timing import torch_on_gpu, wait
+from numba_marlin.execution import driver, launch
 from numba_marlin.formats.operands import BLOCK_FORMATS
 from numba_marlin.formats.small_floats import table
 from numba_marlin.heuristics import Candidate
-from numba_marlin.heuristics.block_scaled import BlockProblem, find_block_kernel
+from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.layout.block_scales import to_tiles
+from numba_marlin.problems import BlockProblem
 
 MOST_COPIES = 64
 LARGEST_ERROR = 2e-3  # of the norm, of results that are floats; indexing gone wrong is off by 1
@@ -90,7 +91,7 @@ def contender(
     torch, problem, definition, config = (
         operands.torch,
         operands.problem,
-        find_block_kernel(candidate.kernel),
+        find_kernel(candidate.kernel),
         candidate.config,
     )
     enqueue = launch.launcher(

@@ -1,7 +1,7 @@
 """A kernel on the PTX machine, counted: all of a small problem, or as many multiprocessors' share
 of a large one as can be run in seconds.
 
-``observe(problem, candidate, device)`` -> ``Counted``. A large problem is cut to ``part``: fewer
+``observe(problem, chosen, device)`` -> ``Counted``. A large problem is cut to ``part``: fewer
 columns for fewer multiprocessors (then fewer rows), so that a block does what it would do in the
 whole; counts of the part times ``factor`` are those of the whole, but for rounding of tiles.
 ``factor`` is 1 where all of it ran.
@@ -16,57 +16,56 @@ import numpy as np
 
 from numba_marlin import compiler, counts
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.formats import PackedWeight
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.formats.small_floats import decode
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics import Candidate, Problem, find_kernel
-from numba_marlin.heuristics import block_scaled as both
-from numba_marlin.heuristics.block_scaled import BlockProblem
+from numba_marlin.heuristics import Candidate, candidate, find_kernel
+from numba_marlin.problems import OPERANDS, Problem, WeightProblem
 from numba_marlin.profile.instrument import recorder, records, sections
 from numba_marlin.profile.sources import access
 from numba_marlin.profile.sources.block_launch import BlockLaunch, random_operands
 from numba_marlin.profile.sources.words import Layer
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
-# warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole
-# tiles of 16 rows
-COST = {
-    "naive": 0.42,
-    "block_scaled": 0.0025,
-    "block_decode": 0.02,
-    "block_mma": 0.0012,
-    "tcgen05": 0.0006,
-}
+# warp instructions per multiplication of kernels that declare nothing else, with whole tiles of 16
+# rows
 TENSOR_COST = 0.012
 CAPACITY = 1016
 
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """part: the problem that ran, on ``sms`` multiprocessors, ``grid``; sections: of every pc;
-    counts: of ``part``. recording: of the instrumented build, in warp instructions of the machine,
-    not in time. weight: what was multiplied; kernel: the parsed one; first: its first memory
-    accesses (``access``); word: one word of the weight taken apart (``words``), None where the
-    format has no such thing.
-    """
+    """A launch, or a part of it, run on the PTX machine."""
 
-    problem: Problem | BlockProblem
-    part: Problem | BlockProblem
+    #: What is profiled.
+    problem: Problem
+    #: The part of it that ran.
+    part: Problem
+    #: Times ``part`` is in the problem.
     factor: float
+    #: SMs that the machine played.
     sms: int
     grid: tuple
     candidate: Candidate
     compiled: object
     instrumented: recorder.Instrumented
+    #: Of ``part``.
     counts: counts.Counts
+    #: Of every pc.
     sections: tuple[str, ...]
+    #: Of the instrumented build, in the machine's warp instructions, not in time.
     recording: records.Recording
+    #: What was multiplied; None for two operands.
     weight: PackedWeight | None
+    #: Parsed.
     kernel: object
+    #: Its first memory accesses (``access``).
     first: list
+    #: One word of the weight taken apart (``words``), None where the format has no such thing.
     word: dict | None
 
     @property
@@ -74,14 +73,9 @@ class Counted:
         return self.factor == 1
 
 
-def definition_of(kernel: str):
-    """The KernelDefinition of a rung, or of a kernel of two block-scaled operands."""
-    return both.find_block_kernel(kernel) if kernel in both.KERNELS else find_kernel(kernel)
-
-
 def observe(
-    problem: Problem | BlockProblem,
-    candidate: Candidate,
+    problem: Problem,
+    chosen: Candidate,
     device: Device,
     compiled=None,
     seed: int = 0,
@@ -89,25 +83,25 @@ def observe(
 ) -> Counted:
     """``compiled``: the kernel with line numbers, where it is there already. ValueError for a
     kernel that the machine cannot run (it needs line numbers: numba-cuda)."""
-    definition, block_scaled = definition_of(candidate.kernel), isinstance(problem, BlockProblem)
+    definition, block_scaled = find_kernel(chosen.kernel), problem.kind == OPERANDS
     compiled = compiled or compiler.build(
         definition,
-        candidate.config,
+        chosen.config,
         target=definition.min_arch if block_scaled else device.target,
         line_info=True,
     )
-    part, sms = cut(problem, candidate, device, work)
+    part, sms = cut(problem, chosen, device, work)
     if block_scaled:
         random = np.random.default_rng(seed)
         launch = BlockLaunch(
-            both.candidate(part, replace(device, sms=sms), candidate.kernel, candidate.config),
+            candidate(part, replace(device, sms=sms), chosen.kernel, chosen.config),
             part,
             compiled,
             *random_operands(part, random),
             random,
         )
     else:
-        launch = _Launch(definition, candidate.config, compiled, part, sms, seed)
+        launch = _Launch(definition, chosen.config, compiled, part, sms, seed)
     counting, arguments = launch.on(Machine(compiled.ptx), ())
     _, found = counts.count(counting, compiled.entry, args=arguments, **launch.shape)
     instrumented = recorder.instrument(compiled, CAPACITY, machine_code=False)
@@ -119,7 +113,8 @@ def observe(
     pad = -start % instrumented.slot_bytes
     machine, arguments = launch.on(machine, (start + pad,))
     first = access.FirstAccesses("%nmr_to")
-    machine.run(compiled.entry, args=arguments, watch=first, requests=first, **launch.shape)
+    listener = Listener(access=first, request=first)
+    machine.run(compiled.entry, args=arguments, listener=listener, **launch.shape)
     recording = records.align([records.raw(buffer[pad:], instrumented, math.prod(launch.grid))])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
     of_pc = sections.sections(counting.module, counting.kernel(compiled.entry))
@@ -129,7 +124,7 @@ def observe(
         factor,
         sms,
         launch.grid,
-        candidate,
+        chosen,
         compiled,
         instrumented,
         found,
@@ -188,12 +183,12 @@ def word_of_rows(operand) -> dict:
 
 
 def cut(
-    problem: Problem | BlockProblem, candidate: Candidate, device: Device, work: float = WORK
-) -> tuple[Problem | BlockProblem, int]:
+    problem: Problem, candidate: Candidate, device: Device, work: float = WORK
+) -> tuple[Problem, int]:
     """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
 
     def cost(m: int, n: int) -> float:
-        rate = COST.get(candidate.kernel)
+        rate = find_kernel(candidate.kernel).about.machine_cost
         return (rate * m if rate else TENSOR_COST * -(-m // 16) * 16) * n * problem.k
 
     if cost(problem.m, problem.n) <= work:
@@ -216,7 +211,9 @@ def cut(
 class _Launch:
     """Random operands of a problem, and how its kernel is launched on the machine."""
 
-    def __init__(self, definition, config, compiled, problem: Problem, sms: int, seed: int) -> None:
+    def __init__(
+        self, definition, config, compiled, problem: WeightProblem, sms: int, seed: int
+    ) -> None:
         self.definition, self.config, self.compiled, self.problem, self.sms = (
             definition,
             config,
@@ -281,7 +278,7 @@ class _Launch:
         return machine, (*arguments, *more)
 
 
-def random_weight(problem: Problem, random: np.random.Generator) -> PackedWeight:
+def random_weight(problem: WeightProblem, random: np.random.Generator) -> PackedWeight:
     """Random codes, scales and zero points in Marlin's order."""
     columns, groups = packed_columns(problem.n), problem.groups
     words = random.integers(

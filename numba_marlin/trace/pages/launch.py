@@ -16,22 +16,15 @@ from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Ta
 MOST_ROWS, MOST_COLUMNS, LOADS = 16, 16, 16
 READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
 TILE = 128  # rows and columns of a tile, where the configuration does not say
-STRIPES = (
-    " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so"
-    " blocks need not hold a rectangle."
-)
 BULK = KINDS.index("bulk-read")
 WRITES = tuple(KINDS.index(kind) for kind in ("store", "bulk-write"))
 
 
 def section(trace: Trace, choice: Choice) -> Section:
-    parts = [facts(trace)]
-    parts += [
-        each
-        for each in (results(trace) if trace.block_scaled else tiles(trace), roles(trace, choice))
-        if each is not None
-    ]
-    return Section("launch", "Launch configuration", (), tuple(parts))
+    areas = results(trace) if trace.block_scaled else tiles(trace)
+    parts = (facts(trace), areas, roles(trace, choice))
+    shown = tuple(part for part in parts if part is not None)
+    return Section("launch", "Launch configuration", (), shown)
 
 
 def facts(trace: Trace) -> Facts:
@@ -183,8 +176,15 @@ def tiles(trace: Trace) -> Grid | None:
         tuple(f"n {64 * left}" for left in range(0, n64, wide)),
         title="Which blocks read which weights",
         source=RECORDED,
-        note=f"Each cell is {16 * tall} of k by {64 * wide} columns."
-        + STRIPES * (trace.about.get("kernel") == "ampere"),
+        note=" ".join(
+            filter(
+                None,
+                (
+                    f"Each cell is {16 * tall} of k by {64 * wide} columns.",
+                    trace.about.get("division"),
+                ),
+            )
+        ),
     )
 
 
@@ -194,23 +194,14 @@ def results(trace: Trace) -> Grid | None:
     d, problem = trace.buffer("d"), trace.about["problem"]
     stores = np.flatnonzero((trace.access_kind == WRITES[0]) & (trace.access_space == 0))
     pieces = np.flatnonzero(trace.bulk_kind == WRITES[1])
-    address = [
-        trace.access_address[stores].reshape(-1),
-        *(
-            start + np.arange(0, nbytes, 16)
-            for start, nbytes in zip(
-                trace.bulk_address[pieces].tolist(), trace.bulk_bytes[pieces].tolist()
-            )
-        ),
-    ]
-    blocks = [
-        np.repeat(trace.access_warp[stores], 32),
-        *(
-            np.full(len(each), warp)
-            for each, warp in zip(address[1:], trace.bulk_warp[pieces].tolist())
-        ),
-    ]
-    address, blocks = np.concatenate(address), np.concatenate(blocks) // trace.warps
+    # of the lanes that store, and of the warps that start bulk copies
+    addresses = [trace.access_address[stores].reshape(-1)]
+    warps = [np.repeat(trace.access_warp[stores], 32)]
+    columns = (trace.bulk_address, trace.bulk_bytes, trace.bulk_warp)
+    for start, nbytes, warp in zip(*(each[pieces].tolist() for each in columns)):
+        addresses.append(start + np.arange(0, nbytes, 16))
+        warps.append(np.full(len(addresses[-1]), warp))
+    address, blocks = np.concatenate(addresses), np.concatenate(warps) // trace.warps
     inside = (address >= d["address"]) & (address < d["address"] + d["nbytes"])
     if not inside.any():
         return None
@@ -218,11 +209,8 @@ def results(trace: Trace) -> Grid | None:
     row, column = np.divmod(address[inside] - d["address"], width)
     columns = problem["n"] // (2 if problem.get("activation") == "gated_silu" else 1)
     column, blocks = column * columns // width, blocks[inside]
-    config = trace.about.get("config") or {}
-    tall, wide = (
-        config.get("tile_m", config.get("tokens", TILE)),
-        config.get("tile_n", TILE) // (problem["n"] // columns),
-    )
+    tall, wide = trace.about.get("tile") or (TILE, TILE)
+    wide //= problem["n"] // columns
     tall, wide = (
         tile * max(1, -(-size // tile // most))
         for tile, size, most in ((tall, problem["m"], MOST_ROWS), (wide, columns, MOST_COLUMNS))

@@ -25,7 +25,7 @@ Shares of k are added up in shared memory, those of a cluster's blocks through e
 order that is always the same.
 """
 
-from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_decode.config import (
     CHUNKS,
@@ -36,10 +36,9 @@ from numba_marlin.kernels.nvfp4.block_decode.config import (
     STAGE_ROW,
     WARP_BLOCKS,
     WARP_COLUMNS,
-    BlockDecodeConfig,
 )
 from numba_marlin.kernels.nvfp4.block_decode.output import output_verbs
-from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT, ALL_LANES, BLOCK
+from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT, BLOCK
 from numba_marlin.kernels.nvfp4.block_scaled.expand import number_verbs
 from numba_marlin.layout.block_scales import TILE_BYTES, TILE_ROWS
 from numba_marlin.layout.block_scales import tensor_map as scales_map
@@ -318,36 +317,3 @@ def tensor_maps(config, m, n, k, a_stride):
         "sfa_map": ("sfa", scales(m)),
         "sfb_map": ("sfb", scales(n)),
     }
-
-
-KERNEL = KernelDefinition(
-    name="block_decode",
-    summary=(
-        "both operands NVFP4, few rows: B streams through registers, mma.sync by tokens, k shared"
-        " out within a block and a cluster"
-    ),
-    config_type=BlockDecodeConfig,
-    parameters=(
-        ("a_map", "tensormap"),
-        ("b_map", "tensormap"),
-        ("sfa_map", "tensormap"),
-        ("sfb_map", "tensormap"),
-        ("c", "u64"),
-        ("d", "u64"),
-        ("bias", "u64"),
-        ("factors", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: config.threads,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n),
-    cluster=lambda config: config.split,
-    dependent=lambda config: True,
-    reads_early=(),
-    tensor_maps=tensor_maps,
-    waits=False,
-    min_arch="sm_90a",
-)

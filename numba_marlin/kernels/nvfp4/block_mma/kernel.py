@@ -19,7 +19,8 @@ No GPU that has this instruction has run this; the PTX machine has, under the as
 ``emulator.block_scaled``.
 """
 
-from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
+from numba_marlin.hardware.limits import ALL_LANES
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_mma.config import (
     ALIGNMENT,
@@ -31,7 +32,6 @@ from numba_marlin.kernels.nvfp4.block_mma.config import (
     TILE,
     WARP_COLUMNS,
     WARP_ROWS,
-    BlockMmaConfig,
 )
 from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from numba_marlin.layout.block_scales import tensor_map as scales_map
@@ -39,7 +39,6 @@ from numba_marlin.layout.tensor_map import TensorMap
 
 M_TILES, N_TILES = WARP_ROWS // 16, WARP_COLUMNS // 8
 SUMS = 4  # a lane's, of a product of 16 x 8
-ALL_LANES = 0xFFFFFFFF
 
 
 def make(lang, config):
@@ -303,28 +302,3 @@ def tensor_maps(config, m, n, k, a_stride):
         "sfa_map": ("sfa", scales(m)),
         "sfb_map": ("sfb", scales(n)),
     }
-
-
-KERNEL = KernelDefinition(
-    name="block_mma",
-    summary="both operands block-scaled, on consumer Blackwell: TMA, mma.sync with block scales",
-    config_type=BlockMmaConfig,
-    parameters=(
-        ("a_map", "tensormap"),
-        ("b_map", "tensormap"),
-        ("sfa_map", "tensormap"),
-        ("sfb_map", "tensormap"),
-        ("d", "u64"),
-        ("alpha", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: 32 * (CONSUMERS + 1),
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: (ceil_div(m, TILE) * ceil_div(n, TILE), 1, 1),
-    tensor_maps=tensor_maps,
-    waits=False,
-    min_arch="sm_120a",
-)

@@ -27,7 +27,7 @@ by pipelines only:
 While the mma warps are in the epilogue of a tile, the others fill all stages of the next.
 """
 
-from numba_marlin.kernels.language.definition import KernelDefinition, ceil_div
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
     ALIGNMENT,
@@ -38,7 +38,6 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
     SCALE_BYTES,
     SCALE_ROWS,
     WARPGROUP,
-    BlockScaledConfig,
 )
 from numba_marlin.kernels.nvfp4.block_scaled.expand import E2M1_POWER, expand_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.load import BOX_COLUMNS, load_verbs
@@ -192,37 +191,3 @@ def tensor_maps(config, m, n, k, a_stride):
         else maps["a_map"]
     )
     return {**maps, "c_map": c_map, "d_map": ("d", d_map)}
-
-
-KERNEL = KernelDefinition(
-    name="block_scaled",
-    summary=(
-        "both operands NVFP4: expanded to halves, one into registers, one into shared memory;"
-        " wgmma; a fused epilogue"
-    ),
-    config_type=BlockScaledConfig,
-    parameters=(
-        ("a_map", "tensormap"),
-        ("b_map", "tensormap"),
-        ("sfa_map", "tensormap"),
-        ("sfb_map", "tensormap"),
-        ("c_map", "tensormap"),
-        ("d_map", "tensormap"),
-        ("d", "u64"),
-        ("sfd", "u64"),
-        ("bias", "u64"),
-        ("factors", "u64"),
-        ("locks", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: config.threads,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    workspace_bytes=lambda config, m, n, k, sms: (0, 4),
-    tensor_maps=tensor_maps,
-    waits=False,
-    min_arch="sm_90a",
-)

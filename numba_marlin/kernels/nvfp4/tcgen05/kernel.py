@@ -31,7 +31,7 @@ No GPU that has these instructions has run this; the PTX machine has, under assu
 ``emulator.block_scaled`` and ``emulator.tensor_hazards`` state.
 """
 
-from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.tcgen05.config import (
     ALIGNMENT,
@@ -41,9 +41,7 @@ from numba_marlin.kernels.nvfp4.tcgen05.config import (
     MULTIPLY_WARP,
     PRODUCTS,
     STAGE_ROW,
-    THREADS,
     TILE_M,
-    Tcgen05Config,
 )
 from numba_marlin.kernels.nvfp4.tcgen05.output import output_verbs
 from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
@@ -60,7 +58,6 @@ MULTIPLY = {
     "mxfp4": "tcgen05_mma_mxf4_2x",
     "mxfp8-e4m3": "tcgen05_mma_mxf8f6f4_1x",
 }
-ALL_LANES = 0xFFFFFFFF
 
 
 def make(lang, config):
@@ -332,31 +329,3 @@ def tensor_maps(config, m, n, k, a_stride):
             ),
         ),
     }
-
-
-KERNEL = KernelDefinition(
-    name="tcgen05",
-    summary=(
-        "both operands block-scaled, on Blackwell: TMA, tcgen05 with sums and scales in tensor"
-        " memory, roles for load, mma and epilogue"
-    ),
-    config_type=Tcgen05Config,
-    parameters=(
-        ("a_map", "tensormap"),
-        ("b_map", "tensormap"),
-        ("sfa_map", "tensormap"),
-        ("sfb_map", "tensormap"),
-        ("d_map", "tensormap"),
-        ("alpha", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-    ),
-    make=make,
-    threads=lambda config: THREADS,
-    shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
-    tensor_maps=tensor_maps,
-    waits=False,
-    min_arch="sm_100a",
-)

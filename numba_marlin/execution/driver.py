@@ -1,0 +1,410 @@
+"""The few calls of the CUDA driver that this package makes, checked, and memory on the device.
+
+Everything goes through ``cuda.bindings`` (12.x or 13.x), imported on the first call, never with
+this module. An error of the driver is a ``DriverError`` with its name and text; no driver, no
+bindings or no device is a ``CapabilityMissing``. Work runs in the device's primary context, the one
+that torch, CuPy and Numba share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import re
+import weakref
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from numba_marlin.errors import CapabilityMissing
+from numba_marlin.hardware import devices
+from numba_marlin.hardware.architectures import architecture_of
+from numba_marlin.hardware.limits import WARP_LANES
+
+
+class DriverError(RuntimeError):
+    """A call of the CUDA driver failed. An error of an earlier kernel may surface at a later
+    call."""
+
+
+@functools.cache
+def bindings():
+    """The ``cuda.bindings.driver`` module, initialised."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise CapabilityMissing(
+            f"cuda-bindings cannot be imported ({error}); install numba-marlin[cu13] or"
+            " numba-marlin[cu12]"
+        ) from error
+    try:
+        (code,) = driver.cuInit(0)
+    # cuda.pathfinder has its own error for a libcuda that is not there, older bindings others
+    except Exception as error:
+        why = (
+            ""
+            if "NotFound" in type(error).__name__
+            else f" ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        )
+        raise CapabilityMissing(f"no NVIDIA driver on this machine{why}") from error
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise CapabilityMissing(f"the NVIDIA driver does not start: {code.name}")
+    return driver
+
+
+def call(name: str, *arguments):
+    """``cuda.bindings.driver.<name>(*arguments)``: its result without the error code, or
+    DriverError."""
+    driver = bindings()
+    code, *results = getattr(driver, name)(*arguments)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(code)
+        raise DriverError(
+            f"{name}: {code.name}: {text.decode() if isinstance(text, bytes) else text}"
+        )
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Whether CUDA can be used here. ``reason`` says why not, ``devices`` lists what there is
+    (maybe too old)."""
+
+    usable: bool
+    reason: str
+    driver_version: str | None = None
+    devices: tuple[devices.Device, ...] = ()
+
+
+@functools.cache
+def probe() -> Probe:
+    """Ask once per process. Usable: device 0 has compute capability 8.0 or more."""
+    try:
+        text = _cuda_version()
+        count = call("cuDeviceGetCount")
+        found = tuple(describe(ordinal) for ordinal in range(count))
+    except (CapabilityMissing, DriverError) as error:
+        return Probe(False, str(error))
+    if not found:
+        return Probe(False, "the driver lists no device", text)
+    try:
+        _ = found[0].target  # ValueError: older than all that there are kernels for
+    except ValueError as error:
+        return Probe(False, f"{found[0].name}: {error}", text, found)
+    return Probe(True, "", text, found)
+
+
+@functools.cache
+def version() -> str | None:
+    """The driver's version ("580.159.04"), where the operating system tells it; else that of its
+    CUDA interface; None without a driver."""
+    with contextlib.suppress(OSError):
+        found = re.search(
+            r"\b\d+\.\d+(?:\.\d+)?\b",
+            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"),
+        )
+        if found:
+            return found[0]
+    try:
+        return f"CUDA {_cuda_version()}"
+    except (CapabilityMissing, DriverError):
+        return None
+
+
+def _cuda_version() -> str:
+    number = call("cuDriverGetVersion")
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+@functools.cache
+def describe(ordinal: int) -> devices.Device:
+    """What the driver says of a real device. Its bandwidth and the peaks of its tensor cores are
+    the data sheet's if its name is one we know, else None."""
+    attributes = bindings().CUdevice_attribute
+    handle = call("cuDeviceGet", ordinal)
+
+    def ask(name: str) -> int:
+        return call(
+            "cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle
+        )
+
+    name = call("cuDeviceGetName", 256, handle)
+    name = name.split(b"\0")[0].decode() if isinstance(name, bytes) else name
+    capability = (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR"))
+    known = devices.specified(name)
+    return devices.Device(
+        name=name,
+        sms=ask("MULTIPROCESSOR_COUNT"),
+        compute_capability=capability,
+        source="measured",
+        bandwidth_bytes=known and known.bandwidth_bytes,
+        memory_bytes=call("cuDeviceTotalMem", handle),
+        l2_bytes=ask("L2_CACHE_SIZE"),
+        clock_mhz=ask("CLOCK_RATE") // 1000,
+        matrix_flops=known and known.matrix_flops,
+        fp8_flops=known and known.fp8_flops,
+        fp4_flops=known and known.fp4_flops,
+        references=known.references if known else (),
+        limits=replace(
+            architecture_of(capability),
+            warps_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR") // WARP_LANES,
+            blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+            registers_per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            shared_bytes_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            source="measured",
+        ),
+        driver=version(),
+    )
+
+
+@functools.cache
+def primary_context(ordinal: int):
+    """The device's primary context, retained for the life of the process."""
+    count = call("cuDeviceGetCount")
+    if not 0 <= ordinal < count:
+        raise ValueError(f"device={ordinal} must be below {count}, the number of CUDA devices")
+    return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", ordinal))
+
+
+@contextlib.contextmanager
+def on_device(ordinal: int):
+    """Make the device's primary context current for the calls inside, and leave the caller's as it
+    was."""
+    call("cuCtxPushCurrent", primary_context(ordinal))
+    try:
+        yield
+    finally:
+        call("cuCtxPopCurrent")
+
+
+def synchronize(ordinal: int, stream: int = 0) -> None:
+    with on_device(ordinal):
+        call("cuStreamSynchronize", bindings().CUstream(stream))
+
+
+def follow(ordinal: int, stream: int, before: int) -> None:
+    """What is put on ``stream`` from now on waits for what is on the stream ``before``; the host
+    waits for nothing."""
+    types = bindings()
+    with on_device(ordinal):
+        event = call("cuEventCreate", int(types.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        try:
+            call("cuEventRecord", event, types.CUstream(before))
+            call("cuStreamWaitEvent", types.CUstream(stream), event, 0)
+        finally:
+            call("cuEventDestroy", event)  # the driver keeps it until it has happened
+
+
+@functools.cache
+def raw_launch():
+    """``cuLaunchKernelEx`` as a ctypes function (config, function, parameters, extra) -> error
+    code, free of the bindings' own work. Its arguments are what ``pointer`` makes."""
+    _, entry, *_ = bindings().cuGetProcAddress(b"cuLaunchKernelEx", 12000, 0)
+    if not int(entry or 0):
+        raise CapabilityMissing("the NVIDIA driver has no cuLaunchKernelEx; it came with CUDA 11.8")
+    return ctypes.CFUNCTYPE(ctypes.c_int)(int(entry))
+
+
+def pointer(address: int):
+    """An argument for ``raw_launch``, made once for many calls."""
+    return ctypes.c_void_p.from_param(address)
+
+
+LEGACY_STREAMS = (0, 1)  # the legacy default stream, which cannot be captured, and its other name
+
+
+def capture_id(stream: int) -> int | None:
+    """The number of the capture that ``stream`` is in, unique in the process; None if it is in
+    none."""
+    types = bindings()
+    if stream in LEGACY_STREAMS:  # to ask would be an error, and end the capture of another stream
+        return None
+    status, number, *_ = call("cuStreamGetCaptureInfo", types.CUstream(stream))
+    return (
+        int(number)
+        if status == types.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+        else None
+    )
+
+
+@contextlib.contextmanager
+def beside_captures():
+    """Inside, this thread may allocate and load while a stream is being captured; what it does is
+    not part of the graph."""
+    mode = call(
+        "cuThreadExchangeStreamCaptureMode",
+        bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED,
+    )
+    try:
+        yield
+    finally:
+        call("cuThreadExchangeStreamCaptureMode", mode)
+
+
+@functools.cache
+def _own_stream(ordinal: int):
+    """A stream of this package's for copies and fills that the host waits for: no other work is in
+    their way."""
+    with on_device(ordinal):
+        return call("cuStreamCreate", int(bindings().CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+
+# The driver's names: of the element types of a tensor map, and, with a number of bytes in them, of
+# its swizzles and promotions.
+_TENSOR_TYPES = {
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "int32": "INT32",
+    "uint64": "UINT64",
+    "int64": "INT64",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
+}
+
+
+def _encode(tensor_map, address: int, ordinal: int) -> bytes:
+    types = bindings()
+
+    def member(kind: str, name: str):
+        return getattr(getattr(types, f"CUtensorMap{kind}"), f"CU_TENSOR_MAP_{name}")
+
+    def words(kind: str, values) -> list:
+        return [getattr(types, kind)(value) for value in values]
+
+    rank = len(tensor_map.shape)
+    # of one dimension too it wants one
+    strides = tensor_map.strides_bytes[:-1] or (
+        tensor_map.shape[0] * tensor_map.strides_bytes[0] + 15 & ~15,
+    )
+    with on_device(ordinal):
+        encoded = call(
+            "cuTensorMapEncodeTiled",
+            member("DataType", f"DATA_TYPE_{_TENSOR_TYPES[tensor_map.dtype]}"),
+            rank,
+            address,
+            words("cuuint64_t", reversed(tensor_map.shape)),
+            words("cuuint64_t", reversed(strides)),
+            words("cuuint32_t", reversed(tensor_map.box)),
+            words("cuuint32_t", [1] * rank),
+            member("Interleave", "INTERLEAVE_NONE"),
+            member(
+                "Swizzle",
+                f"SWIZZLE_{tensor_map.swizzle}B" if tensor_map.swizzle else "SWIZZLE_NONE",
+            ),
+            member(
+                "L2promotion",
+                (
+                    f"L2_PROMOTION_L2_{tensor_map.l2_promotion}B"
+                    if tensor_map.l2_promotion
+                    else "L2_PROMOTION_NONE"
+                ),
+            ),
+            member("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+        )
+    return ctypes.string_at(int(encoded.getPtr()), 128)
+
+
+@functools.lru_cache(maxsize=1024)
+def tensor_map_template(tensor_map, ordinal: int) -> tuple[bytes, int] | None:
+    """(the driver's 128 bytes, where in them the address stands as 8 bytes); None if an address
+    changes more than that.
+
+    What the bytes mean is the driver's own affair; so this asks it for two addresses that differ in
+    nearly all bits, and compares.
+    """
+    addresses = (0x2AAAAAAAAA00, 0x155555555500)
+    first, second = (_encode(tensor_map, address, ordinal) for address in addresses)
+    words = [address.to_bytes(8, "little") for address in addresses]
+    for place in range(0, 128, 8):
+        if (
+            first[place : place + 8] == words[0]
+            and first[:place] + words[1] + first[place + 8 :] == second
+        ):
+            return first, place
+    return None
+
+
+def encode_tensor_map(tensor_map, address: int, ordinal: int = 0) -> bytes:
+    """``tensor_map`` (layout/tensor_map.py) of the memory at ``address`` as a kernel on that device
+    reads it."""
+    if address % 16:
+        raise ValueError(f"address={address:#x} of a tensor map must be a multiple of 16")
+    template = tensor_map_template(tensor_map, ordinal)
+    if template is None:
+        return _encode(tensor_map, address, ordinal)
+    encoded, place = template
+    return encoded[:place] + address.to_bytes(8, "little") + encoded[place + 8 :]
+
+
+def _free(ordinal: int, address: int) -> None:
+    # At interpreter exit the driver may be gone already; the memory goes with it.
+    with contextlib.suppress(Exception), on_device(ordinal), beside_captures():
+        call("cuMemFree", address)
+
+
+class DeviceArray:
+    """A C-contiguous array on a device, 256-byte aligned, freed with the object; speaks
+    ``__cuda_array_interface__``."""
+
+    def __init__(self, shape: tuple[int, ...], dtype, device: int = 0):
+        self.shape, self.dtype, self.device = tuple(shape), np.dtype(dtype), device
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        with on_device(device), beside_captures():
+            self.address = int(call("cuMemAlloc", max(self.nbytes, 16)))
+        self._finalizer = weakref.finalize(self, _free, device, self.address)
+
+    @classmethod
+    def from_host(cls, array: np.ndarray, device: int = 0) -> DeviceArray:
+        array = np.ascontiguousarray(array)
+        result = cls(array.shape, array.dtype, device)
+        with on_device(device), beside_captures():
+            call(
+                "cuMemcpyHtoDAsync",
+                result.address,
+                array.ctypes.data,
+                array.nbytes,
+                _own_stream(device),
+            )
+            call("cuStreamSynchronize", _own_stream(device))
+        return result
+
+    def clear(self) -> DeviceArray:
+        """Zero every byte before this returns, whatever other streams do or capture."""
+        with on_device(self.device), beside_captures():
+            call("cuMemsetD8Async", self.address, 0, self.nbytes, _own_stream(self.device))
+            call("cuStreamSynchronize", _own_stream(self.device))
+        return self
+
+    def to_host(self) -> np.ndarray:
+        """Waits for work on the legacy default stream; synchronise another stream first."""
+        result = np.empty(self.shape, self.dtype)
+        with on_device(self.device):
+            call("cuMemcpyDtoH", result.ctypes.data, self.address, result.nbytes)
+        return result
+
+    def fill_words(self, word: int, stream: int = 0) -> None:
+        """Set every 32-bit word, in the order of ``stream``."""
+        with on_device(self.device):
+            call(
+                "cuMemsetD32Async",
+                self.address,
+                word,
+                self.nbytes // 4,
+                bindings().CUstream(stream),
+            )
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "version": 3,
+            "strides": None,
+        }

@@ -1,0 +1,241 @@
+"""The decode kernel's configurations for a problem, and how long each is likely to take.
+
+The times are modelled: a fixed part, and the bytes that the busiest multiprocessor reads, at a
+rate. Both were fitted, an arrangement at a time, to runs on an H200 (132 multiprocessors, launches
+back to back, weights not in L2): m = 1 to 32, 4096 x 4096 to 33792 x 33792. Within 10% of those,
+except that 4096 x 4096 is up to 20% faster. The rates for 32 rows are those of a form that spilled
+a few registers and, for the narrower tile, had stages of 256: as they stand they were not timed.
+Nor were 8 bits and zero points: there it is the bytes that say how long it takes. Another device's
+memory scales the rate. Block-scaled FP4 takes its own bytes at INT4's rates: 5% off on average, 13%
+at most (experiments/06_nvfp4).
+
+What was seen: a warp wants four k16 rows of a stage or more. A tile of 64 columns that is one
+block's alone costs no workspace (2.5 us), and wins where such tiles come out even, but each reads
+all of x: 6% as many bytes as weights at m = 1, as many at m = 16. From 9 rows on wide tiles win
+where there are enough of them. Three blocks an SM of four warps, or two of eight, were no faster
+than one of eight that waits less for registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels.decode.config import COLUMNS, DecodeConfig
+from numba_marlin.kernels.language.choice import (
+    FITTED_BANDWIDTH_PER_SM,
+    Description,
+    check_groups,
+    check_types,
+    group_blocks_of,
+    types_of,
+    with_stages_that_fit,
+)
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.problems import WeightProblem
+
+X_SHARE = 0.27  # what a byte of x costs, beside one of weights: it comes from L2
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The fields of a configuration that the problem does not fix."""
+
+    batch: int
+    warps_n: int
+    warps_k: int
+    stage_k: int
+    stages: int
+    resident: int
+    whole: bool
+
+    def like(self, config: DecodeConfig) -> bool:
+        """Whether ``config`` is arranged so, be it with fewer stages."""
+        return all(
+            getattr(config, name) == value
+            for name, value in asdict(self.of_types(config.bits, config.zeros)).items()
+            if name != "stages"
+        )
+
+    def has_registers(self, problem: WeightProblem) -> bool:
+        """Whether nothing spills: warps that walk through all of a stage do with 32 rows (8 to 176
+        bytes), and with 16 if zero points are float16 (40)."""
+        plain = (problem.bits, problem.zeros) == (4, None)
+        return self.warps_k > 1 or plain or (self.batch == 16 and problem.zeros != "float16")
+
+    def of_types(self, bits: int, zeros: str | None) -> Arrangement:
+        """What was timed with 4 bits, with as many bytes of weights in a stage, where that leaves
+        every warp two k16 rows of it; and 24 rows where 32 would spill (4 to 40 bytes)."""
+        stage_k = self.stage_k * 4 // bits
+        return replace(
+            self,
+            stage_k=stage_k if stage_k >= max(64, 32 * self.warps_k) else self.stage_k,
+            batch=24 if self.batch == 32 and (bits == 8 or zeros == "float16") else self.batch,
+        )
+
+
+FITTED = {  # us of a launch, bytes that a multiprocessor takes in a ns
+    Arrangement(8, 1, 8, 512, 7, 1, True): (2.6, 30.9),
+    Arrangement(8, 2, 8, 512, 4, 1, False): (5.0, 34.9),
+    Arrangement(8, 4, 2, 128, 5, 2, False): (5.7, 36.7),
+    Arrangement(16, 1, 8, 512, 5, 1, True): (2.9, 28.6),
+    Arrangement(16, 4, 2, 256, 4, 1, False): (7.5, 35.0),
+    Arrangement(16, 8, 1, 256, 3, 1, False): (9.5, 36.0),
+    Arrangement(32, 2, 4, 128, 6, 1, False): (6.5, 22.0),
+    Arrangement(32, 8, 1, 128, 4, 1, False): (9.5, 24.0),
+}
+# by batch, for arrangements that nobody measured
+OTHERWISE = {
+    8: (5.5, 34.0),
+    16: (7.5, 33.0),
+    24: (8.0, 28.0),
+    32: (8.0, 23.0),
+    48: (9.0, 16.0),
+    64: (10.0, 12.0),
+}
+
+
+# For the batch-invariant mode one of more rows, which nobody timed. (Of 32 rows it spills 20
+# bytes.)
+WHOLE = tuple(each for each in FITTED if each.whole) + (Arrangement(24, 1, 8, 512, 4, 1, True),)
+
+
+def configurations(problem: WeightProblem, device: Device) -> list[DecodeConfig]:
+    """Every arrangement that was measured."""
+    return _arranged(FITTED, problem)
+
+
+def invariant_configurations(problem: WeightProblem, device: Device) -> list[DecodeConfig]:
+    """Whole tiles, of which every batch size adds up its sums alike."""
+    return _arranged(WHOLE, problem)
+
+
+def _arranged(arrangements, problem: WeightProblem) -> list[DecodeConfig]:
+    """With fewer stages where small groups' scales and zero points take their place."""
+    found = []
+    for arrangement in (
+        each.of_types(problem.bits, problem.zeros)
+        for each in arrangements
+        if each.has_registers(problem)
+    ):
+        settings = asdict(arrangement)
+        ragged = bool(
+            problem.k % arrangement.stage_k or problem.n % (COLUMNS * arrangement.warps_n)
+        )
+        found.append(
+            with_stages_that_fit(
+                DecodeConfig,
+                settings.pop("stages"),
+                2,
+                **settings,
+                group_blocks=group_blocks_of(problem),
+                ragged=ragged,
+                **types_of(DecodeConfig, problem),
+            )
+        )
+    return [config for config in found if config is not None]
+
+
+def described(problem: WeightProblem, config: DecodeConfig, device: Device) -> Description:
+    return Description(
+        predicted_us(problem, config, device),
+        reasons(problem, config, device.sms),
+        work(problem, config, device.sms),
+    )
+
+
+def check(config: DecodeConfig, problem: WeightProblem) -> None:
+    """ValueError unless ``config`` was made for the problem's types, groups and tails."""
+    check_types(config, problem)
+    check_groups(config, problem)
+    if not config.ragged and (problem.n % config.columns or problem.k % config.stage_k):
+        raise ValueError(
+            f"config.ragged=False needs n={problem.n} to be a multiple of {config.columns} and"
+            f" k={problem.k} of {config.stage_k}"
+        )
+
+
+def work(problem: WeightProblem, config: DecodeConfig, sms: int) -> dict:
+    blocks = config.grid(problem.m, problem.n, problem.k, sms)[0]
+    tiles = {
+        "k": ceil_div(problem.k, config.stage_k),
+        "n": ceil_div(problem.n, config.columns),
+        "m": ceil_div(problem.m, config.batch),
+    }
+    columns = tiles["n"] * tiles["m"]
+    per_block = (
+        ceil_div(columns, blocks) * tiles["k"]
+        if config.whole
+        else ceil_div(columns * tiles["k"], blocks)
+    )
+    return {
+        "tiles": tiles,
+        "tiles_per_block": per_block,
+        "busy": round(columns * tiles["k"] / (per_block * max(blocks, sms)), 3),
+    }
+
+
+def predicted_us(problem: WeightProblem, config: DecodeConfig, device: Device) -> float:
+    m, n, k = problem.m, problem.n, problem.k
+    fixed_us, rate = next(
+        (fit for each, fit in FITTED.items() if each.like(config)), OTHERWISE[config.batch]
+    )
+    if device.bandwidth_bytes:
+        rate *= device.bandwidth_bytes / device.sms / FITTED_BANDWIDTH_PER_SM
+    tiles, blocks = (
+        ceil_div(n, config.columns) * ceil_div(m, config.batch),
+        config.grid(m, n, k, device.sms)[0],
+    )
+    scale_rows = k / (16 * config.scale_blocks) if config.grouped else 1
+    # those of columns come with every stage
+    zero_rows = scale_rows if config.grouped else ceil_div(k, config.stage_k)
+    group_bytes = (
+        config.scale_bytes / COLUMNS * scale_rows + config.zero_bytes / COLUMNS * zero_rows
+    )
+    tile_bytes = config.columns * (k * config.bits / 8 + group_bytes) + X_SHARE * 2 * k * min(
+        m, config.batch
+    )
+    busiest = ceil_div(tiles, blocks) * tile_bytes if config.whole else tiles * tile_bytes / blocks
+    # blocks of the next launch run beside those of this one where they take no more than half of
+    # the device, the better the less they read of x
+    overlap = (
+        1.0 if not config.whole or 2 * blocks > device.sms else 0.5 if config.batch == 8 else 0.7
+    )
+    return fixed_us + overlap * busiest / (1000 * rate)
+
+
+def was_timed(config: DecodeConfig) -> bool:
+    return (config.bits, config.zeros) == (4, None) and any(each.like(config) for each in FITTED)
+
+
+def reasons(problem: WeightProblem, config: DecodeConfig, sms: int) -> tuple[str, ...]:
+    m, columns = problem.m, ceil_div(problem.n, config.columns) * ceil_div(problem.m, config.batch)
+    found = [
+        f"batch steps of 8: m={m} pays for {min(config.batch, 8 * ceil_div(m, 8))} rows, the"
+        f" faithful kernel's tile for {16 * ceil_div(m, 16)}"
+    ]
+    if m > config.batch:
+        found.append(
+            f"m={m} takes {ceil_div(m, config.batch)} passes of {config.batch} rows: weights are"
+            " read that often"
+        )
+    if config.whole:
+        found.append(
+            f"{columns} tiles of {config.columns} columns, each one block's alone: no sums to"
+            " exchange, but every block reads all of x"
+        )
+    else:
+        found.append(
+            f"all blocks take equal parts of {columns} tiles of {config.columns} columns, cut along"
+            " k; who comes last adds up, nobody waits"
+        )
+    tails = [
+        f"{name}={size} % {tile}"
+        for name, size, tile in (("n", problem.n, config.columns), ("k", problem.k, config.stage_k))
+        if size % tile
+    ]
+    if tails:
+        found.append(f"a tail is left by {' and '.join(tails)}: the kernel with bounds checks")
+    if not was_timed(config):
+        found.append("nobody timed this arrangement with these types: its time is a guess")
+    return tuple(found)

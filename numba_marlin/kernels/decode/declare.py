@@ -1,0 +1,72 @@
+"""What others want to know of the kernel ``decode``, beside it."""
+
+from numba_marlin.kernels.decode import choose
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.decode.kernel import make
+from numba_marlin.kernels.language.about import About, stages_in_a_row
+from numba_marlin.kernels.language.definition import KernelDefinition, Takes
+
+KERNEL = KernelDefinition(
+    name="decode",
+    summary=(
+        "small batches: bulk copies by a producer warp, the transposed mma.sync, equal shares of k,"
+        " sums in the workspace"
+    ),
+    rung=50,
+    config_type=DecodeConfig,
+    parameters=(
+        ("a", "u64"),
+        ("b", "u64"),
+        ("c", "u64"),
+        ("scales", "u64"),
+        ("zeros", "u64"),
+        ("bias", "u64"),
+        ("partials", "u64"),
+        ("locks", "u64"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("a_stride", "i32"),
+        ("factors", "u64"),
+    ),
+    make=make,
+    threads=lambda config: config.threads,
+    shared_bytes=lambda config: config.shared_bytes,
+    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
+    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
+    blocks_per_sm=lambda config: config.resident,
+    dependent=lambda config: True,
+    takes=Takes(
+        dtypes=tuple(
+            (dtype, scales)
+            for dtype in ("float16", "bfloat16")
+            for scales in ("float16", "bfloat16")
+        ),
+        bits=(4, 8),
+        zeros=(None, "integer", "float16"),
+        bias=True,
+        column_step=8,
+        group_sizes=(-1, 32, 64, 128, 256),
+        fp4_groups=(16, 32),
+    ),
+    method=lambda config: (
+        "weights" if config.block_scaled else "offset" if config.zeros == "float16" else "sums"
+    ),
+    order_of_sums=lambda config: config.order_of_sums,
+    waits=False,
+    min_arch="sm_90",
+    chooser=choose,
+    about=About(
+        sections={
+            "copy": ("fetch_weights", "fetch_x", "produce"),
+            "multiply": ("multiply_row", "multiply_stage"),
+            "reduce_block": ("share_out",),
+            "reduce_grid": ("leave_partial", "count_in", "add_parts"),
+            "write": ("write_result", "scale_columns", "add_bias"),
+        },
+        stages=lambda config: stages_in_a_row(
+            config.stages, config.stage_bytes, (0, config.stage_bytes)
+        ),
+        tile=lambda config: (config.batch, config.columns),
+    ),
+)

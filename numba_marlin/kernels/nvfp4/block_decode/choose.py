@@ -1,0 +1,71 @@
+"""Which arrangement the kernel for few rows gets, and up to how many rows it is preferred."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels.language.choice import Description
+from numba_marlin.kernels.nvfp4 import choice
+from numba_marlin.kernels.nvfp4.block_decode.config import CHUNKS, COLUMNS, BlockDecodeConfig
+from numba_marlin.problems import BlockProblem
+
+# (k_warps, split): time of a block with all of k, split times as many of which a multiprocessor has
+# one after the other or at once, and what comes on top of it, with 8 tokens and with more: both
+# relative to a block with all of k of the first. Fitted to an H200's times at k = 8192 and ten n
+# from 1024 to 57344 (experiments/11_block_scaled, measure --arrangements, says how well).
+ARRANGEMENTS = {
+    (4, 1): ((0.1, 0.1), 1.0),
+    (4, 2): ((0.1, 0.1), 1.15),
+    (2, 2): ((0.2, 0.2), 1.0),
+    (2, 4): ((0.43, 0.3), 1.0),
+    (2, 8): ((0.4, 0.25), 1.2),
+}
+# rows of A up to which it is faster than the kernel of large tiles, measured there too
+FEW_ROWS = 64
+
+check = choice.check
+
+
+def choose_few_rows(m: int, n: int, sms: int, **epilogue) -> BlockDecodeConfig:
+    """The arrangement in which the fullest multiprocessor ends first. ``epilogue``: the fields that
+    the product decides: result, source, bias, activation."""
+    tokens = next((each for each in (8, 16) if m <= each), 32)
+    blocks = -(-n // COLUMNS) * -(-m // tokens)
+
+    def ends(arrangement: tuple[int, int]) -> float:
+        fixed, slope = ARRANGEMENTS[arrangement]
+        return fixed[tokens > 8] + slope * -(-blocks * arrangement[1] // sms) / arrangement[1]
+
+    k_warps, split = min(ARRANGEMENTS, key=ends)
+    return BlockDecodeConfig(tokens, k_warps, split, stages=k_warps, **epilogue)
+
+
+def changed(config: BlockDecodeConfig, changes: dict[str, Any]) -> BlockDecodeConfig:
+    """With other k_warps, as many stages as they need."""
+    if "k_warps" in changes:
+        changes = {"stages": max(2, changes["k_warps"] // CHUNKS)} | changes
+    return replace(config, **changes)
+
+
+def configurations(problem: BlockProblem, device: Device) -> list[BlockDecodeConfig]:
+    return [
+        choose_few_rows(
+            problem.m, problem.n, device.sms, **choice.wanted(BlockDecodeConfig, problem)
+        )
+    ]
+
+
+def invariant_configurations(problem: BlockProblem, device: Device) -> list[BlockDecodeConfig]:
+    return []
+
+
+def described(problem: BlockProblem, config: BlockDecodeConfig, device: Device) -> Description:
+    return choice.described(
+        problem,
+        (config.tile_m, config.tile_n),
+        math.prod(config.grid(problem.m, problem.n)),
+        leads=problem.m <= FEW_ROWS,
+    )

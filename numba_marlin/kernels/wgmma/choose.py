@@ -1,0 +1,257 @@
+"""The Hopper kernel's configurations for a problem, and how long each is likely to take.
+
+The times are modelled: the launch, what each tile of the busiest block costs besides its steps, and
+the steps of k = 64 that it multiplies, each as long as its arrangement took on an H200 (132
+multiprocessors, graphs of launches, weights not in L2). Fitted to m = 16 to 1024, 4096 x 4096 to
+135168 x 33792, g = 128, 2026-11-22: 8% off on average, up to 40% for what nobody would choose.
+Block-scaled FP4 takes INT4's times: 5% off on average, 16% at most (experiments/06_nvfp4).
+
+What was seen: up to m = 64 neither the memory (a step of 256 columns is 0.26 us of it) nor the
+tensor cores are the limit. At 8192 x 57344 a launch took, of all / without dequantising / without
+multiplying: 79 / 62 / 58 us at m = 16, 89 / 69 / 60 at 32, 118 / 94 / 67 at 64: warps wait to be
+dispatched while wgmma uses the registers. From 128 rows on the tensor pipe is 94% busy, at a clock
+that falls with the power drawn.
+
+Who shares a tile: equal parts (``parts``), as many as there are multiprocessors for, win where
+tiles are few: 28672 x 8192, m = 256: 157 us, stripes 165, whole tiles
+180. Stripes win where tiles fill a wave and some more: 8192 x 57344, m = 256: 325 us, whole 383.
+     But row tiles that stripes cut are at other steps of k at the same time, and weights come from
+     memory once for each: 28672 x 8192, m = 1024: 782 us, whole 685. Pairs of blocks that add up in
+     each other's shared memory (``cluster``) were level with two parts, or up to 5% behind; a
+     device of 132 multiprocessors holds 66 clusters of two, but only 30 of four.
+
+Dead ends: four k16 rows in flight instead of two (5% at m = 16, 1% from 32 on, and ptxas serialises
+more); two blocks a multiprocessor, so that those of the next launch copy weights meanwhile (16%
+faster to 65% slower, and never the fastest of a problem); descriptors in uniform registers are
+worth 1%, and stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from numba_marlin.hardware.devices import Device
+from numba_marlin.kernels.language.choice import (
+    Description,
+    check_groups,
+    check_types,
+    group_blocks_of,
+    types_of,
+    with_stages_that_fit,
+)
+from numba_marlin.kernels.language.definition import ceil_div
+from numba_marlin.kernels.wgmma.config import PARTS, STAGE_K, WgmmaConfig
+from numba_marlin.problems import WeightProblem
+
+SUSTAINED_US, SUSTAINED_SLOWER = 400, 1.12  # what a long launch loses to falling clocks
+LARGEST_TILE, LARGEST_STEP_US, LEAST_STEP_US = 128 * 256, 0.67, 0.2
+# the last: of a tile, where two rows of consumers add up
+LAUNCH_US, WHOLE_TILE_US, CLUSTER_TILE_US, K_GROUPS_US = 2.5, 0.5, 5.0, 1.0
+# Of a KiB of fp32 sums: what a tile in parts costs, and each part more; what stripes cost a launch
+PARTS_US, PART_US, STRIPES_US = 0.025, 0.0113, 0.1
+# of steps in stripes; for each row of tiles but one; and no more than
+STRIPES_SLOWER, ROW_SLOWER, AT_MOST_SLOWER = 1.12, 0.1, 1.4
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The fields of a configuration that the problem does not fix, but for who shares a tile."""
+
+    tile_m: int
+    tile_n: int
+    warpgroups: int
+    k_groups: int
+    stages: int
+
+    def like(self, config: WgmmaConfig) -> bool:
+        """Whether ``config`` is arranged so, be it with fewer stages."""
+        return all(
+            getattr(config, name) == value
+            for name, value in asdict(self).items()
+            if name != "stages"
+        )
+
+
+STEP_US = {
+    Arrangement(16, 128, 1, 2, 12): 0.2,
+    Arrangement(16, 256, 2, 2, 12): 0.33,
+    Arrangement(32, 128, 1, 2, 12): 0.215,
+    Arrangement(32, 256, 2, 1, 12): 0.358,
+    Arrangement(32, 256, 2, 2, 8): 0.362,
+    Arrangement(64, 128, 1, 2, 12): 0.258,
+    Arrangement(64, 128, 2, 1, 12): 0.29,
+    Arrangement(64, 256, 2, 1, 8): 0.46,
+    Arrangement(128, 64, 1, 2, 8): 0.22,
+    Arrangement(128, 128, 1, 2, 6): 0.357,
+    Arrangement(128, 256, 2, 1, 6): 0.67,
+    Arrangement(256, 128, 2, 1, 4): 0.67,
+}
+INVARIANT_PARTS = (1, 2, 4)
+
+
+def configurations(problem: WeightProblem, device: Device) -> list[WgmmaConfig]:
+    """Every arrangement that was measured: with whole tiles, with as many parts of each as there
+    are multiprocessors for, and in stripes if they cut any."""
+    found = []
+    for arrangement in STEP_US:
+        tiles = ceil_div(problem.m, arrangement.tile_m) * ceil_div(problem.n, arrangement.tile_n)
+        parts = max((each for each in PARTS if tiles * each <= device.sms), default=1)
+        sharing = [{"parts": parts}] if parts > 1 else []
+        if tiles % min(device.sms, tiles * ceil_div(problem.k, STAGE_K)):
+            sharing.append({"split": True})
+        found += [_arranged(arrangement, problem, **each) for each in ({}, *sharing)]
+    return [config for config in found if config is not None]
+
+
+def invariant_configurations(problem: WeightProblem, device: Device) -> list[WgmmaConfig]:
+    """Whole tiles, and those in as many parts whatever m is."""
+    found = [
+        _arranged(arrangement, problem, parts=parts)
+        for arrangement in STEP_US
+        for parts in INVARIANT_PARTS
+    ]
+    return [config for config in found if config is not None]
+
+
+def _arranged(
+    arrangement: Arrangement, problem: WeightProblem, split: bool = False, parts: int = 1
+) -> WgmmaConfig | None:
+    """With fewer stages where small groups' scales take their place; None if a tile would be all
+    but empty."""
+    # A tile of 256 rows of which half or more do not exist took twice the time of a full one; why
+    # is not known.
+    if arrangement.tile_m == 256 and 0 < problem.m % 256 <= 128 and problem.m < 512:
+        return None
+    settings, k_groups = asdict(arrangement), arrangement.k_groups
+    return with_stages_that_fit(
+        WgmmaConfig,
+        settings.pop("stages"),
+        2 * k_groups,
+        k_groups,
+        **settings,
+        split=split,
+        parts=parts,
+        group_blocks=group_blocks_of(problem),
+        **types_of(WgmmaConfig, problem),
+    )
+
+
+def described(problem: WeightProblem, config: WgmmaConfig, device: Device) -> Description:
+    return Description(
+        predicted_us(problem, config, device),
+        reasons(problem, config, device.sms),
+        work(problem, config, device.sms),
+    )
+
+
+def check(config: WgmmaConfig, problem: WeightProblem) -> None:
+    """ValueError unless ``config`` was made for the problem's types and groups."""
+    check_types(config, problem)
+    check_groups(config, problem)
+
+
+def shares_tiles(problem: WeightProblem, config: WgmmaConfig, sms: int) -> bool:
+    """Whether there are tiles left over that do not fill a wave, to be cut along k."""
+    return (
+        config.split
+        and config.tiles(problem.m, problem.n)
+        % config.grid(problem.m, problem.n, problem.k, sms)[0]
+        != 0
+    )
+
+
+def work(problem: WeightProblem, config: WgmmaConfig, sms: int) -> dict:
+    tiles = {
+        "k": ceil_div(problem.k, STAGE_K),
+        "n": ceil_div(problem.n, config.tile_n),
+        "m": ceil_div(problem.m, config.tile_m),
+    }
+    blocks = config.grid(problem.m, problem.n, problem.k, sms)[0]
+    count = tiles["n"] * tiles["m"]
+    if config.split:
+        per_block = ceil_div(count * tiles["k"], blocks)
+    else:
+        per_block = ceil_div(count, blocks // config.team) * ceil_div(tiles["k"], config.team)
+    return {
+        "tiles": tiles,
+        "tiles_per_block": per_block,
+        "busy": round(count * tiles["k"] / (per_block * max(blocks, sms)), 3),
+    }
+
+
+def predicted_us(problem: WeightProblem, config: WgmmaConfig, device: Device) -> float:
+    # for what nobody measured
+    guess = max(LEAST_STEP_US, LARGEST_STEP_US * config.tile_m * config.tile_n / LARGEST_TILE)
+    step_us = next((us for each, us in STEP_US.items() if each.like(config)), guess)
+    tiles, steps, teams = (
+        config.tiles(problem.m, problem.n),
+        ceil_div(problem.k, STAGE_K),
+        max(1, device.sms // config.team),
+    )
+    sums_kib, groups_us = config.partial_bytes / 1024, K_GROUPS_US * (config.k_groups - 1)
+    if config.split:
+        rounds, left = divmod(tiles, teams)
+        slower = min(
+            STRIPES_SLOWER + ROW_SLOWER * (ceil_div(problem.m, config.tile_m) - 1), AT_MOST_SLOWER
+        )
+        time = LAUNCH_US + rounds * (WHOLE_TILE_US + groups_us + steps * step_us)
+        if left:
+            time += (
+                groups_us + STRIPES_US * sums_kib + ceil_div(left * steps, teams) * slower * step_us
+            )
+    else:
+        rounds = ceil_div(tiles, teams)
+        tile_us = (
+            WHOLE_TILE_US
+            if config.team == 1
+            else (
+                CLUSTER_TILE_US
+                if config.cluster > 1
+                else (PARTS_US + PART_US * config.parts) * sums_kib
+            )
+        )
+        time = LAUNCH_US + rounds * (tile_us + groups_us + ceil_div(steps, config.team) * step_us)
+    return time * SUSTAINED_SLOWER if time > SUSTAINED_US and config.tile_m >= 128 else time
+
+
+def was_timed(config: WgmmaConfig) -> bool:
+    return config.cluster == 1 and any(each.like(config) for each in STEP_US)
+
+
+def reasons(problem: WeightProblem, config: WgmmaConfig, sms: int) -> tuple[str, ...]:
+    tiles, passes = config.tiles(problem.m, problem.n), ceil_div(problem.m, config.tile_m)
+    read = (
+        "every weight is read once"
+        if passes == 1
+        else f"weights are read {passes} times, mostly from L2"
+    )
+    found = [
+        f"{tiles:,} tiles of {config.tile_m} rows by {config.tile_n} columns for {sms} SMs: {read}"
+    ]
+    if problem.m < config.tile_m:
+        found.append(f"m={problem.m} fills {problem.m / config.tile_m:.0%} of a tile's rows")
+    if config.cluster > 1:
+        found.append(
+            f"{config.cluster} blocks share each tile along k and add up through each other's"
+            " shared memory"
+        )
+    elif config.parts > 1:
+        found.append(
+            f"{config.parts} blocks share each tile along k, in equal parts; who comes last adds"
+            " up, nobody waits"
+        )
+    elif shares_tiles(problem, config, sms):
+        found.append(
+            "tiles that do not fill a wave are cut along k into equal stripes; who comes last adds"
+            " up, nobody waits"
+        )
+    else:
+        found.append("whole tiles only: no sums to exchange")
+    if config.k_groups > 1:
+        found.append(
+            "two rows of consumers take turns with the stages: with few rows to multiply, a warp"
+            " waits for its own latency"
+        )
+    if not was_timed(config):
+        found.append("nobody timed this arrangement: its time is a guess")
+    return tuple(found)

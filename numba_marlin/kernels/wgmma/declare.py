@@ -1,0 +1,80 @@
+"""What others want to know of the kernel ``wgmma``, beside it."""
+
+from numba_marlin.kernels.language.about import About, stages_in_a_row
+from numba_marlin.kernels.language.definition import KernelDefinition, Takes
+from numba_marlin.kernels.wgmma import choose
+from numba_marlin.kernels.wgmma.config import ALIGNMENT, WgmmaConfig
+from numba_marlin.kernels.wgmma.kernel import make, tensor_maps
+
+KERNEL = KernelDefinition(
+    name="wgmma",
+    summary=(
+        "the Hopper kernel for larger batches: TMA, wgmma with weights from registers, tiles shared"
+        " along k"
+    ),
+    rung=60,
+    config_type=WgmmaConfig,
+    parameters=(
+        ("a_map", "tensormap"),
+        ("b_map", "tensormap"),
+        ("s_map", "tensormap"),
+        ("c_map", "tensormap"),
+        ("c", "u64"),
+        ("scales", "u64"),
+        ("zeros", "u64"),
+        ("bias", "u64"),
+        ("partials", "u64"),
+        ("locks", "u64"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("a_stride", "i32"),
+        ("z_map", "tensormap"),
+        ("factors", "u64"),
+    ),
+    make=make,
+    threads=lambda config: config.threads,
+    shared_bytes=lambda config: config.shared_bytes,
+    grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
+    workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
+    tensor_maps=tensor_maps,
+    takes=Takes(
+        dtypes=(("float16", "float16"), ("bfloat16", "bfloat16")),
+        bits=(4, 8),
+        zeros=(None, "integer", "float16"),
+        bias=True,
+        column_step=8,
+        group_sizes=(-1, 32, 64, 128, 256),
+        fp4_groups=(16, 32),
+    ),
+    method=lambda config: "weights" if config.scales_weights else "sums",
+    waits=False,
+    cluster=lambda config: config.cluster,
+    dependent=lambda config: True,
+    order_of_sums=lambda config: config.order_of_sums,
+    min_arch="sm_90a",
+    chooser=choose,
+    about=About(
+        sections={
+            "setup": ("open_exchange",),
+            "copy": (
+                "fetch_weights",
+                "fetch_x",
+                "fill_first",
+                "fill_stages",
+                "produce",
+                "copy_box",
+            ),
+            "multiply": ("multiply_steps", "multiply_groups"),
+            "reduce_block": ("add_groups", "add_quad"),
+            "reduce_grid": ("combine_parts", "combine_stripes", "add_blocks"),
+            "write": ("write_result", "finish_columns", "store_sixteen_rows", "drain"),
+        },
+        waits={"wait_block": ("add_blocks", "close_exchange")},
+        shared_alignment=ALIGNMENT,
+        stages=lambda config: stages_in_a_row(
+            config.stages, config.stage_bytes, (0, config.stage_bytes)
+        ),
+        tile=lambda config: (config.tile_m, config.tile_n),
+    ),
+)

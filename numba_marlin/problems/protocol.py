@@ -1,0 +1,63 @@
+"""What every problem says of itself, whichever kind it is."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+WEIGHTS = "weights"  # activations times a quantised weight
+OPERANDS = "operands"  # two block-scaled matrices
+KINDS = (WEIGHTS, OPERANDS)
+
+
+class Problem(Protocol):
+    """A product of a matrix with m rows and one with n columns along k, before it has a kernel."""
+
+    @property
+    def kind(self) -> str:
+        """WEIGHTS or OPERANDS: which kernels may take it (``kernels.registry.kernels``)."""
+
+    @property
+    def m(self) -> int:
+        """Rows of the first operand and of the result."""
+
+    @property
+    def n(self) -> int:
+        """Columns of the second operand."""
+
+    @property
+    def k(self) -> int:
+        """What is summed over."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of a stored code of the second operand."""
+
+    @property
+    def group_size(self) -> int:
+        """Elements along k that share a scale; -1 for all of them."""
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether a row of the result must have the same bits whatever m is."""
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, two for each of m * n * k."""
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of the problem when each is moved once."""
+
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        """Kernel parameters whose arrays the problem brings and no kernel writes."""
+
+    @property
+    def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """{kernel parameter: (shape, type)} of what is written; the first is the result."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields and what follows from them, for a program; JSON takes all of it."""
+
+    def in_words(self) -> str:
+        """The product in a line, for people."""
