@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from numba_marlin.kernels.dequantize import lookup_fp4
 from numba_marlin.kernels.dequantize.lookup import half_verbs, weight_verbs
-from numba_marlin.kernels.language.about import About
+from numba_marlin.kernels.language.about import About, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import CODES, KernelDefinition, Takes, ceil_div
 
@@ -157,5 +157,8 @@ KERNEL = KernelDefinition(
     method=lambda config: "sums",
     order_of_sums=lambda config: "one k after the other",
     chooser=ChooseTypes(NaiveConfig, "a thread an output: the simplest rung, to compare with"),
-    about=About(machine_cost=0.42),
+    about=About(
+        trials=(Trial(config=NaiveConfig(64), sizes=(3, 64, 128), group_size=64, places=(1, 2)),),
+        machine_cost=0.42,
+    ),
 )

@@ -14,7 +14,7 @@ per-column scale the fp32 sum.
 from dataclasses import dataclass
 
 from numba_marlin.kernels.dequantize.verbs import number_verbs
-from numba_marlin.kernels.language.about import About
+from numba_marlin.kernels.language.about import About, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 
@@ -187,6 +187,11 @@ KERNEL = KernelDefinition(
         TiledConfig, "tensor cores and shared memory, no pipeline: the rung below, to compare with"
     ),
     about=About(
-        sections={"copy": ("load_tile",), "multiply": ("multiply_row",), "write": ("write_result",)}
+        sections={
+            "copy": ("load_tile",),
+            "multiply": ("multiply_row",),
+            "write": ("write_result",),
+        },
+        trials=(Trial(config=TiledConfig(64), sizes=(20, 128, 128), group_size=64, places=(1, 2)),),
     ),
 )
