@@ -6,7 +6,6 @@ import ast
 import importlib
 import inspect
 import re
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -149,8 +148,10 @@ def functions_of(name):
             if isinstance(node, ast.FunctionDef):
                 found.add(node.name)
             elif isinstance(node, ast.ImportFrom) and node.module.startswith(kernels.__name__):
-                modules = (node.module, *(f"{node.module}.{each.name}" for each in node.names))
-                waiting += [sys.modules[each].__file__ for each in modules if each in sys.modules]
+                place = PACKAGE.parent.joinpath(*node.module.split("."))
+                places = (place, *(place / each.name for each in node.names))
+                files = (each.with_suffix(".py") for each in places)
+                waiting += [str(each) for each in files if each.exists()]
     return found
 
 
