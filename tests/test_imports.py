@@ -54,7 +54,16 @@ ALLOWED = {
     "checkpoints": {"errors", "formats", "hostloops"},
     "views": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
-    "testing": {"hardware", "emulator", "formats", "heuristics", "quantizers", "reference"},
+    # of the compiler the language, of which ``pipelines`` has a part in plain Python
+    "testing": {
+        "compiler",
+        "hardware",
+        "emulator",
+        "formats",
+        "heuristics",
+        "quantizers",
+        "reference",
+    },
     "emulator": {"hardware", "layout"},
     "counts": {"emulator", "layout"},
     "data": set(),
