@@ -52,7 +52,7 @@ ELSEWHERE = {
         " wgmma_m64k16_f32_f16_rs wgmma_m64k16_f32_f16_ss wgmma_m64k16_f32_bf16_rs"
         " wgmma_m64k16_f32_bf16_ss"
     ),
-    "test_tcgen05": (
+    "tcgen05_programs": (
         "tcgen05_alloc tcgen05_dealloc tcgen05_relinquish_alloc_permit tcgen05_mma_mxf4nvf4_4x"
         " tcgen05_mma_mxf4_2x tcgen05_mma_mxf8f6f4_1x tcgen05_commit tcgen05_cp_32x128b_warpx4"
         " tcgen05_ld_32x32b_f32 tcgen05_st_32x32b_f32 tcgen05_wait_ld tcgen05_wait_st"

@@ -12,8 +12,10 @@ from tests.emulator.ptx_cases import fails, frame, launch, snippet
 SHARED = ".shared .align 1024 .b8 s[8192]; mov.u32 %r50, s;\n"
 ONE = "setp.ne.u32 %q1, %t, 0; @%q1 bra END;\n"
 DUMP = """mov.u32 %r10, 0; mad.lo.u32 %r11, %t, 16, %r50; mad.wide.u32 %rd9, %t, 16, %p1;
-DUMP: ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [%r11]; st.global.v4.u32 [%rd9], {{%r1, %r2, %r3, %r4}};
-add.u32 %r11, %r11, 512; add.u64 %rd9, %rd9, 512; add.u32 %r10, %r10, 512; setp.lt.u32 %q4, %r10, {}; @%q4 bra DUMP;
+DUMP: ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [%r11];
+st.global.v4.u32 [%rd9], {{%r1, %r2, %r3, %r4}};
+add.u32 %r11, %r11, 512; add.u64 %rd9, %rd9, 512; add.u32 %r10, %r10, 512;
+setp.lt.u32 %q4, %r10, {}; @%q4 bra DUMP;
 """
 
 
@@ -127,8 +129,10 @@ def test_a_stored_box_is_clipped_to_the_tensor(swizzle, at, seed):
     the tensor and nowhere else, but for what is left of the chunk in which a row of it ends."""
     tensor = np.full((100, 136), 0xEEEE, np.uint16)
     tensor_map = TensorMap("float16", (100, 130), (272, 2), (16, 64), swizzle)
-    fill = """mov.u32 %r10, 0; FILL: mad.lo.u32 %r12, %t, 16, %r10; add.u32 %r11, %r12, %r50; shr.u32 %r12, %r12, 4;
-    shl.b32 %r13, %r12, 16; or.b32 %r12, %r12, %r13; st.shared.v4.u32 [%r11], {%r12, %r12, %r12, %r12};
+    fill = """mov.u32 %r10, 0; FILL: mad.lo.u32 %r12, %t, 16, %r10; add.u32 %r11, %r12, %r50;
+    shr.u32 %r12, %r12, 4;
+    shl.b32 %r13, %r12, 16; or.b32 %r12, %r12, %r13;
+    st.shared.v4.u32 [%r11], {%r12, %r12, %r12, %r12};
     add.u32 %r10, %r10, 512; setp.lt.u32 %q4, %r10, 2048; @%q4 bra FILL;
     """
     body = (

@@ -5,7 +5,7 @@ once. Nothing is compiled here.
 from dataclasses import replace
 
 from numba_marlin.kernels.decode import DecodeConfig
-from numba_marlin.kernels.naive import NaiveConfig
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 
 FAITHFUL = ("ampere", 16, 256, 512, 128)  # kernel, m, n, k, group size: ``harness.config_for``
@@ -56,7 +56,7 @@ MANY_ROWS = WgmmaConfig(
     tile_m=16, tile_n=256, warpgroups=1, stages=3, codes="e2m1", group_blocks=1, bias=True
 )
 TWO_WORDS = replace(MANY_ROWS, tile_n=128, k_groups=2, stages=4)
-SLOW = NaiveConfig(16, codes="e2m1", scale_dtype="e5m3")
+SLOW = GeneralConfig(16, codes="e2m1", scale_dtype="e5m3")
 ONE_WORD = replace(MANY_ROWS, tile_n=64, stages=2, split=False, bias=False)
 
 
@@ -67,7 +67,7 @@ def configured(config, kind, dtype):
         dtype=dtype,
         **(
             {"group_size": 16 * BLOCKS[kind]}
-            if isinstance(config, NaiveConfig)
+            if isinstance(config, GeneralConfig)
             else {"group_blocks": BLOCKS[kind]}
         ),
     )

@@ -15,12 +15,24 @@ from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_f
 from numba_marlin.hardware import devices
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.ampere import AmpereConfig
+from numba_marlin.kernels.buffered import KERNEL as BUFFERED
+from numba_marlin.kernels.buffered import BufferedConfig
+from numba_marlin.kernels.general import KERNEL as GENERAL
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.naive import KERNEL as NAIVE
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import KERNEL as TILED
 from numba_marlin.kernels.tiled import TiledConfig
 
-KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
+KERNELS = {kernel.name: kernel for kernel in (GENERAL, NAIVE, TILED, BUFFERED, AMPERE)}
+OF_GROUP_SIZE = {
+    "general": GeneralConfig,
+    "naive": NaiveConfig,
+    "tiled": TiledConfig,
+    "buffered": BufferedConfig,
+}
+"""Kernel -> its configuration, a function of the group size."""
+PLAIN = ("naive", "tiled", "buffered")
 TILES = ((8, 8), (16, 4))
 WRITTEN = ("c", "d", "sfd", "partials", "locks")
 
@@ -28,10 +40,8 @@ WRITTEN = ("c", "d", "sfd", "partials", "locks")
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
     """The configuration of kernel ``name`` for a problem; ``tile``: (thread_n_blocks,
     thread_k_blocks) of the faithful kernel."""
-    if name == "naive":
-        return NaiveConfig(group_size)
-    if name == "tiled":
-        return TiledConfig(group_size)
+    if name in OF_GROUP_SIZE:
+        return OF_GROUP_SIZE[name](group_size)
     n_blocks, k_blocks = tile or (TILES[0] if m <= 16 else TILES[1])
     ragged = bool(k % (16 * k_blocks) or n % (16 * n_blocks))
     return AmpereConfig(

@@ -18,12 +18,14 @@ from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import LADDER, Problem, candidate, find_kernel
 from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.kernels.buffered import BufferedConfig
 from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.quantizers import quantize
-from tests.kernels.harness import cases, run_kernel
+from tests.kernels.harness import PLAIN, cases, run_kernel
 
 # k: five stages of 64, so that rows of consumers change their parts from tile to tile
 ROWS, N, K, GROUP = 40, 128, 320, 32
@@ -33,8 +35,10 @@ DECODE = DecodeConfig(
 WGMMA = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=2, split=False)
 AMPERE = AmpereConfig(1, 8, 8, 2, 4, True, whole=True)
 ALIKE = {  # configurations that differ in all that must not matter
+    "general": [GeneralConfig(GROUP)],
     "naive": [NaiveConfig(GROUP)],
     "tiled": [TiledConfig(GROUP)],
+    "buffered": [BufferedConfig(GROUP)],
     "ampere, deep": [AMPERE, replace(AMPERE, thread_m_blocks=3)],
     "decode": [DECODE, replace(DECODE, batch=24, warps_n=2, stages=2, ragged=True)],
     "decode, a tail": [
@@ -113,15 +117,17 @@ def test_another_order_of_sums_gives_other_bits(run_on, thorough):
     found = [
         bits(configs[0], x, weight, run_on, sms=4)
         for name, configs in ALIKE.items()
-        if name not in ("naive", "tiled") and (thorough or name not in THOROUGH)
+        if name not in ("general", *PLAIN) and (thorough or name not in THOROUGH)
     ]
     assert all(
         (one != other).any() for position, one in enumerate(found) for other in found[:position]
     )
 
 
-@pytest.mark.parametrize("group_size", (-1, 128))
-@pytest.mark.parametrize("kernel", LADDER)
+@pytest.mark.parametrize(
+    "kernel, group_size",
+    [(name, size) for name in LADDER for size in (-1, 128) if size != -1 or name not in PLAIN],
+)
 def test_every_batch_up_to_257_has_the_bits_of_257_on_a_gpu(kernel, group_size, run_on):
     if run_on != "cuda":
         pytest.skip(

@@ -1,4 +1,4 @@
-"""Contract under test: decode, wgmma and naive multiply by block-scaled FP4 exactly: every code
+"""Contract under test: decode, wgmma and general multiply by block-scaled FP4 exactly: every code
 times every scale, every shape and type they take, whatever the order of events.
 
 ``pytest --run-on cuda`` runs the same tests on a GPU.
@@ -15,8 +15,8 @@ from numba_marlin.formats import BlockWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.decode import DecodeConfig
-from numba_marlin.kernels.naive import KERNEL as NAIVE
-from numba_marlin.kernels.naive import NaiveConfig
+from numba_marlin.kernels.general import KERNEL as GENERAL
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import WgmmaConfig
 from numba_marlin.quantizers import dequantize
@@ -59,7 +59,7 @@ SHAPES = ((2, 256, 640), (5, 72, 112), (1, 8, 16), (3, 64, 48), (33, 200, 336), 
 
 
 def kernel_of(config):
-    return {DecodeConfig: DECODE, WgmmaConfig: WGMMA, NaiveConfig: NAIVE}[type(config)]
+    return {DecodeConfig: DECODE, WgmmaConfig: WGMMA, GeneralConfig: GENERAL}[type(config)]
 
 
 def run(config, x, weight, bias, run_on, **options):
@@ -220,7 +220,7 @@ def test_code_is_clean_and_expands_without_a_multiplication(config, kind, dtype)
     """No spills, no local memory, no float64; and multiplications by scales alone: four for four
     registers of codes."""
     config = configured(config, kind, dtype)
-    if config.codes == "e2m1" and isinstance(config, NaiveConfig):
+    if config.codes == "e2m1" and isinstance(config, GeneralConfig):
         pytest.skip("it multiplies floats of 32 bits")
     compiled = compiler.build(kernel_of(config), config, target=target_of("machine"))
     assert not gates.broken_promises(compiled)

@@ -14,8 +14,10 @@ from numba_marlin.emulator import Deadlock, Schedule
 from tests.kernels.small_problems import SMALLS
 
 SHARES = {  # of a kernel's schedules, in parts of six
+    "general": 6,
     "naive": 6,
     "tiled": 6,
+    "buffered": 6,
     "ampere": 4,
     "ampere, whole slices": 2,
     "decode": 4,

@@ -82,7 +82,6 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
         (["--kernel", "block_mma", "--group-size", "64"], "--group-size is not for block_mma"),
         (["--kernel", "tcgen05", "--config", "tile_m=4"], "must be NAME=VALUE with one of format"),
         (["--config", "stages=4"], "give --kernel too"),
-        (["--kernel", "nothing"], "block_scaled, block_decode, tcgen05, block_mma"),
     ],
 )
 def test_what_a_block_scaled_kernel_cannot_do_is_refused_before_any_work(
@@ -148,5 +147,5 @@ def test_blocks_that_are_too_few_are_told_what_would_help():
     assert "the launch behind begins there" in rules.few_blocks(found).text
     found["launch"]["reads_early"] = False
     assert "a kernel that shares tiles along k" in rules.few_blocks(found).text
-    found["config"] = {"split": 2}
+    found["launch"]["cluster"] = 2
     assert "larger clusters" in rules.few_blocks(found).text

@@ -8,7 +8,6 @@ from numba_marlin import compiler, testing, trace
 from numba_marlin.emulator import Machine
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
-from numba_marlin.trace.stages import ranges_of
 from tests.kernels import configurations
 from tests.kernels.configurations import group_size_of
 from tests.kernels.harness import launch_on, prepare
@@ -85,7 +84,7 @@ def launch(
             "dtype": "float16",
             "codes": "e2m1" if blocks else "integer",
         },
-        "stages": ranges_of(kernel.name, config, 0x400),
+        **kernel.about.of_run(config, 0x400),
     }
     return machine, given, problem, about, prepared
 

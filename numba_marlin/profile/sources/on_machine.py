@@ -31,42 +31,41 @@ from numba_marlin.profile.sources.block_launch import BlockLaunch, random_operan
 from numba_marlin.profile.sources.words import Layer
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
-# warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole
-# tiles of 16 rows
-COST = {
-    "naive": 0.42,
-    "block_scaled": 0.0025,
-    "block_decode": 0.02,
-    "block_mma": 0.0012,
-    "tcgen05": 0.0006,
-}
+# warp instructions per multiplication of kernels that declare nothing else, with whole tiles of 16
+# rows
 TENSOR_COST = 0.012
 CAPACITY = 1016
 
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """part: the problem that ran, on ``sms`` multiprocessors, ``grid``; sections: of every pc;
-    counts: of ``part``. recording: of the instrumented build, in warp instructions of the machine,
-    not in time. weight: what was multiplied; kernel: the parsed one; first: its first memory
-    accesses (``access``); word: one word of the weight taken apart (``words``), None where the
-    format has no such thing.
-    """
+    """A launch, or a part of it, run on the PTX machine."""
 
+    #: What is profiled.
     problem: Problem
+    #: The part of it that ran.
     part: Problem
+    #: Times ``part`` is in the problem.
     factor: float
+    #: SMs that the machine played.
     sms: int
     grid: tuple
     candidate: Candidate
     compiled: object
     instrumented: recorder.Instrumented
+    #: Of ``part``.
     counts: counts.Counts
+    #: Of every pc.
     sections: tuple[str, ...]
+    #: Of the instrumented build, in the machine's warp instructions, not in time.
     recording: records.Recording
+    #: What was multiplied; None for two operands.
     weight: PackedWeight | None
+    #: Parsed.
     kernel: object
+    #: Its first memory accesses (``access``).
     first: list
+    #: One word of the weight taken apart (``words``), None where the format has no such thing.
     word: dict | None
 
     @property
@@ -189,7 +188,7 @@ def cut(
     """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
 
     def cost(m: int, n: int) -> float:
-        rate = COST.get(candidate.kernel)
+        rate = find_kernel(candidate.kernel).about.machine_cost
         return (rate * m if rate else TENSOR_COST * -(-m // 16) * 16) * n * problem.k
 
     if cost(problem.m, problem.n) <= work:

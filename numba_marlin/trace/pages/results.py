@@ -17,7 +17,7 @@ ROWS = 32  # of a table
 
 
 def shares_k_in_a_cluster(trace: Trace) -> bool:
-    return (trace.about.get("config") or {}).get("split", 1) > 1
+    return (trace.about.get("k_shares") or (1, 1))[1] > 1
 
 
 def exchanged(trace: Trace, choice: Choice) -> Table | None:

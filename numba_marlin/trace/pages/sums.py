@@ -50,8 +50,8 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 
 def shares_k(trace: Trace) -> bool:
-    """Whether warps share the k of a tile (``kernels.block_decode``)."""
-    return "split" in (trace.about.get("config") or {})
+    """Whether warps of a block, or blocks, share the k of a tile."""
+    return max(trace.about.get("k_shares") or (1, 1)) > 1
 
 
 BETWEEN = (
