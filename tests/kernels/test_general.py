@@ -1,4 +1,5 @@
-"""Contract under test: the general kernel multiplies every type and shape that a weight can have, the
+"""Contract under test: the general kernel multiplies every type and shape that a weight can have,
+the pattern for the kernels above it.
 pattern for the kernels above it.
 
 Bit for bit on problems whose sums are exact, within the elementwise bound on real data. ``pytest
