@@ -159,9 +159,6 @@ def test_sections_of_the_faithful_kernel():
     )
 
 
-# ---- what is computed of records, on invented ones
-
-
 def invented(clocks, period=1000.0, launches=3):
     """Raw records of launches of two blocks on two multiprocessors whose clocks tick at ``clocks``
     (a ns) from different zeros: setup for 100 ns, multiply for 700 of 800 ns."""
