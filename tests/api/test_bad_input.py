@@ -233,4 +233,4 @@ def test_a_gpu_asked_for_by_name_and_not_there_is_a_missing_capability(packed, x
 
 def test_an_unknown_public_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'matmull'"):
-        nm.matmull
+        _ = nm.matmull
