@@ -2,17 +2,18 @@
 that are operands again, and errors that name value and rule."""
 
 import contextlib
-import importlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.execution import arrays, driver, launch, scratch
+from numba_marlin.execution import arrays, driver, gpu, launch, scratch
+from numba_marlin.execution import plan as planning
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
-from numba_marlin.heuristics import rank
+from numba_marlin.heuristics import candidate, rank
 from numba_marlin.kernels.nvfp4.block_decode.choose import FEW_ROWS
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.choose import TILES
@@ -20,8 +21,6 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.layout import block_scales
 from numba_marlin.problems import BlockProblem
 from numba_marlin.reference.operands import block_scaled_bounds, interleave_gated
-
-block_scaled = importlib.import_module("numba_marlin.api.block_scaled_matmul")
 
 # those of tests.kernels.test_block_scaled: compiled once
 SMALL = BlockScaledConfig(
@@ -168,8 +167,11 @@ def test_few_rows_have_a_kernel_of_their_own():
 @pytest.mark.parametrize(
     "given, message",
     (
-        ({"out_format": "nvfp4"}, "has no block-scaled results and no gate"),
-        ({"activation": "gated_silu"}, "has no block-scaled results and no gate"),
+        ({"out_format": "nvfp4"}, "does not take result=nvfp4; kernels that do: block_scaled"),
+        (
+            {"activation": "gated_silu"},
+            "does not take activation=gated_silu; kernels that do: block_scaled",
+        ),
         ({"activation": "relu"}, "must have"),
     ),
 )
@@ -181,15 +183,13 @@ def test_a_configuration_for_few_rows_that_cannot_do_what_was_asked_is_refused(g
 
 
 def test_more_rows_of_blocks_than_a_grid_has_are_refused():
-    with pytest.raises(
-        ValueError, match="m=524281 with tokens=8 of config are more than 65535 rows of blocks"
-    ):
-        block_scaled._check_config(
-            BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535 + 1
-        )
-    block_scaled._check_config(
-        BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535
-    )
+    for m, fits in ((8 * 65535, True), (8 * 65535 + 1, False)):
+        given = (BlockProblem(m, 8, 32), devices.MODEL, "block_decode", BlockDecodeConfig())
+        if fits:
+            assert candidate(*given).grid[1] == 65535
+        else:
+            with pytest.raises(ValueError, match="m=524281: grid .* is beyond CUDA's limit"):
+                candidate(*given)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ ONES = np.ones(32, np.float32)
             B,
             {"config": SMALL, "backend": "emulator"},
             ValueError,
-            "must have result='float16', source=False",
+            "must have .*result='float16', source=False",
         ),
         (A, B, {"alpha": 1e39}, ValueError, "must be finite in float32"),
         (
@@ -332,7 +332,7 @@ ONES = np.ones(32, np.float32)
         ),
         (A, B, {"out_rounding": "up"}, ValueError, "out_rounding='up' must be one of floor, ceil"),
         (A, B, {"activation": ["relu"]}, ValueError, r"activation=\['relu'\] must be one of"),
-        (A, B, {"config": "big"}, TypeError, "config is a str, must be a BlockScaledConfig"),
+        (A, B, {"config": "big"}, TypeError, "config is a str, must be one of .*BlockScaledConfig"),
         (A, B, {"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of"),
         (
             A,
@@ -460,6 +460,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(
         driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128)
     )
+    monkeypatch.setattr(driver, "tensor_map_template", lambda tensor_map, ordinal: None)
     monkeypatch.setattr(
         driver.DeviceArray,
         "from_host",
@@ -472,21 +473,23 @@ def on_device(monkeypatch):
         lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None,
     )
     monkeypatch.setattr(scratch, "workspace", lambda *arguments: (0x5000, 0x6000))
+
+    def bind(grid, arguments, stream):
+        return SimpleNamespace(
+            enqueue=lambda: done.append(f"kernel on {stream}"), place={}, stream=stream
+        )
+
     monkeypatch.setattr(
-        launch,
-        "launcher",
-        lambda compiled, ordinal, **options: (
-            lambda grid, arguments, stream: done.append(f"kernel on {stream}")
-        ),
+        launch, "launcher", lambda compiled, ordinal, **options: SimpleNamespace(bind=bind)
     )
-    monkeypatch.setattr(block_scaled, "_compiled", lambda config, target, compiler: None)
+    monkeypatch.setattr(planning, "compiled_kernel", lambda *arguments: None)
     monkeypatch.setattr(
         Bytes,
         "address",
         property(lambda self: self.__cuda_array_interface__["data"][0]),
         raising=False,
     )
-    block_scaled._device_factors.cache_clear()
+    gpu._numbers.cache_clear()
     operands = [
         replace(
             each,
@@ -498,7 +501,7 @@ def on_device(monkeypatch):
         )
     ]
     yield *operands, done
-    block_scaled._device_factors.cache_clear()
+    gpu._numbers.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -532,7 +535,7 @@ def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(
 def test_factors_of_a_captured_launch_are_kept(on_device, monkeypatch):
     a, b, _ = on_device
     kept = []
-    monkeypatch.setattr(block_scaled, "_captured_factors", kept)
+    monkeypatch.setattr(gpu, "_captured_numbers", kept)
     nm.block_scaled_matmul(a, b)
     assert kept == []
     monkeypatch.setattr(driver, "capture_id", lambda stream: 3)
