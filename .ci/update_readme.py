@@ -38,7 +38,10 @@ RUNG = re.compile(r"^(\| \[`(?P<name>\w+)`\]\((?P<path>[\w/.]+)\) \|.*\| )\d+ \|
 
 def block(text: str, kind: str, name: str, language: str) -> str:
     """The text of the fenced block that follows the marker ``<!-- kind:name -->``."""
-    return re.search(rf"<!-- {kind}:{name} -->\n```{language}\n(.*?)```\n", text, re.DOTALL)[1]
+    found = re.search(rf"<!-- {kind}:{name} -->\n```{language}\n(.*?)```\n", text, re.DOTALL)
+    if found is None:
+        raise ValueError(f"there is no block after a marker {kind}:{name}")
+    return found[1]
 
 
 def quoted(path: str, name: str | None) -> str:
@@ -76,8 +79,9 @@ def with_code(text: str) -> str:
 
 def with_output(text: str, name: str, output: str) -> str:
     lines = output.rstrip().splitlines()
-    if LINES_SHOWN.get(name) is not None:
-        lines = lines[-LINES_SHOWN[name] :]
+    shown = LINES_SHOWN.get(name)
+    if shown is not None:
+        lines = lines[-shown:]
     replacement = "\n".join(
         [f"<!-- output:{name} -->", "```", *lines, "```", "<!-- end:output -->"]
     )

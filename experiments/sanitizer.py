@@ -25,7 +25,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,16 +35,26 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
-from problems import Case, Launch, warm_cache  # noqa: E402
+from problems import Case, Launch, warm_cache
+from sanitizer_output import (
+    MARKERS,
+    add_up,
+    find_sanitizer,
+    is_asynchronous,
+    is_clean,
+    opcodes_of,
+    parse_summary,
+    races,
+    section,
+)
 
-from numba_marlin import reference  # noqa: E402
-from numba_marlin.bench.environment import commit, versions  # noqa: E402
-from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
-from numba_marlin.compiler.assemble import assemble, disassemble  # noqa: E402
-from numba_marlin.execution import driver  # noqa: E402
-from numba_marlin.hardware.targets import target_named  # noqa: E402
+from numba_marlin import reference
+from numba_marlin.bench.environment import commit, versions
+from numba_marlin.bench.tables import replace_between
+from numba_marlin.compiler.assemble import assemble
+from numba_marlin.execution import driver
+from numba_marlin.hardware.targets import target_named
 
-MARKERS = ("<!-- sanitizer:begin -->", "<!-- sanitizer:end -->")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 OPERANDS = ("a", "b", "scales", "bias", "factors")
 NAN_WORD = 0x7FFF7FFF  # two of float16 or of bfloat16
@@ -54,9 +63,6 @@ CASES_SECONDS, PLANT_SECONDS = 180, 40
 # them
 FIRST_PORT, PORTS, PORTS_EACH = 49152, 800, 20
 _turns = itertools.count()
-# machine instructions that copy while the thread goes on
-ASYNCHRONOUS = ("UBLKCP", "UTMALDG", "UTMASTG")
-SASS_LINE = re.compile(r"(?m)^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
 @dataclass(frozen=True)
@@ -94,9 +100,6 @@ class Suite:
     @property
     def record(self):
         return self.script.parent / "sanitizer.json"
-
-
-# ---- inside the sanitizer ----
 
 
 def edited(compiled, edit):
@@ -155,67 +158,6 @@ def run(suite, args):
                 raise SystemExit(f"{case.label}, {by}: {report}")
     print(f"right results of {len(args.cases) * len(args.compilers)} launches", flush=True)
     return 0
-
-
-# ---- what a tool said ----
-
-
-def parse_summary(text):
-    """(errors, warnings) of a tool's last words; None where it said none."""
-    race = re.search(
-        r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)", text
-    )
-    if race:
-        return int(race[1]), int(race[2])
-    error = re.search(r"ERROR SUMMARY: (\d+) errors?", text)
-    return (int(error[1]), 0) if error else None
-
-
-RACE = re.compile(
-    r"(Error|Warning): Race reported between (?:Read|Write) access at"
-    r" .*\+(0x[0-9a-f]+)(?:.*\n=+\s+and (?:Read|Write) access at .*\+0x[0-9a-f]+.*)+"
-)
-PLACE = re.compile(r" access at .*?\+0x([0-9a-f]+)")
-
-
-def races(text, opcodes):
-    """[("Error" or "Warning", opcodes at both ends, sorted)] of what racecheck reported; opcodes:
-    {place: opcode} of the one kernel that ran."""
-    return [
-        (
-            race[1],
-            tuple(sorted({opcodes.get(int(place, 16), "?") for place in PLACE.findall(race[0])})),
-        )
-        for race in RACE.finditer(text)
-    ]
-
-
-def is_asynchronous(ends):
-    """A race of which one end is an asynchronous copy: the tool gives its write to the thread that
-    asked for it, and to the moment it did."""
-    return any(opcode.startswith(ASYNCHRONOUS) for opcode in ends)
-
-
-def opcodes_of(cubin):
-    """{offset in the kernel: opcode}; {} without a disassembler."""
-    return {int(place, 16): opcode for place, opcode in SASS_LINE.findall(disassemble(cubin) or "")}
-
-
-# ---- around it ----
-
-
-def find_sanitizer():
-    roots = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    candidates = [
-        shutil.which("compute-sanitizer"),
-        *(os.path.join(root, "bin", "compute-sanitizer") for root in roots if root),
-    ]
-    found = next((path for path in candidates if path and os.access(path, os.X_OK)), None)
-    if found is None:
-        raise SystemExit(
-            "compute-sanitizer is not on PATH nor in CUDA_HOME; it comes with the CUDA toolkit"
-        )
-    return found
 
 
 def under(suite, tool, sanitizer, args, what, seconds):
@@ -339,25 +281,6 @@ def keep_log(args, name, text):
         args.logs.joinpath(f"{name}.log").write_text(text, encoding="utf-8")
 
 
-def add_up(rows):
-    """The row of a tool from those of its processes."""
-    ended = all(row["errors"] is not None for row in rows)
-    pairs = {
-        name: sum(row["races"].get(name, 0) for row in rows)
-        for row in rows
-        for name in row["races"]
-    }
-    return {
-        "errors": sum(row["errors"] for row in rows) if ended else None,
-        "warnings": sum(row["warnings"] for row in rows) if ended else None,
-        "aside": sum(row["aside"] for row in rows),
-        "launches": sum(row["launches"] for row in rows),
-        "processes": len(rows),
-        "seconds": round(sum(row["seconds"] for row in rows), 1),
-        "races": pairs,
-    }
-
-
 def run_all(suite, args):
     device, sanitizer = driver.describe(0), args.sanitizer or find_sanitizer()
     start = time.perf_counter()
@@ -413,83 +336,6 @@ def run_all(suite, args):
     args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"{time.perf_counter() - start:.0f} s in all")
     return 0 if all(is_clean(row) for row in rows.values()) else 1
-
-
-# ---- the record ----
-
-
-def is_clean(row):
-    return (
-        row["errors"] == 0
-        and row["warnings"] == 0
-        and row["launches"] > 0
-        and all(each["found"] for each in row["planted"] if each["must"])
-    )
-
-
-def section(record):
-    """The record as Markdown."""
-    stated = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    lines = [
-        (
-            f"{record['device']}, CUDA {record['driver']}, {record['date']}, commit"
-            f" {record['commit']}; {stated}; kernels from {' and '.join(record['compilers'])}."
-        ),
-        "",
-    ]
-    tools = record["tools"]
-    lines += [
-        markdown(
-            ["tool", "launches", "errors", "warnings", "set aside", ""],
-            [
-                [
-                    tool,
-                    str(row["launches"]),
-                    *(
-                        "did not end" if row[name] is None else str(row[name])
-                        for name in ("errors", "warnings")
-                    ),
-                    str(row["aside"]),
-                    "clean" if is_clean(row) else "**not clean**",
-                ]
-                for tool, row in tools.items()
-            ],
-        ),
-        "",
-    ]
-    lines += [
-        markdown(
-            ["tool", "kernel", "planted error", ""],
-            [
-                [
-                    tool,
-                    each["kernel"],
-                    each["what"],
-                    (
-                        f"{each['found']} found"
-                        if each["found"]
-                        else "**not found**"
-                        if each["must"]
-                        else "not seen"
-                    ),
-                ]
-                for tool, row in tools.items()
-                for each in row["planted"]
-            ],
-            left=3,
-        ),
-        "",
-    ]
-    pairs = {name: count for row in tools.values() for name, count in row["races"].items()}
-    if pairs:
-        lines += [
-            "Races reported, by the instructions at both ends: "
-            + "; ".join(f"{name} ({count})" for name, count in sorted(pairs.items()))
-            + ".",
-            "",
-        ]
-    lines.append(f"Problems: {'; '.join(dict.fromkeys(record['problems']))}.")
-    return "\n".join(lines)
 
 
 def report(suite, args):

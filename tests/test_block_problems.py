@@ -99,9 +99,7 @@ def test_a_candidate_covers_the_result_on_devices_that_have_the_instructions(ker
 def test_a_grid_has_so_many_rows():
     config = configured(BlockProblem(1, 128, 128), H200, "block_decode", {"tokens": 8})
     problem = BlockProblem.of(config, 8 * 65535 + 1, 128, 128)
-    with pytest.raises(
-        ValueError, match=r"tokens=8, .* is beyond CUDA.s limit"
-    ):
+    with pytest.raises(ValueError, match=r"tokens=8, .* is beyond CUDA.s limit"):
         candidate(problem, H200, "block_decode", config)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numba_marlin import heuristics, testing
 from numba_marlin.formats import marlin
 from numba_marlin.hardware import devices
+from numba_marlin.hardware.architectures import AMPERE
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import (
     LADDER,
@@ -61,7 +62,7 @@ def test_wide_tiles_lead_where_they_keep_every_sm_busy_alone(m, n, expected):
     sms=st.integers(1, 200),
 )
 def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sms):
-    device = Device("some", sms, (9, 0), 227 * 1024, None, "model")
+    device = Device(name="some", sms=sms, compute_capability=(9, 0), source="model")
     problem = Problem(m, n, k, group_size)
     found = rank(problem, device)
     assert {each.kernel for each in found} == set(LADDER)
@@ -100,7 +101,13 @@ def test_every_figure_of_a_known_case():
 
 
 def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_name():
-    small = Device("small", 10, (8, 0), 16 * 1024, None, "model")
+    small = Device(
+        name="small",
+        sms=10,
+        compute_capability=(8, 0),
+        source="model",
+        limits=replace(AMPERE, shared_bytes_per_sm=17 * 1024),
+    )
     problem = Problem(16, 256, 1024)
     assert [each.kernel for each in rank(problem, small)] == [
         "tiled",

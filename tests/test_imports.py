@@ -37,6 +37,7 @@ PURE_ROOMS = [
     "kernels",
     "hardware",
     "heuristics",
+    "ptx",
     "bench",
     "checkpoints",
     "trace",
@@ -44,7 +45,7 @@ PURE_ROOMS = [
     "profile",
 ]
 ALLOWED = {
-    "layout": set(),
+    "layout": {"hardware"},
     "formats": {"layout"},
     "quantizers": {"formats"},
     "reference": {"formats", "quantizers"},
@@ -53,14 +54,17 @@ ALLOWED = {
     "views": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
     "testing": {"hardware", "emulator", "formats", "heuristics", "quantizers", "reference"},
-    "emulator": {"layout"},
+    "emulator": {"hardware", "layout"},
     "counts": {"emulator", "layout"},
+    "data": set(),
     "mutation": {"emulator"},
     "isa": set(),
+    # the instructions' names; what turns them into a compiler's, when a kernel asks
+    "ptx": {"compiler", "isa"},
     "problems": {"formats"},
     "kernels": {"hardware", "layout", "problems"},
     "compiler": {"errors", "hardware", "isa", "kernels"},
-    "hardware": {"errors"},
+    "hardware": set(),
     # of the compiler the place of the kernel cache and the digest of the sources (``tuned``)
     "heuristics": {"compiler", "hardware", "kernels", "problems"},
     "execution": {
@@ -93,6 +97,7 @@ ALLOWED = {
         "bench",
         "compiler",
         "counts",
+        "data",
         "hardware",
         "emulator",
         "errors",

@@ -24,7 +24,7 @@ def test_every_room_is_installed():
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
         for path in (ROOT / "numba_marlin").rglob("__init__.py")
     }
-    assert listed == rooms | {"numba_marlin.ptx"}
+    assert listed == rooms | {"numba_marlin.isa.ptx"}
 
 
 def test_every_requirement_has_a_reason():

@@ -21,12 +21,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-import numba  # noqa: E402
-import numpy as np  # noqa: E402
+import numba
+import numpy as np
 
-from numba_marlin import hostloops  # noqa: E402
-from numba_marlin.bench.environment import commit, cpu_model  # noqa: E402
-from numba_marlin.formats import marlin  # noqa: E402
+from numba_marlin import hostloops
+from numba_marlin.bench.environment import commit, cpu_model
+from numba_marlin.formats import marlin
 
 SHAPES = "1024x1024,4096x4096,8192x8192,28672x8192,8192x57344"
 LARGEST_FOR_NUMPY = 1 << 26

@@ -27,7 +27,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from problems import OUTPUTS, Case, Launch, warm_cache  # noqa: E402
+from problems import OUTPUTS, Case, Launch, warm_cache
 
 from numba_marlin import compiler, reference
 from numba_marlin.bench.environment import commit, versions
@@ -74,9 +74,6 @@ def all_cases():
                 yield Case(name, *shape, data, DEEP if m <= 16 else WIDE, 7 if k == 1024 else 3)
                 if m == 16 and k == 1024:
                     yield Case(name, *shape, data, WIDE, 5)
-
-
-# ---- where the numbers come from ----
 
 
 def run_on_hardware(launch, compiled):
@@ -151,9 +148,6 @@ def exact_sums(launch):
         part = x[rows].astype(np.float64)
         part[:, :first_k] = 0
         yield part @ exact[:, columns], np.abs(part) @ np.abs(exact[:, columns])
-
-
-# ---- what is recorded of them ----
 
 
 def ordered(bits16):
@@ -231,9 +225,6 @@ def same_bits(record):
     ) == record.get("partials")
 
 
-# ---- commands ----
-
-
 def append(path, rows):
     with open(path, "a", encoding="utf-8") as out:
         out.writelines(json.dumps(row) + "\n" for row in rows)
@@ -305,11 +296,9 @@ def hardware(args):
                     **against_float64(launch, found),
                 }
             )
-            print(
-                f"{case.label:58} {by:15}"
-                f" {'' if same else 'OTHER BITS than ' + compilers[0]}{'' if rows[-1]['within_bound'] else ' OUT OF BOUND'}",
-                flush=True,
-            )
+            bits = "" if same else f"OTHER BITS than {compilers[0]}"
+            bound = "" if rows[-1]["within_bound"] else " OUT OF BOUND"
+            print(f"{case.label:58} {by:15} {bits}{bound}", flush=True)
     np.savez_compressed(args.save, **saved)
     append(args.out, rows)
     print(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-import sanitizer  # noqa: E402
-from problems import Case  # noqa: E402
+import sanitizer
+from problems import Case
 
-from numba_marlin import compiler  # noqa: E402
+from numba_marlin import compiler
 
 WIDE, DEEP = (16, 4), (8, 8)
 CASES = (  # m, n, k, group size

@@ -12,13 +12,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-import sanitizer  # noqa: E402
-from problems import Case  # noqa: E402
+import sanitizer
+from problems import Case
 
-from numba_marlin.hardware import devices  # noqa: E402
-from numba_marlin.heuristics import Problem  # noqa: E402
-from numba_marlin.kernels.decode import choose as decode  # noqa: E402
-from numba_marlin.kernels.wgmma import choose as wgmma  # noqa: E402
+from numba_marlin.hardware import devices
+from numba_marlin.heuristics import Problem
+from numba_marlin.kernels.decode import choose as decode
+from numba_marlin.kernels.wgmma import choose as wgmma
 
 H200 = devices.device("H200")
 CHOICES = {"decode": decode, "wgmma": wgmma}
@@ -93,8 +93,6 @@ def by_configuration(cases):
         found.setdefault(case.config, []).append(index)
     return tuple(map(tuple, found.values()))
 
-
-# ---- planted errors ----
 
 NAMED_BARRIER = re.compile(r"bar\.sync\s+%\w+,\s*%\w+;")
 BLOCK_BARRIER = re.compile(r"bar(?:rier)?\.(?:cta\.)?sync(?:\.aligned)?\s+0\s*;")

@@ -3,16 +3,18 @@ memory. Pure."""
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.kernels.language.pipeline import barrier_bytes
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 METHODS = ("cp_async", "bulk", "tensor")
 STAGE_BYTES = 16384
 THREADS = 256  # that read
 CHUNK = 16  # bytes of a cp.async and of a thread's read
-ALIGNMENT = 1024  # of what a 128-byte swizzle is applied to
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
 SWIZZLE_COLUMNS = 64  # of x, 128 bytes
 X_PADDING = 16
-SHARED_LIMIT = 232448
+SHARED_LIMIT = HOPPER.shared_bytes_per_block
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
-import cells  # noqa: E402
-import kernels  # noqa: E402
-from variants import VARIANTS  # noqa: E402
+import cells
+import kernels
+from variants import VARIANTS
 
 COMPILE_SECONDS = 120
 SETTLE_SECONDS = 0.5

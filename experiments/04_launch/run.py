@@ -30,8 +30,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-import numba_marlin as nm  # noqa: E402
-from numba_marlin.execution import driver, repeat  # noqa: E402
+import numba_marlin as nm
+from numba_marlin.execution import driver, repeat
 
 M, N, K = 16, 1024, 1024
 CALLS = 200
@@ -57,7 +57,8 @@ p = nm.PackedWeight("marlin", held["qweight"], held["scales"], 4, 128, *held["sh
 x = np.ones((16, p.k), np.float16)
 begin = time.perf_counter()
 nm.matmul(x, p, "cuda")
-print(*(b - a for a, b in zip(marks, marks[1:])), time.perf_counter() - begin, "numba" in sys.modules)
+end = time.perf_counter()
+print(*(b - a for a, b in zip(marks, marks[1:])), end - begin, "numba" in sys.modules)
 """
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-import beside  # noqa: E402
-import sanitizer  # noqa: E402
-from problems import Case  # noqa: E402
+import beside
+import sanitizer
+from problems import Case
 
-from numba_marlin.heuristics import Problem  # noqa: E402
+from numba_marlin.heuristics import Problem
 
 hopper = beside.script("02_hopper/sanitize.py")
 ARRANGEMENTS = {  # by kernel: pairs of k16 rows and single ones; one, two and four words a warp

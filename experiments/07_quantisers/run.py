@@ -21,10 +21,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import model  # noqa: E402
-import report  # noqa: E402
-import single  # noqa: E402
-import transformer  # noqa: E402
+import model
+import report
+import single
+import transformer
 
 RESULTS = HERE / "results.jsonl"
 GRIDS = [(variant, 128, True) for variant in model.VARIANTS]

@@ -24,10 +24,10 @@ from hypothesis.stateful import run_state_machine_as_test
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import toy  # noqa: E402
+import toy
 
-from numba_marlin import testing  # noqa: E402
-from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
+from numba_marlin import testing
+from numba_marlin.bench.tables import markdown, replace_between
 
 MARKERS = ("<!-- results:begin -->", "<!-- results:end -->")
 BUGS = {

@@ -18,17 +18,22 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
-from walk import DEMO, VIEWS  # noqa: E402
+from walk import DEMO, VIEWS
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 WIDTH, HEIGHT = 1180, 1400
 
-ONLY = """([first, last]) => {  // figures first .. last - 1 of those that the section, or its step, shows; nothing else
-  const figures = [...document.querySelectorAll("section.here figure")].filter((figure) => figure.offsetParent).slice(first, last);
-  const others = [...document.querySelectorAll("section.here figure, section.here > p, section.here h2, section.here h3, header, nav, .stepbar")];
-  others.filter((each) => !figures.includes(each)).forEach((each) => { each.style.display = "none"; });
+ONLY = """([first, last]) => {
+  // figures first .. last - 1 of those that the section, or its step, shows; nothing else
+  const all = (selectors) => [...document.querySelectorAll(selectors)];
+  const shown = all("section.here figure").filter((figure) => figure.offsetParent);
+  const figures = shown.slice(first, last);
+  const words = "section.here > p, section.here h2, section.here h3";
+  all(`section.here figure, ${words}, header, nav, .stepbar`)
+    .filter((each) => !figures.includes(each))
+    .forEach((each) => { each.style.display = "none"; });
   document.querySelector(".frame").style.gridTemplateColumns = "1fr";
 }"""
 

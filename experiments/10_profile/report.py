@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent)]
 
-import beside  # noqa: E402
+import beside
 
 SAMPLE = "h200_ampere.json"  # a profile measured on an H200, kept
 TIMES, VIEWS_TABLE = "times", "views"

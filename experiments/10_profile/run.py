@@ -135,9 +135,11 @@ def described(name, row):
         "all at once": row["light_us"],
         "events": row["detailed_us"],
     }
+    slower = ", ".join(f"{build} {more(us)}" for build, us in builds.items() if us)
+    clipped = "; CLIPPED" if row["clipped_warps"] else ""
     return (
         f"{name}: plain {row['alone_us']:.2f} us ({row['us']:.2f} overlapping); builds:"
-        f" {', '.join(f'{build} {more(us)}' for build, us in builds.items() if us)}{'; CLIPPED' if row['clipped_warps'] else ''}\n"
+        f" {slower}{clipped}\n"
         f"    parts       {row['timeline_us']:8.2f} ({more(row['timeline_us'])}):"
         f" {parts(row['parts_us'])}\n    all at once {row['raw_timeline_us']:8.2f}"
         f" ({more(row['raw_timeline_us'])}): {parts(row['raw_parts_us'])}"

@@ -29,8 +29,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
-import cells  # noqa: E402
-from variants import VARIANTS  # noqa: E402
+import cells
+from variants import VARIANTS
 
 COMPILE_SECONDS = 240
 # of copies of B that are multiplied in turn, at least: three times an H200's L2

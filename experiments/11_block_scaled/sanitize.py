@@ -13,18 +13,18 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-import beside  # noqa: E402
-import sanitizer  # noqa: E402
+import beside
+import sanitizer
 
-from numba_marlin import compiler  # noqa: E402
-from numba_marlin.execution import driver  # noqa: E402
-from numba_marlin.formats.operands import BLOCK_FORMATS  # noqa: E402
-from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig  # noqa: E402
-from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig  # noqa: E402
-from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER  # noqa: E402
-from numba_marlin.kernels.registry import kernel_of  # noqa: E402
-from numba_marlin.quantizers.operands import quantize_blocks  # noqa: E402
-from numba_marlin.reference.operands import block_scaled_bounds  # noqa: E402
+from numba_marlin import compiler
+from numba_marlin.execution import driver
+from numba_marlin.formats.operands import BLOCK_FORMATS
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
+from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.quantizers.operands import quantize_blocks
+from numba_marlin.reference.operands import block_scaled_bounds
 
 hopper = beside.script("02_hopper/sanitize.py")
 SMALL = {"tile_m": 128, "tile_n": 64, "stages": 2, "expanded_stages": 2}

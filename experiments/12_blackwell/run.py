@@ -22,17 +22,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import numba_marlin as nm  # noqa: E402
-from numba_marlin import compiler, counts  # noqa: E402
-from numba_marlin.bench.environment import commit  # noqa: E402
-from numba_marlin.emulator import Machine  # noqa: E402
+import numba_marlin as nm
+from numba_marlin import compiler, counts
+from numba_marlin.bench.environment import commit
+from numba_marlin.emulator import Machine
 from numba_marlin.kernels.nvfp4.block_mma import kernel as block_mma
-from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig  # noqa: E402
-from numba_marlin.kernels.nvfp4.tcgen05 import kernel as tcgen05  # noqa: E402
-from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config  # noqa: E402
-from numba_marlin.reference.operands import block_scaled_bounds  # noqa: E402
+from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
+from numba_marlin.kernels.nvfp4.tcgen05 import kernel as tcgen05
+from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
+from numba_marlin.reference.operands import block_scaled_bounds
 
 RESULTS = HERE / "results.jsonl"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"

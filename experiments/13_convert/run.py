@@ -28,10 +28,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from numba_marlin.bench.environment import commit, cpu_model  # noqa: E402
-from numba_marlin.checkpoints.safetensors_writer import ShardWriter  # noqa: E402
+from numba_marlin.bench.environment import commit, cpu_model
+from numba_marlin.checkpoints.safetensors_writer import ShardWriter
 
 SHAPES = [(8192, 8192), (8192, 1024), (8192, 28672), (28672, 8192)]  # k x n
 GROUP = 128
@@ -54,10 +54,12 @@ import numpy
 from numba_marlin.hostloops import Compiled
 from numba_marlin.formats.streams import MarlinCodes, Stream
 codec = Compiled()
-for packing in (Stream("k", "k"), Stream("n", "k"), Stream("k", "n"), MarlinCodes()):  # compiled, or read from Numba's cache, before the clock runs
+# compiled, or read from Numba's cache, before the clock runs
+for packing in (Stream("k", "k"), Stream("n", "k"), Stream("k", "n"), MarlinCodes()):
     codec.unpack(packing, codec.pack(packing, numpy.zeros((64, 64), numpy.uint8), 4), 4)
 from numba_marlin.checkpoints import convert
-def most():  # the largest resident memory so far; ru_maxrss would count what the parent held when it forked
+def most():
+    # the largest resident memory so far; ru_maxrss would count what the parent held when it forked
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024
 
@@ -65,7 +67,8 @@ before, before_cpu = most(), time.process_time()
 start = time.perf_counter()
 convert(sys.argv[1], sys.argv[2], sys.argv[3])
 seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "cpu_seconds": time.process_time() - before_cpu, "peak_bytes": most() - before}))
+cpu_seconds, peak_bytes = time.process_time() - before_cpu, most() - before
+print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak_bytes}))
 """
 
 

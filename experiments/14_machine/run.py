@@ -30,11 +30,11 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from numba_marlin import compiler, reference, testing  # noqa: E402
-from numba_marlin.emulator import Machine  # noqa: E402
-from numba_marlin.formats import marlin  # noqa: E402
-from numba_marlin.kernels.ampere import KERNEL, AmpereConfig  # noqa: E402
-from numba_marlin.quantizers import quantize  # noqa: E402
+from numba_marlin import compiler, reference, testing
+from numba_marlin.emulator import Machine
+from numba_marlin.formats import marlin
+from numba_marlin.kernels.ampere import KERNEL, AmpereConfig
+from numba_marlin.quantizers import quantize
 
 CASES = (  # m, n, k, blocks, numbers
     *((16, 256, 1024, blocks, "normal") for blocks in (1, 4, 16)),

@@ -19,10 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from numba_marlin import hostloops  # noqa: E402
-from numba_marlin.bench.environment import commit, cpu_model, versions  # noqa: E402
-from numba_marlin.formats import conformance  # noqa: E402
-from numba_marlin.formats.files import find_stored  # noqa: E402
+from numba_marlin import hostloops
+from numba_marlin.bench.environment import commit, cpu_model, versions
+from numba_marlin.formats import conformance
+from numba_marlin.formats.files import find_stored
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 

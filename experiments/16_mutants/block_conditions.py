@@ -1,11 +1,11 @@
-"""The side conditions of ``proofs`` about the kernels of two block-scaled operands: (cell, program,
-instruction) -> whether a proof may speak of it."""
+"""The side conditions of ``hopper_proofs`` about the kernels of two block-scaled operands: (cell,
+program, instruction) -> whether a proof may speak of it."""
 
-from conditions import made_by
 from shapes import (
     condition,
     following,
     guards_a_loop,
+    made_by,
     number_of,
     offsets,
     opcodes,

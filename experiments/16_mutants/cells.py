@@ -16,23 +16,23 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-from problems import Case  # noqa: E402
+from problems import Case
 from problems import Launch as Prepared
 
-from numba_marlin.emulator.scheduling.schedules import Schedule  # noqa: E402
-from numba_marlin.formats.operands import BLOCK_FORMATS  # noqa: E402
-from numba_marlin.kernels.ampere.config import AmpereConfig  # noqa: E402
-from numba_marlin.kernels.decode.config import DecodeConfig  # noqa: E402
-from numba_marlin.kernels.naive import NaiveConfig  # noqa: E402
-from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig  # noqa: E402
-from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig  # noqa: E402
-from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config  # noqa: E402
-from numba_marlin.kernels.registry import kernel_of  # noqa: E402
-from numba_marlin.kernels.tiled import TiledConfig  # noqa: E402
-from numba_marlin.kernels.wgmma.config import WgmmaConfig  # noqa: E402
-from numba_marlin.mutation.judge import Launch  # noqa: E402
-from tests.kernels import blackwell, block_problems  # noqa: E402
-from tests.kernels.block_problems import FEW_ROWS  # noqa: E402
+from numba_marlin.emulator.scheduling.schedules import Schedule
+from numba_marlin.formats.operands import BLOCK_FORMATS
+from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
+from numba_marlin.kernels.naive import NaiveConfig
+from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
+from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
+from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.kernels.tiled import TiledConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
+from numba_marlin.mutation.judge import Launch
+from tests.kernels import blackwell, block_problems
+from tests.kernels.block_problems import FEW_ROWS
 
 TARGET, COMPILER = "sm_90a", "numba-cuda"
 # The machine looks for races: it need not meet the one schedule that does harm, only take the ways

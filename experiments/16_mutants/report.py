@@ -8,13 +8,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
-from cells import CELLS  # noqa: E402
-from proofs import PROOFS, proof_of  # noqa: E402
+from cells import CELLS
+from proofs import PROOFS, proof_of
 
-from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
-from numba_marlin.mutation.mutants import mutants  # noqa: E402
-from numba_marlin.mutation.program import Program  # noqa: E402
-from numba_marlin.mutation.rules import KINDS  # noqa: E402
+from numba_marlin.bench.tables import markdown, replace_between
+from numba_marlin.mutation.mutants import mutants
+from numba_marlin.mutation.program import Program
+from numba_marlin.mutation.rules import KINDS
 
 MARKERS = ("<!-- results:begin -->", "<!-- results:end -->")
 GROUPS = ("hazard", "deadlock", "wrong result", "equivalent", "survived")

@@ -28,13 +28,13 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-from cells import CELLS, COMPILER, SCHEDULES, compiler_of  # noqa: E402
-from proofs import proof_of  # noqa: E402
-from report import report, settled  # noqa: E402
+from cells import CELLS, COMPILER, SCHEDULES, compiler_of
+from proofs import proof_of
+from report import report, settled
 
-from numba_marlin.mutation.judge import budgets, judge  # noqa: E402
-from numba_marlin.mutation.mutants import mutants, skeleton  # noqa: E402
-from numba_marlin.mutation.program import Program  # noqa: E402
+from numba_marlin.mutation.judge import budgets, judge
+from numba_marlin.mutation.mutants import mutants, skeleton
+from numba_marlin.mutation.program import Program
 
 RESULTS = HERE / "results.jsonl"
 _prepared = {}  # of a worker, by cell: (Program, mutants by name, budgets)

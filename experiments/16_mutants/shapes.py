@@ -266,3 +266,21 @@ def previous(program, ins):
 def following(program, ins):
     """What does directly behind."""
     return next((each for each in program.instructions[ins.pc + 1 :] if touches(each)), None)
+
+
+def made_by(program, operand):
+    """The root of the one instruction that writes a register; None for several, or no register."""
+    found = program.writers.get(operand, [])
+    return found[0].root if len(found) == 1 else None
+
+
+def compares(program, branch, how, first, value=None):
+    """Whether a branch asks for the comparison ``how`` of what an instruction of root ``first``
+    made, with the number ``value`` if one is given."""
+    asked = condition(program, branch)
+    return (
+        asked is not None
+        and asked.modifiers[0] == how
+        and made_by(program, asked.operands[1]) == first
+        and (value is None or getattr(asked.operands[2], "value", None) == value)
+    )

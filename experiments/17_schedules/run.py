@@ -26,12 +26,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from numba_marlin import testing  # noqa: E402
-from numba_marlin.bench.environment import commit, cpu_model  # noqa: E402
-from numba_marlin.bench.tables import markdown, replace_between  # noqa: E402
-from tests.kernels.small_problems import SMALLS  # noqa: E402
+from numba_marlin import testing
+from numba_marlin.bench.environment import commit, cpu_model
+from numba_marlin.bench.tables import markdown, replace_between
+from tests.kernels.small_problems import SMALLS
 
 RESULTS, MARKERS = HERE / "results.jsonl", ("<!-- results:begin -->", "<!-- results:end -->")
 HUNDRED = 100

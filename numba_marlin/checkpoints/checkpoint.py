@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from numba_marlin.checkpoints.errors import CheckpointError
+from numba_marlin.checkpoints.safetensors_file import Entry
 from numba_marlin.checkpoints.source import Source
 from numba_marlin.formats.files import STORED, find_stored
 from numba_marlin.formats.stored import PLAIN, FormatError, Geometry, StoredFormat
@@ -152,25 +153,20 @@ def _layer(
     """The layer that these tensors are, None if they are none of ours; CheckpointError if they are
     one, but broken."""
     entries = {last: source.file_of(name).entries[name] for last, name in tensors.items()}
-    broken = None
+    broken: tuple[StoredFormat, FormatError] | None = None
     found: list[Layer] = []
     for form in forms:
         if not set(form.keys) <= set(entries):
             continue
-        mine = {
+        mine: dict[str, Entry | _WithValue] = {
             last: entry
             for last, entry in entries.items()
             if last in (*form.keys, *form.optional, *form.ignored)
         }
         for last in set(mine) & set(_VALUES):
-            mine[last] = _WithValue(
-                mine[last],
-                (
-                    source.array(tensors[last]).tolist()
-                    if np.prod(mine[last].shape, dtype=float) <= 8
-                    else []
-                ),
-            )
+            small = np.prod(entries[last].shape, dtype=float) <= 8
+            values = source.array(tensors[last]).tolist() if small else []
+            mine[last] = _WithValue(entries[last], values)
         try:
             found.append(
                 Layer(prefix, form, form.check(mine), {last: tensors[last] for last in mine})
@@ -181,9 +177,9 @@ def _layer(
     if found:
         return max(found, key=lambda each: (len(each.tensors), each.form.name == preferred))
     if broken:
-        form, error = broken
+        form, why = broken
         file = source.file_of(tensors[form.keys[0]]).path
-        raise CheckpointError(f"{file}: layer {prefix!r}: {error}") from error
+        raise CheckpointError(f"{file}: layer {prefix!r}: {why}") from why
     return None
 
 

@@ -170,7 +170,7 @@ class SafetensorsFile:
             return np.empty(entry.shape, dtype)
         # As bytes first: np.memmap cannot map a type of ml_dtypes at an odd offset, nor a number
         # that stands alone.
-        raw = np.memmap(
+        raw: np.ndarray = np.memmap(
             self.path, dtype=np.uint8, mode="r", offset=entry.begin, shape=(entry.nbytes,)
         )
         if raw.ctypes.data % dtype.itemsize:
@@ -198,6 +198,7 @@ def _header(path: Path, file, size: int) -> tuple[dict, int]:
     if not text.startswith(b"{"):
         raise CheckpointError(f"{path}: not a .safetensors file: the header must begin with '{{'")
     header = parse_json(text, str(path))
+    assert isinstance(header, dict)  # it begins with a brace
     return header, 8 + length
 
 

@@ -22,7 +22,7 @@ from numba_marlin.checkpoints.safetensors_file import DTYPES, HEADER_LIMIT, META
 try:
     import fcntl
 except ImportError:  # there, the last writer wins
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 WRITING = ".writing"
 _CHUNK = 16 << 20

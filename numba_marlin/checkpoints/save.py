@@ -95,11 +95,15 @@ def _check_names(**mappings: Mapping) -> None:
         for name in mapping:
             if not isinstance(name, str):
                 raise TypeError(f"{what}: name {name!r} is a {type(name).__name__}, must be a str")
-            if name == METADATA or not name.isascii() and not _is_utf8(name):
-                raise ValueError(
-                    f"{what}: {name!r} cannot be the name of a tensor:"
-                    f" {'a file has its metadata there' if name == METADATA else 'it cannot be written in UTF-8'}"
-                )
+            refused = (
+                "a file has its metadata there"
+                if name == METADATA
+                else None
+                if _is_utf8(name)
+                else "it cannot be written in UTF-8"
+            )
+            if refused:
+                raise ValueError(f"{what}: {name!r} cannot be the name of a tensor: {refused}")
 
 
 def _is_utf8(name: str) -> bool:
@@ -297,7 +301,8 @@ class _Job:
     def _filled(self, shard_bytes: int) -> list[str]:
         """Write shard after shard, each until it is full, and name them when it is known how many
         there are."""
-        items, parts = list(self.sizes), []
+        items = list(self.sizes)
+        parts: list[Path] = []
         while items or self.held or not parts:
             parts.append(self.partial / f"part-{len(parts):05d}.safetensors")
             items = items[self._shard(parts[-1], items, shard_bytes) :]

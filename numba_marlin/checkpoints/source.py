@@ -39,7 +39,7 @@ class Source:
             names, weight_map = [self.path.name], None
         self.files = {name: SafetensorsFile(self.directory / name) for name in names}
         self._home: dict[str, SafetensorsFile] = {}
-        for name, file in self.files.items():
+        for file in self.files.values():
             for tensor in file.entries:
                 if tensor in self._home:
                     raise CheckpointError(

@@ -64,6 +64,7 @@ def collect() -> list[dict]:
     gpu = _gpus()
     can_compile = any(each["status"] == "ok" for each in compilers)
     on_gpu = can_compile and gpu[-1]["status"] == "ok"
+    missing = "a GPU of compute capability 8.0 or more, and its driver"
     return [
         row(
             "can: PTX machine",
@@ -73,14 +74,9 @@ def collect() -> list[dict]:
         row(
             "can: GPU",
             on_gpu,
-            (
-                "runs kernels on device 0"
-                if on_gpu
-                else (
-                    "needs"
-                    f" {'a GPU of compute capability 8.0 or more, and its driver' if can_compile else 'a compiler'}"
-                )
-            ),
+            "runs kernels on device 0"
+            if on_gpu
+            else f"needs {missing if can_compile else 'a compiler'}",
         ),
         row("can: reference", True, "float64 product on the CPU"),
         row(
@@ -172,26 +168,17 @@ def _gpus() -> list[dict]:
 
 
 def _witness() -> dict:
-    """What experiment 05 recorded, in a checkout of the repository."""
-    import json
-    from pathlib import Path
+    """What experiment 05 recorded of a GPU that ran the instructions of ptx/."""
+    from numba_marlin.data import measured
 
-    import numba_marlin
-
-    name, path = (
-        "hardware as witness",
-        Path(numba_marlin.__file__).parents[1] / "experiments" / "05_hardware" / "results.jsonl",
-    )
-    if not path.exists():
-        return row(name, False, "recorded in a checkout of the repository, experiments/05_hardware")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = measured("witness")
     outcomes = [each["outcome"] for each in rows]
     counts = ", ".join(
         f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)
     )
     instructions = len({covered for each in rows for covered in each["covers"]})
     return row(
-        name,
+        "hardware as witness",
         True,
         f"{rows[0]['device']}, CUDA {rows[0]['driver']}, {rows[0]['measured']}: {instructions}"
         f" instructions in {len(rows)} probes, {counts}",

@@ -104,11 +104,8 @@ def entries(machine, report) -> None:
                 "instructions": len(kernel.instructions),
             }
         )
-        report.row(
-            name,
-            f"{len(kernel.instructions)} instructions; parameters"
-            f" {', '.join(f'.{each.type} of {each.size} bytes' for each in kernel.parameters) or 'none'}",
-        )
+        takes = ", ".join(f".{each.type} of {each.size} bytes" for each in kernel.parameters)
+        report.row(name, f"{len(kernel.instructions)} instructions; parameters {takes or 'none'}")
     if not found:
         report.text("no kernel (.entry) in this file")
     report.data = {"entries": found}

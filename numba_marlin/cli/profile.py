@@ -151,7 +151,7 @@ def _execute(args, report) -> bool:
 def _profile(args, report) -> dict:
     from numba_marlin import heuristics
     from numba_marlin.execution import driver
-    from numba_marlin.hardware import devices, sizes
+    from numba_marlin.hardware import devices
     from numba_marlin.profile import build as profile
     from numba_marlin.profile.sources import on_machine
     from numba_marlin.profile.sources.other_tools import other_tools
@@ -172,7 +172,6 @@ def _profile(args, report) -> dict:
     on_gpu = probe.usable and args.device is None
     device = driver.describe(0) if on_gpu else devices.device(args.device or "H200")
     _check_timed(device)
-    limits = driver.limits(0) if on_gpu else sizes.limits_of(device)
     candidate = (
         heuristics.rank(problem, device)[0]
         if args.kernel is None
@@ -206,7 +205,7 @@ def _profile(args, report) -> dict:
             )
         }
     )
-    return profile.build(counted, device, limits, observation, ceilings, state, other_tools())
+    return profile.build(counted, device, observation, ceilings, state, other_tools())
 
 
 def _block_scaled(args, report) -> dict:
@@ -217,7 +216,7 @@ def _block_scaled(args, report) -> dict:
     from numba_marlin import heuristics
     from numba_marlin.cli.trace import config_changes
     from numba_marlin.execution import driver
-    from numba_marlin.hardware import devices, sizes
+    from numba_marlin.hardware import devices
     from numba_marlin.kernels.registry import find_kernel
     from numba_marlin.problems import BlockProblem
     from numba_marlin.profile import build as profile
@@ -247,9 +246,9 @@ def _block_scaled(args, report) -> dict:
         observation, ceilings = _observed(problem, candidate, device, report)
         if args.kernel not in ("block_scaled", "block_decode"):
             ceilings = None  # cuBLAS's halves say nothing of the tensor cores that this kernel uses
-        limits, state, recorded = driver.limits(0), observation.state, None
+        state, recorded = observation.state, None
     else:
-        observation, ceilings, limits = None, None, sizes.limits_of(device)
+        observation, ceilings = None, None
         state = {
             "missing": (
                 f"no GPU was used: {probe.reason}"
@@ -266,7 +265,7 @@ def _block_scaled(args, report) -> dict:
             None if observation is None else observation.compiled,
             args.seed,
         )
-    data = profile.build(counted, device, limits, observation, ceilings, state, other_tools())
+    data = profile.build(counted, device, observation, ceilings, state, other_tools())
     return (
         data
         if observation is not None

@@ -1,10 +1,13 @@
-"""``numba-marlin unpack``: packed codes bit by bit, to k, n and value. A layer of a checkpoint, or
-a random one of any format."""
+"""``numba-marlin unpack``: packed codes bit by bit, to k, n and value.
+
+Of a layer of a checkpoint, or of a random one in any format.
+"""
 
 from __future__ import annotations
 
 HELP = "take words of packed codes apart, bit by bit: which weight, and what it is worth"
-EXAMPLES = """  numba-marlin unpack                                   Marlin's layout, a random layer
+EXAMPLES = """\
+  numba-marlin unpack                                   Marlin's layout, a random layer
   numba-marlin unpack --format awq --k 3 --n 12         where is this weight?
   numba-marlin unpack --format gptq --bits 3 --words 3  codes that straddle words
   numba-marlin unpack --format marlin --word 0,37 --html word.html
@@ -120,10 +123,9 @@ def _layer(args):
         raise ValueError(f"{args.source} holds no quantised layer")
     name = next(iter(checkpoint.layers)) if args.layer is None else args.layer
     if name not in checkpoint.layers:
-        raise ValueError(
-            f"--layer {name} is not in {args.source}; it holds"
-            f" {', '.join(list(checkpoint.layers)[:8])}{' ...' if len(checkpoint.layers) > 8 else ''}"
-        )
+        held = ", ".join(list(checkpoint.layers)[:8])
+        more = " ..." if len(checkpoint.layers) > 8 else ""
+        raise ValueError(f"--layer {name} is not in {args.source}; it holds {held}{more}")
     found = checkpoint.layers[name]
     tensors = {
         last: checkpoint.source.array(full)

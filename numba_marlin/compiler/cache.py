@@ -152,7 +152,7 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     the rest of loading a kernel.
     """
     wanted = {name.replace("-", "_").lower(): name for name in (*distributions, *_TOOLKIT)}
-    found = {"python": "%d.%d" % sys.version_info[:2]}
+    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for directory in sys.path:
         try:
             entries = os.listdir(directory or ".")
@@ -166,13 +166,15 @@ def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+SOURCES = ("kernels", "hardware", "layout", "compiler", "isa")
+
+
 @cache
 def package_digest():
-    """SHA-256 in hex of the sources of the kernels, compiler, isa and ptx rooms."""
+    """SHA-256 in hex of the sources that a compiled kernel depends on: those of the kernels, of the
+    rooms that kernels take numbers and layouts from, of the compiler and isa rooms, and ptx/."""
     package = Path(__file__).resolve().parent.parent
-    places = [(package / room, ".py") for room in ("kernels", "compiler", "isa")] + [
-        (ptx_directory(), ".ptx")
-    ]
+    places = [(package / room, ".py") for room in SOURCES] + [(ptx_directory(), ".ptx")]
     digest = hashlib.sha256()
     for directory, suffix in places:
         for name in _files_under(directory, suffix):

@@ -1,13 +1,83 @@
-"""The kernel language as one compiler speaks it, and how instructions enter it: what both compilers
-share.
+"""The language that kernels are written in: Numba's CUDA Python, as numba-cuda and numba-cuda-mlir
+have it in common, with four additions. One source serves both compilers.
 
-A compiler module makes one ``Language``, once a process. The ``ptx`` in it is a module object,
-because Numba resolves attributes of modules at compile time, and of few other things.
+A kernel's ``make(lang, config)`` returns the kernel, a Python function over raw addresses and
+sizes; whatever it closes over is a constant. ``lang`` is a ``Language``:
+
+``lang.cuda``           the compiler's own ``cuda``: blockIdx, syncthreads, local.array ...
+``lang.ptx.NAME``       the instruction ``ptx/NAME.ptx``. One with immediates is specialised while
+                        the kernel is made: ``wait = lang.ptx.cp_async_wait_group(n=2)``
+``lang.device``         decorator: a function that the kernel calls, always inlined
+``lang.shared_base()``  address of the block's dynamic shared memory, a u32 of the shared window
+``lang.uint32`` ...     number types, called to convert: uint16 uint32 uint64 int32 int64 float32
+``lang.record``         state with names: ``Tile = lang.record("Tile", "row column rows")``
+``lang.namespace``      what belongs together: ``ring = lang.namespace("ring", advance=advance)``
+
+**Unsigned numbers** calculate as in C. ``uint32`` and ``uint64`` (what instructions return, what
+``uint32(x)`` makes, addresses) are types of their own beside Numba's, whose sum of two uint32 has
+64 bits and whose uint32 becomes a float64 beside an int::
+
+    thread = ptx.tid_x()
+    row, chunk = thread // 8, thread % 8
+    ptx.ld_shared_b32(shared + (row * 8 + (chunk ^ row % 8)) * 16)  # 32 bits throughout
+    ptx.ld_global_b32(address + 4 * thread)  # the offset is widened
+
+- Operators: + - * // % & | ^ << >>, in place too, comparisons, ~ - not, ``min``, ``max``,
+  ``range``, conditions. Sums wrap around. A shift by as many bits as the number has, or more, is
+  undefined, as is a division by 0.
+- A Python int (a literal, a constant of the closure or of a namespace, the index of ``range(4)``)
+  takes the width of the other operand: ``x - 1``, ``row + 16 * i``, ``x == -1`` (all bits set).
+  So does any number of Numba's own of at most 32 bits, or of 64 with a sign, which is the type
+  that Numba gives Python ints; a 64-bit value of your own with a sign would lose its upper half.
+- 32 bits beside 64 without a sign: the 32 are widened with zeros. ``address + 16 * row`` multiplies
+  in 32 bits; where the product is wider, widen a factor: ``uint64(row) * pitch``. Nothing narrows
+  by itself: ``uint32(wide)``.
+- Floats do not mix with them; ``float32(x)`` converts. Nor do ``/`` and ``**``.
+- Between two plain ints Numba's rules hold: ``cuda.blockIdx.x * 4`` has 64 bits. Begin with
+  ``uint32(cuda.blockIdx.x)``; sizes come into a record first.
+- A variable that is given ints in several places is a uint32: ``i = 0`` and ``i += 1`` in a loop.
+
+**Records** are namedtuples. Fields have any type (numbers, tuples, arrays, records), integers
+enter unsigned: a literal as uint32, an address as uint64. They cost nothing: pass them on, return
+them, reassign them in loops (the fields keep their types), make them by position or name, take
+them apart with ``a, b = pair``. The same name and fields are the same class, everywhere.
+
+**Namespaces** are module objects, which Numba looks into while it compiles: ``ring.advance(place)``
+calls a function, ``sizes.stages`` is a constant, as good as a literal. Only a branch one side of
+which has no type must ask a plain constant of the closure: ``if GROUPED:`` takes the branch away
+before types are looked for, ``if sizes.grouped:`` after.
+
+**Constants**: loops over ``range(CONSTANT)`` are unrolled, branches on constants disappear, small
+``cuda.local.array(CONSTANT, uint32)`` become registers. A ``break`` keeps such a loop from being
+unrolled, and the arrays that it indexes in memory: guard the rest of the body with an ``if``
+instead. A loop around another may stay rolled too where their product is large: libnvvm of CUDA
+13.0 does so for sm_120 (newer ones do not, nor it for sm_90a); write the inner one out. A loop over
+a number that is not constant is shorter with ``while`` than with ``range``.
+
+**Wide accumulators** (``wgmma``, 4 to 128 floats) are tuples that an instruction takes and returns:
+``acc = multiply(acc, a, b_desc, 1)``. They may pass through device functions and loops. Index them
+with literals or constant slices only (``kernels.language.tuples`` halves them): indexed by a loop
+variable, a tuple of 64 becomes a tree of branches. What assemblers make of ``wgmma`` (they report
+it, and ``compiler.gates`` counts it as a broken promise): they serialise products of which a
+register is touched between issue and wait. Seen with ptxas 13.4 (nvJitLink serialises more):
+
+- good: fence, products chained on one accumulator, commit, wait (n=0), read; the same with the next
+  A loaded, or dequantised, before the wait
+- good: one accumulator, a product in flight over the loop's back edge, ``wait_group_f32(n=1)`` then
+  ``keep_u32`` on the A before, read after n=0
+- good: two accumulators issued one after the other, wait (n=1), read the first, wait (n=0), read
+  the second, all in one turn of the loop
+- serialised: two accumulators in turns, one in flight over the back edge while the other is read,
+  however it is waited for
+- a wait put in by the assembler: accumulators used before any wait
+
+What follows is what both compilers share; ``unsigned`` teaches them the types.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -24,15 +94,37 @@ OPAQUE_WORD = ("mov.b32 $0, $1;", "=r,r")
 once, LLVM computes with 64 bits ever after."""
 
 
+class RecordType(type):
+    """The class of record classes, by which the compilers tell them from other namedtuples."""
+
+
+@cache
+def record_class(name: str, fields: str) -> type:
+    """The namedtuple class of that name with those fields (names between spaces), the same one
+    for the same arguments."""
+    return RecordType(name, (namedtuple(name, fields),), {"__slots__": ()})
+
+
+class Namespace(ModuleType):
+    """A module object for what belongs together: Numba looks its attributes up at compile time."""
+
+
+def namespace(name: str, **members) -> Namespace:
+    """A ``Namespace`` of device functions, constants and instructions."""
+    made = Namespace(name)
+    made.__dict__.update(members)
+    return made
+
+
 @dataclass(frozen=True)
 class Language:
-    """See ``numba_marlin.kernels.language.definition`` for what the fields mean to a kernel. compiler: its
-    name."""
+    """The language as one compiler speaks it; made once a process. compiler: its name."""
 
     compiler: str
     cuda: Any
     ptx: ModuleType
     device: Callable
+    record: Callable
     shared_base: Callable
     uint16: Any
     uint32: Any
@@ -40,6 +132,8 @@ class Language:
     int32: Any
     int64: Any
     float32: Any
+
+    namespace = staticmethod(namespace)
 
 
 def ptx_module(
@@ -75,10 +169,12 @@ def _with_immediates(make_intrinsic, instruction):
     return specialise
 
 
-def operand_signature(instruction: Instruction) -> inspect.Signature:
-    """(typingctx, operand names ...): numba binds the arguments of a call by the signature of the
-    function that types it."""
-    names = ["typingctx", *(operand.name for operand in instruction.inputs)]
+def operand_signature(
+    instruction: Instruction, immediates: tuple[str, ...] = ()
+) -> inspect.Signature:
+    """(typingctx, operand names ..., names of ``immediates`` ...): numba binds the arguments of a
+    call by the signature of the function that types it."""
+    names = ["typingctx", *(operand.name for operand in instruction.inputs), *immediates]
     return inspect.Signature(
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     )

@@ -8,12 +8,14 @@ first of the two is called.
 
 from __future__ import annotations
 
+import operator
 import threading
 import warnings
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
+from numba_marlin.compiler import unsigned
 from numba_marlin.compiler.errors import MissingCompiler
 from numba_marlin.compiler.language import (
     OPAQUE_WORD,
@@ -23,6 +25,7 @@ from numba_marlin.compiler.language import (
     check_operands,
     operand_signature,
     ptx_module,
+    record_class,
 )
 from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
 from numba_marlin.hardware.targets import Target
@@ -56,7 +59,20 @@ def _numba():
             from llvmlite import ir
             from numba import cuda, types
             from numba.cuda import debuginfo, dispatcher
-            from numba.cuda.extending import intrinsic
+            from numba.cuda.core import ir as numba_ir
+            from numba.cuda.core import typeinfer
+            from numba.cuda.cpython import rangeobj
+            from numba.cuda.extending import (
+                core_models as models,
+            )
+            from numba.cuda.extending import (
+                intrinsic,
+                lower_builtin,
+                register_model,
+                typeof_impl,
+            )
+            from numba.cuda.typeconv import Conversion
+            from numba.cuda.typing import templates
             from numba.cuda.typing.context import BaseContext
     except ImportError as error:
         raise MissingCompiler(
@@ -69,16 +85,81 @@ def _numba():
         dispatcher=dispatcher,
         debuginfo=debuginfo,
         intrinsic=intrinsic,
+        lower_builtin=lower_builtin,
+        models=models,
+        register_model=register_model,
+        typeof_impl=typeof_impl,
+        conversion=Conversion,
+        typeinfer=typeinfer,
+        numba_ir=numba_ir,
+        rangeobj=rangeobj,
+        templates=templates,
         typing_context=BaseContext,
     )
+
+
+@cache
+def _taught():
+    """The types that this package adds to numba-cuda (``unsigned.taught``), with their lowering:
+    LLVM's instructions, on operands that Numba has converted to the type of the signature."""
+    numba = _numba()
+    taught = unsigned.taught(
+        numba.types,
+        numba.conversion,
+        numba.templates,
+        numba.typeof_impl,
+        numba.typing_context,
+    )
+    lower, word = numba.lower_builtin, taught.Unsigned
+    # the types that arrays may have
+    numba.types.number_domain |= {taught.u32, taught.u64}
+
+    @numba.register_model(word)
+    class UnsignedModel(numba.models.IntegerModel):
+        pass
+
+    @numba.register_model(taught.RecordClass)
+    @numba.register_model(taught.NamespaceType)
+    class NoValueModel(numba.models.OpaqueModel):
+        pass
+
+    def binary(fn, emit):
+        lower(fn, word, word)(lambda context, builder, signature, args: emit(builder)(*args))
+
+    for fn, name in unsigned.ARITHMETIC.items():
+        method = name + "_" if name in ("and", "or") else name
+        binary(fn, lambda builder, method=method: getattr(builder, method))
+    for fn, predicate in unsigned.COMPARISONS.items():
+        binary(fn, lambda builder, predicate=predicate: partial(builder.icmp_unsigned, predicate))
+    lower(operator.invert, word)(lambda context, builder, signature, args: builder.not_(*args))
+    lower(operator.neg, word)(lambda context, builder, signature, args: builder.neg(*args))
+    lower(operator.pos, word)(lambda context, builder, signature, args: args[0])
+
+    @lower(operator.not_, word)
+    def is_zero(context, builder, signature, args):
+        return builder.icmp_unsigned("==", args[0], args[0].type(0))
+
+    for number in (taught.u32, taught.u64):
+        state = numba.types.RangeType(number)
+        numba.rangeobj.make_range_impl(number, state, state.iterator_type)
+
+    @lower(taught.RecordClass, numba.types.VarArg(numba.types.Any))
+    def new_record(context, builder, signature, args):
+        fields = [
+            context.cast(builder, value, have, want)
+            for value, have, want in zip(args, signature.args, signature.return_type)
+        ]
+        return context.make_tuple(builder, signature.return_type, fields)
+
+    return taught
 
 
 @cache
 def language(line_info: bool = False) -> Language:
     with _lock:
         numba = _numba()
-        cuda, types = numba.cuda, numba.types
-        ptx = ptx_module(_make_intrinsic) if not line_info else language().ptx
+        cuda, types, taught = numba.cuda, numba.types, _taught()
+        ptx = ptx_module(make_intrinsic) if not line_info else language().ptx
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven
         # times faster (ampere: 4.4 s instead of 29 s)
         jit = cuda.jit(device=True, forceinline=True, **({"lineinfo": True} if line_info else {}))
@@ -88,10 +169,11 @@ def language(line_info: bool = False) -> Language:
             cuda,
             ptx,
             device,
+            record_class,
             _shared_base(),
             types.uint16,
-            types.uint32,
-            types.uint64,
+            taught.u32,
+            taught.u64,
             types.int32,
             types.int64,
             types.float32,
@@ -111,7 +193,8 @@ def to_ptx(
     share, .loc directives say which line and which inlined function an instruction comes from.
     """
     numba = _numba()
-    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
+    address = _taught().u64
+    kinds = {"u64": address, "i32": numba.types.int32, "tensormap": address}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
     options = {
@@ -124,6 +207,7 @@ def to_ptx(
         _lock,
         _pretended_device(capability),
         without_collection(),
+        unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
         remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass),
     ):
         if not line_info:
@@ -175,14 +259,16 @@ def _pretended_device(capability):
         dispatcher.get_current_device = real
 
 
-def _make_intrinsic(instruction: Instruction, **immediates):
+def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
+    or, with ``plain``, Numba's own."""
     numba = _numba()
     ir, types = numba.ir, numba.types
     numba_types = {
         "u16": types.uint16,
-        "u32": types.uint32,
+        "u32": types.uint32 if plain else _taught().u32,
         "i32": types.int32,
-        "u64": types.uint64,
+        "u64": types.uint64 if plain else _taught().u64,
         "f32": types.float32,
     }
     llvm_types = {
@@ -281,6 +367,6 @@ def _shared_base():
                 opaque, [builder.ptrtoint(symbol, word)], attrs=("readnone", "nounwind")
             )
 
-        return numba.types.uint32(), codegen
+        return _taught().u32(), codegen
 
     return numba.intrinsic(shared_base)

@@ -8,12 +8,15 @@ two is called.
 
 from __future__ import annotations
 
+import operator
 import threading
 import warnings
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from types import SimpleNamespace
 
+from numba_marlin.compiler import unsigned
 from numba_marlin.compiler.errors import MissingCompiler
 from numba_marlin.compiler.language import (
     OPAQUE_WORD,
@@ -23,6 +26,7 @@ from numba_marlin.compiler.language import (
     check_operands,
     operand_signature,
     ptx_module,
+    record_class,
 )
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
@@ -50,12 +54,24 @@ def _numba():
             )
             from numba_cuda_mlir import cuda, tools, types
             from numba_cuda_mlir._mlir import ir
-            from numba_cuda_mlir._mlir.dialects import llvm
+            from numba_cuda_mlir._mlir.dialects import arith, llvm, memref
             from numba_cuda_mlir._mlir.extras import types as mlir_types
             from numba_cuda_mlir.descriptor import mlir_target
-            from numba_cuda_mlir.extending import intrinsic
-            from numba_cuda_mlir.lowering_utilities import convert
+            from numba_cuda_mlir.extending import (
+                intrinsic,
+                lower_builtin,
+                register_model,
+                typeof_impl,
+            )
+            from numba_cuda_mlir.lowering_utilities import RangeObject, convert, index_of
             from numba_cuda_mlir.mlir_lowering import MLIRLower
+            from numba_cuda_mlir.models import IntegerModel, OpaqueModel
+            from numba_cuda_mlir.numba_cuda import types as frontend_types
+            from numba_cuda_mlir.numba_cuda.core import ir as numba_ir
+            from numba_cuda_mlir.numba_cuda.core import typeinfer
+            from numba_cuda_mlir.numba_cuda.typeconv import Conversion
+            from numba_cuda_mlir.numba_cuda.typing import templates
+            from numba_cuda_mlir.numba_cuda.typing.context import BaseContext
     except ImportError as error:
         raise MissingCompiler(
             f"numba-cuda-mlir cannot be imported ({error}); install it with {INSTALL}"
@@ -65,21 +81,124 @@ def _numba():
         tools=tools,
         types=types,
         ir=ir,
+        arith=arith,
+        memref=memref,
         llvm=llvm,
         mlir_types=mlir_types,
         target=mlir_target,
         intrinsic=intrinsic,
+        lower_builtin=lower_builtin,
+        register_model=register_model,
+        typeof_impl=typeof_impl,
+        models=SimpleNamespace(integer=IntegerModel, opaque=OpaqueModel),
+        frontend_types=frontend_types,
+        conversion=Conversion,
+        typeinfer=typeinfer,
+        numba_ir=numba_ir,
+        templates=templates,
+        typing_context=BaseContext,
         convert=convert,
+        index_of=index_of,
+        range_object=RangeObject,
         lower=MLIRLower,
     )
+
+
+@cache
+def _taught():
+    """The types that this package adds to numba-cuda-mlir (``unsigned.taught``), with their
+    lowering: operations of MLIR's ``arith`` on operands converted to the type in which the two
+    calculate. Unlike numba-cuda, it hands an operator its operands as they are."""
+    numba = _numba()
+    taught = unsigned.taught(
+        numba.frontend_types,
+        numba.conversion,
+        numba.templates,
+        numba.typeof_impl,
+        numba.typing_context,
+    )
+    arith, lower = numba.arith, numba.lower_builtin
+    word, integer = taught.Unsigned, numba.types.Integer
+    numba.register_model(word)(numba.models.integer)
+    for without_value in (taught.RecordClass, taught.NamespaceType):
+        numba.register_model(without_value)(numba.models.opaque)
+
+    def binary(fn, emit):
+        def lowered(builder, target, args, kwargs):
+            have = [builder.get_numba_type(argument.name) for argument in args]
+            inside = taught.combined(fn, *have)
+            operands = [
+                builder.lower_cast(kind, inside, builder.load_var(argument))
+                for kind, argument in zip(have, args)
+            ]
+            builder.store_var(target, emit(*operands))
+
+        for left, right in ((word, word), (word, integer), (integer, word)):
+            lower(fn, left, right)(lowered)
+
+    def unary(fn, emit):
+        @lower(fn, word)
+        def lowered(builder, target, args, kwargs):
+            value = builder.load_var(args[0])
+            builder.store_var(target, emit(value, lambda n: arith.constant(value.type, n)))
+
+    operations = {
+        **{name: name + "i" for name in ("add", "sub", "mul", "and", "or", "xor")},
+        **{"udiv": "divui", "urem": "remui", "shl": "shli", "lshr": "shrui"},
+    }
+    for fn, name in unsigned.ARITHMETIC.items():
+        binary(fn, getattr(arith, operations[name]))
+    binary(min, arith.minui)
+    binary(max, arith.maxui)
+    predicates = {"<": "ult", "<=": "ule", ">": "ugt", ">=": "uge", "==": "eq", "!=": "ne"}
+    for fn, sign in unsigned.COMPARISONS.items():
+        binary(fn, partial(arith.cmpi, getattr(arith.CmpIPredicate, predicates[sign])))
+    unary(operator.invert, lambda value, constant: arith.xori(value, constant(-1)))
+    unary(operator.neg, lambda value, constant: arith.subi(constant(0), value))
+    unary(operator.pos, lambda value, constant: value)
+    unary(
+        operator.not_,
+        lambda value, constant: arith.cmpi(arith.CmpIPredicate.eq, value, constant(0)),
+    )
+
+    class Range(numba.range_object):
+        """Its own computes how often a loop turns with signed numbers of 64 bits."""
+
+        def __init__(self, builder, start, stop, step):
+            kind = start.type
+            zero, one = arith.constant(kind, 0), arith.constant(kind, 1)
+            span = arith.addi(arith.subi(stop, start), arith.subi(step, one))
+            some = arith.cmpi(arith.CmpIPredicate.ult, start, stop)
+            count = arith.select(some, arith.divui(span, step), zero)
+            memref = numba.memref
+            with builder.alloca_insertion_point():
+                self._memref = memref.alloca(numba.mlir_types.memref(5, kind), [], [])
+            for place, value in enumerate((start, stop, step, count, start)):
+                memref.store(value, self._memref, [numba.index_of(place)])
+
+    def lowered_range(builder, target, args, kwargs):
+        kind = builder.get_numba_type(target.name).dtype
+        values = [
+            builder.lower_cast(builder.get_numba_type(a.name), kind, builder.load_var(a))
+            for a in args
+        ]
+        zero, one = (arith.constant(values[0].type, n) for n in (0, 1))
+        start, stop, step = {1: [zero, *values, one], 2: [*values, one], 3: values}[len(values)]
+        builder.store_var(target, Range(builder, start, stop, step))
+
+    for count in (1, 2, 3):
+        for kinds in product((word, integer), repeat=count):
+            if word in kinds:
+                lower(range, *kinds)(lowered_range)
+    return taught
 
 
 @cache
 def language() -> Language:
     with _lock:
         numba = _numba()
-        cuda, types = numba.cuda, numba.types
-        ptx = ptx_module(_make_intrinsic)
+        cuda, types, taught = numba.cuda, numba.types, _taught()
+        ptx = ptx_module(make_intrinsic)
         # forceinline leaves the inlining to LLVM: the same machine code as inline="always", twice
         # as fast (ampere: 8 s instead of 16 s); the functions themselves stay in the PTX, uncalled,
         # until they are tidied away
@@ -89,23 +208,51 @@ def language() -> Language:
             cuda,
             ptx,
             device,
+            _record,
             _shared_base(),
             types.uint16,
-            types.uint32,
-            types.uint64,
+            taught.u32,
+            taught.u64,
             types.int32,
             types.int64,
             types.float32,
         )
 
 
+@cache
+def _record(name: str, fields: str) -> type:
+    """``record_class`` with a lowering of its constructor, of which release 0.6 has none for any
+    namedtuple: a value of one is the Python tuple of its fields' values, which the release can do
+    everything with but make."""
+    made = record_class(name, fields)
+
+    @_numba().lower_builtin(made, _numba().types.VarArg(_numba().types.Any))
+    def constructed(builder, target, args, kwargs):
+        given = dict(zip(made._fields, args)) | dict(kwargs)
+        want = builder.get_numba_type(target.name)
+        values = []
+        for field, kind in zip(made._fields, want.types):
+            have = builder.get_numba_type(given[field].name)
+            value = builder.load_var(given[field])
+            values.append(value if have == kind else builder.lower_cast(have, kind, value))
+        builder.store_var(target, tuple(values))
+
+    return made
+
+
 def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
     """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads,
     blocks_per_sm)."""
     numba = _numba()
-    kinds = {"u64": numba.types.uint64, "i32": numba.types.int32, "tensormap": numba.types.uint64}
+    address = _taught().u64
+    kinds = {"u64": address, "i32": numba.types.int32, "tensormap": address}
     signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
-    with _lock, _pretended_device(target.capability), _tuples_of_tuples():
+    with (
+        _lock,
+        _pretended_device(target.capability),
+        _tuples_of_tuples(),
+        unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
+    ):
         # intrinsics made since the last compilation are unknown to the contexts until they are
         # refreshed
         numba.target.typing_context.refresh()
@@ -162,14 +309,16 @@ def _is_nested(numba_type, types):
     return isinstance(numba_type, types.UniTuple) and isinstance(numba_type.dtype, types.BaseTuple)
 
 
-def _make_intrinsic(instruction: Instruction, **immediates):
+def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
+    or, with ``plain``, Numba's own."""
     numba = _numba()
     types, llvm = numba.types, numba.llvm
     numba_types = {
         "u16": types.uint16,
-        "u32": types.uint32,
+        "u32": types.uint32 if plain else _taught().u32,
         "i32": types.int32,
-        "u64": types.uint64,
+        "u64": types.uint64 if plain else _taught().u64,
         "f32": types.float32,
     }
     template, constraints = instruction.assembly(**immediates)
@@ -269,6 +418,6 @@ def _shared_base():
             opaque = llvm.InlineAsmOp(word, [llvm.ptrtoint(word, pointer)], *OPAQUE_WORD)
             builder.store_var(target, opaque.results[0])
 
-        return numba.types.uint32(), codegen
+        return _taught().u32(), codegen
 
     return numba.intrinsic(shared_base)

@@ -21,6 +21,8 @@ import gc
 from contextlib import contextmanager
 from types import FunctionType
 
+from numba_marlin.compiler.language import Namespace
+
 
 @contextmanager
 def remembered_calls(typing_context, function_type, number_type):
@@ -110,10 +112,12 @@ def made_once(decorate):
 
 
 def _value(constant):
-    """What tells a constant from others: type and value of numbers (True is 1, and 1.0), the object
-    otherwise."""
+    """What tells a constant from others: type and value of numbers (True is 1, and 1.0), the
+    members of a namespace, the object otherwise."""
     if isinstance(constant, tuple):
         return tuple(map(_value, constant))
+    if isinstance(constant, Namespace):
+        return tuple((name, _value(member)) for name, member in vars(constant).items())
     return type(constant), (
         constant
         if isinstance(constant, (bool, int, float, str, bytes, type(None)))

@@ -26,9 +26,10 @@ from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel
+from numba_marlin.hardware.architectures import ARCHITECTURES
+from numba_marlin.hardware.limits import BLOCK_THREADS
 
-MAX_BLOCK_THREADS = 1024
-MAX_SHARED_BYTES = 227 * 1024  # a block on sm_90
+MAX_SHARED_BYTES = max(each.shared_bytes_per_block for each in ARCHITECTURES)
 DEFAULT_BUDGET = 1_000_000_000
 
 
@@ -136,9 +137,9 @@ class Machine:
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
         threads = block[0] * block[1] * block[2]
-        if threads > MAX_BLOCK_THREADS:
+        if threads > BLOCK_THREADS:
             raise ValueError(
-                f"block={block} has {threads} threads, at most {MAX_BLOCK_THREADS} are allowed"
+                f"block={block} has {threads} threads, at most {BLOCK_THREADS} are allowed"
             )
         if kernel.max_threads is not None and threads > kernel.max_threads:
             raise ValueError(

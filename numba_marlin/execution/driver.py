@@ -14,13 +14,15 @@ import functools
 import math
 import re
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.hardware import devices, sizes
+from numba_marlin.hardware import devices
+from numba_marlin.hardware.architectures import architecture_of
+from numba_marlin.hardware.limits import WARP_LANES
 
 
 class DriverError(RuntimeError):
@@ -89,7 +91,7 @@ def probe() -> Probe:
     if not found:
         return Probe(False, "the driver lists no device", text)
     try:
-        found[0].target
+        _ = found[0].target  # ValueError: older than all that there are kernels for
     except ValueError as error:
         return Probe(False, f"{found[0].name}: {error}", text, found)
     return Probe(True, "", text, found)
@@ -119,8 +121,8 @@ def _cuda_version() -> str:
 
 @functools.cache
 def describe(ordinal: int) -> devices.Device:
-    """The numbers of a real device; its bandwidth is the data sheet's if its name is one we
-    know."""
+    """What the driver says of a real device. Its bandwidth and the peaks of its tensor cores are
+    the data sheet's if its name is one we know, else None."""
     attributes = bindings().CUdevice_attribute
     handle = call("cuDeviceGet", ordinal)
 
@@ -131,41 +133,30 @@ def describe(ordinal: int) -> devices.Device:
 
     name = call("cuDeviceGetName", 256, handle)
     name = name.split(b"\0")[0].decode() if isinstance(name, bytes) else name
-    alike = [each for each in devices.SPECIFICATIONS if each.name in name]
+    capability = (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR"))
+    known = devices.specified(name)
     return devices.Device(
         name=name,
         sms=ask("MULTIPROCESSOR_COUNT"),
-        compute_capability=(ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")),
-        shared_bytes_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        bandwidth_bytes=(
-            max(alike, key=lambda each: len(each.name)).bandwidth_bytes if alike else None
-        ),
+        compute_capability=capability,
         source="measured",
+        bandwidth_bytes=known and known.bandwidth_bytes,
+        memory_bytes=call("cuDeviceTotalMem", handle),
+        l2_bytes=ask("L2_CACHE_SIZE"),
+        clock_mhz=ask("CLOCK_RATE") // 1000,
+        matrix_flops=known and known.matrix_flops,
+        fp8_flops=known and known.fp8_flops,
+        fp4_flops=known and known.fp4_flops,
+        references=known.references if known else (),
+        limits=replace(
+            architecture_of(capability),
+            warps_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR") // WARP_LANES,
+            blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+            registers_per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            shared_bytes_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            source="measured",
+        ),
         driver=version(),
-    )
-
-
-@functools.cache
-def limits(ordinal: int) -> sizes.Limits:
-    """What a real device holds at once; peaks are the data sheet's, if its name is one we know."""
-    attributes, handle = bindings().CUdevice_attribute, call("cuDeviceGet", ordinal)
-    by_table = sizes.limits_of(describe(ordinal))
-
-    def ask(name: str) -> int:
-        return call(
-            "cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle
-        )
-
-    return sizes.Limits(
-        ask("MAX_THREADS_PER_MULTIPROCESSOR") // 32,
-        ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
-        ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-        ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-        ask("L2_CACHE_SIZE"),
-        call("cuDeviceTotalMem", handle),
-        by_table.tensor_flops,
-        ask("CLOCK_RATE") // 1000,
-        "measured",
     )
 
 

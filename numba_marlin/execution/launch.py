@@ -22,14 +22,18 @@ import threading
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
+from numba_marlin.hardware.limits import (
+    GRID_BLOCKS,
+    PORTABLE_CLUSTER_BLOCKS,
+    STATIC_SHARED_BYTES,
+    TENSOR_MAP_ALIGNMENT,
+    TENSOR_MAP_BYTES,
+)
 
 # a file: every kernel loaded adds a line (`numba-marlin watch -- COMMAND` reads it)
 KERNEL_LOG = "NUMBA_MARLIN_KERNEL_LOG"
-STATIC_SHARED_LIMIT = 48 * 1024  # more dynamic shared memory than this needs an opt-in
 WORD = 8
 _TYPES = {"u64": ("<Q", 0, 2**64), "i32": ("<i", -(2**31), 2**31)}  # struct code, range
-TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
-PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can hold
 
 
 class ArgumentBuffer:
@@ -127,7 +131,7 @@ def _attributes(cluster: int, dependent: bool):
 def check_grid(grid: tuple[int, ...]) -> tuple[int, int, int]:
     """``grid`` with three entries, or ValueError."""
     full = (*grid, 1, 1)[:3]
-    for axis, blocks, limit in zip("xyz", full, (2**31 - 1, 65535, 65535)):
+    for axis, blocks, limit in zip("xyz", full, GRID_BLOCKS):
         if not 0 < blocks <= limit:
             raise ValueError(f"grid {axis}={blocks} must be from 1 to {limit}")
     return full
@@ -244,14 +248,14 @@ class Launcher:
                 ) from error
             function = driver.call("cuModuleGetFunction", self._module, compiled.entry.encode())
             kinds = cuda.CUfunction_attribute
-            if compiled.shared_bytes > STATIC_SHARED_LIMIT:
+            if compiled.shared_bytes > STATIC_SHARED_BYTES:
                 driver.call(
                     "cuFuncSetAttribute",
                     function,
                     kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                     compiled.shared_bytes,
                 )
-            if cluster > PORTABLE_CLUSTER:
+            if cluster > PORTABLE_CLUSTER_BLOCKS:
                 driver.call(
                     "cuFuncSetAttribute",
                     function,

@@ -58,7 +58,7 @@ def with_bits(weight: QuantizedWeight, allowed: tuple[int, ...], form: str) -> Q
 def with_integer_zeros(weight: QuantizedWeight) -> tuple[QuantizedWeight, tuple[str, ...]]:
     """float16 zero points rounded and clamped to the grid; a loss where that moves one. Others
     stay."""
-    if weight.zeros_kind != "float16":
+    if weight.zeros is None or weight.zeros_kind != "float16":
         return weight, ()
     integers = np.clip(np.rint(weight.zeros.astype(np.float32)), 0, (1 << weight.bits) - 1)
     moved = int((integers != weight.zeros).sum())

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 import numbers
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 HALF_TYPES = ("float16", "bfloat16")
 
 
-def float_type(dtype: object) -> np.dtype:
+def float_type(dtype: DTypeLike) -> np.dtype:
     """A dtype, or the name of one, as a np.dtype in native byte order. ImportError, with what to
     do, for bfloat16 without ml_dtypes."""
     if isinstance(dtype, str) and dtype == "bfloat16":
@@ -30,10 +32,10 @@ def float_type(dtype: object) -> np.dtype:
     return np.dtype(dtype).newbyteorder("=")
 
 
-def number(name: str, value: object) -> float:
+def number(name: str, value: Any) -> float:
     """A real number of Python's or of an array library's, 0-dimensional arrays included, infinite
     where float64 ends. TypeError, naming it, for anything else."""
-    plain = value.item() if getattr(value, "shape", None) == () else value
+    plain: Any = value.item() if getattr(value, "shape", None) == () else value
     if not isinstance(plain, numbers.Real):
         kind = (
             f"{value!r}"
@@ -44,7 +46,7 @@ def number(name: str, value: object) -> float:
     try:
         return float(plain)
     except OverflowError:  # an int
-        return math.inf if plain > 0 else -math.inf
+        return math.inf if value > 0 else -math.inf
 
 
 def is_single(value: float) -> bool:
@@ -76,22 +78,22 @@ def as_numpy(name: str, array: object) -> np.ndarray:
         ) from error
 
 
-def largest(dtype: object) -> float:
+def largest(dtype: DTypeLike) -> float:
     """The largest finite number of a 16-bit float type."""
     return 65504.0 if float_type(dtype).name == "float16" else (2 - 2.0**-7) * 2.0**127
 
 
-def smallest_subnormal(dtype: object) -> float:
+def smallest_subnormal(dtype: DTypeLike) -> float:
     return 2.0**-24 if float_type(dtype).name == "float16" else 2.0**-133
 
 
-def unit_roundoff(dtype: object) -> float:
+def unit_roundoff(dtype: DTypeLike) -> float:
     """Half the distance from 1 to the next number: the largest relative error of one rounding to
     nearest."""
     return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[float_type(dtype).name]
 
 
-def round_to(values: np.ndarray, dtype: object) -> np.ndarray:
+def round_to(values: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """float32 or float64 values rounded once to nearest even; above the largest number they become
     infinite."""
     dtype = float_type(dtype)

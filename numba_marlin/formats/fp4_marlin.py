@@ -261,6 +261,7 @@ class Fp4MarlinFormat:
             stored, largest = _stored_e8m0(weight.scales, _used(weight))
             powers = largest - 127 + CODE_UNIT - (_LARGEST - 15)
         words = pack_codes(codes).view(np.uint32)
+        assert weight.scale_grid is not None  # check_packable
         return PackedBlocks(
             self.name,
             turn_codes(words, dtype).view(np.int32),

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from numba_marlin.formats.types import PackedWeight, QuantizedWeight
+Weight = TypeVar("Weight")
+Packed = TypeVar("Packed")
 
 
-class Format(Protocol):
+class Format(Protocol[Weight, Packed]):
     """What a packed layout must be able to do. ``unpack(pack(q))`` gives ``q`` back exactly; of
     block-scaled weights, the same numbers, and itself from then on.
 
-    weights: the type of those that it packs, QuantizedWeight (what stands below) or BlockWeight.
+    Weight, Packed: QuantizedWeight and PackedWeight, or BlockWeight and PackedBlocks.
     """
 
     name: str
-    weights: type
 
-    def pack(self, weight: QuantizedWeight) -> PackedWeight:
+    @property
+    def weights(self) -> type[Weight]:
+        """The type of the weights that it packs."""
+
+    def pack(self, weight: Weight) -> Packed:
         """Pack, or raise ValueError naming the rule of this layout that ``weight`` breaks."""
 
-    def unpack(self, packed: PackedWeight) -> QuantizedWeight:
+    def unpack(self, packed: Packed) -> Weight:
         """The inverse of ``pack``."""
 
-    def check(self, packed: PackedWeight) -> None:
+    def check(self, packed: Packed) -> None:
         """Raise ValueError if shapes or parameters break the layout's rules. Called whenever one is
         made."""
 
-    def describe(self, packed: PackedWeight) -> dict[str, object]:
-        """Facts for people and for --json: shapes, bytes, bits a weight."""
+    def describe(self, packed: Packed) -> dict[str, object]:
+        """Facts for people and for --json: shapes, bytes, bits per weight."""
 
 
 FORMATS: dict[str, Format] = {}
+AnyFormat = TypeVar("AnyFormat", bound=Format[Any, Any])
 
 
-def register(layout: Format) -> Format:
+def register(layout: AnyFormat) -> AnyFormat:
     """Add a layout under its name; a name can be taken once."""
     if layout.name in FORMATS:
         raise ValueError(f"layout {layout.name!r} is registered already")

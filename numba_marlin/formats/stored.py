@@ -222,7 +222,8 @@ def matrix(name: str, tensor) -> tuple[int, int]:
     """The shape of a tensor of two dimensions."""
     if len(tensor.shape) != 2:
         raise FormatError(f"{name}: shape {tuple(tensor.shape)} must have 2 dimensions")
-    return tuple(int(size) for size in tensor.shape)
+    rows, columns = tensor.shape
+    return int(rows), int(columns)
 
 
 def one_of(name: str, value: int, allowed: tuple[int, ...], what: str) -> int:

@@ -87,7 +87,7 @@ class Stream:
         return (words, other) if self.first == self.along else (other, words)
 
     def pack(self, codes: np.ndarray, bits: int) -> np.ndarray:
-        shape = self.shape(*codes.shape, bits)
+        shape = self.shape(codes.shape[0], codes.shape[1], bits)
         result = np.zeros(shape, UNSIGNED[self.word])
         words, source = self._lines(result), codes if self.along == "k" else codes.T
         codes_in_period, words_in_period, pieces = periods(self, bits)
@@ -170,7 +170,7 @@ class MarlinCodes:
         return k // BLOCK_K, n * bits // 2
 
     def pack(self, codes: np.ndarray, bits: int) -> np.ndarray:
-        self.shape(*codes.shape, bits)
+        self.shape(codes.shape[0], codes.shape[1], bits)
         return marlin.pack_codes(codes, bits)
 
     def unpack(self, tensor: np.ndarray, bits: int) -> np.ndarray:
@@ -199,7 +199,7 @@ class MarlinZeros:
         return k, n * bits // 32
 
     def pack(self, codes: np.ndarray, bits: int) -> np.ndarray:
-        self.shape(*codes.shape, bits)
+        self.shape(codes.shape[0], codes.shape[1], bits)
         return marlin.pack_zeros(codes, bits)
 
     def unpack(self, tensor: np.ndarray, bits: int) -> np.ndarray:

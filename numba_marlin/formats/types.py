@@ -156,7 +156,7 @@ class QuantizedWeight:
         _check_scales(scales, self.groups, n)
         if zeros is not None and zeros.shape != scales.shape:
             raise ValueError(f"zeros.shape={zeros.shape} must be scales.shape={scales.shape}")
-        if self.zeros_kind == "float16":
+        if zeros is not None and zeros.dtype.kind == "f":
             _check_finite("zeros", zeros)
         for name, array in (("codes", codes), ("zeros", zeros)):
             if array is not None and array.dtype == np.uint8 and int(array.max()) >= 1 << bits:
@@ -246,7 +246,7 @@ class PackedWeight:
         _set(self, permutation=check_permutation(self.permutation, int(self.k)))
         find_format(self.layout).check(self)
         _check_finite("scales", scales)
-        if self.zeros_kind == "float16":
+        if zeros is not None and zeros.dtype.kind == "f":
             _check_finite("zeros", zeros)
 
     @property

@@ -1,4 +1,5 @@
-"""The GPU architectures that kernels are compiled for. Pure data.
+"""The targets that kernels are compiled for: names that ptxas takes. Pure data, derived from
+``architectures``.
 
 A plain name such as "sm_89" runs on every later minor version of the same major; a name with an "a"
 holds the features of one architecture only (wgmma needs sm_90a) and runs nowhere else:
@@ -10,19 +11,28 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import ARCHITECTURES
+
 
 @dataclass(frozen=True)
 class Target:
-    """name as ptxas takes it; capability (major, minor); specific: True for an "a" name; cards:
-    where it is met."""
+    """What a kernel is compiled for."""
 
     name: str
+    """As ptxas takes it, "sm_90a"."""
+
     capability: tuple[int, int]
+    """Lowest compute capability that runs it, (major, minor)."""
+
     specific: bool
+    """Whether it is an "a" name, which runs on exactly that capability."""
+
     cards: str
+    """GPUs that have it."""
 
     def supports(self, arch: str) -> bool:
-        """Can code that needs ``arch`` be compiled for this target?"""
+        """Can code that needs ``arch`` ("sm_80", "sm_90a") be compiled for this target? ValueError
+        if ``arch`` is not of that form."""
         match = re.fullmatch(r"sm_(\d+?)(\d)(a?)", arch)
         if not match:
             raise ValueError(f"architecture {arch!r} is not of the form sm_80 or sm_90a")
@@ -30,23 +40,11 @@ class Target:
         return arch == self.name if match[3] else self.capability >= needed
 
 
-def _target(name, cards):
-    match = re.fullmatch(r"sm_(\d+?)(\d)(a?)", name)
-    return name, Target(name, (int(match[1]), int(match[2])), bool(match[3]), cards)
-
-
-TARGETS: dict[str, Target] = dict(
-    [
-        _target("sm_80", "A100, A30"),
-        _target("sm_86", "A10, A40, RTX 30"),
-        _target("sm_89", "L4, L40, RTX 40"),
-        _target("sm_90a", "H100, H200"),
-        _target("sm_100", "B200"),
-        _target("sm_100a", "B200, with its tensor memory"),
-        _target("sm_120", "RTX 50, RTX PRO Blackwell"),
-        _target("sm_120a", "RTX 50, RTX PRO Blackwell, with block-scaled mma"),
-    ]
-)
+TARGETS: dict[str, Target] = {
+    name: Target(name, each.capability, name.endswith("a"), cards)
+    for each in ARCHITECTURES
+    for name, cards in each.targets
+}
 
 
 def target_named(name: str) -> Target:

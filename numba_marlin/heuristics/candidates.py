@@ -8,15 +8,15 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from numba_marlin.hardware.devices import SPECIFICATIONS, Device, runs_machine_code
+from numba_marlin.hardware.limits import GRID_BLOCKS
 from numba_marlin.heuristics import tuned
 from numba_marlin.heuristics.invariance import SPECTRUM, Order, settle
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.registry import find_kernel
-from numba_marlin.problems import LARGEST_DIMENSION, WEIGHTS, Problem
+from numba_marlin.problems import WEIGHTS, Problem
 
 LADDER = registry.names(WEIGHTS)  # of kernels for quantised weights, simplest first
 PER_KERNEL = 3  # configurations of one kernel that are ranked: the fastest
-MOST_BLOCKS = (LARGEST_DIMENSION, 65535, 65535)  # of a grid, along x, y and z
 
 
 @dataclass(frozen=True)
@@ -247,10 +247,10 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
         )
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
     choice = definition.chooser.described(problem, config, device)
-    if any(blocks > most for blocks, most in zip(grid, MOST_BLOCKS)):
+    if any(blocks > most for blocks, most in zip(grid, GRID_BLOCKS)):
         raise ValueError(
             f"m={problem.m}: grid {grid} of kernel {kernel!r} with {config} is beyond CUDA's limit"
-            " (2**31 - 1, 65535, 65535)"
+            f" {GRID_BLOCKS}"
         )
     blocks = grid[0] * grid[1] * grid[2]
     figures = {

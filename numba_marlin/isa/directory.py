@@ -1,7 +1,7 @@
 """Where the ``ptx/`` files are.
 
 In a checkout they stand at the top of the repository; setup.cfg installs the same directory as the
-data package ``numba_marlin.ptx``.
+data package ``numba_marlin.isa.ptx``. (``numba_marlin.ptx`` is the module that kernels call them by.)
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 def ptx_directory() -> Path:
     """The directory of the project's own instructions. FileNotFoundError if the installation lost
     it."""
-    package = Path(__file__).resolve().parent.parent
-    candidates = (package / "ptx", package.parent / "ptx")
+    room = Path(__file__).resolve().parent
+    candidates = (room / "ptx", room.parent.parent / "ptx")
     for candidate in candidates:
         if any(candidate.glob("*.ptx")):
             return candidate

@@ -56,9 +56,9 @@ class Operand:
     @property
     def elements(self) -> tuple[str, ...]:
         """What the placeholders of its elements are called."""
-        return (
-            (self.name,) if self.width == 1 else tuple(f"{self.name}{i}" for i in range(self.width))
-        )
+        if self.width == 1:
+            return (self.name,)
+        return tuple(f"{self.name}{i}" for i in range(int(self.width)))
 
     def resolved(self, immediates: dict[str, int]) -> Operand:
         """The operand with its width as a number. ValueError if that is no number of two or
@@ -175,9 +175,11 @@ def _spread(line, elements):
     lines = []
     for row in zip(*starred.values()):
         here = dict(zip((f"{name}*" for name in starred), row))
-        lines.append(
-            _PLACEHOLDER.sub(lambda match, here=here: f"<{here.get(match[1], match[1])}>", line)
-        )
+
+        def element(match, here=here):
+            return f"<{here.get(match[1], match[1])}>"
+
+        lines.append(_PLACEHOLDER.sub(element, line))
     return "\n".join(lines)
 
 
@@ -243,7 +245,9 @@ def parse_instruction(text: str, path: str, stem: str | None = None) -> Instruct
 
 def _split(text, path):
     """-> (key -> (line, value), prose lines, [(line, code)])"""
-    header, prose, body = {}, [], []
+    header: dict[str, tuple[int, str]] = {}
+    prose: list[str] = []
+    body: list[tuple[int, str]] = []
     for number, raw in enumerate(text.splitlines(), 1):
         stripped = raw.strip()
         if stripped.startswith("//") and not body:

@@ -20,6 +20,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from numba_marlin.hardware.limits import BOX_ELEMENTS, TENSOR_MAP_BYTES
+
 ELEMENT_BYTES = {
     "uint8": 1,
     "uint16": 2,
@@ -35,12 +37,11 @@ ELEMENT_BYTES = {
 SWIZZLES = (0, 32, 64, 128)  # bytes of the span within which 16-byte chunks are permuted
 L2_PROMOTIONS = (0, 64, 128, 256)
 MAX_RANK = 5
-MAX_BOX = 256  # elements along each dimension
 CHUNK_BYTES = 16
-ENCODED_BYTES = 128
-# of a box in shared memory; a swizzle repeats after 8 * its bytes, so tiles usually start on
-# multiples of that
-SHARED_ALIGNMENT = 128
+ENCODED_BYTES = TENSOR_MAP_BYTES
+SHARED_ALIGNMENT = 128  # of a box in shared memory
+# the widest swizzle repeats after so many bytes; tiles begin at multiples of it
+SWIZZLE_PATTERN_BYTES = 8 * max(SWIZZLES)
 _MAGIC = b"nmtmap01"
 _FORMAT = struct.Struct("<8sQBBHH2x5Q5Q5H")
 
@@ -85,8 +86,8 @@ class TensorMap:
                 f"strides_bytes={self.strides_bytes}: all but the last must be multiples of"
                 f" {CHUNK_BYTES} below 2^40"
             )
-        if not all(1 <= count <= MAX_BOX for count in self.box):
-            raise ValueError(f"box={self.box} must be of numbers from 1 to {MAX_BOX}")
+        if not all(1 <= count <= BOX_ELEMENTS for count in self.box):
+            raise ValueError(f"box={self.box} must be of numbers from 1 to {BOX_ELEMENTS}")
         if self.row_bytes % CHUNK_BYTES:
             raise ValueError(
                 f"box={self.box}: its innermost {self.row_bytes} bytes must be a multiple of"

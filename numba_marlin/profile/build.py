@@ -1,7 +1,7 @@
 """One profile: everything that was measured, counted and modelled of a launch, as plain data that
 can be saved, opened again, shown (``profile_page``), judged (``rules``) and compared.
 
-``build(counted, device, limits, observation=None, ...) -> dict``. Without an observation on a GPU,
+``build(counted, device, observation=None, ...) -> dict``. Without an observation on a GPU,
 times are modelled (``model``). Every group of figures has a ``source``. Times are microseconds, of
 an average warp where they are shares of a launch; counts are of the whole launch
 (``counted.factor`` times the part that the machine ran).
@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from numba_marlin.hardware.devices import Device
-from numba_marlin.hardware.sizes import Limits
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import records, sections
@@ -42,7 +41,6 @@ LANES, SPANS, FIRST = 16, 160, 24
 def build(
     counted: Counted,
     device: Device,
-    limits: Limits,
     observation=None,
     ceilings: dict | None = None,
     state: dict | None = None,
@@ -50,10 +48,10 @@ def build(
 ) -> dict:
     problem, candidate, compiled = counted.problem, counted.candidate, counted.compiled
     resources, blocks = compiled.resources, math.prod(candidate.grid)
-    definition, limits = find_kernel(candidate.kernel), model.limits_for(counted, device, limits)
-    modelled = model.model(counted, device, limits)
+    definition = find_kernel(candidate.kernel)
+    modelled = model.model(counted, device)
     fits = occupancy(
-        limits,
+        device.architecture,
         device.sms,
         compiled.threads,
         resources.registers,
@@ -67,7 +65,7 @@ def build(
         "config": asdict(candidate.config),
         "target": compiled.target,
         "device": device.to_dict(),
-        "limits": asdict(limits),
+        "limits": limits(counted, device),
         "measured": observation is not None,
         "launch": {
             "grid": list(candidate.grid),
@@ -84,7 +82,7 @@ def build(
                 else resources.spill_stores + (resources.spill_loads or 0)
             ),
         },
-        "occupancy": {**fits.to_dict(), **achieved(fits, observation, limits)},
+        "occupancy": {**fits.to_dict(), **achieved(fits, observation, device)},
         "time": times(modelled, candidate, observation),
         "parts": parts(modelled, observation),
         "sections": section_counts(counted),
@@ -104,7 +102,7 @@ def build(
                 if ceilings
                 else {
                     "read_bytes": device.bandwidth_bytes,
-                    "matrix_flops": limits.tensor_flops,
+                    "matrix_flops": model.peak_flops(counted, device),
                     "source": SPEC,
                 }
             )
@@ -118,7 +116,23 @@ def build(
     return data
 
 
-def achieved(fits, observation, limits: Limits) -> dict:
+def limits(counted: Counted, device: Device) -> dict:
+    """What the device holds at once, and its peaks."""
+    sm = device.architecture
+    return {
+        "warps": sm.warps_per_sm,
+        "blocks": sm.blocks_per_sm,
+        "registers": sm.registers_per_sm,
+        "shared_bytes": sm.shared_bytes_per_sm,
+        "l2_bytes": device.l2_bytes,
+        "memory_bytes": device.memory_bytes,
+        "tensor_flops": model.peak_flops(counted, device),
+        "clock_mhz": device.clock_mhz,
+        "source": sm.source,
+    }
+
+
+def achieved(fits, observation, device: Device) -> dict:
     if observation is None:
         return {
             "achieved_warps": fits.launched_warps,
@@ -129,7 +143,11 @@ def achieved(fits, observation, limits: Limits) -> dict:
     warps = (
         sum(sum(each.values()) for each in active) / len(active) / max(1, len(set().union(*active)))
     )
-    return {"achieved_warps": warps, "achieved": warps / limits.warps, "achieved_source": MEASURED}
+    return {
+        "achieved_warps": warps,
+        "achieved": warps / device.architecture.warps_per_sm,
+        "achieved_source": MEASURED,
+    }
 
 
 def times(modelled: model.Modelled, candidate, observation) -> dict:

@@ -12,6 +12,7 @@ then multiplied or divided by the global scale: one rounding to float64, one to 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from numba_marlin.formats import (
     BlockWeight,
@@ -43,17 +44,17 @@ def as_quantized(
 
 
 def _per_row(
-    values: np.ndarray, weight: QuantizedWeight, start: int, stop: int, dtype: type
+    values: np.ndarray, weight: QuantizedWeight, start: int, stop: int, dtype: DTypeLike
 ) -> np.ndarray:
     """[groups, n] -> [rows, n] or [1, n] of ``dtype``: what belongs to rows ``start:stop``."""
     group_of_row = np.arange(start, stop) // weight.rows_per_group
     first, last = int(group_of_row[0]), int(group_of_row[-1])
-    part = values[first : last + 1].astype(dtype)
+    part: np.ndarray = values[first : last + 1].astype(dtype)
     return part[group_of_row - first] if last > first else part
 
 
 def codes_and_zeros(
-    weight: QuantizedWeight, start: int, stop: int, dtype: type
+    weight: QuantizedWeight, start: int, stop: int, dtype: DTypeLike
 ) -> tuple[np.ndarray, np.ndarray | int]:
     """Codes of rows ``start:stop`` and what is subtracted from them, in ``dtype``; a number if it
     is the same for all."""
@@ -65,7 +66,7 @@ def codes_and_zeros(
     return weight.codes[start:stop].astype(dtype), zeros
 
 
-def scale_rows(weight: QuantizedWeight, start: int, stop: int, dtype: type) -> np.ndarray:
+def scale_rows(weight: QuantizedWeight, start: int, stop: int, dtype: DTypeLike) -> np.ndarray:
     """Scales of rows ``start:stop``, [rows, n] or [1, n]."""
     return _per_row(weight.scales, weight, start, stop, dtype)
 
@@ -149,12 +150,10 @@ def dequantize(
     if isinstance(weight, BlockScaled):
         return _dequantize_operand(weight, _checked_type("float32" if dtype is None else dtype))
     weight = as_quantized(weight)
-    block_scaled = isinstance(weight, BlockWeight)
-    dtype = _checked_type(
-        ("float32" if block_scaled else weight.scale_dtype) if dtype is None else dtype
-    )
-    if block_scaled:
+    if isinstance(weight, BlockWeight):
+        dtype = _checked_type("float32" if dtype is None else dtype)
         return dequantize_block_rows(weight, 0, weight.k, dtype)
+    dtype = _checked_type(weight.scale_dtype if dtype is None else dtype)
     result = np.empty((weight.k, weight.n), dtype=dtype)
     rows = max(1, _TEMPORARY // weight.n)
     for start in range(0, weight.k, rows):

@@ -146,12 +146,12 @@ def round_group(
     """Round the rows of one group on the grid of least loss, for each column, among those that span
     ``clips`` times its weights."""
     low, high = (end[None].astype(np.float64) for end in (wanted.min(axis=0), wanted.max(axis=0)))
-    best, best_grid = None, None
+    best: Rounded | None = None
     for clip in clips:
         scales, zeros = rule.grid(clip * low, clip * high, group, column)
-        grid = Grid(scales[0], zeros if rule.symmetric else zeros[0])
+        grid = Grid(scales[0], zeros[0] if isinstance(zeros, np.ndarray) else zeros)
         computed = _computed(grid, wanted.dtype)
-        tried = round_rows(wanted, back, rule, lambda row: computed)
+        tried = round_rows(wanted, back, rule, lambda row, computed=computed: computed)
         if best is None:
             best, best_grid = tried, grid
             continue
@@ -163,8 +163,10 @@ def round_group(
             (grid.scales, best_grid.scales),
         ):
             np.copyto(kept, new, where=better)
-        if not rule.symmetric:
+        if isinstance(best_grid.zeros, np.ndarray):
             np.copyto(best_grid.zeros, grid.zeros, where=better)
+    if best is None:
+        raise ValueError("clips must not be empty")
     return best, best_grid
 
 
@@ -266,14 +268,10 @@ def quantize(
     hessian[np.diag_indices(k)] += damping * np.mean(np.diagonal(hessian))
     order = np.argsort(-np.diagonal(hessian), kind="stable") if act_order else np.arange(k)
     static_groups = static_groups and rows < k
-    own = (
-        [
-            feedback(hessian[start : start + rows, start : start + rows], damping, compute)
-            for start in range(0, k, rows)
-        ]
-        if static_groups
-        else None
-    )
+    own = [
+        feedback(hessian[start : start + rows, start : start + rows], damping, compute)
+        for start in (range(0, k, rows) if static_groups else ())
+    ]
     back = feedback(hessian[np.ix_(order, order)] if act_order else hessian, damping, compute)
     del hessian
 
@@ -284,7 +282,7 @@ def quantize(
     zeros = None if symmetric else np.empty((k // rows, n), dtype=np.uint8)
     for column in range(0, n, _COLUMNS):
         here = slice(column, min(column + _COLUMNS, n))
-        tile = w[:, here].astype(compute)
+        tile: np.ndarray = w[:, here].astype(compute)
         if static_groups:
             codes[:, here], grids = _on_fixed_grids(tile, back, rule, own, order, clips, column)
         else:

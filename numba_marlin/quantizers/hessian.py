@@ -21,6 +21,8 @@ Only the upper triangle is computed, by blocks of columns.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from numba_marlin.formats.floats import as_numpy
@@ -94,7 +96,7 @@ class Hessian:
         return result
 
 
-def as_hessian(calibration: object, k: int) -> Hessian:
+def as_hessian(calibration: Any, k: int) -> Hessian:
     """A Hessian; one array of inputs [..., k]; or an iterable of such arrays, which is gone through
     once."""
     if isinstance(calibration, Hessian):

@@ -15,6 +15,7 @@ anywhere is a ValueError that names the first position in row-major order.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import float_type
@@ -65,7 +66,8 @@ def in_tiles(w: np.ndarray, group_size: int, rule: GridRule, choose) -> Quantize
         for column in range(0, n, columns_per_tile):
             here = slice(group, group_stop), slice(column, min(column + columns_per_tile, n))
             rows_here = slice(group * rows, group_stop * rows), here[1]
-            tile = w[rows_here].astype(compute).reshape(group_stop - group, rows, -1)
+            tile: np.ndarray = w[rows_here].astype(compute)
+            tile = tile.reshape(group_stop - group, rows, -1)
             if not (np.isfinite(tile.max(axis=1)) & np.isfinite(tile.min(axis=1))).all():
                 refuse_nonfinite(w)
             scales[here], tile_zeros = choose(rule, tile, group, column)
@@ -78,10 +80,11 @@ def in_tiles(w: np.ndarray, group_size: int, rule: GridRule, choose) -> Quantize
     )
 
 
-def each_row(values: np.ndarray | int, dtype: type) -> np.ndarray | int:
+def each_row(values: np.ndarray | int, dtype: DTypeLike) -> np.ndarray:
     """[groups, columns] -> [groups, 1, columns] of ``dtype``: scales or zeros beside the rows of
-    their group."""
-    return values[:, None, :].astype(dtype) if isinstance(values, np.ndarray) else values
+    their group. A number becomes an array of no dimensions."""
+    values = np.asarray(values, dtype)
+    return values[:, None, :] if values.ndim else values
 
 
 def ends(tile: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -120,9 +120,9 @@ def matmul(x: np.ndarray, weight: Weight, bias: np.ndarray | None = None) -> np.
 
 def dequantize_rows(weight: Plain, start: int, stop: int, dtype: np.dtype | type) -> np.ndarray:
     """Rows ``start:stop`` of either kind."""
-    return (dequantize_block_rows if isinstance(weight, BlockWeight) else dequantize_integer_rows)(
-        weight, start, stop, dtype
-    )
+    if isinstance(weight, BlockWeight):
+        return dequantize_block_rows(weight, start, stop, dtype)
+    return dequantize_integer_rows(weight, start, stop, dtype)
 
 
 def rounded_rows(weight: Plain, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
@@ -249,7 +249,7 @@ def bounds(
                     f" {half_type}"
                 )
             weight_error += np.abs(part) @ rounding
-        if splits:
+        if splits and isinstance(weight, QuantizedWeight):
             codes, zeros = codes_and_zeros(weight, start, stop, np.float64)
             scales, origin = (
                 scale_rows(weight, start, stop, np.float64),

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from numba_marlin import reference
-from numba_marlin.formats import QuantizedWeight
+from numba_marlin.formats import BlockWeight, QuantizedWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.testing.contents import make_codes, make_zeros
 from numba_marlin.testing.weights import Problem, problems, seeds
@@ -21,7 +21,7 @@ class ExactProblem:
     [n] of x's type, or None."""
 
     x: np.ndarray
-    weight: QuantizedWeight
+    weight: QuantizedWeight | BlockWeight
     expected: np.ndarray
     bias: np.ndarray | None = None
 
@@ -53,7 +53,7 @@ def exact_problem(
     zeros = make_zeros(zeros_kind, groups, n, seed, bits)
     if zeros_kind == "float16" and (dtype, bits) == ("bfloat16", 8):
         # a code of 8 bits minus half a step does not fit in 8 significant bits
-        zeros = np.abs(np.floor(zeros))
+        zeros = None if zeros is None else np.abs(np.floor(zeros))
     weight = QuantizedWeight(
         codes=make_codes("uniform", k, n, seed, bits),
         scales=round_to(np.ldexp(1.0, rng.integers(0, spread, (groups, n))), scale_dtype),

@@ -131,7 +131,8 @@ def packing_test(packing: Packing, **others) -> Callable[[], None]:
     @settings(**USUAL_SETTINGS | others)
     @given(packing.shapes(), st.sampled_from(CODE_KINDS), seeds())
     def test(shape, kind, seed):
-        check_packing(packing, make_codes(kind, *shape, seed, packing.bits), seed)
+        k, n = shape
+        check_packing(packing, make_codes(kind, k, n, seed, packing.bits), seed)
 
     return test
 

@@ -21,7 +21,9 @@ barrier; and a ring that stands still with work left.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
@@ -108,7 +110,7 @@ class PythonLanguage:
         )
         self.barriers[int(address)] = Barrier(int(count))
 
-    def _try_wait(self, address, parity) -> int:
+    def _try_wait(self, address, parity) -> np.uint32:
         if self._at(address).phase & 1 == int(parity):
             raise Blocked
         return np.uint32(1)
@@ -117,7 +119,8 @@ class PythonLanguage:
 class RingMachine(RuleBasedStateMachine):
     """See the module's docstring. ``ring_machine`` makes the classes that can run."""
 
-    make_verbs, stages, consumers = None, 0, 0
+    make_verbs: Callable
+    stages, consumers = 0, 0
 
     def __init__(self):
         super().__init__()
@@ -230,10 +233,9 @@ class RingMachine(RuleBasedStateMachine):
 def ring_machine(make_verbs, stages: int, consumers: int) -> type[RingMachine]:
     """A state machine over the ring of these verbs; its ``TestCase`` is a unittest, which pytest
     collects if its name begins with ``Test``."""
-    machine = type(
-        "RingMachine",
-        (RingMachine,),
-        {"make_verbs": staticmethod(make_verbs), "stages": stages, "consumers": consumers},
+    numbers = {"stages": stages, "consumers": consumers}
+    machine: Any = type(
+        "RingMachine", (RingMachine,), {"make_verbs": staticmethod(make_verbs), **numbers}
     )
     machine.TestCase.settings = settings(deadline=None, report_multiple_bugs=False)
     return machine

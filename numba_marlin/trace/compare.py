@@ -70,7 +70,8 @@ def verbs(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
         {each["name"]: each["tally"]["executed"] for each in t.counts["phases"]}
         for t in (first, second)
     )
-    rows, bars = [], []
+    rows: list[tuple] = []
+    bars = []
     for name in dict.fromkeys((*here, *there)):
         a, b = here.get(name, 0), there.get(name, 0)
         rows.append(

@@ -8,6 +8,7 @@ import json
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ HEADER = "header"
 def as_bytes(trace: Trace) -> bytes:
     header = np.frombuffer(json.dumps(trace.header).encode(), np.uint8)
     file = io.BytesIO()
-    np.savez_compressed(file, **{HEADER: header}, **trace.arrays)
+    arrays: dict[str, Any] = {HEADER: header, **trace.arrays}
+    np.savez_compressed(file, **arrays)
     return file.getvalue()
 
 

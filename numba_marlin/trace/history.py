@@ -82,7 +82,9 @@ class History:
     ) -> tuple[list[Made], list[int]]:
         """What a lane made of a register that ``start`` wrote, up to tensor cores and stores, and
         up to fp32 sums unless ``through_sums``: (links in order, steps that consumed it there)."""
-        trace, tainted, links, ends = self.trace, {register}, [], []
+        trace, tainted = self.trace, {register}
+        links: list = []
+        ends: list = []
         first = np.searchsorted(self.steps, start, side="right")
         for step in self.steps[first:][self.lanes[first:] >> lane & 1 == 1].tolist():
             pc = int(trace.step_pc[step])
@@ -129,7 +131,8 @@ class History:
     def source(self, register: str, before: int, limit: int = 400) -> tuple[int, str] | None:
         """(step, register) of a load that a register's value came from, by way of arithmetic and
         moves: the first found, going back along first operands."""
-        queue, seen = [(register, before)], set()
+        queue = [(register, before)]
+        seen: set = set()
         while queue and len(seen) < limit:
             name, at = queue.pop(0)
             step = self.writer(name, at)

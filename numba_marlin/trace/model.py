@@ -3,7 +3,7 @@ the pipeline, and without.
 
 The rules, all of them. A copy lands LATENCY cycles after its issue, and not before all bytes issued
 earlier have come at ``bytes_per_cycle`` (the device's bandwidth, shared by its multiprocessors, at
-``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SCHEDULERS
+``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SM_SCHEDULERS
 schedulers that issue one a cycle each, or its tensor-core operations at ``flops_per_cycle``,
 whichever is more. With the pipeline a fill is issued when the use begins that the run issued it in;
 without it a fill is issued when the stage before has been used up. Caches, bank conflicts and
@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numba_marlin.hardware.limits import SM_SCHEDULERS
 from numba_marlin.trace.record import Trace
 from numba_marlin.trace.stages import Fill, fills
 
-# cycles from issue to data without load; schedulers of a multiprocessor; cycles a second
-LATENCY, SCHEDULERS, CLOCK = 700, 4, 1.7e9
+LATENCY = 700  # cycles from issue to data, without load
+CLOCK = 1.7e9  # cycles a second
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def last_product(trace: Trace, steps: np.ndarray, pcs: np.ndarray, flops: np.nda
 
 
 def cycles_of(work: Work, rates: Rates) -> float:
-    return max(work.instructions / SCHEDULERS, work.flops / rates.flops_per_cycle)
+    return max(work.instructions / SM_SCHEDULERS, work.flops / rates.flops_per_cycle)
 
 
 def with_pipeline(found: list[Work], rates: Rates) -> list[Use]:
@@ -135,7 +136,6 @@ def without_pipeline(found: list[Work], rates: Rates) -> list[Use]:
 __all__ = [
     "CLOCK",
     "LATENCY",
-    "SCHEDULERS",
     "Fill",
     "Rates",
     "Use",

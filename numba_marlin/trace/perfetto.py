@@ -87,7 +87,8 @@ def flights(trace: Trace, block: int) -> list[dict]:
     for copy in copies(trace, block):
         if copy.source >= 0:
             groups.setdefault((copy.step, copy.warp, copy.landed), []).append(copy)
-    found, changes = [], {}
+    found: list = []
+    changes: dict = {}
     for number, ((step, warp, landed), group) in enumerate(groups.items()):
         nbytes, end = sum(copy.nbytes for copy in group), landed if landed >= 0 else trace.steps
         buffer = trace.buffer_at(group[0].source)

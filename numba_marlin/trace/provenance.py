@@ -10,6 +10,7 @@ codes that went into it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 WORD = 0xFFFFFFFF
 
@@ -39,7 +40,7 @@ def prmt(a: int, b: int, selector: int) -> int:
     return sum((both >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i for i in range(4))
 
 
-BITWISE = {
+BITWISE: dict[str, Callable[..., int]] = {
     "shr": lambda a, b: a >> b if b < 32 else 0,
     "shl": lambda a, b: a << b & WORD if b < 32 else 0,
     "and": lambda a, b: a & b,

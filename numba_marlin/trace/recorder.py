@@ -231,9 +231,8 @@ class Recorder:
             self.complete = False
             return
         for number, view in targets:
-            self.writes.append(
-                (step, number, [self.warp(row) for row in warps.tolist()], view[warps])
-            )
+            numbers = np.array([self.warp(row) for row in warps.tolist()])
+            self.writes.append((step, number, numbers, view[warps]))
             self.count += len(warps)
 
     def _views(self, ins: Instruction) -> list:
@@ -398,10 +397,8 @@ class Recorder:
         found |= columns(
             "tile", ("step", "pc", "warp", "address"), [each[:4] for each in self.tiles]
         )
-        found["tile_value"] = np.array([each[4] for each in self.tiles], np.uint8).reshape(
-            -1, CHUNK
-        )
-        return found
+        values = np.array([each[4] for each in self.tiles], np.uint8)
+        return {**found, "tile_value": values.reshape(-1, CHUNK)}
 
 
 def columns(

@@ -13,13 +13,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 from numba_marlin.trace.record import KINDS, SPACES, Trace, remembered
 from numba_marlin.trace.traffic import Copy, copies
 
 READS = tuple(KINDS.index(kind) for kind in ("load", "ldmatrix"))
 STORES = tuple(KINDS.index(kind) for kind in ("store", "stmatrix"))
 SHARED = SPACES.index("shared")
-ALIGNMENT = 1024  # kernels with swizzled tiles round the start of their ring up
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # kernels with swizzled tiles round the start of their ring up
 ALIGNED = ("wgmma", "block_scaled", "block_decode", "tcgen05", "block_mma")
 
 

@@ -8,6 +8,7 @@ and printed, everything is shown. Light or dark as the reader's system, or by "t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from importlib.resources import files
 
@@ -33,8 +34,15 @@ from numba_marlin.views.svg import curves, roofline, timeline
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 KEYS = (
-    "<kbd>\u2190</kbd> <kbd>\u2192</kbd> step<br><kbd>PgUp</kbd> <kbd>PgDn</kbd>"
-    " section<br><kbd>a</kbd> all at once<br><kbd>t</kbd> light or dark"
+    "<kbd>\u2190</kbd> <kbd>\u2192</kbd> step<br>"
+    "<kbd>PgUp</kbd> <kbd>PgDn</kbd> section<br>"
+    "<kbd>a</kbd> all at once<br>"
+    "<kbd>t</kbd> light or dark"
+)
+TOOLS = (
+    '<button type="button" id="all" aria-pressed="false"'
+    ' title="Show all sections and steps (a)">all</button>\n'
+    '<button type="button" id="theme" title="Light or dark (t)">light / dark</button>'
 )
 
 
@@ -62,8 +70,7 @@ def render(page: Page) -> str:
 <body>
 <a class="skip" href="#main">To the content</a>
 <header><div><h1>{escape(page.title)}</h1><p>{escape(page.subtitle)}</p></div>
-<div class="tools"><button type="button" id="all" aria-pressed="false" title="Show all sections and steps (a)">all</button>
-<button type="button" id="theme" title="Light or dark (t)">light / dark</button></div></header>
+<div class="tools">{TOOLS}</div></header>
 <div class="frame">
 <nav aria-label="Sections"><ol>{index}</ol><p class="keys">{KEYS}</p></nav>
 <main id="main" tabindex="-1">
@@ -85,32 +92,37 @@ def _section(section: Section, colours: dict[str, int]) -> str:
     if section.steps:
         count = len(section.steps)
         bodies = "".join(
-            f'<div class="step" data-title="{escape(step.title)}"><h3><span'
-            f' class="count">{number}/{count}</span> {escape(step.title)}</h3>'
+            f'<div class="step" data-title="{escape(step.title)}">'
+            f'<h3><span class="count">{number}/{count}</span> {escape(step.title)}</h3>'
             + "".join(part_html(part, colours) for part in step.parts)
             + "</div>"
             for number, step in enumerate(section.steps, 1)
         )
         bar = (
-            '<div class="stepbar" role="group" aria-label="Steps"><button type="button"'
-            ' class="back" aria-label="Step back">\u2190</button><input type="range" min="1"'
-            f' max="{count}" value="1" aria-label="Step of {escape(section.title)}"><button'
-            ' type="button" class="on" aria-label="Step on">\u2192</button><output></output></div>'
+            '<div class="stepbar" role="group" aria-label="Steps">'
+            '<button type="button" class="back" aria-label="Step back">\u2190</button>'
+            f'<input type="range" min="1" max="{count}" value="1"'
+            f' aria-label="Step of {escape(section.title)}">'
+            '<button type="button" class="on" aria-label="Step on">\u2192</button>'
+            "<output></output></div>"
         )
         steps = f'<div class="steps">{bar}{bodies}</div>'
+    key = escape(section.key)
     return (
-        f'<section id="{escape(section.key)}" aria-labelledby="h-{escape(section.key)}"><h2'
-        f' id="h-{escape(section.key)}">{escape(section.title)}</h2>{notes}{parts}{steps}</section>'
+        f'<section id="{key}" aria-labelledby="h-{key}">'
+        f'<h2 id="h-{key}">{escape(section.title)}</h2>{notes}{parts}{steps}</section>'
     )
 
 
 def part_html(part, colours: dict[str, int]) -> str:
     if isinstance(part, Text):
         tag = "pre" if part.style == "code" else "p"
-        return f"<{tag}{' class=warning role=note' if part.style == 'warning' else ''}>{escape(part.text)}</{tag}>"
+        warning = " class=warning role=note" if part.style == "warning" else ""
+        return f"<{tag}{warning}>{escape(part.text)}</{tag}>"
+    drawn = DRAW[type(part)](part, colours)
     return (
-        f'<figure class="{type(part).__name__.lower()}">{caption(part)}<div'
-        f' class="scroll">{DRAW[type(part)](part, colours)}</div>{_note(part)}</figure>'
+        f'<figure class="{type(part).__name__.lower()}">{caption(part)}'
+        f'<div class="scroll">{drawn}</div>{_note(part)}</figure>'
     )
 
 
@@ -138,12 +150,16 @@ def colour(kind: str, colours: dict[str, int]) -> str:
 
 
 def facts(part: Facts, colours: dict[str, int]) -> str:
-    rows = "".join(
-        f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])}"
-        f" {badge(row[2] if len(row) > 2 else '')}</td></tr>"
-        for row in part.rows
+    return f"<table>{fact_rows(part.rows)}</table>"
+
+
+def fact_rows(rows) -> str:
+    """Of (name, value) and (name, value, source)."""
+    return "".join(
+        f"<tr><th scope=row>{escape(row[0])}</th>"
+        f"<td>{escape(row[1])} {badge(row[2] if len(row) > 2 else '')}</td></tr>"
+        for row in rows
     )
-    return f"<table>{rows}</table>"
 
 
 def cell_html(
@@ -157,7 +173,8 @@ def cell_html(
         if value
     )
     kind = colour(cell.kind, colours)
-    return f"<{tag}{classes('n' if right else '', cell.tone, kind and f'k {kind}')}{more}>{escape(cell.text)}</{tag}>"
+    named = classes("n" if right else "", cell.tone, kind and f"k {kind}")
+    return f"<{tag}{named}{more}>{escape(cell.text)}</{tag}>"
 
 
 def table(part: Table, colours: dict[str, int]) -> str:
@@ -166,18 +183,21 @@ def table(part: Table, colours: dict[str, int]) -> str:
         f"<th scope=col{classes('n' if side else '')}>{escape(each)}</th>"
         for each, side in zip(part.heads, right)
     )
-    rows = "".join(
-        f"<tr>{''.join(cell_html(cell, colours, right=side) for cell, side in zip(row, right))}</tr>"
-        for row in part.rows
-    )
+    rows = "".join(row_html(row, colours, right) for row in part.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def row_html(row, colours: dict[str, int], right) -> str:
+    cells = (cell_html(cell, colours, right=side) for cell, side in zip(row, right))
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def grid(part: Grid, colours: dict[str, int]) -> str:
     head = ""
     if part.column_labels:
         corner = f"<td>{escape(part.corner)}</td>" if part.row_labels else ""
-        head = f"<thead><tr>{corner}{''.join(f'<th scope=col>{escape(each)}</th>' for each in part.column_labels)}</tr></thead>"
+        labels = "".join(f"<th scope=col>{escape(each)}</th>" for each in part.column_labels)
+        head = f"<thead><tr>{corner}{labels}</tr></thead>"
     rows = []
     for position, row in enumerate(part.cells):
         label = (
@@ -196,24 +216,24 @@ def bits(part: Bits, colours: dict[str, int]) -> str:
         for position, bit in enumerate(row.bits):
             kind = colour(row.kinds[position], colours) if row.kinds else ""
             first = position and (row.width - position) % 4 == 0
-            cells.append(
-                f"<td{classes('gap' if first else '', kind and f'k {kind}', 'set' if bit == '1' else '')}>{bit}</td>"
+            named = classes(
+                "gap" if first else "", kind and f"k {kind}", "set" if bit == "1" else ""
             )
+            cells.append(f"<td{named}>{bit}</td>")
         hexadecimal = f"0x{row.value & (1 << row.width) - 1:0{row.width // 4}x}"
         rows.append(
-            f"<tr><th scope=row>{escape(row.label)}</th>{''.join(cells)}<td"
-            f" class=hex>{hexadecimal}</td><td class=say>{escape(row.note)}</td></tr>"
+            f"<tr><th scope=row>{escape(row.label)}</th>{''.join(cells)}"
+            f"<td class=hex>{hexadecimal}</td><td class=say>{escape(row.note)}</td></tr>"
         )
     kinds = list(dict.fromkeys(kind for row in part.rows for kind in row.kinds if kind))
     return f"<table>{''.join(rows)}</table>{legend(kinds, colours)}"
 
 
 def legend(kinds: list[str], colours: dict[str, int]) -> str:
-    return (
-        f"<ul class=legend>{''.join(f'<li><i{classes(colour(kind, colours))}></i>{escape(kind)}</li>' for kind in kinds)}</ul>"
-        if kinds
-        else ""
+    items = "".join(
+        f"<li><i{classes(colour(kind, colours))}></i>{escape(kind)}</li>" for kind in kinds
     )
+    return f"<ul class=legend>{items}</ul>" if kinds else ""
 
 
 def bars(part: Bars, colours: dict[str, int]) -> str:
@@ -222,14 +242,11 @@ def bars(part: Bars, colours: dict[str, int]) -> str:
     for bar in part.bars:
         share = min(100 * abs(bar.value) / (bar.of or largest), 100)
         said = bar.text or f"{number(bar.value)} {part.unit}".rstrip()
-        track = (
-            "<div"
-            f' class="track{"" if bar.of else " open"}"><div{classes("fill", colour(bar.kind, colours))}'
-            f' style="width:{share:.2f}%"></div></div>'
-        )
+        fill = f'<div{classes("fill", colour(bar.kind, colours))} style="width:{share:.2f}%"></div>'
+        track = f'<div class="track{"" if bar.of else " open"}">{fill}</div>'
         rows.append(
-            f"<tr><th scope=row>{escape(bar.label)}</th><td class=bar>{track}</td><td"
-            f" class=n>{escape(said)}</td></tr>"
+            f"<tr><th scope=row>{escape(bar.label)}</th>"
+            f"<td class=bar>{track}</td><td class=n>{escape(said)}</td></tr>"
         )
     return f"<table>{''.join(rows)}</table>"
 
@@ -237,14 +254,10 @@ def bars(part: Bars, colours: dict[str, int]) -> str:
 def levels(part: Levels, colours: dict[str, int]) -> str:
     found = []
     for position, level in enumerate(part.levels):
-        rows = "".join(
-            f"<tr><th scope=row>{escape(row[0])}</th><td>{escape(row[1])}"
-            f" {badge(row[2] if len(row) > 2 else '')}</td></tr>"
-            for row in level.rows
-        )
         size = f"<span class=size>{escape(level.size)} {badge(level.source)}</span>"
         found.append(
-            f'<div class="level"><h4>{escape(level.name)} {size}</h4><table>{rows}</table></div>'
+            f'<div class="level"><h4>{escape(level.name)} {size}</h4>'
+            f"<table>{fact_rows(level.rows)}</table></div>"
         )
         if position + 1 < len(part.levels):
             passing = [
@@ -256,22 +269,19 @@ def levels(part: Levels, colours: dict[str, int]) -> str:
     return "".join(found)
 
 
-DRAW = {
+def timeline_with_legend(part: Timeline, colours: dict[str, int]) -> str:
+    kinds = dict.fromkeys(span.kind for lane in part.lanes for span in lane.spans if span.kind)
+    return timeline(part, colours) + legend(list(kinds), colours)
+
+
+DRAW: dict[type, Callable] = {
     Facts: facts,
     Table: table,
     Grid: grid,
     Bits: bits,
     Bars: bars,
     Levels: levels,
-    Timeline: (
-        lambda part, colours: (
-            timeline(part, colours)
-            + legend(
-                list(dict.fromkeys(s.kind for lane in part.lanes for s in lane.spans if s.kind)),
-                colours,
-            )
-        )
-    ),
+    Timeline: timeline_with_legend,
     Lines: curves,
     Roofline: roofline,
 }

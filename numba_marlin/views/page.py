@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Union
 
 MEASURED, RECORDED, COUNTED, MODELLED, SPEC = SOURCES = (
     "measured",
@@ -228,7 +227,7 @@ class Roofline(Figure):
     points: tuple[Point, ...]
 
 
-Part = Union[Text, Facts, Table, Grid, Bits, Timeline, Bars, Levels, Lines, Roofline]
+Part = Text | Facts | Table | Grid | Bits | Timeline | Bars | Levels | Lines | Roofline
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections.abc import Callable
 
 from numba_marlin.views.page import (
     Bars,
@@ -72,8 +73,9 @@ def render(
     from rich.console import Console
 
     out = Terminal(width, colour, unicode, palette(page))
+    written = io.StringIO()
     console = Console(
-        file=io.StringIO(),
+        file=written,
         width=width,
         force_terminal=colour,
         color_system="standard" if colour else None,
@@ -88,7 +90,7 @@ def render(
         console.print(page.subtitle, style="dim")
     for section in page.sections:
         _section(section, console, out, len(section.steps) if steps is None else steps)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
 
 
 def _section(section: Section, console, out: Terminal, steps: int) -> None:
@@ -190,7 +192,7 @@ def table(part: Table, out: Terminal):
     return result
 
 
-DRAW = {
+DRAW: dict[type, Callable] = {
     Facts: facts,
     Table: table,
     Grid: grid,

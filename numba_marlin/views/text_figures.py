@@ -59,8 +59,8 @@ def timeline(part: Timeline, out):
                     share[column].get(kind, 0) + min(end, column + 1) - max(start, column)
                 )
         for each in share:
-            kind = max(each, key=each.get) if each else None
-            text.append(" " if kind is None else letters[kind], out.style(kind or ""))
+            longest = max(each, key=each.__getitem__) if each else ""
+            text.append(letters[longest] if each else " ", out.style(longest))
         text.append("\n")
     text.append(" " * (label + 1))
     at = 0

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from numba_marlin.execution import driver
 from numba_marlin.bench import clocks, measure, roofline, tables, timing, tune
 from numba_marlin.bench.ceilings import Ceilings
 from numba_marlin.errors import CapabilityMissing
+from numba_marlin.execution import driver
 from numba_marlin.heuristics import Problem
 from tests.bench.invented import row
 

@@ -157,10 +157,10 @@ def test_sources_are_digested_by_content(tmp_path, monkeypatch):
     assert cache.package_digest.__wrapped__() != before
 
 
-@pytest.mark.parametrize("room", ("compiler", "isa", "kernels", "kernels/nvfp4/tcgen05"))
+@pytest.mark.parametrize("room", (*cache.SOURCES, "kernels/nvfp4/tcgen05"))
 def test_a_change_at_any_depth_of_a_room_changes_the_digest(room, tmp_path, monkeypatch):
     package = tmp_path / "numba_marlin"
-    for name in ("compiler", "isa", "kernels"):
+    for name in cache.SOURCES:
         shutil.copytree(
             PACKAGE / name, package / name, ignore=shutil.ignore_patterns("__pycache__")
         )

@@ -26,7 +26,16 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "03_tma"
 @pytest.fixture(scope="module")
 def experiment():
     """The experiment's modules by name, imported as its run.py imports them."""
-    names = ("loader_config", "kernels", "relayout", "variants", "cells", "report", "run")
+    names = (
+        "loader_config",
+        "stripes",
+        "kernels",
+        "relayout",
+        "variants",
+        "cells",
+        "report",
+        "run",
+    )
     others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     path = list(sys.path)
     sys.path.insert(0, str(FOLDER))

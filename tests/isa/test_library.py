@@ -83,11 +83,11 @@ def test_instructions_is_an_attribute_of_the_room():
 
 
 def test_an_installed_package_finds_the_files_inside_itself(tmp_path):
-    """As setup.cfg lays it out: the directory ptx/ becomes the data package numba_marlin.ptx."""
+    """As setup.cfg lays it out: the directory ptx/ becomes the data package numba_marlin.isa.ptx."""
     package = Path(isa.__file__).parent.parent
     shutil.copytree(package / "isa", tmp_path / "numba_marlin" / "isa")
     shutil.copy(package / "__init__.py", tmp_path / "numba_marlin")
-    shutil.copytree(isa.ptx_directory(), tmp_path / "numba_marlin" / "ptx")
+    shutil.copytree(isa.ptx_directory(), tmp_path / "numba_marlin" / "isa" / "ptx")
     program = (
         "from numba_marlin import isa; print(len(isa.load_instructions()), isa.ptx_directory())"
     )
@@ -100,5 +100,5 @@ def test_an_installed_package_finds_the_files_inside_itself(tmp_path):
     )
     assert done.stdout.split() == [
         str(len(INSTRUCTIONS)),
-        str(tmp_path / "numba_marlin" / "ptx"),
+        str(tmp_path / "numba_marlin" / "isa" / "ptx"),
     ], done.stderr

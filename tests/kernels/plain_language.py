@@ -7,6 +7,8 @@ compiler makes of the same source is compared on the machine (``test_partitions`
 
 from types import SimpleNamespace
 
+from numba_marlin.compiler.language import namespace, record_class
+
 
 def uint32(value):
     """An int that fits, for nothing in a schedule is meant to wrap."""
@@ -17,4 +19,10 @@ def uint32(value):
 def plain_language(block, blocks):
     """As block ``block`` of ``blocks`` sees it."""
     cuda = SimpleNamespace(blockIdx=SimpleNamespace(x=block), gridDim=SimpleNamespace(x=blocks))
-    return SimpleNamespace(cuda=cuda, device=lambda function: function, uint32=uint32)
+    return SimpleNamespace(
+        cuda=cuda,
+        device=lambda function: function,
+        uint32=uint32,
+        record=record_class,
+        namespace=namespace,
+    )

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from tests.profile.fake_nvml import FakeNvml
 
 from numba_marlin.cli import watch as watching
 from numba_marlin.cli.main import main
@@ -15,6 +14,7 @@ from numba_marlin.execution.launch import KERNEL_LOG
 from numba_marlin.profile.pages import device_page
 from numba_marlin.profile.sources import device_state
 from numba_marlin.views import text
+from tests.profile.fake_nvml import FakeNvml
 
 
 def watch(monkeypatch, capsys, nvml, *arguments):

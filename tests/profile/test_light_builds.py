@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.profile.observed import added_up, untold
 
 from numba_marlin.emulator import Machine
 from numba_marlin.profile import build as profile
@@ -14,6 +13,7 @@ from numba_marlin.profile.instrument import coarse, totals
 from numba_marlin.profile.instrument.sections import NUMBER, SECTIONS
 from numba_marlin.profile.pages import profile_page
 from numba_marlin.views import text
+from tests.profile.observed import added_up, untold
 
 KERNELS = ["tiled", "ampere", "decode", pytest.param("wgmma", marks=pytest.mark.thorough)]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.cli.main import main
-from numba_marlin.hardware import devices, sizes
+from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem, candidate
 from numba_marlin.problems import BlockProblem
 from numba_marlin.profile import build as profile
@@ -22,7 +22,6 @@ from numba_marlin.views import html, text
 from tests.views.pages import shown
 
 H200 = devices.device("H200")
-LIMITS = sizes.limits_of(H200)
 
 
 @functools.cache
@@ -33,7 +32,7 @@ def counted(m=16, n=256, k=256, work=on_machine.WORK):
 
 @functools.cache
 def built(**shape):
-    return profile.build(counted(**shape), H200, LIMITS)
+    return profile.build(counted(**shape), H200)
 
 
 def data(**shape):
@@ -146,7 +145,7 @@ def test_a_part_of_a_problem_stands_for_the_whole():
     assert profile.counts_of(part)["asked_bytes"] == pytest.approx(
         profile.counts_of(whole)["asked_bytes"], rel=1e-6
     )
-    assert "times 4" in section(profile.build(part, H200, LIMITS), "memory") or part.factor != 4
+    assert "times 4" in section(profile.build(part, H200), "memory") or part.factor != 4
 
 
 def test_sections_counts_are_the_runs():
@@ -180,7 +179,7 @@ def test_sections_counts_are_the_runs():
 def test_occupancy_is_what_the_guide_says(threads, registers, shared, expected):
     """42 registers a thread are 1344 a warp, handed out as 1536: 42 warps of 65536, ten blocks of
     four."""
-    found = occupancy(LIMITS, 132, threads, registers, shared, 10_000)
+    found = occupancy(H200.architecture, 132, threads, registers, shared, 10_000)
     assert (
         (found.blocks, found.limited_by) == expected
         and found.warps == found.blocks * -(-threads // 32)
@@ -189,9 +188,9 @@ def test_occupancy_is_what_the_guide_says(threads, registers, shared, expected):
 
 
 def test_a_small_grid_leaves_places_empty():
-    assert occupancy(LIMITS, 132, 256, 32, 0, 66).launched_warps == pytest.approx(4)
+    assert occupancy(H200.architecture, 132, 256, 32, 0, 66).launched_warps == pytest.approx(4)
     with pytest.raises(ValueError, match="does not fit: shared memory"):
-        occupancy(LIMITS, 132, 256, 32, 300 * 1024, 1)
+        occupancy(H200.architecture, 132, 256, 32, 300 * 1024, 1)
 
 
 # ---- rules
@@ -275,9 +274,7 @@ def test_modelled_parts_add_up_to_the_modelled_time():
 
 def test_the_models_error_is_that_of_the_recorded_times():
     found = model.error("ampere")
-    assert found is None or (
-        found.cells > 40 and 0 < found.mean < 0.15 and found.mean < found.largest
-    )
+    assert found.cells > 40 and 0 < found.mean < 0.15 and found.mean < found.largest
     assert model.error("naive") is None  # nobody predicts it
 
 
@@ -395,7 +392,7 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
         and not found["measured"]
     )
     assert (
-        found["ceilings"]["matrix_flops"] == sizes.sizes_of(devices.device("B200")).fp4_flops
+        found["ceilings"]["matrix_flops"] == devices.device("B200").fp4_flops
         and found["ceilings"]["source"] == "spec"
     )
     assert (
@@ -528,12 +525,7 @@ def test_a_recorded_time_is_shown_beside_the_model():
     problem = BlockProblem(4096, 4096, 4096)
     config = candidate(problem, devices.device("H200"), "block_scaled").config
     found = model.recorded("block_scaled", problem, config)
-    assert (
-        found is None
-        or found["us"] > 100
-        and found["part"] == "whole"
-        and "H200" in found["device"]
-    )
+    assert found["us"] > 100 and "H200" in found["device"]
     path = Path(__file__).resolve().parents[2] / "experiments" / "11_block_scaled" / "results.jsonl"
     same = [
         row
@@ -542,5 +534,5 @@ def test_a_recorded_time_is_shown_beside_the_model():
         == ("block_scaled", "whole", 4096, 4096, 4096)
         and row["config"] == asdict(config)
     ]
-    assert len({row["us"] for row in same}) > 1 and found == same[-1]  # the last of several
+    assert len({row["us"] for row in same}) > 1 and found.items() <= same[-1].items()  # the last
     assert model.recorded("block_scaled", replace(problem, k=4128), config) is None

@@ -3,13 +3,13 @@ recorded, and the parts of the time add up to all of it."""
 
 import numpy as np
 import pytest
-from tests.profile.observed import added_up, events
 
 from numba_marlin import compiler
 from numba_marlin.compiler.resources import count_ptx
 from numba_marlin.emulator import Machine
 from numba_marlin.profile.instrument import coarse, recorder, records, sections, totals
 from numba_marlin.profile.instrument.sections import NUMBER, SECTIONS
+from tests.profile.observed import added_up, events
 
 KERNELS = ["naive", "tiled", "ampere", "decode", pytest.param("wgmma", marks=pytest.mark.thorough)]
 SEEN = {  # sections that every run of a kernel has
@@ -98,10 +98,9 @@ def test_ptx_without_line_numbers_is_refused():
 
 
 def _kernel_and_config(name):
-    from tests.profile.observed import CASES
-
     from tests.kernels.harness import KERNELS as BY_NAME
     from tests.kernels.harness import config_for
+    from tests.profile.observed import CASES
 
     return BY_NAME[name], config_for(name, *CASES[name][2])
 

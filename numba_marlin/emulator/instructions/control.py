@@ -14,6 +14,7 @@ from numba_marlin.emulator.instructions import allow, instruction, refuse, unsup
 from numba_marlin.emulator.ordering.messages import GPU, SCOPES
 from numba_marlin.emulator.state.registers import Constant
 from numba_marlin.emulator.text.program import Instruction
+from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETMAXNREG_STEP
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +132,17 @@ def fence_mbarrier_init(ins, m):
 
 @instruction("setmaxnreg")
 def setmaxnreg(ins, m):
-    """#miscellaneous-instructions-setmaxnreg: checked here and in ``emulator.register_pool``."""
+    """#miscellaneous-instructions-setmaxnreg: checked here and in ``state.register_pool``."""
     allow(ins, "inc", "dec", "sync", "aligned")
     if ins.modifiers not in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32")):
         raise unsupported(ins, "must be .inc or .dec, .sync.aligned.u32")
     count = m.immediate(ins, 0)
-    if count % 8 or not 24 <= count <= 256:
-        raise unsupported(ins, f"{count} registers must be a multiple of 8 between 24 and 256")
+    if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
+        raise unsupported(
+            ins,
+            f"{count} registers must be a multiple of {SETMAXNREG_STEP} between"
+            f" {SETMAXNREG_LEAST} and {SETMAXNREG_MOST}",
+        )
     if m.kernel.max_threads is None and not m.kernel.max_registers:
         raise unsupported(
             ins,

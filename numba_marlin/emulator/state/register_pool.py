@@ -14,17 +14,18 @@ import numpy as np
 from numba_marlin.emulator.errors import Deadlock, DivergentCollective
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement, error_at
 from numba_marlin.emulator.text.program import Instruction, Kernel
+from numba_marlin.hardware.architectures import HOPPER
+from numba_marlin.hardware.limits import SETMAXNREG_MOST, SETMAXNREG_STEP, WARPGROUP_WARPS
 
-REGISTERS = 65536  # of a multiprocessor, 32 bits each
-MOST, STEP, WARPGROUP = 256, 8, 4
 LANES = tuple(range(WARP))
 
 
 class RegisterPool:
     def __init__(self, placement: Placement, kernel: Kernel) -> None:
         self.placement = placement
-        bound = REGISTERS // ((kernel.max_threads or 1) * kernel.min_blocks) // STEP * STEP
-        self.entry = min(MOST, kernel.max_registers or bound)
+        threads = (kernel.max_threads or 1) * kernel.min_blocks
+        bound = HOPPER.registers_per_sm // threads // SETMAXNREG_STEP * SETMAXNREG_STEP
+        self.entry = min(SETMAXNREG_MOST, kernel.max_registers or bound)
         # of each warp: (registers a thread from now on, by what)
         self.trades: dict[int, list[tuple[int, Instruction]]] = {}
 
@@ -39,8 +40,8 @@ class RegisterPool:
         done = [self.trades.pop(warp, []) for warp in warps]
         if not any(done):
             return
-        for first in range(0, per_block, WARPGROUP):
-            for within in range(first, min(first + WARPGROUP, per_block)):
+        for first in range(0, per_block, WARPGROUP_WARPS):
+            for within in range(first, min(first + WARPGROUP_WARPS, per_block)):
                 if done[within] != done[first]:
                     warp, other = (
                         (within, first)

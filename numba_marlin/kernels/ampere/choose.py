@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from numba_marlin.hardware.devices import Device
+from numba_marlin.hardware.limits import SYSTEM_SHARED_BYTES
 from numba_marlin.kernels.ampere.config import AmpereConfig
 from numba_marlin.kernels.language.choice import (
     FITTED_BANDWIDTH_PER_SM,
@@ -24,7 +25,6 @@ from numba_marlin.layout.stripes import iterations_per_block
 from numba_marlin.problems import WeightProblem
 
 DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in units of 16
-RESERVED_BYTES = 1024  # shared memory that CUDA keeps for itself in each block
 # tiles a block must have left for a second block on each SM to pay for the slices it shares
 TILES_FOR_TWO = 100
 M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in registers
@@ -68,9 +68,7 @@ def configuration(
     if config.thread_m_blocks > 1 or tiles < TILES_FOR_TWO * 2 * device.sms:
         return config
     pair = replace(config, stages=6, blocks_per_sm=2)
-    fits = (
-        2 * (pair.shared_bytes + RESERVED_BYTES) <= device.shared_bytes_per_block + RESERVED_BYTES
-    )
+    fits = 2 * (pair.shared_bytes + SYSTEM_SHARED_BYTES) <= device.architecture.shared_bytes_per_sm
     return pair if fits else config
 
 

@@ -3,6 +3,8 @@ Pure."""
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import HOPPER
+from numba_marlin.hardware.limits import SYSTEM_SHARED_BYTES
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 
@@ -15,8 +17,6 @@ VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
 # bytes that shift each row of activations by four banks: ldmatrix then touches every bank once
 X_PADDING = 16
 ALIGNMENT = 128  # of a stage
-# Hopper: an SM has, a block may have, the system takes of each block
-SM_SHARED_BYTES, BLOCK_SHARED_BYTES, RESERVED_BYTES = 228 * 1024, 227 * 1024, 1024
 BATCHES = (8, 16, 24, 32)  # more take more registers than there are
 
 
@@ -257,7 +257,8 @@ class DecodeConfig:
 
     @property
     def shared_limit(self):
-        return min(BLOCK_SHARED_BYTES, SM_SHARED_BYTES // self.resident - RESERVED_BYTES)
+        """Shared memory that a block may have on Hopper if ``resident`` blocks fit on an SM."""
+        return HOPPER.shared_bytes_per_sm // self.resident - SYSTEM_SHARED_BYTES
 
     def units(self, m, n, k):
         """Stages of all tiles together: what the grid shares out."""

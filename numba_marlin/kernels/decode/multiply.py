@@ -10,6 +10,7 @@ minus the sums of x, and the lane's ``upper_first``.
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.decode import fp4 as decode_fp4
 from numba_marlin.kernels.decode import weights as decode_weights
 from numba_marlin.kernels.dequantize.expand import pair
@@ -78,7 +79,6 @@ def multiply_verbs(lang, config, ring):
     ACCUMULATORS = 16 * BATCH_BLOCKS
     TOTALS = 4 * BATCH_BLOCKS if float_zeros else 1
     MINUS_ONE = pair(-1, config.dtype)
-    FULL_MASK = 0xFFFFFFFF
 
     @lang.device
     def stage_offsets(offsets, rows, place):
@@ -258,7 +258,7 @@ def multiply_verbs(lang, config, ring):
     @lang.device
     def done_with_stage(barriers, place, lane):
         """All lanes have read all they need, though not yet used it."""
-        ptx.bar_warp_sync(uint32(FULL_MASK))
+        ptx.bar_warp_sync(uint32(ALL_LANES))
         if lane == uint32(0):
             release(barriers, place)
 

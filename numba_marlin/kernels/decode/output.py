@@ -15,6 +15,7 @@ the same bits; nobody ever waits.
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.decode.config import COLUMNS, VECTOR_BYTES
 
 LOADS_IN_FLIGHT = 12  # vectors of other blocks' sums that a lane asks for at a time
@@ -38,7 +39,6 @@ def output_verbs(lang, config):
         for dtype in (config.scale_dtype, config.dtype)
     )
     pair_of = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
-    FULL_MASK = 0xFFFFFFFF
     FIRST_BARRIER = 1  # of the named ones; 0 is syncthreads
 
     @lang.device
@@ -104,12 +104,12 @@ def output_verbs(lang, config):
     def count_in(locks, top, parts, place):
         """True for the last of the ``parts`` blocks; its counter is back at zero."""
         lock = locks + uint64(top * uint32(CONSUMERS) + place[3]) * uint64(4)
-        ptx.bar_warp_sync(uint32(FULL_MASK))
+        ptx.bar_warp_sync(uint32(ALL_LANES))
         before = uint32(0)
         if place[2] == uint32(0):
             before = ptx.atom_add_acq_rel_gpu(lock, uint32(1))
         before = ptx.shfl_sync_idx(before, uint32(0))
-        ptx.bar_warp_sync(uint32(FULL_MASK))
+        ptx.bar_warp_sync(uint32(ALL_LANES))
         last = uint32(before + uint32(1)) == parts
         if last and place[2] == uint32(0):
             ptx.st_global_b32(lock, uint32(0))

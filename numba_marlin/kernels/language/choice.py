@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
+from numba_marlin.hardware.devices import device
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 
 if TYPE_CHECKING:
     from numba_marlin.hardware.devices import Device
     from numba_marlin.problems import Problem, WeightProblem
 
-FITTED_BANDWIDTH_PER_SM = 4.8e12 / 132  # bytes/s: of the H200 on which times were fitted
+FITTED_ON = device("H200")  # modelled times were fitted to measurements on it
+FITTED_BANDWIDTH_PER_SM = FITTED_ON.bandwidth_bytes / FITTED_ON.sms  # bytes/s
 # of a WeightProblem
 TYPE_FIELDS = ("group_size", "dtype", "bits", "zeros", "scale_dtype", "bias", "codes")
 

@@ -1,43 +1,7 @@
 """What a kernel is before anybody compiles it.
 
 ``KernelDefinition.make(lang, config)`` returns a Python function over the parameters, in the
-language that Numba's CUDA compilers share. ``lang`` (``numba_marlin.compiler.language.Language``)
-is that language as one compiler speaks it:
-
-- ``lang.cuda``                         the compiler's ``cuda`` module: threadIdx, blockIdx,
-                                        gridDim, syncthreads, local.array ...
-- ``lang.ptx.NAME``                     the instruction ``ptx/NAME.ptx``; those with immediates are
-                                        called once while the body is
-                                        made, ``wait = lang.ptx.cp_async_wait_group(n=2)``, and give
-                                            the instruction
-- ``lang.uint32`` ...                   number types: uint16 uint32 uint64 int32 int64 float32
-- ``lang.device``                       decorator that makes a function callable in the body, always
-                                        inlined
-- ``lang.shared_base()``                u32 address of the block's dynamic shared memory in the
-                                        shared window
-
-A body may use closure constants: loops over them are unrolled, branches on them disappear, small
-``lang.cuda.local.array`` whose size is a plain closure int become registers. A ``break`` keeps such
-a loop from being unrolled, and the arrays it indexes in memory: guard the rest of the body with an
-``if`` instead. A loop around another may stay rolled too where their product is large: libnvvm of
-CUDA 13.0 does so for sm_120 (and newer ones do not, nor it for sm_90a); write the inner one out.
-
-Wide accumulators (``wgmma``, 4 to 128 floats) are tuples that an instruction takes and returns:
-``acc = multiply(acc, a, b_desc, uint32(1))``. They may pass through device functions and loops.
-Index them with literals or constant slices only (``kernels.tuples`` halves them): indexed by a loop
-variable, a tuple of 64 becomes a tree of branches. What assemblers make of ``wgmma`` (they report
-it, and ``compiler.gates`` counts it as a broken promise): they serialise products of which a
-register is touched between issue and wait. Seen with ptxas 13.4 (nvJitLink serialises more):
-
-- good: fence, products chained on one accumulator, commit, wait (n=0), read; the same with the next
-  A loaded, or dequantised, before the wait
-- good: one accumulator, a product in flight over the loop's back edge, ``wait_group_f32(n=1)`` then
-  ``keep_u32`` on the A before, read after n=0
-- good: two accumulators issued one after the other, wait (n=1), read the first, wait (n=0), read
-  the second, all in one turn of the loop
-- serialised: two accumulators in turns, one in flight over the back edge while the other is read,
-  however it is waited for
-- a wait put in by the assembler: accumulators used before any wait
+language that ``numba_marlin.compiler.language`` explains.
 """
 
 from __future__ import annotations

@@ -2,21 +2,18 @@
 together: ``group_m`` row tiles, then the next column tile, and so on; then the next ``group_m``
 rows."""
 
+NO_TILE = 0xFFFFFFFF  # in place of a tile's number: there is no further tile
+
 
 def tile_order_verb(lang, group_m, tile_m, tile_n):
     """-> device function (tile, row tiles, column tiles) -> (first row, first column) of a tile,
-    all uint32."""
-    uint32 = lang.uint32
-    GROUP_M, TILE_M, TILE_N = group_m, tile_m, tile_n
+    all u32."""
 
     @lang.device
     def corner_of(tile, m_tiles, n_tiles):
-        band = uint32(GROUP_M) * n_tiles
-        first_m = uint32(tile // band * uint32(GROUP_M))
-        rows = uint32(min(uint32(m_tiles - first_m), uint32(GROUP_M)))
-        inside = uint32(tile % band)
-        return uint32((first_m + inside % rows) * uint32(TILE_M)), uint32(
-            inside // rows * uint32(TILE_N)
-        )
+        band, inside = tile // (group_m * n_tiles), tile % (group_m * n_tiles)
+        first_m = band * group_m
+        rows = min(m_tiles - first_m, group_m)
+        return (first_m + inside % rows) * tile_m, inside // rows * tile_n
 
     return corner_of

@@ -3,15 +3,17 @@ Pure."""
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import HOPPER
+from numba_marlin.hardware.limits import BOX_ELEMENTS, SETMAXNREG_STEP, THREAD_REGISTERS
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
 from numba_marlin.kernels.language.pipeline import barrier_bytes
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 STAGE_K = 64  # one row of the 128-byte swizzle
 STAGE_ROWS = STAGE_K // 16
 WARPGROUP = 128
-ALIGNMENT = 1024  # of what a 128-byte swizzle is applied to
-SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
-REGISTER_FILE = 65536
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
+SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24
 PIECE_BYTES = 512  # 16 x 16 halves
 PARTS = (2, 3, 4, 6, 8)  # that a tile may have
@@ -183,11 +185,12 @@ class WgmmaConfig:
     def consumer_registers(self):
         """Registers a consumer's thread may have when the producer has given up all but
         PRODUCER_REGISTERS; None where none need to move."""
-        launched = min(255, REGISTER_FILE // self.threads) // 8 * 8
+        step, most = SETMAXNREG_STEP, THREAD_REGISTERS // SETMAXNREG_STEP * SETMAXNREG_STEP
+        launched = min(most, HOPPER.registers_per_sm // self.threads // step * step)
         return (
             None
-            if launched >= 248
-            else launched + (launched - PRODUCER_REGISTERS) // self.consumers // 8 * 8
+            if launched >= most
+            else launched + (launched - PRODUCER_REGISTERS) // self.consumers // step * step
         )
 
     @property
@@ -211,9 +214,10 @@ class WgmmaConfig:
 
     @property
     def w_box_columns(self):
-        """Columns of a tensor copy of packed weights, which moves 256 numbers of 8 bytes in a row
-        at most; a stage's boxes lie one behind the other."""
-        return min(self.tile_n, 1024 // self.bits)
+        """Columns of a tensor copy of packed weights, which moves BOX_ELEMENTS numbers of 8 bytes
+        in a row at most; a column's 16 weights are 2 * bits bytes. A stage's boxes lie one behind
+        the other."""
+        return min(self.tile_n, BOX_ELEMENTS * 8 // (2 * self.bits))
 
     @property
     def w_row_bytes(self):

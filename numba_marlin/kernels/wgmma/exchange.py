@@ -14,13 +14,13 @@ they need.
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import for_each, map_each
 from numba_marlin.kernels.wgmma.columns import column_verbs
 from numba_marlin.kernels.wgmma.config import PIECE_BYTES, WARPGROUP
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
 
 PUT_BARRIER, READ_BARRIER = 3, 5  # named barriers 3 to 6: the warpgroups of one column of consumers
-ALL_LANES = 0xFFFFFFFF
 
 
 def exchange_verbs(lang, config):

@@ -10,6 +10,7 @@ first word, its 64-column block, lane, its row of consumers); ``item``, ``work``
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import for_each, map_each
 from numba_marlin.kernels.wgmma.columns import column_verbs
 from numba_marlin.kernels.wgmma.config import WARPGROUP
@@ -17,7 +18,6 @@ from numba_marlin.kernels.wgmma.schedule import schedule_verbs
 
 # the named barriers of one warpgroup each; 0 is syncthreads, 3 to 6 are those of wgmma_exchange
 FIRST_BARRIER = 1
-ALL_LANES = 0xFFFFFFFF
 
 
 def output_verbs(lang, config):

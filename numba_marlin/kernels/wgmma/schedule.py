@@ -15,10 +15,8 @@ and each of its blocks an equal part of the steps.
 
 from types import SimpleNamespace
 
-from numba_marlin.kernels.language.tile_order import tile_order_verb
+from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
 from numba_marlin.kernels.wgmma.config import STAGE_K
-
-NO_TILE = 0xFFFFFFFF
 
 
 def schedule_verbs(lang, config):

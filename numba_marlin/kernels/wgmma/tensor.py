@@ -25,9 +25,11 @@ from types import SimpleNamespace
 
 from numba_marlin.kernels.language.tuples import map_each, repeat, together
 from numba_marlin.kernels.wgmma.weights import weight_verbs
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
+from numba_marlin.layout.wgmma import Descriptor
 
-# 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)
-DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)
+# 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.Descriptor)
+DESCRIPTOR_HIGH = Descriptor(0, SWIZZLE_PATTERN_BYTES).encode()
 ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
 
 

@@ -175,10 +175,8 @@ def _slot(name: str, warps: int) -> str:
 
 def _move(ending: str, beginning: str, guard: str = "") -> str:
     """What was read goes from one section to the other."""
-    return (
-        f"	{guard}add.u32 %nmr_s{NUMBER[ending]}, %nmr_s{NUMBER[ending]}, %nmr_a;\n	{guard}sub.u32"
-        f" %nmr_s{NUMBER[beginning]}, %nmr_s{NUMBER[beginning]}, %nmr_a;\n"
-    )
+    end, begin = f"%nmr_s{NUMBER[ending]}", f"%nmr_s{NUMBER[beginning]}"
+    return f"\t{guard}add.u32 {end}, {end}, %nmr_a;\n\t{guard}sub.u32 {begin}, {begin}, %nmr_a;\n"
 
 
 def _reading(each: Reading, used: list[str], label: str) -> str:

@@ -128,13 +128,14 @@ def timeline(data: dict) -> Section:
             each = ", ".join(
                 f"{name_of(name)} {us / alone - 1:+.1%}" for name, us in time["finer_us"].items()
             )
+            finer = f"builds that tell one kind of wait each ({each})" if each else ""
             notes.append(
-                "How long, says a build that does not read the clock at waits"
-                f" ({time['work_us'] / alone - 1:+.1%}); how much of it was waiting,"
-                f" {f'builds that tell one kind of wait each ({each})' if each else 'the one that adds up'}."
-                " What the build that adds up saw of everything at once comes to"
-                f" {sum(raw.values()):.2f} us, {sum(raw.values()) / alone - 1:+.1%}, and stands at"
-                " the end. None of them knows the plain kernel's time."
+                "The duration comes from a build that does not read the clock at waits"
+                f" ({time['work_us'] / alone - 1:+.1%}); the share of waits from"
+                f" {finer or 'the build that adds up'}. What the build that adds up saw of"
+                f" everything at once comes to {sum(raw.values()):.2f} us,"
+                f" {sum(raw.values()) / alone - 1:+.1%}, and stands at the end. No build knows the"
+                " plain kernel's time."
             )
     else:
         notes.append(

@@ -11,27 +11,25 @@ that have such a section); what then is left of the whole, but for the launch, i
 that is not at its full rate, warps that wait for each other. Nothing overlaps in this model but
 bytes with work, so shares of short sections are rough.
 
-``error()`` compares the predictions with the times recorded in experiments/01_faithful and
-02_hopper, in a checkout of the repository.
+``error()`` compares the predictions with the times that experiments 01_faithful and 02_hopper
+recorded (``data.measured``).
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import statistics
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
 from numba_marlin.counts.instructions import tensor_bits
+from numba_marlin.data import measured
 from numba_marlin.hardware.devices import Device, device
-from numba_marlin.hardware.sizes import Limits, sizes_of
+from numba_marlin.hardware.limits import SM_SCHEDULERS
 from numba_marlin.heuristics import Candidate, Problem, candidate, find_kernel
 from numba_marlin.profile.instrument.records import LAUNCH
 from numba_marlin.profile.instrument.sections import SECTIONS
 from numba_marlin.profile.sources.on_machine import Counted
 
-SCHEDULERS = 4
 MMA_SHARE = 0.62  # of a Hopper's tensor peak that mma.sync reaches
 FIELDS = ("m", "n", "k", "group_size", "dtype", "bits", "zeros", "scale_dtype", "bias")
 LATENCY = "latency"
@@ -55,33 +53,24 @@ def factor_bits(counted: Counted) -> int:
     return tensor_bits(row.text for row in counted.counts.instructions)
 
 
-def limits_for(counted: Counted, device: Device, limits: Limits) -> Limits:
-    """With the peak of the tensor cores that the kernel uses: those of block-scaled factors have
-    one of their own."""
-    bits, sizes = factor_bits(counted), sizes_of(device)
-    return (
-        limits
-        if bits == 16
-        else replace(
-            limits,
-            tensor_flops=(
-                None if sizes is None else sizes.fp4_flops if bits == 4 else sizes.fp8_flops
-            ),
-        )
-    )
+def peak_flops(counted: Counted, device: Device) -> float | None:
+    """Operations/s of the tensor cores that the kernel uses: those of block-scaled factors have a
+    peak of their own. None where no source has it."""
+    return device.peak_flops(factor_bits(counted))
 
 
-def model(counted: Counted, device: Device, limits: Limits) -> Modelled:
-    clock = (limits.clock_mhz or 1500) * 1e6
+def model(counted: Counted, device: Device) -> Modelled:
+    clock = (device.clock_mhz or 1500) * 1e6
     work = {section.name: 0.0 for section in SECTIONS}
-    peak = (limits.tensor_flops or 1e14) / device.sms / clock
+    peak = (peak_flops(counted, device) or 1e14) / device.sms / clock
     tallies: dict = {}
     for row, section in zip(counted.counts.instructions, counted.sections):
         tallies[section] = tallies[section] + row.tally if section in tallies else row.tally
     wgmma = any(row.text.startswith("wgmma.mma_async") for row in counted.counts.instructions)
-    reached = peak * (1.0 if wgmma or device.compute_capability[0] != 9 else MMA_SHARE)
+    slowed = "wgmma" in device.architecture.matrix_instructions and not wgmma
+    reached = peak * (MMA_SHARE if slowed else 1.0)
     for section, tally in tallies.items():
-        cycles = max(tally.executed / SCHEDULERS, tally.shared.wavefronts, tally.flops / reached)
+        cycles = max(tally.executed / SM_SCHEDULERS, tally.shared.wavefronts, tally.flops / reached)
         work[section] = cycles * counted.factor / device.sms / clock * 1e6
     predicted = counted.candidate.figures.get("predicted_us")
     memory = (
@@ -126,37 +115,24 @@ class Error:
 
 @functools.cache
 def error(kernel: str | None = None) -> Error | None:
-    """None where nothing was recorded: outside of a checkout, or for a kernel without
-    predictions."""
-    root = Path(__file__).resolve().parents[3] / "experiments"
+    """None for a kernel without predictions, or without recorded times."""
     off, where = [], "H200"
-    for name in ("01_faithful", "02_hopper"):
-        path = root / name / "results.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            row = json.loads(line)
-            found = _predicted(row) if kernel in (None, row["kernel"]) else None
-            if found:
-                off.append(abs(found / row["us"] - 1))
-                where = row["device"]
+    for row in measured("weight_times"):
+        found = _predicted(row) if kernel in (None, row["kernel"]) else None
+        if found:
+            off.append(abs(found / row["us"] - 1))
+            where = row["device"]
     return Error(len(off), statistics.mean(off), max(off), where) if off else None
 
 
 def recorded(kernel: str, problem, config) -> dict | None:
-    """The last row of experiments/11_block_scaled of this product in this configuration; None where
-    nothing was measured, or outside of a checkout."""
-    path = Path(__file__).resolve().parents[3] / "experiments" / "11_block_scaled" / "results.jsonl"
-    found = None
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        row = json.loads(line)
-        if row["part"] == "whole" and (
-            row["kernel"],
-            row["m"],
-            row["n"],
-            row["k"],
-            row["config"],
-        ) == (kernel, problem.m, problem.n, problem.k, asdict(config)):
-            found = row
-    return found
+    """The row of data/measured/block_times of this product in this configuration; None where
+    nothing was measured."""
+    cell = kernel, problem.m, problem.n, problem.k, asdict(config)
+    for row in measured("block_times"):
+        if (row["kernel"], row["m"], row["n"], row["k"], row["config"]) == cell:
+            return row
+    return None
 
 
 def _predicted(row: dict) -> float | None:

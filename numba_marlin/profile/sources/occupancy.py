@@ -1,9 +1,10 @@
 """How many blocks of a kernel a multiprocessor can hold, what limits them, and how many a launch
 gives it. Pure numbers.
 
-Theoretical: by the registers, shared memory and warps of a block and the device's ``Limits`` (CUDA
-C++ programming guide, "Maximum number of resident blocks per multiprocessor": registers are handed
-out a warp at a time, in multiples of 256; every block costs 1 KiB of shared memory beside its own).
+Theoretical: by the registers, shared memory and warps of a block and what the device's SMs hold
+(CUDA C++ programming guide, "Maximum number of resident blocks per multiprocessor": registers are
+handed out a warp at a time, in multiples of WARP_REGISTER_UNIT; every block costs
+SYSTEM_SHARED_BYTES of shared memory beside its own).
 Of the launch: a grid of fewer blocks than fit leaves places empty.
 """
 
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_marlin.hardware.sizes import BLOCK_SHARED_BYTES, REGISTER_UNIT, Limits
+from numba_marlin.hardware.architectures import Architecture
+from numba_marlin.hardware.limits import SYSTEM_SHARED_BYTES, WARP_LANES, WARP_REGISTER_UNIT
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,19 @@ class Occupancy:
 
 
 def occupancy(
-    limits: Limits, sms: int, threads: int, registers: int | None, shared_bytes: int, blocks: int
+    sm: Architecture, sms: int, threads: int, registers: int | None, shared_bytes: int, blocks: int
 ) -> Occupancy:
     """Of a grid of ``blocks`` blocks. registers: a thread; None where no assembler was found: they
     then limit nothing. ValueError if not even one block fits."""
-    warps = -(-threads // 32)
+    warps = -(-threads // WARP_LANES)
     each = {
-        "warps": limits.warps // warps,
-        "blocks": limits.blocks,
-        "shared memory": limits.shared_bytes // (shared_bytes + BLOCK_SHARED_BYTES),
+        "warps": sm.warps_per_sm // warps,
+        "blocks": sm.blocks_per_sm,
+        "shared memory": sm.shared_bytes_per_sm // (shared_bytes + SYSTEM_SHARED_BYTES),
     }
     if registers:
-        of_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
-        each["registers"] = limits.registers // of_warp // warps
+        units = -(-registers * WARP_LANES // WARP_REGISTER_UNIT)
+        each["registers"] = sm.registers_per_sm // (units * WARP_REGISTER_UNIT) // warps
     limited_by = min(each, key=lambda name: each[name])
     resident = each[limited_by]
     if not resident:
@@ -70,8 +72,8 @@ def occupancy(
         resident,
         resident * warps,
         limited_by,
-        resident * warps / limits.warps,
+        resident * warps / sm.warps_per_sm,
         launched,
-        launched / limits.warps,
+        launched / sm.warps_per_sm,
         each,
     )

@@ -12,7 +12,6 @@ ValueError for a tensor that holds no packed codes, or a place outside of it.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,6 +110,7 @@ class Layer:
         )
         order = None if self.plain is None else self.plain.permutation
         self._stored_of = None if order is None else np.argsort(order)
+        self._unpacked: dict[str, np.ndarray] = {}
 
     @property
     def packed(self) -> tuple[str, ...]:
@@ -134,11 +134,13 @@ class Layer:
             and tensor == self.packed[0]
         )
 
-    @functools.cache
     def unpacked(self, tensor: str) -> np.ndarray:
-        """uint8: the matrix that the tensor packs."""
-        spec = self.spec(tensor)
-        return PLAIN.unpack(spec.packing, self._words(tensor), self.geometry.bits)
+        """uint8: the matrix that the tensor packs; unpacked once."""
+        if tensor not in self._unpacked:
+            packing = self.spec(tensor).packing
+            words = self._words(tensor)
+            self._unpacked[tensor] = PLAIN.unpack(packing, words, self.geometry.bits)
+        return self._unpacked[tensor]
 
     def _words(self, tensor: str) -> np.ndarray:
         array = np.asarray(self.tensors[tensor])

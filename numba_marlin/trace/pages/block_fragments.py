@@ -36,9 +36,6 @@ def codes_of(values: np.ndarray, bits: int = 4) -> np.ndarray:
     )
 
 
-# ---- mma.sync ----
-
-
 def warp_product(
     history: History, choice: Choice, step: int, ins: dict, operands: list[str], grid_of, short
 ) -> list:
@@ -214,16 +211,12 @@ def sum_table(
     )
 
 
-# ---- tcgen05.mma ----
-
-
 def described(history: History, step: int, ins: dict, operands: list[str]):
     """(the instruction's kind, its descriptor, columns of D, of the scales of A and of B, in tensor
     memory)"""
-    names = (
-        re.search(pattern, ins["text"])[1] for pattern in (r"\.kind::(\w+)", r"scale_vec::(\w+)")
-    )
-    kind = tcgen05.KINDS[tuple(names)]
+    text = ins["text"]
+    named, vectors = re.search(r"\.kind::(\w+)", text), re.search(r"scale_vec::(\w+)", text)
+    kind = tcgen05.KINDS[named[1], vectors[1]]
     lane = issuer(history, step)
     value = [
         int(history.value(operands[position].strip("[]"), step)[lane]) for position in (0, 3, 4, 5)

@@ -325,7 +325,8 @@ def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
 
 def load_steps(trace: Trace, choice: Choice) -> list[Step]:
     """Loads from global memory of the chosen warp: the first of each instruction."""
-    seen, steps = set(), []
+    seen = set()
+    steps: list[Step] = []
     for each in requests(trace, choice.block, ("load",), ("global",)):
         if each.warp != choice.grid_warp(trace) or each.pc in seen or len(steps) == STEPS:
             continue

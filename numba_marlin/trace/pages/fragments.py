@@ -104,7 +104,7 @@ def tensor_memory_product(
 
 def warp_product(
     trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]
-) -> list[Grid] | None:
+) -> list[Table | Grid] | None:
     if ".m16n8k64." in ins["text"] and ".block_scale." in ins["text"]:
         return block_fragments.warp_product(
             history, choice, step, ins, operands, fragment_grid, short
@@ -189,11 +189,11 @@ def warpgroup_product(
             wgmma.accumulator(columns),
             choice.warp % wgmma.WARPS,
         )
-        cells = [[Cell("") for _ in range(columns)] for _ in range(16)]
+        rows = [[Cell("") for _ in range(columns)] for _ in range(16)]
         for lane in range(32):
             for register in range(len(d)):
                 row, column = held.coords(32 * own + lane, register)
-                cells[row - 16 * own][column] = Cell(
+                rows[row - 16 * own][column] = Cell(
                     short(values[register, lane]),
                     f"register {register % 4}",
                     "hot" if lane == choice.lane else "",
@@ -202,7 +202,7 @@ def warpgroup_product(
                 )
         found.append(
             Grid(
-                tuple(map(tuple, cells)),
+                tuple(map(tuple, rows)),
                 tuple(f"row {row}" for row in range(16)),
                 tuple(map(str, range(columns))),
                 title="Sums, when they had been waited for",

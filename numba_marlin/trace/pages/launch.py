@@ -25,13 +25,10 @@ WRITES = tuple(KINDS.index(kind) for kind in ("store", "bulk-write"))
 
 
 def section(trace: Trace, choice: Choice) -> Section:
-    parts = [facts(trace)]
-    parts += [
-        each
-        for each in (results(trace) if trace.block_scaled else tiles(trace), roles(trace, choice))
-        if each is not None
-    ]
-    return Section("launch", "Launch configuration", (), tuple(parts))
+    areas = results(trace) if trace.block_scaled else tiles(trace)
+    parts = (facts(trace), areas, roles(trace, choice))
+    shown = tuple(part for part in parts if part is not None)
+    return Section("launch", "Launch configuration", (), shown)
 
 
 def facts(trace: Trace) -> Facts:
@@ -194,23 +191,14 @@ def results(trace: Trace) -> Grid | None:
     d, problem = trace.buffer("d"), trace.about["problem"]
     stores = np.flatnonzero((trace.access_kind == WRITES[0]) & (trace.access_space == 0))
     pieces = np.flatnonzero(trace.bulk_kind == WRITES[1])
-    address = [
-        trace.access_address[stores].reshape(-1),
-        *(
-            start + np.arange(0, nbytes, 16)
-            for start, nbytes in zip(
-                trace.bulk_address[pieces].tolist(), trace.bulk_bytes[pieces].tolist()
-            )
-        ),
-    ]
-    blocks = [
-        np.repeat(trace.access_warp[stores], 32),
-        *(
-            np.full(len(each), warp)
-            for each, warp in zip(address[1:], trace.bulk_warp[pieces].tolist())
-        ),
-    ]
-    address, blocks = np.concatenate(address), np.concatenate(blocks) // trace.warps
+    # of the lanes that store, and of the warps that start bulk copies
+    addresses = [trace.access_address[stores].reshape(-1)]
+    warps = [np.repeat(trace.access_warp[stores], 32)]
+    columns = (trace.bulk_address, trace.bulk_bytes, trace.bulk_warp)
+    for start, nbytes, warp in zip(*(each[pieces].tolist() for each in columns)):
+        addresses.append(start + np.arange(0, nbytes, 16))
+        warps.append(np.full(len(addresses[-1]), warp))
+    address, blocks = np.concatenate(addresses), np.concatenate(warps) // trace.warps
     inside = (address >= d["address"]) & (address < d["address"] + d["nbytes"])
     if not inside.any():
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from numba_marlin.counts.instructions import tensor_bits
 from numba_marlin.counts.transactions import SECTOR_BYTES
+from numba_marlin.hardware.devices import Device
 from numba_marlin.hardware.devices import device as device_named
-from numba_marlin.hardware.sizes import sizes_of
 from numba_marlin.trace.pages.choice import Choice, size
 from numba_marlin.trace.record import Trace
 from numba_marlin.views import (
@@ -25,10 +25,10 @@ from numba_marlin.views import (
 
 def section(trace: Trace, choice: Choice) -> Section:
     device = choice.device or device_named("H200")
-    sizes = sizes_of(device)
+    sm = device.architecture
     total = trace.counts["total"]
     tally = total["tally"]
-    source = SPEC if sizes else ""
+    source = SPEC if device.memory_bytes else ""
 
     def of(value: int | None) -> str:
         return size(value) if value else "size unknown"
@@ -49,8 +49,8 @@ def section(trace: Trace, choice: Choice) -> Section:
         Level(
             "Global memory",
             (
-                f"{sizes.memory_bytes / 1e9:.0f} GB, {device.bandwidth_bytes / 1e12:.3g} TB/s"
-                if sizes and device.bandwidth_bytes
+                f"{device.memory_bytes / 1e9:.0f} GB, {device.bandwidth_bytes / 1e12:.3g} TB/s"
+                if device.memory_bytes and device.bandwidth_bytes
                 else "size unknown"
             ),
             buffers,
@@ -61,7 +61,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
         Level(
             "L2 cache",
-            of(sizes and sizes.l2_bytes) + ", shared by all multiprocessors",
+            of(device.l2_bytes) + ", shared by all multiprocessors",
             (("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),),
             f"{size(total['block_sectors'] * SECTOR_BYTES)} in {total['block_sectors']:,} sectors,"
             f" each once for every block that touches it ({COUNTED})",
@@ -70,8 +70,8 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
         Level(
             "L1 and shared memory",
-            f"{of(sizes and sizes.l1_bytes_per_sm)} a multiprocessor,"
-            f" {of(sizes and sizes.shared_bytes_per_sm)} of them shared",
+            f"{of(sm.l1_bytes_per_sm)} a multiprocessor,"
+            f" {of(sm.shared_bytes_per_sm)} of them shared",
             (
                 (
                     "asked for",
@@ -108,7 +108,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
         Level(
             "Registers",
-            f"{of(sizes and sizes.register_bytes_per_sm)} a multiprocessor",
+            f"{of(sm.register_bytes_per_sm)} a multiprocessor",
             (
                 (
                     "live",
@@ -132,7 +132,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
         Level(
             "Tensor cores",
-            peak_words(trace, sizes),
+            peak_words(trace, device),
             (("operations", f"{tally['flops']:,} multiplications and additions", COUNTED),),
             "",
             "",
@@ -141,7 +141,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     )
     title = (
         f"{device.name}: sizes by the data sheet, traffic by this run"
-        if sizes
+        if source
         else f"{device.name}: sizes unknown, traffic of this run"
     )
     note = (
@@ -151,8 +151,8 @@ def section(trace: Trace, choice: Choice) -> Section:
     return Section("memory", "Memory hierarchy", (), (Levels(levels, title=title, note=note),))
 
 
-def peak_words(trace: Trace, sizes) -> str:
-    peak, bits = peak_of(trace, sizes)
+def peak_words(trace: Trace, device: Device) -> str:
+    peak, bits = peak_of(trace, device)
     return (
         f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, fp32 sums"
         if peak
@@ -160,15 +160,11 @@ def peak_words(trace: Trace, sizes) -> str:
     )
 
 
-def peak_of(trace: Trace, sizes) -> tuple[float | None, int]:
+def peak_of(trace: Trace, device: Device) -> tuple[float | None, int]:
     """(operations a second, dense, bits of a factor) of the tensor-core instructions that the trace
     has; None where nobody says."""
     bits = tensor_bits(ins["text"] for ins in trace.instructions if ins["kind"] == "tensor")
-    return (
-        None
-        if sizes is None
-        else {4: sizes.fp4_flops, 8: sizes.fp8_flops, 16: sizes.matrix_flops}[bits]
-    ), bits
+    return device.peak_flops(bits), bits
 
 
 def ratio(value: float | None) -> str:
@@ -236,9 +232,10 @@ def intensity(trace: Trace, choice: Choice) -> Section:
     )
     parts: list = [table, bars]
     device = choice.device or device_named("H200")
-    sizes = sizes_of(device)
-    if sizes and sizes.matrix_flops and device.bandwidth_bytes:
-        ridge = sizes.matrix_flops / device.bandwidth_bytes
+    if device.matrix_flops and device.bandwidth_bytes:
+        ridge = device.matrix_flops / device.bandwidth_bytes
+        wide = theirs / device.bandwidth_bytes
+        packed = max(ours / device.bandwidth_bytes, flops / device.matrix_flops)
         parts.append(
             Facts(
                 (
@@ -252,11 +249,8 @@ def intensity(trace: Trace, choice: Choice) -> Section:
                     ),
                     (
                         "at the limit",
-                        (
-                            f"{1e6 * theirs / device.bandwidth_bytes:.3g} us for 16-bit weights,"
-                            f" {1e6 * max(ours / device.bandwidth_bytes, flops / sizes.matrix_flops):.3g}"
-                            " us for packed ones"
-                        ),
+                        f"{1e6 * wide:.3g} us for 16-bit weights, {1e6 * packed:.3g} us for packed"
+                        " ones",
                         MODELLED,
                     ),
                 ),
@@ -335,7 +329,7 @@ def of_both(trace: Trace, choice: Choice) -> Section:
         ),
     ]
     device = choice.device or device_named("H200")
-    peak, bits = peak_of(trace, sizes_of(device))
+    peak, bits = peak_of(trace, device)
     if peak and device.bandwidth_bytes:
         parts.append(
             Facts(

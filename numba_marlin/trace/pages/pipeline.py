@@ -79,7 +79,7 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 def rings(trace: Trace, choice: Choice) -> Table:
     """Who arrives at the barriers of each ring of the block, and who waits at them."""
-    rows, found = [], requests(trace, choice.block, ("mbarrier",), ("shared", "shared::cluster"))
+    found = requests(trace, choice.block, ("mbarrier",), ("shared", "shared::cluster"))
     touched = [
         (
             int(each.address[each.active][0]),
@@ -88,6 +88,7 @@ def rings(trace: Trace, choice: Choice) -> Table:
         )
         for each in found
     ]
+    rows: list[tuple] = []
     for name, first, count in trace.about["rings"]:
         cells = []
         for offset in (0, BARRIER_BYTES):  # full, empty

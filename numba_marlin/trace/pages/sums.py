@@ -166,7 +166,7 @@ def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None
     if ins["root"] == "wgmma.mma_async":
         return waits(trace, history, choice, found, vector(history.operands(chosen)[0]))
     line = chain(trace, history, found, chosen)
-    rows = []
+    rows: list[tuple] = []
     for step in line[:ROWS]:
         values = [history.result(name, step) for name in vector(history.operands(step)[0])]
         cells = tuple(
@@ -349,7 +349,7 @@ def locks(trace: Trace) -> Table | Text:
             )
         )
     rows: list[list] = []
-    base, latest = trace.buffer("locks")["address"], {}
+    base, latest = trace.buffer("locks")["address"], dict[int, list]()
     for position in range(len(trace.lock_step)):
         ins = trace.instructions[int(trace.lock_pc[position])]
         block, lock = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_marlin.hardware.devices import device as device_named
-from numba_marlin.hardware.sizes import sizes_of
+from numba_marlin.hardware.limits import SM_SCHEDULERS
 from numba_marlin.trace import model
 from numba_marlin.trace.pages.choice import Choice, ranges
 from numba_marlin.trace.pages.memory import peak_of
@@ -123,7 +123,6 @@ def runs(most: np.ndarray, names: list[str], width: float):
 def modelled(trace: Trace, choice: Choice) -> list:
     works = model.works(trace, choice.block)
     device = choice.device or device_named("H200")
-    sizes = sizes_of(device)
     if not works:
         return [
             Text(
@@ -132,7 +131,7 @@ def modelled(trace: Trace, choice: Choice) -> list:
                 " pipeline."
             )
         ]
-    peak, bits = peak_of(trace, sizes)
+    peak, bits = peak_of(trace, device)
     if not device.bandwidth_bytes or not peak:
         return [
             Text(
@@ -149,7 +148,7 @@ def modelled(trace: Trace, choice: Choice) -> list:
         f" ahead of it at {rates.bytes_per_cycle:.3g} bytes a cycle ({device.name}:"
         f" {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} multiprocessors at"
         f" {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at"
-        f" {model.SCHEDULERS} a cycle, or its tensor-core operations at {rates.flops_per_cycle:.0f}"
+        f" {SM_SCHEDULERS} a cycle, or its tensor-core operations at {rates.flops_per_cycle:.0f}"
         f" a cycle ({bits}-bit factors). What was issued when is recorded."
         + (f" Drawn: the first {MOST_USES} of {len(works)} uses." if len(works) > MOST_USES else "")
     )

@@ -25,6 +25,7 @@ Shares of k are added up in shared memory, those of a cluster's blocks through e
 order that is always the same.
 """
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_decode.config import (
     CHUNKS,
@@ -37,7 +38,7 @@ from numba_marlin.kernels.nvfp4.block_decode.config import (
     WARP_COLUMNS,
 )
 from numba_marlin.kernels.nvfp4.block_decode.output import output_verbs
-from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT, ALL_LANES, BLOCK
+from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT, BLOCK
 from numba_marlin.kernels.nvfp4.block_scaled.expand import number_verbs
 from numba_marlin.layout.block_scales import TILE_BYTES, TILE_ROWS
 from numba_marlin.layout.block_scales import tensor_map as scales_map
@@ -220,7 +221,7 @@ def make(lang, config):
         )
         step = uint32(k_warp // uint32(CHUNKS))
         # a stage always has the same warps: in the first round those of its number
-        place = (step, uint32(0))
+        place = ring.Place(step, 0)
         while step < steps:
             wait_full(shared + uint32(BARRIERS), place)
             stage = shared + place[0] * uint32(STAGE)

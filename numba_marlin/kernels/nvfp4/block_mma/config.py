@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import BLACKWELL_SM120
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.layout.block_scales import TILE_BYTES
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 TILE = 128  # rows of A, and of B, that a block multiplies
 STAGE_ROW = 128  # bytes of a row in a stage: 256 elements, one row of the 128-byte swizzle
 STAGE_K, STEPS = 256, 4  # of 64 elements each
 WARP_ROWS, WARP_COLUMNS = 32, 64
 CONSUMERS = 8  # warps: four by two
-ALIGNMENT = 1024
-SHARED_LIMIT = 101376  # bytes that a block may have on sm_120
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
+SHARED_LIMIT = BLACKWELL_SM120.shared_bytes_per_block
 SCALES_OF_A_STEP = {"nvfp4": 4, "mxfp4": 2}
 RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 

@@ -19,6 +19,7 @@ No GPU that has this instruction has run this; the PTX machine has, under the as
 ``emulator.block_scaled``.
 """
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_mma.config import (
@@ -38,7 +39,6 @@ from numba_marlin.layout.tensor_map import TensorMap
 
 M_TILES, N_TILES = WARP_ROWS // 16, WARP_COLUMNS // 8
 SUMS = 4  # a lane's, of a product of 16 x 8
-ALL_LANES = 0xFFFFFFFF
 
 
 def make(lang, config):

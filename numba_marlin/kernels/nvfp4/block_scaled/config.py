@@ -3,8 +3,11 @@ from it. Pure."""
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import HOPPER
+from numba_marlin.hardware.limits import SETMAXNREG_STEP
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 WARPGROUP = 128
 MULTIPLIERS = 2  # warpgroups
@@ -13,10 +16,8 @@ ROW_BYTES = STEP_K // 2
 BLOCK = 16  # elements along k that share a scale
 SCALE_ROWS = 128
 SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two tiles of 128 rows by 4 blocks
-ALL_LANES = 0xFFFFFFFF
-ALIGNMENT = 1024  # of what a 128-byte swizzle is applied to
-SHARED_LIMIT = 232448  # bytes that a block may have on Hopper
-REGISTER_FILE = 65536
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
+SHARED_LIMIT = HOPPER.shared_bytes_per_block
 HELPER_REGISTERS = 24  # of the warps that load and schedule
 # tile numbers on their way to the other roles: more, and the first blocks to come take all there
 # are
@@ -123,8 +124,8 @@ class BlockScaledConfig:
 
     @property
     def multiplier_registers(self):
-        left = REGISTER_FILE - WARPGROUP * (HELPER_REGISTERS + self.expander_registers)
-        return left // (WARPGROUP * MULTIPLIERS) // 8 * 8
+        left = HOPPER.registers_per_sm - WARPGROUP * (HELPER_REGISTERS + self.expander_registers)
+        return left // (WARPGROUP * MULTIPLIERS) // SETMAXNREG_STEP * SETMAXNREG_STEP
 
     @property
     def kind(self):

@@ -30,9 +30,9 @@ part of the tile, A, whose fragment a lane can expand from what it loaded itself
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.dequantize.verbs import AND_OR
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
-    ALL_LANES,
     ROW_BYTES,
     SCALE_BYTES,
     SCALE_ROWS,

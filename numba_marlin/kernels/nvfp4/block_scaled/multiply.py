@@ -20,17 +20,19 @@ branch; asking for expanded stages earlier.
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import for_each, map_each, numbered, repeat, together
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
-    ALL_LANES,
     ROW_BYTES,
     SCALE_BYTES,
     SCALE_ROWS,
 )
 from numba_marlin.kernels.nvfp4.block_scaled.expand import number_verbs
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
+from numba_marlin.layout.wgmma import Descriptor
 
-# 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.descriptor)
-DESCRIPTOR_HIGH = (1 << 62) | (64 << 32) | (1 << 16)
+# 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.Descriptor)
+DESCRIPTOR_HIGH = Descriptor(0, SWIZZLE_PATTERN_BYTES).encode()
 ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
 
 

@@ -14,10 +14,8 @@ Tiles are numbered so that neighbours share rows and columns: ``tile_order``.
 from types import SimpleNamespace
 
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
-from numba_marlin.kernels.language.tile_order import tile_order_verb
+from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
 from numba_marlin.kernels.nvfp4.block_scaled.config import STEP_K, TILE_STAGES
-
-NO_TILE = 0xFFFFFFFF
 
 
 def schedule_verbs(lang, config, listeners):

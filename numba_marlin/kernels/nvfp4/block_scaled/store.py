@@ -11,8 +11,8 @@ A warp goes its own way: nowhere here does it wait for another.
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import numbered_each
-from numba_marlin.kernels.nvfp4.block_scaled.config import ALL_LANES
 from numba_marlin.kernels.nvfp4.block_scaled.epilogue import finish_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.load import BOX_COLUMNS
 from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, quantize_verbs

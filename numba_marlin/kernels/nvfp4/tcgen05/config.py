@@ -3,16 +3,18 @@ Pure."""
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import BLACKWELL
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.layout.block_scales import TILE_BYTES
 from numba_marlin.layout.tcgen05 import COLUMNS, KINDS, SCALE_COLUMNS, InstructionDescriptor
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 TILE_M = 128  # rows of a product, all lanes of tensor memory
 STAGE_ROW = 128  # bytes of a row in a stage, one row of the 128-byte swizzle
 PRODUCTS = 4  # of 32 bytes of k, in a stage
-ALIGNMENT = 1024
-SHARED_LIMIT = 232448  # bytes that a block may have on sm_100
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
+SHARED_LIMIT = BLACKWELL.shared_bytes_per_block
 EPILOGUE_WARPS = 4
 LOAD_WARP, MULTIPLY_WARP = 4, 5
 THREADS = 32 * 6

@@ -31,6 +31,7 @@ No GPU that has these instructions has run this; the PTX machine has, under assu
 ``emulator.block_scaled`` and ``emulator.tensor_hazards`` state.
 """
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.tcgen05.config import (
     ALIGNMENT,
@@ -57,7 +58,6 @@ MULTIPLY = {
     "mxfp4": "tcgen05_mma_mxf4_2x",
     "mxfp8-e4m3": "tcgen05_mma_mxf8f6f4_1x",
 }
-ALL_LANES = 0xFFFFFFFF
 
 
 def make(lang, config):

@@ -3,10 +3,9 @@ and through shared memory to D."""
 
 from types import SimpleNamespace
 
+from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import for_each, map_each
 from numba_marlin.kernels.nvfp4.tcgen05.config import STAGE_ROW
-
-ALL_LANES = 0xFFFFFFFF
 
 
 def output_verbs(lang, config):

@@ -1,0 +1,235 @@
+"""The side conditions of ``hopper_proofs`` that know the wgmma kernel: (cell, program, instruction)
+-> whether a proof may speak of it."""
+
+from shapes import (
+    condition,
+    following,
+    guards_a_loop,
+    made_by,
+    opcodes,
+    operand_texts,
+    previous,
+    sides,
+    skips_only,
+    touches,
+    until_next,
+)
+
+
+def an_item_has_a_step(cell, program, branch):
+    """Steps of an item, or as many of them as the ring has stages, against 0. (One of the blocks
+    that share a tile alike may have none of its steps, and so may one of two rows of consumers.)"""
+    asked = condition(program, branch)
+    if (
+        cell.config.team > 1
+        or asked is None
+        or asked.modifiers[0] != "eq"
+        or getattr(asked.operands[2], "value", None) != 0
+        or not guards_a_loop(cell, program, branch)
+    ):
+        return False
+    through = sides(program, branch)[1]
+    multiplies = any(ins.root == "wgmma.mma_async" for ins in through) and not any(
+        ins.root == "barrier" or ins.opcode.startswith("griddepcontrol") for ins in through
+    )
+    return (
+        cell.config.k_groups == 1
+        and multiplies
+        and len(program.writers.get(asked.operands[1], [])) > 1
+        or made_by(program, asked.operands[1]) == "min"
+    )
+
+
+def no_item(cell, program, branch):
+    """An item's tile against NO_TILE, in front of what copies."""
+    asked = condition(program, branch)
+    found = opcodes(sides(program, branch)[1])
+    return (
+        asked is not None
+        and asked.modifiers[0] == "eq"
+        and getattr(asked.operands[2], "value", None) == -1
+        and any(opcode.startswith("cp.async.bulk.tensor.2d.shared") for opcode in found)
+        and not any(opcode.startswith("wgmma.mma") for opcode in found)
+    )
+
+
+def a_cluster_has_a_tile(cell, program, branch):
+    """Directly behind the wait for the kernel before: the first item against NO_TILE, where tiles
+    are whole."""
+    asked, before = condition(program, branch), previous(program, branch)
+    return (
+        not cell.config.split
+        and before is not None
+        and before.opcode == "griddepcontrol.wait"
+        and asked is not None
+        and asked.modifiers[0] == "eq"
+        and getattr(asked.operands[2], "value", None) == -1
+    )
+
+
+def a_tile_has_parts(cell, program, branch):
+    """How many parts of a shared tile follow the first, against 0."""
+    asked = condition(program, branch)
+    return (
+        asked is not None
+        and asked.modifiers[0] == "eq"
+        and getattr(asked.operands[2], "value", None) == 0
+        and guards_a_loop(cell, program, branch)
+        and skips_only("ld.global.v4.f32")(cell, program, branch)
+    )
+
+
+def asks(program, branch):
+    """What a branch compares: opcode, what the value is made from, and the number."""
+    asked = condition(program, branch)
+    return asked and (
+        asked.opcode,
+        sorted(ins.opcode for ins in program.origins(asked.operands[1])),
+        operand_texts(asked)[2:],
+    )
+
+
+def covered_by_a_fence_behind(cell, program, ins):
+    """Before anything but mbarrier.init, another fence of the same kind follows, in a part of the
+    kernel that the same thread enters."""
+    guards = [
+        each
+        for each in program.instructions
+        if each.root == "bra"
+        and each.guard is not None
+        and any(ins is other for other in sides(program, each)[1])
+    ]
+    for each in program.instructions[ins.pc + 1 :]:
+        if each.opcode == ins.opcode:
+            own = [
+                other
+                for other in program.instructions
+                if other.root == "bra"
+                and other.guard is not None
+                and any(each is inside for inside in sides(program, other)[1])
+            ]
+            return [asks(program, guard) for guard in guards] == [
+                asks(program, guard) for guard in own
+            ]
+        if touches(each) and not each.opcode.startswith("mbarrier.init"):
+            return False
+    return False
+
+
+def before_a_releasing_cluster_barrier(cell, program, ins):
+    behind = following(program, ins)
+    return (
+        behind is not None
+        and behind.opcode.startswith("barrier.cluster.arrive")
+        and "relaxed" not in behind.modifiers
+    )
+
+
+def no_bulk_stores(cell, program, ins):
+    """No instruction copies from shared memory to global; a branch passes over such a wait only."""
+    none = not any(
+        each.root.startswith("cp.async.bulk") and "bulk_group" in each.modifiers
+        for each in program.instructions
+    )
+    return none and (
+        ins.root != "bra" or skips_only("cp.async.bulk.wait_group")(cell, program, ins)
+    )
+
+
+def released_twice(cell, program, ins):
+    """A fence directly in front of an arrival that releases to the cluster; or that arrival, if it
+    is not the kernel's last: what it does to a barrier itself is behind the fence, and another
+    release must tell of it before a block may end."""
+    before, behind = previous(program, ins), following(program, ins)
+    if ins.opcode == "fence.acq_rel.cluster":
+        return behind is not None and behind.opcode.startswith("mbarrier.arrive.release.cluster")
+    return (
+        before is not None
+        and before.opcode == "fence.acq_rel.cluster"
+        and any(each.pc > ins.pc and each.opcode == ins.opcode for each in program.instructions)
+    )
+
+
+def warp_has_met_since(cell, program, ins):
+    """From the warp's barriers before this one on, nobody has touched the block's own shared
+    memory."""
+    ways = [
+        until_next(program, each.pc, ins.root)
+        for each in program.instructions
+        if each.root == ins.root
+    ]
+    before = [opcodes(region) for region, nexts in ways if ins in nexts]
+    return bool(before) and not any(
+        opcode.startswith(("ld.shared.", "st.shared.", "stmatrix", "ldmatrix"))
+        for found in before
+        for opcode in found
+    )
+
+
+def other_blocks_hold_back(cell, program, ins):
+    """The barrier behind what one row of consumers takes from the other, in a cluster, where that
+    memory is written again when all blocks have said so."""
+    return (
+        cell.config.cluster > 1
+        and cell.config.k_groups > 1
+        and len(ins.operands) == 2
+        and previous(program, ins).opcode == "ld.shared.v4.f32"
+    )
+
+
+def tells_nothing_new(cell, program, ins):
+    """In front of an arrival at other blocks' barriers, and since the warp's barriers before it
+    nobody has touched other blocks' memory."""
+    behind = following(program, ins)
+    ways = [
+        until_next(program, each.pc, ins.root)
+        for each in program.instructions
+        if each.root == ins.root
+    ]
+    before = [opcodes(region) for region, nexts in ways if ins in nexts]
+    return (
+        behind.opcode == "fence.acq_rel.cluster"
+        and bool(before)
+        and not any(
+            opcode.startswith(("ld.shared::cluster", "st.shared"))
+            for found in before
+            for opcode in found
+        )
+    )
+
+
+def behind_a_cluster_barrier(cell, program, ins):
+    before = previous(program, ins)
+    return before is not None and before.opcode.startswith("barrier.cluster.wait")
+
+
+def packed_columns(cell, program, branch):
+    """(Of FP4 there is a factor for each.)"""
+    return (
+        not cell.config.bias
+        and cell.config.tile_n == 64
+        and skips_only("ld.global.v2.f32" if cell.config.block_scaled else "ld.global.b16")(
+            cell, program, branch
+        )
+    )
+
+
+def one_row_of_consumers(cell, program, branch):
+    asked = condition(program, branch)
+    if asked is None or cell.config.k_groups != 1:
+        return False
+    origins = program.writers.get(asked.operands[1], [])
+    if (
+        asked.modifiers[0] != "ne"
+        or getattr(asked.operands[2], "value", None) != 0
+        or len(origins) != 1
+    ):
+        return False
+    # of threads in the row: the thread's number divided by it, or without what is below it
+    number = getattr(origins[0].operands[-1], "value", None)
+    threads = 128 * cell.config.warpgroups
+    return (origins[0].root, number) in (
+        ("and", -threads),
+        ("shr", threads.bit_length() - 1),
+        ("div", threads),
+    )

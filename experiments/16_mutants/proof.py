@@ -1,0 +1,51 @@
+"""What a proof that a mutant changes nothing is made of, and the names that proofs share."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numba_marlin.mutation.mutants import Mutant
+from numba_marlin.mutation.program import Program
+
+ALL = (
+    "naive",
+    "tiled",
+    "ampere",
+    "decode",
+    "wgmma",
+    "block_scaled",
+    "block_decode",
+    "tcgen05",
+    "block_mma",
+)
+BLOCKS = ALL[-4:]  # both operands block-scaled
+BRANCH, NEVER, TURNED = ("predicate",), "never taken", "turned round"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """kernels: names; kinds, changes: of the mutants; opcode: pattern that the whole opcode fits;
+    holds(cell, program, instruction) -> bool."""
+
+    name: str
+    kernels: tuple
+    kinds: tuple
+    changes: tuple
+    opcode: str
+    holds: Callable
+    reason: str
+
+    def covers(self, cell, program: Program, mutant: Mutant) -> bool:
+        if (
+            cell.kernel not in self.kernels
+            or mutant.kind not in self.kinds
+            or mutant.change not in self.changes
+            or not re.fullmatch(self.opcode, mutant.opcode)
+        ):
+            return False
+        ins = next(
+            ins
+            for ins in program.instructions
+            if ins.opcode == mutant.opcode and program.numbers[ins.pc] == mutant.number
+        )
+        return self.holds(cell, program, ins)
