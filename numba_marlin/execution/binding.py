@@ -70,6 +70,13 @@ class Binding:
         return {name: each for name, each in self.buffers.items() if each.role in roles}
 
     @property
+    def boxes(self) -> dict[str, list[int]]:
+        """{parameter: [bytes of a row in shared memory, swizzle in bytes]} of what tensor copies
+        bring: what tells where a byte came from."""
+        maps = self.definition.tensor_maps(self.config, *self.sizes)
+        return {name: [each.row_bytes, each.swizzle] for name, each in maps.values()}
+
+    @property
     def written(self) -> set[str]:
         return set(self.with_role(RESULT, PARTIALS, LOCKS))
 

@@ -72,8 +72,7 @@ class Plan:
     def compile(self, compiler: str):
         """The CompiledKernel of the candidate for the device; from memory or the disk cache if it
         is there."""
-        needs, target = self.definition.min_arch, self.device.target
-        target = target if target_named(target).supports(needs) else needs
+        target = target_for(self.definition, self.device)
         return compiled_kernel(self.candidate.kernel, self.candidate.config, target, compiler)
 
     def info(
@@ -135,6 +134,12 @@ def plan(
         else candidate(problem, device, kernel, config)
     )
     return Plan(backend, reason, device, chosen)
+
+
+def target_for(definition, device: devices.Device) -> str:
+    """What a kernel is compiled for, to run on a device: the device's own target, or that of the
+    instructions which the kernel is made of."""
+    return device.target if device.runs(definition.min_arch) else definition.min_arch
 
 
 def machine_for(kernel: str | None) -> devices.Device:
