@@ -51,12 +51,22 @@ def pytest_addoption(parser):
     )
 
 
+def is_nightly():
+    return hypothesis.settings.default.max_examples == NIGHTLY
+
+
 def is_thorough(config):
-    return config.getoption("--thorough") or hypothesis.settings.default.max_examples == NIGHTLY
+    return config.getoption("--thorough") or is_nightly()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config, items):
-    if not is_thorough(config) and config.getoption("--run-on") == "machine":
+    if is_thorough(config):
+        for item in items:
+            # which do more of the same then
+            if "thorough" in getattr(item, "fixturenames", ()):
+                item.add_marker("thorough")
+    elif config.getoption("--run-on") == "machine":
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(
@@ -74,6 +84,12 @@ def every_target(request):
 @pytest.fixture(scope="session")
 def thorough(request):
     return is_thorough(request.config)
+
+
+@pytest.fixture(scope="session")
+def nightly():
+    """Examples that a test draws in the nightly profile; None in the usual one."""
+    return NIGHTLY if is_nightly() else None
 
 
 @pytest.fixture(scope="session")

@@ -28,10 +28,9 @@ import numba_marlin as nm
 from numba_marlin import compiler, counts
 from numba_marlin.bench.environment import commit
 from numba_marlin.emulator import Machine
-from numba_marlin.kernels.nvfp4.block_mma import kernel as block_mma
-from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
-from numba_marlin.kernels.nvfp4.tcgen05 import kernel as tcgen05
-from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
+from numba_marlin.kernels.nvfp4 import block_mma, tcgen05
+from numba_marlin.kernels.nvfp4.block_mma import BlockMmaConfig
+from numba_marlin.kernels.nvfp4.tcgen05 import Tcgen05Config
 from numba_marlin.reference.operands import block_scaled_bounds
 
 RESULTS = HERE / "results.jsonl"

@@ -26,8 +26,9 @@ import numba_marlin
 from numba_marlin.checkpoints.checkpoint import codec_for, load_checkpoint
 from numba_marlin.checkpoints.configuration import FACTS, quantization_of
 from numba_marlin.checkpoints.errors import CheckpointError
-from numba_marlin.checkpoints.safetensors_file import METADATA, SafetensorsFile
+from numba_marlin.checkpoints.safetensors_file import SafetensorsFile
 from numba_marlin.checkpoints.safetensors_writer import WRITING, ShardWriter, alone
+from numba_marlin.checkpoints.shards import check_names, into_shards, shard_names, write_json
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, QuantizedWeight
 from numba_marlin.formats.changes import LossError
 from numba_marlin.formats.files import find_stored
@@ -63,7 +64,7 @@ def save_checkpoint(
     any other mistake a ValueError; nothing is left then.
     """
     others = {} if others is None else others
-    _check_names(weights=weights, others=others)
+    check_names(weights=weights, others=others)
     if not shard_bytes >= 1:
         raise ValueError(f"shard_bytes={shard_bytes!r} must be at least 1")
     items = {("layer", name): 1 for name in weights} | {("tensor", name): 1 for name in others}
@@ -83,34 +84,6 @@ def save_checkpoint(
         add,
         None,
     ).run(shard_bytes)
-
-
-def _check_names(**mappings: Mapping) -> None:
-    for what, mapping in mappings.items():
-        if not isinstance(mapping, Mapping):
-            raise TypeError(
-                f"{what} is a {type(mapping).__name__}, must be a mapping: name ->"
-                f" {'weight' if what == 'weights' else 'array'}"
-            )
-        for name in mapping:
-            if not isinstance(name, str):
-                raise TypeError(f"{what}: name {name!r} is a {type(name).__name__}, must be a str")
-            refused = (
-                "a file has its metadata there"
-                if name == METADATA
-                else None
-                if _is_utf8(name)
-                else "it cannot be written in UTF-8"
-            )
-            if refused:
-                raise ValueError(f"{what}: {name!r} cannot be the name of a tensor: {refused}")
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        return bool(name.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def convert(
@@ -253,7 +226,7 @@ class _Job:
         if len(names) > 1:
             weight_map = {tensor: name for name, file in files.items() for tensor in file.entries}
             total = sum(entry.nbytes for file in files.values() for entry in file.entries.values())
-            _write_json(
+            write_json(
                 self.partial / "model.safetensors.index.json",
                 {"metadata": {"total_size": total}, "weight_map": weight_map},
             )
@@ -261,7 +234,7 @@ class _Job:
         quantization = quantization_of(
             [json.loads(file.metadata[FACTS]) for file in files.values()], self.form.name
         )
-        _write_json(
+        write_json(
             self.partial / "config.json",
             config | ({"quantization_config": quantization} if quantization else {}),
         )
@@ -289,8 +262,8 @@ class _Job:
 
     def _planned(self, shard_bytes: int) -> list[str]:
         """Write the shards that are not there yet -> the names of all."""
-        shards = _shards(self.sizes, shard_bytes)
-        names = _names(len(shards))
+        shards = into_shards(self.sizes, shard_bytes)
+        names = shard_names(len(shards))
         for name, items in zip(names, shards):
             if (self.partial / name).exists():
                 self._advance(sum(self.sizes[item] for item in items), name)
@@ -306,7 +279,7 @@ class _Job:
         while items or self.held or not parts:
             parts.append(self.partial / f"part-{len(parts):05d}.safetensors")
             items = items[self._shard(parts[-1], items, shard_bytes) :]
-        names = _names(len(parts))
+        names = shard_names(len(parts))
         for part, name in zip(parts, names):
             os.replace(part, self.partial / name)
         return names
@@ -404,32 +377,3 @@ class _Job:
         self.done = min(self.total, self.done + nbytes)
         if self.progress is not None:
             self.progress(self.done, self.total, what)
-
-
-def _names(number: int) -> list[str]:
-    """What Hugging Face calls so many shards."""
-    return (
-        ["model.safetensors"]
-        if number == 1
-        else [f"model-{each:05d}-of-{number:05d}.safetensors" for each in range(1, number + 1)]
-    )
-
-
-def _shards(sizes: dict, shard_bytes: int) -> list[list]:
-    """The items cut into runs of at most ``shard_bytes``, one at least in each."""
-    shards: list[list] = [[]]
-    filled = 0
-    for item, nbytes in sizes.items():
-        if shards[-1] and filled + nbytes > shard_bytes:
-            shards.append([])
-            filled = 0
-        shards[-1].append(item)
-        filled += nbytes
-    return shards
-
-
-def _write_json(path: Path, value: dict) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())

@@ -3,8 +3,6 @@ run, and what is told about it."""
 
 from __future__ import annotations
 
-ALL_ROLES = "C is added, so that all roles have work: --config source=false leaves it out"
-
 
 def recorded(args, report):
     """(trace, whether the product is right) of the problem that the arguments describe."""
@@ -16,8 +14,6 @@ def recorded(args, report):
     from numba_marlin import trace as room
     from numba_marlin.cli.trace import (
         ALL_BLOCKS,
-        BLOCK_DEMO,
-        FEW_ROWS,
         check_place,
         config_changes,
         stored_layer,
@@ -30,33 +26,20 @@ def recorded(args, report):
     from numba_marlin.profile.sources.samples import of_blocks
     from numba_marlin.quantizers.operands import quantize_blocks
     from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
-    from numba_marlin.trace.stages import ranges_of, rings_of
 
     definition, stored = find_kernel(args.kernel), stored_layer(args)
+    about, demo = definition.about, definition.about.demo
     random = np.random.default_rng(args.seed)
     given = config_changes(
         args.config or [], {each.name for each in fields(definition.config_type)}
     )
-    changes = (
-        {"source": True} if args.kernel in ("block_scaled", "block_decode") and not given else {}
-    ) | given
-    args.m = (
-        FEW_ROWS
-        if args.m is None and args.kernel == "block_decode"
-        else BLOCK_DEMO["m"]
-        if args.m is None
-        else args.m
-    )
-    args.n, args.k = (
-        (
-            BLOCK_DEMO[name]
-            if getattr(args, name) is None and args.input is None
-            else getattr(args, name)
-        )
-        for name in ("n", "k")
-    )
+    changes = given or dict(demo.trace_changes)
+    args.m = demo.trace[0] if args.m is None else args.m
+    if args.input is None:
+        args.n = demo.trace[1] if args.n is None else args.n
+        args.k = demo.trace[2] if args.k is None else args.k
     b, n, k, source = _weight(args, stored, changes, random)
-    device = replace(devices.MODEL, sms=BLOCK_DEMO["sms"] if args.sms is None else args.sms)
+    device = replace(devices.MODEL, sms=args.sms or demo.trace_sms or devices.MODEL.sms)
     problem = BlockProblem.with_fields(args.m, n, k, changes)
     config = configured(problem, device, args.kernel, changes)
     chosen = candidate(problem, device, args.kernel, config)
@@ -98,15 +81,14 @@ def recorded(args, report):
         "config": asdict(config),
         "reasons": [
             *chosen.reasons,
-            *([ALL_ROLES] if problem.source and "source" not in given else []),
+            *([demo.trace_why] if demo.trace_why and not given else []),
         ],
         "weight": source,
         "problem": problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())},
-        "stages": ranges_of(args.kernel, config, trace.header["launch"]["shared_base"]),
         "boxes": binding.boxes,
-        "rings": rings_of(args.kernel, config, trace.header["launch"]["shared_base"]),
+        **about.of_run(config, trace.header["launch"]["shared_base"]),
     }
     return trace, bool(right.all())
 
@@ -114,11 +96,13 @@ def recorded(args, report):
 def _weight(args, stored, changes: dict, random):
     """(B as a BlockScaled, or a float weight [k, n] that is to become one; n; k; where it came
     from). ``changes`` get the format that was asked for or found."""
+    from numba_marlin.cli.kernels import shown_for
     from numba_marlin.cli.run import weight_of
     from numba_marlin.cli.trace import WEIGHTS
     from numba_marlin.formats.block_weight import BlockWeight
     from numba_marlin.formats.operands import from_weight
     from numba_marlin.kernels.registry import find_kernel
+    from numba_marlin.problems import WeightProblem
 
     if stored is None:
         kind = args.weights or changes.get("format", "nvfp4")
@@ -137,9 +121,10 @@ def _weight(args, stored, changes: dict, random):
     else:
         weight, source = stored
         if not isinstance(weight, BlockWeight):
+            other = shown_for(WeightProblem.of(args.m, weight))
             raise ValueError(
                 f"{source} is no block-scaled layer, and {args.kernel} multiplies nothing else:"
-                " choose another kernel (--kernel decode), or another layer"
+                f" choose another kernel (--kernel {other}), or another layer"
             )
         found = from_weight(weight)
         kind, (n, k) = found.format, found.shape

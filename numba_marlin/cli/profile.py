@@ -6,6 +6,8 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from numba_marlin.cli.kernels import Names, device_for, multiplies_operands, shown_first
+
 HELP = "say where a kernel's time goes, what limits it, and what would help"
 EXAMPLES = """  numba-marlin profile --demo                                    no GPU needed
   numba-marlin profile --m 16 --n 8192 --k 8192 --kernel ampere --html page.html
@@ -17,29 +19,6 @@ EXAMPLES = """  numba-marlin profile --demo                                    n
   numba-marlin profile --demo --kernel tcgen05 --view memory     what experiments/12_blackwell compares with a published walk-through
 
 Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says which."""
-DEMO = (16, 4096, 4096)
-# a measured one; that of the walk-through in experiments/12_blackwell
-BLOCK_DEMO = {
-    "block_scaled": (4096, 4096, 4096),
-    "block_decode": (16, 8192, 8192),
-    "tcgen05": (2048, 2048, 2048),
-    "block_mma": (2048, 2048, 2048),
-}
-NEVER_MEASURED = {
-    "block_scaled": (
-        "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb"
-        " does"
-    ),
-    "block_decode": (
-        "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb"
-        " does"
-    ),
-    "tcgen05": (
-        "never: no GPU with these instructions was at hand; experiments/12_blackwell compares its"
-        " traffic with a published analysis"
-    ),
-    "block_mma": "never: no GPU with these instructions was at hand",
-}
 
 
 def add_arguments(parser) -> None:
@@ -48,12 +27,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--demo",
         action="store_true",
-        help=(
-            f"a problem to look at: m={DEMO[0]}, n={DEMO[1]}, k={DEMO[2]};"
-            f" m=n=k={BLOCK_DEMO['block_scaled'][0]} for block_scaled,"
-            f" {' x '.join(map(str, BLOCK_DEMO['block_decode']))} for block_decode,"
-            f" {BLOCK_DEMO['tcgen05'][0]} for tcgen05 and block_mma"
-        ),
+        help=("the kernel's own problem to look at (m=16, n=4096, k=4096 where none is named)"),
     )
     parser.add_argument("--m", type=int, metavar="M", help="rows of activations")
     parser.add_argument("--n", type=int, metavar="N", help="columns of the weight")
@@ -63,11 +37,9 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--kernel",
+        choices=Names(),
         metavar="NAME",
-        help=(
-            f"a rung of the ladder (default: what explain says), or {', '.join(NEVER_MEASURED)}:"
-            " two block-scaled operands"
-        ),
+        help="%(choices)s (default: what explain says)",
     )
     parser.add_argument(
         "--config",
@@ -82,7 +54,7 @@ def add_arguments(parser) -> None:
         metavar="NAME",
         help=(
             "model this device, of the table, even if there is a GPU (default: this machine's GPU,"
-            " else H200; B200 for tcgen05, RTX 5090 for block_mma)"
+            " else H200, or the fastest of the table that has the kernel's instructions)"
         ),
     )
     parser.add_argument(
@@ -160,13 +132,8 @@ def _profile(args, report) -> dict:
     warnings.filterwarnings("ignore", message=".*Could not find source for function")
     if args.config is not None and args.kernel is None:
         raise ValueError("--config is of one kernel's fields: give --kernel too")
-    if args.kernel in NEVER_MEASURED:
+    if multiplies_operands(args.kernel):
         return _block_scaled(args, report)
-    if args.kernel not in (None, *heuristics.LADDER):
-        raise ValueError(
-            f"--kernel {args.kernel} must be one of"
-            f" {', '.join((*heuristics.LADDER, *NEVER_MEASURED))}"
-        )
     problem = _problem(args)
     probe = driver.probe()
     on_gpu = probe.usable and args.device is None
@@ -216,7 +183,6 @@ def _block_scaled(args, report) -> dict:
     from numba_marlin import heuristics
     from numba_marlin.cli.trace import config_changes
     from numba_marlin.execution import driver
-    from numba_marlin.hardware import devices
     from numba_marlin.kernels.registry import find_kernel
     from numba_marlin.problems import BlockProblem
     from numba_marlin.profile import build as profile
@@ -228,14 +194,13 @@ def _block_scaled(args, report) -> dict:
             f"--group-size is not for {args.kernel}: blocks of its operands are what their format"
             " says (--config format=...)"
         )
-    m, n, k = _sizes(args, BLOCK_DEMO[args.kernel])
-    known = {each.name for each in fields(find_kernel(args.kernel).config_type)}
+    definition = find_kernel(args.kernel)
+    m, n, k = _sizes(args, definition.about.demo.profile)
+    known = {each.name for each in fields(definition.config_type)}
     probe = driver.probe()
     device = driver.describe(0) if probe.usable and args.device is None else None
     if device is None or not heuristics.has_instructions(args.kernel, device):
-        device = (
-            devices.device(args.device) if args.device else heuristics.devices_for(args.kernel)[0]
-        )
+        device = device_for(args.device, args.kernel)
     _check_timed(device)
     heuristics.check_device(args.kernel, device)
     changes = config_changes(args.config or [], known)
@@ -244,7 +209,7 @@ def _block_scaled(args, report) -> dict:
     candidate = heuristics.candidate(problem, device, args.kernel, config)
     if device.source == "measured":
         observation, ceilings = _observed(problem, candidate, device, report)
-        if args.kernel not in ("block_scaled", "block_decode"):
+        if not definition.about.half_products:
             ceilings = None  # cuBLAS's halves say nothing of the tensor cores that this kernel uses
         state, recorded = observation.state, None
     else:
@@ -277,8 +242,10 @@ def _block_scaled(args, report) -> dict:
 def _elsewhere(kernel: str, row: dict | None, modelled_us: float) -> list[str]:
     """What is known of a kernel's time that this run did not measure, and its source if it is a
     measurement."""
+    from numba_marlin.kernels.registry import find_kernel
+
     if row is None:
-        return [NEVER_MEASURED[kernel]]
+        return [find_kernel(kernel).about.unmeasured]
     return [
         (
             f"{row['us']:.1f} us on {row['device']}, {row['us'] / modelled_us:.2f} times what the"
@@ -323,6 +290,8 @@ def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _problem(args):
-    from numba_marlin.heuristics import Problem
+    from numba_marlin.kernels.registry import find_kernel
+    from numba_marlin.problems import WeightProblem
 
-    return Problem(*_sizes(args, DEMO), 128 if args.group_size is None else args.group_size)
+    demo = find_kernel(args.kernel or shown_first()).about.demo.profile
+    return WeightProblem(*_sizes(args, demo), 128 if args.group_size is None else args.group_size)

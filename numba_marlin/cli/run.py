@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from numba_marlin.cli.kernels import Names
+
 HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
 EXAMPLES = """  numba-marlin run
   numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
@@ -52,8 +54,9 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--kernel",
-        choices=("naive", "tiled", "ampere", "decode", "wgmma"),
-        help="a rung of the ladder (default: what explain says)",
+        choices=Names("weights"),
+        metavar="NAME",
+        help="a rung of the ladder: %(choices)s (default: what explain says)",
     )
     parser.add_argument(
         "--batch-invariant",

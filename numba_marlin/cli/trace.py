@@ -9,6 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from numba_marlin.cli.kernels import (
+    Names,
+    device_for,
+    multiplies_operands,
+    shown_first,
+    shown_for,
+)
+
 HELP = (
     "walk through a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
 )
@@ -22,11 +30,7 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
   numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
-# both operands block-scaled
-BLOCK_KERNELS = ("block_scaled", "block_decode", "tcgen05", "block_mma")
-DEMO = {"m": 16, "n": 256, "k": 1024, "group_size": 128, "kernel": "ampere"}
-BLOCK_DEMO = {"m": 128, "n": 384, "k": 768, "sms": 2}  # three tiles for two multiprocessors
-FEW_ROWS = 5  # m of block_decode's
+GROUP_SIZE = 128  # unless something else is asked for
 # bits, and rows that share a scale
 WEIGHTS = {
     "int4": (4, None),
@@ -49,10 +53,8 @@ def add_arguments(parser) -> None:
         "--demo",
         action="store_true",
         help=(
-            f"{DEMO['kernel']} (or --kernel) at m={DEMO['m']}, n={DEMO['n']}, k={DEMO['k']}: what"
-            f" runs where nothing else is asked for; m={BLOCK_DEMO['m']}, n={BLOCK_DEMO['n']},"
-            f" k={BLOCK_DEMO['k']} of kernels with two block-scaled operands, of block_decode"
-            f" m={FEW_ROWS}"
+            "the faithful kernel (or --kernel) on the problem that it is shown on: what runs where"
+            " nothing else is asked for"
         ),
     )
     parser.add_argument(
@@ -85,26 +87,22 @@ def add_arguments(parser) -> None:
         type=int,
         metavar="G",
         help=(
-            f"rows that share a scale; -1: all (default {DEMO['group_size']}; 16 for nvfp4, 32 for"
-            " mxfp4)"
+            f"rows that share a scale; -1: all (default {GROUP_SIZE}; 16 for nvfp4, 32 for mxfp4)"
         ),
     )
     parser.add_argument(
         "--weights",
         choices=tuple(WEIGHTS),
         help=(
-            "what a code is (default int4; nvfp4 and mxfp4: kernels decode and wgmma); with two"
-            " block-scaled operands, of both (default nvfp4; mxfp4: block_mma, tcgen05; mxfp8-e4m3:"
-            " tcgen05)"
+            "what a code is (default int4); with two block-scaled operands, of both (default"
+            " nvfp4). A kernel that does not take it says so"
         ),
     )
     parser.add_argument(
         "--kernel",
-        choices=("naive", "tiled", "ampere", "decode", "wgmma", *BLOCK_KERNELS),
-        help=(
-            f"default {DEMO['kernel']}; {', '.join(BLOCK_KERNELS)} multiply two block-scaled"
-            " operands"
-        ),
+        choices=Names(),
+        metavar="NAME",
+        help="%(choices)s (default: the faithful kernel, or the next that takes the weights)",
     )
     parser.add_argument(
         "--config",
@@ -117,16 +115,15 @@ def add_arguments(parser) -> None:
         type=int,
         metavar="N",
         help=(
-            f"multiprocessors that the machine plays (default 4; {BLOCK_DEMO['sms']} with two"
-            " block-scaled operands)"
+            "multiprocessors that the machine plays (default 4; 2 with two block-scaled operands)"
         ),
     )
     parser.add_argument(
         "--device",
         metavar="NAME",
         help=(
-            "whose memory hierarchy is shown, from the table of `explain` (default H200; B200 for"
-            " tcgen05, RTX 5090 for block_mma)"
+            "whose memory hierarchy is shown, from the table of `explain` (default H200, or the"
+            " fastest that has the kernel's instructions)"
         ),
     )
     parser.add_argument(
@@ -182,7 +179,7 @@ def _execute(args, report) -> bool:
     )
     keys = tuple(key for key in (args.phase or "").split(",") if key)
     pages.check_keys(keys)
-    _device(args.device, args.kernel)  # before any work
+    device_for(args.device, args.kernel)  # before any work
     if args.compare is not None and keys:
         raise ValueError("--compare shows sections of its own; leave out --phase")
     # before any work
@@ -204,7 +201,11 @@ def _execute(args, report) -> bool:
     with shown_from(args.open, args.compare):
         warp = next(iter(multipliers(trace, args.block)), 0) if args.warp is None else args.warp
         choice = pages.Choice(
-            args.block, warp, args.lane, args.step, _device(args.device, trace.about.get("kernel"))
+            args.block,
+            warp,
+            args.lane,
+            args.step,
+            device_for(args.device, trace.about.get("kernel")),
         )
         report.data = {
             "kernel": trace.header["kernel"],
@@ -232,20 +233,6 @@ def _execute(args, report) -> bool:
             write_atomically(target, lambda file, data=data: file.write(data))
             report.row("wrote", f"{target}, {len(data):,} bytes")
     return ok
-
-
-def _device(name: str | None, kernel: str | None):
-    """The device called ``name``; ValueError for one that has not the instructions of a kernel with
-    block-scaled operands. None: the one to look at that kernel on."""
-    from numba_marlin import heuristics
-    from numba_marlin.hardware import devices
-
-    if kernel not in BLOCK_KERNELS:
-        return devices.device(name or "H200")
-    device = heuristics.devices_for(kernel)[0] if name is None else devices.device(name)
-    if device.source != "model":
-        heuristics.check_device(kernel, device)
-    return device
 
 
 def _describes(args) -> list[str]:
@@ -281,7 +268,7 @@ def _describes(args) -> list[str]:
 def _recorded(args, report):
     """(trace, whether the product is right) of the problem that the arguments describe."""
     _describes(args)
-    if args.kernel in BLOCK_KERNELS:
+    if multiplies_operands(args.kernel):
         from numba_marlin.cli.block_trace import recorded
 
         return recorded(args, report)
@@ -298,19 +285,22 @@ def _recorded(args, report):
     from numba_marlin.formats import PackedWeight
     from numba_marlin.formats.fp4_marlin import PackedBlocks
     from numba_marlin.hardware import devices
-    from numba_marlin.heuristics import Problem, candidate
-    from numba_marlin.trace.stages import ranges_of
+    from numba_marlin.heuristics import candidate
+    from numba_marlin.kernels.registry import find_kernel, kernels
+    from numba_marlin.problems import OPERANDS, WeightProblem
 
-    args.m = DEMO["m"] if args.m is None else args.m
+    shown = find_kernel(args.kernel or shown_first()).about.demo.trace
+    args.m = shown[0] if args.m is None else args.m
     random = np.random.default_rng(args.seed)
     stored = stored_layer(args)
     if stored is None:
         kind = args.weights or "int4"
         bits, block_rows = WEIGHTS[kind]
         if kind == "mxfp8-e4m3":
+            able = [each.name for each in kernels(OPERANDS) if "mxfp8-e4m3" in each.takes.formats]
             raise ValueError(
-                "--weights mxfp8-e4m3 is for --kernel tcgen05: no other kernel multiplies 8-bit"
-                " floats"
+                f"--weights mxfp8-e4m3 is for --kernel {' or '.join(able)}: no other kernel"
+                " multiplies 8-bit floats"
             )
         if block_rows is not None and args.group_size not in (None, block_rows):
             raise ValueError(
@@ -318,17 +308,14 @@ def _recorded(args, report):
                 " it out"
             )
         args.group_size = (
-            args.group_size if args.group_size is not None else block_rows or DEMO["group_size"]
+            args.group_size if args.group_size is not None else block_rows or GROUP_SIZE
         )
-        args.kernel = args.kernel or (DEMO["kernel"] if kind == "int4" else "decode")
         if args.input is None:
-            args.n, args.k = (
-                DEMO[name] if getattr(args, name) is None else getattr(args, name)
-                for name in ("n", "k")
-            )
+            args.n = shown[1] if args.n is None else args.n
+            args.k = shown[2] if args.k is None else args.k
         weight = weight_of(args, random)
         (k, n), source = weight.values.shape, weight.source
-        problem = Problem(
+        problem = WeightProblem(
             args.m,
             n,
             k,
@@ -339,12 +326,8 @@ def _recorded(args, report):
     else:
         stored, source = stored
         stored = stored if isinstance(stored, (PackedWeight, PackedBlocks)) else api.pack(stored)
-        problem = Problem.of(args.m, stored)
-        args.kernel = args.kernel or (
-            DEMO["kernel"]
-            if problem.codes == "integer" and problem.zeros is None and problem.bits == 4
-            else "decode"
-        )
+        problem = WeightProblem.of(args.m, stored)
+    args.kernel = args.kernel or shown_for(problem)
     device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
     config = (
         None
@@ -392,11 +375,11 @@ def _recorded(args, report):
         "config": asdict(plan.candidate.config),
         "reasons": list(plan.candidate.reasons),
         "weight": source,
-        "problem": {name: value for name, value in asdict(problem).items()},
+        "problem": problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": verdict.ok, "outputs": verdict.size, "failures": verdict.failures},
-        "stages": ranges_of(
-            args.kernel, plan.candidate.config, trace.header["launch"]["shared_base"]
+        **plan.definition.about.of_run(
+            plan.candidate.config, trace.header["launch"]["shared_base"]
         ),
     }
     return trace, verdict.ok

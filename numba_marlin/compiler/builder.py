@@ -103,12 +103,13 @@ def _compile(kernel, config, target, the_backend, key, versions, **line_info):
         ),
         entry,
     )
+    ptx = the_backend.with_array_words(ptx, entry, kernel.parameters)
     if line_info:
         ptx = files_of_package(ptx)
     ptx = pass_by_value(
         ptx,
         entry,
-        [index for index, (_, kind) in enumerate(kernel.parameters) if kind == "tensormap"],
+        [index for index, (_, kind) in enumerate(kernel.passed) if kind == "tensormap"],
     )
     ptx = cluster_of(ptx, kernel.cluster(config))
     cubin, resources = assemble(ptx, target)
@@ -119,7 +120,7 @@ def _compile(kernel, config, target, the_backend, key, versions, **line_info):
         compiler=the_backend.NAME,
         ptx=ptx,
         entry=entry,
-        parameters=tuple(kernel.parameters),
+        parameters=kernel.passed,
         threads=threads,
         shared_bytes=kernel.shared_bytes(config),
         cubin=cubin,

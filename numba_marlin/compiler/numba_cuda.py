@@ -27,6 +27,7 @@ from numba_marlin.compiler.language import (
     ptx_module,
     record_class,
 )
+from numba_marlin.compiler.plain.parameters import type_of_parameter
 from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
@@ -55,7 +56,8 @@ def _numba():
                 message="The 'generic' unit for NumPy timedelta",
                 category=DeprecationWarning,
             )
-            import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
+            # the redirector: without it `numba.cuda` is another, older code base
+            import numba_cuda  # noqa: F401
             from llvmlite import ir
             from numba import cuda, types
             from numba.cuda import debuginfo, dispatcher
@@ -188,14 +190,15 @@ def to_ptx(
     blocks_per_sm: int = 1,
     line_info: bool = False,
 ) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads,
+    """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
     blocks_per_sm). With ``line_info``, which its device functions (of ``language(True)``) must
     share, .loc directives say which line and which inlined function an instruction comes from.
     """
     numba = _numba()
     address = _taught().u64
-    kinds = {"u64": address, "i32": numba.types.int32, "tensormap": address}
-    signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
+    signature = numba.types.void(
+        *(type_of_parameter(numba.types, address, kind) for _, kind in parameters)
+    )
     capability = target.capability + (("a",) if target.specific else ())
     options = {
         "device": False,
@@ -216,6 +219,11 @@ def to_ptx(
             return numba.cuda.compile(
                 _plainly_named(function), signature, lineinfo=True, **options
             )[0]
+
+
+def with_array_words(ptx: str, entry: str, parameters) -> str:
+    """Arrays are passed in this compiler's own form."""
+    return ptx
 
 
 def _plainly_named(function):
@@ -260,8 +268,8 @@ def _pretended_device(capability):
 
 
 def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
-    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
-    or, with ``plain``, Numba's own."""
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of
+    ``unsigned``, or, with ``plain``, Numba's own."""
     numba = _numba()
     ir, types = numba.ir, numba.types
     numba_types = {

@@ -28,6 +28,8 @@ from numba_marlin.compiler.language import (
     ptx_module,
     record_class,
 )
+from numba_marlin.compiler.plain.arrays import with_array_words  # noqa: F401 (as numba_cuda has)
+from numba_marlin.compiler.plain.parameters import type_of_parameter
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -241,12 +243,13 @@ def _record(name: str, fields: str) -> type:
 
 
 def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
-    """PTX of one kernel. parameters: ((name, "u64" | "i32"), ...); launch bounds are (threads,
+    """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
     blocks_per_sm)."""
     numba = _numba()
     address = _taught().u64
-    kinds = {"u64": address, "i32": numba.types.int32, "tensormap": address}
-    signature = numba.types.void(*(kinds[kind] for _, kind in parameters))
+    signature = numba.types.void(
+        *(type_of_parameter(numba.types, address, kind) for _, kind in parameters)
+    )
     with (
         _lock,
         _pretended_device(target.capability),
@@ -310,8 +313,8 @@ def _is_nested(numba_type, types):
 
 
 def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
-    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
-    or, with ``plain``, Numba's own."""
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of
+    ``unsigned``, or, with ``plain``, Numba's own."""
     numba = _numba()
     types, llvm = numba.types, numba.llvm
     numba_types = {

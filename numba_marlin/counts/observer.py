@@ -20,6 +20,7 @@ from numba_marlin.counts.report import BufferCounts, Counts, InstructionCounts
 from numba_marlin.counts.tally import GlobalTally, SharedTally, Tally
 from numba_marlin.emulator import Machine, RunResult
 from numba_marlin.emulator.state.lanes import WARP
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.memory import WINDOWS, Access
 from numba_marlin.layout import tcgen05
 
@@ -39,9 +40,10 @@ SCALE_COPIES = tcgen05.LANES // tcgen05.WARP_LANES  # of every byte of scales, i
 
 
 def count(machine: Machine, entry: str | None = None, **launch) -> tuple[RunResult, Counts]:
-    """Run a kernel and count. ``launch``: what Machine.run takes, but for its listeners."""
+    """Run a kernel and count. ``launch``: what Machine.run takes, but for its listener."""
     observer = Observer(machine, entry)
-    result = machine.run(entry, watch=observer.access, requests=observer.access, **launch)
+    listener = Listener(access=observer.access, request=observer.access)
+    result = machine.run(entry, listener=listener, **launch)
     return result, observer.counts(result)
 
 

@@ -11,7 +11,7 @@ import re
 
 from numba_marlin.emulator.text.program import Kernel, Module
 
-_ENTRY = "marlin_"  # what entries of this package begin with
+ENTRY = "marlin_"  # what entries of this package begin with
 LAMBDA = "_3clambda_3e"  # Numba's escape of <lambda>
 
 
@@ -37,7 +37,7 @@ def sources(kernel: Kernel) -> list[str | None]:
 
 def phases(module: Module, kernel: Kernel) -> list[str]:
     """For every pc the name of its phase."""
-    own = kernel.name[len(_ENTRY) :] if kernel.name.startswith(_ENTRY) else plain_name(kernel.name)
+    own = kernel.name[len(ENTRY) :] if kernel.name.startswith(ENTRY) else plain_name(kernel.name)
     names = {
         label: plain_name(module.strings.get(label, label))
         for label in {ins.inlined[0] for ins in kernel.instructions if ins.inlined}

@@ -66,14 +66,14 @@ class SharedTally(Summable):
 
 @dataclass(frozen=True)
 class Tally(Summable):
-    """``executed``: warp instructions, also those whose guard holds for no lane; ``classes`` splits
-    them. ``copied``: bytes of shared memory that
+    """What some instructions did, added up.
 
-    asynchronous copies fill or read, by kind (cp.async, bulk, tensor). ``operand_bytes``: shared
-    bytes that wgmma and tcgen05 read by descriptor. ``tensor_memory``: bytes of tensor memory that
-    are loaded, stored, and filled with scales. ``flops``: of tensor cores. ``atomics``: lanes'
-    operations. ``local_bytes``: of spills and local arrays. ``registers``: live at most, in words
-    of 32 bits.
+    ``executed``: warp instructions, also those whose guard holds for no lane; ``classes`` splits
+    them. ``copied``: bytes of shared memory that asynchronous copies fill or read, by kind
+    (cp.async, bulk, tensor). ``operand_bytes``: shared bytes that wgmma and tcgen05 read by
+    descriptor. ``tensor_memory``: bytes of tensor memory that are loaded, stored, and filled with
+    scales. ``flops``: operations of tensor cores. ``atomics``: lanes' operations. ``local_bytes``:
+    of spills and local arrays. ``registers``: live at most, in words of 32 bits.
     """
 
     MAXIMA = ("registers",)

@@ -1,13 +1,33 @@
 """The PTX machine: runs compiled kernels on the CPU, lane by lane as the PTX ISA says, and catches
 what they do wrong.
 
-``machine.Machine`` is the way in. ``parser``, ``body``, ``scopes``, ``calls`` and ``cfg`` decode
-the text; ``instructions/`` says what each opcode does; ``registers``, ``memory`` and ``copies``
-hold the state; ``mbarriers``, ``bulk``, ``warpgroups`` and ``clusters`` what Hopper adds,
-``proxies`` what it does not see yet; ``tensor_memory``, ``tensor_hazards``, ``tensor_cores`` and
-``block_scaled`` what Blackwell adds; ``scheduler`` interleaves warps and blocks; ``schedules`` says
-in which order; ``races`` says which accesses nothing orders; ``errors`` names what can go wrong.
-The room imports ``layout`` and NumPy, nothing else of the package and never numba.
+``Machine`` is the way in: ``Machine(ptx).run(...)`` on NumPy arrays, with a ``Schedule`` for
+another legal interleaving and a ``Listener`` for who looks on. ``errors`` names what can go wrong.
+The groups, in the order to read them in, which is also who may import whom: a group imports only
+those above it in this list.
+
+``text``
+    from PTX text to kernels made of decoded instructions and basic blocks.
+``state``
+    what a running kernel has: lanes and their paths, registers, memory; numbers and how they are
+    rounded; who listens.
+``asynchronous``
+    what happens outside of program order: copies in flight, barriers, mbarriers, clusters, the
+    asynchronous proxy.
+``ordering``
+    happens-before: which accesses nothing orders, and how a race is reported. (Imports ``text``
+    and ``state`` only.)
+``tensor``
+    tensor cores: how they add, wgmma and tcgen05 in flight, tensor memory.
+``instructions``
+    what each opcode does, one handler per family.
+``scheduling``
+    who runs next: one run of a kernel (``execution``), its basic blocks made executable, the
+    interleaving of warps and blocks, deadlocks.
+
+``machine`` stands above all of them. The room imports ``hardware``, ``layout`` and NumPy, nothing
+else of the package and never numba. Upward references (a Memory's proxy, who records races) are
+objects that ``scheduling.execution`` hands down; their types are imported for type checkers only.
 """
 
 from numba_marlin.emulator.errors import (
@@ -32,12 +52,14 @@ from numba_marlin.emulator.errors import (
 )
 from numba_marlin.emulator.machine import Machine, RunResult
 from numba_marlin.emulator.scheduling.schedules import Schedule
+from numba_marlin.emulator.state.listener import Listener
 
 __all__ = [
     "BadDescriptor",
     "BarrierMisuse",
     "Deadlock",
     "DivergentCollective",
+    "Listener",
     "Machine",
     "MachineError",
     "Misaligned",

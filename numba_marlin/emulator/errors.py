@@ -110,12 +110,10 @@ class TensorMemoryHazard(MachineError):
 
 
 class Race(MachineError):
-    """Two accesses that nothing orders. ``kind`` is what is missing (``race_report.MISSING``);
-    ``first``, ``first_thread``: the earlier instruction, and
-
-    its (block, warp, lane), None where it is of another kernel; the line, block, warp and lane of
-    the error are those of the later one.
-    """
+    """Two accesses that nothing orders. ``kind`` is what is missing
+    (``ordering.race_report.MISSING``); ``first`` and ``first_thread`` are the earlier instruction
+    and its (block, warp, lane), None where it is of another kernel. The line, block, warp and lane
+    of the error are those of the later one."""
 
     def __init__(self, detail: str, *, kind: str, first, first_thread: tuple, **where) -> None:
         super().__init__(detail, **where)

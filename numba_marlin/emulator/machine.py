@@ -24,6 +24,7 @@ from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.scheduler import Scheduler
 from numba_marlin.emulator.scheduling.schedules import Schedule, schedule_of
 from numba_marlin.emulator.state.global_memory import Buffer, GlobalMemory
+from numba_marlin.emulator.state.listener import NOBODY, Listener
 from numba_marlin.emulator.text.parser import parse
 from numba_marlin.emulator.text.program import Kernel
 from numba_marlin.hardware.architectures import ARCHITECTURES
@@ -52,11 +53,11 @@ class RunResult:
 
 
 class Machine:
-    """A PTX module with its memory. ``memory`` maps NumPy arrays to addresses; ``entries`` are the
-    kernels. ``races``: check that every access is
+    """A PTX module with its memory.
 
-    ordered after those it conflicts with (``races``), and raise Race if not; runs take up to twice
-    as long.
+    ``ptx``: the module's text. ``races``: check that every access is ordered after those it
+    conflicts with (``ordering``), and raise Race if not; runs take up to twice as long. ``memory``
+    maps NumPy arrays to addresses; ``entries`` are the names of the kernels.
     """
 
     def __init__(self, ptx: str, races: bool = False) -> None:
@@ -111,28 +112,19 @@ class Machine:
         args: Sequence[Any] = (),
         resident_blocks: int | None = None,
         seed: int | Schedule | None = None,
-        observer: Callable | None = None,
-        watch: Callable | None = None,
         max_instructions: int = DEFAULT_BUDGET,
         cluster: Sequence[int] | int | None = None,
-        requests: Callable | None = None,
-        started: Callable | None = None,
-        after: Callable | None = None,
+        listener: Listener = NOBODY,
     ) -> RunResult:
-        """Run a whole grid.
+        """Run a whole grid of ``block`` threads each.
 
-        ``shared_bytes``: dynamic shared memory. ``args``: ints (floats for float parameters, bytes
-        for structs), one a parameter. ``resident_blocks``: how many blocks are on the machine at
-        once (default all; the others follow as places get free). ``seed``: None for the
-        deterministic order, an int for a random legal one, a Schedule for one of its kind.
-        ``observer(ins, lanes)`` sees every executed instruction, ``watch(access)`` every memory
-        access (memory.Access). ``max_instructions``: budget of warp instructions, Deadlock beyond.
-        ``cluster``: blocks of a cluster, of which the grid must be a multiple; None for what the
-        kernel declares, else 1. ``requests(access)`` sees what atomics and asynchronous copies ask
-        for, as a whole. ``started(execution)`` is given the run's state (execution.Execution)
-        before the first instruction, for who wants to look at registers or memory when something is
-        seen; ``after(ins, lanes)`` sees every instruction when it is done, but for what waits and
-        branches.
+        ``entry``: the kernel's name; None if there is only one. ``shared_bytes``: dynamic shared
+        memory per block. ``args``: one per parameter, ints (floats for float parameters, bytes for
+        structs). ``resident_blocks``: how many blocks are on the machine at once (default all; the
+        others follow as places get free). ``seed``: None for the deterministic order, an int for a
+        random legal one, a Schedule for one of its kind. ``max_instructions``: budget of warp
+        instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a
+        multiple; None for what the kernel declares, else 1. ``listener``: who looks on.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)
@@ -186,14 +178,14 @@ class Machine:
                 resident,
                 cluster,
                 self.module.target,
+                self.races,
             )
-            if self.races:
-                execution.look_for_races(blocks)
-            execution.memory.watch = both(execution.memory.watch, watch)
-            execution.memory.requests = requests
-            scheduler = Scheduler(execution, schedule, observer, max_instructions, after)
-            if started is not None:
-                started(execution)
+            memory = execution.memory
+            memory.watch = both(memory.watch, listener.access)
+            memory.requests = listener.request
+            scheduler = Scheduler(execution, schedule, listener, max_instructions)
+            if listener.started is not None:
+                listener.started(execution)
             scheduler.run()
         opcodes: Counter = Counter()
         executed = [0] * len(kernel.instructions)

@@ -57,10 +57,11 @@ def devices_for(kernel: str) -> tuple[Device, ...]:
 
 
 def has_instructions(kernel: str, device: Device) -> bool:
-    """Whether ``device`` has those of ``kernel``: of its own target, or of one that runs on it
-    alone."""
+    """Whether ``device`` has those of ``kernel``: its target has, or they are of one architecture
+    alone, its own."""
     needs = find_kernel(kernel).min_arch
-    return device.runs(needs) or runs_machine_code(needs, device.compute_capability)
+    alone = needs.endswith("a") and runs_machine_code(needs, device.compute_capability)
+    return device.runs(needs) or alone
 
 
 def check_takes(kernel: str, problem: Problem) -> None:

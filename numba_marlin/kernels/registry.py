@@ -6,9 +6,9 @@ KernelDefinition`` under its own name. It lies in this folder, or, with its rela
 those in this folder take weights). Folders without either (``language``, ``dequantize``) are what
 kernels share.
 
-Reading the folders imports nothing; a kernel's modules are imported when it is asked for, and those
-of a kind when all of that kind are: a product with a weight loads no kernel of two block-scaled
-operands.
+Reading the folders imports nothing but families' ``__init__``; a kernel's modules are imported when
+it is asked for, and those of a kind when all of that kind are: a product with a weight loads no
+kernel of two block-scaled operands.
 """
 
 from __future__ import annotations
@@ -21,55 +21,63 @@ from pathlib import Path
 from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.problems.protocol import KINDS, WEIGHTS
 
-_FOLDER = Path(__file__).parent
 _PACKAGE = __name__.rpartition(".")[0]
 _DECLARATION = "declare"
-
-
-@functools.cache
-def _modules() -> dict[str, str]:
-    """Name -> module that exports KERNEL."""
-    return {name: module for package, _ in _families() for name, module in _found_in(package)}
 
 
 @functools.cache
 def _families() -> tuple[tuple[str, str], ...]:
     """(package, kind of its kernels' problems) of this folder and of the families in it."""
     found = [(_PACKAGE, WEIGHTS)]
-    for each in sorted(os.listdir(_FOLDER)):
-        if (_FOLDER / each).is_dir() and any((_FOLDER / each).glob(f"*/{_DECLARATION}.py")):
+    for folder, each in _entries(_PACKAGE):
+        if any((folder / each).glob(f"*/{_DECLARATION}.py")):
             package = f"{_PACKAGE}.{each}"
             found.append((package, importlib.import_module(package).KIND))
     return tuple(found)
 
 
-def _found_in(package: str) -> list[tuple[str, str]]:
-    folder = _FOLDER.joinpath(*package.removeprefix(_PACKAGE).split("."))
-    found = []
-    for each in sorted(os.listdir(folder)):
+@functools.cache
+def _modules(package: str) -> dict[str, str]:
+    """Name of a kernel in ``package`` -> module that exports KERNEL."""
+    found = {}
+    for folder, each in _entries(package):
+        name, suffix = os.path.splitext(each)
         if (folder / each / f"{_DECLARATION}.py").exists():
-            found.append((each, f"{package}.{each}.{_DECLARATION}"))
-    if package == _PACKAGE:  # a family's other modules are what its kernels share
-        found += [
-            (name, f"{package}.{name}")
-            for name, suffix in map(os.path.splitext, sorted(os.listdir(folder)))
-            if suffix == ".py" and "\nKERNEL = " in (folder / f"{name}.py").read_text("utf-8")
-        ]
+            found[each] = f"{package}.{each}.{_DECLARATION}"
+        elif suffix == ".py" and "\nKERNEL = " in (folder / each).read_text(encoding="utf-8"):
+            found[name] = f"{package}.{name}"
     return found
+
+
+def _entries(package: str) -> list[tuple[Path, str]]:
+    """(folder, name) of what lies in the folders of a package."""
+    folders = map(Path, importlib.import_module(package).__path__)
+    return [(folder, each) for folder in folders for each in sorted(os.listdir(folder))]
+
+
+def _module_of(name: str) -> str | None:
+    found = (_modules(package).get(name) for package, _ in _families())
+    return next(filter(None, found), None)
+
+
+def is_kernel(name: str) -> bool:
+    """Whether a kernel is called so; imports none."""
+    return _module_of(name) is not None
 
 
 def find_kernel(name: str) -> KernelDefinition:
     """The kernel called ``name``; ValueError lists those there are."""
-    if name not in _modules():
+    module = _module_of(name)
+    if module is None:
         raise ValueError(f"kernel={name!r} must be one of {', '.join(names())}")
-    return importlib.import_module(_modules()[name]).KERNEL
+    return importlib.import_module(module).KERNEL
 
 
 @functools.cache
 def kernels(kind: str) -> tuple[KernelDefinition, ...]:
     """Those that take problems of ``kind``, in the order of their ladder, simplest first."""
     packages = [package for package, each in _families() if each == kind]
-    found = [find_kernel(name) for package in packages for name, _ in _found_in(package)]
+    found = [find_kernel(name) for package in packages for name in _modules(package)]
     return tuple(sorted(found, key=lambda kernel: kernel.rung))
 
 

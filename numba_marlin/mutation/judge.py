@@ -1,5 +1,5 @@
 """Does the PTX machine notice? A ``Launch`` says what a kernel is to do, a schedule in which order
-the machine does it: None for its own, else an ``emulator.schedules.Schedule``.
+the machine does it: None for its own, else an ``emulator.Schedule``.
 
 A mutant is caught by the first of them under which the machine reports what the program did wrong,
 or stands still, or a buffer does not hold what it must. The machine looks for races too, and these

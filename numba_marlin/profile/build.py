@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,12 +18,13 @@ from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import records, sections
+from numba_marlin.profile.lanes import lanes
 from numba_marlin.profile.sources import access, model
 from numba_marlin.profile.sources.occupancy import occupancy
 from numba_marlin.profile.sources.on_machine import Counted
+from numba_marlin.views import COUNTED, MEASURED, MODELLED, SPEC
 
 SCHEMA = "numba-marlin/profile-run/2"
-MEASURED, COUNTED, MODELLED, SPEC = "measured", "counted", "modelled", "spec"
 EDGES = {
     records.LAUNCH: "launch: nothing of it runs yet",
     records.TAIL: "tail: this warp has ended, others have not",
@@ -33,9 +33,6 @@ EDGES = {
     model.LATENCY: "latency: what neither work nor bytes explain",
 }
 LEAST_US = 0.005  # of a part that is listed
-# of a timeline: warps of one block, spans of a warp that are drawn, spans that are kept as they
-# were
-LANES, SPANS, FIRST = 16, 160, 24
 
 
 def build(
@@ -301,99 +298,6 @@ def placement(blocks: int, fits, device: Device, observation) -> dict:
         for sm in sorted(busy)
     ]
     return {"source": MEASURED, "rows": rows, "sms": device.sms, "at_once": fits.blocks}
-
-
-def lanes(counted: Counted, observation) -> dict:
-    """Warps of one block over time: of the GPU in us, else of the machine in its warp instructions.
-    Of a warp: ``spans`` to draw (``drawable``), the ``first`` of them as they were recorded, how
-    many there were in all (``count``), and the time of each section (``totals``), of all of
-    them."""
-    recording = counted.recording if observation is None else observation.recordings[-1]
-    block = int(recording.block[len(recording.block) // 2]) if observation is not None else 0
-    rows = [index for index in range(len(recording.block)) if recording.block[index] == block][
-        :LANES
-    ]
-    scale, origin = (1.0 if observation is None else 1e-3), float(recording.start_ns[rows].min())
-    found = []
-    for index in rows:
-        begin, until = (
-            (recording.begin_ns[index] - origin) * scale,
-            (recording.until_ns()[index] - origin) * scale,
-        )
-        spans = joined(
-            (float(a), float(b), sections.SECTIONS[s].name)
-            for a, b, s in zip(begin, until, recording.section[index])
-            if s >= 0 and b > a
-        )
-        totals: dict[str, float] = {}
-        for start, end, name in spans:
-            totals[name] = totals.get(name, 0.0) + end - start
-        found.append(
-            {
-                "warp": int(recording.warp[index]),
-                "spans": rounded(drawable(spans)),
-                "first": rounded(spans[:FIRST]),
-                "count": len(spans),
-                "totals": {name: round(time, 4) for name, time in totals.items()},
-            }
-        )
-    source, unit = (
-        ("recorded", "warp instructions of the machine")
-        if observation is None
-        else (MEASURED, "us")
-    )
-    return {
-        "source": source,
-        "unit": unit,
-        "block": block,
-        "sm": int(recording.smid[rows[0]]),
-        "warps": found,
-    }
-
-
-Spans = list[tuple[float, float, str]]  # start, end, section
-
-
-def joined(spans: Iterable[tuple[float, float, str]]) -> Spans:
-    """Neighbours of one section are one span."""
-    found: Spans = []
-    for start, end, name in spans:
-        if found and found[-1][2] == name and found[-1][1] >= start:
-            start = found.pop()[0]
-        found.append((start, end, name))
-    return found
-
-
-def drawable(spans: Spans, most: int = SPANS) -> Spans:
-    """The spans, if they are ``most`` at most. Else as many equal steps of time, each with a
-    section that occurs in it: the one that is furthest behind the time that it should have by then,
-    so that what is drawn has every section where it was, and as long in all."""
-    if len(spans) <= most:
-        return spans
-    begin, step = spans[0][0], (spans[-1][1] - spans[0][0]) / most
-    owed: dict[str, float] = {}
-    drawn: Spans = []
-    index = 0
-    for number in range(most):
-        start, end = begin + number * step, begin + (number + 1) * step
-        present: set[str] = set()
-        while index < len(spans) and spans[index][0] < end:
-            first, last, name = spans[index]
-            if inside := max(min(last, end) - max(first, start), 0.0):
-                present.add(name)
-                owed[name] = owed.get(name, 0.0) + inside
-            if last > end:
-                break
-            index += 1
-        if present:
-            shown = max(sorted(present), key=owed.__getitem__)
-            owed[shown] -= step
-            drawn.append((start, end, shown))
-    return joined(drawn)
-
-
-def rounded(spans: Spans) -> list[list]:
-    return [[round(start, 4), round(end, 4), name] for start, end, name in spans]
 
 
 def bytes_of(problem) -> dict[str, int]:

@@ -6,14 +6,13 @@
 Imports ``formats`` and ``quantizers``, never Numba.
 """
 
+from numba_marlin.reference.verdict import Report, check
 from numba_marlin.reference.weights import (
     METHODS,
     ORDERS,
     UNIT_ROUNDOFF,
     Bounds,
-    Report,
     bounds,
-    check,
     dequantize_rows,
     error_bound,
     is_exact_problem,

@@ -1,4 +1,4 @@
-"""Orders in which a run on the PTX machine makes progress (``emulator.schedules``)."""
+"""Orders in which a run on the PTX machine makes progress (``emulator.scheduling.schedules``)."""
 
 from hypothesis import strategies as st
 

@@ -12,6 +12,6 @@ page of two. The room imports ``counts``, ``emulator``, ``formats``, ``layout``,
 
 from numba_marlin.trace.file import open_trace, save
 from numba_marlin.trace.record import Trace
-from numba_marlin.trace.recorder import record
+from numba_marlin.trace.recording import record
 
 __all__ = ["Trace", "open_trace", "record", "save"]

@@ -8,19 +8,15 @@ there is a bound on rows; what lies beyond is not recorded, and the header says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from numba_marlin.counts.instructions import class_of
 from numba_marlin.counts.liveness import reads_and_writes
 from numba_marlin.counts.observer import Observer, padded
-from numba_marlin.counts.phases import phases, sources
 from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state.lanes import WARP
 from numba_marlin.emulator.state.memory import Access
 from numba_marlin.emulator.text.program import Instruction
-from numba_marlin.trace.record import HIGH, KINDS, SCHEMA, SPACES, Trace
+from numba_marlin.trace.record import HIGH, KINDS, SPACES
 
 ROWS = 200_000  # of registers: 32 lanes of 4 bytes each
 WAIT, PRODUCT = "wgmma.wait_group", "wgmma.mma_async"
@@ -29,94 +25,6 @@ PIECES = ("bulk-issue", "bulk-land", "bulk-read", "bulk-write")
 # of tcgen05, in shared memory: their addresses are places in the array of all blocks
 OPERANDS = ("tensor-a", "tensor-b", "tensor-copy")
 CHUNK = 16
-
-
-def record(
-    machine: Machine,
-    entry: str | None = None,
-    *,
-    blocks: Iterable[int] | None = None,
-    about: dict | None = None,
-    rows: int = ROWS,
-    **launch,
-) -> Trace:
-    """Run a kernel and record it. ``blocks``: whose registers and addresses are kept (default:
-    all); ``about``: plain data about the problem, kept with the record; ``launch``: what
-    Machine.run takes, but for its listeners. ValueError for blocks that the grid does not have.
-    """
-    kernel = machine.kernel(entry)
-    kept = None if blocks is None else tuple(sorted(set(blocks)))
-    before = {buffer.name: buffer.data.copy() for buffer in machine.memory.buffers}
-    recorder = Recorder(machine, entry, kept, rows)
-    result = machine.run(
-        entry,
-        observer=recorder.step,
-        watch=recorder.access,
-        requests=recorder.access,
-        started=recorder.started,
-        after=recorder.after,
-        **launch,
-    )
-    if kept is not None and not (kept and set(kept) <= set(range(result.blocks))):
-        raise ValueError(
-            f"blocks={kept} must be some of the grid's blocks 0 to {result.blocks - 1}"
-        )
-    header = {
-        "schema": SCHEMA,
-        "kernel": kernel.name,
-        "target": machine.module.target,
-        "launch": recorder.launch,
-        "about": about or {},
-        "result": {
-            "instructions": result.instructions,
-            "steps": result.steps,
-            "blocks": result.blocks,
-            "shared_bytes": result.shared_bytes,
-        },
-        "blocks": list(range(result.blocks) if kept is None else kept),
-        "complete": recorder.complete,
-        "instructions": described(machine, kernel, recorder.named),
-        "registers": recorder.names,
-        "buffers": [
-            {
-                "name": each.name,
-                "address": each.address,
-                "nbytes": each.nbytes,
-                "dtype": str(each.array.dtype),
-                "shape": list(each.array.shape),
-            }
-            for each in machine.memory.buffers
-        ],
-        "counts": recorder.observer.counts(result).as_dict(),
-    }
-    contents = {f"words_{name}": data for name, data in before.items()} | {
-        f"after_{each.name}": each.data.copy()
-        for each in machine.memory.buffers
-        if not each.readonly
-    }
-    return Trace(header, recorder.arrays() | contents)
-
-
-def described(machine: Machine, kernel, named) -> list[dict]:
-    """Each instruction as plain data."""
-    names, lines = phases(machine.module, kernel), sources(kernel)
-    found = []
-    for ins in kernel.instructions:
-        read, written = reads_and_writes(ins)
-        found.append(
-            {
-                "line": ins.line,
-                "text": ins.text,
-                "root": ins.root,
-                "phase": names[ins.pc],
-                "source": lines[ins.pc],
-                "kind": class_of(ins),
-                "reads": [named(each) for each in read],
-                "writes": [named(each) for each in written],
-                "guarded": ins.guard is not None,
-            }
-        )
-    return found
 
 
 class Recorder:

@@ -1,9 +1,10 @@
 """Who does what in a kernel whose warps have roles: told by the verbs that only one role has. From
 recorded steps; nothing where no line numbers were compiled in.
 
-``ROLES``: kernel -> role -> its verbs. A warp is in a role from the first instruction of one of its
+The kernel declares its roles and their verbs (``kernels.language.about``), and the trace keeps
+them: about["roles"], {role: verbs}. A warp is in a role from the first instruction of one of its
 verbs to the first of another's: what it waits for and computes in between, in verbs that all share,
-is that role's.
+is that role's. Verbs in which a warp stands at a ring's barrier: about["ring_waits"].
 """
 
 from __future__ import annotations
@@ -12,38 +13,12 @@ import numpy as np
 
 from numba_marlin.trace.record import Trace, remembered
 
-ROLES = {
-    "block_scaled": {
-        "scheduler": ("hand_out_tiles",),
-        "main-loop load": ("load_operands",),
-        "epilogue load": ("load_source",),
-        "expand": ("expand_tiles", "load_row", "put_pair", "publish"),
-        "mma": ("multiply_steps", "take_packed", "go_on", "start"),
-        "epilogue": ("epilogue", "put_block", "finish", "store", "free_output", "drain"),
-    },
-    "tcgen05": {
-        "load": ("load_tiles",),
-        "mma": ("multiply_tiles", "copy_scales", "multiply_stage"),
-        "epilogue": ("finish_tiles", "store_tile", "store_chunk"),
-    },
-    "block_decode": {
-        "load": ("load_stages",),
-        "multiply": ("multiply_stages", "fetch", "multiply"),
-        "epilogue": ("leave_sums", "add_shares", "add_blocks", "finish_columns"),
-    },
-    "block_mma": {
-        "load": ("load_tile",),
-        "mma": ("multiply_stages", "multiply_step", "fetch"),
-        "epilogue": ("store_pair",),
-    },
-}
-WAITS = ("wait_full", "wait_empty")
 WAITING = "waits"
 
 
 def roles_of(trace: Trace) -> list[str]:
-    """Of the kernel, in the order of ROLES; [] for one whose warps are alike."""
-    return list(ROLES.get(trace.about.get("kernel", ""), ()))
+    """Of the kernel, in the order in which it declares them; [] for one whose warps are alike."""
+    return list(trace.about.get("roles") or ())
 
 
 @remembered
@@ -53,19 +28,19 @@ def activities(trace: Trace, warp: int) -> tuple[np.ndarray, np.ndarray]:
     number = {
         verb: index
         for index, role in enumerate(roles_of(trace))
-        for verb in ROLES[trace.about["kernel"]][role]
+        for verb in trace.about["roles"][role]
     }
-    phases = [ins["phase"] for ins in trace.instructions]
+    phases, waits = [ins["phase"] for ins in trace.instructions], trace.about.get("ring_waits", ())
     pcs = trace.step_pc[trace.steps_of(warp)]
     told = np.array([number.get(phase, -1) for phase in phases], np.int64)[pcs]
     last = (
         np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1)) if len(told) else told
     )
-    return np.where(last >= 0, told[last], -1), np.array([phase in WAITS for phase in phases])[pcs]
+    return np.where(last >= 0, told[last], -1), np.array([phase in waits for phase in phases])[pcs]
 
 
 def roles_of_warp(trace: Trace, warp: int) -> list[str]:
-    """Those that a warp of the grid took, in the order of ROLES."""
+    """Those that a warp of the grid took, in the order of ``roles_of``."""
     names = roles_of(trace)
     return (
         [names[index] for index in np.unique(activities(trace, warp)[0]).tolist() if index >= 0]

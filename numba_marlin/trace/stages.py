@@ -1,96 +1,23 @@
 """The pipeline of a block: which stage of shared memory was filled when, from where, and read when.
 From recorded addresses and where the stages lie.
 
-``ranges_of(kernel, config, shared_base)``: byte ranges [start, stop) in shared memory of each
-stage, of a kernel of this package by its configuration's own numbers; () for one without a ring.
-They go into a trace's header (about["stages"]), so that ``fills`` needs no kernel.
+Where the stages lie stands in a trace's header: about["stages"], [stage][part] of byte ranges
+[start, stop) in shared memory, empty for a kernel without a ring, as ``kernels.language.about``
+makes it of what the kernel declares.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 from numba_marlin.trace.record import KINDS, SPACES, Trace, remembered
 from numba_marlin.trace.traffic import Copy, copies
 
 READS = tuple(KINDS.index(kind) for kind in ("load", "ldmatrix"))
 STORES = tuple(KINDS.index(kind) for kind in ("store", "stmatrix"))
 SHARED = SPACES.index("shared")
-ALIGNMENT = SWIZZLE_PATTERN_BYTES  # kernels with swizzled tiles round the start of their ring up
-ALIGNED = ("wgmma", "block_scaled", "block_decode", "tcgen05", "block_mma")
-
-
-def ranges_of(kernel: str, config, shared_base: int) -> list[list[list[int]]]:
-    """[stage][part] of [start, stop), shared addresses."""
-    if kernel == "ampere":
-        b_base, s_base = (
-            shared_base + config.stages * config.a_stage_bytes,
-            shared_base + config.shared_bytes - config.stages * config.s_stage_bytes,
-        )
-        parts = [
-            (shared_base, config.a_stage_bytes),
-            (b_base, config.b_stage_bytes),
-            (s_base, config.s_stage_bytes),
-        ]
-        return [
-            [[base + stage * size, base + (stage + 1) * size] for base, size in parts]
-            for stage in range(config.stages)
-        ]
-    base = -(-shared_base // ALIGNMENT) * ALIGNMENT if kernel in ALIGNED else shared_base
-    if kernel in ("decode", "wgmma"):
-        return [
-            [[base + stage * config.stage_bytes, base + (stage + 1) * config.stage_bytes]]
-            for stage in range(config.stages)
-        ]
-    if kernel in ALIGNED:  # A, B and their scales
-        pitch, end = (
-            -(-config.stage_bytes // ALIGNMENT) * ALIGNMENT,
-            getattr(config, "copied_bytes", config.stage_bytes),
-        )
-        edges = (
-            0,
-            *sorted(
-                getattr(config, name)
-                for name in ("a_shared", "b_shared", "sfa_shared", "sfb_shared")
-                if hasattr(config, name)
-            ),
-            end,
-        )
-        return [
-            [
-                [base + stage * pitch + start, base + stage * pitch + stop]
-                for start, stop in pairwise(edges)
-            ]
-            for stage in range(config.stages)
-        ]
-    return []
-
-
-def rings_of(kernel: str, config, shared_base: int) -> list[list]:
-    """[name, shared address of its first mbarrier, stages] of the rings through which roles of a
-    kernel hand things to each other (``kernels.pipeline``: a full and an empty barrier a stage)."""
-    base = -(-shared_base // ALIGNMENT) * ALIGNMENT
-    places = {
-        "block_scaled": (
-            ("packed stages", "barriers_shared", "stages"),
-            ("B as halves", "expanded_barriers", "expanded_stages"),
-            ("tile numbers", "tile_barriers", None),
-            ("C", "source_barriers", None),
-        ),
-        "tcgen05": (
-            ("stages", "load_barriers", "stages"),
-            ("tiles of sums", "sum_barriers", "accumulators"),
-        ),
-        **dict.fromkeys(("block_mma", "block_decode"), (("stages", "barriers_shared", "stages"),)),
-    }.get(kernel, ())
-    return [
-        [name, base + getattr(config, first), 1 if count is None else getattr(config, count)]
-        for name, first, count in places
-    ]
 
 
 @dataclass(frozen=True)

@@ -195,9 +195,11 @@ def test_more_rows_of_blocks_than_a_grid_has_are_refused():
 @pytest.mark.parametrize(
     "m, given",
     (
-        (3, {}),
+        pytest.param(3, {}, marks=pytest.mark.thorough),
         (20, {"beta": 0.5, "out_format": "bfloat16"}),
-        (9, {"activation": "gelu", "out_format": "float32"}),
+        pytest.param(
+            9, {"activation": "gelu", "out_format": "float32"}, marks=pytest.mark.thorough
+        ),
     ),
 )
 def test_few_rows_agree_with_the_reference(m, given):

@@ -13,7 +13,7 @@ from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.fp4_marlin import canonical
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import Problem
-from tests.kernels.test_fp4 import FEW_ROWS, SINGLE_ROWS, configured
+from tests.kernels.configurations import FEW_ROWS, SINGLE_ROWS, configured
 
 pytest.importorskip("ml_dtypes")
 

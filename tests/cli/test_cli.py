@@ -14,21 +14,7 @@ import pytest
 
 from numba_marlin.cli import main as cli
 from numba_marlin.execution import driver
-
-
-def run(capsys, *argv):
-    """-> (exit code, stdout, stderr)"""
-    try:
-        code = cli.main([str(each) for each in argv])
-    except SystemExit as stop:  # argparse
-        code = stop.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def run_json(capsys, *argv):
-    code, out, _ = run(capsys, *argv, "--json")
-    return code, json.loads(out)
+from tests.cli.verbs import run, run_json
 
 
 def test_run_goes_all_the_way_through_the_machine(capsys, tmp_path):
@@ -375,14 +361,20 @@ def test_the_module_is_the_command():
     assert done.returncode == 0 and done.stdout.startswith("numba-marlin ")
 
 
-def test_every_kernel_of_the_ladder_can_be_asked_for():
-    from numba_marlin.heuristics import LADDER
+@pytest.mark.parametrize("verb, kinds", [("run", ("weights",)), ("trace", ()), ("profile", ())])
+def test_every_kernel_can_be_asked_for(capsys, verb, kinds):
+    from numba_marlin.kernels import registry
 
     verbs = next(action for action in cli.parser()._actions if action.dest == "verb").choices
-    assert (
-        tuple(next(action for action in verbs["run"]._actions if action.dest == "kernel").choices)
-        == LADDER
-    )
+    action = next(action for action in verbs[verb]._actions if action.dest == "kernel")
+    assert tuple(action.choices) == registry.names(*kinds)
+    with pytest.raises(SystemExit):
+        cli.main([verb, "--help"])
+    text = capsys.readouterr().out
+    assert all(name in text for name in registry.names(*kinds))
+    with pytest.raises(SystemExit) as usage:
+        cli.main([verb, "--kernel", "nothing"])
+    assert usage.value.code == 2 and "'naive'" in capsys.readouterr().err
 
 
 def test_help_loads_neither_numpy_nor_numba():

@@ -134,6 +134,8 @@ def compiled_with(ptx, **figures):
 
 
 CLEAN = ".visible .entry k()\n{\n\tadd.f32 \t%f1, %f2, %f64;\n\tret;\n}\n"
+STATIC = ".visible .shared .align 4 .b8 s[16];\n" + CLEAN
+DYNAMIC = ".extern .shared .align 128 .b8 dynamic_shared[];\n"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,8 @@ CLEAN = ".visible .entry k()\n{\n\tadd.f32 \t%f1, %f2, %f64;\n\tret;\n}\n"
             {},
             "calls functions",
         ),
-        (CLEAN.replace("\tadd", "\t.shared .align 4 .b8 s[16];\n\tadd"), {}, "static shared"),
+        (DYNAMIC + STATIC, {}, "static shared"),
+        (DYNAMIC + STATIC.replace(".visible .shared", ".shared"), {}, "static shared"),
         (CLEAN, {"spill_stores": 8}, "8 bytes of spill stores"),
         (CLEAN, {"spill_loads": 4}, "4 bytes of spill loads"),
         (CLEAN, {"stack": 16}, "16 bytes of stack"),
@@ -158,7 +161,8 @@ CLEAN = ".visible .entry k()\n{\n\tadd.f32 \t%f1, %f2, %f64;\n\tret;\n}\n"
     ],
 )
 def test_gates_can_fail(ptx, figures, message):
-    assert gates.broken_promises(compiled_with(CLEAN)) == []
+    for good in (CLEAN, STATIC, DYNAMIC + CLEAN):
+        assert gates.broken_promises(compiled_with(good)) == []
     found = gates.broken_promises(compiled_with(ptx, **figures))
     assert len(found) == 1 and message in found[0]
 

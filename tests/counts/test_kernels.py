@@ -6,15 +6,17 @@ Where a number is not the best there could be, it stands here with its reason.
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from numba_marlin import compiler, counts, testing
 from numba_marlin.emulator import Machine
-from tests.kernels import test_decode, test_wgmma
+from numba_marlin.kernels.decode import KERNEL as DECODE
+from numba_marlin.kernels.wgmma import KERNEL as WGMMA
+from tests.kernels import configurations
+from tests.kernels.configurations import FAITHFUL, group_size_of
 from tests.kernels.harness import launch_on, prepare
-
-FAITHFUL = ("ampere", 16, 256, 512, 128)
 
 
 def counted(name, m, n, k, group_size, *, config=None, seed=None, line_info=False, sms=3):
@@ -101,13 +103,11 @@ def test_line_numbers_change_nothing_but_lines():
         ]
 
     plain, with_lines = (
-        compiler.build(test_decode.KERNEL, test_decode.PLAIN, line_info=line_info).ptx
+        compiler.build(DECODE, configurations.DECODE, line_info=line_info).ptx
         for line_info in (False, True)
     )
     with pytest.raises(ValueError, match="line_info is what compiler='numba-cuda' can do"):
-        compiler.build(
-            test_decode.KERNEL, test_decode.PLAIN, compiler="numba-cuda-mlir", line_info=True
-        )
+        compiler.build(DECODE, configurations.DECODE, compiler="numba-cuda-mlir", line_info=True)
     assert ".loc" not in plain and "inlined_at" in with_lines and code(plain) == code(with_lines)
 
 
@@ -127,11 +127,11 @@ def test_the_report_prints_and_becomes_json(faithful):
 
 
 def test_the_decode_kernel_wastes_nothing_but_half_a_sector_of_an_output_row():
-    m, n, k, config = 8, 512, 1024, test_decode.PLAIN
-    found = counted(test_decode.KERNEL, m, n, k, test_decode.group_size_of(config), config=config)
+    m, n, k, config = 8, 512, 1024, configurations.DECODE
+    found = counted(DECODE, m, n, k, group_size_of(config), config=config)
     assert found.total.tally.shared.conflicts == 0 and found.total.tally.reads.coalescing == 100
     assert found.buffer("b").reads.bytes == packed_bytes(n, k)
-    assert found.buffer("scales").reads.bytes == 2 * n * k // test_decode.group_size_of(config)
+    assert found.buffer("scales").reads.bytes == 2 * n * k // group_size_of(config)
     # The product is transposed: a store of 16 bits has eight neighbouring columns of four rows, so
     # half of each sector is the next store's.
     c = found.buffer("c").writes
@@ -139,7 +139,12 @@ def test_the_decode_kernel_wastes_nothing_but_half_a_sector_of_an_output_row():
 
 
 @pytest.mark.parametrize(
-    "name, words", [("one word, one warpgroup", 1), ("two words", 2), ("four words", 4)]
+    "name, words",
+    [
+        pytest.param("one word, one warpgroup", 1, marks=pytest.mark.thorough),
+        ("two words", 2),
+        pytest.param("four words", 4, marks=pytest.mark.thorough),
+    ],
 )
 def test_the_hopper_kernel_reads_weights_once_a_row_of_tiles(name, words):
     """Every lane reads ``words`` of its 16 bytes of weights from shared memory: with fewer than
@@ -149,8 +154,8 @@ def test_the_hopper_kernel_reads_weights_once_a_row_of_tiles(name, words):
     activations.)
     """
     m, n, k = 32, 256, 256
-    config = test_wgmma.replace(test_wgmma.ARRANGEMENTS[name], group_blocks=4)
-    found = counted(test_wgmma.KERNEL, m, n, k, 64, config=config)
+    config = replace(configurations.ARRANGEMENTS[name], group_blocks=4)
+    found = counted(WGMMA, m, n, k, 64, config=config)
     total, rows_of_tiles = found.total.tally, m // config.tile_m
     assert (
         total.reads.coalescing == 100

@@ -101,13 +101,13 @@ def make(lang, config):
 
 
 PRODUCT = KernelDefinition(
-    "product",
-    ProductConfig,
-    (("a", "u64"), ("b", "u64"), ("c", "u64"), ("k", "i32")),
-    make,
-    lambda config: 32 * WARPS,
-    lambda config: STAGES * STAGE_BYTES,
-    lambda config, m, n, k, sms: (1, 1, 1),
+    name="product",
+    config_type=ProductConfig,
+    parameters=(("a", "u64"), ("b", "u64"), ("c", "u64"), ("k", "i32")),
+    make=make,
+    threads=lambda config: 32 * WARPS,
+    shared_bytes=lambda config: STAGES * STAGE_BYTES,
+    grid=lambda config, m, n, k, sms: (1, 1, 1),
 )
 
 

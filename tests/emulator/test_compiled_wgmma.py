@@ -149,7 +149,14 @@ def run(compiled, a, b, seed=None):
 
 
 @pytest.mark.parametrize(
-    "config", [Config(8), Config(64, True), Config(128), Config(256, True)], ids=str
+    "config",
+    [
+        Config(8),
+        Config(64, True),
+        pytest.param(Config(128), marks=pytest.mark.thorough),
+        pytest.param(Config(256, True), marks=pytest.mark.thorough),
+    ],
+    ids=str,
 )
 def test_a_compiled_kernel_multiplies(config):
     generator = np.random.default_rng(config.columns)

@@ -92,7 +92,12 @@ def sinks(kernels, relayout, config, packed, x, blocks, seed=None):
 
 @pytest.mark.parametrize(
     "relaid, columns, stages, batch",
-    [(False, 64, 2, 0), (False, 256, 4, 64), (True, 128, 3, 0), (True, 256, 3, 16)],
+    [
+        (False, 64, 2, 0),
+        pytest.param(False, 256, 4, 64, marks=pytest.mark.thorough),
+        pytest.param(True, 128, 3, 0, marks=pytest.mark.thorough),
+        (True, 256, 3, 16),
+    ],
 )
 @pytest.mark.parametrize("method", ["cp_async", "bulk", "tensor"])
 def test_a_loader_reads_every_byte_where_it_should(
@@ -150,7 +155,15 @@ def test_a_loader_that_cannot_be_is_refused(experiment, wrong, rule):
         experiment["kernels"].LoaderConfig(**wrong)
 
 
-@pytest.mark.parametrize("name", ["decode_tensor", "decode_relaid", "wgmma_bulk", "wgmma_relaid"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decode_tensor",
+        pytest.param("decode_relaid", marks=pytest.mark.thorough),
+        pytest.param("wgmma_bulk", marks=pytest.mark.thorough),
+        "wgmma_relaid",
+    ],
+)
 def test_another_way_of_copying_changes_no_bit(experiment, name):
     variant = experiment["variants"].VARIANTS[name]
     original = experiment["variants"].VARIANTS[variant.engine]

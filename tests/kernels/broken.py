@@ -88,9 +88,17 @@ def shared_scales(ptx):
 
 
 SHARED_SLOTS = Small(AMPERE, AmpereConfig(1, 16, 4, 8, 4), (4, 256, 768, 128), 1)
-ampere, slices, decode, wgmma, pairs = (
+tiled, buffered, ampere, slices, decode, wgmma, pairs = (
     SMALLS[name]
-    for name in ("ampere", "ampere, whole slices", "decode", "wgmma", "wgmma, pairs of blocks")
+    for name in (
+        "tiled",
+        "buffered",
+        "ampere",
+        "ampere, whole slices",
+        "decode",
+        "wgmma",
+        "wgmma, pairs of blocks",
+    )
 )
 
 EVERY = (
@@ -108,6 +116,26 @@ EVERY = (
         change(r"cp\.async\.wait_group\s+2;", "cp.async.wait_group 3;", None),
         "pending-copy-read",
         "cp.async",
+    ),
+    Broken(
+        "a double buffer read without a wait for its copies",
+        buffered,
+        change(r"cp\.async\.wait_group\s+1;"),
+        "pending-copy-read",
+        "cp.async",
+    ),
+    Broken(
+        "a double buffer whose wait lets two groups be in flight",
+        buffered,
+        change(r"cp\.async\.wait_group\s+1;", "cp.async.wait_group 2;"),
+        "pending-copy-read",
+        "cp.async",
+    ),
+    Broken(
+        "a double buffer whose first copies are no group of their own",
+        buffered,
+        change(r"cp\.async\.commit_group;"),
+        "pending-copy-read",
     ),
     Broken(
         "no commit of a tile's copies",
@@ -153,6 +181,32 @@ EVERY = (
         "ld.shared::cluster",
     ),
     # barriers
+    Broken(
+        "no barrier between the stores of a tile and the loads",
+        tiled,
+        change(BAR),
+        "missing-barrier",
+    ),
+    Broken(
+        "no barrier between the loads of a tile and the next one's stores",
+        tiled,
+        change(BAR, "", 1),
+        "missing-barrier",
+    ),
+    Broken(
+        "no barrier between a wait for copies and the others' reads",
+        buffered,
+        change(BAR),
+        "missing-barrier",
+        "ldmatrix",
+    ),
+    Broken(
+        "no barrier before copies overwrite a stage of the double buffer",
+        buffered,
+        change(BAR, "", 1),
+        "missing-barrier",
+        "cp.async",
+    ),
     Broken("no barrier between the uses of a tile", ampere, change(BAR, "", 2), "missing-barrier"),
     Broken(
         "no barrier before a result's shared memory is copied over",

@@ -17,23 +17,33 @@ from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_f
 from numba_marlin.hardware import devices
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.ampere import AmpereConfig
+from numba_marlin.kernels.buffered import KERNEL as BUFFERED
+from numba_marlin.kernels.buffered import BufferedConfig
+from numba_marlin.kernels.general import KERNEL as GENERAL
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.naive import KERNEL as NAIVE
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import KERNEL as TILED
 from numba_marlin.kernels.tiled import TiledConfig
 from numba_marlin.problems import WeightProblem
 
-KERNELS = {kernel.name: kernel for kernel in (NAIVE, TILED, AMPERE)}
+KERNELS = {kernel.name: kernel for kernel in (GENERAL, NAIVE, TILED, BUFFERED, AMPERE)}
+OF_GROUP_SIZE = {
+    "general": GeneralConfig,
+    "naive": NaiveConfig,
+    "tiled": TiledConfig,
+    "buffered": BufferedConfig,
+}
+"""Kernel -> its configuration, a function of the group size."""
+PLAIN = ("naive", "tiled", "buffered")
 TILES = ((8, 8), (16, 4))
 
 
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
     """The configuration of kernel ``name`` for a problem; ``tile``: (thread_n_blocks,
     thread_k_blocks) of the faithful kernel."""
-    if name == "naive":
-        return NaiveConfig(group_size)
-    if name == "tiled":
-        return TiledConfig(group_size)
+    if name in OF_GROUP_SIZE:
+        return OF_GROUP_SIZE[name](group_size)
     n_blocks, k_blocks = tile or (TILES[0] if m <= 16 else TILES[1])
     ragged = bool(k % (16 * k_blocks) or n % (16 * n_blocks))
     return AmpereConfig(
@@ -184,7 +194,7 @@ def sms_of(run_on):
     return devices.device("H200").sms if run_on == "machine" else driver.describe(0).sms
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=32)  # of a few MB each
 def machine_of(ptx, races):
     """Reading a kernel takes longer than many a run of it. (The kernels have no variables in global
     memory.)"""

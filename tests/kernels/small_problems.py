@@ -12,17 +12,19 @@ import numpy as np
 
 from numba_marlin import compiler, testing
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
+from numba_marlin.kernels.buffered import KERNEL as BUFFERED
 from numba_marlin.kernels.decode import KERNEL as DECODE
+from numba_marlin.kernels.general import KERNEL as GENERAL
 from numba_marlin.kernels.naive import KERNEL as NAIVE
 from numba_marlin.kernels.nvfp4.block_decode import KERNEL as BLOCK_DECODE
 from numba_marlin.kernels.nvfp4.block_scaled import KERNEL as BLOCK_SCALED
 from numba_marlin.kernels.tiled import KERNEL as TILED
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from tests.kernels import blackwell, block_problems
+from tests.kernels.configurations import ARRANGEMENTS, FEW_ROWS, ONE_WORD
+from tests.kernels.configurations import DECODE as PLAIN
+from tests.kernels.configurations import WGMMA as SMALL
 from tests.kernels.harness import config_for, on_machine, run_kernel
-from tests.kernels.test_decode import PLAIN
-from tests.kernels.test_fp4 import FEW_ROWS, ONE_WORD
-from tests.kernels.test_wgmma import ARRANGEMENTS, SMALL
 
 exact_problem, exact_blocks = (
     functools.cache(testing.exact_problem),
@@ -139,8 +141,10 @@ def of(name, *shape):
 
 
 SMALLS = {
+    "general": Small(GENERAL, of("general", 3, 64, 128, 64), (3, 64, 128, 64), 1, (1, 2)),
     "naive": Small(NAIVE, of("naive", 3, 64, 128, 64), (3, 64, 128, 64), 1, (1, 2)),
     "tiled": Small(TILED, of("tiled", 20, 128, 128, 64), (20, 128, 128, 64), 1, (1, 2)),
+    "buffered": Small(BUFFERED, of("buffered", 20, 128, 208, 16), (20, 128, 208, 16), 1, (1, 2)),
     "ampere": Small(AMPERE, of("ampere", 4, 256, 768, 128), (4, 256, 768, 128), 3),
     "ampere, whole slices": Small(
         AMPERE, of("ampere", 4, 256, 768, 128), (4, 512, 256, 128), 2, (1,)

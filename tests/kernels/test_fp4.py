@@ -1,4 +1,4 @@
-"""Contract under test: decode, wgmma and naive multiply by block-scaled FP4 exactly: every code
+"""Contract under test: decode, wgmma and general multiply by block-scaled FP4 exactly: every code
 times every scale, every shape and type they take, whatever the order of events.
 
 ``pytest --run-on cuda`` runs the same tests on a GPU.
@@ -15,36 +15,25 @@ from numba_marlin.formats import BlockWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.decode import DecodeConfig
-from numba_marlin.kernels.naive import KERNEL as NAIVE
-from numba_marlin.kernels.naive import NaiveConfig
+from numba_marlin.kernels.general import KERNEL as GENERAL
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import WgmmaConfig
 from numba_marlin.quantizers import dequantize
+from tests.kernels.configurations import (
+    BLOCKS,
+    FEW_ROWS,
+    MANY_ROWS,
+    ONE_WORD,
+    SINGLE_ROWS,
+    SLOW,
+    TWO_WORDS,
+    configured,
+)
 from tests.kernels.harness import cases, run_kernel, target_of
 
 pytest.importorskip("ml_dtypes")
 
-BLOCKS = {"nvfp4": 1, "mxfp4": 2}  # k16 rows that share a scale
-FEW_ROWS = DecodeConfig(
-    warps_n=2,
-    warps_k=2,
-    stage_k=128,
-    stages=3,
-    resident=1,
-    ragged=True,
-    codes="e2m1",
-    group_blocks=1,
-    scale_dtype="e5m3",
-    bias=True,
-)
-# k16 rows go through registers one by one
-SINGLE_ROWS = replace(FEW_ROWS, batch=24, warps_n=1, warps_k=4, whole=True)
-MANY_ROWS = WgmmaConfig(
-    tile_m=16, tile_n=256, warpgroups=1, stages=3, codes="e2m1", group_blocks=1, bias=True
-)
-TWO_WORDS = replace(MANY_ROWS, tile_n=128, k_groups=2, stages=4)
-SLOW = NaiveConfig(16, codes="e2m1", scale_dtype="e5m3")
-ONE_WORD = replace(MANY_ROWS, tile_n=64, stages=2, split=False, bias=False)
 # The usual ones have between them both kernels, both kinds, both types, and every way that scales
 # get to registers but one.
 EVERY = [
@@ -69,20 +58,8 @@ CONFIGURATIONS = cases(EVERY, lambda *each: each in USUAL)
 SHAPES = ((2, 256, 640), (5, 72, 112), (1, 8, 16), (3, 64, 48), (33, 200, 336), (17, 136, 32))
 
 
-def configured(config, kind, dtype):
-    return replace(
-        config,
-        dtype=dtype,
-        **(
-            {"group_size": 16 * BLOCKS[kind]}
-            if isinstance(config, NaiveConfig)
-            else {"group_blocks": BLOCKS[kind]}
-        ),
-    )
-
-
 def kernel_of(config):
-    return {DecodeConfig: DECODE, WgmmaConfig: WGMMA, NaiveConfig: NAIVE}[type(config)]
+    return {DecodeConfig: DECODE, WgmmaConfig: WGMMA, GeneralConfig: GENERAL}[type(config)]
 
 
 def run(config, x, weight, bias, run_on, **options):
@@ -243,7 +220,7 @@ def test_code_is_clean_and_expands_without_a_multiplication(config, kind, dtype)
     """No spills, no local memory, no float64; and multiplications by scales alone: four for four
     registers of codes."""
     config = configured(config, kind, dtype)
-    if config.codes == "e2m1" and isinstance(config, NaiveConfig):
+    if config.codes == "e2m1" and isinstance(config, GeneralConfig):
         pytest.skip("it multiplies floats of 32 bits")
     compiled = compiler.build(kernel_of(config), config, target=target_of("machine"))
     assert not gates.broken_promises(compiled)

@@ -13,10 +13,12 @@ from numba_marlin.compiler.assemble import assemble
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.kernels.ampere.kernel import STEPS
+from numba_marlin.kernels.buffered import BufferedConfig
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
-from tests.kernels.harness import KERNELS, TILES, cases
+from tests.kernels.harness import KERNELS, OF_GROUP_SIZE, PLAIN, TILES, cases
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120")
 GROUP_BLOCKS = (-1, 2, 4, 8)
@@ -44,8 +46,9 @@ def for_target(hopper, kernel, target, every_target):
 
 def all_configurations():
     for group_size in (-1, 32, 64, 128):
-        yield "naive", NaiveConfig(group_size)
-        yield "tiled", TiledConfig(group_size)
+        yield "general", GeneralConfig(group_size)
+    for name in PLAIN:  # whose code is the same for every group size
+        yield name, OF_GROUP_SIZE[name](128)
     for m_blocks, n_blocks, k_blocks in ORIGINAL:
         for group_blocks in GROUP_BLOCKS:
             for ragged in (False, True):
@@ -82,7 +85,6 @@ def check_counts(compiled, config):
 # last takes the most registers; the others are compiled for other tests too.
 TELLING = (
     AmpereConfig(1, 8, 8, 4, 4),
-    AmpereConfig(1, 16, 4, 2, 4),
     AmpereConfig(2, 16, 4, 4, 4, True),
     AmpereConfig(3, 16, 4, -1, 4),
     AmpereConfig(4, 16, 4, 8, 4),
@@ -124,7 +126,7 @@ def test_every_configuration_on_every_target(name, config, every_target, thoroug
     # small groups take more registers than large ones and none
     cases(
         itertools.product(TILES, GROUP_BLOCKS),
-        lambda tile, group_blocks: group_blocks == (2 if tile == TILES[0] else -1),
+        lambda tile, group_blocks: (tile, group_blocks) == (TILES[0], 2),
     ),
 )
 def test_two_blocks_fit_on_a_multiprocessor(tile, group_blocks, every_target):
@@ -156,8 +158,10 @@ def test_the_gate_knows_the_copy_that_hopper_refuses():
         (
             (name, config, target)
             for name, config in (
+                ("general", GeneralConfig(128)),
                 ("naive", NaiveConfig(128)),
                 ("tiled", TiledConfig(64)),
+                ("buffered", BufferedConfig(64)),
                 ("ampere", AmpereConfig(1, 8, 8, 4)),
                 ("ampere", AmpereConfig(4, 16, 4, 8)),
             )
@@ -178,7 +182,9 @@ def test_every_target(name, config, target):
     "name, config",
     cases(
         (
+            ("naive", NaiveConfig(64)),
             ("tiled", TiledConfig(64)),
+            ("buffered", BufferedConfig(64)),
             ("ampere", AmpereConfig(1, *TILES[0], 4)),
             ("ampere", AmpereConfig(1, *TILES[0], 8)),
             ("ampere", AmpereConfig(4, *TILES[1], 8)),

@@ -9,14 +9,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_marlin import compiler, reference, testing
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.quantizers import dequantize, quantize
-from tests.kernels.harness import KERNELS, TILES, cases, run_kernel
+from tests.kernels.harness import KERNELS, PLAIN, TILES, cases, run_kernel
 
 NAMES = tuple(KERNELS)
 ORDINARY = [
@@ -29,14 +29,29 @@ ORDINARY = [
 ]
 
 
+def rungs(group_sizes):
+    """(name, group_size): every kernel with each that it takes; the plain ones have no per-column
+    scales."""
+    return [
+        (name, size) for name in NAMES for size in group_sizes if size != -1 or name not in PLAIN
+    ]
+
+
+PROBLEMS = [
+    (name, m, n, k, size)
+    for m, n, k, size in ORDINARY
+    # one group of all of k is one scale per column
+    for name, _ in rungs((-1 if size == k else size,))
+]
+
+
 def real_problem(m, n, k, group_size, seed=0):
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((m, k)).astype(np.float16)
     return x, quantize(generator.standard_normal((k, n)).astype(np.float32), group_size=group_size)
 
 
-@pytest.mark.parametrize("m, n, k, group_size", ORDINARY)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, m, n, k, group_size", PROBLEMS)
 def test_small_integers_match_bit_for_bit(name, m, n, k, group_size, run_on):
     problem = testing.exact_problem(m, n, k, group_size, seed=m + n + k)
     actual = run_kernel(name, problem.x, problem.weight, run_on=run_on).c
@@ -45,8 +60,7 @@ def test_small_integers_match_bit_for_bit(name, m, n, k, group_size, run_on):
     ).all()
 
 
-@pytest.mark.parametrize("m, n, k, group_size", ORDINARY)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, m, n, k, group_size", PROBLEMS)
 def test_real_data_stays_under_the_elementwise_bound(name, m, n, k, group_size, run_on):
     x, weight = real_problem(m, n, k, group_size)
     report = reference.check(run_kernel(name, x, weight, run_on=run_on).c, x, weight)
@@ -57,7 +71,10 @@ def test_real_data_stays_under_the_elementwise_bound(name, m, n, k, group_size, 
     "m, tile, group_size",
     cases(
         product((1, 16, 20, 40, 64), TILES, (-1, 32, 64, 128)),
-        lambda m, tile, group_size: m <= 16 or tile == TILES[1] or group_size in (-1, 32),
+        # ORDINARY has what config_for chooses, with every number of rows of blocks and every group
+        lambda m, tile, group_size: (
+            (m, tile, group_size) in ((16, TILES[1], 32), (64, TILES[0], -1))
+        ),
     ),
 )
 def test_every_tile_configuration_of_the_faithful_kernel(m, tile, group_size, run_on):
@@ -77,6 +94,15 @@ def test_tails_of_k_and_n(tile, n, k, run_on):
     ).all()
 
 
+@pytest.mark.parametrize("k", (32, 64, 80, 144))
+@pytest.mark.parametrize("m", (1, 9, 35))
+@pytest.mark.parametrize("name", PLAIN)
+def test_tails_of_k_and_m_of_the_plain_rungs(name, m, k, run_on):
+    """Tiles of 16 x 64 of x, groups that end inside a tile of k."""
+    problem = testing.exact_problem(m, 128, k, 16, seed=k + m)
+    assert (run_kernel(name, problem.x, problem.weight, run_on=run_on).c == problem.expected).all()
+
+
 @pytest.mark.parametrize("sms", (1, 2, 3, 4, 5, 7, 16))
 @pytest.mark.parametrize("group_size", (-1, 128))
 @pytest.mark.parametrize("tile", TILES)
@@ -90,26 +116,31 @@ def test_stripes_of_any_number_of_blocks(tile, group_size, sms, run_on):
     ).all()
 
 
-@pytest.mark.parametrize("stages, blocks_per_sm", ((3, 1), (5, 1), (6, 2)))
-def test_any_depth_of_pipeline(stages, blocks_per_sm, run_on):
-    problem = testing.exact_problem(16, 512, 1280, 128, seed=stages)
-    for n_blocks, k_blocks in TILES:
-        config = AmpereConfig(1, n_blocks, k_blocks, 8, stages, blocks_per_sm=blocks_per_sm)
-        assert (
-            run_kernel("ampere", problem.x, problem.weight, config=config, run_on=run_on).c
-            == problem.expected
-        ).all()
+@pytest.mark.parametrize(
+    "stages, blocks_per_sm, tile",
+    cases(
+        ((*depth, tile) for depth in ((3, 1), (5, 1), (6, 2)) for tile in TILES),
+        lambda stages, blocks_per_sm, tile: stages != 5 and tile == TILES[0],
+    ),
+)
+def test_any_depth_of_pipeline(stages, blocks_per_sm, tile, run_on):
+    problem = testing.exact_problem(16, 512, 1280, 32, seed=stages)
+    # the deepest as test_gates compiles it
+    config = AmpereConfig(1, *tile, 2, stages, stages == 6, blocks_per_sm=blocks_per_sm)
+    assert (
+        run_kernel("ampere", problem.x, problem.weight, config=config, run_on=run_on).c
+        == problem.expected
+    ).all()
 
 
 def test_several_row_tiles_share_one_launch(run_on):
-    problem = testing.exact_problem(150, 256, 192, 64, seed=1)
+    problem = testing.exact_problem(150, 256, 192, -1, seed=1)
     assert (
         run_kernel("ampere", problem.x, problem.weight, sms=5, run_on=run_on).c == problem.expected
     ).all()
 
 
-@pytest.mark.parametrize("group_size", (-1, 128))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, group_size", rungs((-1, 128)))
 def test_identity_activations_return_the_dequantised_weight(name, group_size, run_on):
     """With x = I the output *is* the decoded weight: the layout, the nibbles and the scales, each
     bit of them."""
@@ -121,38 +152,46 @@ def test_identity_activations_return_the_dequantised_weight(name, group_size, ru
         scales=scales,
         group_size=group_size,
     )
-    x = np.eye(k, dtype=np.float16)[96:160]
-    assert (run_kernel(name, x, weight, run_on=run_on).c == dequantize(weight)[96:160]).all()
+    # the second group begins at row 128
+    x = np.eye(k, dtype=np.float16)[120:136]
+    assert (run_kernel(name, x, weight, run_on=run_on).c == dequantize(weight)[120:136]).all()
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+@pytest.mark.parametrize(
+    "max_m, tiles", (((16, TILES[:1])), pytest.param(40, TILES, marks=pytest.mark.thorough))
 )
-@given(
-    problem=testing.exact_problems(testing.problems(max_m=40, max_n=320, max_k=384)),
-    sms=st.integers(1, 6),
-    tile=st.sampled_from(TILES),
-)
-def test_any_shape_any_grid_is_exact(problem, sms, tile, run_on):
-    actual = run_kernel("ampere", problem.x, problem.weight, sms=sms, tile=tile, run_on=run_on).c
-    assert (actual == problem.expected).all()
+def test_any_shape_any_grid_is_exact(max_m, tiles, run_on):
+    """One row of blocks and one tile are eight kernels, all are three times as many and more."""
+
+    @settings(max_examples=12, deadline=None)
+    @given(
+        problem=testing.exact_problems(testing.problems(max_m=max_m, max_n=320, max_k=384)),
+        sms=st.integers(1, 6),
+        tile=st.sampled_from(tiles),
+    )
+    def holds(problem, sms, tile):
+        actual = run_kernel(
+            "ampere", problem.x, problem.weight, sms=sms, tile=tile, run_on=run_on
+        ).c
+        assert (actual == problem.expected).all()
+
+    holds()
 
 
 @pytest.mark.parametrize("kind", ("denormal", "signed", "zero"))
-@pytest.mark.parametrize("name", NAMES)
-def test_unusual_scales_stay_under_the_bound(name, kind, run_on):
+@pytest.mark.parametrize("name, group_size", rungs((-1, 32)))
+def test_unusual_scales_stay_under_the_bound(name, group_size, kind, run_on):
     generator = np.random.default_rng(11)
     k, n = 128, 128
-    for group_size in (-1, 32):
-        scales = testing.make_scales(kind, 1 if group_size == -1 else k // group_size, n, seed=2)
-        weight = QuantizedWeight(
-            codes=generator.integers(0, 16, (k, n), dtype=np.uint8),
-            scales=scales,
-            group_size=group_size,
-        )
-        x = generator.standard_normal((4, k)).astype(np.float16)
-        report = reference.check(run_kernel(name, x, weight, run_on=run_on).c, x, weight)
-        assert report.ok, report
+    scales = testing.make_scales(kind, 1 if group_size == -1 else k // group_size, n, seed=2)
+    weight = QuantizedWeight(
+        codes=generator.integers(0, 16, (k, n), dtype=np.uint8),
+        scales=scales,
+        group_size=group_size,
+    )
+    x = generator.standard_normal((4, k)).astype(np.float16)
+    report = reference.check(run_kernel(name, x, weight, run_on=run_on).c, x, weight)
+    assert report.ok, report
 
 
 def test_per_column_scales_are_applied_before_the_cast(run_on):
@@ -165,18 +204,19 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
         group_size=-1,
     )
     x = np.full((2, k), 1024, np.float16)
-    for name in NAMES:
+    for name, _ in rungs((-1,)):
         assert (run_kernel(name, x, weight, run_on=run_on).c == 1024).all()
 
 
-@pytest.mark.parametrize("group_size", (64, pytest.param(-1, marks=pytest.mark.thorough)))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name, group_size", cases(rungs((64, -1)), lambda name, group_size: group_size != -1)
+)
 def test_both_compilers_give_the_same_bits(name, group_size, run_on):
     if len(compiler.available_compilers()) < 2:
         pytest.skip(
             "only one compiler is installed here: the other is numba-cuda-mlir (extra mlir)"
         )
-    x, weight = real_problem(20, 192, 256, group_size)
+    x, weight = real_problem(9, 128, 256, group_size)
     bits = [
         run_kernel(name, x, weight, compiled_by=by, run_on=run_on).c.view(np.uint16)
         for by in compiler.available_compilers()

@@ -13,6 +13,7 @@ weights are random codes and scales: to quantise them would take longer than all
 """
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -20,10 +21,12 @@ import pytest
 from numba_marlin import compiler, reference
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.hostloops import pack_marlin
-from tests.kernels.harness import KERNELS, TILES, on_gpu, prepare, run_kernel, sms_of
+from tests.kernels.harness import KERNELS, TILES, cases, on_gpu, prepare, run_kernel, sms_of
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 118, 128, 152, 768, 1024)
 MACHINE_BATCHES = (1, 16, 17, 33, 48, 64, 152)
+# As the heuristics choose tiles: one row of blocks, and more.
+TELLING = {TILES[0]: (1, 16), TILES[1]: (17, 33, 64, 152)}
 LLAMA = ((8192, 8192), (28672, 8192), (8192, 57344), (4096, 4096), (10752, 4096))  # k, n
 CHECKED_WEIGHTS = 1 << 24
 # at least 100 are asked for; a race seen while the kernel was written showed in one launch of some
@@ -80,8 +83,13 @@ def run_and_judge(m, n, k, group_size, tile, run_on):
     judge(c, x, weight, f"m={m}, n={n}, k={k}, group_size={group_size}, tile={tile}")
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("m", BATCHES)
+@pytest.mark.parametrize(
+    "m, tile",
+    cases(
+        itertools.product(BATCHES, TILES),
+        lambda m, tile: m in TELLING[tile] or m > MACHINE_BATCHES[-1],
+    ),
+)
 def test_every_batch_size(m, tile, run_on):
     if m > MACHINE_BATCHES[-1]:
         need_gpu(run_on, f"m={m} takes the machine several seconds")
@@ -97,10 +105,11 @@ def test_every_depth(k, tile, run_on):
 
 
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("n, k", ((256, 512), (256, 1024)))
-def test_groups_of_128_at_every_batch_size_to_64(n, k, tile, run_on):
+@pytest.mark.parametrize("n, k", ((256, 512), pytest.param(256, 1024, marks=pytest.mark.thorough)))
+def test_groups_of_128_at_every_batch_size_to_64(n, k, tile, run_on, thorough):
     """The original tests groups at m=16 alone."""
-    for m in range(1, 65) if run_on == "cuda" else [m for m in MACHINE_BATCHES if m <= 64]:
+    on_machine = MACHINE_BATCHES[:-1] if thorough else (1, 16) if tile == TILES[0] else (64,)
+    for m in range(1, 65) if run_on == "cuda" else on_machine:
         run_and_judge(m, n, k, 128, tile, run_on)
 
 

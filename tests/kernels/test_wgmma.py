@@ -10,35 +10,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from numba_marlin import compiler, reference, testing
-from numba_marlin.compiler import gates
+from numba_marlin import reference, testing
 from numba_marlin.emulator import Deadlock, PendingCopyRead
-from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.wgmma import KERNEL
-from numba_marlin.kernels.wgmma.config import SHARED_LIMIT, WgmmaConfig
-from numba_marlin.quantizers import quantize
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
+from tests.kernels.configurations import ARRANGEMENTS, WGMMA
 from tests.kernels.harness import cases, on_machine, prepare, run_kernel
-
-SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2)
-ARRANGEMENTS = {
-    "one word, one warpgroup": SMALL,
-    "two words": replace(SMALL, tile_n=128),
-    "four words": replace(SMALL, tile_n=256, stages=3),
-    "two warpgroups, one word": replace(SMALL, tile_n=128, warpgroups=2),
-    "two warpgroups, two words": replace(SMALL, tile_m=32, tile_n=256, warpgroups=2),
-    "two rows of consumers": replace(SMALL, k_groups=2, stages=4),
-    "two rows of two": replace(SMALL, tile_n=128, warpgroups=2, k_groups=2, stages=4),
-    "a pair of blocks": replace(SMALL, tile_m=32, cluster=2, split=False),
-    "pairs, two rows of consumers": replace(
-        SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False
-    ),
-    "four blocks, two words": replace(SMALL, tile_m=32, tile_n=128, cluster=4, split=False),
-    "whole tiles": replace(SMALL, split=False),
-    "two parts": replace(SMALL, tile_m=32, parts=2, split=False),
-    "four parts, two rows of consumers": replace(
-        SMALL, tile_n=128, k_groups=2, stages=4, parts=4, split=False
-    ),
-}
 
 
 def exact(m, n, k, group_size, config, run_on, **options):
@@ -72,14 +49,20 @@ def test_every_arrangement_is_exact(name, run_on):
     exact(20, 192, 320, -1, ARRANGEMENTS[name], run_on, sms=4)
 
 
-@pytest.mark.parametrize("group_size", (-1, 32, 64, 128, 256))
+@pytest.mark.parametrize(
+    "group_size",
+    cases(
+        ((group_size,) for group_size in (-1, 32, 64, 128, 256)),
+        lambda group_size: group_size in (32, 256),
+    ),
+)
 def test_groups_larger_and_smaller_than_a_stage(group_size, run_on):
-    exact(5, 128, 512, group_size, replace(SMALL, tile_n=128), run_on, sms=2)
+    exact(5, 128, 512, group_size, replace(WGMMA, tile_n=128), run_on, sms=2)
 
 
 @pytest.mark.parametrize("m", (1, 15, 16, 17, 33))
 def test_rows_that_do_not_exist_are_never_written(m, run_on):
-    exact(m, 64, 128, 64, SMALL, run_on, sms=2)
+    exact(m, 64, 128, 64, WGMMA, run_on, sms=2)
 
 
 @pytest.mark.parametrize("n, k", ((8, 16), (72, 48), (136, 80), (200, 144)))
@@ -92,23 +75,23 @@ def test_tails_of_n_and_k(name, n, k, run_on):
 def test_stripes_of_any_number_of_blocks(sms, run_on):
     """Tiles cut at every place: whole ones, one shared by many blocks, a block with parts of
     two."""
-    exact(20, 192, 320, 64, SMALL, run_on, sms=sms)
+    exact(20, 192, 320, 64, WGMMA, run_on, sms=sms)
 
 
 @pytest.mark.parametrize("group_m", (1, 2, 8))
 def test_any_order_of_tiles(group_m, run_on):
-    exact(50, 192, 128, 64, replace(SMALL, group_m=group_m), run_on, sms=3)
+    exact(50, 192, 128, 64, replace(WGMMA, group_m=group_m), run_on, sms=3)
 
 
 def test_rows_of_x_may_lie_apart(run_on):
-    exact(5, 64, 128, 64, SMALL, run_on, sms=1, a_stride=152)
+    exact(5, 64, 128, 64, WGMMA, run_on, sms=1, a_stride=152)
 
 
 def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
     """The ring goes round, and its parities with it, across the tiles of one block."""
-    exact(33, 192, 448, 64, SMALL, run_on, sms=1)
-    exact(33, 192, 448, 64, replace(SMALL, k_groups=2, stages=4), run_on, sms=1)
-    exact(33, 192, 448, 64, replace(SMALL, tile_m=32, cluster=2, split=False), run_on, sms=2)
+    exact(33, 192, 448, 64, WGMMA, run_on, sms=1)
+    exact(33, 192, 448, 64, replace(WGMMA, k_groups=2, stages=4), run_on, sms=1)
+    exact(33, 192, 448, 64, replace(WGMMA, tile_m=32, cluster=2, split=False), run_on, sms=2)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +105,15 @@ def test_more_steps_than_stages_and_a_block_with_many_tiles(run_on):
             )
             for types in product((None, "integer", "float16"), (4, 8), ("float16", "bfloat16"))
         ),
+        # every kind of zero points, both arrangements, 4 bits with one dtype and 8 with the other
         lambda name, group_size, zeros, bits, dtype: (
-            (dtype == "bfloat16") == (bits == 8) and (group_size == 32 or zeros == "integer")
+            (dtype == "bfloat16") == (bits == 8)
+            and (zeros, bits)
+            in (
+                [(None, 8), ("integer", 4), ("float16", 8)]
+                if group_size == 32
+                else [("integer", 8)]
+            )
         ),
     ),
 )
@@ -149,7 +139,8 @@ def test_every_type_is_exact_with_tails_of_n_and_k(name, group_size, zeros, bits
             (4, 8),
         ),
         lambda group_size, name, zeros, bits: (
-            (zeros == "integer") == (bits == 8) and (group_size == 128 or name == "four words")
+            group_size == 128
+            and (zeros, bits) == (("float16", 4) if name == "four words" else ("integer", 8))
         ),
     ),
 )
@@ -178,7 +169,9 @@ def test_zero_points_and_bytes_of_every_number_of_words(group_size, name, zeros,
             ),
             (64, 128, 256),
         ),
-        lambda name, group_size: group_size == 128 and name != "one word, one warpgroup",
+        lambda name, group_size: (
+            group_size == (128 if "pairs" in name else 256) and name != "one word, one warpgroup"
+        ),
     ),
 )
 def test_scaled_sums_are_exact(name, group_size, run_on):
@@ -225,7 +218,7 @@ def test_scaled_sums_round_no_weight(run_on):
                 KERNEL,
                 x,
                 weight,
-                config=replace(SMALL, group_blocks=4, scaling=scaling),
+                config=replace(WGMMA, group_blocks=4, scaling=scaling),
                 sms=1,
                 run_on=run_on,
             ).c
@@ -266,143 +259,6 @@ def test_nothing_but_weights_is_touched_before_the_launch_before_is_complete(nam
     )
 
 
-def real_problem(m, n, k, group_size):
-    generator = np.random.default_rng(m + n + k)
-    x = generator.standard_normal((m, k)).astype(np.float16)
-    return x, quantize(generator.standard_normal((k, n)).astype(np.float32), group_size=group_size)
-
-
-@pytest.mark.parametrize("name", ("two warpgroups, two words", "pairs, two rows of consumers"))
-def test_real_data_stays_under_the_elementwise_bound(name, run_on):
-    x, weight = real_problem(20, 256, 256, 128)
-    report = reference.check(
-        run_kernel(KERNEL, x, weight, config=ARRANGEMENTS[name], run_on=run_on, sms=4).c, x, weight
-    )
-    assert report.ok, report
-
-
-@pytest.mark.parametrize(
-    "name, group_size, dtype",
-    cases(
-        product(("four words", "a pair of blocks"), (-1, 64), ("float16", "bfloat16")),
-        lambda name, group_size, dtype: (group_size == 64) == (name == "four words"),
-    ),
-)
-def test_every_type_stays_under_the_bound_with_a_bias(name, group_size, dtype, run_on):
-    generator = np.random.default_rng(4)
-    kind, k, n = float_type(dtype), 256, 72
-    x, bias = (
-        generator.standard_normal((20, k)).astype(kind),
-        generator.standard_normal(n).astype(kind),
-    )
-    weight = quantize(
-        generator.standard_normal((k, n)).astype(np.float32),
-        group_size=group_size,
-        scale_dtype=dtype,
-    )
-    config = replace(
-        ARRANGEMENTS[name], group_blocks=-1 if group_size == -1 else 4, dtype=dtype, bias=True
-    )
-    report = reference.check(
-        run_kernel(KERNEL, x, weight, config=config, bias=bias, sms=2, run_on=run_on).c,
-        x,
-        weight,
-        bias,
-    )
-    assert report.ok, report
-
-
-@pytest.mark.parametrize(
-    "dtype, bits, zeros, group_size",
-    cases(
-        (
-            (*types, group_size)
-            for group_size in (-1, 64)
-            for types in (
-                ("float16", 8, None),
-                ("float16", 4, "integer"),
-                ("float16", 4, "float16"),
-                ("bfloat16", 8, "integer"),
-                ("bfloat16", 4, "float16"),
-            )
-        ),
-        lambda dtype, bits, zeros, group_size: group_size == 64,
-    ),
-)
-def test_other_types_stay_under_the_bound(dtype, bits, zeros, group_size, run_on):
-    """Zero points off the grid are rounded away from codes as the bound says, in either type."""
-    generator = np.random.default_rng(5)
-    x = generator.standard_normal((5, 128)).astype(float_type(dtype))
-    weight = testing.make_quantized(
-        "uniform",
-        "ordinary",
-        128,
-        128,
-        group_size,
-        3,
-        bits=bits,
-        zeros_kind=zeros,
-        scale_dtype=dtype,
-    )
-    if zeros == "float16":
-        weight = replace(
-            weight, zeros=generator.uniform(0, 2**bits, weight.zeros.shape).astype(np.float16)
-        )
-    config = replace(
-        ARRANGEMENTS["two words"],
-        group_blocks=-1 if group_size == -1 else 4,
-        dtype=dtype,
-        bits=bits,
-        zeros=zeros,
-    )
-    report = reference.check(
-        run_kernel(KERNEL, x, weight, config=config, sms=2, run_on=run_on).c,
-        x,
-        weight,
-        method=KERNEL.method(config),
-    )
-    assert report.ok, report
-
-
-@pytest.mark.parametrize(
-    "name, group_size", (("one word, one warpgroup", 64), ("pairs, two rows of consumers", -1))
-)
-def test_any_order_of_warps_gives_the_same_bits(name, group_size, run_on):
-    """Whoever comes last adds up, and in the same order."""
-    x, weight = real_problem(20, 192, 320, group_size)
-    config = replace(ARRANGEMENTS[name], group_blocks=-1 if group_size == -1 else group_size // 16)
-    bits = [
-        run_kernel(KERNEL, x, weight, config=config, run_on=run_on, sms=4, seed=seed).c.view(
-            np.uint16
-        )
-        for seed in range(3)
-    ]
-    assert all((other == bits[0]).all() for other in bits[1:])
-
-
-def test_per_column_scales_are_applied_before_the_cast(run_on):
-    """Sums of 2^20 meet scales of 2^-10, in registers and across a cluster."""
-    weight = testing.exact_problem(2, 64, 256, -1, seed=1).weight
-    weight = replace(
-        weight,
-        codes=np.full((256, 64), 12, np.uint8),
-        scales=np.full((1, 64), 2.0**-10, np.float16),
-    )
-    for name in ("one word, one warpgroup", "a pair of blocks"):
-        config = replace(ARRANGEMENTS[name], group_blocks=-1)
-        assert (
-            run_kernel(
-                KERNEL,
-                np.full((2, 256), 1024, np.float16),
-                weight,
-                config=config,
-                run_on=run_on,
-                sms=2,
-            ).c
-            == 1024
-        ).all()
-
-
 @pytest.mark.parametrize(
     "wrong, rule",
     (
@@ -434,89 +290,3 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
 def test_a_configuration_that_cannot_be_is_refused(wrong, rule):
     with pytest.raises(ValueError, match=rule):
         WgmmaConfig(**wrong)
-
-
-SHARED_BY_NOBODY = [
-    replace(config, split=False)
-    for config in (
-        WgmmaConfig(16, 128, 1, 12, k_groups=2),
-        WgmmaConfig(64, 256, stages=8),
-        WgmmaConfig(128, 128, 1, 6, k_groups=2),
-        WgmmaConfig(256, 128, stages=4),
-    )
-]
-PRODUCTION = (
-    *SHARED_BY_NOBODY,
-    WgmmaConfig(256, 128, stages=4),
-    WgmmaConfig(128, 256, parts=4, split=False),
-    WgmmaConfig(128, 128, stages=7, cluster=2, split=False),
-)
-TYPES = (
-    ("float16", 8, None),
-    ("float16", 4, "integer"),
-    ("bfloat16", 8, "integer"),
-    ("bfloat16", 4, "float16"),
-)
-LARGEST, SMALLEST = (
-    WgmmaConfig(128, 256, split=False),
-    WgmmaConfig(32, 256, k_groups=2, split=False),
-)
-
-
-def check_gates(config):
-    compiled = compiler.build(KERNEL, config)
-    assert not gates.broken_promises(compiled)
-    assert gates.opcode_count(compiled, "wgmma.mma_async") == 4 * config.words
-    assert compiled.shared_bytes <= SHARED_LIMIT
-    if gates.machine_count(compiled, "HGMMA") is not None:
-        assert gates.machine_count(compiled, "HGMMA") == 4 * config.words
-        assert gates.machine_count(compiled, "WARPGROUP.DEPBAR") == 5, (
-            "the assembler put waits of its own between the multiplies"
-        )
-        assert gates.machine_count(compiled, "USETMAXREG") == (
-            0 if config.consumer_registers is None else 2
-        )
-
-
-@pytest.mark.parametrize(
-    "config, group_blocks",
-    cases(
-        product(PRODUCTION, (-1, 8)),
-        # the same as in test_hopper_gates, parts; a pair with per-column scales
-        lambda config, group_blocks: (
-            group_blocks == (-1 if config.cluster == 2 else 8)
-            and config not in (SHARED_BY_NOBODY[2], SHARED_BY_NOBODY[3])
-        ),
-    ),
-    ids=lambda c: (
-        f"{c.tile_m}x{c.tile_n}g{c.warpgroups}k{c.k_groups}c{c.cluster}p{c.parts}s{c.split}"
-        if isinstance(c, WgmmaConfig)
-        else str(c)
-    ),
-)
-def test_gates(config, group_blocks):
-    """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made
-    to wait for another by the assembler."""
-    check_gates(replace(config, group_blocks=group_blocks))
-
-
-@pytest.mark.parametrize(
-    "config, dtype, bits, zeros",
-    cases(
-        ((config, *types) for config in (LARGEST, SMALLEST) for types in TYPES),
-        lambda config, dtype, bits, zeros: config == LARGEST and dtype == "bfloat16",
-    ),
-)
-def test_gates_of_other_types(config, dtype, bits, zeros):
-    check_gates(replace(config, dtype=dtype, bits=bits, zeros=zeros, stages=4))
-
-
-@pytest.mark.parametrize(
-    "config, group_blocks",
-    cases(
-        product((SMALLEST, WgmmaConfig(64, 256, stages=8)), (4, 8)),
-        lambda config, group_blocks: group_blocks == 8 and config != SMALLEST,
-    ),
-)
-def test_gates_of_scaled_sums(config, group_blocks):
-    check_gates(replace(config, scaling="sums", group_blocks=group_blocks))

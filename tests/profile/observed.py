@@ -9,19 +9,20 @@ import numpy as np
 from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
 from numba_marlin.execution.machine import set_up
+from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.profile.instrument import recorder, records, totals
-from tests.counts.test_kernels import FAITHFUL
-from tests.kernels import test_decode
+from tests.kernels import configurations
+from tests.kernels.configurations import FAITHFUL
 from tests.kernels.harness import config_for, prepare
 from tests.kernels.small_problems import SMALLS
 
-DECODE = (8, 512, 1024, test_decode.group_size_of(test_decode.PLAIN))
+DECODE_SHAPE = (8, 512, 1024, configurations.group_size_of(configurations.DECODE))
 CASES = {  # kernel, configuration, (m, n, k, group_size), multiprocessors
     "naive": ("naive", None, (3, 64, 128, 64), 1),
     "tiled": ("tiled", None, (20, 128, 128, 64), 1),
     "ampere": ("ampere", None, FAITHFUL[1:], 3),
-    "decode": (test_decode.KERNEL, test_decode.PLAIN, DECODE, 3),
+    "decode": (DECODE, configurations.DECODE, DECODE_SHAPE, 3),
     "wgmma": (WGMMA, SMALLS["wgmma"].config, SMALLS["wgmma"].shape, 3),
 }
 

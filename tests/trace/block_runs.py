@@ -7,7 +7,6 @@ from dataclasses import asdict
 from numba_marlin import trace
 from numba_marlin.emulator import Machine
 from numba_marlin.problems import BlockProblem
-from numba_marlin.trace.stages import ranges_of, rings_of
 from tests.kernels import blackwell, block_problems
 from tests.kernels.harness import launch_on
 
@@ -46,9 +45,8 @@ def record(name, **options):
         "kernel": name,
         "problem": BlockProblem.of(found.config, *RUNS[name]).to_dict(),
         "config": asdict(found.config),
-        "stages": ranges_of(name, found.config, BASE),
         "boxes": found.binding.boxes,
-        "rings": rings_of(name, found.config, BASE),
+        **found.kernel.about.of_run(found.config, BASE),
     }
     return trace.record(machine, about=about, **launch_on(machine, found)), operands, found
 

@@ -2,36 +2,38 @@
 once."""
 
 import functools
+from dataclasses import replace
 
 from numba_marlin import compiler, testing, trace
 from numba_marlin.emulator import Machine
-from numba_marlin.trace.stages import ranges_of
-from tests.kernels import test_decode, test_fp4, test_wgmma
+from numba_marlin.kernels.decode import KERNEL as DECODE
+from numba_marlin.kernels.wgmma import KERNEL as WGMMA
+from tests.kernels import configurations
+from tests.kernels.configurations import group_size_of
 from tests.kernels.harness import launch_on, prepare
 
-FAITHFUL = ("ampere", 16, 256, 512, 128)
-HOPPER = test_wgmma.replace(test_wgmma.ARRANGEMENTS["two words"], group_blocks=4)
+HOPPER = replace(configurations.ARRANGEMENTS["two words"], group_blocks=4)
 RUNS = {
     "ampere": dict(name="ampere", m=16, n=256, k=512, group_size=128, line_info=True),
     "decode": dict(
-        name=test_decode.KERNEL,
+        name=DECODE,
         m=8,
         n=512,
         k=1024,
-        group_size=test_decode.group_size_of(test_decode.PLAIN),
-        config=test_decode.PLAIN,
+        group_size=group_size_of(configurations.DECODE),
+        config=configurations.DECODE,
         line_info=True,
     ),
-    "wgmma": dict(name=test_wgmma.KERNEL, m=32, n=256, k=256, group_size=64, config=HOPPER),
+    "wgmma": dict(name=WGMMA, m=32, n=256, k=256, group_size=64, config=HOPPER),
     "tiled": dict(name="tiled", m=16, n=128, k=128, group_size=128),
     "naive": dict(name="naive", m=4, n=64, k=128, group_size=128),
     "nvfp4": dict(
-        name=test_fp4.DECODE,
+        name=DECODE,
         m=2,
         n=256,
         k=640,
         group_size=16,
-        config=test_fp4.configured(test_fp4.FEW_ROWS, "nvfp4", "float16"),
+        config=configurations.configured(configurations.FEW_ROWS, "nvfp4", "float16"),
         blocks="nvfp4",
     ),
 }
@@ -82,7 +84,7 @@ def launch(
             "dtype": "float16",
             "codes": "e2m1" if blocks else "integer",
         },
-        "stages": ranges_of(kernel.name, config, 0x400),
+        **kernel.about.of_run(config, 0x400),
     }
     return machine, given, problem, about, prepared
 

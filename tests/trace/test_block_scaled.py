@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.formats.small_floats import decode, table
+from numba_marlin.kernels.nvfp4.tcgen05 import KERNEL as TCGEN05
 from numba_marlin.layout import fragments
 from numba_marlin.quantizers import dequantize
 from numba_marlin.trace import compare, pages, roles
@@ -271,7 +272,7 @@ def test_clusters_are_told_of_where_there_are_any():
     found, *_ = recorded("block_decode")
     assert "of a cluster's blocks" in section(found, "sums")["notes"][0]
     alone = Trace(copy.deepcopy(found.header), dict(found.arrays))
-    alone.header["about"]["config"]["split"] = 1
+    alone.header["about"]["k_shares"] = [2, 1]
     assert (
         "cluster" not in section(alone, "sums")["notes"][0]
         and "its shared memory. Then" in section(alone, "sums")["notes"][0]
@@ -325,7 +326,7 @@ def test_roles_are_told_by_their_verbs():
     that role's."""
     phases = ["load_tiles", "wait_empty", "multiply_tiles", "finish_tiles"]
     header = {
-        "about": {"kernel": "tcgen05"},
+        "about": TCGEN05.about.of_run(TCGEN05.config_type(), 0),
         "launch": {"block": [64, 1, 1]},
         "result": {"blocks": 1},
         "instructions": [

@@ -17,7 +17,8 @@ from numba_marlin.trace.pages.unpack import places_of, word_of
 from numba_marlin.trace.record import KINDS, Trace
 from numba_marlin.trace.stages import fills
 from numba_marlin.views import html, plain, text
-from tests.trace.runs import FAITHFUL, RUNS, launch, recorded
+from tests.kernels.configurations import FAITHFUL
+from tests.trace.runs import RUNS, launch, recorded
 from tests.views.pages import shown
 
 KERNELS = tuple(key for key in RUNS if key != "nvfp4")

@@ -13,7 +13,8 @@ from numba_marlin.trace.history import History, operands_of, vector
 from numba_marlin.trace.provenance import BITWISE, altered_results, codes_of_bits, evaluate
 from numba_marlin.trace.record import SCHEMA
 from numba_marlin.trace.traffic import copies, loaded_from, requests_at
-from tests.trace.runs import FAITHFUL, RUNS, launch, recorded
+from tests.kernels.configurations import FAITHFUL
+from tests.trace.runs import RUNS, launch, recorded
 
 KERNELS = tuple(RUNS)
 

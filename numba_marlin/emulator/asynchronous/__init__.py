@@ -1,1 +1,7 @@
-"""What happens outside of program order: copies in flight, mbarriers, barriers, clusters, proxies."""
+"""What happens outside of program order, as late as the ISA allows.
+
+``copies``: cp.async and its groups. ``bulk``: bulk and tensor copies, whose places in memory
+``tensor_copies`` computes. ``mbarriers`` count their bytes; ``barriers`` are those of a block;
+``clusters``: blocks that reach each other, and their barrier. ``proxies``: what the asynchronous
+proxy does not see yet. Imports ``state``, ``text`` and ``errors``.
+"""

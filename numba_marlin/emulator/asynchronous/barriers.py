@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from numba_marlin.emulator.errors import MachineError
-from numba_marlin.emulator.instructions.control import Barrier
-from numba_marlin.emulator.scheduling.paths import Path
+from numba_marlin.emulator.state.ends import Barrier
 from numba_marlin.emulator.state.lanes import WARP, Placement, error_at, mask_lanes, unpack_masks
+from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.state.registers import Constant
 
 COUNT = 16

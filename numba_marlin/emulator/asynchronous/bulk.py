@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from numba_marlin.emulator.state.block_memory import IN_FLIGHT, LENT, VALID
 from numba_marlin.emulator.state.lanes import WARP, Lanes, Placement, error_at
 from numba_marlin.emulator.state.memory import Access, Memory
 from numba_marlin.emulator.text.program import Instruction
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.ordering.races import HappensBefore
 
 DRIFT_CHANCE = 0.3
 
@@ -59,7 +63,12 @@ class Copy:
 
 class BulkCopies:
     def __init__(
-        self, memory: Memory, barriers: MBarriers, proxy: AsyncProxy, placement: Placement
+        self,
+        memory: Memory,
+        barriers: MBarriers,
+        proxy: AsyncProxy,
+        placement: Placement,
+        races: HappensBefore | None = None,
     ) -> None:
         self.memory, self.barriers, self.proxy, self.placement = memory, barriers, proxy, placement
         self.loads: dict[int, list[Copy]] = {}  # by mbarrier
@@ -67,7 +76,7 @@ class BulkCopies:
         self.groups = np.zeros((placement.warps, WARP), np.int64)  # committed so far
         self.random: random.Random | None = None
         self.early = False  # loads land as soon as they are issued
-        self.races = None  # set by Execution
+        self.races = races
         barriers.deliver = self.deliver
         self.explain_others, memory.explain_pending = memory.explain_pending, self.explain
 

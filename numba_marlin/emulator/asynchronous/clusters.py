@@ -14,11 +14,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from numba_marlin.emulator.errors import BarrierMisuse, MachineError, OutOfBounds
-from numba_marlin.emulator.instructions.control import Barrier
-from numba_marlin.emulator.scheduling.paths import Path
 from numba_marlin.emulator.state.block_memory import BlockMemory
+from numba_marlin.emulator.state.ends import Barrier
 from numba_marlin.emulator.state.lanes import Lanes, Placement, error_at, mask_lanes
 from numba_marlin.emulator.state.memory import RANK_SHIFT
+from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.text.program import Instruction
 
 MAX_BLOCKS = 8  # of a cluster; more is not portable

@@ -14,6 +14,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from numba_marlin.emulator.state.block_memory import BARRIER, UNWRITTEN
 from numba_marlin.emulator.state.lanes import Lanes, Placement
 from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.text.program import Instruction
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.ordering.races import HappensBefore
 
 BYTES = 8
 MOST = (1 << 20) - 1  # arrivals of a phase, and bytes that it can lack
@@ -32,7 +36,11 @@ class MBarriers:
     counts completed phases."""
 
     def __init__(
-        self, memory: Memory, placement: Placement, instructions: list[Instruction]
+        self,
+        memory: Memory,
+        placement: Placement,
+        instructions: list[Instruction],
+        races: HappensBefore | None = None,
     ) -> None:
         self.memory, self.placement, self.instructions = memory, placement, instructions
         self.used = any(ins.root.startswith("mbarrier") for ins in instructions)
@@ -47,7 +55,7 @@ class MBarriers:
         self.arrivals: Callable[[np.ndarray], None] = lambda words: None  # those of commits
         # the phase in which somebody last asked for a word, in vain
         self.late, self.asked = False, np.full(words, -1, np.int32)
-        self.races = None  # set by Execution
+        self.races = races
 
     def forget(self, slots: slice) -> None:
         """New blocks move in."""

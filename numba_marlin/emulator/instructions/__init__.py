@@ -7,16 +7,18 @@ it takes to add an opcode:
     @instruction("lop3")
     def lop3(ins, m): ...
 
-Keys are prefixes of opcodes at a dot; the longest one that fits wins. Imports errors, lanes,
-registers and program of the emulator, and ``layout`` for fragment maps.
+Keys are prefixes of opcodes at a dot; the longest one that fits wins. A new module joins FAMILIES.
+Handlers may import every group of the emulator but ``scheduling``, and ``layout`` for fragment
+maps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from numba_marlin.emulator.errors import PtxSyntaxError, UnknownInstruction
-from numba_marlin.emulator.text.program import Instruction
+from numba_marlin.emulator.text.program import TYPE_BITS, Instruction
 
 HANDLERS: dict[str, Callable] = {}
 
@@ -48,8 +50,6 @@ def unsupported(ins: Instruction, reason: str) -> UnknownInstruction:
 
 def allow(ins: Instruction, *modifiers: str) -> None:
     """Raise UnknownInstruction if ``ins`` has a modifier that is neither here nor a type."""
-    from numba_marlin.emulator.text.program import TYPE_BITS
-
     for modifier in ins.modifiers:
         if modifier not in modifiers and modifier not in TYPE_BITS:
             raise unsupported(ins, f"modifier .{modifier} is not implemented")
@@ -86,26 +86,30 @@ def type_of(ins: Instruction, *allowed: str) -> str:
     return types[0]
 
 
-from numba_marlin.emulator.instructions import (  # noqa: E402  (each module registers its handlers)
-    async_copy,
-    atomics,
-    bits,
-    bulk_copy,
-    comparison,
-    control,
-    convert,
-    dot,
-    extended,
-    floating,
-    half,
-    integer,
-    load_store,
-    mbarrier,
-    move,
-    tcgen05,
-    tensor,
-    video,
-    warp,
-    wgmma,
-    wmma,
+FAMILIES = (
+    "async_copy",
+    "atomics",
+    "bits",
+    "bulk_copy",
+    "comparison",
+    "control",
+    "convert",
+    "dot",
+    "extended",
+    "floating",
+    "half",
+    "integer",
+    "load_store",
+    "mbarrier",
+    "move",
+    "tcgen05",
+    "tensor",
+    "video",
+    "warp",
+    "wgmma",
+    "wmma",
 )
+"""Modules of this folder; importing one registers its handlers."""
+
+for _family in FAMILIES:
+    import_module(f"{__name__}.{_family}")

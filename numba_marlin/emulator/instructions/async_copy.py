@@ -1,6 +1,7 @@
 """cp.async and its groups.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
+
 Bulk copies are in ``bulk_copy``.
 """
 

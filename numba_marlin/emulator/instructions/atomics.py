@@ -2,6 +2,7 @@
 found there.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-atom
+
 .add.f32 flushes subnormals in global memory and keeps them in shared memory, as the ISA says of the
 hardware.
 """

@@ -1,11 +1,12 @@
 """mma.sync with .block_scale: m16n8k64 of e2m1, every 16 or 32 of which share a scale (sm_120a).
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-block-scaling,
-#warp-level-matrix-fragment-mma-16864 Elements are where those of 4-bit integers are. Scales come in
-a register of A and one of B: in each quad, lanes 2 t and 2 t + 1 (t: thread-id-a) have those of
-rows g and g + 8, lane t (thread-id-b) those of column g; the bytes from byte-id on, k ascending.
-(Which of the two lanes has which row is in a figure of the ISA only.) The sum is made as in
-``block_scaled``, which is an assumption.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-block-scaling
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16864
+
+Elements are where those of 4-bit integers are. Scales come in a register of A and one of B: in each
+quad, lanes 2 t and 2 t + 1 (t: thread-id-a) have those of rows g and g + 8, lane t (thread-id-b)
+those of column g; the bytes from byte-id on, k ascending. (Only a figure of the ISA says which of
+the two lanes has which row.) The sum is made as in ``block_scales``, which is an assumption.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numba_marlin.emulator.errors import BadDescriptor
 from numba_marlin.emulator.instructions import allow, operands, unsupported
 from numba_marlin.emulator.instructions.mma_kinds import Kind
 from numba_marlin.emulator.state.lanes import WARP
-from numba_marlin.emulator.tensor import block_scales as block_scaled
+from numba_marlin.emulator.tensor import block_scales
 from numba_marlin.emulator.text.program import Immediate, Vector
 
 SHAPE = Kind((16, 8, 64), 8, "b32")
@@ -81,7 +82,7 @@ def multiply(ins, m, as_warps):
         )
 
     def codes(sources, lanes, places, shape):
-        nibbles = block_scaled.codes_of(
+        nibbles = block_scales.codes_of(
             np.ascontiguousarray(held(sources, lanes)).view(np.uint8), 4
         )
         found = np.empty((lanes.shape[0], places.size), np.uint8)
@@ -112,7 +113,7 @@ def multiply(ins, m, as_warps):
             codes(a, lanes, SHAPE.a_places, (16, 64)),
             codes(b, lanes, SHAPE.b_places, (64, 8)).swapaxes(1, 2),
         )
-        result = block_scaled.multiply(
+        result = block_scales.multiply(
             left,
             right,
             scales(sfa, lanes, rows, byte_a, "A"),

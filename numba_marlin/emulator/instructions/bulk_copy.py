@@ -1,7 +1,9 @@
-"""cp.async.bulk and cp.async.bulk.tensor: what each lane's copy moves; ``emulator.bulk`` says when.
+"""cp.async.bulk and cp.async.bulk.tensor: what each lane's copy moves; ``asynchronous.bulk`` says
+when.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
+
 Plain copies between global and shared memory, and tiles of 1 to 5 dimensions, loads to several
 blocks of a cluster at once too; im2col, copies from block to block and reductions are refused by
 name.

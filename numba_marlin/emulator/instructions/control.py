@@ -1,49 +1,19 @@
 """Control flow, block-wide barriers, fences.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions Branches, exits
-and barriers end a basic block; their handlers return a description that the scheduler acts upon.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#control-flow-instructions
+
+Branches, exits and barriers end a basic block; their handlers return a description of it
+(``emulator.state.ends``) that the scheduler acts upon.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from numba_marlin.emulator.errors import Trap
 from numba_marlin.emulator.instructions import allow, instruction, refuse, unsupported
 from numba_marlin.emulator.ordering.messages import GPU, SCOPES
+from numba_marlin.emulator.state.ends import Barrier, Branch, Leave
 from numba_marlin.emulator.state.registers import Constant
-from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.hardware.limits import SETMAXNREG_LEAST, SETMAXNREG_MOST, SETMAXNREG_STEP
-
-
-@dataclass(frozen=True, eq=False)
-class Branch:
-    ins: Instruction
-    guard: Any | None  # readable predicate, already negated for @!p; None: always
-
-
-@dataclass(frozen=True, eq=False)
-class Leave:
-    ins: Instruction
-    guard: Any | None
-
-
-@dataclass(frozen=True, eq=False)
-class Barrier:
-    """``kind``: sync, arrive, or the reduction popc, and, or; cluster.arrive, cluster.wait.
-    ``count``: threads expected; None is
-
-    the whole block.
-    """
-
-    ins: Instruction
-    guard: Any | None
-    kind: str
-    number: Any
-    count: Any | None
-    result: Any = None
-    value: Any = None
 
 
 @instruction("bra")

@@ -2,6 +2,7 @@
 of 8-bit floats from float32, and to fp16.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
+
 Every source becomes an intermediate that loses nothing (integers as they are, floats as float64),
 is rounded to an integer if .r?i says so, saturated, and encoded once.
 """

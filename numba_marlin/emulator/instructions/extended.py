@@ -2,6 +2,7 @@
 which those with .cc write and those with c read.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#extended-precision-arithmetic-instructions
+
 After a subtraction the flag is the borrow. Nothing else touches it; it is 0 when a kernel begins
 (ISA: undefined).
 """

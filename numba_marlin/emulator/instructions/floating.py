@@ -1,9 +1,10 @@
 """float32 and float64 arithmetic: one rounding each, canonical NaN for float32, .ftz and .sat where
 asked for.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions The .approx
-forms (div, rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh) are computed in float64 and rounded once: at
-least as accurate as the hardware, not the same last bits.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions
+
+The .approx forms (div, rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh) are computed in float64 and
+rounded once: at least as accurate as a GPU, not the same last bits.
 """
 
 from __future__ import annotations

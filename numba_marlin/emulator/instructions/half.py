@@ -2,6 +2,7 @@
 format.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-floating-point-instructions
+
 Values travel as bit patterns (uint16; packed: a last axis of 2, low half first). fp16 sums and
 products in float32 and then to fp16 round as if once, because 24 >= 2 * 11 + 2 bits; bf16 likewise
 (24 >= 2 * 8 + 2). fp16 .ftz flushes subnormals; of the options, bf16 has .relu alone.

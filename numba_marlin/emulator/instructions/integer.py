@@ -1,8 +1,9 @@
 """Integer arithmetic: wraps around at the width of the type.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions add, sub,
-mul, mad, div, min, max, neg, abs share their opcode with the floating-point forms: ``arithmetic``
-dispatches on the type, ``floating`` and ``half`` register theirs in ARITHMETIC.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions
+
+add, sub, mul, mad, div, min, max, neg and abs share their opcode with the floating-point forms:
+``arithmetic`` dispatches on the type, ``floating`` and ``half`` register theirs in ARITHMETIC.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""ld, st, ldu, prefetch: all spaces, widths and vectors. Cache and ordering qualifiers change
-nothing here: memory is
+"""ld, st, ldu, prefetch: all spaces, widths and vectors.
 
-sequentially consistent on this machine, so acquire, release, volatile and the scopes are accepted
-and have no effect.
+Memory is sequentially consistent on this machine, so cache and ordering qualifiers (acquire,
+release, volatile, the scopes) are accepted and change nothing here; ``ordering`` looks at them.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 """

@@ -1,8 +1,9 @@
 """mbarrier: objects in shared memory that count arrivals and bytes.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
-What they do is in ``emulator.mbarriers``. A try_wait never suspends here: it lets others go on by
-failing. The states that arrivals return are numbers of phases.
+
+What they do is in ``asynchronous.mbarriers``. A try_wait never suspends here: it lets others go on
+by failing. The states that arrivals return are numbers of phases.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """mma.sync of the kinds that ``tensor`` leaves out: tf32, 8-bit integers, fp64. No kernel of this
-package needs them; other compilers' do.
+package needs them; other compilers' kernels do.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1684 and the
-sections behind it tf32 is fp32 whose low 13 bits are not looked at; products are added in float64
-and rounded once. Integers wrap, or stop at the ends with .satfinite.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1684
+and the sections after it.
+
+tf32 is fp32 whose low 13 bits are ignored; products are added in float64 and rounded once. Integers
+wrap, or saturate with .satfinite.
 """
 
 from __future__ import annotations

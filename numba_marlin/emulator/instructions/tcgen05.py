@@ -1,7 +1,8 @@
-"""tcgen05: what the instructions say; ``emulator.tensor_cores`` says when it happens,
-``emulator.tensor_hazards`` to whom it must be told.
+"""tcgen05: what the instructions say; ``tensor.tensor_cores`` says when it happens,
+``tensor.tensor_hazards`` who may touch tensor memory meanwhile.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tensorcore-5th-generation-instructions
+
 Products with block scales, A and B in shared memory; copies of scales; loads and stores of 32
 lanes. One block at a time: .cta_group::1.
 """

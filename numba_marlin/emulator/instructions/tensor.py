@@ -1,9 +1,10 @@
 """mma.sync, ldmatrix and stmatrix: whole warps at once.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions Products of
-fp16 (or bf16) are exact; they and a float32 accumulator are added as a tensor core of the program's
-target adds them: ``emulator.tensor_sums``. With an fp16 accumulator, which nobody here has
-measured, the sum is made in float64 and rounded once. NaN is canonical.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions
+
+Products of fp16 (or bf16) are exact; they and a float32 accumulator are added as a tensor core of
+the program's target adds them (``emulator.tensor.tensor_sums``). With an fp16 accumulator, which
+was not measured, the sum is made in float64 and rounded once. NaN is canonical.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Integers side by side in one word: two of 16 bits (add, min, max of sm_90) and the SIMD video
 instructions; fns.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#simd-video-instructions,
-#integer-arithmetic-instructions-fns Of the video instructions: vadd, vsub, vabsdiff, vmin, vmax of
-two halves or four bytes, all of them and in place, with .sat and .add.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#simd-video-instructions
+https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions-fns
+
+Of the video instructions: vadd, vsub, vabsdiff, vmin and vmax of two halves or four bytes, all of
+them and in place, with .sat and .add.
 """
 
 from __future__ import annotations

@@ -1,31 +1,22 @@
-"""wgmma: what the instructions say; ``emulator.warpgroups`` says when it happens.
+"""wgmma: what the instructions say; ``tensor.warpgroups`` says when it happens.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from numba_marlin.emulator.errors import PtxSyntaxError
 from numba_marlin.emulator.instructions import allow, instruction, operands, unsupported
+from numba_marlin.emulator.state.ends import WarpgroupWait
 from numba_marlin.emulator.tensor.warpgroups import Shape, places
 from numba_marlin.emulator.text.program import Instruction, Register, Vector
 from numba_marlin.layout import wgmma as layout
 
 SHAPES = {f"m64n{columns}k16": columns for columns in layout.COLUMNS}
-
-
-@dataclass(frozen=True, eq=False)
-class WarpgroupWait:
-    """Ends a basic block: the warps of a warpgroup wait here for each other, then for all but the
-    ``latest`` groups."""
-
-    ins: Instruction
-    latest: int
 
 
 @instruction("wgmma.mma_async")

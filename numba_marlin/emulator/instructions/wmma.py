@@ -1,10 +1,12 @@
 """wmma: matrices of a warp whose elements are held by lanes as the machine likes (the ISA leaves it
 open).
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load,
--wmma-store, -wmma-mma fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does. Here
-element pair p of a matrix (row-major, or column-major where the load says so) is register p // 32
-of lane p % 32; where the ISA has more registers than that takes, the rest are copies.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-load
+and the sections on wmma.store and wmma.mma.
+
+fp16 and bf16 products, sums in fp32 or fp16, added as ``tensor`` does. Here element pair p of a
+matrix (row-major, or column-major where the load says so) is register p // 32 of lane p % 32; where
+the ISA has more registers than that takes, the rest are copies.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ import numpy as np
 from numba_marlin.emulator.ordering import shadow as marks
 from numba_marlin.emulator.ordering.conflicts import BEFORE, CHUNK, Conflicts
 from numba_marlin.emulator.ordering.messages import CLUSTER, CTA, Left, leave
-from numba_marlin.emulator.scheduling.paths import Path
 from numba_marlin.emulator.state.lanes import FULL, WARP, Lanes
+from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.text.program import Instruction
 
 if TYPE_CHECKING:

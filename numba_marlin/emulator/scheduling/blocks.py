@@ -15,6 +15,7 @@ from typing import Any
 from numba_marlin.emulator.instructions import HANDLERS
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.state.lanes import FULL
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.registers import Constant
 from numba_marlin.emulator.text.cfg import BARRIERS, EXIT, TERMINATORS, WAITS
 from numba_marlin.emulator.text.program import Instruction
@@ -73,15 +74,13 @@ class Code:
 
 
 def compile_blocks(
-    execution: Execution, observer: Callable | None, after: Callable | None = None
+    execution: Execution, listener: Listener
 ) -> tuple[dict[int, Code], dict[int, Code]]:
-    """Bind all instructions: (coarse, fine). ``observer(ins, lanes)`` is called before each,
-    ``after(ins, lanes)`` when it is done, if there are such."""
+    """Bind all instructions: (coarse, fine)."""
     kernel = execution.kernel
     bound = [HANDLERS[ins.root](ins, execution) for ins in kernel.instructions]
     steps = [
-        step_of(each, ins, execution, observer, after)
-        for each, ins in zip(bound, kernel.instructions)
+        step_of(each, ins, execution, listener) for each, ins in zip(bound, kernel.instructions)
     ]
     members = [members_of(ins, execution) for ins in kernel.instructions]
     coarse, fine = {}, {}
@@ -119,11 +118,10 @@ def cut(start: int, stop: int, members: list) -> Iterator[tuple[int, int]]:
 
 
 def members_of(ins: Instruction, execution: Execution):
-    """Readable mask of the lanes that ``ins`` needs together; None if it is no collective. A
-    guarded one waits for none:
+    """Readable mask of the lanes that ``ins`` needs together; None if it is no collective.
 
-    what its guard keeps away cannot be waited for, so its handler only checks.
-    """
+    A guarded one waits for none: lanes that its guard keeps away cannot be waited for, so its
+    handler only checks."""
     if ins.guard is not None:
         return None
     if ins.root in OF_ALL:
@@ -134,20 +132,17 @@ def members_of(ins: Instruction, execution: Execution):
 
 
 def step_of(
-    bound: Any,
-    ins: Instruction,
-    execution: Execution,
-    observer: Callable | None,
-    after: Callable | None,
+    bound: Any, ins: Instruction, execution: Execution, listener: Listener
 ) -> Callable | None:
-    """What runs for ``ins``; None for a terminator that nobody watches (what it does, it does
-    behind this)."""
+    """What runs for ``ins``; None for a terminator that nobody listens to (the scheduler acts upon
+    it afterwards)."""
     if ins.root not in TERMINATORS:
         bound = execution.tensor_cores.registers.watched(
             execution.warpgroups.checks.watched(bound, ins), ins
         )
     step = None if ins.root in TERMINATORS else guarded(bound, ins, execution)
-    return step if observer is None and after is None else observed(step, ins, observer, after)
+    heard = listener.before is not None or listener.after is not None
+    return observed(step, ins, listener) if heard else step
 
 
 def guarded(step: Callable, ins: Instruction, execution: Execution) -> Callable:
@@ -166,12 +161,12 @@ def guarded(step: Callable, ins: Instruction, execution: Execution) -> Callable:
     return run
 
 
-def observed(
-    step: Callable | None, ins: Instruction, observer: Callable | None, after: Callable | None
-) -> Callable:
+def observed(step: Callable | None, ins: Instruction, listener: Listener) -> Callable:
+    before, after = listener.before, listener.after
+
     def run(lanes) -> None:
-        if observer is not None:
-            observer(ins, lanes)
+        if before is not None:
+            before(ins, lanes)
         if step is not None:
             step(lanes)
         if after is not None:

@@ -76,6 +76,7 @@ class Execution(Binder):
         slots: int,
         cluster: tuple = (1, 1, 1),
         target: str = "",
+        look_for_races: bool = False,
     ) -> None:
         threads = block[0] * block[1] * block[2]
         self.kernel, self.grid, self.block = kernel, grid, block
@@ -110,34 +111,31 @@ class Execution(Binder):
         )
         self.cluster = Cluster(cluster, grid, self.placement, self.memory.shared)
         self.memory.peers = self.cluster.locate
+        self.races: HappensBefore | None = None
+        if look_for_races:
+            self.races = HappensBefore(self, grid[0] * grid[1] * grid[2])
+            self.memory.watch = self.races.watch
         self.proxy = self.memory.proxy = AsyncProxy(
             self.memory.shared, self.placement, kernel.instructions
         )
         self.copies = AsyncCopies(self.memory, warps, kernel.instructions)
-        self.mbarriers = MBarriers(self.memory, self.placement, kernel.instructions)
+        self.mbarriers = MBarriers(self.memory, self.placement, kernel.instructions, self.races)
         self.register_pool = RegisterPool(self.placement, kernel)
-        self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement)
+        self.bulk = BulkCopies(self.memory, self.mbarriers, self.proxy, self.placement, self.races)
         self.warpgroups = Warpgroups(
             self.memory,
             self.registers,
             self.placement,
             WgmmaRegisters(warps, kernel.instructions),
             self.adder,
+            self.races,
         )
         self.tensor_cores = TensorCores(
-            self.memory, self.mbarriers, self.placement, kernel.instructions
+            self.memory, self.mbarriers, self.placement, kernel.instructions, self.races
         )
         self.parameters = self._pack(args)
         self.clock = lambda: 0
-        self.races: HappensBefore | None = None
         self._special = self._special_registers(by_slot)
-
-    def look_for_races(self, blocks: int) -> None:
-        """Before the first block of a grid of so many is placed."""
-        races = self.races = self.mbarriers.races = self.bulk.races = self.warpgroups.races = (
-            self.tensor_cores.races
-        ) = HappensBefore(self, blocks)
-        self.memory.watch = races.watch
 
     def place(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
         """Blocks ``numbers`` (x fastest) move into ``slots``: fresh registers and memory."""

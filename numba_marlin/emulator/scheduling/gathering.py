@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from numba_marlin.emulator.scheduling.blocks import Code
-from numba_marlin.emulator.scheduling.paths import Path
 from numba_marlin.emulator.state.lanes import Lanes, Placement, mask_lanes
+from numba_marlin.emulator.state.paths import Path
 
 
 class Gathering:

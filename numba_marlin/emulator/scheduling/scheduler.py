@@ -11,21 +11,21 @@ or when the instruction budget is spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from numba_marlin.emulator.asynchronous.barriers import Barriers
 from numba_marlin.emulator.asynchronous.clusters import ClusterBarriers
 from numba_marlin.emulator.errors import DivergentCollective, MachineError, describe_lanes
-from numba_marlin.emulator.instructions.control import Barrier, Branch, Leave
-from numba_marlin.emulator.instructions.wgmma import WarpgroupWait
 from numba_marlin.emulator.scheduling.blocks import Code, compile_blocks
 from numba_marlin.emulator.scheduling.execution import Execution
 from numba_marlin.emulator.scheduling.gathering import Gathering
-from numba_marlin.emulator.scheduling.paths import Bundle, Path, arrive, merge, split
 from numba_marlin.emulator.scheduling.schedules import Chooser, Schedule
 from numba_marlin.emulator.scheduling.spinning import SpinDetector
 from numba_marlin.emulator.scheduling.standstill import at, deadlock, stray
+from numba_marlin.emulator.state.ends import Barrier, Branch, Leave, WarpgroupWait
 from numba_marlin.emulator.state.lanes import FULL, Lanes, error_at, mask_lanes, pack_masks
+from numba_marlin.emulator.state.listener import Listener
+from numba_marlin.emulator.state.paths import Bundle, Path, arrive, merge, split
 from numba_marlin.emulator.text.cfg import EXIT
 
 
@@ -34,12 +34,11 @@ class Scheduler:
         self,
         execution: Execution,
         schedule: Schedule | None,
-        observer: Callable | None,
+        listener: Listener,
         budget: int,
-        after: Callable | None = None,
     ) -> None:
         self.execution, self.placement = execution, execution.placement
-        self.coarse, self.fine = compile_blocks(execution, observer, after)
+        self.coarse, self.fine = compile_blocks(execution, listener)
         self.barriers, self.gathering = (
             Barriers(self.placement, execution.races),
             Gathering(self.placement),

@@ -19,8 +19,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numba_marlin.emulator.scheduling.paths import Bundle, Path
 from numba_marlin.emulator.state.lanes import Placement
+from numba_marlin.emulator.state.paths import Bundle, Path
 
 ORDERS = ("any", "slowest warp", "one block ahead", "reverse")
 COPIES = ("any", "late", "early")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from numba_marlin.emulator.scheduling.execution import Execution
-from numba_marlin.emulator.scheduling.paths import Bundle
+from numba_marlin.emulator.state.paths import Bundle
 
 PATIENCE = 512  # basic blocks without a change of memory before looking closely
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from numba_marlin.emulator.errors import Deadlock, DivergentCollective, describe_lanes, ranges
-from numba_marlin.emulator.scheduling.paths import Bundle, Path
 from numba_marlin.emulator.state.lanes import error_at, mask_lanes
+from numba_marlin.emulator.state.paths import Bundle, Path
 from numba_marlin.emulator.text.program import Instruction
 
 if TYPE_CHECKING:

@@ -211,11 +211,9 @@ class Memory:
 
     def windows(self, address: np.ndarray):
         """Split generic addresses: yields (space, mask), mask None if all are of one space.
-        Addresses stay generic
 
-        for global memory and are rebased in place (``address`` is the caller's own array) for the
-        others.
-        """
+        Addresses stay generic for global memory and are rebased in place (``address`` is the
+        caller's own array) for the others."""
         local, shared = address >= LOCAL_WINDOW, address >= SHARED_WINDOW
         found = [("local", local), ("shared", shared & ~local), ("global", ~shared)]
         for space, mask in found:

@@ -1,1 +1,8 @@
-"""Tensor cores: how they add, wgmma and tcgen05 in flight, tensor memory."""
+"""Tensor cores: how they add, and what is in flight in them.
+
+``tensor_sums`` is the rounding of mma and wgmma, ``block_scales`` that of block-scaled products.
+``warpgroups``: wgmma, whose registers ``wgmma_registers`` guards. ``tensor_cores``: tcgen05, with
+``tensor_memory``, ``scale_cells``, ``tensor_hazards`` (who may touch which columns when) and
+``tensor_registers``.
+Imports ``asynchronous``, ``state``, ``text`` and ``errors``.
+"""

@@ -5,7 +5,7 @@ A product does nothing when it is issued. It is done as late as the ISA allows, 
 for the mbarrier of a commit behind it; with a seed earlier, in any order that the ISA leaves open.
 What it reads of shared memory must be readable, visible to the asynchronous proxy, and the same at
 both moments; ``tensor_hazards`` says what it and others may do to tensor memory. The sum is made as
-in ``block_scaled``, which is an assumption.
+in ``block_scales``, which is an assumption.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tensorcore-5th-generation-instructions
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,13 +23,17 @@ from numba_marlin.emulator.errors import BadDescriptor, PendingCopyRead
 from numba_marlin.emulator.state.lanes import Lanes, Placement, error_at
 from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.state.operand_chunks import CHUNK, bytes_at, readable_chunks
-from numba_marlin.emulator.tensor import block_scales as block_scaled
+from numba_marlin.emulator.tensor import block_scales
+from numba_marlin.emulator.tensor.scale_cells import scales_of
 from numba_marlin.emulator.tensor.tensor_hazards import TensorHazards, Use, in_pipeline
 from numba_marlin.emulator.tensor.tensor_memory import TensorMemory
 from numba_marlin.emulator.tensor.tensor_registers import TensorRegisters
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.layout import tcgen05, wgmma
 from numba_marlin.layout.tcgen05 import InstructionDescriptor, Kind
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.ordering.races import HappensBefore
 
 DRIFT_CHANCE = 0.3
 
@@ -74,6 +79,7 @@ class TensorCores:
         barriers: MBarriers,
         placement: Placement,
         instructions: list[Instruction],
+        races: HappensBefore | None = None,
     ) -> None:
         self.memory, self.barriers, self.placement = memory, barriers, placement
         self.tensor = TensorMemory(placement, instructions)
@@ -84,7 +90,7 @@ class TensorCores:
         self.issued = 0
         self.random: random.Random | None = None
         self.early = False
-        self.races = None  # set by Execution
+        self.races = races
         if self.tensor.used:
             barriers.arrivals, memory.borrowers = self.deliver, self.require_returned
 
@@ -328,41 +334,9 @@ class TensorCores:
         adds: bool,
     ) -> None:
         slot, cells = use.warp // self.placement.warps_per_block, self.tensor.data
-        found = []
-        for (start, _), rows, first, what in zip(
-            scales, (tcgen05.ROWS, shape.n), (shape.sfa_id, shape.sfb_id), "AB"
-        ):
-            lane, column = tcgen05.scale_cells(rows)
-            self.tensor.require_written(
-                use.ins, use.lanes, slot, lane, column + start, f"scales of {what}"
-            )
-            words = [
-                cells[slot, lane + quarter, column + start]
-                for quarter in range(0, tcgen05.LANES, tcgen05.WARP_LANES)
-            ]
-            if any((words[0] != other).any() for other in words[1:]):
-                raise use.lanes.fault(
-                    BadDescriptor,
-                    f"the scales of {what} differ between the four times 32 lanes, which must all"
-                    " hold them",
-                    use.ins,
-                )
-            scale = (
-                np.ascontiguousarray(words[0])
-                .view(np.uint8)
-                .reshape(rows, 4)[:, first : first + kind.vectors]
-            )
-            if shape.scale == "e4m3" and (scale & 0x80).any():
-                row = int(np.argmax((scale & 0x80).any(axis=1)))
-                raise use.lanes.fault(
-                    BadDescriptor,
-                    f"a scale of row {row} of {what} is {int(scale[row].max()):#04x}: ue4m3 has no"
-                    " sign, the highest bit must be 0",
-                    use.ins,
-                )
-            found.append(scale)
+        found = scales_of(self.tensor, use, slot, kind, shape, scales)
         a, b = (
-            block_scaled.codes_of(each.view(np.uint8).reshape(len(each), -1), kind.bits)
+            block_scales.codes_of(each.view(np.uint8).reshape(len(each), -1), kind.bits)
             for each in operands
         )
         if adds:
@@ -378,7 +352,7 @@ class TensorCores:
             0x80 >> (8 - kind.bits) if negated else 0
             for negated in (shape.negate_a, shape.negate_b)
         )
-        result = block_scaled.multiply(
+        result = block_scales.multiply(
             a ^ np.uint8(signs[0]),
             b ^ np.uint8(signs[1]),
             *found,

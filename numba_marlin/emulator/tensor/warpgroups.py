@@ -14,19 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from numba_marlin.emulator.errors import DivergentCollective, MachineError, PendingCopyRead
-from numba_marlin.emulator.scheduling.paths import Path
 from numba_marlin.emulator.state.lanes import FULL, WARP, Lanes, Placement, error_at, mask_lanes
 from numba_marlin.emulator.state.memory import Access, Memory
 from numba_marlin.emulator.state.operand_chunks import CHUNK, bytes_at, readable_chunks
+from numba_marlin.emulator.state.paths import Path
 from numba_marlin.emulator.state.registers import RegisterFile
 from numba_marlin.emulator.tensor.tensor_sums import Adder, add_products
 from numba_marlin.emulator.tensor.wgmma_registers import WIDTH, WgmmaRegisters
 from numba_marlin.emulator.text.program import Instruction
 from numba_marlin.layout import wgmma
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator.ordering.races import HappensBefore
 
 
 @dataclass(eq=False)
@@ -72,6 +76,7 @@ class Warpgroups:
         placement: Placement,
         checks: WgmmaRegisters,
         adder: Adder,
+        races: HappensBefore | None = None,
     ) -> None:
         self.memory, self.registers, self.placement, self.checks, self.adder = (
             memory,
@@ -81,7 +86,7 @@ class Warpgroups:
             adder,
         )
         checks.user = self._user
-        self.races = None  # set by Execution
+        self.races = races
         self.open: list[list[Product]] = [[] for _ in range(placement.warps)]
         self.groups: list[list[list[Product]]] = [[] for _ in range(placement.warps)]
         self.parked: dict[tuple[int, int], list[tuple[int, Path, object]]] = {}
@@ -179,7 +184,7 @@ class Warpgroups:
         """(what for, path, instruction) of every warp that waits for the others of its
         warpgroup."""
         found = []
-        for (slot, group), waiting in self.parked.items():
+        for (_slot, group), waiting in self.parked.items():
             here = {path.warp % self.placement.warps_per_block for _, path, _ in waiting}
             missing = sorted(set(range(wgmma.WARPS * group, wgmma.WARPS * (group + 1))) - here)
             what = (

@@ -7,7 +7,6 @@ PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/#instruction-ope
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 # Widths of register classes in bits; predicates are a class of their own.
 PREDICATE = 1
@@ -95,7 +94,7 @@ class Sink:
     """_: a result nobody wants."""
 
 
-Operand = Union[Register, Immediate, Symbol, Special, Vector, Address, Pair, Not, Sink]
+Operand = Register | Immediate | Symbol | Special | Vector | Address | Pair | Not | Sink
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +136,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in a state space. ``size`` bytes (0: dynamic shared memory, [] in the text);
-    ``data``: initial bytes; ``relocations``: (byte,
-
-    variable, offset) of the addresses that belong into them.
-    """
+    """A variable in a state space. ``size``: bytes (0: dynamic shared memory, [] in the text);
+    ``data``: initial bytes; ``relocations``: (byte, variable, offset) of the addresses in them."""
 
     name: str
     space: str

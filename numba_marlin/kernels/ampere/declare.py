@@ -3,7 +3,28 @@
 from numba_marlin.kernels.ampere import choose
 from numba_marlin.kernels.ampere.config import THREADS, AmpereConfig
 from numba_marlin.kernels.ampere.kernel import make
+from numba_marlin.kernels.language.about import About, Demo, Stages
 from numba_marlin.kernels.language.definition import KernelDefinition
+
+STRIPES = (
+    "Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so"
+    " blocks need not hold a rectangle."
+)
+
+
+def stages(config: AmpereConfig) -> Stages:
+    """A, then B, then scales: of each all stages in a row, scales at the end of shared memory."""
+    pitches = (config.a_stage_bytes, config.b_stage_bytes, config.s_stage_bytes)
+    first_b = config.stages * config.a_stage_bytes
+    first_scales = config.shared_bytes - config.stages * config.s_stage_bytes
+    return [
+        [
+            (first + stage * pitch, first + (stage + 1) * pitch)
+            for first, pitch in zip((0, first_b, first_scales), pitches)
+        ]
+        for stage in range(config.stages)
+    ]
+
 
 KERNEL = KernelDefinition(
     name="ampere",
@@ -29,4 +50,19 @@ KERNEL = KernelDefinition(
     min_arch="sm_80",
     order_of_sums=lambda config: config.order_of_sums,
     chooser=choose,
+    about=About(
+        sections={
+            "setup": ("own_slice", "slice_pointers"),
+            "copy": ("fetch_to_shared",),
+            "multiply": ("fetch_to_registers", "matmul"),
+            "reduce_block": ("thread_block_reduce",),
+            "reduce_grid": ("global_reduce", "barrier_release"),
+            "write": ("write_result", "scale_columns"),
+        },
+        waits={"wait_block": ("barrier_acquire",)},
+        stages=stages,
+        tile=lambda config: (16 * config.thread_m_blocks, 16 * config.thread_n_blocks),
+        division=STRIPES,
+        demo=Demo(first=True),
+    ),
 )

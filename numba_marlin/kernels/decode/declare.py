@@ -3,6 +3,7 @@
 from numba_marlin.kernels.decode import choose
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.decode.kernel import make
+from numba_marlin.kernels.language.about import About, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 
 KERNEL = KernelDefinition(
@@ -55,4 +56,17 @@ KERNEL = KernelDefinition(
     waits=False,
     min_arch="sm_90",
     chooser=choose,
+    about=About(
+        sections={
+            "copy": ("fetch_weights", "fetch_x", "produce"),
+            "multiply": ("multiply_row", "multiply_stage"),
+            "reduce_block": ("share_out",),
+            "reduce_grid": ("leave_partial", "count_in", "add_parts"),
+            "write": ("write_result", "scale_columns", "add_bias"),
+        },
+        stages=lambda config: stages_in_a_row(
+            config.stages, config.stage_bytes, (0, config.stage_bytes)
+        ),
+        tile=lambda config: (config.batch, config.columns),
+    ),
 )

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from numba_marlin.kernels.language.about import About
+from numba_marlin.kernels.language.arrays import array_type, array_words, flat_parameters
 from numba_marlin.problems.protocol import OPERANDS, WEIGHTS, Problem
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class KernelDefinition:
     #: (lang, config) -> the kernel's body, a Python function over the parameters.
     make: Callable[[Any, Any], Callable]
     #: (name, type) in order. u64: a device address; i32; tensormap: 128 bytes passed by value, in
-    #: the body a u64, their generic address.
+    #: the body a u64, their generic address; or an array, "float16[:, ::1]" (``arrays``).
     parameters: tuple[tuple[str, str], ...]
     #: The least target.
     min_arch: str = "sm_80"
@@ -149,6 +151,8 @@ class KernelDefinition:
     #: (config, m, n, k, a_stride) -> {parameter of type tensormap: (parameter whose memory it
     #: describes, TensorMap)}.
     tensor_maps: Callable[..., dict] = lambda config, m, n, k, a_stride: {}
+    #: (config, m, n, k) -> {parameter that is an array: its shape}.
+    shapes: Callable[..., dict[str, tuple[int, ...]]] = lambda config, m, n, k: {}
     #: Whether blocks that share a workspace wait for each other: then all of a launch must be
     #: resident at once.
     waits: bool = True
@@ -186,20 +190,30 @@ class KernelDefinition:
     #: leaves that open, so tests ask the device.
     order_of_sums: Callable[[Any], str | None] = lambda config: None
 
+    # ---- what others want to know of it
+
+    #: For the views of a run, the profile and the command line.
+    about: About = About()
+
     def __post_init__(self):
         if not self.name.isidentifier():
             raise ValueError(f"kernel name {self.name!r} must be an identifier")
         for name, kind in self.parameters:
-            if kind not in PARAMETER_TYPES:
+            if kind not in PARAMETER_TYPES and array_type(kind) is None:
                 raise ValueError(
                     f"kernel {self.name}: parameter {name!r} has type {kind!r}, must be one of"
-                    f" {', '.join(PARAMETER_TYPES)}"
+                    f" {', '.join(PARAMETER_TYPES)}, or an array such as float16[:, ::1]"
                 )
 
     @property
     def kind(self) -> str:
         """Of the problems that it takes: one of ``problems.KINDS``."""
         return self.takes.kind
+
+    @property
+    def passed(self) -> tuple[tuple[str, str], ...]:
+        """What a launch passes, (name, type) in order: the parameters, arrays word by word."""
+        return flat_parameters(self.parameters)
 
     def arguments(
         self,
@@ -211,15 +225,21 @@ class KernelDefinition:
         a_stride: int,
         encode: Callable[[Any, int], bytes],
     ) -> tuple:
-        """What a launch passes, in order: m, n, k, a_stride (elements from a row of a to the next)
-        by name, encode(TensorMap, address) for a tensormap, else the address of that name in
+        """The values of ``passed``, in order: m, n, k, a_stride (elements from a row of a to the
+        next) by name, encode(TensorMap, address) for a tensormap, else the address of that name in
         ``addresses``, 0 if there is none."""
         values = {**addresses, "m": m, "n": n, "k": k, "a_stride": a_stride}
         maps = self.tensor_maps(config, m, n, k, a_stride)
-        return tuple(
-            encode(maps[name][1], values[maps[name][0]]) if name in maps else values.get(name, 0)
-            for name, _ in self.parameters
-        )
+        shapes = self.shapes(config, m, n, k)
+        passed = []
+        for name, kind in self.parameters:
+            if name in maps:
+                passed.append(encode(maps[name][1], values[maps[name][0]]))
+            elif name in shapes:
+                passed += array_words(kind, values.get(name, 0), shapes[name])
+            else:
+                passed.append(values.get(name, 0))
+        return tuple(passed)
 
     def launch_options(self, config) -> dict:
         """What ``launch.launcher`` must know besides the compiled kernel."""

@@ -1,8 +1,9 @@
 """What others want to know of the kernel ``wgmma``, beside it."""
 
+from numba_marlin.kernels.language.about import About, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 from numba_marlin.kernels.wgmma import choose
-from numba_marlin.kernels.wgmma.config import WgmmaConfig
+from numba_marlin.kernels.wgmma.config import ALIGNMENT, WgmmaConfig
 from numba_marlin.kernels.wgmma.kernel import make, tensor_maps
 
 KERNEL = KernelDefinition(
@@ -53,4 +54,27 @@ KERNEL = KernelDefinition(
     order_of_sums=lambda config: config.order_of_sums,
     min_arch="sm_90a",
     chooser=choose,
+    about=About(
+        sections={
+            "setup": ("open_exchange",),
+            "copy": (
+                "fetch_weights",
+                "fetch_x",
+                "fill_first",
+                "fill_stages",
+                "produce",
+                "copy_box",
+            ),
+            "multiply": ("multiply_steps", "multiply_groups"),
+            "reduce_block": ("add_groups", "add_quad"),
+            "reduce_grid": ("combine_parts", "combine_stripes", "add_blocks"),
+            "write": ("write_result", "finish_columns", "store_sixteen_rows", "drain"),
+        },
+        waits={"wait_block": ("add_blocks", "close_exchange")},
+        shared_alignment=ALIGNMENT,
+        stages=lambda config: stages_in_a_row(
+            config.stages, config.stage_bytes, (0, config.stage_bytes)
+        ),
+        tile=lambda config: (config.tile_m, config.tile_n),
+    ),
 )

@@ -3,9 +3,9 @@ from one to the next.
 
 A section is coarser than a verb (``counts.phases``): the compiler and the assembler mix the
 instructions of neighbouring verbs, so that only what waits, moves data, multiplies or leaves the
-kernel is a mark in time that stays where it is. ``section_of_verb`` is the one table, for all
-kernels: a verb it does not know belongs to the verb that called it. What waits is told by its
-opcode.
+kernel is a mark in time that stays where it is. Which verbs belong to which section the kernel
+declares (``kernels.language.about``); one that it does not name belongs to the verb that called it.
+What waits is told by its opcode.
 
 ``sections(module, kernel)`` -> for every pc the section it is counted in. ``marks(module, kernel)``
 -> where a recorder must write down that a section begins: the instructions before which control may
@@ -15,12 +15,15 @@ come from another section.
 from __future__ import annotations
 
 import bisect
+import functools
 from dataclasses import dataclass
 
 from numba_marlin.counts.instructions import ATOMIC, COPY, GLOBAL, SHARED, TENSOR, class_of
-from numba_marlin.counts.phases import LAMBDA, plain_name
+from numba_marlin.counts.phases import ENTRY, LAMBDA, plain_name
 from numba_marlin.emulator.text.cfg import EXIT, successors
 from numba_marlin.emulator.text.program import Instruction, Kernel, Module
+from numba_marlin.kernels import registry
+from numba_marlin.kernels.language.about import SHARED_SECTIONS, SHARED_WAITS, About
 
 
 @dataclass(frozen=True)
@@ -53,84 +56,6 @@ NUMBER = {section.name: number for number, section in enumerate(SECTIONS)}
 BY_NAME = {section.name: section for section in SECTIONS}
 START = "setup"
 
-section_of_verb = {
-    **dict.fromkeys(
-        ("load_float16", "load_bfloat16", "extract", "load_code", "load_scale", "load_zero"),
-        "multiply",
-    ),
-    **dict.fromkeys(("store_float16", "store_bfloat16"), "write"),
-    **dict.fromkeys(
-        (
-            "load_tile",
-            "fetch_to_shared",
-            "fetch_weights",
-            "fetch_x",
-            "fill_first",
-            "fill_stages",
-            "produce",
-            "copy_box",
-        ),
-        "copy",
-    ),
-    **dict.fromkeys(
-        (
-            "multiply_row",
-            "fetch_to_registers",
-            "matmul",
-            "multiply_stage",
-            "multiply_stages",
-            "multiply_steps",
-            "multiply_groups",
-        ),
-        "multiply",
-    ),
-    **dict.fromkeys(
-        ("thread_block_reduce", "share_out", "add_groups", "add_quad", "leave_sums", "add_shares"),
-        "reduce_block",
-    ),
-    **dict.fromkeys(
-        (
-            "global_reduce",
-            "barrier_release",
-            "leave_partial",
-            "count_in",
-            "add_parts",
-            "combine",
-            "combine_parts",
-            "combine_stripes",
-            "add_blocks",
-        ),
-        "reduce_grid",
-    ),
-    **dict.fromkeys(
-        (
-            "write_result",
-            "scale_columns",
-            "add_bias",
-            "finish_columns",
-            "store_sixteen_rows",
-            "drain",
-        ),
-        "write",
-    ),
-    **dict.fromkeys(
-        ("initialise", "open_exchange", "own_slice", "slice_pointers", "hand_out_tiles"), "setup"
-    ),
-    **dict.fromkeys(("load_operands", "load_source", "load_tiles", "load_stages"), "copy"),
-    **dict.fromkeys(("expand_tiles", "multiply_tiles", "copy_scales", "multiply_step"), "multiply"),
-    **dict.fromkeys(("epilogue", "finish_tiles", "store_pair"), "write"),
-}
-# A barrier or an mbarrier is waited at for copies, but in these verbs for something else.
-_WAIT_OF_VERB = {
-    "barrier_acquire": "wait_block",
-    "wait_empty": "wait_room",
-    "add_blocks": "wait_block",
-    "close_exchange": "wait_block",
-    "write_out": "wait_block",
-    **dict.fromkeys(
-        ("fetch_together", "fetch_alone", "open_expanded", "finish_tiles"), "wait_role"
-    ),
-}
 _WAIT_OF_ROOT = {
     "bar": "wait_barrier",
     "barrier": "wait_barrier",
@@ -144,6 +69,31 @@ _WAIT_OF_ROOT = {
 }
 _ANCHORS = {GLOBAL, SHARED, COPY, ATOMIC, TENSOR}
 _OF_CLASS = {TENSOR: "multiply", COPY: "copy"}
+
+
+@dataclass(frozen=True)
+class Verbs:
+    """A kernel's verbs -> the section that their instructions belong to, and the one that a barrier
+    in them is waited at for, where that is not copies or the block's other warps."""
+
+    sections: dict[str, str]
+    waits: dict[str, str]
+
+
+def verbs_of(kernel: Kernel) -> Verbs:
+    """Those that the kernel declares, found by its entry, and those that all kernels share; these
+    alone for a kernel that no package declares."""
+    return _verbs_of(kernel.name.removeprefix(ENTRY))
+
+
+@functools.cache
+def _verbs_of(name: str) -> Verbs:
+    about = registry.find_kernel(name).about if registry.is_kernel(name) else About()
+
+    def by_verb(*declared) -> dict[str, str]:
+        return {verb: each for found in declared for each in found for verb in found[each]}
+
+    return Verbs(by_verb(SHARED_SECTIONS, about.sections), by_verb(SHARED_WAITS, about.waits))
 
 
 @dataclass(frozen=True)
@@ -198,7 +148,7 @@ def stacks(module: Module, kernel: Kernel) -> list[tuple[str, ...]]:
     return [stack(ins) for ins in kernel.instructions]
 
 
-def waits(ins: Instruction, stack: tuple[str, ...]) -> str | None:
+def waits(ins: Instruction, stack: tuple[str, ...], verbs: Verbs) -> str | None:
     """The section of an instruction that waits; None for one that does not."""
     if (
         ins.root == "bar.warp.sync"
@@ -214,23 +164,27 @@ def waits(ins: Instruction, stack: tuple[str, ...]) -> str | None:
     if found is None and "acquire" in ins.modifiers and ins.root == "ld":
         found = "wait_block"
     if found in ("wait_barrier", "wait_copies"):
-        return next((_WAIT_OF_VERB[verb] for verb in stack if verb in _WAIT_OF_VERB), found)
+        return next((verbs.waits[verb] for verb in stack if verb in verbs.waits), found)
     return found
 
 
 def sections(module: Module, kernel: Kernel) -> list[str]:
-    """For every pc the name of its section; what belongs to no verb of the table belongs to what
-    the last instruction before it, in the text, belonged to."""
-    found, last = [], START
+    """For every pc the name of its section; what belongs to no verb that is declared belongs to
+    what the last instruction before it, in the text, belonged to."""
+    found, last, verbs = [], START, verbs_of(kernel)
     for ins, stack in zip(kernel.instructions, stacks(module, kernel)):
-        last = waits(ins, stack) or _of(ins, stack) or (START if BY_NAME[last].reason else last)
+        last = (
+            waits(ins, stack, verbs)
+            or _of(ins, stack, verbs)
+            or (START if BY_NAME[last].reason else last)
+        )
         found.append(last)
     return found
 
 
-def _of(ins: Instruction, stack: tuple[str, ...]) -> str | None:
-    """By its verbs; where the table knows none of them, by what it does."""
-    named = next((section_of_verb[verb] for verb in stack if verb in section_of_verb), None)
+def _of(ins: Instruction, stack: tuple[str, ...], verbs: Verbs) -> str | None:
+    """By its verbs; where none of them is declared, by what it does."""
+    named = next((verbs.sections[verb] for verb in stack if verb in verbs.sections), None)
     # a tile that leaves shared memory
     out = (
         class_of(ins) == COPY
@@ -250,11 +204,11 @@ def _of(ins: Instruction, stack: tuple[str, ...]) -> str | None:
 def anchors(module: Module, kernel: Kernel) -> list[str | None]:
     """For every pc its section if the instruction is one that compilers leave in its place, else
     None."""
-    found = []
+    found, verbs = [], verbs_of(kernel)
     for ins, stack in zip(kernel.instructions, stacks(module, kernel)):
-        section = waits(ins, stack)
+        section = waits(ins, stack, verbs)
         if section is None and class_of(ins) in _ANCHORS and ins.root != "createpolicy":
-            section = _of(ins, stack)
+            section = _of(ins, stack, verbs)
         found.append(section)
     # what comes behind the wait for the kernel before is this launch's own time, and begins at once
     for pc in range(1, len(found)):

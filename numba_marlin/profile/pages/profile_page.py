@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from numba_marlin.profile.build import title_of
 from numba_marlin.profile.pages import device_page
-from numba_marlin.profile.pages.memory_views import memory, packing, tensor, transactions
+from numba_marlin.profile.pages.memory_views import memory, transactions
+from numba_marlin.profile.pages.operand_views import packing, tensor
 from numba_marlin.profile.pages.time_views import timeline, warp
 from numba_marlin.profile.sources import rules
 from numba_marlin.profile.sources.device_state import State

@@ -3,7 +3,8 @@ goes."""
 
 from __future__ import annotations
 
-from numba_marlin.profile.build import SPANS, reason_of, title_of
+from numba_marlin.profile.build import reason_of, title_of
+from numba_marlin.profile.lanes import SPANS
 from numba_marlin.views import Bar, Bars, Cell, Lane, Section, Span, Table, Text, Timeline
 
 

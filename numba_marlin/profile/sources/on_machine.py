@@ -16,6 +16,7 @@ import numpy as np
 
 from numba_marlin import compiler, counts
 from numba_marlin.emulator import Machine
+from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.execution import machine
 from numba_marlin.execution.plan import target_for
 from numba_marlin.hardware.devices import Device
@@ -26,15 +27,8 @@ from numba_marlin.profile.sources import access
 from numba_marlin.profile.sources.samples import sample
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
-# warp instructions a multiply-add, seen (of tcgen05: the time of so many); the others pay for whole
-# tiles of 16 rows
-COST = {
-    "naive": 0.42,
-    "block_scaled": 0.0025,
-    "block_decode": 0.02,
-    "block_mma": 0.0012,
-    "tcgen05": 0.0006,
-}
+# warp instructions per multiplication of kernels that declare nothing else, with whole tiles of 16
+# rows
 TENSOR_COST = 0.012
 CAPACITY = 1016
 
@@ -95,7 +89,7 @@ def observe(
     first = access.FirstAccesses("%nmr_to")
     machine.set_up(
         binding, machine=recorded, compiled=instrumented.compiled, more=(start + pad,)
-    ).run(watch=first, requests=first)
+    ).run(listener=Listener(access=first, request=first))
     recording = records.align([records.raw(buffer[pad:], instrumented, blocks)])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
     parsed = counting.machine.kernel(compiled.entry)
@@ -124,7 +118,7 @@ def cut(
     """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
 
     def cost(m: int, n: int) -> float:
-        rate = COST.get(candidate.kernel)
+        rate = find_kernel(candidate.kernel).about.machine_cost
         return (rate * m if rate else TENSOR_COST * -(-m // 16) * 16) * n * problem.k
 
     if cost(problem.m, problem.n) <= work:

@@ -135,7 +135,7 @@ def few_blocks(data):
         )
     more = (
         "larger clusters, or tiles of fewer columns,"
-        if data["config"].get("split", 1) > 1
+        if data["launch"]["cluster"] > 1
         else "a kernel that shares tiles along k"
     )
     return Finding(

@@ -16,10 +16,6 @@ from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Ta
 MOST_ROWS, MOST_COLUMNS, LOADS = 16, 16, 16
 READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
 TILE = 128  # rows and columns of a tile, where the configuration does not say
-STRIPES = (
-    " Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so"
-    " blocks need not hold a rectangle."
-)
 BULK = KINDS.index("bulk-read")
 WRITES = tuple(KINDS.index(kind) for kind in ("store", "bulk-write"))
 
@@ -180,8 +176,15 @@ def tiles(trace: Trace) -> Grid | None:
         tuple(f"n {64 * left}" for left in range(0, n64, wide)),
         title="Which blocks read which weights",
         source=RECORDED,
-        note=f"Each cell is {16 * tall} of k by {64 * wide} columns."
-        + STRIPES * (trace.about.get("kernel") == "ampere"),
+        note=" ".join(
+            filter(
+                None,
+                (
+                    f"Each cell is {16 * tall} of k by {64 * wide} columns.",
+                    trace.about.get("division"),
+                ),
+            )
+        ),
     )
 
 
@@ -206,11 +209,8 @@ def results(trace: Trace) -> Grid | None:
     row, column = np.divmod(address[inside] - d["address"], width)
     columns = problem["n"] // (2 if problem.get("activation") == "gated_silu" else 1)
     column, blocks = column * columns // width, blocks[inside]
-    config = trace.about.get("config") or {}
-    tall, wide = (
-        config.get("tile_m", config.get("tokens", TILE)),
-        config.get("tile_n", TILE) // (problem["n"] // columns),
-    )
+    tall, wide = trace.about.get("tile") or (TILE, TILE)
+    wide //= problem["n"] // columns
     tall, wide = (
         tile * max(1, -(-size // tile // most))
         for tile, size, most in ((tall, problem["m"], MOST_ROWS), (wide, columns, MOST_COLUMNS))

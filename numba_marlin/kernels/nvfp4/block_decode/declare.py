@@ -1,6 +1,8 @@
 """What others want to know of the kernel ``block_decode``, beside it."""
 
+from numba_marlin.kernels.language.about import About, Demo, Ring
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
+from numba_marlin.kernels.nvfp4.about import ALL_ROLES, TIMED_ELSEWHERE, operand_stages
 from numba_marlin.kernels.nvfp4.block_decode import choose
 from numba_marlin.kernels.nvfp4.block_decode.config import (
     ACTIVATIONS,
@@ -8,6 +10,7 @@ from numba_marlin.kernels.nvfp4.block_decode.config import (
     BlockDecodeConfig,
 )
 from numba_marlin.kernels.nvfp4.block_decode.kernel import make, tensor_maps
+from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT
 from numba_marlin.kernels.nvfp4.block_scaled.declare import epilogue_factors
 
 KERNEL = KernelDefinition(
@@ -50,4 +53,33 @@ KERNEL = KernelDefinition(
     factors=epilogue_factors,
     changed=choose.changed,
     chooser=choose,
+    about=About(
+        sections={
+            "copy": ("load_stages",),
+            "multiply": ("multiply_row", "multiply_stages"),
+            "reduce_block": ("leave_sums", "add_shares"),
+            "reduce_grid": ("add_blocks",),
+            "write": ("finish_columns", "add_bias"),
+        },
+        waits={"wait_block": ("add_blocks", "write_out")},
+        roles={
+            "load": ("load_stages",),
+            "multiply": ("multiply_stages", "fetch", "multiply"),
+            "epilogue": ("leave_sums", "add_shares", "add_blocks", "finish_columns"),
+        },
+        shared_alignment=ALIGNMENT,
+        stages=lambda config: operand_stages(config, ALIGNMENT),
+        rings=(Ring(name="stages", barriers="barriers_shared", stages="stages"),),
+        tile=lambda config: (config.tile_m, config.tile_n),
+        k_shares=lambda config: (config.k_warps, config.split),
+        demo=Demo(
+            trace=(5, 384, 768),
+            trace_sms=2,
+            trace_changes={"source": True},
+            trace_why=ALL_ROLES,
+            profile=(16, 8192, 8192),
+        ),
+        machine_cost=0.02,
+        unmeasured=TIMED_ELSEWHERE,
+    ),
 )

@@ -2,9 +2,12 @@
 
 import numpy as np
 
+from numba_marlin.kernels.language.about import About, Demo, Ring
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands, ceil_div
+from numba_marlin.kernels.nvfp4.about import operand_stages
 from numba_marlin.kernels.nvfp4.block_mma import choose
 from numba_marlin.kernels.nvfp4.block_mma.config import (
+    ALIGNMENT,
     CONSUMERS,
     RESULT_BYTES,
     SCALES_OF_A_STEP,
@@ -39,4 +42,24 @@ KERNEL = KernelDefinition(
     takes=TakesOperands(formats=tuple(SCALES_OF_A_STEP), results=tuple(RESULT_BYTES)),
     factors=lambda alpha, beta, inverse: {"alpha": np.array([alpha], np.float32)},
     chooser=choose,
+    about=About(
+        sections={
+            "copy": ("load_tile",),
+            "multiply": ("multiply_stages", "multiply_step"),
+            "write": ("store_pair",),
+        },
+        roles={
+            "load": ("load_tile",),
+            "mma": ("multiply_stages", "multiply_step", "fetch"),
+            "epilogue": ("store_pair",),
+        },
+        shared_alignment=ALIGNMENT,
+        stages=lambda config: operand_stages(config, ALIGNMENT),
+        rings=(Ring(name="stages", barriers="barriers_shared", stages="stages"),),
+        tile=lambda config: (TILE, TILE),
+        demo=Demo(trace=(128, 384, 768), trace_sms=2, profile=(2048, 2048, 2048)),
+        machine_cost=0.0012,
+        half_products=False,
+        unmeasured="never: no GPU with these instructions was at hand",
+    ),
 )

@@ -2,9 +2,16 @@
 
 import numpy as np
 
+from numba_marlin.kernels.language.about import About, Demo, Ring
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
+from numba_marlin.kernels.nvfp4.about import ALL_ROLES, TIMED_ELSEWHERE, operand_stages
 from numba_marlin.kernels.nvfp4.block_scaled import choose
-from numba_marlin.kernels.nvfp4.block_scaled.config import ACTIVATIONS, RESULTS, BlockScaledConfig
+from numba_marlin.kernels.nvfp4.block_scaled.config import (
+    ACTIVATIONS,
+    ALIGNMENT,
+    RESULTS,
+    BlockScaledConfig,
+)
 from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER, make, tensor_maps
 
 
@@ -58,4 +65,39 @@ KERNEL = KernelDefinition(
     ),
     factors=epilogue_factors,
     chooser=choose,
+    about=About(
+        sections={
+            "setup": ("initialise", "hand_out_tiles"),
+            "copy": ("load_operands", "load_source"),
+            "multiply": ("expand_tiles", "multiply_tiles", "multiply_steps"),
+            "write": ("epilogue", "drain"),
+        },
+        waits={"wait_role": ("fetch_together", "fetch_alone", "open_expanded")},
+        roles={
+            "scheduler": ("hand_out_tiles",),
+            "main-loop load": ("load_operands",),
+            "epilogue load": ("load_source",),
+            "expand": ("expand_tiles", "load_row", "put_pair", "publish"),
+            "mma": ("multiply_steps", "take_packed", "go_on", "start"),
+            "epilogue": ("epilogue", "put_block", "finish", "store", "free_output", "drain"),
+        },
+        shared_alignment=ALIGNMENT,
+        stages=lambda config: operand_stages(config, ALIGNMENT),
+        rings=(
+            Ring(name="packed stages", barriers="barriers_shared", stages="stages"),
+            Ring(name="B as halves", barriers="expanded_barriers", stages="expanded_stages"),
+            Ring(name="tile numbers", barriers="tile_barriers"),
+            Ring(name="C", barriers="source_barriers"),
+        ),
+        tile=lambda config: (config.tile_m, config.tile_n),
+        demo=Demo(
+            trace=(128, 384, 768),
+            trace_sms=2,
+            trace_changes={"source": True},
+            trace_why=ALL_ROLES,
+            profile=(4096, 4096, 4096),
+        ),
+        machine_cost=0.0025,
+        unmeasured=TIMED_ELSEWHERE,
+    ),
 )

@@ -2,9 +2,18 @@
 
 import numpy as np
 
+from numba_marlin.kernels.language.about import About, Demo, Ring
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
+from numba_marlin.kernels.nvfp4.about import operand_stages
 from numba_marlin.kernels.nvfp4.tcgen05 import choose
-from numba_marlin.kernels.nvfp4.tcgen05.config import FORMATS, RESULT_BYTES, THREADS, Tcgen05Config
+from numba_marlin.kernels.nvfp4.tcgen05.config import (
+    ALIGNMENT,
+    FORMATS,
+    RESULT_BYTES,
+    THREADS,
+    TILE_M,
+    Tcgen05Config,
+)
 from numba_marlin.kernels.nvfp4.tcgen05.kernel import make, tensor_maps
 
 KERNEL = KernelDefinition(
@@ -36,4 +45,32 @@ KERNEL = KernelDefinition(
     takes=TakesOperands(formats=tuple(FORMATS), results=tuple(RESULT_BYTES)),
     factors=lambda alpha, beta, inverse: {"alpha": np.array([alpha], np.float32)},
     chooser=choose,
+    about=About(
+        sections={
+            "copy": ("load_tiles",),
+            "multiply": ("multiply_tiles", "copy_scales", "multiply_stage"),
+            "write": ("finish_tiles",),
+        },
+        waits={"wait_role": ("finish_tiles",)},
+        roles={
+            "load": ("load_tiles",),
+            "mma": ("multiply_tiles", "copy_scales", "multiply_stage"),
+            "epilogue": ("finish_tiles", "store_tile", "store_chunk"),
+        },
+        shared_alignment=ALIGNMENT,
+        stages=lambda config: operand_stages(config, ALIGNMENT, config.copied_bytes),
+        rings=(
+            Ring(name="stages", barriers="load_barriers", stages="stages"),
+            Ring(name="tiles of sums", barriers="sum_barriers", stages="accumulators"),
+        ),
+        tile=lambda config: (TILE_M, config.tile_n),
+        # profiled on the problem of the walk-through in experiments/12_blackwell
+        demo=Demo(trace=(128, 384, 768), trace_sms=2, profile=(2048, 2048, 2048)),
+        machine_cost=0.0006,  # of a product, the time that so many instructions would take
+        half_products=False,
+        unmeasured=(
+            "never: no GPU with these instructions was at hand; experiments/12_blackwell compares"
+            " its traffic with a published analysis"
+        ),
+    ),
 )

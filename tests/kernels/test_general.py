@@ -1,4 +1,4 @@
-"""Contract under test: the naive kernel multiplies every type and shape that a weight can have, the
+"""Contract under test: the general kernel multiplies every type and shape that a weight can have, the
 pattern for the kernels above it.
 
 Bit for bit on problems whose sums are exact, within the elementwise bound on real data. ``pytest
@@ -17,7 +17,7 @@ from numba_marlin.compiler import gates
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.heuristics import Problem
-from numba_marlin.kernels.naive import KERNEL, NaiveConfig
+from numba_marlin.kernels.general import KERNEL, GeneralConfig
 from numba_marlin.quantizers import dequantize, quantize
 from tests.kernels.harness import run_kernel
 
@@ -44,14 +44,14 @@ TYPES = [
 
 def config_of(x, weight, bias):
     problem = Problem.of(x.shape[0], weight, x.dtype.name, bias is not None)
-    return NaiveConfig(
-        **{field.name: getattr(problem, field.name) for field in fields(NaiveConfig)}
+    return GeneralConfig(
+        **{field.name: getattr(problem, field.name) for field in fields(GeneralConfig)}
     )
 
 
 def run(x, weight, bias=None, run_on="machine", **options):
     return run_kernel(
-        "naive", x, weight, bias=bias, config=config_of(x, weight, bias), run_on=run_on, **options
+        "general", x, weight, bias=bias, config=config_of(x, weight, bias), run_on=run_on, **options
     ).c
 
 
@@ -171,7 +171,7 @@ def test_both_compilers_give_the_same_bits(bits, zeros, run_on):
 
 @pytest.mark.parametrize("dtype, bits, zeros, scale_dtype, bias, group_size", TYPES[::2])
 def test_static_promises_are_kept(dtype, bits, zeros, scale_dtype, bias, group_size):
-    config = NaiveConfig(group_size, dtype, bits, zeros, scale_dtype, bias)
+    config = GeneralConfig(group_size, dtype, bits, zeros, scale_dtype, bias)
     assert not gates.broken_promises(compiler.build(KERNEL, config, target="sm_90a"))
 
 
@@ -187,4 +187,4 @@ def test_static_promises_are_kept(dtype, bits, zeros, scale_dtype, bias, group_s
 )
 def test_configurations_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        NaiveConfig(**options)
+        GeneralConfig(**options)

@@ -1,10 +1,10 @@
-"""Rung 1: a thread per output. What the product *is*, with no idea about how to make it fast, for
-every type there is.
+"""The kernel for every type there is: a thread per output, with no idea about how to make it fast.
+It runs what the others refuse.
 
 Every thread walks down one column of the packed weights and one row of the activations: ``C[row,
 col] = bias(col) + sum_k A[row, k] * (code(k, col) - zero(group of k, col)) * scale(group of k,
-col)``, summed in fp32 in the order of k and rounded once, at the end. The only thing to learn here
-is where Marlin keeps a weight, its scale and its zero point: ``lookup``. Of block-scaled FP4 code -
+col)``, summed in fp32 in the order of k and rounded once, at the end. Where
+Marlin keeps a weight, its scale and its zero point says ``lookup``. Of block-scaled FP4 code -
 zero is the number that the code means (``lookup_fp4``), and a factor of the column multiplies the
 sum.
 
@@ -18,14 +18,13 @@ from dataclasses import dataclass
 
 from numba_marlin.kernels.dequantize import lookup_fp4
 from numba_marlin.kernels.dequantize.lookup import half_verbs, weight_verbs
-from numba_marlin.kernels.language.choice import ChooseTypes
-from numba_marlin.kernels.language.definition import CODES, KernelDefinition, Takes, ceil_div
+from numba_marlin.kernels.language.definition import CODES
 
 THREADS = 128
 
 
 @dataclass(frozen=True)
-class NaiveConfig:
+class GeneralConfig:
     """group_size: weights along k that share a scale, a multiple of 16; -1 for one scale a column.
     dtype: of activations, bias and result; scale_dtype: of scales; bits: of a code; zeros: None,
     "integer" (packed like codes) or "float16"; bias: whether one is added; codes: "integer", or
@@ -80,7 +79,7 @@ def make(lang, config):
         load_code, load_scale, load_zero = weight_verbs(lang, config)
         load_factor = lang.device(lambda address, col: float32(1))
 
-    def naive(a, b, c, scales, zeros, bias, m, n, k, a_stride, factors):
+    def general(a, b, c, scales, zeros, bias, m, n, k, a_stride, factors):
         output = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
         row = uint32(output // uint64(n))
         col = uint32(output % uint64(n))
@@ -114,46 +113,4 @@ def make(lang, config):
                 total += load(bias, col)
             store(c, output, total)
 
-    return naive
-
-
-KERNEL = KernelDefinition(
-    name="naive",
-    summary="a thread per output",
-    rung=10,
-    config_type=NaiveConfig,
-    parameters=(
-        ("a", "u64"),
-        ("b", "u64"),
-        ("c", "u64"),
-        ("scales", "u64"),
-        ("zeros", "u64"),
-        ("bias", "u64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-        ("a_stride", "i32"),
-        ("factors", "u64"),
-    ),
-    make=make,
-    threads=lambda config: THREADS,
-    shared_bytes=lambda config: 0,
-    grid=lambda config, m, n, k, sms: (ceil_div(m * n, THREADS), 1, 1),
-    min_arch="sm_80",
-    takes=Takes(
-        dtypes=tuple(
-            (dtype, scales)
-            for dtype in ("float16", "bfloat16")
-            for scales in ("float16", "bfloat16")
-        ),
-        bits=(4, 8),
-        zeros=(None, "integer", "float16"),
-        bias=True,
-        column_step=8,
-        group_sizes=None,
-        fp4_groups=(16, 32),
-    ),
-    method=lambda config: "sums",
-    order_of_sums=lambda config: "one k after the other",
-    chooser=ChooseTypes(NaiveConfig, "a thread an output: the simplest rung, to compare with"),
-)
+    return general

@@ -1,0 +1,70 @@
+"""Kernels on the command line: which may be named, which is shown unasked, and on which device.
+
+Nothing is imported before an argument is looked at, so that --help stays quick.
+"""
+
+from __future__ import annotations
+
+
+class Names:
+    """Choices for an argument: the names of the kernels for some kinds of problems
+    (``problems.KINDS``; none: all)."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+
+    def __iter__(self):
+        from numba_marlin.kernels import registry
+
+        return iter(registry.names(*self.kinds))
+
+    def __contains__(self, name: str) -> bool:
+        return name in tuple(self)
+
+
+def shown_first() -> str:
+    """The kernel that is shown where none is asked for."""
+    from numba_marlin.kernels import registry
+    from numba_marlin.problems import WEIGHTS
+
+    return next(each.name for each in registry.kernels(WEIGHTS) if each.about.demo.first)
+
+
+def shown_for(problem) -> str:
+    """That one, or, if it does not take ``problem``, the next of the ladder that does; ValueError
+    with what is wrong with it if none does."""
+    from numba_marlin.heuristics import check_takes
+    from numba_marlin.kernels import registry
+
+    first = shown_first()
+    ladder = registry.names(problem.kind)
+    for name in ladder[ladder.index(first) :]:
+        if not registry.find_kernel(name).takes.refusals(problem):
+            return name
+    check_takes(first, problem)
+    return first
+
+
+def multiplies_operands(kernel: str | None) -> bool:
+    """Whether it is a kernel for two block-scaled operands."""
+    from numba_marlin.kernels import registry
+    from numba_marlin.problems import OPERANDS
+
+    return kernel is not None and registry.find_kernel(kernel).kind == OPERANDS
+
+
+def device_for(name: str | None, kernel: str | None):
+    """The device called ``name``; None: the one to look at ``kernel`` on, an H200 or, if it cannot
+    run that, the fastest of the table that can. ValueError for one that lacks the kernel's
+    instructions."""
+    from numba_marlin import heuristics
+    from numba_marlin.hardware import devices
+
+    if name is None:
+        usual = devices.device("H200")
+        able = kernel is None or heuristics.has_instructions(kernel, usual)
+        return usual if able else heuristics.devices_for(kernel)[0]
+    device = devices.device(name)
+    if kernel is not None and device.source != "model":
+        heuristics.check_device(kernel, device)
+    return device

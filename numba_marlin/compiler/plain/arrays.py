@@ -1,0 +1,53 @@
+"""PTX of a kernel with array parameters as numba-cuda-mlir prints it -> with those that numba-cuda
+has (``kernels.language.arrays``), so that a launch is the same for both.
+
+The compiler passes an array as a memref: pointer, pointer to the first element, offset, lengths,
+distances in elements.
+"""
+
+from __future__ import annotations
+
+import re
+
+from numba_marlin.kernels.language.arrays import array_type, flat_parameters
+
+
+def with_array_words(ptx: str, entry: str, parameters) -> str:
+    """``parameters``: as a KernelDefinition declares them; arrays are C-contiguous, of one or two
+    dimensions. ValueError for PTX that is not of this form."""
+    if not any(array_type(kind) for _, kind in parameters):
+        return ptx
+    passed = [name for name, _ in flat_parameters(parameters)]
+    sources = [source for name, kind in parameters for source in _sources(name, kind)]
+    head = re.search(rf"\.entry {re.escape(entry)}\(\n(.*?)\n\)", ptx, re.DOTALL)
+    if head is None or len(re.findall(r"\.param ", head[1])) != len(sources):
+        raise ValueError(f"PTX has other parameters than {len(sources)} words for {parameters}")
+    declared = ",\n".join(f"\t.param .u64 {entry}_param_{i}" for i in range(len(passed)))
+    body = ptx[head.end() :]
+
+    def load(match):
+        source = sources[int(match["index"])]
+        if isinstance(source, int):
+            return f"mov.u64 {match['register']}, {source};"
+        return f"ld.param.u64 {match['register']}, [{entry}_param_{passed.index(source)}];"
+
+    body, count = re.subn(
+        rf"ld\.param\.[ub]64\s+(?P<register>%\w+), \[{re.escape(entry)}_param_(?P<index>\d+)\];",
+        load,
+        body,
+    )
+    if count != len(re.findall(rf"\b{re.escape(entry)}_param_\d+", ptx[head.end() :])):
+        raise ValueError(f"PTX reads parameters of {entry} otherwise than by words of 64 bits")
+    return ptx[: head.start(1)] + declared + ptx[head.end(1) : head.end()] + body
+
+
+def _sources(name, kind):
+    """Where each word that the compiler passes comes from: the name of one that is passed, or a
+    number."""
+    found = array_type(kind)
+    if found is None:
+        return [name]
+    if found[1] > 2:
+        raise ValueError(f"parameter {name} of type {kind} has more than two dimensions")
+    lengths = [f"{name}.length{i}" for i in range(found[1])]
+    return [name, name, 0, *lengths, *lengths[1:], 1]

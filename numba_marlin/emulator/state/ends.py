@@ -1,0 +1,56 @@
+"""How a basic block can end, other than by falling through: what handlers of control flow return,
+and what ``scheduling`` acts upon.
+
+Every end has its instruction ``ins``; ``guard`` is a readable predicate, already negated for @!p,
+or None for an end that holds for all lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba_marlin.emulator.text.program import Instruction
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """To ``ins.target`` where the guard holds."""
+
+    ins: Instruction
+    guard: Any | None
+
+
+@dataclass(frozen=True, eq=False)
+class Leave:
+    """The thread exits where the guard holds."""
+
+    ins: Instruction
+    guard: Any | None
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """A barrier of the block or the cluster."""
+
+    ins: Instruction
+    guard: Any | None
+    kind: str
+    """"sync", "arrive", the reductions "popc", "and" and "or"; "cluster.arrive", "cluster.wait"."""
+    number: Any
+    """Which of the block's barriers: a readable value."""
+    count: Any | None
+    """Threads expected: a readable value; None is the whole block."""
+    result: Any = None
+    """Where a reduction's result goes."""
+    value: Any = None
+    """What a reduction reduces."""
+
+
+@dataclass(frozen=True, eq=False)
+class WarpgroupWait:
+    """The warps of a warpgroup wait for each other, then for all but the ``latest`` groups of
+    their wgmma."""
+
+    ins: Instruction
+    latest: int

@@ -1,0 +1,6 @@
+"""The kernel ``naive``: ``kernel`` is a plain Numba file, to be read and copied, ``declare`` what
+others want to know of it. Importing the package imports no Numba."""
+
+from numba_marlin.kernels.naive.declare import KERNEL, NaiveConfig
+
+__all__ = ["KERNEL", "NaiveConfig"]

@@ -1,0 +1,6 @@
+"""The kernel ``tiled``: ``kernel`` is a plain Numba file, to be read and copied, ``declare`` what
+others want to know of it. Importing the package imports no Numba."""
+
+from numba_marlin.kernels.tiled.declare import KERNEL, TiledConfig
+
+__all__ = ["KERNEL", "TiledConfig"]

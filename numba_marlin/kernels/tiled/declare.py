@@ -1,0 +1,42 @@
+"""What others want to know of the kernel ``tiled``, beside it."""
+
+from dataclasses import dataclass
+
+from numba_marlin.kernels.language.choice import ChooseTypes
+from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
+from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
+
+THREADS = 128
+
+
+@dataclass(frozen=True)
+class TiledConfig(GroupScales):
+    """The group size of the weights: nothing else is to be chosen, and the code does not depend on
+    it."""
+
+
+def make(lang, config):
+    # imports Numba
+    from numba_marlin.kernels.tiled.kernel import tiled
+
+    return body_of(tiled, lang)
+
+
+KERNEL = KernelDefinition(
+    name="tiled",
+    summary="shared memory and mma.sync, no pipeline",
+    rung=20,
+    config_type=TiledConfig,
+    parameters=ARRAYS,
+    shapes=array_shapes,
+    make=make,
+    threads=lambda config: THREADS,
+    shared_bytes=lambda config: 0,
+    grid=lambda config, m, n, k, sms: (n // 64, ceil_div(m, 16), 1),
+    min_arch="sm_80",
+    takes=Takes(group_sizes=GroupScales.TAKEN),
+    order_of_sums=lambda config: "one k16 row after the other",
+    chooser=ChooseTypes(
+        TiledConfig, "tensor cores and shared memory, no pipeline: to compare with"
+    ),
+)

@@ -1,0 +1,182 @@
+"""Views of a profile's data: how a word of weights is packed, what tensor cores do."""
+
+from __future__ import annotations
+
+from numba_marlin.views import Bar, Bars, BitRow, Bits, Cell, Facts, Section, Table
+
+
+def packing(data: dict) -> Section:
+    word = data["word"]
+    if word is None:
+        return Section(
+            "packing",
+            "Packing",
+            (
+                (
+                    "This weight is completed to whole blocks, or has float zero points:"
+                    " numba-marlin unpack shows words of any format."
+                ),
+            ),
+        )
+    names = [f"code {number}" for number in range(len(word["codes"]))]
+    kinds = [""] * word["bits"]
+    for name, each in zip(names, word["codes"]):
+        kinds[word["bits"] - 1 - each["high"] : word["bits"] - each["low"]] = [name] * (
+            each["high"] - each["low"] + 1
+        )
+    rows = tuple(
+        (
+            Cell(name, name),
+            f"{each['high']}-{each['low']}",
+            str(each["code"]),
+            str(each["k"]),
+            str(each["n"]),
+            *(() if "element" in word else (f"{each['zero']:g}",)),
+            f"{each['scale']:.6g}",
+            f"{each['value']:.6g}",
+        )
+        for name, each in zip(names, word["codes"])
+    )
+    note = (
+        "Marlin's order: the codes of a word are what one lane multiplies, not neighbours in"
+        " memory. `numba-marlin unpack` takes any word of any format apart."
+    )
+    if "element" in word:
+        note = (
+            "Codes side by side along k, the first in the lowest bits: numbers of"
+            f" {word['element']}, each times the scale of its block and the matrix's global scale."
+            " `numba-marlin trace --phase unpack` follows one through the kernel."
+        )
+    return Section(
+        "packing",
+        "Packing",
+        (note,),
+        (
+            Bits(
+                (BitRow("word", word["value"], word["bits"], tuple(kinds)),),
+                title=(
+                    f"The first word of {'B' if 'element' in word else 'the weights'} that ran,"
+                    f" {word['hex']}"
+                ),
+                source="recorded",
+            ),
+            Table(
+                (
+                    "",
+                    "bits",
+                    "code",
+                    "k",
+                    "n",
+                    *(() if "element" in word else ("- zero",)),
+                    "x scale",
+                    "= value",
+                ),
+                rows,
+                title="What it holds",
+                source="recorded",
+            ),
+        ),
+    )
+
+
+def tensor(data: dict) -> Section:
+    counts, rates, time = data["counts"], data["rates"], data["time"]
+    if not counts["flops"]:
+        return Section("tensor", "Tensor cores", ("This kernel does not use them.",))
+    useful, bits = rates["flops"], data.get("tensor_bits", 16)
+    source = time["source"]
+    sample = (data["state"].get("samples") or [{}])[-1]
+    bars = []
+    if rates["tensor_share"] is not None:
+        bars.append(
+            Bar(
+                "issued, of the ceiling",
+                rates["tensor_share"],
+                f"{rates['tensor_share']:.1%}: {counts['flops'] / time['us'] / 1e6:.1f} of"
+                f" {data['ceilings']['matrix_flops'] / 1e12:.0f} TFLOP/s",
+                "",
+                1.0,
+            )
+        )
+        bars.append(
+            Bar(
+                "useful, of the ceiling",
+                rates["compute_share"],
+                f"{rates['compute_share']:.1%}",
+                "",
+                1.0,
+            )
+        )
+    if "tensor" in sample:
+        bars.append(
+            Bar(
+                "active, by NVML's GPM",
+                sample["tensor"] / 100,
+                f"{sample['tensor']:.0f}% of the time (measured)",
+                "",
+                1.0,
+            )
+        )
+    facts = Facts(
+        (
+            (
+                "instructions",
+                (
+                    f"{counts['tensor_instructions']:,} of {counts['instructions']:,} warp"
+                    " instructions"
+                ),
+                "counted",
+            ),
+            ("operations", f"{counts['flops']:,}", "counted"),
+            ("of which useful", f"{useful / counts['flops']:.0%}: 2 m n k = {useful:,}", "counted"),
+            (
+                "ceiling",
+                (
+                    f"{(data['ceilings']['matrix_flops'] or 0) / 1e12:.0f} TFLOP/s,"
+                    f" {'fp16' if bits == 16 else f'{bits}-bit factors'}"
+                    if data["ceilings"]["matrix_flops"]
+                    else "not known"
+                ),
+                data["ceilings"]["source"],
+            ),
+            *(
+                (
+                    (
+                        "by GPM",
+                        (
+                            "not known: " + data["state"].get("missing", {}).get("tensor", "no GPU")
+                            if isinstance(data["state"].get("missing"), dict)
+                            else "not known: no GPU was used"
+                        ),
+                    ),
+                )
+                if "tensor" not in sample
+                else ()
+            ),
+        ),
+        title="Work",
+    )
+    blocks = [len(row["blocks"]) for row in data["placement"]["rows"]]
+    each = counts["flops"] / data["launch"]["blocks"]
+    spread = Facts(
+        (
+            ("an average block", f"{each / 1e6:.1f} MFLOP", "counted"),
+            (
+                "the fullest multiprocessor",
+                f"{max(blocks)} block(s), {max(blocks) * each / 1e6:.1f} MFLOP",
+                data["placement"]["source"],
+            ),
+            (
+                "multiprocessors with work",
+                f"{len(blocks)} of {data['placement']['sms']}",
+                data["placement"]["source"],
+            ),
+        ),
+        title="By multiprocessor",
+    )
+    return Section(
+        "tensor",
+        "Tensor cores",
+        (),
+        ((Bars(tuple(bars), title="Activity", source=source),) if bars else ()) + (facts, spread),
+    )

@@ -1,0 +1,243 @@
+"""What a warp made of a word of weights, register by register: the instructions of dequantisation
+in the order in which they ran, and the values that multiply."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.trace.history import History
+from numba_marlin.trace.pages.choice import Choice
+from numba_marlin.trace.provenance import altered_results, codes_of_bits, immediate
+from numba_marlin.trace.record import Trace
+from numba_marlin.views import RECORDED, BitRow, Bits, Cell, Step, Table
+
+
+def kind_of(codes: int) -> str:
+    """A set of codes in words: "code 3", "codes 0 4", "" for none."""
+    numbers = [number for number in range(8) if codes >> number & 1]
+    return f"code{'s' if len(numbers) > 1 else ''} {' '.join(map(str, numbers))}" if numbers else ""
+
+
+def floats(trace: Trace) -> bool:
+    """Whether the codes are small floats, e2m1 in Marlin's order, not integers."""
+    return trace.about["problem"].get("codes", "integer") != "integer"
+
+
+def halves(value: int, text: str) -> str | None:
+    """A register of two 16-bit floats as numbers, low one first."""
+    opcode = text.split()[1 if text.startswith("@") else 0]
+    if "bf16x2" in opcode:
+        low, high = (
+            float(np.array([part << 16], np.uint32).view(np.float32)[0])
+            for part in (value & 0xFFFF, value >> 16)
+        )
+    elif "f16x2" in opcode:
+        low, high = (float(each) for each in np.array([value], np.uint32).view(np.float16))
+    else:
+        return None
+    return f"({low:g}, {high:g})"
+
+
+def follow(
+    trace: Trace,
+    history: History,
+    choice: Choice,
+    step: int,
+    register: str,
+    others: list[int],
+    bits: int,
+) -> tuple[list[Step], dict, dict]:
+    """A step for each instruction that handles the word: its operands and its result, bit by
+    bit."""
+    altered = {register: others}
+    sources = {
+        register: codes_of_bits(int(history.result(register, step)[choice.lane]), others, bits)
+    }
+    results: dict[str, tuple[int, str, int | None]] = {}
+    links, _ = history.followed(step, register, choice.lane)
+    steps = []
+    for link in links:
+        ins, operands = trace.instructions[link.pc], history.operands(link.step)
+        if link.position or ins["writes"][0] != link.register:
+            continue
+        names = operands[1:]
+        values = [number_of(history, name, link.step, choice.lane) for name in names]
+        result = history.result(link.register, link.step)
+        if result is None:
+            continue
+        found = int(result[choice.lane])
+        if any(value is None for name, value in zip(names, values) if name in altered) or not any(
+            name in altered for name in names
+        ):
+            continue
+        of_others = altered_results(ins, values, [altered.get(name) for name in names], found)
+        codes = codes_of_bits(found, of_others, bits)
+        if not any(codes):  # nothing of the word is left in it: the other one was selected
+            continue
+        altered[link.register], sources[link.register] = of_others, codes
+        factor = (
+            next((value for name, value in zip(names, values) if name not in sources), None)
+            if ins["root"] == "mul"
+            else None
+        )
+        results[link.register] = found, ins["text"], factor
+        rows = []
+        for name, value in zip(names, values):
+            if (
+                value is None
+                or name.startswith("%p")
+                or (
+                    name not in sources
+                    and immediate(name) is not None
+                    and value < 256
+                    and ins["root"] in ("lop3", "shr", "shl")
+                )
+            ):
+                continue
+            rows.append(
+                BitRow(
+                    name,
+                    value,
+                    32,
+                    (
+                        tuple(kind_of(sources[name][bit]) for bit in range(31, -1, -1))
+                        if name in sources
+                        else ()
+                    ),
+                    halves(value, ins["text"]) or "",
+                )
+            )
+        rows.append(
+            BitRow(
+                f"= {link.register}",
+                found,
+                32,
+                tuple(kind_of(sources[link.register][bit]) for bit in range(31, -1, -1)),
+                halves(found, ins["text"]) or "",
+            )
+        )
+        steps.append(
+            Step(
+                f"{ins['text'].split()[0]} in {ins['phase']}",
+                (
+                    Bits(
+                        tuple(rows),
+                        source=RECORDED,
+                        title=ins["text"],
+                        note=(of_floats if floats(trace) else meaning)(ins, names, values),
+                    ),
+                ),
+            )
+        )
+    return steps, sources, results
+
+
+def number_of(history: History, name: str, before: int, lane: int) -> int | None:
+    value = immediate(name)
+    if value is not None:
+        return value
+    held = history.value(name, before)
+    return None if held is None else int(held[lane])
+
+
+def meaning(ins: dict, names: list[str], values: list) -> str:
+    """What an instruction of this kind is there for."""
+    root, text = ins["root"], ins["text"]
+    if root == "lop3":
+        return (
+            "One instruction: (word & mask) | exponent. Or-ed into the mantissa of 1024.0 (0x6400),"
+            " a code is the number 1024 + code (or 1024 + 16 code, from the upper place)."
+        )
+    if root == "shr":
+        return (
+            f"The other codes move to where the masks look: {values[-1]} places to the right."
+            if values and values[-1] is not None
+            else ""
+        )
+    if root == "prmt":
+        return "Bytes picked into place: a code's byte under the upper byte of 1024.0."
+    if root == "sub" and "x2" in text:
+        return "1024 and the zero point of symmetric codes come off, exactly: both halves at once."
+    if root == "fma" and "x2" in text:
+        return (
+            "Divided by 16 and the offset taken off in one fused step, exactly: both halves at"
+            " once."
+        )
+    if root == "mul" and "x2" in text:
+        return "The scale: the only rounding that a weight sees."
+    return ""
+
+
+def of_floats(ins: dict, names: list[str], values: list) -> str:
+    """The same where codes are small floats."""
+    return {
+        "lop3": (
+            "Two masks, or two words, in one instruction: bits of sign, exponent and mantissa where"
+            " a 16-bit float has them."
+        ),
+        "prmt": "Bytes picked into place: a code's byte becomes the upper byte of a 16-bit float.",
+        "mul": (
+            "The scale of the block: exact, for a code has two significant bits and a scale four."
+            if "x2" in ins["text"]
+            else ""
+        ),
+    }.get(ins["root"], meaning(ins, names, values) if ins["root"] == "shr" else "")
+
+
+def finals(
+    sources: dict, results: dict, places: list, value: int, bits: int, where_to: tuple[str, str]
+) -> Table | None:
+    """For every code the halves that hold it alone after 16-bit arithmetic: the number before and
+    after a scale."""
+    found: dict[int, list[tuple[str, str, str, str, str]]] = {}
+    for register, (held, text, factor) in results.items():
+        if halves(held, text) is None:
+            continue
+        for half in range(2):
+            codes = sources[register][16 * half]
+            if codes and not codes & codes - 1:
+                number, scale = (
+                    halves(each, text).strip("()").split(", ")[half] if each is not None else ""
+                    for each in (held, factor)
+                )
+                found.setdefault(codes.bit_length() - 1, []).append(
+                    (register, "low" if half == 0 else "high", number, text.split(".")[0], scale)
+                )
+    if not found:
+        return None
+    rows = []
+    for code, first, k, n in places:
+        chain = found.get(code, [])
+        exact = next((each for each in chain if each[3] in ("sub", "fma")), None)
+        last = chain[-1] if chain else None
+        scaled = last is not None and last is not exact
+        rows.append(
+            (
+                Cell(str(code), f"code {code}"),
+                str(k),
+                str(n),
+                str(value >> first & (1 << bits) - 1),
+                exact[2] if exact else "",
+                last[4] if scaled else "",
+                last[2] if scaled else "",
+                f"{last[0]} {last[1]}" if last else "-",
+            )
+        )
+    heads = (
+        "code",
+        *where_to,
+        "code's value",
+        "dequantised",
+        "times",
+        "scaled",
+        "in register, half",
+    )
+    keep = [
+        i for i in range(len(heads)) if any(str(getattr(row[i], "text", row[i])) for row in rows)
+    ]
+    return Table(
+        tuple(heads[i] for i in keep),
+        tuple(tuple(row[i] for i in keep) for row in rows),
+        title="From codes to the numbers that multiply",
+        source=RECORDED,
+    )

@@ -1,0 +1,210 @@
+"""What happens to sums behind the last product: across warps, across blocks by way of locks, and
+out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_marlin.counts.transactions import SECTOR_BYTES, sectors
+from numba_marlin.trace.history import history_of
+from numba_marlin.trace.pages.choice import Choice, element, products, ranges
+from numba_marlin.trace.pages.copies import lane_grid
+from numba_marlin.trace.record import Trace
+from numba_marlin.trace.traffic import Request, requests
+from numba_marlin.views import COUNTED, RECORDED, Cell, Table, Text
+
+ROWS = 32  # of a table
+
+
+def shares_k_in_a_cluster(trace: Trace) -> bool:
+    return (trace.about.get("k_shares") or (1, 1))[1] > 1
+
+
+def exchanged(trace: Trace, choice: Choice) -> Table | None:
+    """What the block moved behind its last product: per verb, instruction and space."""
+    last = [
+        products(history_of(trace, choice.block * trace.warps + warp))
+        for warp in range(trace.warps)
+    ]
+    behind = min((steps[-1] for steps in last if steps), default=None)
+    if behind is None:
+        return None
+    found: dict[tuple, list[Request]] = {}
+    for each in requests(trace, choice.block, ("load", "store", "stmatrix", "ldmatrix")):
+        if each.step > behind:
+            name = (
+                element(trace, int(each.address[each.active][0]))[0]
+                if each.space == "global"
+                else "shared"
+            )
+            found.setdefault(
+                (
+                    trace.instructions[each.pc]["phase"],
+                    trace.instructions[each.pc]["text"].split()[0],
+                    name,
+                ),
+                [],
+            ).append(each)
+    rows = tuple(
+        (
+            Cell(phase, phase),
+            opcode,
+            place,
+            ranges(sorted({each.warp % trace.warps for each in group})),
+            f"{sum(int(each.active.sum()) * each.nbytes for each in group):,}",
+            f"{min(each.step for each in group)}-{max(each.step for each in group)}",
+        )
+        for (phase, opcode, place), group in found.items()
+    )
+    return (
+        Table(
+            ("verb", "instruction", "where", "warps", "bytes", "steps"),
+            rows[:ROWS],
+            title=f"Sums on their way, block {choice.block}",
+            source=RECORDED,
+        )
+        if rows
+        else None
+    )
+
+
+def locks(trace: Trace) -> Table | Text:
+    """Every access to the locks, of all blocks; asking again and again is one row."""
+    if not len(trace.lock_step):
+        return Text(
+            (
+                "Blocks of a cluster meet at its barrier; there are no locks."
+                if shares_k_in_a_cluster(trace)
+                else "Blocks share no tile, and meet at no lock."
+            )
+            if trace.block_scaled
+            else (
+                "No block met another at a lock: no column of tiles was shared, or this kernel has"
+                " no locks."
+            )
+        )
+    rows: list[list] = []
+    base, latest = trace.buffer("locks")["address"], dict[int, list]()
+    for position in range(len(trace.lock_step)):
+        ins = trace.instructions[int(trace.lock_pc[position])]
+        block, lock = (
+            int(trace.lock_warp[position]) // trace.warps,
+            (int(trace.lock_address[position]) - base) // 4,
+        )
+        key, before = (
+            (
+                block,
+                lock,
+                int(trace.lock_pc[position]),
+                int(trace.lock_before[position]),
+            ),
+            int(trace.lock_step[position]),
+        )
+        if block in latest and latest[block][0] == key:
+            latest[block][2] += 1
+        else:
+            latest[block] = [key, before, 1, ins]
+            rows.append(latest[block])
+    shown = tuple(
+        (
+            str(step),
+            Cell(str(key[0]), f"block {key[0]}"),
+            str(key[1]),
+            ins["phase"],
+            ins["text"].split()[0],
+            str(key[3]),
+            str(times),
+        )
+        for key, step, times, ins in rows[:ROWS]
+    )
+    title, note = (
+        "Locks, all blocks",
+        (
+            "was: the lock's value when the access came. A block waits until it is its turn, from"
+            " the bottom of the column of tiles to the top; the top block sets the lock back to 0."
+        ),
+    )
+    if trace.block_scaled:
+        title, note = (
+            "The counter of tiles, all blocks",
+            (
+                "was: the counter's value when a block's scheduler asked. Its first tile is its own"
+                " number, the next one the counter's value and the number of blocks, if there are"
+                " so many; who asks last sets it back to 0."
+            ),
+        )
+    return Table(
+        ("step", "block", "lock", "verb", "instruction", "was", "times"),
+        shown,
+        title=title,
+        source=RECORDED,
+        note=note + (f" The first {ROWS} of {len(rows)}." if len(rows) > ROWS else ""),
+    )
+
+
+def written(trace: Trace, choice: Choice) -> list:
+    """The stores of the result: which lane writes which elements."""
+    c, name = trace.buffer(trace.result_name), trace.result_name.upper()
+    stores = [
+        each
+        for each in requests(trace, choice.block, ("store",), ("global",))
+        if c and c["address"] <= int(each.address[each.active][0]) < c["address"] + c["nbytes"]
+    ]
+    total = next(
+        (each["writes"] for each in trace.counts["buffers"] if each["name"] == trace.result_name),
+        None,
+    )
+    said = (
+        ""
+        if total is None or not total["requests"]
+        else (
+            f"All blocks: {total['bytes']:,} bytes of {name} written in {total['sectors']:,}"
+            f" sectors of {SECTOR_BYTES} bytes, {total['coalescing']:.0f}% coalesced ({COUNTED})."
+        )
+    )
+    if not stores:
+        rows = np.flatnonzero(
+            (trace.bulk_warp // trace.warps == choice.block) & (trace.bulk_kind == 15)
+        )
+        way = (
+            f"Block {choice.block} wrote {name} by bulk copies out of shared memory, {len(rows)}"
+            " pieces of rows. "
+            if len(rows)
+            else (
+                f"Block {choice.block} wrote nothing of {name}: another block that shares its"
+                " columns did. "
+            )
+        )
+        return [Text(way + said)]
+    mine = [each for each in stores if each.warp == choice.grid_warp(trace)] or [
+        each for each in stores if each.warp == stores[0].warp
+    ]
+    first = mine[0]
+    asked, needed, used = (
+        int(value[0]) for value in sectors(first.address[None], first.active[None], first.nbytes)
+    )
+    cells = []
+    for lane in range(32):
+        place = element(trace, int(first.address[lane])) if first.active[lane] else None
+        cells.append(
+            Cell(
+                f"{place[1]},{place[2]}",
+                f"row {place[1]}",
+                "hot" if lane == choice.lane else "",
+                key=f"lane {lane}",
+            )
+            if place
+            else Cell("-", tone="dim")
+        )
+    note = (
+        f"{first.nbytes} bytes a lane at step {first.step}: {used:,} bytes in {asked} sectors,"
+        f" {needed} would do. {said}"
+    )
+    return [
+        lane_grid(
+            cells,
+            f"The first store of warp {first.warp % trace.warps}: first element of {name} that each"
+            " lane writes, as row,column",
+            note,
+        )
+    ]

@@ -1,0 +1,349 @@
+"""Contract under test: a kernel is declared in its own package and nowhere else. The registry finds
+what lies in the folders; what a declaration says is so in the sources; and no module outside
+``kernels`` names a kernel."""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import numba_marlin
+from numba_marlin import heuristics, kernels
+from numba_marlin.hardware import devices
+from numba_marlin.kernels import registry
+from numba_marlin.kernels.language import about as shared
+from numba_marlin.problems import KINDS, OPERANDS, WEIGHTS, BlockProblem, WeightProblem
+from numba_marlin.profile.instrument.sections import BY_NAME
+
+PACKAGE = Path(numba_marlin.__file__).parent
+KERNELS = PACKAGE / "kernels"
+NAMES = registry.names()
+every_kernel = pytest.mark.parametrize("name", NAMES)
+
+
+def demo_problem(kernel, sizes):
+    """The problem of these sizes that a kernel is shown on."""
+    if kernel.kind == WEIGHTS:
+        return WeightProblem(*sizes)
+    return BlockProblem.with_fields(*sizes, dict(kernel.about.demo.trace_changes))
+
+
+def configurations(kernel):
+    """Those that its chooser proposes for its own problems and some others, on a device that runs
+    it."""
+    device = heuristics.devices_for(kernel.name)[0]
+    sizes = [kernel.about.demo.trace, kernel.about.demo.profile, (1, 4096, 4096), (40, 1024, 4096)]
+    return [
+        config
+        for each in sizes
+        for config in kernel.chooser.configurations(demo_problem(kernel, each), device)
+    ]
+
+
+# ---- what is found
+
+
+def test_every_definition_in_the_folders_is_found():
+    """By its text: a module under ``kernels`` that says KERNEL = is a kernel's."""
+    declared = {
+        file.parent.name if file.stem == "declare" else file.stem
+        for file in KERNELS.rglob("*.py")
+        if re.search(r"^KERNEL = KernelDefinition\(", file.read_text(encoding="utf-8"), re.M)
+    }
+    assert declared == set(NAMES) and len(NAMES) == len(set(NAMES))
+
+
+@every_kernel
+def test_a_kernel_is_found_under_its_own_name_and_by_its_configurations(name):
+    kernel = registry.find_kernel(name)
+    assert kernel.name == name and registry.is_kernel(name)
+    assert kernel.chooser is not None and kernel.summary
+    for config in configurations(kernel):
+        assert registry.kernel_of(config) is kernel
+
+
+def test_each_kind_of_problem_has_a_ladder_of_its_own():
+    for kind in KINDS:
+        rungs = [kernel.rung for kernel in registry.kernels(kind)]
+        assert rungs == sorted(set(rungs)), f"{kind}: two kernels on a rung: {rungs}"
+    assert [kernel.about.demo.first for kernel in registry.kernels(WEIGHTS)].count(True) == 1
+    assert set(NAMES) == {*registry.names(WEIGHTS), *registry.names(OPERANDS)}
+    assert not {*registry.names(WEIGHTS)} & {*registry.names(OPERANDS)}
+
+
+def test_an_unknown_name_lists_those_there_are():
+    with pytest.raises(ValueError, match="kernel='warp' must be one of " + ", ".join(NAMES)):
+        registry.find_kernel("warp")
+    with pytest.raises(TypeError, match="config is a int, must be one of "):
+        registry.kernel_of(3)
+    assert not registry.is_kernel("warp") and not registry.is_kernel("language")
+
+
+NEW = '''"""A kernel like the naive one, with a rung of its own."""
+from dataclasses import dataclass, replace
+
+from numba_marlin.kernels.language.choice import ChooseTypes
+from numba_marlin.kernels.naive import KERNEL as NAIVE
+from numba_marlin.kernels.naive import NaiveConfig
+
+
+@dataclass(frozen=True)
+class NewbornConfig(NaiveConfig):
+    pass
+
+
+KERNEL = replace(
+    NAIVE, name="newborn", rung=15, config_type=NewbornConfig,
+    chooser=ChooseTypes(NewbornConfig, "a new kernel"),
+)
+'''
+
+
+@pytest.fixture
+def newborn(tmp_path, monkeypatch):
+    """A package of one more kernel, in a folder beside those of this package."""
+    (tmp_path / "newborn").mkdir()
+    (tmp_path / "newborn" / "__init__.py").touch()
+    (tmp_path / "newborn" / "declare.py").write_text(NEW, encoding="utf-8")
+    monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, str(tmp_path)])
+    caches = (registry._families, registry._modules, registry.kernels)
+    for cache in caches:
+        cache.cache_clear()
+    yield "newborn"
+    for cache in caches:
+        cache.cache_clear()
+    registry.names()
+
+
+def test_a_new_package_is_all_that_a_new_kernel_takes(newborn, capsys):
+    from numba_marlin.cli.main import main
+
+    assert registry.names(WEIGHTS)[:3] == ("general", "naive", newborn)
+    problem, model = WeightProblem(2, 64, 64, 32), devices.MODEL
+    found = {each.kernel: each for each in heuristics.rank(problem, model)}
+    assert found[newborn].reasons == ("a new kernel",)
+    assert heuristics.kernel_of(found[newborn].config) in ("naive", newborn)  # a subclass of it
+    sizes = ("--m", "2", "--n", "64", "--k", "64", "--group-size", "32")
+    assert main(["run", "--kernel", newborn, "--backend", "emulator", *sizes]) == 0
+    assert newborn in capsys.readouterr().out
+
+
+# ---- what is declared
+
+
+def functions_of(name):
+    """Names of all functions in the modules that a kernel's body is made of: those of its package,
+    and those of ``kernels`` that they import."""
+    found, seen, waiting = set(), set(), [inspect.getsourcefile(registry.find_kernel(name).make)]
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                found.add(node.name)
+            elif isinstance(node, ast.ImportFrom) and node.module.startswith(kernels.__name__):
+                modules = (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+                waiting += [sys.modules[each].__file__ for each in modules if each in sys.modules]
+    return found
+
+
+@every_kernel
+def test_the_device_functions_that_are_declared_are_there(name):
+    """A function that was renamed in the kernel only would silently change a profile's sections or
+    a trace's roles."""
+    about, there = registry.find_kernel(name).about, functions_of(name)
+    for declared in (about.sections, about.waits, about.roles):
+        for key, verbs in declared.items():
+            assert set(verbs) <= there, f"{name}, {key}: {set(verbs) - there} is not in its sources"
+
+
+def test_the_device_functions_that_all_kernels_share_are_there():
+    there = {
+        node.name
+        for room in ("language", "dequantize")
+        for file in (KERNELS / room).glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    for declared in (shared.SHARED_SECTIONS, shared.SHARED_WAITS, {"": shared.RING_WAITS}):
+        for verbs in declared.values():
+            assert set(verbs) <= there
+
+
+@every_kernel
+def test_sections_are_those_of_a_profile_and_a_function_is_in_one(name):
+    about = registry.find_kernel(name).about
+    for declared in (about.sections, shared.SHARED_SECTIONS):
+        assert all(not BY_NAME[section].reason for section in declared)
+    for declared in (about.waits, shared.SHARED_WAITS):
+        assert all(BY_NAME[section].reason for section in declared)
+    for declared in (about.sections, about.waits, about.roles):
+        verbs = [verb for each in declared.values() for verb in each]
+        assert len(verbs) == len(set(verbs))
+
+
+@every_kernel
+def test_stages_and_rings_lie_apart_in_shared_memory(name):
+    kernel = registry.find_kernel(name)
+    for config in configurations(kernel):
+        base = 400
+        found = kernel.about.of_run(config, base)
+        end = base + kernel.shared_bytes(config)
+        parts = sorted(part for stage in found["stages"] for part in stage)
+        assert all(base <= start < stop <= end for start, stop in parts)
+        assert all(before[1] <= after[0] for before, after in zip(parts, parts[1:]))
+        assert len(found["stages"]) == (config.stages if parts else 0)
+        for _, barrier, stages in found["rings"]:
+            assert base <= barrier and barrier + 16 * stages <= end
+            assert not any(start <= barrier < stop for start, stop in parts)
+        assert found["tile"] is None or min(found["tile"]) > 0
+        warps, blocks = found["k_shares"]
+        assert warps >= 1 and blocks in (1, kernel.cluster(config))
+
+
+@every_kernel
+def test_a_kernel_takes_the_problems_that_it_is_shown_on(name):
+    kernel = registry.find_kernel(name)
+    demo, device = kernel.about.demo, heuristics.devices_for(name)[0]
+    assert set(demo.trace_changes) <= {each.name for each in fields(kernel.config_type)}
+    assert bool(demo.trace_changes) == bool(demo.trace_why)
+    for sizes in (demo.trace, demo.profile):
+        problem = demo_problem(kernel, sizes)
+        assert not kernel.takes.refusals(problem)
+        config = heuristics.configured(problem, device, name, dict(demo.trace_changes))
+        for where in (device, devices.MODEL):
+            assert heuristics.candidate(problem, where, name, config).kernel == name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kernel_of_one_kind_refuses_problems_of_the_other(kind):
+    other = BlockProblem(16, 64, 64) if kind == WEIGHTS else WeightProblem(16, 64, 64, 32)
+    for name in registry.names(kind):
+        with pytest.raises(ValueError, match=f"'{name}' does not take .*; kernels that do: "):
+            heuristics.candidate(other, devices.MODEL, name)
+
+
+# ---- names
+
+# Also the names of PTX instructions, which the rooms about PTX speak of: for these only what can be
+# meant for a kernel counts: a --kernel, or a comparison of something called kernel.
+INSTRUCTIONS = {"wgmma", "tcgen05"}
+# EXAMPLES and EPILOG of the command line's verbs: documentation that --help prints.
+EXAMPLES = {"EXAMPLES", "EPILOG"}
+# What still names kernels: how those of two block-scaled operands are timed. It is to ask the
+# definition instead.
+UNTIL = {"profile/sources/block_on_gpu.py"}
+
+
+def naming(tree, names):
+    """(line, text) of what names a kernel in code: an import out of its package, the type of its
+    configuration, a string with its name as a word. Docstrings and comments are prose."""
+    types = {registry.find_kernel(name).config_type.__name__ for name in names}
+    word = re.compile(rf"(?<![\w./-])({'|'.join(names)})(?![\w.(\\-])")
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    prose = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and ast.get_docstring(node) is not None
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign)
+            and {getattr(target, "id", None) for target in node.targets} & EXAMPLES
+        ):
+            prose |= {id(each) for each in ast.walk(node.value)}
+    comparisons = {
+        id(each): ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        for each in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "numba_marlin.kernels"
+        ):
+            parts = {*node.module.split("."), *(each.name for each in node.names)}
+            if parts & {*names, *types}:
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            if getattr(node, "id", getattr(node, "attr", None)) in types:
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) in prose:
+                continue
+            for found in word.finditer(node.value):
+                before, compared = node.value[: found.start()], comparisons.get(id(node), "")
+                if found[1] not in INSTRUCTIONS or re.search(
+                    r"kernel\W*$", before + compared.split("==")[0].rstrip()
+                ):
+                    yield node.lineno, repr(node.value)
+
+
+def test_the_search_for_names_finds_them():
+    """And is not fooled by instructions, methods and prose."""
+    guilty = (
+        "from numba_marlin.kernels.ampere.config import AmpereConfig",
+        "from numba_marlin.kernels import naive",
+        "isinstance(config, AmpereConfig)",
+        "config_module.WgmmaConfig(64)",
+        "TABLE = {'naive': 1}",
+        "if kernel == 'wgmma': pass",
+        "if args.kernel == 'tcgen05': pass",
+        "x = f'choose --kernel wgmma, {more}'",
+        "x = 'use block_decode for few rows'",
+    )
+    innocent = (
+        '"""The decode kernel."""',
+        "bytes.decode()",
+        "x = 'wgmma'",
+        "x = 'wgmma.mma_async'",
+        "EXAMPLES = '--kernel ampere'",
+        "x = 'operands of wgmma and tcgen05 from shared memory'",
+        "text.decode('utf-8')",
+        "x = 'https://nvidia.com/nvidia-ampere-architecture.pdf'",
+    )
+    for text in guilty:
+        assert list(naming(ast.parse(text), NAMES)), text
+    for text in innocent:
+        assert not list(naming(ast.parse(text), NAMES)), text
+
+
+def test_no_kernel_is_named_outside_its_place():
+    """Its package, the tests and the experiments. What others must know of it, it declares."""
+    found = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        place = file.relative_to(PACKAGE).as_posix()
+        if KERNELS in file.parents or place in UNTIL:
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        found += [f"{place}:{line}: {text}" for line, text in naming(tree, NAMES)]
+    assert not found, "\n".join(found)
+
+
+def test_a_kernel_names_no_kernel_of_another_family():
+    """Relatives, in one folder, may share modules; others are strangers."""
+    found = []
+    for file in sorted(KERNELS.rglob("*.py")):
+        place = file.relative_to(KERNELS)
+        mine = {place.parts[0], place.stem}
+        for relative in (each.name for each in (KERNELS / place.parts[0]).glob("*/")):
+            mine.add(relative)
+        others = tuple(name for name in NAMES if name not in mine)
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        found += [f"{place}:{line}: {text}" for line, text in naming(tree, others)]
+    assert not found, "\n".join(found)
+
+
+def test_the_examples_of_the_command_line_name_kernels_that_there_are():
+    from numba_marlin.cli import main
+
+    texts = [main.EPILOG, *(importlib.import_module(each).EXAMPLES for each in main.VERBS.values())]
+    named = {name for text in texts for name in re.findall(r"--kernel (\w+)", text)}
+    assert len(named) > 3 and named - {"all"} <= set(NAMES)
