@@ -222,6 +222,7 @@ def _kernel(body):
 
 
 def test_the_trap_of_mixed_signs_is_caught():
+    """By the language where a number of 32 bits is unsigned, else by the gate."""
     def make(lang, config):
         ptx, uint32, int64 = lang.ptx, lang.uint32, lang.int64
 
@@ -232,10 +233,10 @@ def test_the_trap_of_mixed_signs_is_caught():
         return kernel
 
     def forgiving(lang, config):
-        ptx, uint32, float32 = lang.ptx, lang.uint32, lang.float32
+        ptx, int64, float32 = lang.ptx, lang.int64, lang.float32
 
         def kernel(address, number):
-            ptx.st_global_v2_f32(address, (float32(uint32(number) * 0.1), float32(0)))
+            ptx.st_global_v2_f32(address, (float32(int64(number) * 0.1), float32(0)))
 
         return kernel
 
