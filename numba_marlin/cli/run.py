@@ -115,10 +115,11 @@ def execute(args, report) -> bool:
         _compile(report, plan, args.compiler)
 
     x = random.standard_normal((args.m, k)).astype(np.float16)
-    with report.step(
-        f"multiplying {args.m} x {k} activations on"
-        f" {'the CPU' if plan.device is None else 'the PTX machine' if plan.backend == 'emulator' else plan.device.name}"
-    ):
+    if plan.device is None:
+        where = "the CPU"
+    else:
+        where = "the PTX machine" if plan.backend == "emulator" else plan.device.name
+    with report.step(f"multiplying {args.m} x {k} activations on {where}"):
         y, info = api.matmul(
             x,
             p,

@@ -147,7 +147,7 @@ def test_a_weight_that_was_not_packed_is_refused_with_what_to_do(x):
         (
             {"backend": "emulator", "kernel": "warp"},
             ValueError,
-            "kernel='warp' must be one of naive, tiled, ampere",
+            "kernel='warp' must be one of general, naive, tiled, buffered, ampere",
         ),
         ({"backend": "reference", "kernel": "warp"}, ValueError, "kernel='warp'"),
         (
