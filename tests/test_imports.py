@@ -62,7 +62,7 @@ ALLOWED = {
     # the instructions' names; what turns them into a compiler's, when a kernel asks
     "ptx": {"compiler", "isa"},
     "problems": {"formats"},
-    "kernels": {"hardware", "layout", "problems"},
+    "kernels": {"hardware", "layout", "problems", "ptx"},
     "compiler": {"errors", "hardware", "isa", "kernels"},
     "hardware": set(),
     # of the compiler the place of the kernel cache and the digest of the sources (``tuned``)
