@@ -23,7 +23,8 @@ from numba_marlin.emulator.scheduling.schedules import Schedule
 from numba_marlin.formats.operands import BLOCK_FORMATS
 from numba_marlin.kernels.ampere.config import AmpereConfig
 from numba_marlin.kernels.decode.config import DecodeConfig
-from numba_marlin.kernels.naive import NaiveConfig
+from numba_marlin.kernels.buffered import BufferedConfig
+from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
@@ -73,8 +74,8 @@ class Cell:
 
     @cached_property
     def cases(self):
-        # these two take rows of x that lie side by side
-        padding = 0 if self.kernel in ("tiled", "ampere") else 8
+        # these take rows of x that lie side by side
+        padding = 0 if self.kernel in ("tiled", "buffered", "ampere") else 8
         return tuple(
             Case(
                 self.kernel,
@@ -245,16 +246,16 @@ def launch_of(case, compiled):
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("naive, a scale a column", "naive", NaiveConfig(-1), ((3, 72, 48, 1),)),
+        Cell("general, a scale a column", "general", GeneralConfig(-1), ((3, 72, 48, 1),)),
         Cell(
-            "naive, groups, zero points",
-            "naive",
-            NaiveConfig(16, zeros="integer", bias=True),
+            "general, groups, zero points",
+            "general",
+            GeneralConfig(16, zeros="integer", bias=True),
             ((3, 72, 48, 1),),
         ),
         Cell("tiled, groups", "tiled", TiledConfig(16), ((20, 128, 208, 1), (3, 64, 48, 1))),
         Cell(
-            "tiled, a scale a column", "tiled", TiledConfig(-1), ((20, 128, 208, 1), (3, 64, 16, 1))
+            "buffered, groups", "buffered", BufferedConfig(16), ((20, 128, 208, 1), (3, 64, 48, 1))
         ),
         # a block without work, a stripe of many tiles, tiles that are all there is of k
         Cell(
