@@ -35,11 +35,11 @@ KERNELS = "numba_marlin/kernels/"
 COLUMNS, LINES, PARAMETERS = 100, 400, 8
 
 MAXIMA = {
-    "tuple_fields": 340,
-    "casts_of_constants": 1311,
+    "tuple_fields": 333,
+    "casts_of_constants": 1290,
     "wide_functions": 12,
-    "long_lines": 145,
-    "long_modules": 37,
+    "long_lines": 141,
+    "long_modules": 25,
 }
 
 Sources = dict[str, str]

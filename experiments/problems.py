@@ -21,14 +21,13 @@ from numba_marlin import compiler
 from numba_marlin.formats import find_format, marlin
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.operands import to_weight
-from numba_marlin.kernels import naive, tiled
-from numba_marlin.kernels.ampere import kernel as ampere
-from numba_marlin.kernels.decode import kernel as decode
-from numba_marlin.kernels.wgmma import kernel as wgmma
+from numba_marlin.kernels import registry
+from numba_marlin.kernels.ampere import AmpereConfig
+from numba_marlin.problems import WEIGHTS
 from numba_marlin.quantizers import quantize
 from numba_marlin.quantizers.operands import quantize_blocks
 
-KERNELS = {module.KERNEL.name: module.KERNEL for module in (naive, tiled, ampere, decode, wgmma)}
+KERNELS = {kernel.name: kernel for kernel in registry.kernels(WEIGHTS)}
 DATA = ("gaussian", "spread", "exact")
 OUTPUTS = ("c", "partials", "locks")
 
@@ -89,7 +88,7 @@ class Case:
             return KERNELS[self.kernel].config_type(self.group_size)
         n_blocks, k_blocks = self.tile
         ragged = bool(self.k % (16 * k_blocks) or self.n % (16 * n_blocks))
-        return ampere.AmpereConfig(
+        return AmpereConfig(
             min(4, -(-self.m // 16)),
             n_blocks,
             k_blocks,

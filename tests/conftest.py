@@ -59,8 +59,14 @@ def is_thorough(config):
     return config.getoption("--thorough") or is_nightly()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config, items):
-    if not is_thorough(config) and config.getoption("--run-on") == "machine":
+    if is_thorough(config):
+        for item in items:
+            # which do more of the same then
+            if "thorough" in getattr(item, "fixturenames", ()):
+                item.add_marker("thorough")
+    elif config.getoption("--run-on") == "machine":
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(

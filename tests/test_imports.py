@@ -15,6 +15,7 @@ from numba_marlin.heuristics import Problem
 
 PACKAGE = Path(numba_marlin.__file__).parent
 
+ROOT = PACKAGE.parent
 GPU_LIBRARIES = {
     "numba",
     "numba_cuda",
@@ -53,7 +54,16 @@ ALLOWED = {
     "checkpoints": {"errors", "formats", "hostloops"},
     "views": set(),
     "trace": {"counts", "hardware", "emulator", "formats", "layout", "views"},
-    "testing": {"hardware", "emulator", "formats", "heuristics", "quantizers", "reference"},
+    # of the compiler the language, of which ``pipelines`` has a part in plain Python
+    "testing": {
+        "compiler",
+        "hardware",
+        "emulator",
+        "formats",
+        "heuristics",
+        "quantizers",
+        "reference",
+    },
     "emulator": {"hardware", "layout"},
     "counts": {"emulator", "layout"},
     "data": set(),
@@ -62,6 +72,7 @@ ALLOWED = {
     # the instructions' names; what turns them into a compiler's, when a kernel asks
     "ptx": {"compiler", "isa"},
     "problems": {"formats"},
+    # ptx: the plain rungs, whose files are imported when they are compiled
     "kernels": {"hardware", "layout", "problems", "ptx"},
     "compiler": {"errors", "hardware", "isa", "kernels"},
     "hardware": set(),
@@ -176,6 +187,7 @@ SELDOM_NEEDED = {
             "hostloops",
             "isa.instruction",
             "isa.library",
+            "isa.parsing",
             "quantizers",
             "reference",
             "testing",
@@ -271,3 +283,65 @@ def test_nothing_imports_the_command_line():
     }
     for room in rooms - {"cli", "__main__", "__init__"}:
         assert "cli" not in imported_rooms(room), room
+
+
+def imports_of(text):
+    """Every module that a file imports, wherever in it, and ``module.name`` of what it takes from
+    one."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def of_a_test_module(imported):
+    first, *rest = imported.split(".")
+    return first == "tests" and any(
+        (ROOT / "tests" / "/".join(rest[:end])).with_suffix(".py").exists()
+        and rest[end - 1].startswith("test_")
+        for end in range(1, len(rest) + 1)
+    )
+
+
+def test_what_tests_share_stands_in_no_test_module():
+    """Else one module's tests could not be split, moved or left out without another's."""
+    found = {
+        f"{path.relative_to(ROOT)} imports {imported}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for imported in imports_of(path.read_text(encoding="utf-8"))
+        if of_a_test_module(imported)
+    }
+    assert not found
+
+
+# the problems that these share with the tests of kernels: to be moved out of tests/
+STILL_IMPORTING = {"experiments/16_mutants/cells.py", "experiments/17_schedules/run.py"}
+
+
+def test_experiments_import_no_tests():
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "experiments").rglob("*.py")
+        if any(
+            each.partition(".")[0] == "tests"
+            for each in imports_of(path.read_text(encoding="utf-8"))
+        )
+    }
+    assert found <= STILL_IMPORTING
+
+
+@pytest.mark.parametrize(
+    "line, counts",
+    (
+        ("from tests.test_imports import ROOT", True),
+        ("from tests import test_imports", True),
+        ("from tests.kernels.test_decode import exact", True),
+        ("import tests.kernels.test_decode as decode", True),
+        ("from tests.kernels.harness import prepare", False),
+        ("from tests.kernels import harness", False),
+        ("from numba_marlin.testing import problems", False),
+    ),
+)
+def test_an_import_of_a_test_module_is_known(line, counts):
+    assert any(map(of_a_test_module, imports_of(line))) == counts

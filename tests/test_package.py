@@ -59,6 +59,38 @@ def test_ci_runs_the_readmes_test_command():
     assert done.stdout == command
 
 
+def test_every_checker_is_of_one_version():
+    """What pre-commit runs is what .ci/run installs; and CI calls it as it is."""
+    lint = setup_cfg()["options.extras_require"]["lint"]
+    pinned = re.search(r"ruff==(\d+\.\d+)\.\*", lint)[1]
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"ruff-pre-commit\n    rev: v(\d+\.\d+)\.\d+\n", hooks) == [pinned]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    for what in re.findall(r"run: \.ci/run (\w+)", workflow):
+        assert f'"$what" = {what}' in script or f'"$what" != {what}' in script
+    oldest, newest = re.findall(r"3\.(\d+)", setup_cfg()["options"]["python_requires"])
+    versions = re.search(r"python-version: \[(.*)\]", workflow)[1]
+    assert re.findall(r"3\.(\d+)", versions) == [str(v) for v in range(int(oldest), int(newest))]
+
+
+def test_a_source_distribution_has_what_tests_and_checks_read():
+    lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    named = [
+        name for line in lines if line.startswith(("include", "graft")) for name in line.split()[1:]
+    ]
+    assert all((ROOT / name).exists() for name in named)
+    needed = {
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        ".pre-commit-config.yaml",
+        ".ci",
+        ".github",
+        "docs",
+    }
+    assert needed <= set(named)
+
+
 def test_public_names_resolve():
     for name in numba_marlin.__all__:
         assert getattr(numba_marlin, name) is not None

@@ -40,6 +40,8 @@ def test_the_places_that_recipes_name_exist():
     )
     assert len(named) > 10
     for path, test in named:
+        if "NAME" in path:
+            continue
         found = ROOT / path
         assert found.exists(), path
         assert not test or f"def {test}(" in found.read_text(encoding="utf-8"), test

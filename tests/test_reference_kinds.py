@@ -10,7 +10,7 @@ from numba_marlin import reference, testing
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.floats import round_to
 from numba_marlin.quantizers import dequantize, quantize
-from tests.test_reference import tensor_core_dot, truncate_to_24_bits, truncating_dot
+from tests.reference_kernels import tensor_core_dot, truncate_to_24_bits, truncating_dot
 
 pytest.importorskip("ml_dtypes")
 

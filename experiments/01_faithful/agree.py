@@ -8,8 +8,8 @@ the fp32 sums behind them.
     python experiments/01_faithful/agree.py report       # table into README.md
 
 Nothing may differ: the machine adds an ``mma``'s products and its accumulator as Hopper's tensor
-cores do (``emulator.tensor.tensor_sums``), also where that rounds. Most telling are the fp32 partial sums
-that blocks leave to each other: there no fp16 rounding hides anything.
+cores do (``emulator.tensor.tensor_sums``), also where that rounds. Most telling are the fp32
+partial sums that blocks leave to each other: there no fp16 rounding hides anything.
 """
 
 import argparse

@@ -140,7 +140,8 @@ def section(rows):
         (
             "Median and 99% are those of the worst problem. Tensor cores align to the largest term"
             " and truncate, which shows as a mean towards zero; the machine does the same"
-            " (`emulator.tensor.tensor_sums`, found by the probes of [05_hardware](../05_hardware))."
+            " (`emulator.tensor.tensor_sums`, found by the probes of"
+            " [05_hardware](../05_hardware))."
         ),
     ]
     return "\n".join(lines)

@@ -15,10 +15,12 @@ from types import FunctionType
 
 from relayout import relaid
 
-from numba_marlin.kernels.ampere import kernel as ampere
+from numba_marlin.kernels.ampere import KERNEL as AMPERE
+from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.decode import kernel as decode
 from numba_marlin.kernels.decode import load as decode_load
 from numba_marlin.kernels.language.definition import KernelDefinition
+from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.kernels.wgmma import kernel as wgmma
 from numba_marlin.kernels.wgmma import load as wgmma_load
 from numba_marlin.kernels.wgmma.config import STAGE_K, STAGE_ROWS
@@ -205,14 +207,10 @@ class Variant:
 
 
 def _decode(name, way, tensor=False):
-    parameters = (
-        _retyped(decode.KERNEL.parameters, "b", "b", "tensormap")
-        if tensor
-        else decode.KERNEL.parameters
-    )
+    parameters = _retyped(DECODE.parameters, "b", "b", "tensormap") if tensor else DECODE.parameters
     more = {"tensor_maps": decode_maps} if tensor else {}
     return replace(
-        decode.KERNEL,
+        DECODE,
         name=name,
         parameters=parameters,
         make=with_loader(decode, decode_loader(way)),
@@ -222,24 +220,24 @@ def _decode(name, way, tensor=False):
 
 def _wgmma(name, way):
     return replace(
-        wgmma.KERNEL,
+        WGMMA,
         name=name,
-        parameters=_retyped(wgmma.KERNEL.parameters, "b_map", "b", "u64"),
+        parameters=_retyped(WGMMA.parameters, "b_map", "b", "u64"),
         make=with_loader(wgmma, wgmma_loader(way)),
         tensor_maps=wgmma_maps,
     )
 
 
 VARIANTS = {
-    "ampere": Variant("ampere", "cp.async, native", ampere.KERNEL),
-    "decode": Variant("decode", "bulk rows, native", decode.KERNEL),
+    "ampere": Variant("ampere", "cp.async, native", AMPERE),
+    "decode": Variant("decode", "bulk rows, native", DECODE),
     "decode_tensor": Variant(
         "decode", "TMA box, native", _decode("decode_tensor", tensor_box, tensor=True)
     ),
     "decode_relaid": Variant(
         "decode", "bulk, relaid", _decode("decode_relaid", relaid_stage), relaid=True
     ),
-    "wgmma": Variant("wgmma", "TMA box, native", wgmma.KERNEL),
+    "wgmma": Variant("wgmma", "TMA box, native", WGMMA),
     "wgmma_bulk": Variant("wgmma", "bulk rows, native", _wgmma("wgmma_bulk", bulk_rows)),
     "wgmma_relaid": Variant(
         "wgmma", "bulk, relaid", _wgmma("wgmma_relaid", relaid_stage), relaid=True

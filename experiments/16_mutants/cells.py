@@ -22,8 +22,8 @@ from problems import Launch as Prepared
 from numba_marlin.emulator.scheduling.schedules import Schedule
 from numba_marlin.formats.operands import BLOCK_FORMATS
 from numba_marlin.kernels.ampere.config import AmpereConfig
-from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.buffered import BufferedConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
@@ -246,7 +246,7 @@ def launch_of(case, compiled):
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("general, a scale a column", "general", GeneralConfig(-1), ((3, 72, 48, 1),)),
+        Cell("general, a scale per column", "general", GeneralConfig(-1), ((3, 72, 48, 1),)),
         Cell(
             "general, groups, zero points",
             "general",

@@ -9,6 +9,8 @@ and kernel sources) is not measured again.
 
 from __future__ import annotations
 
+from functools import partial
+
 HELP = "time kernels beside cuBLAS on this machine's GPU, and against what the GPU can do"
 EXAMPLES = """  numba-marlin bench
   numba-marlin bench --shapes llama-3-70b,qwen-2.5-32b --m 1,16,64
@@ -308,7 +310,7 @@ def _time(args, report, bench, recorder, work):
             if missing[position]:
                 advance(f"{label} m={problem.m}")
                 known[position] = _attempt(
-                    failures, problem, lambda: bench.cell(problem, candidates, chosen, label)
+                    failures, problem, partial(bench.cell, problem, candidates, chosen, label)
                 )
                 for row in known[position]:
                     recorder.write(row)
@@ -359,7 +361,7 @@ def _tune(args, report, bench, recorder, work):
         for label, problem, _, _ in work:
             advance(f"{label} m={problem.m}")
 
-            def measure():
+            def measure(problem=problem):
                 found = tune(bench, problem)
                 winners.append(
                     {

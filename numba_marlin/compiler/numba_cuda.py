@@ -56,7 +56,8 @@ def _numba():
                 message="The 'generic' unit for NumPy timedelta",
                 category=DeprecationWarning,
             )
-            import numba_cuda  # noqa: F401 (the redirector: without it `numba.cuda` is another, older code base)
+            # the redirector: without it `numba.cuda` is another, older code base
+            import numba_cuda  # noqa: F401
             from llvmlite import ir
             from numba import cuda, types
             from numba.cuda import debuginfo, dispatcher
@@ -268,8 +269,8 @@ def _pretended_device(capability):
 
 
 def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
-    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
-    or, with ``plain``, Numba's own."""
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of
+    ``unsigned``, or, with ``plain``, Numba's own."""
     numba = _numba()
     ir, types = numba.ir, numba.types
     numba_types = {

@@ -320,8 +320,8 @@ def _is_nested(numba_type, types):
 
 
 def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
-    """What a kernel calls for ``instruction``. Its unsigned operands have the types of ``unsigned``,
-    or, with ``plain``, Numba's own."""
+    """What a kernel calls for ``instruction``. Its unsigned operands have the types of
+    ``unsigned``, or, with ``plain``, Numba's own."""
     numba = _numba()
     types, llvm = numba.types, numba.llvm
     numba_types = {

@@ -104,8 +104,8 @@ def live_words(kernel: Kernel) -> list[int]:
         changed = False
         for start in sorted(kernel.blocks, reverse=True):
             before = 0
-            for _, before, _ in backwards(start):
-                pass
+            for _, at_start, _ in backwards(start):  # the last one is the block's first pc
+                before = at_start
             if before != entering[start]:
                 entering[start], changed = before, True
     result = [0] * count

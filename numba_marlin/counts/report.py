@@ -176,6 +176,9 @@ class Counts:
             )
             or "none"
         )
+        in_tensor_memory = [
+            f"{nbytes:,} bytes {what}" for what, nbytes in self.total.tally.tensor_memory.items()
+        ]
         sentences = (
             "instructions: "
             + ", ".join(f"{name} {100 * count / share:.1f}%" for name, count in mix),
@@ -183,14 +186,7 @@ class Counts:
                 f"asynchronous copies: {copied}; operands of wgmma and tcgen05 from shared memory:"
                 f" {self.total.tally.operand_bytes:,} bytes"
             ),
-            *(
-                [
-                    "tensor memory:"
-                    f" {', '.join(f'{nbytes:,} bytes {what}' for what, nbytes in self.total.tally.tensor_memory.items())}"
-                ]
-                if self.total.tally.tensor_memory
-                else []
-            ),
+            *([f"tensor memory: {', '.join(in_tensor_memory)}"] if in_tensor_memory else []),
             (
                 f"sectors of 32 bytes: {self.total.asked:,} asked for, {self.total.block_sectors:,}"
                 f" different ones in a block, {self.total.sectors:,} in all: reuse"

@@ -23,7 +23,7 @@ BACKENDS = ("auto", "cuda", "emulator", "reference")
 class RunInfo:
     """What ``matmul`` did. ``seconds`` is host wall time of the call, with compilation left out; on
     a GPU it includes no wait unless the arrays were on the host; None for a call like one before,
-    which is not timed (``repeat``). ``instructions``: warp instructions the PTX machine executed."""
+    which is not timed (``repeat``). ``instructions``: warp instructions the machine executed."""
 
     backend: str
     reason: str

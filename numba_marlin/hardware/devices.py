@@ -3,8 +3,9 @@
 ``device("H200")`` looks a row up (ValueError, listing the known ones, for an unknown name).
 ``SPECIFICATIONS`` are the rows; ``MODEL`` is the small device that the PTX machine plays.
 ``Device.source`` says what a row is: ``spec`` (published figures, ``Device.references`` has where),
-``measured`` (asked of a driver, ``execution.driver.describe``) or ``model``. What a compute capability
-decides is in ``architectures``, and reached as ``Device.architecture``. Nothing here imports CUDA.
+``measured`` (asked of a driver, ``execution.driver.describe``) or ``model``. What a compute
+capability decides is in ``architectures``, and reached as ``Device.architecture``. Nothing here
+imports CUDA.
 """
 
 from __future__ import annotations

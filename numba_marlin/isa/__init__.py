@@ -38,9 +38,12 @@ import importlib
 # public name -> module; loaded on first use, because a kernel out of the disk cache needs the
 # directory alone
 _EXPORTS = dict.fromkeys(
-    ("EFFECTS", "TYPES", "Instruction", "InstructionError", "Operand", "parse_instruction"),
-    "instruction",
-) | {"load_instructions": "library", "ptx_directory": "directory"}
+    ("EFFECTS", "TYPES", "Instruction", "InstructionError", "Operand"), "instruction"
+) | {
+    "load_instructions": "library",
+    "parse_instruction": "parsing",
+    "ptx_directory": "directory",
+}
 
 __all__ = list(_EXPORTS)
 

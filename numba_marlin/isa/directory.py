@@ -1,7 +1,8 @@
 """Where the ``ptx/`` files are.
 
 In a checkout they stand at the top of the repository; setup.cfg installs the same directory as the
-data package ``numba_marlin.isa.ptx``. (``numba_marlin.ptx`` is the module that kernels call them by.)
+data package ``numba_marlin.isa.ptx``. (``numba_marlin.ptx`` is the module by which kernels call
+them.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""One PTX instruction with its declared operands: parsing a ``ptx/`` file, and the text that LLVM's
-inline assembly wants.
+"""One PTX instruction with its declared operands, and the text that LLVM's inline assembly wants.
 
-``parse_instruction(text, path) -> Instruction`` raises InstructionError("path:line: ...") for
-anything it does not understand. The file format is described in the room's docstring. Constraint
-letters: NVPTX inline assembly in the LLVM language reference,
+``parsing`` makes them of the files of ``ptx/``. Constraint letters: NVPTX inline assembly in the
+LLVM language reference,
 https://llvm.org/docs/LangRef.html#supported-constraint-code-list (h 16 bit, r 32 bit, l 64 bit, f
 float).
 """
@@ -14,7 +12,10 @@ import re
 from dataclasses import dataclass, replace
 
 TYPES = {"u16": "h", "u32": "r", "i32": "r", "u64": "l", "f32": "f"}
+
+
 """Operand type -> constraint letter."""
+
 
 EFFECTS = {
     "shared.read": "reads shared memory",
@@ -29,15 +30,12 @@ EFFECTS = {
         "all lanes of a warp execute it together, so it must not move under another condition"
     ),
 }
+
+
 """What an instruction may do besides computing its outputs."""
 
-KEYS = ("name", "outputs", "inout", "inputs", "immediates", "effects", "arch", "isa")
-REQUIRED_KEYS = ("name", "effects", "arch", "isa")
 
-_KEY_LINE = re.compile(r"//\s*([a-z]+):\s*(.*?)\s*$")
-_OPERAND = re.compile(r"([a-z_]+)\s*:\s*([a-z]\w*)(?:\s+x(\d+|\s+[a-z_]+(?:/\d+)?))?$")
-_PLACEHOLDER = re.compile(r"<\s*([^<>\s]+?)\s*>")
-_ELEMENT = re.compile(r"([a-z_]+)(\d*|\.\.\.|\*)$")
+PLACEHOLDER = re.compile(r"<\s*([^<>\s]+?)\s*>")
 
 
 class InstructionError(ValueError):
@@ -133,7 +131,7 @@ class Instruction:
         for number, (_, element) in enumerate(outputs + inputs):
             values.setdefault(element, f"${number}")
         elements = {o.name: o.elements for o, _ in outputs + inputs}
-        template = _PLACEHOLDER.sub(
+        template = PLACEHOLDER.sub(
             lambda match: values[match[1]],
             "\n".join(_spread(line, elements) for line in self.body.replace("$", "$$").split("\n")),
         )
@@ -160,9 +158,9 @@ def _spread(line, elements):
     """``<d...>`` -> ``<d0>, <d1>, ...``; a line with ``<d*>`` -> that line for every element."""
     starred = {
         name: elements[name]
-        for name in (match[:-1] for match in _PLACEHOLDER.findall(line) if match.endswith("*"))
+        for name in (match[:-1] for match in PLACEHOLDER.findall(line) if match.endswith("*"))
     }
-    line = _PLACEHOLDER.sub(
+    line = PLACEHOLDER.sub(
         lambda match: (
             ", ".join(f"<{e}>" for e in elements[match[1][:-3]])
             if match[1].endswith("...")
@@ -179,233 +177,5 @@ def _spread(line, elements):
         def element(match, here=here):
             return f"<{here.get(match[1], match[1])}>"
 
-        lines.append(_PLACEHOLDER.sub(element, line))
+        lines.append(PLACEHOLDER.sub(element, line))
     return "\n".join(lines)
-
-
-def parse_instruction(text: str, path: str, stem: str | None = None) -> Instruction:
-    """The instruction in a file's text. path is used in messages; stem, if given, is what ``name``
-    must equal."""
-    header, prose, body_lines = _split(text, path)
-    for key in REQUIRED_KEYS:
-        if key not in header:
-            raise InstructionError(f"{path}:1: the header has no `// {key}:` line")
-    if not prose:
-        raise InstructionError(
-            f"{path}:1: the header says in no line of prose what the instruction does"
-        )
-    line, name = header["name"]
-    if stem is not None and name != stem:
-        raise InstructionError(
-            f"{path}:{line}: name {name!r} differs from the file's name {stem!r}"
-        )
-    if not name.isidentifier():
-        raise InstructionError(f"{path}:{line}: name {name!r} is not a Python identifier")
-    immediates = _immediates(header, path)
-    outputs, inout, inputs = (
-        _operands(header, key, immediates, path) for key in ("outputs", "inout", "inputs")
-    )
-    if outputs and inout:
-        raise InstructionError(
-            f"{path}:{header['inout'][0]}: outputs besides inout; one scalar or one vector can be"
-            " returned"
-        )
-    names = [o.name for o in outputs + inout + inputs] + list(immediates)
-    for key in ("outputs", "inout", "inputs", "immediates"):
-        for twice in (n for n in set(names) if names.count(n) > 1):
-            if key in header and re.search(rf"\b{twice}\b", header[key][1]):
-                raise InstructionError(
-                    f"{path}:{header[key][0]}: operand {twice!r} is declared more than once"
-                )
-    line, url = header["isa"]
-    if not url.startswith("https://"):
-        raise InstructionError(
-            f"{path}:{line}: isa must be the https:// address of a PTX ISA section, not {url!r}"
-        )
-    line, arch = header["arch"]
-    if not re.fullmatch(r"sm_\d+a?", arch):
-        raise InstructionError(f"{path}:{line}: arch {arch!r} is not of the form sm_80 or sm_90a")
-    _check_body(
-        body_lines, {"outputs": outputs, "inout": inout, "inputs": inputs}, immediates, header, path
-    )
-    body = "\n".join(code for _, code in body_lines)
-    return Instruction(
-        name,
-        outputs + inout,
-        inout + inputs,
-        immediates,
-        _effects(header, path),
-        arch,
-        url,
-        " ".join(prose),
-        body,
-        path,
-    )
-
-
-def _split(text, path):
-    """-> (key -> (line, value), prose lines, [(line, code)])"""
-    header: dict[str, tuple[int, str]] = {}
-    prose: list[str] = []
-    body: list[tuple[int, str]] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        stripped = raw.strip()
-        if stripped.startswith("//") and not body:
-            match = _KEY_LINE.match(stripped)
-            if not match:
-                prose.append(stripped.lstrip("/").strip())
-            elif match[1] not in KEYS:
-                raise InstructionError(
-                    f"{path}:{number}: unknown header key {match[1]!r}; known: {', '.join(KEYS)}"
-                )
-            elif match[1] in header:
-                raise InstructionError(f"{path}:{number}: header key {match[1]!r} occurs twice")
-            elif not match[2]:
-                raise InstructionError(
-                    f"{path}:{number}: header key {match[1]!r} has no value; leave the line out"
-                )
-            else:
-                header[match[1]] = (number, match[2])
-        else:
-            code = raw.split("//")[0].rstrip()
-            if code:
-                body.append((number, code))
-    return header, [line for line in prose if line], body
-
-
-def _operands(header, key, immediates, path):
-    if key not in header:
-        return ()
-    line, value = header[key]
-    operands = []
-    for item in value.split(","):
-        match = _OPERAND.match(item.strip())
-        if not match:
-            raise InstructionError(
-                f"{path}:{line}: {item.strip()!r} in {key} is not of the form `name: type`, `name:"
-                " type xN`, `name: type x immediate` or `name: type x immediate/N` (names are"
-                " lower-case letters and underscores)"
-            )
-        name, kind, width = match[1], match[2], (match[3] or "1").strip()
-        if kind not in TYPES:
-            raise InstructionError(
-                f"{path}:{line}: operand {name!r} has the unknown type {kind!r}; known:"
-                f" {', '.join(TYPES)}"
-            )
-        if match[3] and width.isdigit() and int(width) < 2:
-            raise InstructionError(
-                f"{path}:{line}: operand {name!r} has width x{width}; a vector has two elements or"
-                " more"
-            )
-        if not width.isdigit() and width.split("/")[0] not in immediates:
-            raise InstructionError(
-                f"{path}:{line}: operand {name!r} has the width {width!r}, but"
-                f" {width.split('/')[0]!r} is no immediate"
-            )
-        operands.append(Operand(name, kind, int(width) if width.isdigit() else width))
-    if key != "inputs" and len(operands) > 1:
-        raise InstructionError(
-            f"{path}:{line}: {len(operands)} outputs; one scalar or one vector can be returned"
-        )
-    return tuple(operands)
-
-
-def _immediates(header, path):
-    if "immediates" not in header:
-        return ()
-    line, value = header["immediates"]
-    names = tuple(name.strip() for name in value.split(","))
-    for name in names:
-        if not re.fullmatch("[a-z_]+", name):
-            raise InstructionError(
-                f"{path}:{line}: immediate {name!r} must be lower-case letters and underscores"
-            )
-    return names
-
-
-def _effects(header, path):
-    line, value = header["effects"]
-    if value == "none":
-        return ()
-    words = tuple(word.strip() for word in value.split(","))
-    for word in words:
-        if word not in EFFECTS:
-            raise InstructionError(
-                f"{path}:{line}: unknown effect {word!r}; known: none, {', '.join(EFFECTS)}"
-            )
-    return words
-
-
-def _check_body(body_lines, operands, immediates, header, path):
-    """Every placeholder declared, every declared operand used: else the arity of header and body
-    differ. operands: header key -> Operands."""
-    widths = {o.name: o.width for declared in operands.values() for o in declared}
-    used = set()
-    for line, code in body_lines:
-        starred = set()
-        for placeholder in _PLACEHOLDER.findall(code):
-            for element in _elements_meant(placeholder, widths, immediates, f"{path}:{line}"):
-                used.add(element)
-            if placeholder.endswith("*"):
-                starred.add(widths[placeholder[:-1]])
-        if len(starred) > 1:
-            raise InstructionError(
-                f"{path}:{line}: arity: a line is repeated for vectors of different widths"
-                f" {sorted(map(str, starred))}"
-            )
-    if not body_lines:
-        raise InstructionError(
-            f"{path}:{max(line for line, _ in header.values())}: the header is followed by no body"
-        )
-    for key, declared in operands.items():
-        for operand in declared:
-            elements = _elements_of(operand.name, operand.width)
-            missing = [e for e in elements if e not in used]
-            if len(missing) == len(elements):
-                raise InstructionError(
-                    f"{path}:{header[key][0]}: operand {operand.name!r} is never used in the body"
-                )
-            if missing:
-                raise InstructionError(
-                    f"{path}:{header[key][0]}: arity: operand {operand.name!r} is declared"
-                    f" x{operand.width}, but the body never uses <{'>, <'.join(missing)}>"
-                )
-    for name in immediates:
-        if name not in used and not any(
-            name == str(width).split("/")[0] for width in widths.values()
-        ):
-            raise InstructionError(
-                f"{path}:{header['immediates'][0]}: immediate {name!r} is never used in the body"
-            )
-
-
-def _elements_of(name, width):
-    """Names of the elements; of a vector whose width an immediate gives, the one name that stands
-    for all."""
-    return Operand(name, "u32", width).elements if isinstance(width, int) else (f"{name}...",)
-
-
-def _elements_meant(placeholder, widths, immediates, place):
-    """Names of what a placeholder of the body stands for. InstructionError at ``place`` if there is
-    no such thing."""
-    match = _ELEMENT.match(placeholder)
-    if placeholder in immediates:
-        return (placeholder,)
-    if not match or match[1] not in widths:
-        known = sorted(
-            {e for name, width in widths.items() for e in _elements_of(name, width)}
-            | set(immediates)
-        )
-        raise InstructionError(
-            f"{place}: unknown placeholder <{placeholder}>; declared:"
-            f" {', '.join(known) or 'nothing'}"
-        )
-    elements = _elements_of(match[1], widths[match[1]])
-    if match[2] in ("...", "*") and widths[match[1]] != 1:
-        return elements
-    if placeholder not in elements:
-        rule = "is a scalar" if widths[match[1]] == 1 else f"is declared x{widths[match[1]]}"
-        raise InstructionError(
-            f"{place}: arity: <{placeholder}> does not exist, operand {match[1]!r} {rule}"
-        )
-    return (placeholder,)

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from numba_marlin.isa.directory import ptx_directory
-from numba_marlin.isa.instruction import Instruction, InstructionError, parse_instruction
+from numba_marlin.isa.instruction import Instruction, InstructionError
+from numba_marlin.isa.parsing import parse_instruction
 
 
 def load_instructions(directory=None) -> dict[str, Instruction]:

@@ -124,14 +124,9 @@ def commit(ins):
 def commit_of_tensor_cores(ins):
     """Gone, or an arrival of the thread's own, which does not wait for what it has issued."""
     yield "commit", "deleted", DELETED
-    yield (
-        "commit",
-        "an arrival at once",
-        (
-            "{ .reg .b64 state;"
-            f" {rewritten(ins, 'mbarrier.arrive.shared::cta.b64', ['state', *operand_texts(ins)])} }}"
-        ),
-    )
+    operands = ["state", *operand_texts(ins)]
+    arrival = rewritten(ins, "mbarrier.arrive.shared::cta.b64", operands)
+    yield "commit", "an arrival at once", f"{{ .reg .b64 state; {arrival} }}"
 
 
 @rule(r"tcgen05\.(alloc|dealloc|relinquish_alloc_permit)\..*")

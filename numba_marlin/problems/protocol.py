@@ -12,21 +12,33 @@ KINDS = (WEIGHTS, OPERANDS)
 class Problem(Protocol):
     """A product of a matrix with m rows and one with n columns along k, before it has a kernel."""
 
-    #: WEIGHTS or OPERANDS: which kernels may take it (``kernels.registry.kernels``).
-    kind: str
+    @property
+    def kind(self) -> str:
+        """WEIGHTS or OPERANDS: which kernels may take it (``kernels.registry.kernels``)."""
 
-    m: int
-    n: int
-    k: int
+    @property
+    def m(self) -> int:
+        """Rows of the first operand and of the result."""
 
-    #: Bits of a stored code of the second operand.
-    bits: int
+    @property
+    def n(self) -> int:
+        """Columns of the second operand."""
 
-    #: Elements along k that share a scale; -1 for all of them.
-    group_size: int
+    @property
+    def k(self) -> int:
+        """What is summed over."""
 
-    #: Whether a row of the result must have the same bits whatever m is.
-    batch_invariant: bool
+    @property
+    def bits(self) -> int:
+        """Bits of a stored code of the second operand."""
+
+    @property
+    def group_size(self) -> int:
+        """Elements along k that share a scale; -1 for all of them."""
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether a row of the result must have the same bits whatever m is."""
 
     @property
     def flops(self) -> int:

@@ -30,6 +30,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from numba_marlin.compiler.language import namespace, record_class
+
 BARRIERS = 1024  # where in shared memory they are
 PART_BYTES = 64  # of a copy; two make a stage
 EMPTY = -1
@@ -90,6 +92,7 @@ class PythonLanguage:
         )
 
     uint32, int32 = np.uint32, np.int32
+    record, namespace = staticmethod(record_class), staticmethod(namespace)
 
     @staticmethod
     def device(function):

@@ -2,9 +2,9 @@
 and by mma.sync (sm_120a). No GPU at hand has run them.
 
 Codes are random in all bits, e4m3 but for NaN; scales are near 1 and, in other probes, of all
-sizes: there the order and the rounding of the sum shows, of which the machine only has an
-assumption (``emulator.tensor.block_scales``). Small integers are exact in any order, so that a wrong place
-shows.
+sizes: those show the order and the rounding of the sum, about which the machine only has an
+assumption (``emulator.tensor.block_scales``). Small integers are exact in any order, so that a
+wrong place shows.
 """
 
 from __future__ import annotations

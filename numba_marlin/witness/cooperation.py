@@ -111,11 +111,16 @@ def named_barriers() -> Probe:
     0 waits there and reads; ten rounds; two more warps pass by."""
     snippets = Snippets()
     put = snippets.put
-    body = f"""shr.u32 %r0, %t, 5; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %s; add.u32 %r3, %g, 17; mov.u32 %r4, 0; mov.u32 %r8, 5; mov.u32 %r9, 6; mov.u32 %r10, 64;
+    body = f"""shr.u32 %r0, %t, 5; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %s; \
+add.u32 %r3, %g, 17; mov.u32 %r4, 0; mov.u32 %r8, 5; mov.u32 %r9, 6; mov.u32 %r10, 64;
 setp.eq.u32 %q1, %r0, 1; setp.gt.u32 %q2, %r0, 1; @%q2 bra END; @%q1 bra SECOND;
-FIRST: st.shared.b32 [%r2], %r3; {put("bar_arrive", "%r8", "%r10")} {put("bar_sync", "%r9", "%r10")} xor.b32 %r5, %r1, 31; mad.lo.u32 %r5, %r5, 4, %s; ld.shared.b32 %r6, [%r5+128]; add.u32 %r3, %r6, %r4;
+FIRST: st.shared.b32 [%r2], %r3; {put("bar_arrive", "%r8", "%r10")} \
+{put("bar_sync", "%r9", "%r10")} xor.b32 %r5, %r1, 31; mad.lo.u32 %r5, %r5, 4, %s; \
+ld.shared.b32 %r6, [%r5+128]; add.u32 %r3, %r6, %r4;
 add.u32 %r4, %r4, 1; setp.lt.u32 %q3, %r4, 10; @%q3 bra FIRST; bra END;
-SECOND: {put("bar_sync", "%r8", "%r10")} xor.b32 %r5, %r1, 21; mad.lo.u32 %r5, %r5, 4, %s; ld.shared.b32 %r3, [%r5]; mad.lo.u32 %r3, %r3, 3, %r1; st.shared.b32 [%r2+128], %r3; {put("bar_arrive", "%r9", "%r10")}
+SECOND: {put("bar_sync", "%r8", "%r10")} xor.b32 %r5, %r1, 21; mad.lo.u32 %r5, %r5, 4, %s; \
+ld.shared.b32 %r3, [%r5]; mad.lo.u32 %r3, %r3, 3, %r1; st.shared.b32 [%r2+128], %r3; \
+{put("bar_arrive", "%r9", "%r10")}
 add.u32 %r4, %r4, 1; setp.lt.u32 %q3, %r4, 10; @%q3 bra SECOND;
 END: mad.wide.u32 %rd0, %g, 4, %p0; st.global.b32 [%rd0], %r3;
 """

@@ -141,8 +141,11 @@ def text(name: str, snippets: Snippets) -> str:
         max(1, sum(o.width for o in operands))
         for operands in (instruction.inputs, instruction.outputs)
     )
-    body = f"""mad.wide.u32 %rd0, %g, {8 * width_in}, %p0; mad.wide.u32 %rd1, %g, {8 * width_out}, %p1; mad.wide.u32 %rd2, %g, {WINDOW}, %p3; mad.lo.u32 %r0, %t, {WINDOW}, %s;
-ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%rd2]; st.shared.v4.b32 [%r0], {{%r1, %r2, %r3, %r4}}; bar.sync 0;
+    body = f"""mad.wide.u32 %rd0, %g, {8 * width_in}, %p0; \
+mad.wide.u32 %rd1, %g, {8 * width_out}, %p1; mad.wide.u32 %rd2, %g, {WINDOW}, %p3; \
+mad.lo.u32 %r0, %t, {WINDOW}, %s;
+ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%rd2]; st.shared.v4.b32 [%r0], {{%r1, %r2, %r3, %r4}}; \
+bar.sync 0;
 """
     place = 0
     for operand in instruction.inputs:

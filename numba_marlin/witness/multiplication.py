@@ -126,10 +126,12 @@ def wide(
     registers = f".reg .f32 %d<{half}>;\n.reg .b32 %a<4>;\n"
     body = (
         f"""mad.wide.u32 %rd0, %c, {sample}, %p0; mov.u32 %r0, %t;
-FILL: mad.wide.u32 %rd1, %r0, 16, %rd0; mad.lo.u32 %r1, %r0, 16, %s; ld.global.v4.b32 {{%r2, %r3, %r4, %r5}}, [%rd1]; st.shared.v4.b32 [%r1], {{%r2, %r3, %r4, %r5}};
+FILL: mad.wide.u32 %rd1, %r0, 16, %rd0; mad.lo.u32 %r1, %r0, 16, %s; \
+ld.global.v4.b32 {{%r2, %r3, %r4, %r5}}, [%rd1]; st.shared.v4.b32 [%r1], {{%r2, %r3, %r4, %r5}};
 add.u32 %r0, %r0, {BLOCK}; setp.lt.u32 %q0, %r0, {sample // 16}; @%q0 bra FILL;
 {snippets.put("fence_proxy_async_shared")} bar.sync 0;
-mad.wide.u32 %rd2, %g, 16, %p1; mad.wide.u32 %rd3, %g, {4 * half}, %p2; mad.wide.u32 %rd4, %g, {4 * half}, %p3;
+mad.wide.u32 %rd2, %g, 16, %p1; mad.wide.u32 %rd3, %g, {4 * half}, %p2; \
+mad.wide.u32 %rd4, %g, {4 * half}, %p3;
 """
         + "".join(f"ld.global.b32 %a{i}, [%rd2 + {4 * i}];\n" for i in range(4))
         + "".join(f"ld.global.f32 %d{i}, [%rd3 + {4 * i}];\n" for i in range(half))

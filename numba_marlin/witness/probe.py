@@ -127,7 +127,8 @@ def frame(
 .reg .b64 %map<{max(maps, 1)}>;
 .reg .b32 %t, %c, %g, %s, %n;
 {registers}
-{loads}mov.u32 %t, %tid.x; mov.u32 %c, %ctaid.x; mov.u32 %n, %ntid.x; mad.lo.u32 %g, %c, %n, %t; mov.u32 %s, dynamic_shared;
+{loads}mov.u32 %t, %tid.x; mov.u32 %c, %ctaid.x; mov.u32 %n, %ntid.x; mad.lo.u32 %g, %c, %n, %t; \
+mov.u32 %s, dynamic_shared;
 {body}
 ret;
 }}

@@ -64,7 +64,8 @@ def _walk(label, nbytes, parameter, block, move):
     if nbytes % (16 * block):
         raise ValueError(f"nbytes={nbytes} must be a multiple of {16 * block}, 16 a thread")
     return f"""mad.wide.u32 %rd60, %c, {nbytes}, %p{parameter}; mov.u32 %r56, %t;
-{label}: mad.wide.u32 %rd61, %r56, 16, %rd60; mad.lo.u32 %r55, %r56, 16, %s; add.u32 %r55, %r55, {DATA}; {move}
+{label}: mad.wide.u32 %rd61, %r56, 16, %rd60; mad.lo.u32 %r55, %r56, 16, %s; \
+add.u32 %r55, %r55, {DATA}; {move}
 add.u32 %r56, %r56, {block}; setp.lt.u32 %q13, %r56, {nbytes // 16}; @%q13 bra {label};
 """
 

@@ -14,21 +14,7 @@ import pytest
 
 from numba_marlin.cli import main as cli
 from numba_marlin.execution import driver
-
-
-def run(capsys, *argv):
-    """-> (exit code, stdout, stderr)"""
-    try:
-        code = cli.main([str(each) for each in argv])
-    except SystemExit as stop:  # argparse
-        code = stop.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def run_json(capsys, *argv):
-    code, out, _ = run(capsys, *argv, "--json")
-    return code, json.loads(out)
+from tests.cli.verbs import run, run_json
 
 
 def test_run_goes_all_the_way_through_the_machine(capsys, tmp_path):

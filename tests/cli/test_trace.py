@@ -9,7 +9,7 @@ import pytest
 import numba_marlin as nm
 from numba_marlin.formats.operands import to_weight
 from numba_marlin.quantizers.operands import quantize_blocks
-from tests.cli.test_cli import run, run_json
+from tests.cli.verbs import run, run_json
 
 SMALL = ("trace", "--m", 16, "--n", 256, "--k", 512)
 

@@ -6,8 +6,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
-from numba_marlin.emulator import Machine, RunResult
+from numba_marlin.emulator import (
+    Machine,
+    RunResult,
+)
 from numba_marlin.isa import load_instructions
 
 HEADER = ".version 8.0\n.target sm_90a\n.address_size 64\n"
@@ -113,3 +117,17 @@ def words(count: int, dtype=np.uint32, seed: int = 0) -> np.ndarray:
     corners = [0, 1, 2, 2 * top - 1, 2 * top - 2, top, top - 1, top + 1]
     unsigned[: len(corners)] = corners[:count]
     return unsigned.view(dtype)
+
+
+def fails(kind, body, arrays=None, **options):
+    """The error that running ``body`` must raise; its message must name line, text, block and
+    warp."""
+    with pytest.raises(kind) as caught:
+        launch(body, arrays or {"x": np.zeros(64, np.uint32)}, **options)
+    error, message = caught.value, str(caught.value)
+    marked = next((line for line in body.splitlines() if "BAD" in line), None)
+    if marked is not None:
+        assert error.text and error.text in " ".join(marked.split())
+    assert f"PTX line {error.line}: {error.text}" in message
+    assert f"block {error.block}, warp {error.warp}, lane" in message
+    return error

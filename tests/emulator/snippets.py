@@ -85,9 +85,11 @@ def kernel_text(instruction, immediates):
 .reg .b64 %in, %out, %memory, %image, %v;
 .reg .b32 %base, %w, %t, %x<4>;
 {registers}
-ld.param.u64 %in, [p0]; ld.param.u64 %out, [p1]; ld.param.u64 %memory, [p2]; ld.param.u64 %image, [p3];
+ld.param.u64 %in, [p0]; ld.param.u64 %out, [p1]; ld.param.u64 %memory, [p2];
+ld.param.u64 %image, [p3];
 mov.u32 %t, %tid.x; mov.u32 %base, windows;
-mad.wide.u32 %in, %t, {strides[0]}, %in; mad.wide.u32 %out, %t, {strides[1]}, %out; mad.wide.u32 %image, %t, {WINDOW}, %image;
+mad.wide.u32 %in, %t, {strides[0]}, %in; mad.wide.u32 %out, %t, {strides[1]}, %out;
+mad.wide.u32 %image, %t, {WINDOW}, %image;
 mad.lo.u32 %w, %t, {WINDOW}, %base;
 ld.global.v4.b32 {{%x0, %x1, %x2, %x3}}, [%image];
 st.shared.v4.b32 [%w], {{%x0, %x1, %x2, %x3}};

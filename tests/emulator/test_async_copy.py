@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Misaligned, OutOfBounds, PendingCopyRead
-from tests.emulator.ptx_cases import launch, words
-from tests.emulator.test_memory import fails
+from tests.emulator.ptx_cases import fails, launch, words
 
 # Lane t: %r0 = its 16 bytes of shared memory, %rd0 = its 16 bytes of x, %rd1 = its 16 bytes of y.
 SETUP = """.shared .align 16 .b8 s[4096]; mov.u32 %r1, s; mad.lo.u32 %r0, %t, 16, %r1;
@@ -132,15 +131,18 @@ def test_the_source_is_read_when_the_copy_lands():
 
 def test_src_size_fills_with_zeros_and_does_not_read_beyond():
     a = {"x": words(10), "y": np.ones(128, np.uint32)}
-    body = f"""{SETUP} mul.lo.u32 %r2, %t, 16; mov.u32 %r3, 40; max.u32 %r2, %r2, 0; sub.s32 %r2, %r3, %r2; max.s32 %r2, %r2, 0;
-    min.s32 %r2, %r2, 16; cp.async.cg.shared.global [%r0], [%rd0], 16, %r2; cp.async.wait_all; {READ} {WRITE}"""
+    body = f"""{SETUP} mul.lo.u32 %r2, %t, 16; mov.u32 %r3, 40; max.u32 %r2, %r2, 0;
+    sub.s32 %r2, %r3, %r2; max.s32 %r2, %r2, 0;
+    min.s32 %r2, %r2, 16; cp.async.cg.shared.global [%r0], [%rd0], 16, %r2; cp.async.wait_all;
+    {READ} {WRITE}"""
     launch(body, a)
     assert np.array_equal(a["y"][:10], a["x"]) and not a["y"][10:].any()
 
 
 def test_guarded_copies_leave_the_others_alone():
     a = arrays()
-    body = f"""{SETUP} st.shared.v4.u32 [%r0], {{%t, %t, %t, %t}}; {{ .reg .pred p; setp.lt.u32 p, %t, 7; @p {COPY} }}
+    body = f"""{SETUP} st.shared.v4.u32 [%r0], {{%t, %t, %t, %t}}; {{ .reg .pred p;
+    setp.lt.u32 p, %t, 7; @p {COPY} }}
     cp.async.wait_all; {READ} {WRITE}"""
     launch(body, a)
     assert np.array_equal(a["y"][:28], a["x"][:28]) and np.array_equal(
@@ -165,14 +167,17 @@ def test_many_groups_in_flight_in_threads_at_different_places():
     differ between threads."""
     count = 64
     a = {"x": words(4 * 256), "y": np.zeros(4 * 32 * 4, np.uint32)}
-    body = f""".shared .align 16 .b8 s[8192]; shr.u32 %r20, %t, 5; add.u32 %r21, %r20, 40; and.b32 %r22, %t, 31;
+    body = f""".shared .align 16 .b8 s[8192]; shr.u32 %r20, %t, 5; add.u32 %r21, %r20, 40;
+    and.b32 %r22, %t, 31;
     mov.u32 %r1, s; mad.lo.u32 %r1, %t, 64, %r1; mov.u32 %r2, 0; mov.u32 %r10, 0;
     mad.wide.u32 %rd0, %r20, {16 * count}, %p0;
     LOOP:
-    and.b32 %r3, %r2, 3; mad.lo.u32 %r3, %r3, 16, %r1; cp.async.cg.shared.global [%r3], [%rd0], 16; cp.async.commit_group;
+    and.b32 %r3, %r2, 3; mad.lo.u32 %r3, %r3, 16, %r1; cp.async.cg.shared.global [%r3], [%rd0], 16;
+    cp.async.commit_group;
     add.u64 %rd0, %rd0, 16; cp.async.wait_group 3;
     setp.lt.u32 %q0, %r2, 3; @%q0 bra NEXT;
-    add.u32 %r4, %r2, 1; and.b32 %r4, %r4, 3; mad.lo.u32 %r4, %r4, 16, %r1; ld.shared.u32 %r5, [%r4]; add.u32 %r10, %r10, %r5;
+    add.u32 %r4, %r2, 1; and.b32 %r4, %r4, 3; mad.lo.u32 %r4, %r4, 16, %r1;
+    ld.shared.u32 %r5, [%r4]; add.u32 %r10, %r10, %r5;
     NEXT: add.u32 %r2, %r2, 1; setp.lt.u32 %q1, %r2, %r21; @%q1 bra LOOP;
     mad.wide.u32 %rd1, %t, 4, %p1; st.global.u32 [%rd1], %r10;"""
     launch(body, a, block=128)

@@ -4,8 +4,8 @@ ISA."""
 import numpy as np
 import pytest
 
+from tests.emulator.number_cases import check, cross
 from tests.emulator.ptx_cases import compute, words
-from tests.emulator.test_integer import check, cross
 
 MASK = {32: 0xFFFFFFFF, 64: (1 << 64) - 1}
 
@@ -65,8 +65,10 @@ def test_shifts_clamp_at_the_width(bits):
     check(f"shr.u{bits} %d, %a, %b;", lambda x, s: x >> min(s, bits), a, n, out=a.dtype)
     check(f"shr.s{bits} %d, %a, %b;", lambda x, s: x >> min(s, bits), signed, n, out=signed.dtype)
     for s in (0, 3, bits, 100):
-        check(f"shl.b{bits} %d, %a, {s};", lambda x: x << s if s < bits else 0, a, out=a.dtype)
-        check(f"shr.s{bits} %d, %a, {s};", lambda x: x >> min(s, bits), signed, out=signed.dtype)
+        check(f"shl.b{bits} %d, %a, {s};", lambda x, s=s: x << s if s < bits else 0, a, out=a.dtype)
+        check(
+            f"shr.s{bits} %d, %a, {s};", lambda x, s=s: x >> min(s, bits), signed, out=signed.dtype
+        )
 
 
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])

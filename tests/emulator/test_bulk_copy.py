@@ -15,16 +15,11 @@ from numba_marlin.emulator import (
     UnknownInstruction,
 )
 from numba_marlin.emulator.state.listener import Listener
-from tests.emulator.ptx_cases import launch, snippet, words
-from tests.emulator.test_mbarrier import SEEDS, spin, start
-from tests.emulator.test_memory import fails
+from tests.emulator.async_ptx import COMMIT, FENCE, READ_ALL, SEEDS, WAIT_ALL, spin, start
+from tests.emulator.ptx_cases import fails, launch, snippet, words
 
 SHARED = ".shared .align 128 .b8 s[1024]; mov.u32 %r50, s;\n"
 ONE = "setp.ne.u32 %q1, %t, 0; @%q1 bra END;\n"
-FENCE = snippet("fence_proxy_async_shared")
-COMMIT = snippet("cp_async_bulk_commit_group")
-READ_ALL = snippet("cp_async_bulk_wait_group_read", n=0)
-WAIT_ALL = snippet("cp_async_bulk_wait_group", n=0)
 
 
 def g2s(target="%r50", source="%p0", nbytes="512", barrier="%r40"):

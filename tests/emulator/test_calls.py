@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Machine, PtxSyntaxError, Trap, UnknownInstruction
-from tests.emulator.ptx_cases import HEADER, compute, frame, launch, words
+from tests.emulator.ptx_cases import HEADER, frame, launch
 
 TRIPLE = """
 .func (.param .b32 result) triple(.param .b32 x)
@@ -17,6 +17,8 @@ st.param.b32 [result+0], %r1;
 ret;
 }
 """
+
+
 # Odd x: triple it, and return at once; even x: sum over the warp of the lanes that are here.
 EARLY = (
     TRIPLE
@@ -141,6 +143,8 @@ ret;
 .global .align 8 .u64 table[3] = {triple, negate, 12345};
 """
 )
+
+
 INDIRECT = """
 and.b32 %r5, %t, 1;
 mov.u64 %rd4, table;
@@ -251,168 +255,6 @@ mov.u32 %r9, %r2;
 shfl.sync.bfly.b32 %r2, %r9, 1, 31, 0xffffffff;
 """
     assert (run(body, "", seed=seed) == np.array([12, 10, 11, 10])[(LANES ^ 1) & 3]).all()
-
-
-def big(*parts):
-    return sum(part.astype(object) << 32 * i for i, part in enumerate(parts))
-
-
-def test_carries_make_long_numbers():
-    a, b, c = words(256, seed=1), words(256, seed=2), words(256, seed=3)
-    a1, b1 = words(256, seed=4), words(256, seed=5)
-    total, difference, product = (
-        big(a, a1) + big(b, b1),
-        big(a, a1) - big(b, b1),
-        big(a) * big(b) + big(c, a1),
-    )
-    add, sub = (
-        "add.cc.u32 %r0, %a, %b;\naddc.cc.u32 %r1, %c, %e;\naddc.u32 %r2, 0, 0;\n",
-        "sub.cc.u32 %r0, %a, %b;\nsubc.cc.u32 %r1, %c, %e;\nsubc.u32 %r2, 0, 0;\n",
-    )
-    for body, expected in ((add, total), (sub, difference)):
-        for i in range(3):
-            assert (
-                compute(f"{body}mov.u32 %d, %r{i};", a, b, a1, b1, out=np.uint32)
-                == (expected >> 32 * i & 0xFFFFFFFF).astype(np.uint32)
-            ).all()
-    multiply = (
-        "mad.lo.cc.u32 %r0, %a, %b, %c;\nmadc.hi.cc.u32 %r1, %a, %b, %e;\naddc.u32 %r2, 0, 0;\n"
-    )
-    for i in range(3):
-        assert (
-            compute(f"{multiply}mov.u32 %d, %r{i};", a, b, c, a1, out=np.uint32)
-            == (product >> 32 * i & 0xFFFFFFFF).astype(np.uint32)
-        ).all()
-    # a flag survives what does not write it
-    assert (
-        compute(
-            "add.cc.u32 %r0, %a, %b;\nadd.u32 %r1, %a, %a;\naddc.u32 %r2, 0, 0;\naddc.u32 %d,"
-            " 0, 0;",
-            a,
-            b,
-            out=np.uint32,
-        )
-        == ((big(a) + big(b)) >> 32).astype(np.uint32)
-    ).all()
-
-
-def test_long_carries_of_64_bits():
-    a, b = words(128, np.uint64, 1), words(128, np.uint64, 2)
-    total = a.astype(object) + b.astype(object)
-    assert (
-        compute("add.cc.u64 %rd0, %a, %b;\naddc.u64 %d, 0, 0;", a, b, out=np.uint64)
-        == (total >> 64).astype(np.uint64)
-    ).all()
-
-
-def test_dot_products_of_bytes_and_halves():
-    a, b, c = words(256, seed=6), words(256, seed=7), words(256, seed=8)
-    for kinds, views in (
-        ("u32.u32", "uu"),
-        ("s32.s32", "ii"),
-        ("u32.s32", "ui"),
-        ("s32.u32", "iu"),
-    ):
-        left, halves, right = (
-            a.view(f"{views[0]}1").reshape(-1, 4).astype(np.int64),
-            a.view(f"{views[0]}2").reshape(-1, 2).astype(np.int64),
-            b.view(f"{views[1]}1").reshape(-1, 4).astype(np.int64),
-        )
-        for body, total in (
-            ("dp4a", (left * right).sum(1)),
-            ("dp2a.lo", (halves * right[:, :2]).sum(1)),
-            ("dp2a.hi", (halves * right[:, 2:]).sum(1)),
-        ):
-            assert (
-                compute(f"{body}.{kinds} %d, %a, %b, %c;", a, b, c, out=np.uint32)
-                == (total + c).astype(np.uint32)
-            ).all(), (body, kinds)
-
-
-@pytest.mark.parametrize(
-    "shape, a_registers, b_registers", [("m16n16k16", 8, 8), ("m32n8k16", 8, 8), ("m8n32k16", 8, 8)]
-)
-@pytest.mark.parametrize("layouts", ["row.row", "row.col", "col.row", "col.col"])
-def test_wmma_multiplies_in_every_shape_and_layout(shape, a_registers, b_registers, layouts):
-    m, n, k = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}[shape]
-    random = np.random.default_rng(3)
-    a, b, c = (
-        random.integers(-4, 5, (m, k)).astype(np.float16),
-        random.integers(-4, 5, (k, n)).astype(np.float16),
-        random.integers(-9, 9, (m, n)).astype(np.float32),
-    )
-    stored, layout = [], layouts.split(".")
-    for matrix, order in ((a, layout[0]), (b, layout[1])):
-        wide = np.full(
-            (
-                (matrix.shape[0], matrix.shape[1] + 8)
-                if order == "row"
-                else (matrix.shape[1], matrix.shape[0] + 8)
-            ),
-            np.nan,
-            np.float16,
-        )
-        wide[:, :-8] = matrix if order == "row" else matrix.T
-        stored.append(wide)
-
-    def list_of(count, kind, first):
-        return "{" + ", ".join(f"%{kind}{i + first}" for i in range(count)) + "}"
-
-    A, B, C, D = (
-        list_of(a_registers, "r", 0),
-        list_of(b_registers, "r", 16),
-        list_of(8, "f", 0),
-        list_of(8, "f", 8),
-    )
-    body = f"""
-wmma.load.a.sync.aligned.{layout[0]}.{shape}.global.f16 {A}, [%p0], {stored[0].shape[1]};
-wmma.load.b.sync.aligned.{layout[1]}.{shape}.global.f16 {B}, [%p1], {stored[1].shape[1]};
-wmma.load.c.sync.aligned.row.{shape}.global.f32 {C}, [%p2], {n};
-wmma.mma.sync.aligned.{layouts}.{shape}.f32.f32 {D}, {A}, {B}, {C};
-wmma.store.d.sync.aligned.col.{shape}.global.f32 [%p3], {D};
-"""
-    out = np.zeros((n, m), np.float32)
-    launch(body, {"a": stored[0], "b": stored[1], "c": c, "out": out})
-    assert (out.T == a.astype(np.float32) @ b.astype(np.float32) + c).all()
-
-
-def test_wmma_in_halves_and_bfloats():
-    random = np.random.default_rng(4)
-    a, b = (
-        random.integers(-4, 5, (16, 16)).astype(np.float16),
-        random.integers(-4, 5, (16, 16)).astype(np.float16),
-    )
-    H, G, F, Z = (
-        "{" + ", ".join(f"%{kind}{i + first}" for i in range(count)) + "}"
-        for kind, first, count in (("r", 0, 8), ("r", 8, 8), ("r", 16, 4), ("f", 0, 8))
-    )
-    zero = "".join(f"mov.b32 %r{16 + i}, 0;\n" for i in range(4)) + "".join(
-        f"mov.b32 %f{i}, 0;\n" for i in range(8)
-    )
-    out = np.zeros((16, 16), np.float16)
-    load = (
-        "wmma.load.a.sync.aligned.row.m16n16k16.global.{0} {1},"
-        " [%p0];\nwmma.load.b.sync.aligned.row.m16n16k16.global.{0} {2}, [%p1];\n"
-    )
-    launch(
-        zero
-        + load.format("f16", H, G)
-        + f"wmma.mma.sync.aligned.row.row.m16n16k16.f16.f16 {F}, {H}, {G}, {F};\n"
-        f"wmma.store.d.sync.aligned.row.m16n16k16.global.f16 [%p2], {F};",
-        {"a": a, "b": b, "out": out},
-    )
-    assert (out == (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)).all()
-    x, y = ((each.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) for each in (a, b))
-    A, B = ("{" + ", ".join(f"%r{i + first}" for i in range(4)) + "}" for first in (0, 4))
-    wide = np.zeros((16, 16), np.float32)
-    launch(
-        zero
-        + load.format("bf16", A, B)
-        + f"wmma.mma.sync.aligned.row.row.m16n16k16.f32.bf16.bf16.f32 {Z}, {A}, {B}, {Z};\n"
-        f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%p2], {Z};",
-        {"a": x, "b": y, "out": wide},
-    )
-    assert (wide == a.astype(np.float32) @ b.astype(np.float32)).all()
 
 
 def test_a_header_is_all_that_a_kernel_needs():

@@ -12,10 +12,8 @@ from numba_marlin.emulator import (
     UnknownInstruction,
 )
 from numba_marlin.layout.tensor_map import TensorMap
-from tests.emulator.ptx_cases import launch, snippet
-from tests.emulator.test_mbarrier import SEEDS, spin, start
-from tests.emulator.test_memory import fails
-from tests.emulator.test_tensor_copy import buffers
+from tests.emulator.async_ptx import SEEDS, buffers, spin, start
+from tests.emulator.ptx_cases import fails, launch, snippet
 
 ARRIVE, WAIT = snippet("cluster_arrive"), snippet("cluster_wait")
 SYNC = ARRIVE + WAIT
@@ -59,13 +57,16 @@ def test_every_block_reads_its_neighbours_shared_memory(seed, resident):
     """Eight blocks in clusters of four; thread t of rank r reads what thread t of rank r + 1 wrote,
     and writes to rank r + 2."""
     out = np.zeros(8 * 32 * 2, np.float32)
-    body = f""".shared .align 16 .b8 s[1024]; {RANK} {SLOT} mov.u32 %r1, s; mad.lo.u32 %r1, %t, 16, %r1; cvt.rn.f32.u32 %f0, %r61;
+    body = f""".shared .align 16 .b8 s[1024]; {RANK} {SLOT} mov.u32 %r1, s;
+    mad.lo.u32 %r1, %t, 16, %r1; cvt.rn.f32.u32 %f0, %r61;
     st.shared.v4.f32 [%r1], {{%f0, %f0, %f0, %f0}}; {SYNC}
     add.u32 %r2, %r60, 1; and.b32 %r2, %r2, 3; {snippet("mapa_shared", "%r3", "%r1", "%r2")}
     {snippet("ld_shared_cluster_v4_f32", ("%f1", "%f2", "%f3", "%f4"), "%r3")}
     add.u32 %r2, %r60, 2; and.b32 %r2, %r2, 3; {snippet("mapa_shared", "%r3", "%r1", "%r2")}
-    add.u32 %r3, %r3, 512; {snippet("st_shared_cluster_v4_f32", "%r3", ("%f1", "%f1", "%f1", "%f1"))} {SYNC}
-    ld.shared.f32 %f5, [%r1+524]; mul.wide.u32 %rd1, %r61, 8; add.u64 %rd1, %rd1, %p0; st.global.f32 [%rd1], %f4; st.global.f32 [%rd1+4], %f5;"""
+    add.u32 %r3, %r3, 512;
+    {snippet("st_shared_cluster_v4_f32", "%r3", ("%f1", "%f1", "%f1", "%f1"))} {SYNC}
+    ld.shared.f32 %f5, [%r1+524]; mul.wide.u32 %rd1, %r61, 8; add.u64 %rd1, %rd1, %p0;
+    st.global.f32 [%rd1], %f4; st.global.f32 [%rd1+4], %f5;"""
     launch(body, {"out": out}, grid=8, block=32, cluster=4, seed=seed, resident_blocks=resident)
     block, thread = np.divmod(np.arange(256), 32)
     first, rank = block // 4 * 4, block % 4
@@ -81,12 +82,17 @@ def test_an_arrival_at_another_blocks_barrier(seed):
     """Every block of the cluster arrives at rank 0's barrier, behind its store to rank 0's memory;
     rank 0 adds up."""
     out = np.zeros(4, np.uint32)
-    body = f"""{start(4)} .shared .align 4 .b8 s[16]; {RANK} {SYNC} setp.ne.u32 %q1, %t, 0; @%q1 bra END;
-    mov.u32 %r1, s; mad.lo.u32 %r1, %r60, 4, %r1; {snippet("mapa_shared", "%r2", "%r1", "0")} add.u32 %r3, %r60, 100; st.shared::cluster.u32 [%r2], %r3;
-    {snippet("fence_acq_rel_cluster")} {snippet("mapa_shared", "%r4", "%r40", "0")} {snippet("mbarrier_arrive_cluster", "%r4")}
+    body = f"""{start(4)} .shared .align 4 .b8 s[16]; {RANK} {SYNC} setp.ne.u32 %q1, %t, 0;
+    @%q1 bra END;
+    mov.u32 %r1, s; mad.lo.u32 %r1, %r60, 4, %r1; {snippet("mapa_shared", "%r2", "%r1", "0")}
+    add.u32 %r3, %r60, 100; st.shared::cluster.u32 [%r2], %r3;
+    {snippet("fence_acq_rel_cluster")} {snippet("mapa_shared", "%r4", "%r40", "0")}
+    {snippet("mbarrier_arrive_cluster", "%r4")}
     setp.ne.u32 %q2, %r60, 0; @%q2 bra END; {spin("W", "%r40", "0")}
-    mov.u32 %r5, s; ld.shared.u32 %r6, [%r5]; ld.shared.u32 %r7, [%r5+4]; ld.shared.u32 %r8, [%r5+8]; ld.shared.u32 %r9, [%r5+12];
-    add.u32 %r6, %r6, %r7; add.u32 %r8, %r8, %r9; add.u32 %r6, %r6, %r8; st.global.u32 [%p0], %r6; END: {SYNC}"""
+    mov.u32 %r5, s; ld.shared.u32 %r6, [%r5]; ld.shared.u32 %r7, [%r5+4];
+    ld.shared.u32 %r8, [%r5+8]; ld.shared.u32 %r9, [%r5+12];
+    add.u32 %r6, %r6, %r7; add.u32 %r8, %r8, %r9; add.u32 %r6, %r6, %r8; st.global.u32 [%p0], %r6;
+    END: {SYNC}"""
     launch(body, {"out": out}, grid=4, cluster=4, seed=seed)
     assert out[0] == 406
 
@@ -96,10 +102,12 @@ def test_the_barrier_over_many_rounds(seed):
     """Round i: rank i % 2 adds to rank 0's word while the other waits; an arrive and its wait may
     lie apart."""
     out = np.zeros(1, np.uint32)
-    body = f""".shared .u32 s; {RANK} setp.ne.u32 %q1, %t, 0; mov.u32 %r1, s; {snippet("mapa_shared", "%r2", "%r1", "0")} setp.ne.u32 %q2, %r60, 0;
+    body = f""".shared .u32 s; {RANK} setp.ne.u32 %q1, %t, 0; mov.u32 %r1, s;
+    {snippet("mapa_shared", "%r2", "%r1", "0")} setp.ne.u32 %q2, %r60, 0;
     or.pred %q3, %q1, %q2; @!%q3 st.shared.u32 [s], 1; {SYNC} mov.u32 %r3, 0;
     LOOP: and.b32 %r4, %r3, 1; setp.ne.u32 %q4, %r4, %r60; or.pred %q4, %q4, %q1; @%q4 bra SKIP;
-    ld.shared::cluster.u32 %r5, [%r2]; mad.lo.u32 %r5, %r5, 3, %r3; st.shared::cluster.u32 [%r2], %r5; SKIP: bar.warp.sync -1;
+    ld.shared::cluster.u32 %r5, [%r2]; mad.lo.u32 %r5, %r5, 3, %r3;
+    st.shared::cluster.u32 [%r2], %r5; SKIP: bar.warp.sync -1;
     {ARRIVE} add.u32 %r3, %r3, 1; {WAIT} setp.lt.u32 %q5, %r3, 9; @%q5 bra LOOP;
     @!%q3 ld.shared.u32 %r6, [s]; @!%q3 st.global.u32 [%p0], %r6;"""
     launch(body, {"out": out}, grid=2, block=64, cluster=2, seed=seed)
@@ -122,11 +130,14 @@ def test_a_multicast_reaches_the_blocks_of_its_mask(seed, tensor):
         copy = snippet(
             "cp_async_bulk_tensor_2d_g2s_multicast", "%r1", "%p0", "0", "0", "%r40", "%h0"
         )
-    body = f"""{start(1)} .shared .align 128 .b8 s[512]; {RANK} mov.u32 %r1, s; mad.lo.u32 %r2, %t, 16, %r1; mov.b16 %h0, 11;
+    body = f"""{start(1)} .shared .align 128 .b8 s[512]; {RANK} mov.u32 %r1, s;
+    mad.lo.u32 %r2, %t, 16, %r1; mov.b16 %h0, 11;
     setp.eq.u32 %q1, %r60, 2; @%q1 st.shared.u32 [%r2], 77;
-    setp.ne.u32 %q2, %t, 0; @%q2 bra MEET; {snippet("mbarrier_arrive_expect_tx", "%r40", "512")} MEET: {SYNC}
+    setp.ne.u32 %q2, %t, 0; @%q2 bra MEET; {snippet("mbarrier_arrive_expect_tx", "%r40", "512")}
+    MEET: {SYNC}
     setp.ne.or.u32 %q3, %r60, 1, %q2; @%q3 bra ISSUED; {copy} ISSUED: @%q1 bra READ;
-    {spin("W", "%r40", "0")} READ: ld.shared.u32 %r3, [%r2]; mad.lo.u32 %r4, %r60, 32, %t; mad.wide.u32 %rd0, %r4, 4, %p1; st.global.u32 [%rd0], %r3; {SYNC}"""
+    {spin("W", "%r40", "0")} READ: ld.shared.u32 %r3, [%r2]; mad.lo.u32 %r4, %r60, 32, %t;
+    mad.wide.u32 %rd0, %r4, 4, %p1; st.global.u32 [%rd0], %r3; {SYNC}"""
     launch(body, arrays, grid=4, cluster=4, seed=seed)
     expected = np.broadcast_to(np.arange(0, 128, 4), (4, 32)).copy()
     expected[2] = 77
@@ -211,8 +222,10 @@ MISUSE = {
     ),
     "a block that has ended": (
         MachineError,
-        f""".shared .u32 s; {RANK} setp.eq.u32 %q1, %r60, 1; {ARRIVE} @%q1 ret; {WAIT} mov.u32 %r1, s;
-    mapa.shared::cluster.u32 %r2, %r1, 1; mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1; setp.lt.u32 %q2, %r3, 9; @%q2 bra L;
+        f""".shared .u32 s; {RANK} setp.eq.u32 %q1, %r60, 1; {ARRIVE} @%q1 ret; {WAIT}
+    mov.u32 %r1, s;
+    mapa.shared::cluster.u32 %r2, %r1, 1; mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1;
+    setp.lt.u32 %q2, %r3, 9; @%q2 bra L;
     st.shared::cluster.u32 [%r2], 0; // BAD""",
         "block (1, 0, 0), which has ended",
     ),

@@ -5,9 +5,8 @@ import operator
 import numpy as np
 import pytest
 
+from tests.emulator.number_cases import check, cross, floats
 from tests.emulator.ptx_cases import compute
-from tests.emulator.test_floating import floats
-from tests.emulator.test_integer import check, cross
 
 COMPARE = {
     "eq": operator.eq,
@@ -25,7 +24,7 @@ def test_integer_comparisons_respect_signedness(kind):
     for name, compare in COMPARE.items():
         check(
             f"setp.{name}.{kind} %q0, %a, %b; selp.u32 %d, 1, 0, %q0;",
-            lambda x, y: int(compare(x, y)),
+            lambda x, y, compare=compare: int(compare(x, y)),
             a,
             b,
             out=np.uint32,
@@ -33,7 +32,7 @@ def test_integer_comparisons_respect_signedness(kind):
     if kind[0] == "u":
         for name, same in (("lo", "lt"), ("ls", "le"), ("hi", "gt"), ("hs", "ge")):
             body = f"setp.{name}.{kind} %q0, %a, %b; selp.u32 %d, 1, 0, %q0;"
-            check(body, lambda x, y: int(COMPARE[same](x, y)), a, b, out=np.uint32)
+            check(body, lambda x, y, same=same: int(COMPARE[same](x, y)), a, b, out=np.uint32)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +81,11 @@ def test_setp_combines_and_gives_the_complement(name, combine):
         " %q1; selp.u32 %r1, 2, 0, %q2; or.b32 %d, %r0, %r1;"
     )
     for negate in (False, True):
-        expected = lambda x, y: (
-            combine(x < y, (x < 0) != negate) | combine(not x < y, (x < 0) != negate) << 1
-        )
+
+        def expected(x, y, negate=negate):
+            with_it = (x < 0) != negate
+            return combine(x < y, with_it) | combine(not x < y, with_it) << 1
+
         check(body.replace("{c}", "!" if negate else ""), expected, a, b, out=np.uint32)
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from numba_marlin.emulator import Deadlock, DivergentCollective, Trap
 from numba_marlin.emulator.state.listener import Listener
-from tests.emulator.ptx_cases import launch
-from tests.emulator.test_memory import fails
+from tests.emulator.ptx_cases import fails, launch
 
 FILL = ".shared .align 16 .b8 s[16]; st.shared.v4.u32 [s], {%t, %t, %t, %t};"
 STORE = "mad.wide.u32 %rd0, %t, 4, %p0; st.global.u32 [%rd0], %r0;"
@@ -27,7 +26,8 @@ def test_nested_branches_and_loops_with_trip_counts_per_lane(seed):
     OUTER: setp.eq.u32 %q0, %r1, 0; @%q0 bra DONE;
       mov.u32 %r3, %r2;
       and.b32 %r4, %t, 1; setp.eq.u32 %q1, %r4, 1; @%q1 bra ODD;
-      INNER: setp.eq.u32 %q2, %r3, 0; @%q2 bra NEXT; add.u32 %r0, %r0, 1; sub.u32 %r3, %r3, 1; bra INNER;
+      INNER: setp.eq.u32 %q2, %r3, 0; @%q2 bra NEXT; add.u32 %r0, %r0, 1; sub.u32 %r3, %r3, 1;
+      bra INNER;
       ODD: setp.gt.u32 %q3, %r3, 2; @%q3 bra BIG; add.u32 %r0, %r0, 100; bra.uni NEXT;
       BIG: add.u32 %r0, %r0, 1000;
       NEXT: sub.u32 %r1, %r1, 1; bra OUTER;
@@ -39,7 +39,8 @@ def test_nested_branches_and_loops_with_trip_counts_per_lane(seed):
 
 def test_diverged_lanes_reconverge_behind_the_branch():
     """activemask is whole again at the immediate post-dominator, and partial inside."""
-    body = """and.b32 %r1, %t, 1; setp.eq.u32 %q0, %r1, 1; @%q0 bra ODD; activemask.b32 %r0; bra.uni MEET;
+    body = """and.b32 %r1, %t, 1; setp.eq.u32 %q0, %r1, 1; @%q0 bra ODD; activemask.b32 %r0;
+    bra.uni MEET;
     ODD: activemask.b32 %r0; MEET: activemask.b32 %r2; setp.ne.b32 %q1, %r2, -1; @%q1 trap;"""
     out, _ = per_thread(body)
     assert out.tolist() == [0x55555555, 0xAAAAAAAA] * 32
@@ -53,7 +54,8 @@ def test_early_exit_of_some_lanes():
 
 
 def test_exit_inside_a_divergent_arm_releases_those_who_wait():
-    body = """and.b32 %r1, %t, 3; setp.eq.u32 %q0, %r1, 0; @!%q0 bra ELSE; setp.eq.u32 %q1, %t, 8; @%q1 ret; mov.u32 %r0, 1; bra MEET;
+    body = """and.b32 %r1, %t, 3; setp.eq.u32 %q0, %r1, 0; @!%q0 bra ELSE; setp.eq.u32 %q1, %t, 8;
+    @%q1 ret; mov.u32 %r0, 1; bra MEET;
     ELSE: mov.u32 %r0, 2; MEET: add.u32 %r0, %r0, 10;"""
     out, _ = per_thread(body)
     assert out.tolist() == [0 if t == 8 else 11 if t % 4 == 0 else 12 for t in range(64)]
@@ -78,9 +80,12 @@ def test_labels_of_inline_blocks_are_local():
 def test_barriers_order_warps(seed):
     """A relay through shared memory: before barrier i only warp i writes, the next reads behind
     it."""
-    body = """.shared .u32 s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [s], 1; shr.u32 %r1, %t, 5; mov.u32 %r2, 0;
-    LOOP: bar.sync 0; setp.ne.u32 %q1, %r1, %r2; @%q1 bra SKIP; ld.shared.u32 %r3, [s]; bar.warp.sync -1;
-    mad.lo.u32 %r3, %r3, 3, %r1; st.shared.u32 [s], %r3; SKIP: add.u32 %r2, %r2, 1; setp.lt.u32 %q2, %r2, 8; @%q2 bra LOOP;
+    body = """.shared .u32 s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [s], 1; shr.u32 %r1, %t, 5;
+    mov.u32 %r2, 0;
+    LOOP: bar.sync 0; setp.ne.u32 %q1, %r1, %r2; @%q1 bra SKIP; ld.shared.u32 %r3, [s];
+    bar.warp.sync -1;
+    mad.lo.u32 %r3, %r3, 3, %r1; st.shared.u32 [s], %r3; SKIP: add.u32 %r2, %r2, 1;
+    setp.lt.u32 %q2, %r2, 8; @%q2 bra LOOP;
     bar.sync 0; ld.shared.u32 %r0, [s];"""
     out, _ = per_thread(body, 256, seed=seed)
     value = 1
@@ -94,15 +99,18 @@ def test_named_barriers_with_counts_split_a_block():
     2."""
     body = """.shared .u32 s[2]; shr.u32 %r1, %t, 5; setp.lt.u32 %q0, %r1, 2; @%q0 bra PAIR;
     bar.sync 2, 64; mov.u32 %r0, 9; bra END;
-    PAIR: setp.eq.u32 %q1, %r1, 0; @%q1 bra PRODUCE; barrier.sync 1, 64; ld.shared.u32 %r0, [s]; bra END;
+    PAIR: setp.eq.u32 %q1, %r1, 0; @%q1 bra PRODUCE; barrier.sync 1, 64; ld.shared.u32 %r0, [s];
+    bra END;
     PRODUCE: st.shared.u32 [s], 5; bar.arrive 1, 64; END:"""
     out, _ = per_thread(body, 128)
     assert out.tolist() == [0] * 32 + [5] * 32 + [9] * 64
 
 
 def test_barrier_reductions():
-    body = """setp.lt.u32 %q0, %t, 40; bar.red.popc.u32 %r1, 0, %q0; bar.red.and.pred %q1, 0, %q0; bar.red.or.pred %q2, 0, %q0;
-    selp.u32 %r2, 1000, 0, %q1; selp.u32 %r3, 2000, 0, %q2; add.u32 %r0, %r1, %r2; add.u32 %r0, %r0, %r3;"""
+    body = """setp.lt.u32 %q0, %t, 40; bar.red.popc.u32 %r1, 0, %q0; bar.red.and.pred %q1, 0, %q0;
+    bar.red.or.pred %q2, 0, %q0;
+    selp.u32 %r2, 1000, 0, %q1; selp.u32 %r3, 2000, 0, %q2; add.u32 %r0, %r1, %r2;
+    add.u32 %r0, %r0, %r3;"""
     out, _ = per_thread(body)
     assert (out == 2040).all()
 
@@ -113,7 +121,8 @@ def test_lanes_that_diverged_meet_at_a_barrier():
 
     Lane 0 goes around, and returns before the post-dominator END, just in front of the barrier.
     """
-    body = """.shared .u32 s; setp.eq.u32 %q0, %t, 0; @%q0 bra ZERO; setp.eq.u32 %q1, %t, 99; @%q1 bra END;
+    body = """.shared .u32 s; setp.eq.u32 %q0, %t, 0; @%q0 bra ZERO; setp.eq.u32 %q1, %t, 99;
+    @%q1 bra END;
     MEET: bar.sync 0; ld.shared.u32 %r0, [s]; bra END;
     ZERO: st.shared.u32 [s], 4; bra MEET;
     END:"""
@@ -175,12 +184,14 @@ def test_mma_in_a_partial_warp():
     assert error.warp == 1 and "needs all 32 lanes" in str(error)
 
 
-CHAIN = """ // block b waits until the lock says b, in reverse order of their numbers, then passes it on
+# block b waits until the lock says b, in reverse order of their numbers, then passes it on
+CHAIN = """
 mov.u32 %r1, %ctaid.x; mov.u32 %r2, %nctaid.x; sub.u32 %r3, %r2, %r1; sub.u32 %r3, %r3, 1;
 setp.ne.u32 %q0, %t, 0; @%q0 bra READY;
 SPIN: ld.acquire.gpu.global.u32 %r4, [%p0]; setp.ne.u32 %q1, %r4, %r3; @%q1 bra SPIN;
 READY: bar.sync 0;
-@%q0 bra END; mad.wide.u32 %rd0, %r4, 4, %p1; st.global.u32 [%rd0], %r1; fence.acq_rel.gpu; red.release.gpu.global.add.u32 [%p0], 1;
+@%q0 bra END; mad.wide.u32 %rd0, %r4, 4, %p1; st.global.u32 [%rd0], %r1; fence.acq_rel.gpu;
+red.release.gpu.global.add.u32 [%p0], 1;
 END:"""
 
 
@@ -218,7 +229,8 @@ def test_a_lane_may_wait_for_another_lane_of_its_warp():
     """Lane 0 spins on a flag that lane 5 sets behind the branch: paths of one warp progress
     independently."""
     flag = np.zeros(1, np.uint32)
-    body = """setp.ne.u32 %q0, %t, 0; @%q0 bra OTHERS; SPIN: ld.volatile.global.u32 %r1, [%p0]; setp.eq.u32 %q1, %r1, 0; @%q1 bra SPIN; bra END;
+    body = """setp.ne.u32 %q0, %t, 0; @%q0 bra OTHERS; SPIN: ld.volatile.global.u32 %r1, [%p0];
+    setp.eq.u32 %q1, %r1, 0; @%q1 bra SPIN; bra END;
     OTHERS: setp.eq.u32 %q2, %t, 5; @%q2 st.volatile.global.u32 [%p0], 1; END:"""
     launch(body, {"flag": flag})
 
@@ -226,8 +238,10 @@ def test_a_lane_may_wait_for_another_lane_of_its_warp():
 def test_a_lock_per_lane_with_compare_and_swap():
     """All 64 lanes take one lock in turn: no two are inside at a time."""
     state = np.zeros(2, np.uint32)
-    body = """mov.u32 %r5, 0; TRY: atom.global.cas.b32 %r1, [%p0], 0, 1; setp.ne.u32 %q0, %r1, 0; @%q0 bra NEXT;
-    ld.volatile.global.u32 %r2, [%p0+4]; add.u32 %r2, %r2, 1; st.volatile.global.u32 [%p0+4], %r2; atom.global.exch.b32 %r3, [%p0], 0;
+    body = """mov.u32 %r5, 0; TRY: atom.global.cas.b32 %r1, [%p0], 0, 1; setp.ne.u32 %q0, %r1, 0;
+    @%q0 bra NEXT;
+    ld.volatile.global.u32 %r2, [%p0+4]; add.u32 %r2, %r2, 1; st.volatile.global.u32 [%p0+4], %r2;
+    atom.global.exch.b32 %r3, [%p0], 0;
     mov.u32 %r5, 1; NEXT: setp.eq.u32 %q1, %r5, 0; @%q1 bra TRY;"""
     launch(body, {"state": state}, block=64)
     assert state.tolist() == [0, 64]
@@ -262,7 +276,8 @@ def test_spinning_while_another_block_computes_is_no_deadlock(seed):
     """Block 1 computes for long without a store, then lets block 0 go; the random order may run
     block 0 many times in a row."""
     body = """mov.u32 %r0, %ctaid.x; setp.eq.u32 %q0, %r0, 0; @%q0 bra SPIN; mov.u32 %r1, 0;
-    WORK: add.u32 %r1, %r1, 1; setp.lt.u32 %q1, %r1, 1500; @%q1 bra WORK; st.global.u32 [%p0], 1; bra END;
+    WORK: add.u32 %r1, %r1, 1; setp.lt.u32 %q1, %r1, 1500; @%q1 bra WORK; st.global.u32 [%p0], 1;
+    bra END;
     SPIN: ld.acquire.gpu.global.u32 %r2, [%p0]; setp.eq.u32 %q2, %r2, 0; @%q2 bra SPIN; END:"""
     launch(body, {"flag": np.zeros(1, np.uint32)}, grid=2, seed=seed)
 

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import UnknownInstruction
+from tests.emulator.number_cases import ALL, canonical, floats, pack, round32, wrap
 from tests.emulator.ptx_cases import compute, launch, words
-from tests.emulator.test_floating import floats, round32
-from tests.emulator.test_half import ALL, canonical, pack
-from tests.emulator.test_integer import wrap
 
 INTEGERS = [f"{s}{b}" for s in "us" for b in (8, 16, 32, 64)]
 
@@ -205,11 +203,13 @@ def test_canonical_helper_sees_nans():
 def test_special_registers():
     out = np.zeros((3 * 2 * 40, 8), np.uint32)
     body = """
-    mov.u32 %r0, %tid.x; mov.u32 %r1, %tid.y; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ctaid.y; mov.u32 %r4, %laneid;
+    mov.u32 %r0, %tid.x; mov.u32 %r1, %tid.y; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ctaid.y;
+    mov.u32 %r4, %laneid;
     mov.u32 %r5, %ntid.x; mov.u32 %r6, %nctaid.x; mov.u32 %r7, %lanemask_lt;
     mad.lo.u32 %r10, %r1, 20, %r0; mad.lo.u32 %r11, %r3, 3, %r2; mad.lo.u32 %r10, %r11, 40, %r10;
     mad.wide.u32 %rd0, %r10, 32, %p0;
-    st.global.v4.u32 [%rd0], {%r0, %r1, %r2, %r3}; st.global.v4.u32 [%rd0+16], {%r4, %r5, %r6, %r7};"""
+    st.global.v4.u32 [%rd0], {%r0, %r1, %r2, %r3};
+    st.global.v4.u32 [%rd0+16], {%r4, %r5, %r6, %r7};"""
     launch(body, {"out": out}, grid=(3, 2), block=(20, 2))
     index = np.arange(240)
     thread, block = index % 40, index // 40

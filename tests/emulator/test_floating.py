@@ -1,71 +1,14 @@
 """float32 and float64 arithmetic against exact rationals: one rounding, in the mode asked for."""
 
-import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tests.emulator.ptx_cases import compute, words
+from tests.emulator.number_cases import floats, round32
+from tests.emulator.ptx_cases import compute
 
 NAN32 = 0x7FFFFFFF
-
-
-def floats(count, seed=0):
-    """Random float32 bit patterns, and the special ones."""
-    special = np.array(
-        [
-            0,
-            1 << 31,
-            1,
-            0x80000001,
-            0x7FFFFF,
-            0x800000,
-            0x3F800000,
-            0xBF800000,
-            0x7F7FFFFF,
-            0x7F800000,
-            0xFF800000,
-            0x7FC00000,
-            0x7F800001,
-            0xFFC12345,
-            0x3F800001,
-            0x33800000,
-        ],
-        np.uint32,
-    )
-    return np.concatenate([special, words(count, seed=seed)]).view(np.float32)
-
-
-def round32(exact: Fraction, mode: str) -> float:
-    """An exact rational to float32 by definition, working on integers."""
-    if exact == 0:
-        return 0.0
-    sign, size = (-1, -exact) if exact < 0 else (1, exact)
-    exponent = max(size.numerator.bit_length() - size.denominator.bit_length(), -126)
-    while Fraction(2) ** exponent > size and exponent > -126:
-        exponent -= 1
-    while Fraction(2) ** (exponent + 1) <= size:
-        exponent += 1
-    unit = Fraction(2) ** (exponent - 23)
-    whole, rest = divmod(size, unit)
-    up = {
-        "rn": rest * 2 > unit or (rest * 2 == unit and whole % 2),
-        "rz": False,
-        "rm": sign < 0 and rest > 0,
-        "rp": sign > 0 and rest > 0,
-    }[mode]
-    value = (whole + up) * unit
-    if value >= Fraction(2) ** 128:
-        largest = float(np.finfo(np.float32).max)
-        overflow = {
-            "rn": math.inf,
-            "rz": largest,
-            "rm": math.inf if sign < 0 else largest,
-            "rp": math.inf if sign > 0 else largest,
-        }
-        return sign * overflow[mode]
-    return sign * float(value)
 
 
 def assert_same_bits(got, expected, *inputs):

@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.emulator.number_cases import ALL, canonical, pack
 from tests.emulator.ptx_cases import compute, words
 
-ALL = np.arange(1 << 16, dtype=np.uint16)
 CORNERS = np.array(
     [
         0,
@@ -32,15 +32,6 @@ CORNERS = np.array(
     ],
     np.uint16,
 )
-
-
-def canonical(bits):
-    """Every fp16 NaN as 0x7fff."""
-    return np.where((bits & 0x7FFF) > 0x7C00, np.uint16(0x7FFF), bits).astype(np.uint16)
-
-
-def pack(low, high):
-    return low.astype(np.uint32) | high.astype(np.uint32) << np.uint32(16)
 
 
 def wide(bits):

@@ -4,35 +4,10 @@ zero."""
 import numpy as np
 import pytest
 
-from tests.emulator.ptx_cases import compute, words
+from tests.emulator.number_cases import check, cross, dtype_of
+from tests.emulator.ptx_cases import words
 
 TYPES = [f"{s}{b}" for s in "us" for b in (16, 32, 64)]
-
-
-def dtype_of(kind):
-    return np.dtype(kind.replace("u", "uint").replace("s", "int"))
-
-
-def cross(kind, count=24):
-    """All pairs of interesting values."""
-    values = words(count, dtype_of(kind))
-    return tuple(x.ravel() for x in np.meshgrid(values, values[::-1]))
-
-
-def wrap(value, dtype):
-    bits = 8 * dtype.itemsize
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if dtype.kind == "i" and value >> (bits - 1) else value
-
-
-def check(body, formula, *inputs, out):
-    out = np.dtype(out)
-    expected = [wrap(formula(*(int(x) for x in xs)), out) for xs in zip(*inputs)]
-    got = compute(body, *inputs, out=out).tolist()
-    wrong = [(xs, g, e) for xs, g, e in zip(zip(*inputs), got, expected) if g != e]
-    assert not wrong, (
-        f"{len(wrong)} wrong, first: inputs {wrong[0][0]} gave {wrong[0][1]}, not {wrong[0][2]}"
-    )
 
 
 def quotient(a, b):

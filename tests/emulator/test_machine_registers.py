@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import Deadlock, DivergentCollective, UnknownInstruction
-from tests.emulator.ptx_cases import launch, snippet
-from tests.emulator.test_memory import fails
+from tests.emulator.ptx_cases import fails, launch, snippet
 
 BOUNDS = ".maxntid 128, 1, 1"
 

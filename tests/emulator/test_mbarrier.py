@@ -5,34 +5,8 @@ import numpy as np
 import pytest
 
 from numba_marlin.emulator import BarrierMisuse, Deadlock, Misaligned, OutOfBounds, PendingCopyRead
-from tests.emulator.ptx_cases import launch, snippet
-from tests.emulator.test_memory import fails
-
-SEEDS = [None, 0, 1, 2, 3]
-
-
-def start(*counts: int) -> str:
-    """Barrier i, for counts[i] arrivals, at %r(40 + i); lane 0 of warp 0 initialises them all."""
-    names = "".join(
-        f"mov.u32 %r{40 + i}, bars; add.u32 %r{40 + i}, %r{40 + i}, {8 * i};\n"
-        for i in range(len(counts))
-    )
-    inits = "".join(
-        snippet("mbarrier_init", f"%r{40 + i}", str(count)) for i, count in enumerate(counts)
-    )
-    return f""".shared .align 8 .b8 bars[{8 * len(counts)}];
-    {names} setp.ne.u32 %q0, %t, 0; @%q0 bra READY;
-    {inits} {snippet("fence_mbarrier_init")}
-    READY: bar.sync 0; shr.u32 %r9, %t, 5; and.b32 %r8, %t, 31;
-    """
-
-
-def spin(label: str, barrier: str, parity: str) -> str:
-    return (
-        f"{label}: {snippet('mbarrier_try_wait_parity', '%r30', barrier, parity)} setp.eq.u32 %q7,"
-        f" %r30, 0; @%q7 bra {label};\n"
-    )
-
+from tests.emulator.async_ptx import SEEDS, spin, start
+from tests.emulator.ptx_cases import fails, launch, snippet
 
 STORE = "mad.wide.u32 %rd9, %t, 4, %p0; st.global.u32 [%rd9], {};"
 
@@ -68,7 +42,8 @@ def test_phases_over_many_rounds_keep_producer_and_consumers_in_step(seed):
     .shared .u32 stage[2]; mov.u32 %r0, 0; mov.u32 %r1, 0;
     setp.ne.u32 %q1, %r9, 0; @%q1 bra CONSUME;
     PRODUCE: and.b32 %r2, %r1, 1; shr.u32 %r3, %r1, 1; and.b32 %r3, %r3, 1; xor.b32 %r4, %r3, 1;
-    mad.lo.u32 %r5, %r2, 8, %r40; mad.lo.u32 %r6, %r2, 8, %r42; mov.u32 %r7, stage; mad.lo.u32 %r7, %r2, 4, %r7;
+    mad.lo.u32 %r5, %r2, 8, %r40; mad.lo.u32 %r6, %r2, 8, %r42; mov.u32 %r7, stage;
+    mad.lo.u32 %r7, %r2, 4, %r7;
     """
         + spin("FREE", "%r6", "%r4")
         + """
@@ -78,11 +53,13 @@ def test_phases_over_many_rounds_keep_producer_and_consumers_in_step(seed):
         + """
     add.u32 %r1, %r1, 1; setp.lt.u32 %q3, %r1, 25; @%q3 bra PRODUCE; bra END;
     CONSUME: and.b32 %r2, %r1, 1; shr.u32 %r3, %r1, 1; and.b32 %r3, %r3, 1;
-    mad.lo.u32 %r5, %r2, 8, %r40; mad.lo.u32 %r6, %r2, 8, %r42; mov.u32 %r7, stage; mad.lo.u32 %r7, %r2, 4, %r7;
+    mad.lo.u32 %r5, %r2, 8, %r40; mad.lo.u32 %r6, %r2, 8, %r42; mov.u32 %r7, stage;
+    mad.lo.u32 %r7, %r2, 4, %r7;
     """
         + spin("FULL", "%r5", "%r3")
         + """
-    ld.shared.u32 %r11, [%r7]; mul.lo.u32 %r0, %r0, 3; add.u32 %r0, %r0, %r11; bar.warp.sync -1; setp.eq.u32 %q4, %r8, 0; @!%q4 bra NEXT;
+    ld.shared.u32 %r11, [%r7]; mul.lo.u32 %r0, %r0, 3; add.u32 %r0, %r0, %r11; bar.warp.sync -1;
+    setp.eq.u32 %q4, %r8, 0; @!%q4 bra NEXT;
     """
         + snippet("mbarrier_arrive", "%r6")
         + """
@@ -100,8 +77,10 @@ def test_arrivals_with_counts_and_their_states():
     body = (
         start(3)
         + """mov.u32 %r0, 0; setp.ne.u32 %q1, %t, 0; @%q1 bra END;
-    mbarrier.arrive.shared::cta.b64 %rd1, [%r40]; mbarrier.test_wait.shared::cta.b64 %q2, [%r40], %rd1;
-    mbarrier.arrive.release.cta.shared::cta.b64 %rd2, [%r40], 2; mbarrier.test_wait.acquire.cta.shared.b64 %q3, [%r40], %rd1;
+    mbarrier.arrive.shared::cta.b64 %rd1, [%r40];
+    mbarrier.test_wait.shared::cta.b64 %q2, [%r40], %rd1;
+    mbarrier.arrive.release.cta.shared::cta.b64 %rd2, [%r40], 2;
+    mbarrier.test_wait.acquire.cta.shared.b64 %q3, [%r40], %rd1;
     selp.u32 %r1, 1, 0, %q2; selp.u32 %r2, 2, 0, %q3; or.b32 %r0, %r1, %r2; END:"""
     )
     assert observe(body)[0] == 2
@@ -122,8 +101,10 @@ def test_a_state_older_than_the_previous_phase_is_refused():
 def test_generic_addresses_reach_a_barrier():
     body = (
         start(1)
-        + """mov.u32 %r0, 0; setp.ne.u32 %q1, %t, 0; @%q1 bra END; mov.u64 %rd0, bars; cvta.shared.u64 %rd1, %rd0;
-    mbarrier.arrive.b64 _, [%rd1]; mbarrier.test_wait.parity.b64 %q2, [%rd1], 0; selp.u32 %r0, 1, 0, %q2; END:"""
+        + """mov.u32 %r0, 0; setp.ne.u32 %q1, %t, 0; @%q1 bra END; mov.u64 %rd0, bars;
+    cvta.shared.u64 %rd1, %rd0;
+    mbarrier.arrive.b64 _, [%rd1]; mbarrier.test_wait.parity.b64 %q2, [%rd1], 0;
+    selp.u32 %r0, 1, 0, %q2; END:"""
     )
     assert observe(body)[0] == 1
 
@@ -350,7 +331,8 @@ def test_waiting_gives_way_to_those_who_work():
         + "mov.u32 %r0, 0; setp.eq.u32 %q1, %r9, 0; @%q1 bra WORK;\n"
         + spin("WAIT", "%r40", "0")
         + """mov.u32 %r0, 1; bra END;
-    WORK: add.u32 %r1, %r1, 1; mov.u32 %r2, 0; L: add.u32 %r2, %r2, 1; setp.lt.u32 %q2, %r2, 3000; @%q2 bra L;
+    WORK: add.u32 %r1, %r1, 1; mov.u32 %r2, 0; L: add.u32 %r2, %r2, 1; setp.lt.u32 %q2, %r2, 3000;
+    @%q2 bra L;
     setp.ne.u32 %q3, %t, 0; @%q3 bra END;
     """
         + snippet("mbarrier_arrive", "%r40")

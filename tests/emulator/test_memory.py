@@ -6,7 +6,7 @@ import pytest
 
 from numba_marlin.emulator import Machine, Misaligned, OutOfBounds, ReadOnlyWrite, UninitializedRead
 from numba_marlin.emulator.state.listener import Listener
-from tests.emulator.ptx_cases import frame, launch, words
+from tests.emulator.ptx_cases import fails, frame, launch, words
 
 
 def lane_address(register, parameter, bytes_a_lane):
@@ -30,10 +30,12 @@ def test_load_and_store_every_width_and_vector(width, count, space):
         "global": "",
         "shared": (
             f"""mad.lo.u32 %r20, %t, {size}, sh; st.shared.{kind} [%r20], {values};
-                      {"".join(f"mov.b{max(16, width)} {r}, 0;" for r in registers)} ld.shared.{kind} {values}, [%r20];"""
+                      {"".join(f"mov.b{max(16, width)} {r}, 0;" for r in registers)}
+                      ld.shared.{kind} {values}, [%r20];"""
         ),
         "local": (
-            f"""st.local.{kind} [loc+{size}], {values}; mov.u64 %rd21, loc; ld.local.{kind} {values}, [%rd21+{size}];"""
+            f"""st.local.{kind} [loc+{size}], {values}; mov.u64 %rd21, loc; ld.local.{kind}
+            {values}, [%rd21+{size}];"""
         ),
     }[space]
     body = f"""
@@ -69,7 +71,8 @@ def test_qualifiers_and_cache_hints_change_nothing():
     ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {{%r0, %r1, %r2, %r3}}, [%rd0], %rd9;
     st.release.gpu.global.b32 [%rd1], %r0; st.volatile.global.b32 [%rd1+4], %r1;
     st.global.cs.b32 [%rd1+8], %r2; st.relaxed.sys.global.b32 [%rd1+12], %r3;
-    ld.acquire.gpu.global.b32 %r5, [%rd1]; ld.volatile.global.b32 %r6, [%rd1]; fence.acq_rel.gpu; membar.gl;"""
+    ld.acquire.gpu.global.b32 %r5, [%rd1]; ld.volatile.global.b32 %r6, [%rd1]; fence.acq_rel.gpu;
+    membar.gl;"""
     launch(body, {"source": source, "target": target})
     assert np.array_equal(source, target)
 
@@ -87,7 +90,8 @@ def test_generic_addresses_reach_every_space_in_one_instruction():
     setp.lt.u32 %q0, %t, 10; setp.lt.u32 %q1, %t, 20;
     selp.b64 %rd3, %rd1, %rd2, %q1; selp.b64 %rd3, %rd0, %rd3, %q0;
     ld.u32 %r1, [%rd3]; st.u32 [%rd9], %r1;
-    cvta.to.shared.u64 %rd4, %rd1; cvt.u32.u64 %r2, %rd4; ld.shared.u32 %r3, [%r2]; sub.u32 %r3, %r3, 100;
+    cvta.to.shared.u64 %rd4, %rd1; cvt.u32.u64 %r2, %rd4; ld.shared.u32 %r3, [%r2];
+    sub.u32 %r3, %r3, 100;
     isspacep.shared %q2, %rd1; isspacep.shared %q3, %rd0; isspacep.global %q4, %rd0;
     @!%q2 trap; @%q3 trap; @!%q4 trap; setp.ne.u32 %q5, %r3, %t; @%q5 trap;"""
     launch(body, {"source": source, "target": target})
@@ -99,7 +103,8 @@ def test_generic_addresses_reach_every_space_in_one_instruction():
 
 def test_one_instruction_may_reach_several_buffers():
     a, b = np.zeros(16, np.uint32), np.zeros(16, np.uint32)
-    body = """setp.lt.u32 %q0, %t, 16; and.b32 %r0, %t, 15; selp.b64 %rd0, %p0, %p1, %q0; mad.wide.u32 %rd0, %r0, 4, %rd0;
+    body = """setp.lt.u32 %q0, %t, 16; and.b32 %r0, %t, 15; selp.b64 %rd0, %p0, %p1, %q0;
+    mad.wide.u32 %rd0, %r0, 4, %rd0;
     st.global.u32 [%rd0], %t; ld.global.u32 %r1, [%rd0]; setp.ne.u32 %q1, %r1, %t; @%q1 trap;"""
     launch(body, {"a": a, "b": b})
     assert a.tolist() == list(range(16)) and b.tolist() == list(range(16, 32))
@@ -107,9 +112,13 @@ def test_one_instruction_may_reach_several_buffers():
 
 def test_module_variables_have_their_initial_values():
     out = np.zeros(4, np.uint32)
-    before = """.global .align 4 .u32 table[4] = {1, 2, 0x30, -1};\n.const .align 4 .u32 fixed = 7;\n.global .u32 blank;"""
-    body = """ld.global.v2.u32 {%r0, %r1}, [table]; ld.global.u32 %r2, [table+12]; ld.const.u32 %r3, [fixed];
-    mov.u64 %rd0, blank; ld.global.u32 %r4, [%rd0]; add.u32 %r3, %r3, %r4; st.global.v4.u32 [%p0], {%r0, %r1, %r2, %r3};"""
+    before = """.global .align 4 .u32 table[4] = {1, 2, 0x30, -1};
+    .const .align 4 .u32 fixed = 7;
+    .global .u32 blank;"""
+    body = """ld.global.v2.u32 {%r0, %r1}, [table]; ld.global.u32 %r2, [table+12];
+    ld.const.u32 %r3, [fixed];
+    mov.u64 %rd0, blank; ld.global.u32 %r4, [%rd0]; add.u32 %r3, %r3, %r4;
+    st.global.v4.u32 [%p0], {%r0, %r1, %r2, %r3};"""
     launch(body, {"out": out}, before=before)
     assert out.tolist() == [1, 2, 0xFFFFFFFF, 7]
 
@@ -120,7 +129,8 @@ def test_parameters_of_every_width_and_by_value():
     )
     text = text.replace(
         "ret;",
-        """ld.param.u8 %r0, [a]; ld.param.s16 %r1, [b]; ld.param.f32 %f0, [c]; ld.param.u64 %rd0, [d+8];
+        """ld.param.u8 %r0, [a]; ld.param.s16 %r1, [b]; ld.param.f32 %f0, [c];
+    ld.param.u64 %rd0, [d+8];
     st.global.u32 [%rd0], %r0; st.global.u32 [%rd0+4], %r1; st.global.f32 [%rd0+8], %f0;
     mov.u64 %rd1, d; ld.param.u64 %rd2, [%rd1]; st.global.u64 [%rd0+16], %rd2; ret;""",
     )
@@ -174,7 +184,8 @@ def test_atomics_return_what_was_there_before_each_lane():
 
 def test_compare_and_swap_and_exchange():
     cells, seen = np.array([3, 4], np.uint32), np.zeros(2, np.uint32)
-    body = f"""setp.ge.u32 %q0, %t, 2; @%q0 ret; {lane_address("%rd0", "%p0", 4)} {lane_address("%rd1", "%p1", 4)}
+    body = f"""setp.ge.u32 %q0, %t, 2; @%q0 ret; {lane_address("%rd0", "%p0", 4)}
+    {lane_address("%rd1", "%p1", 4)}
     atom.global.cas.b32 %r0, [%rd0], 3, 99; st.global.u32 [%rd1], %r0; setp.eq.u32 %q1, %t, 1;
     @%q1 atom.global.exch.b32 %r1, [%rd0], 50;"""
     launch(body, {"cells": cells, "seen": seen})
@@ -183,25 +194,12 @@ def test_compare_and_swap_and_exchange():
 
 def test_shared_atomics_and_float_add():
     out = np.zeros(2, np.float32)
-    body = """.shared .f32 sum; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.f32 [sum], 0f00000000; bar.sync 0;
+    body = """.shared .f32 sum; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.f32 [sum], 0f00000000;
+    bar.sync 0;
     atom.shared.add.f32 %f0, [sum], 0f3FC00000; red.global.add.f32 [%p0+4], 0f40000000;
     bar.sync 0; ld.shared.f32 %f1, [sum]; st.global.f32 [%p0], %f1;"""
     launch(body, {"out": out}, block=64)
     assert out.tolist() == [96.0, 128.0]
-
-
-def fails(kind, body, arrays=None, **options):
-    """The error that running ``body`` must raise; its message must name line, text, block and
-    warp."""
-    with pytest.raises(kind) as caught:
-        launch(body, arrays or {"x": np.zeros(64, np.uint32)}, **options)
-    error, message = caught.value, str(caught.value)
-    marked = next((line for line in body.splitlines() if "BAD" in line), None)
-    if marked is not None:
-        assert error.text and error.text in " ".join(marked.split())
-    assert f"PTX line {error.line}: {error.text}" in message
-    assert f"block {error.block}, warp {error.warp}, lane" in message
-    return error
 
 
 def test_out_of_bounds_names_array_index_and_place():
@@ -271,7 +269,8 @@ def test_shared_memory_is_bounded_by_what_the_launch_asked_for():
 def test_static_shared_variables_do_not_overlap_and_dynamic_memory_follows():
     out = np.zeros(3, np.uint32)
     body = """.shared .align 4 .b8 a[6]; .shared .align 16 .b8 b[16];
-    mov.u32 %r0, a; mov.u32 %r1, b; mov.u32 %r2, dyn; st.global.u32 [%p0], %r0; st.global.u32 [%p0+4], %r1; st.global.u32 [%p0+8], %r2;"""
+    mov.u32 %r0, a; mov.u32 %r1, b; mov.u32 %r2, dyn; st.global.u32 [%p0], %r0;
+    st.global.u32 [%p0+4], %r1; st.global.u32 [%p0+8], %r2;"""
     result = launch(
         body, {"out": out}, before=".extern .shared .align 128 .b8 dyn[];", shared_bytes=256
     )
@@ -307,8 +306,10 @@ def test_a_new_block_in_the_same_place_finds_uninitialised_memory():
 def test_blocks_have_shared_memory_and_threads_local_memory_of_their_own():
     out = np.zeros(4 * 64, np.uint32)
     body = """.shared .b32 s[64]; .local .b32 l; mov.u32 %r9, %ctaid.x; mad.lo.u32 %r0, %r9, 64, %t;
-    mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1; st.shared.u32 [%r1], %r0; st.local.u32 [l], %r0; bar.sync 0;
-    xor.b32 %r2, %t, 63; mov.u32 %r3, s; mad.lo.u32 %r3, %r2, 4, %r3; ld.shared.u32 %r4, [%r3]; ld.local.u32 %r5, [l];
+    mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1; st.shared.u32 [%r1], %r0; st.local.u32 [l], %r0;
+    bar.sync 0;
+    xor.b32 %r2, %t, 63; mov.u32 %r3, s; mad.lo.u32 %r3, %r2, 4, %r3; ld.shared.u32 %r4, [%r3];
+    ld.local.u32 %r5, [l];
     sub.u32 %r6, %r4, %r5; mad.wide.u32 %rd0, %r0, 4, %p0; st.global.u32 [%rd0], %r6;"""
     launch(body, {"out": out}, grid=4, block=64)
     thread = np.arange(256) % 64

@@ -14,6 +14,10 @@ def by_ldmatrix(opcode, a, b, c, b_registers):
     transposed; c [16, 8] of 4 bytes."""
     words = a.nbytes // 16 // 4  # of a row
     registers = words // 2
+    left, right = (
+        ", ".join(f"%r{first + i}" for i in range(count))
+        for first, count in ((0, registers), (8, b_registers))
+    )
     body = (
         f"""
 .shared .align 16 .b8 left[{a.nbytes}];
@@ -41,21 +45,22 @@ shr.u32 %r42, %t, 4;
 mov.u32 %r44, left;
 mad.lo.u32 %r44, %r41, {4 * words}, %r44;
 mad.lo.u32 %r44, %r42, {16 if words > 4 else 0}, %r44;
-ldmatrix.sync.aligned.m8n8.x{registers}.shared.b16 {{{", ".join(f"%r{i}" for i in range(registers))}}}, [%r44];
+ldmatrix.sync.aligned.m8n8.x{registers}.shared.b16 {{{left}}}, [%r44];
 and.b32 %r41, %t, 7;
 shr.u32 %r42, %t, 3;
 and.b32 %r42, %r42, 1;
 mov.u32 %r44, right;
 mad.lo.u32 %r44, %r41, {4 * words}, %r44;
 mad.lo.u32 %r44, %r42, {16 if words > 4 else 0}, %r44;
-ldmatrix.sync.aligned.m8n8.x{b_registers}.shared.b16 {{{", ".join(f"%r{8 + i}" for i in range(b_registers))}}}, [%r44];
+ldmatrix.sync.aligned.m8n8.x{b_registers}.shared.b16 {{{right}}}, [%r44];
 shr.u32 %r41, %t, 2;
 and.b32 %r42, %t, 3;
 mad.lo.u32 %r41, %r41, 4, %r42;
 mad.wide.u32 %rd5, %r41, 8, %p2;
 ld.global.v2.b32 {{%r20, %r21}}, [%rd5];
 ld.global.v2.b32 {{%r22, %r23}}, [%rd5+256];
-{opcode} {{%r20, %r21, %r22, %r23}}, {{{", ".join(f"%r{i}" for i in range(registers))}}}, {{{", ".join(f"%r{8 + i}" for i in range(b_registers))}}}, {{%r20, %r21, %r22, %r23}};
+{opcode}
+{{%r20, %r21, %r22, %r23}}, {{{left}}}, {{{right}}}, {{%r20, %r21, %r22, %r23}};
 st.global.v2.b32 [%rd5], {{%r20, %r21}};
 st.global.v2.b32 [%rd5+256], {{%r22, %r23}};
 """

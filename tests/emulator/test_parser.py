@@ -120,7 +120,8 @@ def test_directives_debug_sections_and_comments_are_skipped():
     .weak .global .align 8 .u64 env;
     /* a comment
        of two lines */
-    .visible .entry one(.param .u64 .ptr .global .align 1 p) .maxntid 64, 2, 1 .minnctapersm 1 .pragma "x";
+    .visible .entry one(.param .u64 .ptr .global .align 1 p)
+    .maxntid 64, 2, 1 .minnctapersm 1 .pragma "x";
     { .reg .b32 %r<3>; .loc 1 7 0 // inline
       .pragma "nounroll"; mov.u32 %r1, 0x10; ret; }
     .entry two() { ret; }
@@ -173,7 +174,8 @@ def test_registers_of_sibling_scopes_share_places():
 def test_an_outer_register_survives_an_inner_scope_in_a_loop():
     """%r9 is first named behind the inner scope, but lives across the next round's."""
     out = np.zeros(1, np.uint32)
-    body = """mov.u32 %r0, 0; LOOP: { .reg .u32 x; mov.u32 x, 77; add.u32 %r0, %r0, 1; } setp.eq.u32 %q0, %r0, 1; @%q0 mov.u32 %r9, 5;
+    body = """mov.u32 %r0, 0; LOOP: { .reg .u32 x; mov.u32 x, 77; add.u32 %r0, %r0, 1; }
+    setp.eq.u32 %q0, %r0, 1; @%q0 mov.u32 %r9, 5;
     setp.lt.u32 %q1, %r0, 3; @%q1 bra LOOP; st.global.u32 [%p0], %r9;"""
     launch(body, {"out": out})
     assert out[0] == 5
@@ -190,7 +192,8 @@ def test_inner_names_hide_outer_ones():
 
 def test_branches_reconverge_at_the_immediate_post_dominator():
     program = kernel(
-        """@%q0 bra A; mov.u32 %r0, 1; bra B; A: mov.u32 %r0, 2; B: mov.u32 %r1, 3; L: @%q1 bra L; @%q2 bra END;
+        """@%q0 bra A; mov.u32 %r0, 1; bra B; A: mov.u32 %r0, 2; B: mov.u32 %r1, 3; L: @%q1 bra L;
+    @%q2 bra END;
     mov.u32 %r2, 4; ret; END: mov.u32 %r2, 5;"""
     )
     place = {i.text: i.pc for i in program.instructions}
@@ -207,8 +210,10 @@ def test_endless_loops_have_no_post_dominator():
 
 def test_literals():
     out = np.zeros(6, np.uint32)
-    body = """mov.u32 %r0, 0b101; mov.u32 %r1, 017; mov.f32 %f0, -0f3F800000; mov.f32 %f1, 1.5; mov.f64 %fd0, 0d3FF8000000000000;
-    cvt.rn.f32.f64 %f2, %fd0; mov.b32 %r2, 0f7FC12345; st.global.u32 [%p0], %r0; st.global.u32 [%p0+4], %r1; st.global.f32 [%p0+8], %f0;
+    body = """mov.u32 %r0, 0b101; mov.u32 %r1, 017; mov.f32 %f0, -0f3F800000; mov.f32 %f1, 1.5;
+    mov.f64 %fd0, 0d3FF8000000000000;
+    cvt.rn.f32.f64 %f2, %fd0; mov.b32 %r2, 0f7FC12345; st.global.u32 [%p0], %r0;
+    st.global.u32 [%p0+4], %r1; st.global.f32 [%p0+8], %f0;
     st.global.f32 [%p0+12], %f1; st.global.f32 [%p0+0x10], %f2; st.global.u32 [%p0+20], %r2;"""
     launch(body, {"out": out})
     assert out.tolist() == [5, 15, 0xBF800000, 0x3FC00000, 0x3FC00000, 0x7FC12345]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numba_marlin import testing
 from numba_marlin.emulator import Machine, Race, Schedule
 from numba_marlin.emulator.ordering.race_report import MISSING
+from tests.emulator.async_ptx import spin, start
 from tests.emulator.ptx_cases import frame, snippet
-from tests.emulator.test_mbarrier import spin, start
 
 SCHEDULES = (
     None,
@@ -49,7 +49,8 @@ def fine(body, arrays=None, **options):
 
 
 # Thread t writes word t of s; after {}, it reads what thread 63 - t, of the other warp, wrote.
-EXCHANGE = """.shared .align 16 .b8 s[256]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1; st.shared.u32 [%r1], %t;
+EXCHANGE = """.shared .align 16 .b8 s[256]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1;
+st.shared.u32 [%r1], %t;
 {}
 mov.u32 %r2, s; mad.lo.u32 %r3, %t, -4, %r2; ld.shared.u32 %r4, [%r3+252];"""
 
@@ -76,7 +77,8 @@ def test_without_one_it_is_a_race_or_not_even_written(instead):
 
 def test_a_barrier_of_others_orders_nothing():
     """Warps 0 and 1 meet at barrier 1, warps 2 and 3 at barrier 2."""
-    body = """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [%r1], 7; shr.u32 %r2, %t, 6; add.u32 %r2, %r2, 1; bar.sync %r2, 64;
+    body = """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0;
+    @%q0 st.shared.u32 [%r1], 7; shr.u32 %r2, %t, 6; add.u32 %r2, %r2, 1; bar.sync %r2, 64;
     setp.eq.u32 %q1, %t, {}; mov.u32 %r3, 1; @%q1 st.shared.u32 [%r1], %r3;"""
     fine(body.format(33), block=128)
     assert race(body.format(65), "missing-barrier", block=128).warp in (0, 2)
@@ -99,7 +101,8 @@ def test_who_only_arrives_releases_and_does_not_acquire():
 
 
 def test_lanes_of_a_warp_are_ordered_by_its_barrier_alone():
-    body = """.shared .align 16 .b8 s[128]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1; st.shared.u32 [%r1], %t; {}
+    body = """.shared .align 16 .b8 s[128]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1;
+    st.shared.u32 [%r1], %t; {}
     xor.b32 %r2, %t, 1; mov.u32 %r3, s; mad.lo.u32 %r3, %r2, 4, %r3; ld.shared.u32 %r4, [%r3];"""
     fine(body.format("bar.warp.sync -1;"))
     for instead in (
@@ -124,9 +127,11 @@ def test_bytes_side_by_side_are_no_race():
 # ---- across blocks ----
 
 # Block 0 writes data and sets a flag; block 1 waits for the flag and reads. One thread each.
-HAND_OVER = """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %r0, 0; setp.ne.u32 %q5, %t, 0; @%q5 bra END; @%q0 bra READ;
+HAND_OVER = """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %r0, 0; setp.ne.u32 %q5, %t, 0; @%q5 bra END;
+@%q0 bra READ;
 st.global.u32 [%p0], 42; {release} bra END;
-READ: {acquire} setp.eq.u32 %q1, %r1, 0; @%q1 bra READ; {after} ld.global.u32 %r2, [%p0]; st.global.u32 [%p0+4], %r2; END:"""
+READ: {acquire} setp.eq.u32 %q1, %r1, 0; @%q1 bra READ; {after} ld.global.u32 %r2, [%p0];
+st.global.u32 [%p0+4], %r2; END:"""
 RELEASE, ACQUIRE = snippet("st_release_gpu", "%p1", "1"), snippet("ld_acquire_gpu", "%r1", "%p1")
 RELAXED_WRITE, RELAXED_READ = (
     "st.relaxed.gpu.global.u32 [%p1], 1;",
@@ -190,7 +195,8 @@ def test_what_a_barrier_brought_together_one_thread_releases():
     """All threads of block 0 write, a barrier, one releases; in block 1 one acquires, a barrier,
     all read. Each barrier is needed."""
     body = (
-        """mov.u32 %r0, %ctaid.x; mad.wide.u32 %rd1, %t, 4, %p0; setp.ne.u32 %q0, %r0, 0; setp.ne.u32 %q1, %t, 0; @%q0 bra READ;
+        """mov.u32 %r0, %ctaid.x; mad.wide.u32 %rd1, %t, 4, %p0; setp.ne.u32 %q0, %r0, 0;
+    setp.ne.u32 %q1, %t, 0; @%q0 bra READ;
     st.global.u32 [%rd1], %t; {} @%q1 bra END; """
         + snippet("red_release_gpu_add", "%p1", "1")
         + """ bra END;
@@ -242,8 +248,10 @@ def test_a_block_in_the_place_of_one_that_ended_knows_nothing_of_it():
 
 
 def test_a_copy_is_its_threads_own_until_a_barrier():
-    body = """.shared .align 16 .b8 s[2048]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 16, %r1; mad.wide.u32 %rd1, %t, 16, %p0;
-    cp.async.cg.shared.global [%r1], [%rd1], 16; cp.async.commit_group; cp.async.wait_group 0; {} xor.b32 %r2, %t, {}; mov.u32 %r3, s; mad.lo.u32 %r3, %r2, 16, %r3;
+    body = """.shared .align 16 .b8 s[2048]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 16, %r1;
+    mad.wide.u32 %rd1, %t, 16, %p0;
+    cp.async.cg.shared.global [%r1], [%rd1], 16; cp.async.commit_group; cp.async.wait_group 0; {}
+    xor.b32 %r2, %t, {}; mov.u32 %r3, s; mad.lo.u32 %r3, %r2, 16, %r3;
     ld.shared.u32 %r4, [%r3];"""
     x = {"x": np.zeros(512, np.uint32)}
     fine(body.format("bar.sync 0;", 32), x, block=128)
@@ -253,7 +261,8 @@ def test_a_copy_is_its_threads_own_until_a_barrier():
 
 
 def test_a_tile_may_be_copied_over_only_when_all_have_read_it():
-    body = """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [%r1], 1; bar.sync 0; ld.shared.u32 %r2, [%r1]; {}
+    body = """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0;
+    @%q0 st.shared.u32 [%r1], 1; bar.sync 0; ld.shared.u32 %r2, [%r1]; {}
     @%q0 cp.async.cg.shared.global [%r1], [%p0], 16; cp.async.wait_all;"""
     fine(body.format("bar.sync 0;"), {"x": np.zeros(4, np.uint32)}, block=64)
     assert (
@@ -270,7 +279,8 @@ def test_a_tile_may_be_copied_over_only_when_all_have_read_it():
 
 MESSAGE = (
     start(1)
-    + """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra OTHER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
+    + """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra OTHER;
+setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
 st.shared.u32 [%r1], 9; {arrive} bra END; OTHER: {wait} ld.shared.u32 %r2, [%r1]; END:"""
 )
 
@@ -307,7 +317,8 @@ def test_waiting_for_the_wrong_phase_orders_nothing():
 
 BULK = (
     start(1)
-    + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50; setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED;
+    + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50;
+setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED;
 """
     + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
     + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
@@ -334,7 +345,8 @@ def test_a_stage_may_be_filled_again_only_when_its_readers_say_so():
     speaks for the others behind bar.warp.sync only."""
     body = (
         start(1, 1)
-        + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra READER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
+        + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %r9, 0;
+    @%q1 bra READER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
     """
         + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
         + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
@@ -347,7 +359,8 @@ def test_a_stage_may_be_filled_again_only_when_its_readers_say_so():
         + """ bra END;
     READER: """
         + spin("X", "%r40", "0")
-        + """ mad.lo.u32 %r51, %r8, 16, %r50; ld.shared.u32 %r1, [%r51]; SYNC setp.ne.u32 %q3, %r8, 0; @%q3 bra END;
+        + """ mad.lo.u32 %r51, %r8, 16, %r50; ld.shared.u32 %r1, [%r51];
+    SYNC setp.ne.u32 %q3, %r8, 0; @%q3 bra END;
     """
         + snippet("mbarrier_arrive", "%r41")
         + "END:"
@@ -364,7 +377,8 @@ def test_a_stage_may_be_filled_again_only_when_its_readers_say_so():
 
 def test_a_store_lends_its_source_until_the_wait():
     body = (
-        """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50; st.shared.v4.u32 [%r51], {{%t, %t, %t, %t}}; fence.proxy.async.shared::cta; bar.warp.sync -1;
+        """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50;
+    st.shared.v4.u32 [%r51], {{%t, %t, %t, %t}}; fence.proxy.async.shared::cta; bar.warp.sync -1;
     setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED; """
         + snippet("cp_async_bulk_s2g", "%p0", "%r50", "512")
         + snippet("cp_async_bulk_commit_group")
@@ -378,7 +392,8 @@ def test_a_store_lends_its_source_until_the_wait():
 
 def test_blocks_of_a_cluster_are_ordered_by_its_barrier():
     body = (
-        """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0; @%q0 st.shared.u32 [%r1], 7; {}
+        """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0;
+    @%q0 st.shared.u32 [%r1], 7; {}
     """
         + snippet("cluster_ctarank", "%r60")
         + "xor.b32 %r2, %r60, 1;"
@@ -405,7 +420,8 @@ def test_blocks_of_a_cluster_are_ordered_by_its_barrier():
 
 def test_a_report_names_both_ends_and_the_lines_they_come_from():
     body = """.file 1 "kernel.py"
-    .shared .align 16 .b8 tile[64]; mov.u32 %r1, tile; setp.eq.u32 %q0, %t, 5; setp.eq.u32 %q1, %t, 40;
+    .shared .align 16 .b8 tile[64]; mov.u32 %r1, tile; setp.eq.u32 %q0, %t, 5;
+    setp.eq.u32 %q1, %t, 40;
     .loc 1 17 0
     @%q0 st.shared.u32 [%r1+8], %t; // FIRST
     .loc 1 23 0

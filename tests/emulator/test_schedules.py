@@ -9,12 +9,14 @@ import pytest
 from numba_marlin.emulator import Deadlock, Machine, PendingCopyRead, Schedule
 from numba_marlin.emulator.scheduling.schedules import COPIES, ORDERS
 from numba_marlin.emulator.state.listener import Listener
+from tests.emulator.async_ptx import spin, start
 from tests.emulator.ptx_cases import frame, snippet
-from tests.emulator.test_mbarrier import spin, start
 
 # Every warp takes a ticket when it has counted to 20.
-TICKETS = """mov.u32 %r1, 0; COUNT: add.u32 %r1, %r1, 1; setp.lt.u32 %q0, %r1, 20; @%q0 bra COUNT; and.b32 %r2, %t, 31; setp.ne.u32 %q1, %r2, 0; @%q1 bra END;
-shr.u32 %r3, %t, 5; mov.u32 %r4, %ctaid.x; mad.lo.u32 %r3, %r4, 4, %r3; mad.wide.u32 %rd1, %r3, 4, %p1;
+TICKETS = """mov.u32 %r1, 0; COUNT: add.u32 %r1, %r1, 1; setp.lt.u32 %q0, %r1, 20; @%q0 bra COUNT;
+and.b32 %r2, %t, 31; setp.ne.u32 %q1, %r2, 0; @%q1 bra END;
+shr.u32 %r3, %t, 5; mov.u32 %r4, %ctaid.x; mad.lo.u32 %r3, %r4, 4, %r3;
+mad.wide.u32 %rd1, %r3, 4, %p1;
 atom.relaxed.gpu.global.add.u32 %r5, [%p0], 1; st.global.u32 [%rd1], %r5; END:"""
 
 
@@ -88,7 +90,8 @@ def test_blocks_that_wait_for_later_ones_need_places_for_both():
     it never ends."""
     body = (
         """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %t, 0; @%q0 bra END;
-    mad.wide.u32 %rd1, %r0, 4, %p0; SPIN: ld.acquire.gpu.global.u32 %r1, [%rd1+4]; setp.eq.u32 %q1, %r1, 0; @%q1 bra SPIN; """
+    mad.wide.u32 %rd1, %r0, 4, %p0; SPIN: ld.acquire.gpu.global.u32 %r1, [%rd1+4];
+    setp.eq.u32 %q1, %r1, 0; @%q1 bra SPIN; """
         + snippet("st_release_gpu", "%rd1", "1")
         + "END:"
     )

@@ -7,9 +7,8 @@ import pytest
 from numba_marlin.emulator import UninitializedRead
 from numba_marlin.emulator.tensor.tensor_sums import adder_of
 from tests.emulator import ptx_cases
-from tests.emulator.ptx_cases import launch
-from tests.emulator.test_memory import fails
-from tests.emulator.test_tensor_sums import product
+from tests.emulator.number_cases import product
+from tests.emulator.ptx_cases import fails, launch
 
 LANE = np.arange(32)[:, None]
 GROUP, THREAD = LANE // 4, LANE % 4
@@ -163,11 +162,14 @@ def test_ldmatrix_hands_out_rows_or_columns(count, trans):
         rows[w, : 8 * count] = 512 * w + 16 * order[w]
     out = np.zeros((warps, 32, count), np.uint32)
     names = ", ".join(f"%r{10 + i}" for i in range(count))
-    body = f""".shared .align 16 .b8 s[1024]; mov.u32 %r0, s; mad.lo.u32 %r1, %t, 16, %r0; mad.wide.u32 %rd0, %t, 16, %p0;
-    ld.global.v4.u32 {{%r2, %r3, %r4, %r5}}, [%rd0]; st.shared.v4.u32 [%r1], {{%r2, %r3, %r4, %r5}}; bar.sync 0;
+    body = f""".shared .align 16 .b8 s[1024]; mov.u32 %r0, s; mad.lo.u32 %r1, %t, 16, %r0;
+    mad.wide.u32 %rd0, %t, 16, %p0;
+    ld.global.v4.u32 {{%r2, %r3, %r4, %r5}}, [%rd0]; st.shared.v4.u32 [%r1], {{%r2, %r3, %r4, %r5}};
+    bar.sync 0;
     mad.wide.u32 %rd1, %t, 4, %p1; ld.global.u32 %r6, [%rd1]; add.u32 %r6, %r6, %r0;
     ldmatrix.sync.aligned.m8n8.x{count}{".trans" if trans else ""}.shared.b16 {{{names}}}, [%r6];
-    mad.wide.u32 %rd2, %t, {4 * count}, %p2; {"".join(f"st.global.u32 [%rd2+{4 * i}], %r{10 + i};" for i in range(count))}"""
+    mad.wide.u32 %rd2, %t, {4 * count}, %p2;
+    {"".join(f"st.global.u32 [%rd2+{4 * i}], %r{10 + i};" for i in range(count))}"""
     launch(body, {"stored": stored, "rows": rows, "out": out}, block=64)
     halves = out.view(np.uint16).reshape(warps, 32, count, 2)
     source = matrices.swapaxes(2, 3) if trans else matrices
@@ -179,7 +181,8 @@ def test_ldmatrix_hands_out_rows_or_columns(count, trans):
 
 
 def test_ldmatrix_reads_only_what_was_written():
-    body = """.shared .align 16 .b8 s[512]; mov.u32 %r0, s; mad.lo.u32 %r0, %t, 16, %r0; setp.ne.u32 %q0, %t, 9;
+    body = """.shared .align 16 .b8 s[512]; mov.u32 %r0, s; mad.lo.u32 %r0, %t, 16, %r0;
+    setp.ne.u32 %q0, %t, 9;
     @%q0 st.shared.v4.u32 [%r0], {%t, %t, %t, %t};
     ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r0]; // BAD
     """

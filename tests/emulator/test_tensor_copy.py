@@ -6,16 +6,16 @@ import pytest
 
 from numba_marlin.emulator import Machine, MachineError, Misaligned, OutOfBounds, ReadOnlyWrite
 from numba_marlin.layout.tensor_map import TensorMap, load_box
-from tests.emulator.ptx_cases import frame, launch, snippet
-from tests.emulator.test_bulk_copy import COMMIT, FENCE, WAIT_ALL
-from tests.emulator.test_mbarrier import SEEDS, spin, start
-from tests.emulator.test_memory import fails
+from tests.emulator.async_ptx import COMMIT, FENCE, SEEDS, WAIT_ALL, buffers, spin, start
+from tests.emulator.ptx_cases import fails, frame, launch, snippet
 
 SHARED = ".shared .align 1024 .b8 s[8192]; mov.u32 %r50, s;\n"
 ONE = "setp.ne.u32 %q1, %t, 0; @%q1 bra END;\n"
 DUMP = """mov.u32 %r10, 0; mad.lo.u32 %r11, %t, 16, %r50; mad.wide.u32 %rd9, %t, 16, %p1;
-DUMP: ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [%r11]; st.global.v4.u32 [%rd9], {{%r1, %r2, %r3, %r4}};
-add.u32 %r11, %r11, 512; add.u64 %rd9, %rd9, 512; add.u32 %r10, %r10, 512; setp.lt.u32 %q4, %r10, {}; @%q4 bra DUMP;
+DUMP: ld.shared.v4.u32 {{%r1, %r2, %r3, %r4}}, [%r11];
+st.global.v4.u32 [%rd9], {{%r1, %r2, %r3, %r4}};
+add.u32 %r11, %r11, 512; add.u64 %rd9, %rd9, 512; add.u32 %r10, %r10, 512;
+setp.lt.u32 %q4, %r10, {}; @%q4 bra DUMP;
 """
 
 
@@ -34,21 +34,6 @@ def copy_in(coordinates, map_at="%p0", hint=False):
         ["%rd20"] if hint is True else []
     )
     return moves + snippet(LOADS[len(coordinates), hint], *operands)
-
-
-def buffers(tensor_map: TensorMap, tensor: np.ndarray, **others):
-    """A machine's arrays with the map in memory first; the map needs the tensor's address, which
-    the machine gives in this order."""
-    machine = Machine(frame("", 0))
-    address = [
-        machine.memory.buffer(np.zeros_like(array)).address
-        for array in (np.zeros(16, np.uint64), *others.values(), tensor)
-    ][-1]
-    return {
-        "map": np.frombuffer(tensor_map.encode(address), np.uint64).copy(),
-        **others,
-        "tensor": tensor,
-    }
 
 
 def flat(tensor):
@@ -144,8 +129,10 @@ def test_a_stored_box_is_clipped_to_the_tensor(swizzle, at, seed):
     the tensor and nowhere else, but for what is left of the chunk in which a row of it ends."""
     tensor = np.full((100, 136), 0xEEEE, np.uint16)
     tensor_map = TensorMap("float16", (100, 130), (272, 2), (16, 64), swizzle)
-    fill = """mov.u32 %r10, 0; FILL: mad.lo.u32 %r12, %t, 16, %r10; add.u32 %r11, %r12, %r50; shr.u32 %r12, %r12, 4;
-    shl.b32 %r13, %r12, 16; or.b32 %r12, %r12, %r13; st.shared.v4.u32 [%r11], {%r12, %r12, %r12, %r12};
+    fill = """mov.u32 %r10, 0; FILL: mad.lo.u32 %r12, %t, 16, %r10; add.u32 %r11, %r12, %r50;
+    shr.u32 %r12, %r12, 4;
+    shl.b32 %r13, %r12, 16; or.b32 %r12, %r12, %r13;
+    st.shared.v4.u32 [%r11], {%r12, %r12, %r12, %r12};
     add.u32 %r10, %r10, 512; setp.lt.u32 %q4, %r10, 2048; @%q4 bra FILL;
     """
     body = (

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numba_marlin.emulator.tensor import tensor_sums
-from numba_marlin.emulator.tensor.tensor_sums import ADDERS, add_products, adder_of
+from numba_marlin.emulator.tensor.tensor_sums import ADDERS, adder_of
 from numba_marlin.witness import matrices
 from numba_marlin.witness.multiplication import COLUMNS, MMA, PRODUCTS, WIDE
+from tests.emulator.number_cases import product
 
 RECORDED = np.load(Path(__file__).parent / "hopper_sums.npz")
 FORMATS = {"f16": (10, 15), "bf16": (7, 127), "f32": (23, 127)}
@@ -71,14 +72,6 @@ def by_the_rules(kind, left, right, c, adder):
         field = exponent + 127 if size >> 23 else 0
         c = (0x80000000 if total < 0 else 0) | field << 23 | size & (1 << 23) - 1
     return c
-
-
-def product(kind, a, b, c, adder):
-    """[count, m, k] x [count, k, n] + c, bits in and out."""
-    factors = np.concatenate([a, b.transpose(0, 2, 1)], axis=1)
-    return add_products(
-        kind, np.ascontiguousarray(factors), a.shape[1], c.view(np.float32), adder
-    ).view(np.uint32)
 
 
 @pytest.mark.parametrize("name", RECORDED.files)

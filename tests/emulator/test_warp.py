@@ -66,7 +66,8 @@ def test_butterfly_sum():
 def test_shuffle_within_a_divergent_arm():
     values = words(64)
     body = """and.b32 %r9, %t, 16; setp.ne.u32 %q0, %r9, 0; mov.u32 %r0, 0; @%q0 bra HIGH;
-    shfl.sync.idx.b32 %r0, %a, 3, 31, 0xffff; bra END; HIGH: shfl.sync.idx.b32 %r0, %a, 20, 31, 0xffff0000; END:"""
+    shfl.sync.idx.b32 %r0, %a, 3, 31, 0xffff; bra END; HIGH:
+    shfl.sync.idx.b32 %r0, %a, 20, 31, 0xffff0000; END:"""
     out = per_lane(body, values)[:, 0]
     lane = np.arange(64)
     assert np.array_equal(out, values[np.where(lane & 16, 20, 3) + lane // 32 * 32])
@@ -74,8 +75,10 @@ def test_shuffle_within_a_divergent_arm():
 
 def test_votes():
     values = words(64) % 4
-    body = """setp.lt.u32 %q0, %a, 2; vote.sync.ballot.b32 %r0, %q0, -1; vote.sync.any.pred %q1, %q0, 0xff; vote.sync.all.pred %q2, %q0, 0x3;
-    vote.sync.uni.pred %q3, %q0, 0x3; selp.u32 %r1, 1, 0, %q1; selp.u32 %r2, 1, 0, %q2; selp.u32 %r3, 1, 0, %q3;"""
+    body = """setp.lt.u32 %q0, %a, 2; vote.sync.ballot.b32 %r0, %q0, -1;
+    vote.sync.any.pred %q1, %q0, 0xff; vote.sync.all.pred %q2, %q0, 0x3;
+    vote.sync.uni.pred %q3, %q0, 0x3; selp.u32 %r1, 1, 0, %q1; selp.u32 %r2, 1, 0, %q2;
+    selp.u32 %r3, 1, 0, %q3;"""
     out = per_lane(body, values, outputs=4)
     for warp in (0, 1):
         yes = values[32 * warp : 32 * warp + 32] < 2
@@ -87,7 +90,8 @@ def test_votes():
 
 def test_votes_and_reductions_of_part_of_a_warp():
     """Lanes 5.. vote among themselves; the block ends in a warp of 16 threads."""
-    body = """mov.u32 %r0, 0; mov.u32 %r1, 0; setp.lt.u32 %q0, %t, 5; @%q0 bra END; activemask.b32 %r1; setp.lt.u32 %q1, %a, 9;
+    body = """mov.u32 %r0, 0; mov.u32 %r1, 0; setp.lt.u32 %q0, %t, 5; @%q0 bra END;
+    activemask.b32 %r1; setp.lt.u32 %q1, %a, 9;
     vote.sync.ballot.b32 %r0, %q1, %r1; redux.sync.add.u32 %r2, %a, %r1; END:"""
     values = np.arange(48, dtype=np.uint32)
     out = per_lane(body, values, threads=48, outputs=3)

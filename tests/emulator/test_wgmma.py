@@ -21,15 +21,16 @@ from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.memory import SHARED_BASE
 from numba_marlin.emulator.tensor.tensor_sums import ADDERS
 from numba_marlin.layout import wgmma
+from tests.emulator.number_cases import product as hopper_product
 from tests.emulator.ptx_cases import frame, launch, snippet
-from tests.emulator.test_tensor_sums import product as hopper_product
 
 FILL = """
 .shared .align 1024 .b8 s[{size}];
 mov.u32 %r60, s;
 mov.u32 %r61, %tid.x;
 FILL: mad.lo.u32 %r62, %r61, 16, %r60; mad.wide.u32 %rd60, %r61, 16, %p0;
-ld.global.v4.u32 {{%r56, %r57, %r58, %r59}}, [%rd60]; st.shared.v4.u32 [%r62], {{%r56, %r57, %r58, %r59}};
+ld.global.v4.u32 {{%r56, %r57, %r58, %r59}}, [%rd60];
+st.shared.v4.u32 [%r62], {{%r56, %r57, %r58, %r59}};
 mov.u32 %r63, %ntid.x; add.u32 %r61, %r61, %r63; setp.lt.u32 %q15, %r61, {chunks}; @%q15 bra FILL;
 fence.proxy.async.shared::cta; bar.sync 0;
 """
@@ -234,7 +235,8 @@ def test_nan_and_infinity_travel():
 DESC = wgmma.Descriptor(SHARED_BASE, 128, 128, 0).encode()
 SET_UP = (
     """.shared .align 16 .b8 s[512]; .reg .f32 %d<4>, %e<4>; .reg .b32 %a<4>, %b<4>, %adds;
-mov.u32 %r0, s; mad.lo.u32 %r0, %t, 4, %r0; setp.lt.u32 %q14, %t, 128; @%q14 st.shared.u32 [%r0], 0; fence.proxy.async.shared::cta; bar.sync 0;
+mov.u32 %r0, s; mad.lo.u32 %r0, %t, 4, %r0; setp.lt.u32 %q14, %t, 128; @%q14 st.shared.u32 [%r0], 0;
+fence.proxy.async.shared::cta; bar.sync 0;
 mov.u32 %adds, 1;
 """
     + "".join(

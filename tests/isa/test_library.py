@@ -79,11 +79,11 @@ def test_the_room_loads_no_numba():
 def test_instructions_is_an_attribute_of_the_room():
     assert isa.instructions == INSTRUCTIONS
     with pytest.raises(AttributeError):
-        isa.nothing_of_the_kind
+        isa.nothing_of_the_kind  # noqa: B018  (that it is looked up is the test)
 
 
 def test_an_installed_package_finds_the_files_inside_itself(tmp_path):
-    """As setup.cfg lays it out: the directory ptx/ becomes the data package numba_marlin.isa.ptx."""
+    """As setup.cfg lays it out: directory ptx/ becomes the data package numba_marlin.isa.ptx."""
     package = Path(isa.__file__).parent.parent
     shutil.copytree(package / "isa", tmp_path / "numba_marlin" / "isa")
     shutil.copy(package / "__init__.py", tmp_path / "numba_marlin")

@@ -18,8 +18,8 @@ from numba_marlin.execution import driver
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import LADDER, Problem, candidate, find_kernel
 from numba_marlin.kernels.ampere.config import AmpereConfig
-from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.buffered import BufferedConfig
+from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
@@ -140,7 +140,7 @@ def test_every_batch_up_to_257_has_the_bits_of_257_on_a_gpu(kernel, group_size, 
     for n, k in ((576, 1280), (1024, 4352)):
         x, weight = cancelling(257, n, k, group_size)
 
-        def found(first, m):
+        def found(first, m, n=n, k=k, x=x, weight=weight):
             chosen = candidate(Problem(m, n, k, group_size, batch_invariant=True), device, kernel)
             return bits(chosen.config, x[first : first + m], weight, run_on, device.sms)
 

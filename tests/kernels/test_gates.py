@@ -13,9 +13,9 @@ from numba_marlin.compiler.assemble import assemble
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.kernels.ampere import AmpereConfig
 from numba_marlin.kernels.ampere.kernel import STEPS
-from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.buffered import BufferedConfig
 from numba_marlin.kernels.general import GeneralConfig
+from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
 from tests.kernels.harness import KERNELS, OF_GROUP_SIZE, PLAIN, TILES, cases

@@ -19,10 +19,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numba_marlin import reference, testing
+from numba_marlin import testing
 from numba_marlin.execution import driver
-from numba_marlin.formats import PackedWeight, marlin
-from numba_marlin.formats.floats import float_type
 from tests.kernels.harness import prepare, run_kernel, sms_of
 from tests.kernels.hopper_cells import (
     CHOICES,
@@ -36,10 +34,10 @@ from tests.kernels.hopper_cells import (
     ragged_cells,
     table_cells,
 )
+from tests.kernels.hopper_data import at_home, judge, need_gpu, random_packed, random_x
 from tests.kernels.warming import warm_cache_once
 
 LAUNCHES = 1000
-CHECKED_ROWS, CHECKED_BLOCKS = 48, 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,81 +56,6 @@ def compiled(request, run_on):
         warm_cache_once([(cell.kernel, cell.config) for cell in cells], driver.describe(0).target)
 
 
-def need_gpu(run_on, why):
-    if run_on != "cuda":
-        pytest.skip(f"{why}: run it on a GPU with --run-on cuda")
-
-
-# ---- data, and what is right ----
-
-
-def random_packed(problem, seed=0):
-    """A PackedWeight of random words and scales."""
-    generator = np.random.default_rng((seed, problem.n, problem.k))
-    columns = marlin.packed_columns(problem.n)
-    words = np.frombuffer(generator.bytes(4 * ((1 << 20) + 77)), np.int32)
-    qweight = np.resize(words, (problem.k // 16, 2 * columns))
-    scales = generator.uniform(0.005, 0.025, (problem.groups, columns)).astype(
-        float_type(problem.scale_dtype)
-    )
-    return PackedWeight("marlin", qweight, scales, 4, problem.group_size, problem.k, problem.n)
-
-
-def random_x(m, k, seed=0):
-    return np.random.default_rng((seed, m, k)).standard_normal((m, k)).astype(np.float16)
-
-
-def some(count, size, generator):
-    """``count`` of range(size), the first and the last among them; all if there are no more."""
-    return (
-        np.arange(size)
-        if size <= count
-        else np.unique(np.r_[0, size - 1, generator.choice(size, count - 2, replace=False)])
-    )
-
-
-def judge(c, x, packed, cell):
-    """AssertionError unless all of c is finite, and rows and columns drawn at random are within
-    their bounds."""
-    assert np.isfinite(c).all(), f"{cell}: {np.argwhere(~np.isfinite(c))[0]} is not finite"
-    generator = np.random.default_rng(c.shape)
-    rows = some(CHECKED_ROWS, x.shape[0], generator)
-    blocks = some(2 if packed.k > 50000 else CHECKED_BLOCKS, packed.n_packed // 64, generator)
-    columns = (64 * blocks[:, None] + np.arange(64)).reshape(-1)
-    words = (128 * blocks[:, None] + np.arange(128)).reshape(-1)
-    narrow = marlin.unpack(
-        PackedWeight(
-            "marlin",
-            packed.qweight[:, words],
-            packed.scales[:, columns],
-            4,
-            packed.group_size,
-            packed.k,
-            columns.size,
-        )
-    )
-    inside = columns < packed.n
-    narrow = replace(narrow, codes=narrow.codes[:, inside], scales=narrow.scales[:, inside])
-    report = reference.check(
-        c[np.ix_(rows, columns[inside])], x[rows], narrow, order="random", method=cell.method
-    )
-    assert report.ok, f"{cell}: {report}"
-
-
-def at_home(cell, packed, seed=0, stream=0, held=None, sms=None):
-    """(x, a DeviceProblem not launched yet)"""
-    from tests.kernels.on_gpu import DeviceProblem
-
-    x = random_x(cell.problem.m, cell.problem.k, seed)
-    return x, DeviceProblem(
-        prepare(
-            cell.definition, x, packed, config=cell.config, sms=sms or sms_of("cuda"), run_on="cuda"
-        ),
-        stream,
-        held,
-    )
-
-
 def run_all(cells):
     """Launch and judge each; the weights, which all share, go to the device once."""
     from tests.kernels.on_gpu import GuardedArray
@@ -144,9 +67,6 @@ def run_all(cells):
         judge(problem.launched().collect()["c"], x, packed, cell)
     for name, array in held.items():
         array.check_unchanged(name)
-
-
-# ---- right everywhere ----
 
 
 @pytest.mark.parametrize(
@@ -244,9 +164,6 @@ def test_a_row_has_the_same_bits_in_every_batch(cells, run_on):
         )
 
 
-# ---- the same every time ----
-
-
 def assert_all_alike(bits, expected, what):
     differing = np.flatnonzero((bits != expected).any(axis=(1, 2)))
     assert differing.size == 0, (
@@ -324,9 +241,6 @@ def test_a_graph_may_be_replayed(cells, run_on):
             problem.wait()
             assert_all_alike(results.bits(), alone.view(np.uint16), f"{cells[0]}, replay {replay}")
         problem.collect()
-
-
-# ---- a launch that reads what the one before it writes ----
 
 
 class Chain:

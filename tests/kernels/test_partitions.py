@@ -15,62 +15,17 @@ from itertools import product
 import numpy as np
 import pytest
 
-from numba_marlin import compiler, testing
-from numba_marlin.emulator import Machine
+from numba_marlin import testing
 from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
-from numba_marlin.kernels.decode import schedule as decode_schedule
-from numba_marlin.kernels.decode.config import DecodeConfig
-from numba_marlin.kernels.language.definition import KernelDefinition
-from numba_marlin.kernels.wgmma import schedule as wgmma_schedule
-from numba_marlin.kernels.wgmma.config import STAGE_K, WgmmaConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.layout.stripes import stripes
 from tests.kernels.harness import config_for, machine_of, prepare
-from tests.kernels.plain_language import plain_language
+from tests.kernels.partitions import decode_pieces, wgmma_items
 
 # units of k of a tile, column tiles, row tiles
 SIZES = tuple(product(range(1, 11), range(1, 6), range(1, 4)))
 BLOCKS = range(1, 18)
-
-
-# ---- decode ----
-
-
-def decode_pieces(sizes, blocks, whole):
-    """Block -> [(tile, first stage, stages, top, bottom)] as ``decode.consume`` walks through them,
-    and what the producer walks through."""
-    k_units, n_tiles, m_tiles = sizes
-    config = DecodeConfig(batch=8, warps_n=1, warps_k=1, stage_k=64, group_blocks=4, whole=whole)
-    pieces, produced = {}, {}
-    for block in range(blocks):
-        verbs = decode_schedule.schedule_verbs(plain_language(block, blocks), config)
-        problem = verbs.problem_of(
-            8 * m_tiles, config.columns * n_tiles, 64 * k_units, 64 * k_units
-        )
-        units = verbs.units_of(problem)
-        assert (problem[4:6], units) == ((k_units, n_tiles), k_units * n_tiles * m_tiles)
-        position, end = verbs.stripe_of(block, units, problem)
-        column, row, _, unit, _ = (
-            verbs.tile_at(position, end, problem) if position < end else (0,) * 5
-        )
-        walked = []
-        for _ in range(position, end):
-            walked.append((column, row, unit))
-            column, row, unit = verbs.next_unit((column, row, unit), problem)
-        produced[block], mine = walked, []
-        while position < end:
-            column, row, rows, first, count = verbs.tile_at(position, end, problem)
-            assert rows == 8
-            start = position - first
-            shared = (
-                (block, block)
-                if whole
-                else (verbs.block_of(start, units), verbs.block_of(start + k_units - 1, units))
-            )
-            mine.append(((column, row), first, count, *shared))
-            position += count
-        pieces[block] = mine
-    return pieces, produced
 
 
 @pytest.mark.parametrize("whole", (False, True))
@@ -125,31 +80,12 @@ def check_meetings(case, blocks, pieces):
                     blocks,
                 )
                 slots.add(slot)
-    for tile, found in parts.items():
+    for found in parts.values():
         _, top, bottom = found[0]
         # so parts = bottom - top + 1, in the order of blocks
         assert [each[0] for each in found] == list(range(top, bottom + 1)), (case, blocks)
         assert {each[1:] for each in found} == {(top, bottom)}
     assert all(0 <= slot < 2 * blocks for slot in slots)
-
-
-# ---- wgmma ----
-
-
-def wgmma_items(sizes, blocks, config):
-    """Block -> its items (tile, first step, steps), with the corner of the tile and, of one that
-    stripes share, its (first, last block)."""
-    steps, n_tiles, m_tiles = sizes
-    found = {}
-    for block in range(blocks):
-        verbs = wgmma_schedule.schedule_verbs(plain_language(block, blocks), config)
-        work = verbs.plan((config.tile_m * m_tiles, config.tile_n * n_tiles, STAGE_K * steps))
-        item, found[block] = verbs.first_item(work), []
-        while item[0] != wgmma_schedule.NO_TILE:
-            shared = verbs.sharers(work, item[0]) if config.split and item[2] < steps else None
-            found[block].append((item[:3], verbs.corner(work, item[0]), shared, work))
-            item = verbs.next_item(work, item)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -190,7 +126,7 @@ def test_wgmma_shares_its_tiles_out_without_gap_or_overlap(what):
         pieces = {}
         for block, mine in items.items():
             pieces[block] = []
-            for (tile, first, count), _, shared, work in mine:
+            for (tile, *_), _, shared, work in mine:
                 if shared is not None:
                     top, bottom = shared
                     pieces[block].append(
@@ -216,157 +152,6 @@ def test_a_team_takes_the_steps_of_a_tile_in_the_order_of_its_ranks_and_each_blo
             assert [
                 step for ((_, first, count),) in ranked for step in range(first, first + count)
             ] == list(range(steps))
-
-
-# ---- compiled ----
-
-PIECE = 8  # numbers that a probe writes down for each piece
-
-
-def probe(name, config_type, body):
-    """A kernel that writes down what the schedule says: out int32 [blocks, pieces, PIECE]."""
-    return KernelDefinition(
-        name=name,
-        config_type=config_type,
-        parameters=(("out", "u64"), ("m", "i32"), ("n", "i32"), ("k", "i32"), ("most", "i32")),
-        make=body,
-        threads=lambda config: 32,
-        shared_bytes=lambda config: 0,
-        grid=lambda config, m, n, k, sms: (sms, 1, 1),
-        min_arch="sm_90a",
-    )
-
-
-def make_decode_probe(lang, config):
-    cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
-    verbs = decode_schedule.schedule_verbs(lang, config)
-    problem_of, units_of, stripe_of, block_of, tile_at = (
-        verbs.problem_of,
-        verbs.units_of,
-        verbs.stripe_of,
-        verbs.block_of,
-        verbs.tile_at,
-    )
-
-    def decode_probe(out, m, n, k, most):
-        block = uint32(cuda.blockIdx.x)
-        problem = problem_of(uint32(m), uint32(n), uint32(k), uint32(k))
-        units = units_of(problem)
-        position, end = stripe_of(block, units, problem)
-        at = out + uint64(block) * uint64(most) * uint64(4 * PIECE)
-        if ptx.tid_x() == uint32(0):
-            while position < end:
-                tile = tile_at(position, end, problem)
-                first = uint32(position - tile[3])
-                ptx.st_global_v4_b32(at, (tile[0], tile[1], tile[3], tile[4]))
-                ptx.st_global_v4_b32(
-                    at + uint64(16),
-                    (
-                        block_of(first, units),
-                        block_of(uint32(first + problem[4] - uint32(1)), units),
-                        uint32(1),
-                        uint32(0),
-                    ),
-                )
-                at += uint64(4 * PIECE)
-                position = uint32(position + tile[4])
-
-    return decode_probe
-
-
-def make_wgmma_probe(lang, config):
-    cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
-    verbs = wgmma_schedule.schedule_verbs(lang, config)
-    plan, first_item, next_item, corner, sharers = (
-        verbs.plan,
-        verbs.first_item,
-        verbs.next_item,
-        verbs.corner,
-        verbs.sharers,
-    )
-    NO_TILE = wgmma_schedule.NO_TILE
-
-    def wgmma_probe(out, m, n, k, most):
-        work = plan((uint32(m), uint32(n), uint32(k)))
-        at = out + uint64(uint32(cuda.blockIdx.x)) * uint64(most) * uint64(4 * PIECE)
-        if ptx.tid_x() == uint32(0):
-            item = first_item(work)
-            while item[0] != uint32(NO_TILE):
-                place = corner(work, item[0])
-                ptx.st_global_v4_b32(at, (item[0], item[1], item[2], place[0]))
-                if item[2] < work[0]:
-                    shared = sharers(work, item[0])
-                    ptx.st_global_v4_b32(
-                        at + uint64(16), (place[1], shared[0], shared[1], uint32(0))
-                    )
-                else:
-                    ptx.st_global_v4_b32(
-                        at + uint64(16), (place[1], uint32(0), uint32(0), uint32(0))
-                    )
-                at += uint64(4 * PIECE)
-                item = next_item(work, item)
-
-    return wgmma_probe
-
-
-def run_probe(kernel, config, blocks, m, n, k):
-    """-> block -> [tuple of PIECE numbers]"""
-    most = 64
-    out = np.full((blocks, most, PIECE), -1, np.int32)
-    compiled = compiler.build(kernel, config, target="sm_90a")
-    machine = Machine(compiled.ptx)
-    machine.run(
-        compiled.entry,
-        grid=blocks,
-        block=32,
-        args=[machine.memory.buffer(out).address, m, n, k, most],
-    )
-    return {
-        block: [tuple(row) for row in out[block].tolist() if row[0] != -1]
-        for block in range(blocks)
-    }
-
-
-SAMPLE = ((3, 2, 2, 5), (5, 3, 1, 4), (1, 4, 2, 3), (7, 1, 1, 6), (4, 4, 2, 13))
-
-
-def test_what_the_compiler_makes_of_decodes_schedule_counts_the_same():
-    kernel, config = (
-        probe("decode_probe", DecodeConfig, make_decode_probe),
-        DecodeConfig(batch=8, warps_n=1, warps_k=1, stage_k=64, group_blocks=4),
-    )
-    for *sizes, blocks in SAMPLE:
-        expected = {
-            block: [
-                (*tile, first, count, top, bottom, 1, 0) for tile, first, count, top, bottom in mine
-            ]
-            for block, mine in decode_pieces(sizes, blocks, False)[0].items()
-        }
-        k_units, n_tiles, m_tiles = sizes
-        assert (
-            run_probe(kernel, config, blocks, 8 * m_tiles, config.columns * n_tiles, 64 * k_units)
-            == expected
-        )
-
-
-def test_what_the_compiler_makes_of_wgmmas_schedule_counts_the_same():
-    kernel, config = (
-        probe("wgmma_probe", WgmmaConfig, make_wgmma_probe),
-        WgmmaConfig(tile_m=64, tile_n=64, warpgroups=1, stages=2, group_m=2),
-    )
-    for *sizes, blocks in SAMPLE:
-        expected = {
-            block: [(*item, *corner, *(shared or (0, 0)), 0) for item, corner, shared, _ in mine]
-            for block, mine in wgmma_items(sizes, blocks, config).items()
-        }
-        steps, n_tiles, m_tiles = sizes
-        assert (
-            run_probe(kernel, config, blocks, 64 * m_tiles, 64 * n_tiles, STAGE_K * steps)
-            == expected
-        )
-
-
-# ---- the faithful kernel ----
 
 
 @pytest.mark.parametrize("m, n, k, sms", ((20, 256, 384, 5), (4, 384, 512, 7), (4, 128, 640, 3)))

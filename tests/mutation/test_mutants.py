@@ -11,6 +11,7 @@ from numba_marlin.mutation.mutants import mutants, skeleton
 from numba_marlin.mutation.program import Program
 from tests.mutation.kernels import NEIGHBOUR, text
 
+BULK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 # An instruction, and everything that may become of it.
 CHANGES = {
     "bar.sync 0;": {"barrier/deleted": ""},
@@ -118,10 +119,9 @@ CHANGES = {
         "size/no zero-fill": "cp.async.ca.shared.global [%r1], [%rd1], 4, 4;",
         "size/all zero-fill": "cp.async.ca.shared.global [%r1], [%rd1], 4, 0;",
     },
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], %r2, [%r3];": {
+    f"{BULK} [%r1], [%rd1], %r2, [%r3];": {
         "size/16 bytes less": (
-            "{ .reg .b32 shorter; sub.u32 shorter, %r2, 16;"
-            " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1],"
+            f"{{ .reg .b32 shorter; sub.u32 shorter, %r2, 16; {BULK} [%r1], [%rd1],"
             " shorter, [%r3]; }"
         )
     },
@@ -203,7 +203,8 @@ cvt.u64.u32 %rd1, %r1;
 or.b64 %rd2, %rd1, 4611686293305360384;
 or.b64 %rd3, %rd1, 4611686293305360384;
 { .reg .pred adds; setp.ne.b32 adds, %r1, 0;
-wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, {%r2, %r3, %r4, %r5}, %rd2, adds, 1, 1, 0; }
+wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, \
+{%r2, %r3, %r4, %r5}, %rd2, adds, 1, 1, 0; }
 """)
 
 

@@ -2,6 +2,7 @@
 
 ``tensor_sums`` is the rounding of mma and wgmma, ``block_scales`` that of block-scaled products.
 ``warpgroups``: wgmma, whose registers ``wgmma_registers`` guards. ``tensor_cores``: tcgen05, with
-``tensor_memory``, ``tensor_hazards`` (who may touch its columns when) and ``tensor_registers``.
+``tensor_memory``, ``scale_cells``, ``tensor_hazards`` (who may touch which columns when) and
+``tensor_registers``.
 Imports ``asynchronous``, ``state``, ``text`` and ``errors``.
 """

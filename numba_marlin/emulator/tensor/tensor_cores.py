@@ -24,6 +24,7 @@ from numba_marlin.emulator.state.lanes import Lanes, Placement, error_at
 from numba_marlin.emulator.state.memory import Memory
 from numba_marlin.emulator.state.operand_chunks import CHUNK, bytes_at, readable_chunks
 from numba_marlin.emulator.tensor import block_scales
+from numba_marlin.emulator.tensor.scale_cells import scales_of
 from numba_marlin.emulator.tensor.tensor_hazards import TensorHazards, Use, in_pipeline
 from numba_marlin.emulator.tensor.tensor_memory import TensorMemory
 from numba_marlin.emulator.tensor.tensor_registers import TensorRegisters
@@ -333,39 +334,7 @@ class TensorCores:
         adds: bool,
     ) -> None:
         slot, cells = use.warp // self.placement.warps_per_block, self.tensor.data
-        found = []
-        for (start, _), rows, first, what in zip(
-            scales, (tcgen05.ROWS, shape.n), (shape.sfa_id, shape.sfb_id), "AB"
-        ):
-            lane, column = tcgen05.scale_cells(rows)
-            self.tensor.require_written(
-                use.ins, use.lanes, slot, lane, column + start, f"scales of {what}"
-            )
-            words = [
-                cells[slot, lane + quarter, column + start]
-                for quarter in range(0, tcgen05.LANES, tcgen05.WARP_LANES)
-            ]
-            if any((words[0] != other).any() for other in words[1:]):
-                raise use.lanes.fault(
-                    BadDescriptor,
-                    f"the scales of {what} differ between the four times 32 lanes, which must all"
-                    " hold them",
-                    use.ins,
-                )
-            scale = (
-                np.ascontiguousarray(words[0])
-                .view(np.uint8)
-                .reshape(rows, 4)[:, first : first + kind.vectors]
-            )
-            if shape.scale == "e4m3" and (scale & 0x80).any():
-                row = int(np.argmax((scale & 0x80).any(axis=1)))
-                raise use.lanes.fault(
-                    BadDescriptor,
-                    f"a scale of row {row} of {what} is {int(scale[row].max()):#04x}: ue4m3 has no"
-                    " sign, the highest bit must be 0",
-                    use.ins,
-                )
-            found.append(scale)
+        found = scales_of(self.tensor, use, slot, kind, shape, scales)
         a, b = (
             block_scales.codes_of(each.view(np.uint8).reshape(len(each), -1), kind.bits)
             for each in operands

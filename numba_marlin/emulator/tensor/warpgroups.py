@@ -184,7 +184,7 @@ class Warpgroups:
         """(what for, path, instruction) of every warp that waits for the others of its
         warpgroup."""
         found = []
-        for (slot, group), waiting in self.parked.items():
+        for (_slot, group), waiting in self.parked.items():
             here = {path.warp % self.placement.warps_per_block for _, path, _ in waiting}
             missing = sorted(set(range(wgmma.WARPS * group, wgmma.WARPS * (group + 1))) - here)
             what = (

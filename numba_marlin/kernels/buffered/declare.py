@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from numba_marlin.kernels.language.about import About, Stages
+from numba_marlin.kernels.language.about import About, Stages, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
@@ -58,5 +58,8 @@ KERNEL = KernelDefinition(
         sections={"copy": ("fetch",), "multiply": ("dequantize", "multiply"), "write": ("store",)},
         tile=lambda config: (16, 64),
         stages=stages,
+        trials=(
+            Trial(config=BufferedConfig(16), sizes=(20, 128, 208), group_size=16, places=(1, 2)),
+        ),
     ),
 )

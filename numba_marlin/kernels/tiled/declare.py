@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from numba_marlin.kernels.language.about import About
+from numba_marlin.kernels.language.about import About, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
@@ -48,5 +48,6 @@ KERNEL = KernelDefinition(
             "write": ("store",),
         },
         tile=lambda config: (16, 64),
+        trials=(Trial(config=TiledConfig(64), sizes=(20, 128, 128), group_size=64, places=(1, 2)),),
     ),
 )

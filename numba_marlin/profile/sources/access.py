@@ -67,7 +67,8 @@ def short(opcode: str) -> str:
     -> ``ldmatrix.x4.shared.b16``."""
     return (
         re.sub(
-            r"\.(sync|aligned|m8n8|row|col|mbarrier::complete_tx::bytes|L2::cache_hint|tile|bulk_group)(?=\.|$)",
+            r"\.(sync|aligned|m8n8|row|col|mbarrier::complete_tx::bytes|L2::cache_hint|tile"
+            r"|bulk_group)(?=\.|$)",
             "",
             opcode,
         )

@@ -1,0 +1,92 @@
+"""Contract under test: wmma multiplies in every shape, layout and type that the ISA lists here."""
+
+import numpy as np
+import pytest
+
+from tests.emulator.ptx_cases import launch
+
+
+@pytest.mark.parametrize(
+    "shape, a_registers, b_registers", [("m16n16k16", 8, 8), ("m32n8k16", 8, 8), ("m8n32k16", 8, 8)]
+)
+@pytest.mark.parametrize("layouts", ["row.row", "row.col", "col.row", "col.col"])
+def test_wmma_multiplies_in_every_shape_and_layout(shape, a_registers, b_registers, layouts):
+    m, n, k = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}[shape]
+    random = np.random.default_rng(3)
+    a, b, c = (
+        random.integers(-4, 5, (m, k)).astype(np.float16),
+        random.integers(-4, 5, (k, n)).astype(np.float16),
+        random.integers(-9, 9, (m, n)).astype(np.float32),
+    )
+    stored, layout = [], layouts.split(".")
+    for matrix, order in ((a, layout[0]), (b, layout[1])):
+        wide = np.full(
+            (
+                (matrix.shape[0], matrix.shape[1] + 8)
+                if order == "row"
+                else (matrix.shape[1], matrix.shape[0] + 8)
+            ),
+            np.nan,
+            np.float16,
+        )
+        wide[:, :-8] = matrix if order == "row" else matrix.T
+        stored.append(wide)
+
+    def list_of(count, kind, first):
+        return "{" + ", ".join(f"%{kind}{i + first}" for i in range(count)) + "}"
+
+    A, B, C, D = (
+        list_of(a_registers, "r", 0),
+        list_of(b_registers, "r", 16),
+        list_of(8, "f", 0),
+        list_of(8, "f", 8),
+    )
+    body = f"""
+wmma.load.a.sync.aligned.{layout[0]}.{shape}.global.f16 {A}, [%p0], {stored[0].shape[1]};
+wmma.load.b.sync.aligned.{layout[1]}.{shape}.global.f16 {B}, [%p1], {stored[1].shape[1]};
+wmma.load.c.sync.aligned.row.{shape}.global.f32 {C}, [%p2], {n};
+wmma.mma.sync.aligned.{layouts}.{shape}.f32.f32 {D}, {A}, {B}, {C};
+wmma.store.d.sync.aligned.col.{shape}.global.f32 [%p3], {D};
+"""
+    out = np.zeros((n, m), np.float32)
+    launch(body, {"a": stored[0], "b": stored[1], "c": c, "out": out})
+    assert (out.T == a.astype(np.float32) @ b.astype(np.float32) + c).all()
+
+
+def test_wmma_in_halves_and_bfloats():
+    random = np.random.default_rng(4)
+    a, b = (
+        random.integers(-4, 5, (16, 16)).astype(np.float16),
+        random.integers(-4, 5, (16, 16)).astype(np.float16),
+    )
+    H, G, F, Z = (
+        "{" + ", ".join(f"%{kind}{i + first}" for i in range(count)) + "}"
+        for kind, first, count in (("r", 0, 8), ("r", 8, 8), ("r", 16, 4), ("f", 0, 8))
+    )
+    zero = "".join(f"mov.b32 %r{16 + i}, 0;\n" for i in range(4)) + "".join(
+        f"mov.b32 %f{i}, 0;\n" for i in range(8)
+    )
+    out = np.zeros((16, 16), np.float16)
+    load = (
+        "wmma.load.a.sync.aligned.row.m16n16k16.global.{0} {1},"
+        " [%p0];\nwmma.load.b.sync.aligned.row.m16n16k16.global.{0} {2}, [%p1];\n"
+    )
+    launch(
+        zero
+        + load.format("f16", H, G)
+        + f"wmma.mma.sync.aligned.row.row.m16n16k16.f16.f16 {F}, {H}, {G}, {F};\n"
+        f"wmma.store.d.sync.aligned.row.m16n16k16.global.f16 [%p2], {F};",
+        {"a": a, "b": b, "out": out},
+    )
+    assert (out == (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)).all()
+    x, y = ((each.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) for each in (a, b))
+    A, B = ("{" + ", ".join(f"%r{i + first}" for i in range(4)) + "}" for first in (0, 4))
+    wide = np.zeros((16, 16), np.float32)
+    launch(
+        zero
+        + load.format("bf16", A, B)
+        + f"wmma.mma.sync.aligned.row.row.m16n16k16.f32.bf16.bf16.f32 {Z}, {A}, {B}, {Z};\n"
+        f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%p2], {Z};",
+        {"a": x, "b": y, "out": wide},
+    )
+    assert (wide == a.astype(np.float32) @ b.astype(np.float32)).all()
