@@ -12,6 +12,8 @@ tracks (all files, where there is no repository):
 - ``casts_of_constants``: in kernels/, ``uint32(...)`` around literals and constants (names in
   capitals, fields of ``config``)
 - ``wide_functions``: in kernels/, device functions with more than 8 parameters
+- ``kernel_names``: in numba_marlin/, code outside kernels/ that names a kernel (rule:
+  ``kernel_names.py``)
 - ``long_lines``: lines over 100 columns, but for those that end in a URL which begins before that
 - ``long_modules``: modules over 400 lines
 """
@@ -28,6 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kernel_names import names_and_types, naming
 from tuple_fields import names_in_disguise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +41,7 @@ MAXIMA = {
     "tuple_fields": 333,
     "casts_of_constants": 1243,
     "wide_functions": 10,
+    "kernel_names": 16,
     "long_lines": 0,
     "long_modules": 16,
 }
@@ -111,6 +115,14 @@ def wide_functions(files: Sources) -> Iterator[Place]:
                     yield path, node.lineno, f"{node.name} takes {count} parameters"
 
 
+def kernel_names(files: Sources) -> Iterator[Place]:
+    names, types = names_and_types(files)
+    for path, text in files.items():
+        if path.startswith("numba_marlin/") and not path.startswith(KERNELS) and names:
+            for line, what in naming(ast.parse(text), names, types):
+                yield path, line, what
+
+
 def long_lines(files: Sources) -> Iterator[Place]:
     for path, text in files.items():
         for number, line in enumerate(text.splitlines(), 1):
@@ -131,7 +143,14 @@ def long_modules(files: Sources) -> Iterator[Place]:
 
 COUNTS: dict[str, Callable[[Sources], Iterator[Place]]] = {
     each.__name__: each
-    for each in (tuple_fields, casts_of_constants, wide_functions, long_lines, long_modules)
+    for each in (
+        tuple_fields,
+        casts_of_constants,
+        wide_functions,
+        kernel_names,
+        long_lines,
+        long_modules,
+    )
 }
 
 

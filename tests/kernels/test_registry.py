@@ -19,10 +19,12 @@ from numba_marlin.kernels import registry
 from numba_marlin.kernels.language import about as shared
 from numba_marlin.problems import KINDS, OPERANDS, WEIGHTS, BlockProblem, WeightProblem
 from numba_marlin.profile.instrument.sections import BY_NAME
+from tests.ci_scripts import script
 
 PACKAGE = Path(numba_marlin.__file__).parent
 KERNELS = PACKAGE / "kernels"
 NAMES = registry.names()
+kernel_names = script("kernel_names")
 every_kernel = pytest.mark.parametrize("name", NAMES)
 
 
@@ -230,13 +232,6 @@ def test_a_kernel_of_one_kind_refuses_problems_of_the_other(kind):
             heuristics.candidate(other, devices.MODEL, name)
 
 
-# ---- names
-
-# Also the names of PTX instructions, which the rooms about PTX speak of: for these only what can be
-# meant for a kernel counts: a --kernel, or a comparison of something called kernel.
-INSTRUCTIONS = {"wgmma", "tcgen05"}
-# EXAMPLES and EPILOG of the command line's verbs: documentation that --help prints.
-EXAMPLES = {"EXAMPLES", "EPILOG"}
 # What still names kernels: the public call for two block-scaled operands, and how its kernels are
 # launched in profiles. Both are to ask the definition instead.
 UNTIL = {
@@ -247,47 +242,19 @@ UNTIL = {
 
 
 def naming(tree, names):
-    """(line, text) of what names a kernel in code: an import out of its package, the type of its
-    configuration, a string with its name as a word. Docstrings and comments are prose."""
+    """What names one of these kernels in code: the rule is that of the counts."""
     types = {registry.find_kernel(name).config_type.__name__ for name in names}
-    word = re.compile(rf"(?<![\w./-])({'|'.join(names)})(?![\w.(\\-])")
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    prose = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, documented) and ast.get_docstring(node) is not None
+    return kernel_names.naming(tree, names, types)
+
+
+def test_the_search_knows_the_kernels_and_their_types():
+    files = {
+        file.relative_to(PACKAGE.parent).as_posix(): file.read_text(encoding="utf-8")
+        for file in KERNELS.rglob("*.py")
     }
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Assign)
-            and {getattr(target, "id", None) for target in node.targets} & EXAMPLES
-        ):
-            prose |= {id(each) for each in ast.walk(node.value)}
-    comparisons = {
-        id(each): ast.unparse(node)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Compare)
-        for each in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            "numba_marlin.kernels"
-        ):
-            parts = {*node.module.split("."), *(each.name for each in node.names)}
-            if parts & {*names, *types}:
-                yield node.lineno, ast.unparse(node)
-        elif isinstance(node, (ast.Name, ast.Attribute)):
-            if getattr(node, "id", getattr(node, "attr", None)) in types:
-                yield node.lineno, ast.unparse(node)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) in prose:
-                continue
-            for found in word.finditer(node.value):
-                before, compared = node.value[: found.start()], comparisons.get(id(node), "")
-                if found[1] not in INSTRUCTIONS or re.search(
-                    r"kernel\W*$", before + compared.split("==")[0].rstrip()
-                ):
-                    yield node.lineno, repr(node.value)
+    names, types = kernel_names.names_and_types(files)
+    assert names == set(NAMES)
+    assert types >= {registry.find_kernel(name).config_type.__name__ for name in NAMES}
 
 
 def test_the_search_for_names_finds_them():
