@@ -69,8 +69,8 @@ def barrier(ins):
 
 
 @rule(
-    r"cp\.async\.wait_(group|all)|cp\.async\.bulk\.wait_group(\.read)?"
-    r"|wgmma\.wait_group\..*|griddepcontrol\.wait"
+    r"cp\.async\.wait_(group|all)|cp\.async\.bulk\.wait_group(\.read)?|wgmma\.wait_group\..*"
+    r"|griddepcontrol\.wait"
 )
 def wait(ins):
     yield "wait", "deleted", DELETED
@@ -173,8 +173,8 @@ def counted(ins):
 
 
 @rule(
-    r"(ld|st|red|atom|fence|mbarrier\.arrive|mbarrier\.try_wait"
-    r"|barrier\.cluster\.arrive|barrier\.cluster\.wait)\..*"
+    r"(ld|st|red|atom|fence|mbarrier\.arrive|mbarrier\.try_wait|barrier\.cluster\.arrive"
+    r"|barrier\.cluster\.wait)\..*"
 )
 def order(ins):
     """Acquire and release become relaxed; what was visible to other blocks becomes visible to the

@@ -271,8 +271,8 @@ import numpy
 from numba_marlin.hostloops import Compiled
 from numba_marlin.formats.streams import MarlinCodes, Stream
 
+# the largest resident memory so far; ru_maxrss would count what the parent held when it forked
 def most():
-    # the largest resident memory so far; ru_maxrss would count what the parent held when it forked
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024
 

@@ -12,8 +12,8 @@ from tests.emulator.ptx_cases import HEADER
 SCALE = (
     HEADER
     + """
-.visible .entry scale(.param .u64 x, .param .u64 y, .param .f32 by, .param .align 4 .b8 shift[8],
-                      .param .u32 n)
+.visible .entry scale(
+    .param .u64 x, .param .u64 y, .param .f32 by, .param .align 4 .b8 shift[8], .param .u32 n)
 {
 .reg .pred %p<2>;
 .reg .b32 %r<5>;
