@@ -8,6 +8,9 @@ captured launch has scratch memory of its own), and is the current one of x's li
 is an ``out``. Then only the result is allocated, addresses are written into the argument buffer,
 and the launch is enqueued. What is unusual goes the long way, where messages are.
 
+``block_scaled_matmul`` asks ``again_operands``, the same for its operands, all of which may lie
+elsewhere this time; its calls go with B.
+
 Nothing here keeps a weight alive: its calls go with it. A weight has at most ``CALLS_PER_WEIGHT``
 of them; then all are made anew. Any number of threads may call; a call's buffer is locked while it
 is filled and enqueued.
@@ -15,14 +18,17 @@ is filled and enqueued.
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import weakref
 
 from numba_marlin.execution import driver, scratch
 from numba_marlin.execution.arrays import ArrayView, stream_handle
-from numba_marlin.execution.gpu import Prepared
+from numba_marlin.execution.binding import RESULT
+from numba_marlin.execution.gpu import Prepared, clear
 from numba_marlin.execution.plan import RunInfo
+from numba_marlin.formats.floats import float_type
 
 CALLS_PER_WEIGHT = 128
 log = logging.getLogger("numba_marlin")
@@ -63,7 +69,7 @@ class Call:
             prepared.bound.enqueue,
         )
         self.a_places, self.c_places, self.bias_places = (
-            prepared.places[name] for name in ("a", "c", "bias")
+            prepared.places.get(name, ()) for name in ("a", "c", "bias")
         )
         low, high = x.extent()
         unit = 1 if x.kind == "torch" else x.itemsize  # torch counts strides in elements
@@ -104,6 +110,53 @@ class Call:
             return driver.capture_id(self.bound.stream) is not None
 
 
+class OperandCall:
+    """A ``Prepared`` product of two block-scaled operands. places: of each of ``inputs``; results:
+    (parameter, shape, type, its places, bytes to zero before a launch)."""
+
+    def __init__(self, prepared: Prepared, inputs: tuple[str, ...]):
+        binding = prepared.binding
+        self.bound, self.info, self.keeps, self.scratch = (
+            prepared.bound,
+            prepared.info,
+            prepared.keeps,
+            prepared.scratch,
+        )
+        self.places = tuple(prepared.places[name] for name in inputs)
+        self.results = tuple(
+            (
+                name,
+                each.shape,
+                each.dtype,
+                prepared.places[name],
+                each.nbytes if each.zero else 0,
+            )
+            for name, each in binding.with_role(RESULT).items()
+        )
+
+    def launch(self, addresses: list[int], results: list[int]) -> bool:
+        """False, and nothing is enqueued, for no memory and memory that is not aligned."""
+        if not all(addresses) or not all(results) or any(each & 15 for each in addresses):
+            return False
+        bound = self.bound
+        for address, (*_, nbytes) in zip(results, self.results):
+            if nbytes:
+                clear(address, nbytes, bound.launcher.ordinal, bound.stream)
+        with bound.lock:
+            for address, places in zip(addresses, self.places):
+                for place in places:
+                    bound.words[place] = address
+            for address, (_, _, _, places, _) in zip(results, self.results):
+                for place in places:
+                    bound.words[place] = address
+            bound.enqueue()
+        if log.isEnabledFor(logging.INFO):
+            log_run(self.info)
+        return True
+
+    captured = Call.captured
+
+
 def log_run(info: RunInfo) -> None:
     problem = info.problem
     log.info(
@@ -116,7 +169,7 @@ def log_run(info: RunInfo) -> None:
     )
 
 
-_calls: dict[int, dict[tuple, Call]] = {}  # by id(weight), as long as it lives
+_calls: dict[int, dict[tuple, Call | OperandCall]] = {}  # by id(weight), as long as it lives
 _libraries: dict[type, object] = {}  # type of array -> Library that reads it
 scratch.before_release(_calls.clear)
 
@@ -130,9 +183,25 @@ class _Torch:
             torch._C._cuda_getCurrentRawStream,
         )
         self.capturing = torch.cuda.is_current_stream_capturing
+        self.type_named = functools.partial(getattr, torch)
+
+    def seen(self, x) -> tuple:
+        return x.shape, x.stride(), x.dtype, x.get_device()
 
     def key(self, x, choice: tuple, stream: int) -> tuple:
-        return x.shape, x.stride(), x.dtype, x.get_device(), stream, choice
+        return *self.seen(x), stream, choice
+
+    def address(self, x) -> int:
+        return x.data_ptr()
+
+    def stream(self, x) -> int:
+        return self.current_stream(x.get_device())
+
+    def may_be_captured(self, x, call) -> bool:
+        return self.capturing() if self.current_device() == x.get_device() else call.captured()
+
+    def result(self, x, shape: tuple, type_name: str):
+        return x.new_empty(shape, dtype=self.type_named(type_name))
 
     def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         device = x.get_device()
@@ -187,8 +256,25 @@ class _Cupy:
             cupy.cuda.runtime.streamIsCapturing,
         )
 
+    def seen(self, x) -> tuple:
+        return x.shape, x.strides, x.dtype, x.data.device_id
+
     def key(self, x, choice: tuple, stream: int) -> tuple:
-        return x.shape, x.strides, x.dtype, x.data.device_id, stream, choice
+        return *self.seen(x), stream, choice
+
+    def address(self, x) -> int:
+        return x.data.ptr
+
+    def stream(self, x) -> int | None:
+        here = self.current_device() == x.data.device_id
+        return self.current_stream().ptr if here else None
+
+    def may_be_captured(self, x, call) -> bool:
+        stream = call.bound.stream
+        return stream not in driver.LEGACY_STREAMS and self.is_capturing(stream)
+
+    def result(self, x, shape: tuple, type_name: str):
+        return self.empty(shape, float_type(type_name))
 
     def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         a, dtype = x.data, x.dtype
@@ -230,12 +316,24 @@ class _Numba:
     def __init__(self, numba):
         self.empty, self.current_context = numba.cuda.device_array, numba.cuda.current_context
 
+    def seen(self, x) -> tuple:
+        return x.shape, x.strides, x.dtype, x.gpu_data.context.device.id
+
     def key(self, x, choice: tuple, stream: int) -> tuple | None:
-        return (
-            (x.shape, x.strides, x.dtype, x.gpu_data.context.device.id, stream, choice)
-            if x.stream == 0
-            else None
-        )
+        return (*self.seen(x), stream, choice) if x.stream == 0 else None
+
+    def address(self, x) -> int:
+        return x.device_ctypes_pointer.value
+
+    def stream(self, x) -> int | None:
+        here = self.current_context().device.id == x.gpu_data.context.device.id
+        return 0 if here and x.stream == 0 else None
+
+    def may_be_captured(self, x, call) -> bool:
+        return False  # the legacy default stream
+
+    def result(self, x, shape: tuple, type_name: str):
+        return self.empty(shape, float_type(type_name))
 
     def again(self, calls: dict, x, out, bias, choice: tuple, stream: int | None):
         if x.stream != 0 or bias is not None:
@@ -279,28 +377,76 @@ def again(x, p, out, bias, choice: tuple, stream=None):
     return library.again(calls, x, out, bias, choice, stream)
 
 
+def again_operands(b, inputs: tuple, choice: tuple):
+    """({parameter: result}, RunInfo) of a product with ``b`` like an earlier one, enqueued; None if
+    there was none like it. inputs: arrays of both operands, and of the epilogue."""
+    calls = _calls.get(id(b))
+    if calls is None:
+        return None
+    first = inputs[0]
+    library = _libraries.get(type(first))
+    if library is None or any(type(each) is not type(first) for each in inputs):
+        return None
+    stream = library.stream(first)
+    try:
+        call = calls.get((*map(library.seen, inputs), stream, choice))
+    except TypeError:  # something in choice that cannot be a key, nor be right
+        return None
+    if call is None or (call.scratch and library.may_be_captured(first, call)):
+        return None
+    results = {
+        name: library.result(first, shape, type_name)
+        for name, shape, type_name, _, _ in call.results
+    }
+    done = call.launch(
+        [library.address(each) for each in inputs],
+        [library.address(each) for each in results.values()],
+    )
+    return (results, call.info) if done else None
+
+
+def remember_operands(b, inputs: dict, choice: tuple, prepared: Prepared, device: int) -> None:
+    """Keep ``prepared``, made for ``inputs`` ({parameter: array}) as they lie."""
+    first, *others = inputs.values()
+    library = _library_for(first, prepared, device)
+    if library is None or any(type(each) is not type(first) for each in others):
+        return
+    stream = prepared.bound.stream
+    if stream == library.stream(first):
+        key = (*map(library.seen, inputs.values()), stream, choice)
+        _keep(b, key, OperandCall(prepared, tuple(inputs)))
+
+
 def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
     """Keep ``prepared``, which was made for x as it lies, for calls like it."""
+    library = _library_for(x, prepared, x_view.device)
+    key = None if library is None else library.key(x, choice, prepared.bound.stream)
+    if key is not None:
+        _keep(p, key, Call(prepared, x_view))
+
+
+def _library_for(x, prepared: Prepared, device: int):
+    """What reads x, if a launch like ``prepared`` can be repeated for it; else None."""
     stream = prepared.bound.stream
     if prepared.places is None or stream == scratch.PER_THREAD_STREAM:
-        return
+        return None
     library = _libraries.get(type(x))
     if library is None:
         home = type(x).__module__.partition(".")[0]
         reader = _READERS.get(f"{home}.{type(x).__name__}")
         if reader is None:
-            return
+            return None
         library = _libraries[type(x)] = reader(sys.modules[home])
-    with driver.on_device(x_view.device):
-        if prepared.scratch and driver.capture_id(stream) is not None:
-            return
-    key = library.key(x, choice, stream)
-    if key is None:
-        return
-    kept = _calls.get(id(p))
+    with driver.on_device(device):
+        captured = prepared.scratch and driver.capture_id(stream) is not None
+    return None if captured else library
+
+
+def _keep(weight, key: tuple, call) -> None:
+    kept = _calls.get(id(weight))
     if kept is None:
-        kept = _calls[id(p)] = {}
-        weakref.finalize(p, _calls.pop, id(p), None).atexit = False
+        kept = _calls[id(weight)] = {}
+        weakref.finalize(weight, _calls.pop, id(weight), None).atexit = False
     if len(kept) >= CALLS_PER_WEIGHT:
         kept.clear()
-    kept[key] = Call(prepared, x_view)
+    kept[key] = call

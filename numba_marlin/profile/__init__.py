@@ -8,7 +8,7 @@ figure says which: measured, counted, modelled or spec.
 - ``sections``: the parts of a kernel's time, and where in its PTX they begin; ``recorder`` writes
   them down, ``records`` reads them.
 - ``on_gpu``: a kernel observed on this machine's GPU; ``on_machine``: on the PTX machine.
-  ``block_on_gpu``, ``block_launch``: the operands of kernels that multiply two block-scaled
+  ``samples``: random operands of a problem, bound; ``block_on_gpu``: those of two block-scaled
   matrices.
 
 May import bench, compiler, counts, devices, driver, emulator, errors, formats, heuristics, kernels,

@@ -2,14 +2,15 @@
 that are operands again, and errors that name value and rule."""
 
 import contextlib
-import importlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.execution import arrays, driver, launch, scratch
+from numba_marlin.execution import arrays, driver, gpu, launch, scratch
+from numba_marlin.execution import plan as planning
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
@@ -20,8 +21,6 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.problems import BlockProblem
 from numba_marlin.reference.operands import block_scaled_bounds, interleave_gated
 from tests.api.block_operands import BLOCKS, FLOATS, ONES, SMALL, A, B, operands
-
-block_scaled = importlib.import_module("numba_marlin.api.block_scaled_matmul")
 
 
 def test_the_machine_agrees_with_the_reference():
@@ -251,6 +250,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(
         driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128)
     )
+    monkeypatch.setattr(driver, "tensor_map_template", lambda tensor_map, ordinal: None)
     monkeypatch.setattr(
         driver.DeviceArray,
         "from_host",
@@ -263,21 +263,23 @@ def on_device(monkeypatch):
         lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None,
     )
     monkeypatch.setattr(scratch, "workspace", lambda *arguments: (0x5000, 0x6000))
+
+    def bind(grid, arguments, stream):
+        return SimpleNamespace(
+            enqueue=lambda: done.append(f"kernel on {stream}"), place={}, stream=stream
+        )
+
     monkeypatch.setattr(
-        launch,
-        "launcher",
-        lambda compiled, ordinal, **options: (
-            lambda grid, arguments, stream: done.append(f"kernel on {stream}")
-        ),
+        launch, "launcher", lambda compiled, ordinal, **options: SimpleNamespace(bind=bind)
     )
-    monkeypatch.setattr(block_scaled, "_compiled", lambda config, target, compiler: None)
+    monkeypatch.setattr(planning, "compiled_kernel", lambda *arguments: None)
     monkeypatch.setattr(
         Bytes,
         "address",
         property(lambda self: self.__cuda_array_interface__["data"][0]),
         raising=False,
     )
-    block_scaled._device_factors.cache_clear()
+    gpu._numbers.cache_clear()
     operands = [
         replace(
             each,
@@ -289,7 +291,7 @@ def on_device(monkeypatch):
         )
     ]
     yield *operands, done
-    block_scaled._device_factors.cache_clear()
+    gpu._numbers.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -323,7 +325,7 @@ def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(
 def test_factors_of_a_captured_launch_are_kept(on_device, monkeypatch):
     a, b, _ = on_device
     kept = []
-    monkeypatch.setattr(block_scaled, "_captured_factors", kept)
+    monkeypatch.setattr(gpu, "_captured_numbers", kept)
     nm.block_scaled_matmul(a, b)
     assert kept == []
     monkeypatch.setattr(driver, "capture_id", lambda stream: 3)

@@ -233,13 +233,9 @@ def test_a_kernel_of_one_kind_refuses_problems_of_the_other(kind):
             heuristics.candidate(other, devices.MODEL, name)
 
 
-# What still names kernels: the public call for two block-scaled operands, and how its kernels are
-# launched in profiles. Both are to ask the definition instead.
-UNTIL = {
-    "api/block_scaled_matmul.py",
-    "profile/sources/block_launch.py",
-    "profile/sources/block_on_gpu.py",
-}
+# What still names kernels: how those of two block-scaled operands are timed. It is to ask the
+# definition instead.
+UNTIL = {"profile/sources/block_on_gpu.py"}
 
 
 def naming(tree, names):
