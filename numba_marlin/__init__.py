@@ -1,9 +1,8 @@
 """FP16 x INT4 matrix multiplication (Marlin) written in Python with Numba and inline PTX.
 
     import numba_marlin as nm
-    p = nm.pack(nm.quantize(w, group_size=128))     # w [k, n]
-    y = nm.matmul(x, p)                             # x fp16 [m, k]; on a GPU, or on the PTX machine
-                                                    without one
+    p = nm.pack(nm.quantize(w, group_size=128))  # w [k, n]
+    y = nm.matmul(x, p)  # x fp16 [m, k]; on a GPU, or, without one, on the PTX machine
 
 Names are loaded on first use: importing the package imports neither NumPy nor Numba, and never
 touches CUDA.

@@ -72,6 +72,7 @@ ALLOWED = {
     # the instructions' names; what turns them into a compiler's, when a kernel asks
     "ptx": {"compiler", "isa"},
     "problems": {"formats"},
+    # ptx: the plain rungs, whose files are imported when they are compiled
     "kernels": {"hardware", "layout", "problems", "ptx"},
     "compiler": {"errors", "hardware", "isa", "kernels"},
     "hardware": set(),

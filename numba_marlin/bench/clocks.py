@@ -7,8 +7,7 @@ explains the time.
 
     watch = ClockWatch(uuid)
     ... watch.sample() while the GPU is busy ...
-    watch.summary()     # a dict for a row; None where NVML cannot be asked, and ``watch.missing``
-                        says why
+    watch.summary()     # a dict for a row; None where NVML cannot be asked (watch.missing: why)
 """
 
 from __future__ import annotations

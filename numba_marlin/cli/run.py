@@ -266,8 +266,7 @@ def _compile(report, plan, compiler: str) -> None:
     candidate = plan.candidate
     started, start = time.time(), time.perf_counter()
     with report.step(
-        f"compiling {candidate.kernel} for {plan.target} with {compiler} (or reading the"
-        " cache)"
+        f"compiling {candidate.kernel} for {plan.target} with {compiler} (or reading the cache)"
     ):
         compiled = plan.compile(compiler)
     seconds = time.perf_counter() - start

@@ -18,28 +18,35 @@ MAGIC = b"numba_marlin kernel 2\n"
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One kernel for one target.
+    """One kernel for one target."""
 
-    kernel: its name; config: the configuration it was made from; target ("sm_90a"); compiler
-    ("numba-cuda"); ptx: text; entry: symbol in ptx and cubin; parameters: ((name, "u64" | "i32" |
-    "tensormap"), ...) in order; threads a block; shared_bytes: dynamic shared memory a block;
-    cubin: bytes, or None where no assembler was found; resources; key: SHA-256 in hex of all it was
-    made from; versions: of compilers and tools; from_cache: it was read, not compiled.
-    """
-
+    #: Its name.
     kernel: str
+    #: The configuration it was made from.
     config: Any
+    #: Such as "sm_90a".
     target: str
+    #: "numba-cuda" or "numba-cuda-mlir".
     compiler: str
+    #: The text.
     ptx: str
+    #: Symbol in ptx and cubin.
     entry: str
+    #: ((name, "u64", "i32" or "tensormap"), ...) in order.
     parameters: tuple[tuple[str, str], ...]
+    #: Per block.
     threads: int
+    #: Dynamic shared memory per block.
     shared_bytes: int
+    #: Machine code; None where no assembler was found.
     cubin: bytes | None
+    #: What the assembler said of it.
     resources: Resources
+    #: SHA-256, in hex, of all it was made from.
     key: str
+    #: Of compilers and tools.
     versions: dict[str, str]
+    #: Whether it was read, not compiled.
     from_cache: bool = field(default=False, compare=False)
 
 

@@ -14,18 +14,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Resources:
-    """registers a thread; spill_stores, spill_loads, stack: bytes a thread; static_shared: bytes a
-    block; each None where unknown. assembler: who made the cubin, None if there is none;
-    serialized: its remarks on wgmma instructions that must wait for each other, None if there are
-    none. (How often an instruction occurs is counted where somebody asks: ``compiler.gates``.)
+    """What a kernel takes of an SM, as the assembler says; each None where unknown. (How often an
+    instruction occurs is counted where it is asked for: ``compiler.gates``.)
     """
 
+    #: Per thread.
     registers: int | None = None
+    #: Bytes per thread.
     spill_stores: int | None = None
+    #: Bytes per thread.
     spill_loads: int | None = None
+    #: Bytes per thread.
     stack: int | None = None
+    #: Bytes per block.
     static_shared: int | None = None
+    #: Which one made the cubin, None if there is none.
     assembler: str | None = None
+    #: Its remarks on wgmma instructions that must wait for each other, None if there are none.
     serialized: str | None = None
 
     @property

@@ -1,15 +1,8 @@
 """``BlockWeight``: a weight whose codes are small floats and whose scales belong to blocks, plain,
 as ``QuantizedWeight`` is for integer grids.
 
-    W[i, j] = decode(codes[i, j]) * scale[i // rows, j // columns] * factor        factor =
-        global_scale, or 1 / global_scale if it divides
-
-codes: uint8 [k, n] of number format ``grid`` ("e2m1", "e4m3" or "e5m2"). scales: [ceil(k / rows),
-ceil(n / columns)], of a float type, or uint8 codes of number format ``scale_grid`` ("e4m3" or
-"e8m0"). block: (rows, columns) that share a scale. global_scale: None or a float32 number.
-input_scale: what the file says about activations, kept as it is; ``input_divides`` says how.
-Checked when made: TypeError or ValueError naming value and rule. NaN among codes or scales is a
-ValueError.
+    W[i, j] = decode(codes[i, j]) * scale[i // rows, j // columns] * factor
+    factor  = global_scale, or 1 / global_scale if it divides
 
 ``quantize.dequantize`` gives its numbers. Kernels multiply those of e2m1 in blocks of 16 or 32 rows
 of a column: ``fp4_marlin``.
@@ -31,16 +24,27 @@ SCALE_TYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, eq=False)
 class BlockWeight:
-    """See the module's docstring."""
+    """See the module's docstring for what it means. Checked when made: TypeError or ValueError
+    naming the value and the rule; NaN among codes or scales is a ValueError."""
 
+    #: uint8 [k, n], in number format ``grid``.
     codes: np.ndarray
+    #: "e2m1", "e4m3" or "e5m2".
     grid: str
+    #: [ceil(k / rows), ceil(n / columns)], of a float type, or uint8 in number format
+    #: ``scale_grid``.
     scales: np.ndarray
+    #: "e4m3", "e8m0", or None where scales are floats.
     scale_grid: str | None
+    #: (rows, columns) that share a scale.
     block: tuple[int, int]
+    #: A scale of the whole weight, a number of float32, or None.
     global_scale: float | None = None
+    #: Whether the global scale divides instead.
     divides: bool = False
+    #: What the file says about activations, kept as it is.
     input_scale: float | None = None
+    #: Whether that divides.
     input_divides: bool = False
 
     def __post_init__(self) -> None:

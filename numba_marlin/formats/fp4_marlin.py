@@ -5,25 +5,17 @@ In:  BlockWeight: codes e2m1, blocks of 16 or 32 rows of one column, scales e4m3
      0, n % 8 == 0.
 Out: PackedBlocks. Columns are completed to n_packed, the next multiple of 64, with zeros.
 
-    qweight int32 [k/16, 2 n_packed]                Marlin's words with the bits of each word turned
-                                                    for activations of ``dtype`` (``fp4_words``)
-    scales  int32 [n_packed/64, ceil(k/32) * 8 s]   for every 64 columns and 32 rows 8 s words, s =
-            4 for blocks of 16 and 2 for blocks of 32: word s g + i belongs
-                                                    to lanes 4 g to 4 g + 3. All that a warp needs
-                                                        of a stage is contiguous: one copy. Blocks
-                                                            of
-                                                        16: the pair of columns 16 i + g and 16 i +
-                                                            g +
-                                                        8 for the first 16 rows, and the
-                                                    one for the others. Blocks of 32: the pair of
-                                                        columns 32 i + g (and 8 on), and the one of
-                                                            16
-                                                        columns on
-    factors float32 [n_packed]                      what the fp32 sum of a column is multiplied by:
-                                                    the global scale, and what makes the powers of
-                                                    two come out even;
-                                                    number 2 g + h of every 16 belongs to column g +
-                                                        8 h
+    qweight int32 [k/16, 2 n_packed]
+        Marlin's words, the bits of each turned for activations of ``dtype`` (``fp4_words``).
+    scales  int32 [n_packed/64, ceil(k/32) * 8 s]
+        For every 64 columns and 32 rows 8 s words, s = 4 for blocks of 16 and 2 for blocks of 32.
+        Word s g + i belongs to lanes 4 g to 4 g + 3. Blocks of 16: the pair of columns 16 i + g and
+        16 i + g + 8, for the first 16 rows and then for the others. Blocks of 32: the pair of
+        columns 32 i + g and 32 i + g + 8, and the pair 16 columns on. All that a warp needs of a
+        stage is contiguous, one copy.
+    factors float32 [n_packed]
+        What the fp32 sum of a column is multiplied by: the global scale, and what makes the powers
+        of two come out even. Number 2 g + h of every 16 belongs to column g + 8 h.
 
 A weight is code * 2**-14 * scale in 16 bits, exactly, where the scale that is stored is the
 block's, times 2**7 (e4m3, every code of which then is a normal float16), or in units of 2**-15 of
@@ -71,22 +63,27 @@ def scale_row_bytes(group_size: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class PackedBlocks:
-    """See the module's docstring. dtype: of the activations that the codes are turned for;
-    group_size: rows that share a scale; scale_grid: "e4m3" or "e8m0"; global_scale, divides,
-    input_scale, input_divides: those of the BlockWeight. Checked when made."""
+    """See the module's docstring for the arrays' shapes. Checked when made."""
 
+    #: "marlin-fp4".
     layout: str
     qweight: np.ndarray
     scales: np.ndarray
     factors: np.ndarray
+    #: Rows that share a scale, 16 or 32.
     group_size: int
+    #: Rows of the weight.
     k: int
+    #: Columns of the weight, without those that complete it.
     n: int
+    #: "e4m3" or "e8m0".
     scale_grid: str
+    # these four as in BlockWeight
     global_scale: float | None = None
     divides: bool = False
     input_scale: float | None = None
     input_divides: bool = False
+    #: Type of the activations that the codes are turned for.
     dtype: str = "float16"
 
     # of all of them

@@ -12,9 +12,10 @@ into those of the next. So, with R registers to a word, code ``p`` is half ``p /
 ``p % R``, and registers (0, 1) are the fragment of the first tile, (2, 3) that of the second. No
 code is ever moved across halves. In closed form, for lane 4 g + t:
 
-    4 bits: word 4 lane + j,     nibble p:  k = 2 t + (p >> 2) + 8 (p & 1)    n = 16 j + g + 8 ((p
-                                 >> 1) & 1)
-    8 bits: word 8 lane + 2 j + h, byte p:  k = 2 t + (p >> 1) + 8 (p & 1)    n = 16 j + g + 8 h
+    4 bits: word 4 lane + j, nibble p:      k = 2 t + (p >> 2) + 8 (p & 1)
+                                            n = 16 j + g + 8 ((p >> 1) & 1)
+    8 bits: word 8 lane + 2 j + h, byte p:  k = 2 t + (p >> 1) + 8 (p & 1)
+                                            n = 16 j + g + 8 h
 
 Scales of groups are wanted where the weights are: a lane needs the scales of the columns of its 8 B
 fragments, and finds them in 16 contiguous bytes: number 8 g + i of 64 columns belongs to column g +

@@ -24,6 +24,7 @@ Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -37,13 +38,16 @@ SCALE_ORDERS = ("plain", "128x4")
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """element, scale_grid: number formats of ``small_floats``; block: columns that share a scale;
-    has_global_scale: whether a float32 number multiplies all."""
+    """One row of the module's table."""
 
     name: str
+    #: Number format of the codes (``small_floats``).
     element: str
+    #: Columns that share a scale.
     block: int
+    #: Number format of the scales.
     scale_grid: str
+    #: Whether a float32 number multiplies all.
     has_global_scale: bool = False
 
     @property
@@ -101,11 +105,17 @@ def unpack_codes(data: np.ndarray, bits: int) -> np.ndarray:
 class BlockScaled:
     """See the module's docstring."""
 
+    #: Name of one of BLOCK_FORMATS.
     format: str
+    #: (rows, columns) of the matrix; columns are a multiple of the block.
     shape: tuple[int, int]
-    data: object
-    scales: object
+    #: uint8 [rows, columns * bits / 8], of NumPy or on a device.
+    data: Any
+    #: uint8, in ``scale_order``, of NumPy or on a device.
+    scales: Any
+    #: Positive, a number of float32; 1 where the format has none.
     global_scale: float = 1.0
+    #: "plain" or "128x4".
     scale_order: str = "plain"
 
     def __post_init__(self) -> None:

@@ -42,19 +42,22 @@ class FormatError(ValueError):
 
 @dataclass(frozen=True)
 class Geometry:
-    """A layer of ``k`` inputs and ``n`` outputs, as far as shapes and types tell. What a format has
-    no use for stays at its default.
+    """A layer, as far as shapes and types tell. What a format has no use for stays at its
+    default."""
 
-    group: rows that share a scale (-1: all). columns: columns that do (-1: all). scale_dtype: of
-    the tensor of scales. extras: names of the optional tensors that are there.
-    """
-
+    #: Inputs.
     k: int
+    #: Outputs.
     n: int
+    #: Of a code.
     bits: int
+    #: Rows along k that share a scale; -1: all.
     group: int = -1
+    #: Columns that share a scale; -1: all.
     columns: int = 1
+    #: Type of the tensor of scales.
     scale_dtype: str = "float16"
+    #: Names of the optional tensors that are there.
     extras: frozenset[str] = frozenset()
 
     @property
@@ -64,41 +67,45 @@ class Geometry:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor: types it may have, the first of them the usual one; its shape; the packing of the
-    codes in it, and which matrix they are.
+    """One tensor of a layer."""
 
-    also: other shapes that mean the same, as a number may stand alone or in a vector of one.
-    """
-
+    #: Types that it may have, the usual one first.
     dtypes: tuple[str, ...]
     shape: tuple[int, ...]
+    #: How codes lie in it (``streams``), None for other tensors.
     packing: Any = None
+    #: Rows and columns of the matrix that the codes are.
     matrix: tuple[int, int] | None = None
+    #: Other shapes that mean the same, as a number may stand alone or in a vector of one.
     also: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class StoredFormat:
     """Base of the formats; each overrides ``geometry``, ``specs``, ``prepare``, ``encode`` and
-    ``decode``.
+    ``decode``."""
 
-    title: for people. source: where the layout is documented or defined. keys: tensors that a layer
-    must have. optional: that it may have. ignored: that other programs leave in the file and that
-    say nothing. bits: sizes of codes it can hold. holds: the kind of weight. runs: what kernels
-    multiply of it. codes_of: tensors of bytes that are 8-bit floats -> their type in a safetensors
-    header.
-    """
-
+    #: By which programs ask for it.
     name: str
+    #: For people.
     title: str
+    #: Where the layout is documented or defined.
     source: str
+    #: Tensors that a layer must have.
     keys: tuple[str, ...]
+    #: Tensors that it may have.
     optional: tuple[str, ...] = ()
+    #: Tensors that other programs leave in the file and that say nothing.
     ignored: tuple[str, ...] = ()
+    #: Sizes of codes that it can hold.
     bits: tuple[int, ...] = (4,)
+    #: The kind of weight: "QuantizedWeight" or "BlockWeight".
     holds: str = "QuantizedWeight"
+    #: What kernels multiply of it, for the README's table.
     runs: str = ""
+    #: Tensors of bytes that are 8-bit floats -> their type in a safetensors header.
     codes_of: Mapping[str, str] = field(default_factory=dict)
+    #: Layers that tests make.
     test_geometries: tuple[Geometry, ...] = field(default=(), repr=False)
 
     # What a format says

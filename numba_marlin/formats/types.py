@@ -121,21 +121,23 @@ def _set(instance: object, **values: object) -> None:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeight:
-    """A weight on its grid, nothing packed.
+    """A weight on its grid, nothing packed: W = (codes - zeros) * scales, group by group.
 
-    codes: uint8 [k, n], 0..2**bits - 1.  scales: float16 or bfloat16 [groups, n], finite.  zeros:
-                                          None (symmetric, zero
-    point ``2**(bits - 1)``), or [groups, n] in uint8, 0..2**bits - 1, or float16, finite.  bits: 2,
-        3, 4 or 8.  group_size: rows of
-    k to a group, -1 = one group.  permutation: None, or int32 [k], the row of the weight that each
-                                   stored row is.
+    Checked when made: TypeError or ValueError naming the value and the rule.
     """
 
+    #: uint8 [k, n], 0 .. 2**bits - 1.
     codes: np.ndarray
+    #: float16 or bfloat16 [groups, n], finite.
     scales: np.ndarray
+    #: None (symmetric: the zero point is ``2**(bits - 1)``), or [groups, n] in uint8, 0 .. 2**bits
+    #: - 1, or in float16, finite.
     zeros: np.ndarray | None = None
+    #: 2, 3, 4 or 8.
     bits: int = 4
+    #: Rows along k that share a scale; -1: all of them.
     group_size: int = -1
+    #: None, or int32 [k]: the row of the weight that each stored row is (activation order).
     permutation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -205,23 +207,28 @@ class QuantizedWeight:
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
-    """A weight in the byte order that a kernel reads.
-
-    For layout "marlin", with n completed to a multiple of 64 in ``n_packed`` columns: qweight int32
-    [k/16, n_packed * bits/2], scales float16 or bfloat16 [groups, n_packed] in permuted order,
-    zeros None, packed codes (int32 [groups, n_packed * bits/32]) or float16 [groups, n_packed].
-    What shapes and group sizes a layout allows is checked by the layout itself
-    (``formats.find_format(layout).check``). permutation: as in QuantizedWeight.
+    """A weight in the byte order that a kernel reads. Shapes are those of layout "marlin", whose
+    columns are completed to ``n_packed``, a multiple of 64; what shapes and group sizes a layout
+    allows it checks itself (``formats.find_format(layout).check``).
     """
 
+    #: Name of a registered layout.
     layout: str
+    #: int32 [k/16, n_packed * bits/2].
     qweight: np.ndarray
+    #: float16 or bfloat16 [groups, n_packed], in the kernel's order.
     scales: np.ndarray
+    #: Of a code, 4 or 8.
     bits: int
+    #: Rows along k that share a scale; -1: all of them.
     group_size: int
+    #: Rows of the weight.
     k: int
+    #: Columns of the weight, without those that complete it.
     n: int
+    #: None, packed codes (int32 [groups, n_packed * bits/32]), or float16 [groups, n_packed].
     zeros: np.ndarray | None = None
+    #: As in QuantizedWeight.
     permutation: np.ndarray | None = None
 
     def __post_init__(self) -> None:

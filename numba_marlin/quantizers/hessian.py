@@ -6,8 +6,7 @@ is ``d^T H d``, with d the column of D and ``H = mean(x^T x)``, [k, k]. (The pap
 x; a factor changes nothing.)
 
     hessian = Hessian(k)
-    for x in batches:                     # [..., k] float16, bfloat16, float32 or float64; finite;
-                                          cast to float32
+    for x in batches:  # [..., k] of any float type, finite; cast to float32
         hessian.add(x)
     nm.quantize(w, method="gptq", calibration=hessian)
 

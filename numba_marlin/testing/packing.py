@@ -28,18 +28,19 @@ from numba_marlin.testing.weights import quantized_weights, seeds
 
 @dataclass(frozen=True)
 class Packing:
-    """A way to pack codes, as the kit needs to know it.
+    """A way to pack codes, as the kit needs to know it."""
 
-    pack: uint8 [k, n], below 2**bits -> any array of integers, which holds nothing else and no
-    unused bits (``padded``: it may). unpack(packed, k, n): the inverse. k_step, n_step: what k and
-    n must be multiples of.
-    """
-
+    #: uint8 [k, n], below 2**bits -> any array of integers that holds nothing else.
     pack: Callable[[np.ndarray], np.ndarray]
+    #: (packed, k, n) -> the codes: the inverse.
     unpack: Callable[[np.ndarray, int, int], np.ndarray]
+    #: Of a code.
     bits: int = 4
+    #: What k must be a multiple of.
     k_step: int = 16
+    #: What n must be a multiple of.
     n_step: int = 64
+    #: Whether the array may hold unused bits.
     padded: bool = False
 
     def shapes(self, most: int = 4) -> st.SearchStrategy[tuple[int, int]]:

@@ -12,7 +12,8 @@ from tests.emulator.ptx_cases import HEADER
 SCALE = (
     HEADER
     + """
-.visible .entry scale(.param .u64 x, .param .u64 y, .param .f32 by, .param .align 4 .b8 shift[8], .param .u32 n)
+.visible .entry scale(
+    .param .u64 x, .param .u64 y, .param .f32 by, .param .align 4 .b8 shift[8], .param .u32 n)
 {
 .reg .pred %p<2>;
 .reg .b32 %r<5>;
@@ -301,7 +302,8 @@ fence.proxy.async.shared::cta;
 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 512;
 mov.b64 %d1, map;
 cvta.param.u64 %d1, %d1;
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {8, 2}], [%r2];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+    [%r1], [%d1, {8, 2}], [%r2];
 WAIT:
 bar.sync 0;
 AGAIN:

@@ -34,7 +34,8 @@ ptxas info    : Function properties for marlin_ampere
 ptxas         .     0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
 ptxas info    : Used 40 registers, used 1 barriers
 info    : Function properties for 'marlin_ampere':
-info    : used 42 registers, used 1 barriers, 12 stack, 1024 bytes smem, 572 bytes cmem[0], 0 bytes lmem
+info    : used 42 registers, used 1 barriers, 12 stack, 1024 bytes smem, 572 bytes cmem[0], \
+0 bytes lmem
 """
 NVJITLINK_SHORT = """info    : 8 bytes gmem
 info    : Function properties for 'marlin_ampere':

@@ -173,7 +173,7 @@ def test_the_hopper_kernel_reads_weights_once_a_row_of_tiles(name, words):
 
 
 def test_the_ladder_shows_what_each_rung_gains():
-    naive, tiled = (counted(name, 16, 128, 128, 128) for name in ("naive", "tiled"))
+    naive, tiled = (counted(name, 16, 128, 128, 64) for name in ("naive", "tiled"))
     # naive: a thread an element of C, so a warp reads 8 words, each in a sector of its own, for
     # every weight; and all again for every row of C
     assert (

@@ -19,8 +19,10 @@ from tests.kernels.small_problems import SMALLS
 
 DECODE_SHAPE = (8, 512, 1024, configurations.group_size_of(configurations.DECODE))
 CASES = {  # kernel, configuration, (m, n, k, group_size), multiprocessors
+    "general": ("general", None, (3, 64, 128, 64), 1),
     "naive": ("naive", None, (3, 64, 128, 64), 1),
     "tiled": ("tiled", None, (20, 128, 128, 64), 1),
+    "buffered": ("buffered", None, (20, 128, 256, 64), 1),
     "ampere": ("ampere", None, FAITHFUL[1:], 3),
     "decode": (DECODE, configurations.DECODE, DECODE_SHAPE, 3),
     "wgmma": (WGMMA, SMALLS["wgmma"].config, SMALLS["wgmma"].shape, 3),

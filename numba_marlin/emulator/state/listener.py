@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listener:
-    """Functions that the machine calls; None for what nobody wants to hear of, which then costs
+    """Functions that the machine calls; None for what is not listened to, which then costs
     nothing. They may read the run's state and must not change it."""
 
     started: Callable[[Execution], None] | None = None

@@ -3,7 +3,7 @@
 from numba_marlin.kernels.ampere import choose
 from numba_marlin.kernels.ampere.config import THREADS, AmpereConfig
 from numba_marlin.kernels.ampere.kernel import make
-from numba_marlin.kernels.language.about import About, Demo, Stages
+from numba_marlin.kernels.language.about import About, Demo, Stages, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition
 
 STRIPES = (
@@ -15,16 +15,17 @@ STRIPES = (
 def stages(config: AmpereConfig) -> Stages:
     """A, then B, then scales: of each all stages in a row, scales at the end of shared memory."""
     pitches = (config.a_stage_bytes, config.b_stage_bytes, config.s_stage_bytes)
-    first_b = config.stages * config.a_stage_bytes
-    first_scales = config.shared_bytes - config.stages * config.s_stage_bytes
     return [
         [
             (first + stage * pitch, first + (stage + 1) * pitch)
-            for first, pitch in zip((0, first_b, first_scales), pitches)
+            for first, pitch in zip((0, config.b_at, config.scales_at), pitches)
         ]
         for stage in range(config.stages)
     ]
 
+
+# of 16 rows, 128 columns and 128 of k
+DEEP_TILES = AmpereConfig(1, 8, 8, group_blocks=8, stages=4)
 
 KERNEL = KernelDefinition(
     name="ampere",
@@ -61,8 +62,19 @@ KERNEL = KernelDefinition(
         },
         waits={"wait_block": ("barrier_acquire",)},
         stages=stages,
-        tile=lambda config: (16 * config.thread_m_blocks, 16 * config.thread_n_blocks),
+        tile=lambda config: (config.tile_m, config.tile_n),
         division=STRIPES,
         demo=Demo(first=True),
+        trials=(
+            Trial(config=DEEP_TILES, sizes=(4, 256, 768), group_size=128, sms=3),
+            Trial(
+                what="whole slices",
+                config=DEEP_TILES,
+                sizes=(4, 512, 256),
+                group_size=128,
+                sms=2,
+                places=(1,),
+            ),
+        ),
     ),
 )

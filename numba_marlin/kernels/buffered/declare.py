@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from numba_marlin.kernels.language.about import About, Stages, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
 
 THREADS = 128
+X_BYTES, W_BYTES = 16 * 72 * 2, 4 * 128 * 4  # of a stage: a tile of x, one of the weights
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,17 @@ def make(lang, config):
     from numba_marlin.kernels.buffered.kernel import buffered
 
     return body_of(buffered, lang)
+
+
+def stages(config: BufferedConfig) -> Stages:
+    """Both tiles of x, then both of the weights."""
+    return [
+        [
+            (X_BYTES * stage, X_BYTES * (stage + 1)),
+            (2 * X_BYTES + W_BYTES * stage, 2 * X_BYTES + W_BYTES * (stage + 1)),
+        ]
+        for stage in range(2)
+    ]
 
 
 KERNEL = KernelDefinition(
@@ -37,4 +50,12 @@ KERNEL = KernelDefinition(
     takes=Takes(group_sizes=GroupScales.TAKEN),
     order_of_sums=lambda config: "one k16 row after the other",
     chooser=ChooseTypes(BufferedConfig, "a double buffer of tiles: to compare with"),
+    about=About(
+        sections={"copy": ("fetch",), "multiply": ("dequantize", "multiply"), "write": ("store",)},
+        tile=lambda config: (16, 64),
+        stages=stages,
+        trials=(
+            Trial(config=BufferedConfig(16), sizes=(20, 128, 208), group_size=16, places=(1, 2)),
+        ),
+    ),
 )

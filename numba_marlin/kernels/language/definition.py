@@ -211,6 +211,11 @@ class KernelDefinition:
         return self.takes.kind
 
     @property
+    def plain(self) -> bool:
+        """Whether it is an ``@cuda.jit`` kernel over arrays (``kernels.language.plain``)."""
+        return any(array_type(kind) for _, kind in self.parameters)
+
+    @property
     def passed(self) -> tuple[tuple[str, str], ...]:
         """What a launch passes, (name, type) in order: the parameters, arrays word by word."""
         return flat_parameters(self.parameters)

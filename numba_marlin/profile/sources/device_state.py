@@ -2,9 +2,8 @@
 clocks back, who runs on it; and from NVML's GPM, where the GPU has it (Hopper on), how busy
 multiprocessors, tensor cores and memory are.
 
-    monitor = Monitor()                 # the first GPU; Monitor(uuid="GPU-..."), Monitor(index=1)
-    state = monitor.sample()            # a State; what this GPU does not answer is absent from it,
-                                        and ``monitor.missing`` says why
+    monitor = Monitor()  # the first GPU; Monitor(uuid="GPU-..."), Monitor(index=1)
+    state = monitor.sample()  # a State; monitor.missing says why what is absent from it is
 
 CapabilityMissing, with what to do, without nvidia-ml-py, a driver or the device. ``nvml``: the
 module to ask (default pynvml), so that tests can play one. Everything here is measured, by the

@@ -40,30 +40,39 @@ WATCHED = 1.6  # seconds of launches that NVML looks at
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """us: of the plain kernel as it is launched, and alone_us with launches kept apart, in a kernel
-    that else begins beside the one before it; of its instrumented builds, kept apart too, and of
-    cuBLAS: medians of the rounds; ``rounds`` of the plain one. shares_us: where the time of a
-    launch goes; raw_us: as the one light build saw it that tells everything apart (medians of the
-    rounds); recordings: of launches that followed each other. light, detailed: the builds that gave
-    the one and the other; work_us: of the light build that tells no wait from work, and finer_us of
-    those that tell one kind of wait, by wait; ends_us: of one that records ends alone."""
+    """One launch, timed and taken apart on a GPU. Times are microseconds, medians of the rounds;
+    those of instrumented builds, ``alone_us`` and cuBLAS are of launches kept apart."""
 
     problem: Problem | BlockProblem
     candidate: Candidate
     compiled: object
+    #: The build that adds up cycles per section.
     light: recorder.Instrumented
+    #: The build that records every event.
     detailed: recorder.Instrumented
+    #: Of the plain kernel as it is launched, overlapping where it can.
     us: float
+    #: Of the plain kernel, launches kept apart.
     alone_us: float
+    #: Of ``light``.
     light_us: float
+    #: Of ``detailed``.
     detailed_us: float
+    #: Of a build that records ends alone.
     ends_us: float | None
+    #: Of the light build that does not tell waits from work.
     work_us: float | None
+    #: Of the light builds that tell one kind of wait, by wait.
     finer_us: dict[str, float]
+    #: Of cuBLAS on the same sizes.
     cublas_us: float
+    #: Of the plain kernel, each.
     rounds: tuple[float, ...]
+    #: Where the time of a launch goes.
     shares_us: dict[str, float]
+    #: The same as the light build saw it that tells everything apart.
     raw_us: dict[str, float]
+    #: Of launches that followed each other.
     recordings: tuple[records.Recording, ...]
     clocks: dict | None
     resident_blocks: int

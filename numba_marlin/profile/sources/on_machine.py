@@ -35,25 +35,30 @@ CAPACITY = 1016
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """part: the problem that ran, on ``sms`` multiprocessors, ``grid``; sections: of every pc;
-    counts: of ``part``. recording: of the instrumented build, in warp instructions of the machine,
-    not in time. kernel: the parsed one; first: its first memory accesses (``access``); word: one word
-    of the weight taken apart (``words``), None where the format has no such thing.
-    """
+    """A launch, or a part of it, run on the PTX machine."""
 
+    #: What is profiled.
     problem: Problem
+    #: The part of it that ran.
     part: Problem
+    #: Times ``part`` is in the problem.
     factor: float
+    #: SMs that the machine played.
     sms: int
     grid: tuple
     candidate: Candidate
     compiled: object
     instrumented: recorder.Instrumented
+    #: Of ``part``.
     counts: counts.Counts
+    #: Of every pc.
     sections: tuple[str, ...]
+    #: Of the instrumented build, in the machine's warp instructions, not in time.
     recording: records.Recording
     kernel: object
+    #: Its first memory accesses (``access``).
     first: list
+    #: One word of the weight taken apart (``words``), None where the format has no such thing.
     word: dict | None
 
     @property

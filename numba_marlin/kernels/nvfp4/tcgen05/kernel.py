@@ -178,7 +178,7 @@ def make(lang, config):
                 step = uint32(step + uint32(1))
             tile = next_tile(tile)
         # shared memory must outlive the commits that say its stages are empty
-        for stage in range(STAGES):
+        for _ in range(STAGES):
             wait_stage_empty(barriers, place)
             place = next_stage(place)
 
