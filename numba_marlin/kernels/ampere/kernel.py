@@ -343,8 +343,8 @@ def make(lang, config):
 
             ptx.cp_async_wait_all()  # the zeros past the end
             cuda.syncthreads()
-            # The thread's place and the same slice, worked out anew: what is derived from them then need
-            # not stay in registers all through the main loop. The compiler would notice that
+            # The thread's place and the same slice, worked out anew: what is derived from them then
+            # need not stay in registers all through the main loop. The compiler would notice that
             # nothing has changed; opaque_u32 hides it.
             thread = own_thread()
             done = own_slice(ptx.opaque_u32(position), stripe, sizes)
