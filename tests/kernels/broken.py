@@ -345,7 +345,7 @@ EVERY = (
     Broken(
         "a copy past the weights",
         ampere,
-        change(r"shl\.b64(\s+%\w+, %\w+), 4;", r"shl.b64\1, 30;", 0),
+        change(r"mul\.wide\.u32(\s+%\w+, %\w+), 16;", r"mul.wide.u32\1, 1073741824;", 1),
         "out-of-bounds",
     ),
     # locks
