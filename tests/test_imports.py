@@ -187,6 +187,8 @@ SELDOM_NEEDED = {
             "hostloops",
             "isa.instruction",
             "isa.library",
+            "kernels.nvfp4.block_scaled",  # and its relatives: of two block-scaled operands
+            "problems.operands",
             "isa.parsing",
             "quantizers",
             "reference",
