@@ -14,7 +14,7 @@ tracks (all files, where there is no repository):
 - ``wide_functions``: in kernels/, device functions with more than 8 parameters
 - ``kernel_names``: in the package, kernels that code names outside their own packages (rule:
   ``kernel_names.py``)
-- ``long_lines``: lines over 100 columns, but for those whose overflow is one unbreakable URL
+- ``long_lines``: lines over 100 columns, but for those that end in a URL which begins before that
 - ``long_modules``: modules over 400 lines
 """
 
@@ -38,12 +38,12 @@ KERNELS = "numba_marlin/kernels/"
 COLUMNS, LINES, PARAMETERS = 100, 400, 8
 
 MAXIMA = {
-    "tuple_fields": 333,
-    "casts_of_constants": 1290,
-    "wide_functions": 12,
-    "kernel_names": 16,
-    "long_lines": 141,
-    "long_modules": 25,
+    "tuple_fields": 326,
+    "casts_of_constants": 1010,
+    "wide_functions": 7,
+    "kernel_names": 0,
+    "long_lines": 0,
+    "long_modules": 6,
 }
 
 Sources = dict[str, str]
@@ -118,9 +118,10 @@ def wide_functions(files: Sources) -> Iterator[Place]:
 def long_lines(files: Sources) -> Iterator[Place]:
     for path, text in files.items():
         for number, line in enumerate(text.splitlines(), 1):
-            # what cannot be broken: the last word begins before the limit, and is a URL
-            *before, last = line.split() or [""]
-            url = "://" in last and len(line) - len(last) < COLUMNS and len(before) < 2
+            # what cannot be broken, as ruff has it: a URL that begins before the limit and ends the
+            # line
+            last = (line.split() or [""])[-1]
+            url = "://" in last and len(line) - len(last) < COLUMNS
             if len(line) > COLUMNS and not url:
                 yield path, number, f"{len(line)} columns"
 

@@ -129,6 +129,8 @@ ALLOWED = {
         "formats",
         "heuristics",
         "kernels",
+        "layout",
+        "problems",
     },
 }
 
@@ -188,7 +190,6 @@ SELDOM_NEEDED = {
             "isa.instruction",
             "isa.library",
             "kernels.nvfp4.block_scaled",  # and its relatives: of two block-scaled operands
-            "problems.operands",
             "isa.parsing",
             "quantizers",
             "reference",

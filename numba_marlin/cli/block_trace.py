@@ -18,12 +18,12 @@ def recorded(args, report):
         config_changes,
         stored_layer,
     )
-    from numba_marlin.emulator import Machine
+    from numba_marlin.execution.machine import set_up
     from numba_marlin.hardware import devices
     from numba_marlin.heuristics import candidate, configured
     from numba_marlin.kernels.registry import find_kernel
     from numba_marlin.problems import BlockProblem
-    from numba_marlin.profile.sources.block_launch import BlockLaunch, boxes_of
+    from numba_marlin.profile.sources.samples import of_blocks
     from numba_marlin.quantizers.operands import quantize_blocks
     from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
 
@@ -59,19 +59,23 @@ def recorded(args, report):
     ):
         compiled = compiler.build(definition, config, target=definition.min_arch, line_info=True)
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
-        launch = BlockLaunch(chosen, problem, compiled, a, b, random)
-        machine, arguments = launch.on(Machine(compiled.ptx))
+        sample = of_blocks(problem, a, b, random)
+        binding = sample.bound(chosen, device.sms, compiled)
+        launch = set_up(binding)
         trace = room.record(
-            machine,
-            compiled.entry,
+            launch.machine,
             blocks=None if blocks <= ALL_BLOCKS else (args.block,),
-            args=arguments,
-            **launch.shape,
+            **launch.launch,
         )
     exact, error = block_scaled_bounds(
-        a, b, beta=launch.beta, c=launch.c, bias=launch.bias, activation=problem.activation
+        a,
+        b,
+        beta=sample.scaling.beta,
+        c=sample.operands["c"],
+        bias=sample.operands["bias"],
+        activation=problem.activation,
     )
-    right = within_bounds(launch.result, exact, error, getattr(config, "rounding", "floor"))
+    right = within_bounds(sample.result(launch.results), exact, error, problem.rounding)
     trace.header["about"] = {
         "kernel": args.kernel,
         "config": asdict(config),
@@ -83,7 +87,7 @@ def recorded(args, report):
         "problem": problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": bool(right.all()), "outputs": right.size, "failures": int((~right).sum())},
-        "boxes": boxes_of(definition, config, problem),
+        "boxes": binding.boxes,
         **about.of_run(config, trace.header["launch"]["shared_base"]),
     }
     return trace, bool(right.all())

@@ -279,7 +279,8 @@ def _recorded(args, report):
     from numba_marlin import api, compiler, reference
     from numba_marlin import trace as room
     from numba_marlin.cli.run import weight_of
-    from numba_marlin.execution.machine import prepare_emulator
+    from numba_marlin.execution.binding import bind, weight_operands
+    from numba_marlin.execution.machine import set_up
     from numba_marlin.execution.plan import Plan
     from numba_marlin.formats import PackedWeight
     from numba_marlin.formats.fp4_marlin import PackedBlocks
@@ -353,13 +354,22 @@ def _recorded(args, report):
         )
     x = random.standard_normal((args.m, problem.k)).astype(np.float16)
     with report.step(f"running {args.kernel} on the PTX machine and recording it"):
-        prepared = prepare_emulator(x, packed, problem, plan, compiled)
-        trace = room.record(
-            prepared.machine,
-            blocks=None if blocks <= ALL_BLOCKS else (args.block,),
-            **prepared.launch,
+        launch = set_up(
+            bind(
+                plan.definition,
+                plan.candidate.config,
+                problem,
+                {"a": x, **weight_operands(packed)},
+                sms=device.sms,
+                compiled=compiled,
+            )
         )
-    verdict = reference.check(prepared.y, x, packed, order="random")
+        trace = room.record(
+            launch.machine,
+            blocks=None if blocks <= ALL_BLOCKS else (args.block,),
+            **launch.launch,
+        )
+    verdict = reference.check(launch.results["c"], x, packed, order="random")
     trace.header["about"] = {
         "kernel": args.kernel,
         "config": asdict(plan.candidate.config),

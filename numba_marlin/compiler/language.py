@@ -12,6 +12,7 @@ sizes; whatever it closes over is a constant. ``lang`` is a ``Language``:
 ``lang.uint32`` ...     number types, called to convert: uint16 uint32 uint64 int32 int64 float32
 ``lang.record``         state with names: ``Tile = lang.record("Tile", "row column rows")``
 ``lang.namespace``      what belongs together: ``ring = lang.namespace("ring", advance=advance)``
+``lang.constants``      the numbers of a configuration: ``sizes = lang.constants(config)``
 
 **Unsigned numbers** calculate as in C. ``uint32`` and ``uint64`` (what instructions return, what
 ``uint32(x)`` makes, addresses) are types of their own beside Numba's, whose sum of two uint32 has
@@ -44,7 +45,7 @@ them apart with ``a, b = pair``. The same name and fields are the same class, ev
 
 **Namespaces** are module objects, which Numba looks into while it compiles: ``ring.advance(place)``
 calls a function, ``sizes.stages`` is a constant, as good as a literal. Only a branch one side of
-which has no type must ask a plain constant of the closure: ``if GROUPED:`` takes the branch away
+which has no type must ask a plain constant of the closure: ``if grouped:`` takes the branch away
 before types are looked for, ``if sizes.grouped:`` after.
 
 **Constants**: loops over ``range(CONSTANT)`` are unrolled, branches on constants disappear, small
@@ -101,7 +102,10 @@ class RecordType(type):
 @cache
 def record_class(name: str, fields: str) -> type:
     """The namedtuple class of that name with those fields (names between spaces), the same one
-    for the same arguments."""
+    for the same arguments. ValueError if a field has the name of a tuple's method."""
+    for field in fields.split():
+        if hasattr(tuple, field):
+            raise ValueError(f"record {name}: {field!r} is a method of tuples, not a field")
     return RecordType(name, (namedtuple(name, fields),), {"__slots__": ()})
 
 
@@ -114,6 +118,15 @@ def namespace(name: str, **members) -> Namespace:
     made = Namespace(name)
     made.__dict__.update(members)
     return made
+
+
+def constants(config) -> Namespace:
+    """The numbers, flags and words of a frozen dataclass, its fields and its properties, as a
+    ``Namespace``: what Numba can look up of a configuration."""
+    properties = [n for n, p in inspect.getmembers(type(config)) if isinstance(p, property)]
+    members = {name: getattr(config, name) for name in (*vars(config), *properties)}
+    plain = {n: m for n, m in members.items() if m is None or isinstance(m, int | float | str)}
+    return namespace(type(config).__name__, **plain)
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,7 @@ class Language:
     float32: Any
 
     namespace = staticmethod(namespace)
+    constants = staticmethod(constants)
 
 
 def ptx_module(

@@ -8,15 +8,13 @@ two is called.
 
 from __future__ import annotations
 
-import operator
 import threading
 import warnings
-from contextlib import contextmanager
-from functools import cache, partial
-from itertools import product
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from types import SimpleNamespace
 
-from numba_marlin.compiler import unsigned
+from numba_marlin.compiler import unsigned, unsigned_mlir
 from numba_marlin.compiler.errors import MissingCompiler
 from numba_marlin.compiler.language import (
     OPAQUE_WORD,
@@ -29,7 +27,7 @@ from numba_marlin.compiler.language import (
     record_class,
 )
 from numba_marlin.compiler.plain.arrays import with_array_words  # noqa: F401 (as numba_cuda has)
-from numba_marlin.compiler.plain.parameters import type_of_parameter
+from numba_marlin.compiler.plain.parameters import parameter_types
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -108,91 +106,8 @@ def _numba():
 
 @cache
 def _taught():
-    """The types that this package adds to numba-cuda-mlir (``unsigned.taught``), with their
-    lowering: operations of MLIR's ``arith`` on operands converted to the type in which the two
-    calculate. Unlike numba-cuda, it hands an operator its operands as they are."""
-    numba = _numba()
-    taught = unsigned.taught(
-        numba.frontend_types,
-        numba.conversion,
-        numba.templates,
-        numba.typeof_impl,
-        numba.typing_context,
-    )
-    arith, lower = numba.arith, numba.lower_builtin
-    word, integer = taught.Unsigned, numba.types.Integer
-    numba.register_model(word)(numba.models.integer)
-    for without_value in (taught.RecordClass, taught.NamespaceType):
-        numba.register_model(without_value)(numba.models.opaque)
-
-    def binary(fn, emit):
-        def lowered(builder, target, args, kwargs):
-            have = [builder.get_numba_type(argument.name) for argument in args]
-            inside = taught.combined(fn, *have)
-            operands = [
-                builder.lower_cast(kind, inside, builder.load_var(argument))
-                for kind, argument in zip(have, args)
-            ]
-            builder.store_var(target, emit(*operands))
-
-        for left, right in ((word, word), (word, integer), (integer, word)):
-            lower(fn, left, right)(lowered)
-
-    def unary(fn, emit):
-        @lower(fn, word)
-        def lowered(builder, target, args, kwargs):
-            value = builder.load_var(args[0])
-            builder.store_var(target, emit(value, lambda n: arith.constant(value.type, n)))
-
-    operations = {
-        **{name: name + "i" for name in ("add", "sub", "mul", "and", "or", "xor")},
-        **{"udiv": "divui", "urem": "remui", "shl": "shli", "lshr": "shrui"},
-    }
-    for fn, name in unsigned.ARITHMETIC.items():
-        binary(fn, getattr(arith, operations[name]))
-    binary(min, arith.minui)
-    binary(max, arith.maxui)
-    predicates = {"<": "ult", "<=": "ule", ">": "ugt", ">=": "uge", "==": "eq", "!=": "ne"}
-    for fn, sign in unsigned.COMPARISONS.items():
-        binary(fn, partial(arith.cmpi, getattr(arith.CmpIPredicate, predicates[sign])))
-    unary(operator.invert, lambda value, constant: arith.xori(value, constant(-1)))
-    unary(operator.neg, lambda value, constant: arith.subi(constant(0), value))
-    unary(operator.pos, lambda value, constant: value)
-    unary(
-        operator.not_,
-        lambda value, constant: arith.cmpi(arith.CmpIPredicate.eq, value, constant(0)),
-    )
-
-    class Range(numba.range_object):
-        """Its own computes how often a loop turns with signed numbers of 64 bits."""
-
-        def __init__(self, builder, start, stop, step):
-            kind = start.type
-            zero, one = arith.constant(kind, 0), arith.constant(kind, 1)
-            span = arith.addi(arith.subi(stop, start), arith.subi(step, one))
-            some = arith.cmpi(arith.CmpIPredicate.ult, start, stop)
-            count = arith.select(some, arith.divui(span, step), zero)
-            memref = numba.memref
-            with builder.alloca_insertion_point():
-                self._memref = memref.alloca(numba.mlir_types.memref(5, kind), [], [])
-            for place, value in enumerate((start, stop, step, count, start)):
-                memref.store(value, self._memref, [numba.index_of(place)])
-
-    def lowered_range(builder, target, args, kwargs):
-        kind = builder.get_numba_type(target.name).dtype
-        values = [
-            builder.lower_cast(builder.get_numba_type(a.name), kind, builder.load_var(a))
-            for a in args
-        ]
-        zero, one = (arith.constant(values[0].type, n) for n in (0, 1))
-        start, stop, step = {1: [zero, *values, one], 2: [*values, one], 3: values}[len(values)]
-        builder.store_var(target, Range(builder, start, stop, step))
-
-    for count in (1, 2, 3):
-        for kinds in product((word, integer), repeat=count):
-            if word in kinds:
-                lower(range, *kinds)(lowered_range)
-    return taught
+    """The types that this package adds to numba-cuda-mlir."""
+    return unsigned_mlir.taught(_numba())
 
 
 @cache
@@ -242,19 +157,26 @@ def _record(name: str, fields: str) -> type:
     return made
 
 
-def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
+def to_ptx(
+    function,
+    parameters,
+    target: Target,
+    threads: int,
+    blocks_per_sm: int = 1,
+    plain: bool = False,
+) -> str:
     """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
-    blocks_per_sm)."""
+    blocks_per_sm); plain: in Numba's own types, as ``@cuda.jit`` compiles it."""
     numba = _numba()
-    address = _taught().u64
-    signature = numba.types.void(
-        *(type_of_parameter(numba.types, address, kind) for _, kind in parameters)
-    )
+    kinds = parameter_types(numba.types, _taught().u64, plain)
+    signature = numba.types.void(*(kinds(kind) for _, kind in parameters))
     with (
         _lock,
         _pretended_device(target.capability),
         _tuples_of_tuples(),
-        unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
+        nullcontext()
+        if plain
+        else unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
     ):
         # intrinsics made since the last compilation are unknown to the contexts until they are
         # refreshed

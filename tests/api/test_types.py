@@ -72,7 +72,7 @@ def test_a_kernel_that_cannot_says_which_can():
     x = np.ones((1, K), np.float16)
     with pytest.raises(
         ValueError,
-        match="kernel 'ampere' does not take bits=8; nor n=72, .*; kernels that do: .*naive",
+        match="kernel 'ampere' does not take bits=8; nor n=72, .*; kernels that do: .*general",
     ):
         nm.matmul(x, nm.pack(weight_of(8, None, "float16")), "emulator", kernel="ampere")
 

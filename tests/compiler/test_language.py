@@ -343,6 +343,8 @@ def test_one_record_class_a_name(compiler):
     lang = backend(compiler).language()
     assert lang.record("Place", "stage parity") is lang.record("Place", "stage parity")
     assert lang.record("Place", "stage parity") is not lang.record("Place", "stage phase")
+    with pytest.raises(ValueError, match="'index' is a method of tuples"):
+        lang.record("Thread", "lane index")
     assert lang.record("Place", "stage parity")(1, 2)._asdict() == {"stage": 1, "parity": 2}
 
 

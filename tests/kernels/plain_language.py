@@ -7,7 +7,7 @@ compiler makes of the same source is compared on the machine (``test_partitions`
 
 from types import SimpleNamespace
 
-from numba_marlin.compiler.language import namespace, record_class
+from numba_marlin.compiler.language import constants, namespace, record_class
 
 
 def uint32(value):
@@ -25,4 +25,5 @@ def plain_language(block, blocks):
         uint32=uint32,
         record=record_class,
         namespace=namespace,
+        constants=constants,
     )

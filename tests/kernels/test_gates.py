@@ -12,7 +12,7 @@ from numba_marlin.compiler import gates
 from numba_marlin.compiler.assemble import assemble
 from numba_marlin.hardware.targets import target_named
 from numba_marlin.kernels.ampere import AmpereConfig
-from numba_marlin.kernels.ampere.kernel import STEPS
+from numba_marlin.kernels.ampere.config import HALVES
 from numba_marlin.kernels.buffered import BufferedConfig
 from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.language.definition import ceil_div
@@ -70,11 +70,11 @@ def check_counts(compiled, config):
         copies += 8 * config.thread_m_blocks  # the partial sums of the block below
     assert (
         counts(compiled, "mma.sync.aligned.m16n8k16")
-        == config.stages * STEPS * 8 * config.thread_m_blocks
+        == config.stages * HALVES * 8 * config.thread_m_blocks
     )
     assert (
         counts(compiled, "ldmatrix.sync.aligned.m8n8.x4")
-        == (STEPS * config.stages + 1) * config.thread_m_blocks
+        == (HALVES * config.stages + 1) * config.thread_m_blocks
     )
     assert counts(compiled, "cp.async.cg") == copies
     assert counts(compiled, "cp.async.cg.shared.global.L2::cache_hint") == fetches * copies_b

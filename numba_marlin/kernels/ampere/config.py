@@ -1,5 +1,20 @@
-"""The sizes of the faithful kernel (``ampere``): what can be chosen, and what follows from it.
-Pure."""
+"""The sizes of ``ampere``: what can be chosen, what follows from it, and where things lie in shared
+memory. Pure.
+
+Shared memory, in bytes, with what it holds over time::
+
+    0                   b_at                                      scales_at        shared_bytes
+    | A, stage by stage | B, stage by stage |                     | scales, likewise | main loop
+    | sums of other warps, or of the block below, or the result > | scales           | epilogue
+
+The epilogue reuses the space of A and B, and may need more of it (a large tile's sums in a short
+ring). Per-column scales arrive during the reductions, so no reduction may touch theirs: the scales
+lie behind whatever is the largest, that is, at the end.
+
+A stage of A is [tile_m rows][a_row_chunks] chunks of 16 bytes (8 fp16 along k), swizzled; of B
+[thread_k_blocks k16 rows][b_row_chunks] chunks (a lane's four words of a 16 x 64 block); of scales
+[groups_per_tile][s_row_chunks] chunks (8 fp16).
+"""
 
 from dataclasses import dataclass
 
@@ -7,8 +22,8 @@ from numba_marlin.kernels.language.definition import ceil_div
 
 THREADS = 256
 WARPS = THREADS // 32
-# k16 steps of a tile that one warp multiplies: the two halves of the register double buffer
-STEPS = 2
+# k16 rows of a tile that one warp multiplies: the two halves of the register double buffer
+HALVES = 2
 # to share a slice costs a block about the time of so many tiles (m = 128, 8192 x 8192: 50.4 us with
 # 128 blocks, 55.3 with 132)
 SHARING_TILES = 6
@@ -17,20 +32,24 @@ CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 
 @dataclass(frozen=True)
 class AmpereConfig:
-    """Tile of a block in units of 16: thread_m_blocks x thread_n_blocks of C, thread_k_blocks deep.
-    group_blocks: k16 rows that share a scale, -1 for per-column scales. stages: tiles in shared
-    memory. ragged: zero-fill the tails of n and k. blocks_per_sm: how many blocks of the grid a
-    multiprocessor holds (a second one needs half of its registers: a single m16 block). whole:
-    stripes are whole slices, which no other block shares: not Marlin's way, but the same bits for a
-    row whatever m."""
+    """What can be chosen; the properties follow from it."""
 
+    #: rows of a tile of C, in units of 16
     thread_m_blocks: int = 1
+    #: columns of a tile of C, in units of 16
     thread_n_blocks: int = 8
+    #: depth of a step of the main loop, in units of 16 along k
     thread_k_blocks: int = 8
+    #: k16 rows that share a scale; -1: one scale per column
     group_blocks: int = 8
+    #: tiles in shared memory: one multiplies, one has landed, the others are in flight
     stages: int = 4
+    #: n and k need not fill whole tiles: zero-fill their tails
     ragged: bool = False
+    #: blocks of the grid that an SM holds; a second one needs registers for a single m16 block only
     blocks_per_sm: int = 1
+    #: stripes are whole columns, so that no block shares a tile of C: not Marlin's way (no
+    #: stream-K), but the same bits for a row whatever m
     whole: bool = False
 
     def __post_init__(self):
@@ -56,22 +75,31 @@ class AmpereConfig:
                 " that share a slice must all be resident"
             )
 
+    # ---- tiles and warps ----
+
     @property
-    def order_of_sums(self):
-        """Which k16 rows each warp adds up; where slices are shared that depends on where they are
-        cut, so on m."""
-        return (
-            f"whole slices, tiles {self.thread_n_blocks} x {self.thread_k_blocks}"
-            if self.whole
-            else None
-        )
+    def tile_m(self):
+        """Rows of a tile of C."""
+        return 16 * self.thread_m_blocks
+
+    @property
+    def tile_n(self):
+        """Columns of a tile of C."""
+        return 16 * self.thread_n_blocks
+
+    @property
+    def tile_k(self):
+        """Depth of a step."""
+        return 16 * self.thread_k_blocks
 
     @property
     def warps_n(self):
+        """Warps side by side along n, 64 columns each."""
         return self.thread_n_blocks // 4
 
     @property
     def warps_k(self):
+        """Warps that share columns and divide the k16 rows of a tile among them."""
         return WARPS // self.warps_n
 
     @property
@@ -82,13 +110,24 @@ class AmpereConfig:
     def groups_per_tile(self):
         return max(1, self.thread_k_blocks // self.group_blocks) if self.grouped else 1
 
+    # ---- shared memory ----
+
     @property
     def a_row_chunks(self):
         return 2 * self.thread_k_blocks
 
     @property
     def a_stage_bytes(self):
-        return 16 * self.thread_m_blocks * self.a_row_chunks * CHUNK
+        return self.tile_m * self.a_row_chunks * CHUNK
+
+    @property
+    def a_rows_per_copy(self):
+        """Rows of A that the block's threads copy with one instruction."""
+        return THREADS // self.a_row_chunks
+
+    @property
+    def a_copies(self):
+        return ceil_div(self.tile_m, self.a_rows_per_copy)
 
     @property
     def b_row_chunks(self):
@@ -99,36 +138,85 @@ class AmpereConfig:
         return self.thread_k_blocks * self.b_row_chunks * CHUNK
 
     @property
+    def b_rows_per_copy(self):
+        return THREADS // self.b_row_chunks
+
+    @property
     def s_row_chunks(self):
         return 2 * self.thread_n_blocks
 
     @property
     def s_stage_bytes(self):
-        return self.groups_per_tile * self.s_row_chunks * CHUNK
+        return self.scale_chunks * CHUNK
+
+    @property
+    def scale_chunks(self):
+        """Of one tile; a thread each."""
+        return self.groups_per_tile * self.s_row_chunks
 
     @property
     def result_row_bytes(self):
-        # one chunk of padding: the fragments' writes touch every bank once
+        """Of a row of the result on its way out: an odd number of chunks, so that rows g = 0 .. 7
+        begin four banks apart, and the words of a fragment (lane 4 g + t: row g, word t) lie in 32
+        different banks."""
         return (2 * self.thread_n_blocks + 1) * CHUNK
 
     @property
     def partial_bytes(self):
-        return 16 * self.thread_m_blocks * 16 * self.thread_n_blocks * 4
+        """A tile of C in fp32."""
+        return self.tile_m * self.tile_n * 4
+
+    @property
+    def b_at(self):
+        return self.stages * self.a_stage_bytes
+
+    @property
+    def scales_at(self):
+        """Behind A and B, and behind what the epilogue puts in their place."""
+        pipeline = self.b_at + self.stages * self.b_stage_bytes
+        reduction = self.warps_k // 2 * self.partial_bytes
+        result = self.tile_m * self.result_row_bytes
+        return max(pipeline, reduction, result)
 
     @property
     def shared_bytes(self):
-        pipeline = self.stages * (self.a_stage_bytes + self.b_stage_bytes)
-        reduction = self.warps_k // 2 * self.partial_bytes
-        result = 16 * self.thread_m_blocks * self.result_row_bytes
-        return max(pipeline, reduction, result) + self.stages * self.s_stage_bytes
+        return self.scales_at + self.stages * self.s_stage_bytes
+
+    # ---- registers of a lane ----
+
+    @property
+    def a_fragment_words(self):
+        return HALVES * self.thread_m_blocks * 4
+
+    @property
+    def b_fragment_words(self):
+        return HALVES * 4
+
+    @property
+    def s_fragment_words(self):
+        return HALVES * 4
+
+    @property
+    def c_fragment_floats(self):
+        """Accumulators: [m16 block][n8 block][4]."""
+        return self.thread_m_blocks * 8 * 4
+
+    # ---- launch ----
+
+    @property
+    def order_of_sums(self):
+        """Which k16 rows each warp adds up; where slices are shared that depends on where they are
+        cut, so on m."""
+        return (
+            f"whole slices, tiles {self.thread_n_blocks} x {self.thread_k_blocks}"
+            if self.whole
+            else None
+        )
 
     def grid(self, m, n, k, sms):
-        k_tiles = ceil_div(k, 16 * self.thread_k_blocks)
-        tiles = (
-            k_tiles
-            * ceil_div(n, 16 * self.thread_n_blocks)
-            * ceil_div(m, 16 * self.thread_m_blocks)
-        )
+        """(blocks, 1, 1) for a device of that many SMs."""
+        k_tiles = ceil_div(k, self.tile_k)
+        tiles = k_tiles * ceil_div(n, self.tile_n) * ceil_div(m, self.tile_m)
         blocks = min(sms * self.blocks_per_sm, tiles)
         if tiles + blocks > 2**32:
             raise ValueError(
@@ -140,8 +228,8 @@ class AmpereConfig:
         share = ceil_div(tiles, blocks)
         whole = ceil_div(share, k_tiles) * k_tiles
         fewer = ceil_div(tiles, whole)
-        # Stripes of whole slices, on a few blocks less; unless those, of equal shares again, would
-        # cut slices after all.
+        # Stripes of whole columns, on a few blocks less; unless those, of equal shares again, would
+        # cut columns after all.
         if (
             share < whole <= share + SHARING_TILES
             and whole * 31 <= share * 32
@@ -151,5 +239,6 @@ class AmpereConfig:
         return (blocks, 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
+        """(bytes of partial sums, bytes of locks): one tile of C and one lock per block."""
         blocks = 0 if self.whole else self.grid(m, n, k, sms)[0]
         return blocks * self.partial_bytes, blocks * 4

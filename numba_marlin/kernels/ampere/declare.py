@@ -15,12 +15,10 @@ STRIPES = (
 def stages(config: AmpereConfig) -> Stages:
     """A, then B, then scales: of each all stages in a row, scales at the end of shared memory."""
     pitches = (config.a_stage_bytes, config.b_stage_bytes, config.s_stage_bytes)
-    first_b = config.stages * config.a_stage_bytes
-    first_scales = config.shared_bytes - config.stages * config.s_stage_bytes
     return [
         [
             (first + stage * pitch, first + (stage + 1) * pitch)
-            for first, pitch in zip((0, first_b, first_scales), pitches)
+            for first, pitch in zip((0, config.b_at, config.scales_at), pitches)
         ]
         for stage in range(config.stages)
     ]
@@ -64,7 +62,7 @@ KERNEL = KernelDefinition(
         },
         waits={"wait_block": ("barrier_acquire",)},
         stages=stages,
-        tile=lambda config: (16 * config.thread_m_blocks, 16 * config.thread_n_blocks),
+        tile=lambda config: (config.tile_m, config.tile_n),
         division=STRIPES,
         demo=Demo(first=True),
         trials=(

@@ -1,25 +1,29 @@
-"""Rung 3: the faithful Marlin kernel (Frantar et al., "MARLIN", 2024), verb for verb, in Python.
+"""Marlin for Ampere, kernel for kernel in Python (Frantar et al., "MARLIN", 2024).
 
 ``C[m, n] = A[m, k] @ W[k, n]``; parameters (raw addresses): a fp16 [m, k], b int32 [k/16, 2n] and
 scales fp16 [groups, n] in Marlin's order, c fp16 [m, n], partials fp32 and locks int32
 (``workspace_bytes``; locks zero before, zero again after), m, n, k as int32. k is a multiple of 16,
 n of 64, m any; with ``ragged=False`` k and n fill whole tiles.
 
-The sizes are in ``ampere_config``, the way of the sums out of the registers in ``ampere_output``.
-The ideas, in the order in which the kernel reads:
-- *Stripes.* The tiles of all column slices, one slice after the other, are cut into equal stripes,
-  one a block: every SM gets the same work and few slices are shared between blocks
-  (``layout.stripes`` is the executable picture).
-- *Pipeline.* ``cp.async`` keeps ``stages`` - 1 tiles of A, B and scales in flight; B passes through
+``config`` has the sizes and the map of shared memory, ``output`` the epilogue. In the order in
+which the kernel reads:
+
+- *Stripes* (stream-K). The weight is cut into tiles of ``tile_k x tile_n``. All tiles, one column
+  of them after the other, are cut into equal stripes, one per block, so that every SM gets the
+  same work. The part of a stripe in one column is a slice: one tile of C, some steps of k
+  (``layout.stripes`` is the executable picture, with the proof).
+- *Pipeline.* A ring of ``stages`` tiles in shared memory, filled by ``cp.async``; B passes through
   L2 with ``evict_first``.
-- *XOR swizzle.* Chunk c of row r of an A tile lies at chunk c ^ (r % 8): writes and ``ldmatrix``
-  reads touch every bank once.
-- *Register double buffer.* While one k16 step multiplies, ``ldmatrix`` fetches the next.
+- *XOR swizzle.* Rows of an A tile lie 128 or 256 bytes apart, so the same chunk of eight rows
+  would be in the same four banks. Chunk c of row r lies at chunk c ^ (r % 8) instead: the eight
+  lanes of a phase, of a copy's write and of an ``ldmatrix`` read, touch every bank once.
+- *Register double buffer.* A warp multiplies two k16 rows of a tile, its halves. While one
+  multiplies, ``ldmatrix`` fetches the other.
 - *Dequantise between the multiplies.* The integer units spread the next word while the tensor cores
   run ``mma.sync``.
-- *Two reductions.* Warps that share columns add up in shared memory; blocks that share a slice add
-  up one after the other, bottom to top, guarded by a lock: the order is fixed, so the same input
-  gives the same bits.
+- *Two reductions.* Warps that share columns add up in shared memory; blocks that share a tile of C
+  add up one after the other, from the bottom of the column to its top, guarded by a lock: the order
+  is fixed, so the same input gives the same bits.
 
 Better than the original: partial sums between blocks stay fp32, in a workspace that depends on the
 grid and not on the problem; per-column scales multiply the fp32 sum before the cast; tails of m, n
@@ -27,473 +31,342 @@ and k are zero-filled copies inside one launch; a barrier keeps the next slice's
 result still being written out.
 """
 
-from numba_marlin.kernels.ampere.config import CHUNK, STEPS, THREADS
+from numba_marlin.kernels.ampere.config import CHUNK, HALVES, THREADS
 from numba_marlin.kernels.ampere.output import output_verbs
 from numba_marlin.kernels.dequantize.verbs import number_verbs
-from numba_marlin.kernels.language.definition import ceil_div
+
+NEXT_A, NEXT_B = 0, 1  # of ``pointers``
 
 
 def make(lang, config):
-    cuda, ptx = lang.cuda, lang.ptx
+    cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
     uint32, uint64, float32 = lang.uint32, lang.uint64, lang.float32
-    shared_base = lang.shared_base
-    verbs = number_verbs(lang)
-    dequantize, scale_pair = verbs.dequantize, verbs.scale_pair
-    output = output_verbs(lang, config)
-    thread_block_reduce, barrier_acquire, barrier_release = (
-        output.thread_block_reduce,
-        output.barrier_acquire,
-        output.barrier_release,
-    )
-    global_reduce, scale_columns, write_result = (
-        output.global_reduce,
-        output.scale_columns,
-        output.write_result,
-    )
-    wait_for_copies = ptx.cp_async_wait_group(n=config.stages - 2)
+    cfg = lang.constants(config)
+    numbers, output = number_verbs(lang), output_verbs(lang, config)
 
-    M_BLOCKS, N_BLOCKS, K_BLOCKS = (
-        config.thread_m_blocks,
-        config.thread_n_blocks,
-        config.thread_k_blocks,
-    )
-    STAGES, WARPS_N, WARPS_K, WHOLE = config.stages, config.warps_n, config.warps_k, config.whole
-    grouped, ragged = config.grouped, config.ragged
-    GROUP_BLOCKS, GROUPS_PER_TILE = config.group_blocks, config.groups_per_tile
-    TILE_ROWS = 16 * M_BLOCKS
-    A_ROW_CHUNKS, A_STAGE = config.a_row_chunks, config.a_stage_bytes
-    A_ROWS_PER_COPY = THREADS // A_ROW_CHUNKS
-    A_COPIES = ceil_div(TILE_ROWS, A_ROWS_PER_COPY)
-    B_ROW_CHUNKS, B_STAGE = config.b_row_chunks, config.b_stage_bytes
-    B_ROWS_PER_COPY = THREADS // B_ROW_CHUNKS
-    S_ROW_CHUNKS, S_STAGE = config.s_row_chunks, config.s_stage_bytes
-    S_CHUNKS = GROUPS_PER_TILE * S_ROW_CHUNKS
-    B_SHARED, S_SHARED = STAGES * A_STAGE, config.shared_bytes - STAGES * S_STAGE
-    PARTIAL_BYTES = config.partial_bytes
-    FRAG_A, FRAG_B, FRAG_C, FRAG_S = STEPS * M_BLOCKS * 4, STEPS * 4, M_BLOCKS * 32, 8
-    POINTERS, POINTER_A, POINTER_B = 2, 0, 1
+    Sizes = lang.record("Sizes", "m n k")
 
-    # ---- slices ----
+    # warp_n: which 64 columns of the tile are the warp's; warp_k: which k16 row of a tile is its
+    # first half's (its second half's is warps_k further); number: of the thread in the block
+    Thread = lang.record("Thread", "warp_n warp_k lane number")
+
+    # tiles [position, end) of the weight, counted down the columns; share: tiles of every stripe
+    Stripe = lang.record("Stripe", "position end share")
+
+    # a tile of C: the number of its column, its first row, how many of its rows the matrix has
+    Tile = lang.record("Tile", "column row_first rows")
+
+    # a slice: steps [first_step, end_step) along k of a tile of C; following: the position behind
+    # its column; top, bottom: the blocks that have the column's first and last k tile
+    WorkItem = lang.record("WorkItem", "tile first_step end_step following top bottom")
+
+    # in global memory: addresses of this thread's next chunks of A and B; the scales; L2 policy
+    Source = lang.record("Source", "pointers scales policy")
+
+    # in shared memory: where it begins; this thread's chunk of any 4 KiB that the block copies with
+    # one instruction; its chunk of an A tile, swizzled
+    Shared = lang.record("Shared", "base own_chunk own_a_chunk")
+
+    # in a lane's registers: a [half][m16 block][4] words, b and scales [half][4] words,
+    # c [m16 block][n8 block][4] floats, the accumulators
+    Fragments = lang.record("Fragments", "a b scales c")
+
+    State = lang.record("State", "fragments source shared thread sizes")
+
+    # ---- division of the work ----
 
     @lang.device
-    def own_place():
-        """(warp_n, warp_k, lane, thread), read anew: what is derived from it then need not stay in
-        registers all through the main loop."""
-        thread = ptx.tid_x()
-        warp = uint32(thread // uint32(32))
-        return (
-            uint32(warp % uint32(WARPS_N)),
-            uint32(warp // uint32(WARPS_N)),
-            uint32(thread % uint32(32)),
-            thread,
-        )
+    def tiles_of(size, tile):
+        return (size + (tile - 1)) // tile
 
     @lang.device
-    def own_slice(position, share, m, n, k):
-        """The slice in which tile number `position` lies: (first tile's number, slice column, first
-        row, rows), and of the blocks that share it those of its top and its bottom tile."""
-        k_tiles = uint32((k + uint32(16 * K_BLOCKS - 1)) // uint32(16 * K_BLOCKS))
-        n_tiles = uint32((n + uint32(16 * N_BLOCKS - 1)) // uint32(16 * N_BLOCKS))
-        index = uint32(position // k_tiles)
-        first = uint32(index * k_tiles)
-        row_first = uint32(index // n_tiles * uint32(TILE_ROWS))
-        rows = uint32(min(uint32(m - row_first), uint32(TILE_ROWS)))
-        top = uint32(first // share)
-        bottom = uint32(uint32(first + k_tiles - uint32(1)) // share)
-        return first, uint32(index % n_tiles), row_first, rows, top, bottom
+    def own_thread():
+        number = ptx.tid_x()
+        warp = number // 32
+        return Thread(warp % cfg.warps_n, warp // cfg.warps_n, number % 32, number)
 
     @lang.device
-    def slice_pointers(pointers, a, b, slice_row, slice_col, row_first, place, problem):
+    def own_stripe(sizes):
+        """The stripe of this block."""
+        block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        k_tiles, n_tiles = tiles_of(sizes.k, cfg.tile_k), tiles_of(sizes.n, cfg.tile_n)
+        tiles = k_tiles * n_tiles * tiles_of(sizes.m, cfg.tile_m)
+        share = (tiles + blocks - 1) // blocks
+        if cfg.whole:
+            share = (tiles // k_tiles + blocks - 1) // blocks * k_tiles
+        position = block * share
+        return Stripe(position, min(position + share, tiles), share)
+
+    @lang.device
+    def own_slice(position, stripe, sizes):
+        """The slice that begins with tile number ``position`` of the stripe. Where m has more rows
+        than a tile, the columns of the next rows follow those of the first."""
+        k_tiles, n_tiles = tiles_of(sizes.k, cfg.tile_k), tiles_of(sizes.n, cfg.tile_n)
+        column = position // k_tiles
+        start = column * k_tiles
+        row_first = column // n_tiles * cfg.tile_m
+        tile = Tile(column % n_tiles, row_first, min(sizes.m - row_first, cfg.tile_m))
+        end_step = min(stripe.end - start, k_tiles)
+        top, bottom = start // stripe.share, (start + k_tiles - 1) // stripe.share
+        return WorkItem(tile, position - start, end_step, start + k_tiles, top, bottom)
+
+    @lang.device
+    def slice_pointers(pointers, a, b, item, thread, sizes):
         """Where this thread's 16-byte chunks of the slice's first tile lie in global memory."""
-        thread = place[3]
-        n, k = problem
-        a_chunk = thread % uint32(A_ROW_CHUNKS) + slice_row * uint32(A_ROW_CHUNKS)
-        row = row_first + thread // uint32(A_ROW_CHUNKS)
-        pointers[POINTER_A] = (
-            a + uint64(row) * uint64(k) * uint64(2) + uint64(a_chunk) * uint64(CHUNK)
-        )
-        b_chunk = thread % uint32(B_ROW_CHUNKS) + slice_col * uint32(B_ROW_CHUNKS)
-        k_row = thread // uint32(B_ROW_CHUNKS) + slice_row * uint32(K_BLOCKS)
-        pointers[POINTER_B] = (
-            b + uint64(k_row) * uint64(n) * uint64(8) + uint64(b_chunk) * uint64(CHUNK)
-        )
+        a_chunk = thread.number % cfg.a_row_chunks + item.first_step * cfg.a_row_chunks
+        row = item.tile.row_first + thread.number // cfg.a_row_chunks
+        pointers[NEXT_A] = a + uint64(row) * sizes.k * 2 + uint64(a_chunk) * CHUNK
+        b_chunk = thread.number % cfg.b_row_chunks + item.tile.column * cfg.b_row_chunks
+        k16_row = thread.number // cfg.b_row_chunks + item.first_step * cfg.thread_k_blocks
+        pointers[NEXT_B] = b + uint64(k16_row) * sizes.n * 8 + uint64(b_chunk) * CHUNK
 
-    # ---- global to shared ----
+    # ---- global to shared memory ----
 
     @lang.device
-    def fetch_scales(scales, own_chunk, stage, tile, slice_col, valid, place, problem):
+    def fetch_scales(state, column, stage, step, valid):
         """The scales of one tile. Two tiles may share a group and then fetch it twice (the second
         time from L2): the original lets them share a slot too, and refills it while a slow warp may
         still read it; results differed in one launch of some hundred.
         """
-        thread = place[3]
-        n, k = problem
-        if thread < uint32(S_CHUNKS):
-            group = thread // uint32(S_ROW_CHUNKS)
-            if grouped:
-                group += tile * uint32(K_BLOCKS) // uint32(GROUP_BLOCKS)
-            col = (slice_col * uint32(S_ROW_CHUNKS) + thread % uint32(S_ROW_CHUNKS)) * uint32(8)
-            if ragged:
-                valid = valid and uint32(col) < n
-                if grouped:
-                    valid = valid and uint32(group * uint32(16 * GROUP_BLOCKS)) < k
-            pointer = scales + (uint64(group) * uint64(n) + uint64(col)) * uint64(2)
+        thread, sizes = state.thread, state.sizes
+        if thread.number < cfg.scale_chunks:
+            group = thread.number // cfg.s_row_chunks
+            if cfg.grouped:
+                group += step * cfg.thread_k_blocks // cfg.group_blocks
+            col = (column * cfg.s_row_chunks + thread.number % cfg.s_row_chunks) * 8
+            if cfg.ragged:
+                valid = valid and col < sizes.n
+                if cfg.grouped:
+                    valid = valid and group * (16 * cfg.group_blocks) < sizes.k
             ptx.cp_async_16_zfill(
-                own_chunk + uint32(S_SHARED) + uint32(S_STAGE) * uint32(stage),
-                pointer,
-                uint32(CHUNK) if valid else uint32(0),
+                state.shared.own_chunk + cfg.scales_at + cfg.s_stage_bytes * stage,
+                state.source.scales + (uint64(group) * sizes.n + col) * 2,
+                CHUNK if valid else 0,
             )
 
     @lang.device
-    def fetch_to_shared(
-        pointers,
-        scales,
-        own_chunk,
-        a_write,
-        stage,
-        tile,
-        tile_end,
-        slice_col,
-        rows,
-        policy,
-        place,
-        problem,
-    ):
-        """Start copying tile number `tile` of the slice's column into a stage of the pipeline: 16
-        bytes, or as many zeros where the tile leaves the matrix or lies past the end of the slice.
-        (Zeros instead of a branch keep a whole stage one straight line of code.)
+    def fetch_to_shared(state, item, stage, step):
+        """Start copying the tile of one step into a stage of the ring: 16 bytes per thread and
+        copy, or as many zeros where the tile leaves the matrix or the step lies past the end of the
+        slice. (Zeros instead of a branch keep a whole stage one straight line of code.)
         """
-        thread = place[3]
-        n, k = problem
-        active = uint32(tile) < tile_end
-        for i in range(A_COPIES):
-            row = uint32(thread // uint32(A_ROW_CHUNKS) + uint32(A_ROWS_PER_COPY * i))
-            valid = active and row < rows
-            if ragged:
-                valid = (
-                    valid
-                    and uint32(
-                        tile * uint32(K_BLOCKS * 16) + thread % uint32(A_ROW_CHUNKS) * uint32(8)
-                    )
-                    < k
-                )
-            if TILE_ROWS % A_ROWS_PER_COPY == 0 or row < uint32(TILE_ROWS):
-                pointer = pointers[POINTER_A] + uint64(k) * uint64(2 * A_ROWS_PER_COPY * i)
+        number, sizes = state.thread.number, state.sizes
+        pointers = state.source.pointers
+        active = step < item.end_step
+        for i in range(cfg.a_copies):
+            row = number // cfg.a_row_chunks + cfg.a_rows_per_copy * i
+            valid = active and row < item.tile.rows
+            if cfg.ragged:
+                valid = valid and step * cfg.tile_k + number % cfg.a_row_chunks * 8 < sizes.k
+            if cfg.tile_m % cfg.a_rows_per_copy == 0 or row < cfg.tile_m:
                 ptx.cp_async_16_zfill(
-                    a_write + uint32(A_STAGE) * uint32(stage) + uint32(THREADS * CHUNK * i),
-                    pointer,
-                    uint32(CHUNK) if valid else uint32(0),
+                    state.shared.own_a_chunk + cfg.a_stage_bytes * stage + THREADS * CHUNK * i,
+                    pointers[NEXT_A] + uint64(sizes.k) * (2 * cfg.a_rows_per_copy * i),
+                    CHUNK if valid else 0,
                 )
-        pointers[POINTER_A] += uint64(A_ROW_CHUNKS * CHUNK)
-        b_write = own_chunk + uint32(B_SHARED) + uint32(B_STAGE) * uint32(stage)
-        for i in range(STEPS):
+        pointers[NEXT_A] += cfg.a_row_chunks * CHUNK
+        b_write = state.shared.own_chunk + cfg.b_at + cfg.b_stage_bytes * stage
+        for i in range(HALVES):
             valid = active
-            if ragged:
-                k_row = (
-                    tile * uint32(K_BLOCKS)
-                    + thread // uint32(B_ROW_CHUNKS)
-                    + uint32(B_ROWS_PER_COPY * i)
+            if cfg.ragged:
+                k16_row = (
+                    step * cfg.thread_k_blocks
+                    + number // cfg.b_row_chunks
+                    + cfg.b_rows_per_copy * i
                 )
-                col = (slice_col * uint32(B_ROW_CHUNKS) + thread % uint32(B_ROW_CHUNKS)) * uint32(2)
-                valid = valid and uint32(col) < n and uint32(k_row * uint32(16)) < k
-            pointer = pointers[POINTER_B] + uint64(n) * uint64(8 * B_ROWS_PER_COPY * i)
+                col = (item.tile.column * cfg.b_row_chunks + number % cfg.b_row_chunks) * 2
+                valid = valid and col < sizes.n and k16_row * 16 < sizes.k
             ptx.cp_async_16_zfill_hint(
-                b_write + uint32(THREADS * CHUNK * i),
-                pointer,
-                uint32(CHUNK) if valid else uint32(0),
-                policy,
+                b_write + THREADS * CHUNK * i,
+                pointers[NEXT_B] + uint64(sizes.n) * (8 * cfg.b_rows_per_copy * i),
+                CHUNK if valid else 0,
+                state.source.policy,
             )
-        pointers[POINTER_B] += uint64(n) * uint64(8 * K_BLOCKS)
-        if grouped:
-            fetch_scales(scales, own_chunk, stage, tile, slice_col, active, place, problem)
+        pointers[NEXT_B] += uint64(sizes.n) * (8 * cfg.thread_k_blocks)
+        if cfg.grouped:
+            fetch_scales(state, item.tile.column, stage, step, active)
         ptx.cp_async_commit_group()
+
+    leave_in_flight = ptx.cp_async_wait_group(n=config.stages - 2)
 
     @lang.device
     def wait_for_stage():
-        """The oldest copies still in flight have landed, for every thread; and every thread is done
-        with the tile before."""
-        wait_for_copies()
+        """Wait for the tile of the next step, and until the stage of the current one is free.
+
+        Every step commits one group of copies, for the tile ``stages`` - 1 steps ahead. So
+        ``stages`` - 1 groups are in flight here, those of the steps after the current one; waiting
+        until ``stages`` - 2 are left means that the oldest, the next step's, has landed. The
+        barrier makes it visible to all threads. It also says that every thread has read the current
+        step's tile into its registers: the next step's ``fetch_to_shared`` overwrites that stage.
+        """
+        leave_in_flight()
         cuda.syncthreads()
 
-    # ---- shared to registers, and the multiply ----
+    # ---- shared memory to registers, and the multiply ----
 
     @lang.device
-    def fetch_to_registers(registers, shared, own_chunk, stage, step, place):
-        """Fragments of one k16 step: ldmatrix undoes the swizzle; the weights and scales already
-        lie in the order of the lanes."""
-        frag_a, frag_b, frag_s, frag_c = registers
-        warp_n, warp_k, lane, thread = place
-        k_block = warp_k + uint32(WARPS_K * step)
-        if grouped:
-            group = k_block // uint32(GROUP_BLOCKS) if GROUPS_PER_TILE > 1 else uint32(0)
-            s_chunk = group * uint32(S_ROW_CHUNKS) + warp_n * uint32(8) + lane // uint32(4)
+    def fetch_to_registers(state, stage, half):
+        """Fragments of one of the warp's two k16 rows of a tile: ldmatrix undoes the swizzle; the
+        weights and scales already lie in the order of the lanes."""
+        fragments, shared, thread = state.fragments, state.shared, state.thread
+        k_block = thread.warp_k + cfg.warps_k * half
+        if cfg.grouped:
+            group = k_block // cfg.group_blocks if cfg.groups_per_tile > 1 else 0
+            s_chunk = group * cfg.s_row_chunks + thread.warp_n * 8 + thread.lane // 4
             s = ptx.ld_shared_v4_b32(
-                shared
-                + s_chunk * uint32(CHUNK)
-                + uint32(S_SHARED)
-                + uint32(S_STAGE) * uint32(stage)
+                shared.base + s_chunk * CHUNK + cfg.scales_at + cfg.s_stage_bytes * stage
             )
             for r in range(4):
-                frag_s[step * 4 + r] = s[r]
-        row = lane % uint32(16)
-        chunk = (k_block * uint32(2) + lane // uint32(16)) ^ (row % uint32(8))
-        a_read = (
-            shared
-            + (row * uint32(A_ROW_CHUNKS) + chunk) * uint32(CHUNK)
-            + uint32(A_STAGE) * uint32(stage)
-        )
-        for i in range(M_BLOCKS):
-            x = ptx.ldmatrix_x4(a_read + uint32(16 * i * A_ROW_CHUNKS * CHUNK))
+                fragments.scales[half * 4 + r] = s[r]
+        row = thread.lane % 16
+        chunk = (k_block * 2 + thread.lane // 16) ^ (row % 8)
+        a_read = shared.base + (row * cfg.a_row_chunks + chunk) * CHUNK + cfg.a_stage_bytes * stage
+        for i in range(cfg.thread_m_blocks):
+            x = ptx.ldmatrix_x4(a_read + 16 * i * cfg.a_row_chunks * CHUNK)
             for r in range(4):
-                frag_a[(step * M_BLOCKS + i) * 4 + r] = x[r]
+                fragments.a[(half * cfg.thread_m_blocks + i) * 4 + r] = x[r]
         q = ptx.ld_shared_v4_b32(
-            own_chunk
-            + uint32(B_SHARED)
-            + uint32(B_STAGE) * uint32(stage)
-            + uint32(THREADS * CHUNK * step)
+            shared.own_chunk + cfg.b_at + cfg.b_stage_bytes * stage + THREADS * CHUNK * half
         )
         for r in range(4):
-            frag_b[step * 4 + r] = q[r]
+            fragments.b[half * 4 + r] = q[r]
 
     @lang.device
-    def multiply(registers, b, step, n8):
-        frag_a, frag_b, frag_s, frag_c = registers
-        for i in range(M_BLOCKS):
-            x, o = (step * M_BLOCKS + i) * 4, (i * 8 + n8) * 4
+    def multiply(fragments, b, half, n8):
+        """One n8 block of columns, all rows of the tile."""
+        a, c = fragments.a, fragments.c
+        for i in range(cfg.thread_m_blocks):
+            x, o = (half * cfg.thread_m_blocks + i) * 4, (i * 8 + n8) * 4
             d = ptx.mma_m16n8k16_f32_f16(
-                (frag_a[x], frag_a[x + 1], frag_a[x + 2], frag_a[x + 3]),
-                b,
-                (frag_c[o], frag_c[o + 1], frag_c[o + 2], frag_c[o + 3]),
+                (a[x], a[x + 1], a[x + 2], a[x + 3]), b, (c[o], c[o + 1], c[o + 2], c[o + 3])
             )
             # written out: with a loop, CUDA 13.0 keeps the words' loop rolled for sm_120, and
-            # frag_c in local memory
-            if M_BLOCKS == 3:
-                frag_c[o], frag_c[o + 1], frag_c[o + 2], frag_c[o + 3] = d
+            # c in local memory
+            if cfg.thread_m_blocks == 3:
+                c[o], c[o + 1], c[o + 2], c[o + 3] = d
             else:
                 for r in range(4):
-                    frag_c[o + r] = d[r]
+                    c[o + r] = d[r]
 
     @lang.device
-    def matmul(registers, step):
-        """Four words of weights, 16 columns each. m innermost: one word is spread while the last
-        one multiplies."""
-        frag_a, frag_b, frag_s, frag_c = registers
+    def matmul(fragments, half):
+        """Four words of weights, 16 columns each. m is innermost: one word is spread while the last
+        one multiplies.
+
+        Nibble p of word j of lane 4 g + t is W[k, n] of the warp's 16 x 64 block at
+        k = 2 t + p // 4 + 8 (p % 2), n = 16 j + g + 8 (p // 2 % 2). Nibbles 0, 4, 1, 5 are thus a B
+        fragment of the first eight of the 16 columns, 2, 6, 3, 7 one of the other eight
+        (``formats.marlin_order``). A word of scales has those of the two columns."""
         for j in range(4):
-            word = frag_b[step * 4 + j]
-            b0 = dequantize(word)
-            b1 = dequantize(word >> uint32(8))
-            if grouped:
-                s = frag_s[step * 4 + j]
-                b0 = scale_pair(b0, ptx.both_low_f16x2(s))
-                b1 = scale_pair(b1, ptx.both_high_f16x2(s))
-            multiply(registers, b0, step, 2 * j)
-            multiply(registers, b1, step, 2 * j + 1)
+            word = fragments.b[half * 4 + j]
+            first, second = numbers.dequantize(word), numbers.dequantize(word >> 8)
+            if cfg.grouped:
+                s = fragments.scales[half * 4 + j]
+                first = numbers.scale_pair(first, ptx.both_low_f16x2(s))
+                second = numbers.scale_pair(second, ptx.both_high_f16x2(s))
+            multiply(fragments, first, half, 2 * j)
+            multiply(fragments, second, half, 2 * j + 1)
 
     @lang.device
-    def round_done(
-        registers,
-        pointers,
-        scales,
-        shared,
-        own_chunk,
-        a_write,
-        tile,
-        tile_end,
-        slice_col,
-        rows,
-        policy,
-        place,
-        problem,
-    ):
+    def lap_done(state, item, step):
         pass
 
-    def round_from(stage):
-        """Verb for the tiles from `stage` to the last stage of the pipeline: unrolled, so that
-        every shared-memory offset is a constant."""
-        rest = round_from(stage + 1) if stage + 1 < STAGES else round_done
+    def lap_from(stage):
+        """-> device function: the main loop's steps from ``step``, whose tile is in ``stage``, to
+        the end of a lap, which is the step in the ring's last stage, or to the slice's last. A lap
+        is unrolled, so that every offset in shared memory is a constant."""
+        rest = lap_from(stage + 1) if stage + 1 < config.stages else lap_done
+        before, after = (stage - 1) % config.stages, (stage + 1) % config.stages
 
         @lang.device
-        def round_of_tiles(
-            registers,
-            pointers,
-            scales,
-            shared,
-            own_chunk,
-            a_write,
-            tile,
-            tile_end,
-            slice_col,
-            rows,
-            policy,
-            place,
-            problem,
-        ):
-            fetch_to_registers(registers, shared, own_chunk, stage, 1, place)
-            fetch_to_shared(
-                pointers,
-                scales,
-                own_chunk,
-                a_write,
-                (stage + STAGES - 1) % STAGES,
-                tile + uint32(STAGES - 1),
-                tile_end,
-                slice_col,
-                rows,
-                policy,
-                place,
-                problem,
-            )
+        def lap(state, item, step):
+            # half 0 of this step is in registers already
+            fetch_to_registers(state, stage, 1)
+            # the stage of the step before is free since that step's wait_for_stage
+            fetch_to_shared(state, item, before, step + (cfg.stages - 1))
             wait_for_stage()
-            matmul(registers, 0)
-            fetch_to_registers(registers, shared, own_chunk, (stage + 1) % STAGES, 0, place)
-            matmul(registers, 1)
-            following = uint32(tile + uint32(1))
-            if following < tile_end:
-                rest(
-                    registers,
-                    pointers,
-                    scales,
-                    shared,
-                    own_chunk,
-                    a_write,
-                    following,
-                    tile_end,
-                    slice_col,
-                    rows,
-                    policy,
-                    place,
-                    problem,
-                )
+            matmul(state.fragments, 0)
+            fetch_to_registers(state, after, 0)
+            matmul(state.fragments, 1)
+            if step + 1 < item.end_step:
+                rest(state, item, step + 1)
 
-        return round_of_tiles
+        return lap
+
+    lap = lap_from(0)
 
     # ---- the kernel ----
 
-    round_of_tiles = round_from(0)
-
     def ampere(a, b, c, scales, partials, locks, m, n, k):
-        block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        place = own_place()
-        lane, thread = place[2], place[3]
-        problem = (uint32(n), uint32(k))
+        block, sizes, thread = uint32(cuda.blockIdx.x), Sizes(m, n, k), own_thread()
         policy = ptx.create_policy_evict_first()
-        shared = shared_base()
+        base = shared_base()
         # ptxas splits an address into a uniform and a per-thread register where it can, and
         # cp.async with both a uniform register and an L2 policy is an "illegal instruction" on
         # Hopper: what crashes the published kernel too. A shuffle with oneself hides the sum from
         # it.
-        own_chunk = ptx.shfl_sync_idx(shared + thread * uint32(CHUNK), lane)
-        a_row, a_chunk = thread // uint32(A_ROW_CHUNKS), thread % uint32(A_ROW_CHUNKS)
-        a_write = shared + (
-            a_row * uint32(A_ROW_CHUNKS) + (a_chunk ^ (a_row % uint32(8)))
-        ) * uint32(CHUNK)
-
-        # The stripe of this block: `share` consecutive tiles, counted down a column slice, then on
-        # to the next slice.
-        k_tiles = uint32((uint32(k) + uint32(16 * K_BLOCKS - 1)) // uint32(16 * K_BLOCKS))
-        n_tiles = uint32((uint32(n) + uint32(16 * N_BLOCKS - 1)) // uint32(16 * N_BLOCKS))
-        tiles = uint32(
-            k_tiles * n_tiles * ((uint32(m) + uint32(TILE_ROWS - 1)) // uint32(TILE_ROWS))
+        own_chunk = ptx.shfl_sync_idx(base + thread.number * CHUNK, thread.lane)
+        row, chunk = thread.number // cfg.a_row_chunks, thread.number % cfg.a_row_chunks
+        own_a_chunk = base + (row * cfg.a_row_chunks + (chunk ^ row % 8)) * CHUNK
+        shared = Shared(base, own_chunk, own_a_chunk)
+        pointers = cuda.local.array(2, uint64)
+        source = Source(pointers, scales, policy)
+        fragments = Fragments(
+            cuda.local.array(cfg.a_fragment_words, uint32),
+            cuda.local.array(cfg.b_fragment_words, uint32),
+            cuda.local.array(cfg.s_fragment_words, uint32),
+            cuda.local.array(cfg.c_fragment_floats, float32),
         )
-        share = uint32(uint32(tiles + blocks - uint32(1)) // blocks)
-        if WHOLE:
-            share = uint32(
-                uint32(uint32(tiles // k_tiles) + blocks - uint32(1)) // blocks * k_tiles
-            )
-        position = uint32(block * share)
-        end = uint32(min(uint32(position + share), tiles))
 
-        registers = (
-            cuda.local.array(FRAG_A, uint32),
-            cuda.local.array(FRAG_B, uint32),
-            cuda.local.array(FRAG_S, uint32),
-            cuda.local.array(FRAG_C, float32),
-        )
-        frag_a, frag_b, frag_s, frag_c = registers
-        pointers = cuda.local.array(POINTERS, uint64)
-
-        while position < end:
-            # One slice: the tiles of one column from slice_row on. Blocks that share it take turns
-            # from the bottom (turn 0) to the top.
-            first, slice_col, row_first, rows, top, bottom = own_slice(
-                position, share, uint32(m), uint32(n), uint32(k)
-            )
-            slice_row = uint32(position - first)
-            tile_end = uint32(min(uint32(end - first), k_tiles))
-
-            slice_pointers(pointers, a, b, slice_row, slice_col, row_first, place, problem)
-            for stage in range(STAGES - 1):
-                fetch_to_shared(
-                    pointers,
-                    scales,
-                    own_chunk,
-                    a_write,
-                    stage,
-                    slice_row + uint32(stage),
-                    tile_end,
-                    slice_col,
-                    rows,
-                    policy,
-                    place,
-                    problem,
-                )
-            for i in range(FRAG_C):
-                frag_c[i] = float32(0)
+        stripe = own_stripe(sizes)
+        position = stripe.position
+        while position < stripe.end:
+            item = own_slice(position, stripe, sizes)
+            state = State(fragments, source, shared, thread, sizes)
+            slice_pointers(pointers, a, b, item, thread, sizes)
+            for stage in range(cfg.stages - 1):
+                fetch_to_shared(state, item, stage, item.first_step + stage)
+            for i in range(cfg.c_fragment_floats):
+                fragments.c[i] = float32(0)
             wait_for_stage()
-            fetch_to_registers(registers, shared, own_chunk, 0, 0, place)
-            tile = slice_row
-            while tile < tile_end:
-                round_of_tiles(
-                    registers,
-                    pointers,
-                    scales,
-                    shared,
-                    own_chunk,
-                    a_write,
-                    tile,
-                    tile_end,
-                    slice_col,
-                    rows,
-                    policy,
-                    place,
-                    problem,
-                )
-                tile = uint32(tile + uint32(STAGES))
+            fetch_to_registers(state, 0, 0)
+            step = item.first_step
+            while step < item.end_step:
+                lap(state, item, step)
+                step += cfg.stages
 
             ptx.cp_async_wait_all()  # the zeros past the end
             cuda.syncthreads()
-            place = own_place()
-            first, slice_col, row_first, rows, top, bottom = own_slice(
-                ptx.opaque_u32(position), share, uint32(m), uint32(n), uint32(k)
-            )
-            last = block == top
-            if not grouped and last:
-                fetch_scales(scales, own_chunk, 0, uint32(0), slice_col, True, place, problem)
-            thread_block_reduce(frag_c, shared, place)
-            if top != bottom:
-                lock = locks + uint64(top) * uint64(4)
-                # The bottom block has nobody to wait for. (A tile of 16 rows, 4096 x 4096 at m = 1,
-                # is level with the CUDA original so, where it was 1% behind; larger tiles gained
-                # nothing.)
-                if M_BLOCKS > 1 or block != bottom:
-                    barrier_acquire(lock, uint32(bottom - block), place)
-                global_reduce(
-                    frag_c,
-                    partials + uint64(top) * uint64(PARTIAL_BYTES),
-                    shared,
-                    rows,
-                    block == bottom,
-                    last,
-                    place,
+            # The thread's place and the slice, worked out anew: what is derived from them then need
+            # not stay in registers all through the main loop. The compiler would notice that
+            # nothing has changed; opaque_u32 hides it.
+            thread = own_thread()
+            done = own_slice(ptx.opaque_u32(position), stripe, sizes)
+            writes = block == done.top
+            if not cfg.grouped and writes:
+                epilogue = State(fragments, source, shared, thread, sizes)
+                fetch_scales(epilogue, done.tile.column, 0, 0, True)
+            output.thread_block_reduce(fragments.c, base, thread)
+            if done.top != done.bottom:
+                begins = block == done.bottom
+                lock = locks + uint64(done.top) * 4
+                # The bottom block has nothing to wait for. (A tile of 16 rows, 4096 x 4096 at
+                # m = 1, is level with the CUDA original so, where it was 1% behind; larger tiles
+                # gained nothing.)
+                if cfg.thread_m_blocks > 1 or not begins:
+                    output.barrier_acquire(lock, done.bottom - block, thread)
+                partial = partials + uint64(done.top) * cfg.partial_bytes
+                output.global_reduce(
+                    fragments.c, partial, base, done.tile.rows, begins, writes, thread
                 )
-                barrier_release(lock, last, place)
-            if last:
-                if not grouped:
+                output.barrier_release(lock, writes, thread)
+            if writes:
+                if not cfg.grouped:
                     ptx.cp_async_wait_all()
                     cuda.syncthreads()
-                    scale_columns(frag_c, frag_s, shared, place)
-                write_result(c, frag_c, shared, row_first, rows, slice_col, place, uint32(n))
-                cuda.syncthreads()  # nobody may copy the next slice over a result still being read
-            position = uint32(first + k_tiles)
+                    output.scale_columns(fragments.c, fragments.scales, base, thread)
+                output.write_result(c, fragments.c, base, done.tile, thread, sizes.n)
+                cuda.syncthreads()  # no copy of the next slice over a result still being read
+            position = item.following
 
     return ampere

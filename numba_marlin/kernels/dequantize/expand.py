@@ -31,7 +31,7 @@ def pair(value, dtype):
 
 
 def expand_verbs(lang, dtype, bits, origin):
-    ptx, uint32 = lang.ptx, lang.uint32
+    ptx = lang.ptx
     and_or = ptx.lop3(table=AND_OR)
     even_bytes, odd_bytes = ptx.prmt_b32(selector=EVEN_BYTES), ptx.prmt_b32(selector=ODD_BYTES)
     exponent, power = pair(1024, "float16"), pair(1024 + origin, "float16")
@@ -43,51 +43,48 @@ def expand_verbs(lang, dtype, bits, origin):
     @lang.device
     def float16_nibbles(word):
         """Nibbles 0, 4 and 1, 5; the second pair counts sixteenths of 1024's neighbours."""
-        low = and_or(word, uint32(LOW_NIBBLES), uint32(exponent))
-        high = and_or(word, uint32(HIGH_NIBBLES), uint32(exponent))
-        return ptx.sub_f16x2(low, uint32(power)), ptx.fma_rn_f16x2(
-            high, uint32(sixteenth), uint32(minus_sixteenths)
-        )
+        low = and_or(word, LOW_NIBBLES, exponent)
+        high = and_or(word, HIGH_NIBBLES, exponent)
+        return ptx.sub_f16x2(low, power), ptx.fma_rn_f16x2(high, sixteenth, minus_sixteenths)
 
     @lang.device
     def expand_float16_nibbles(word):
-        first, second = float16_nibbles(word), float16_nibbles(word >> uint32(8))
+        first, second = float16_nibbles(word), float16_nibbles(word >> 8)
         return first[0], first[1], second[0], second[1]
 
     @lang.device
     def expand_float16_bytes(word):
         return (
-            ptx.sub_f16x2(even_bytes(word, uint32(BYTES_ABOVE)), uint32(power)),
-            ptx.sub_f16x2(odd_bytes(word, uint32(BYTES_ABOVE)), uint32(power)),
+            ptx.sub_f16x2(even_bytes(word, BYTES_ABOVE), power),
+            ptx.sub_f16x2(odd_bytes(word, BYTES_ABOVE), power),
         )
 
     @lang.device
     def bfloat16_nibbles(word, subtract):
         """Nibbles 0 and 4, minus what ``subtract`` is above 128."""
-        return ptx.sub_bf16x2(and_or(word, uint32(LOW_NIBBLES), uint32(wide_exponent)), subtract)
+        return ptx.sub_bf16x2(and_or(word, LOW_NIBBLES, wide_exponent), subtract)
 
     @lang.device
     def expand_bfloat16_nibbles(word):
-        middle = uint32(wide_middle)
         return (
-            bfloat16_nibbles(word, middle),
-            bfloat16_nibbles(word >> uint32(4), middle),
-            bfloat16_nibbles(word >> uint32(8), middle),
-            bfloat16_nibbles(word >> uint32(12), middle),
+            bfloat16_nibbles(word, wide_middle),
+            bfloat16_nibbles(word >> 4, wide_middle),
+            bfloat16_nibbles(word >> 8, wide_middle),
+            bfloat16_nibbles(word >> 12, wide_middle),
         )
 
     @lang.device
     def bfloat16_bytes(word):
         """Bytes 0 and 2."""
         return ptx.fma_rn_bf16x2(
-            bfloat16_nibbles(word >> uint32(4), uint32(wide_power)),
-            uint32(sixteen),
-            bfloat16_nibbles(word, uint32(wide_middle)),
+            bfloat16_nibbles(word >> 4, wide_power),
+            sixteen,
+            bfloat16_nibbles(word, wide_middle),
         )
 
     @lang.device
     def expand_bfloat16_bytes(word):
-        return bfloat16_bytes(word), bfloat16_bytes(word >> uint32(8))
+        return bfloat16_bytes(word), bfloat16_bytes(word >> 8)
 
     return {
         ("float16", 4): expand_float16_nibbles,

@@ -11,8 +11,6 @@ Instructions for a word of codes: 8 to float16, 9 to bfloat16, whose exponent re
 border.
 """
 
-from types import SimpleNamespace
-
 CODES, CODES_OF_BYTES, UPPER_BYTES = 0x8E008E00, 0x8E8E8E8E, 0xFF00FF00
 WIDE_CODES = 0x81C081C0
 SCALE_PAIR, WIDE_SCALE_PAIR, WIDE_EXPONENT = 0x7F807F80, 0x0FF00FF0, 0x70007000
@@ -20,7 +18,7 @@ LOWER_BYTES_UP, ROTATE_BY_8 = 0x2404, 0x2103  # prmt selectors; byte 4 is a 0
 
 
 def fp4_verbs(lang, dtype):
-    ptx, uint32 = lang.ptx, lang.uint32
+    ptx = lang.ptx
     lower_bytes_up, rotate_by_8 = (
         ptx.prmt_b32(selector=LOWER_BYTES_UP),
         ptx.prmt_b32(selector=ROTATE_BY_8),
@@ -29,41 +27,39 @@ def fp4_verbs(lang, dtype):
     @lang.device
     def expand_float16(word):
         """The last two registers are the upper and the lower bytes of one sum."""
-        both = uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(7))) & uint32(
-            CODES_OF_BYTES
-        )
+        both = ((word >> 3) ^ (word << 7)) & CODES_OF_BYTES
         return (
-            word & uint32(CODES),
-            uint32(word << uint32(8)) & uint32(CODES),
-            both & uint32(UPPER_BYTES),
-            lower_bytes_up(both, uint32(0)),
+            word & CODES,
+            (word << 8) & CODES,
+            both & UPPER_BYTES,
+            lower_bytes_up(both, 0),
         )
 
     @lang.device
     def expand_bfloat16(word):
-        third = uint32(uint32(word >> uint32(3)) ^ uint32(word << uint32(1))) & uint32(WIDE_CODES)
-        fourth = uint32(uint32(word << uint32(2)) ^ uint32(word << uint32(6))) & uint32(WIDE_CODES)
+        third = ((word >> 3) ^ (word << 1)) & WIDE_CODES
+        fourth = ((word << 2) ^ (word << 6)) & WIDE_CODES
         return (
-            word & uint32(WIDE_CODES),
-            uint32(word << uint32(3)) & uint32(WIDE_CODES),
+            word & WIDE_CODES,
+            (word << 3) & WIDE_CODES,
             third,
             fourth,
         )
 
     @lang.device
     def other_pair(word):
-        return rotate_by_8(word, uint32(0))
+        return rotate_by_8(word, 0)
 
     @lang.device
     def float16_pair(word):
-        return word & uint32(SCALE_PAIR)
+        return word & SCALE_PAIR
 
     @lang.device
     def bfloat16_pair(word):
-        return (uint32(word >> uint32(3)) & uint32(WIDE_SCALE_PAIR)) | uint32(WIDE_EXPONENT)
+        return ((word >> 3) & WIDE_SCALE_PAIR) | WIDE_EXPONENT
 
     expand, scale_pair = {
         "float16": (expand_float16, float16_pair),
         "bfloat16": (expand_bfloat16, bfloat16_pair),
     }[dtype]
-    return SimpleNamespace(expand=expand, other_pair=other_pair, scale_pair=scale_pair)
+    return lang.namespace("fp4", expand=expand, other_pair=other_pair, scale_pair=scale_pair)

@@ -7,8 +7,6 @@ halves, and one f16x2 instruction takes the offset off again, exactly: low nibbl
 tested).
 """
 
-from types import SimpleNamespace
-
 LOW_NIBBLES, HIGH_NIBBLES = 0x000F000F, 0x00F000F0
 EXPONENT_1024 = 0x64006400
 AND_OR = (0xF0 & 0xCC) | 0xAA  # lop3 table of (a & b) | c
@@ -17,18 +15,18 @@ MINUS_1032, ONE_16TH, MINUS_72 = 0x64086408, 0x2C002C00, 0xD480D480
 
 def number_verbs(lang):
     """-> namespace of device functions on f16x2 registers (uint32): dequantize, scale_pair."""
-    ptx, uint32 = lang.ptx, lang.uint32
+    ptx = lang.ptx
     lop3_and_or = ptx.lop3(table=AND_OR)
 
     @lang.device
     def dequantize(word):
         """Nibbles 0, 4 and 1, 5 of a Marlin word -> (f16x2, f16x2) of code - 8; shift the word
         right by 8 for the other four."""
-        low = lop3_and_or(word, uint32(LOW_NIBBLES), uint32(EXPONENT_1024))
-        high = lop3_and_or(word, uint32(HIGH_NIBBLES), uint32(EXPONENT_1024))
+        low = lop3_and_or(word, LOW_NIBBLES, EXPONENT_1024)
+        high = lop3_and_or(word, HIGH_NIBBLES, EXPONENT_1024)
         return (
-            ptx.sub_f16x2(low, uint32(MINUS_1032)),
-            ptx.fma_rn_f16x2(high, uint32(ONE_16TH), uint32(MINUS_72)),
+            ptx.sub_f16x2(low, MINUS_1032),
+            ptx.fma_rn_f16x2(high, ONE_16TH, MINUS_72),
         )
 
     @lang.device
@@ -37,4 +35,4 @@ def number_verbs(lang):
         weight sees."""
         return ptx.mul_f16x2(pair[0], scale), ptx.mul_f16x2(pair[1], scale)
 
-    return SimpleNamespace(dequantize=dequantize, scale_pair=scale_pair)
+    return lang.namespace("numbers", dequantize=dequantize, scale_pair=scale_pair)

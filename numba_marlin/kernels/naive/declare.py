@@ -40,7 +40,8 @@ KERNEL = KernelDefinition(
     order_of_sums=lambda config: "one k after the other",
     chooser=ChooseTypes(NaiveConfig, "a thread per output: the simplest rung, to compare with"),
     about=About(
+        sections={"multiply": ("code_of",)},
         trials=(Trial(config=NaiveConfig(64), sizes=(3, 64, 128), group_size=64, places=(1, 2)),),
-        machine_cost=2.0,
+        machine_cost=1.1,
     ),
 )

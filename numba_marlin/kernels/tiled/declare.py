@@ -33,6 +33,7 @@ KERNEL = KernelDefinition(
     make=make,
     threads=lambda config: THREADS,
     shared_bytes=lambda config: 0,
+    static_shared_bytes=lambda config: 16 * 72 * 2 + 4 * 128 * 4,
     grid=lambda config, m, n, k, sms: (n // 64, ceil_div(m, 16), 1),
     min_arch="sm_80",
     takes=Takes(group_sizes=GroupScales.TAKEN),
@@ -41,7 +42,12 @@ KERNEL = KernelDefinition(
         TiledConfig, "tensor cores and shared memory, no pipeline: to compare with"
     ),
     about=About(
-        sections={"multiply": ("dequantize", "multiply"), "write": ("store",)},
+        sections={
+            "copy": ("load_tiles",),
+            "multiply": ("dequantize", "multiply"),
+            "write": ("store",),
+        },
+        tile=lambda config: (16, 64),
         trials=(Trial(config=TiledConfig(64), sizes=(20, 128, 128), group_size=64, places=(1, 2)),),
     ),
 )
