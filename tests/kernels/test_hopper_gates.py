@@ -62,7 +62,7 @@ def check_wgmma(compiled, config):
 
 
 def telling_decode(config):
-    """Batches of one to three times 8; blocks that share a multiprocessor, tiles that nobody shares,
+    """Batches of 8, 16 and 24; blocks that share a multiprocessor, tiles that nobody shares,
     warps that all have columns of their own or share k among them."""
     return (config.batch, config.warps_n) in ((8, 4), (16, 8), (24, 1))
 
