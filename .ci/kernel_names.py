@@ -1,73 +1,105 @@
-"""Which code names a kernel: an import out of its package, the type of its configuration, or a
-string with its name as a word. Docstrings and comments are prose, and so are the examples that the
-command line prints.
+"""Where code names a kernel that lies elsewhere.
 
-A kernel's name may stand in its own package, in tests and in experiments: what others must know of
-a kernel, it declares (``numba_marlin/kernels/NAME/declare.py``).
+A kernel is named in its own package, in tests and in experiments; what other modules must know of
+it, it declares (``numba_marlin/kernels/language/about.py``), and they ask the registry. So, in the
+package outside ``kernels/``, these are counted, and inside it those that mean a kernel of another
+family:
+
+- an import from a kernel's package, and the type of its configuration;
+- a string that is a kernel's name, or has one as a word: names with an underscore anywhere, others
+  behind the word kernel ("--kernel decode"), for they are words of English too;
+- of names that are those of PTX instructions as well (INSTRUCTIONS), which the rooms about PTX
+  speak of, a string only where it is compared with something called kernel, or stands behind the
+  word.
+
+Docstrings and comments are prose, and so are EXAMPLES and EPILOG of the command line's verbs, which
+--help prints: their kernels are held against the registry by a test.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 
-KERNELS = "numba_marlin/kernels/"
-# Also the names of PTX instructions, which the rooms about PTX speak of: for these only what can be
-# meant for a kernel counts: a --kernel, or a comparison of something called kernel.
+PACKAGE, KERNELS = "numba_marlin/", "numba_marlin/kernels/"
+DECLARATION = "declare.py"
 INSTRUCTIONS = {"wgmma", "tcgen05"}
-# What the command line's verbs print with --help.
-EXAMPLES = {"EXAMPLES", "EPILOG"}
+DOCUMENTATION = {"EXAMPLES", "EPILOG"}
 
 
-def names_and_types(files: dict[str, str]) -> tuple[set[str], set[str]]:
-    """(kernels, types of their configurations) that the sources, {path: text}, declare."""
-    names, types = set(), set()
+def declared_in(files: dict[str, str]) -> dict[str, str]:
+    """Kernel -> type of its configuration, by the declarations in the packages."""
+    return {
+        PurePosixPath(path).parent.name: re.findall(r"config_type=(\w+)", text)[0]
+        for path, text in files.items()
+        if path.startswith(KERNELS) and PurePosixPath(path).name == DECLARATION
+    }
+
+
+def family(path: str) -> str:
+    """The folder in ``kernels/`` that a module of it lies in."""
+    return path.removeprefix(KERNELS).partition("/")[0]
+
+
+def kernel_names(files: dict[str, str]) -> Iterator[tuple[str, int, str]]:
+    """(path, line, what) of every place."""
+    declared = declared_in(files)
+    families: dict[str, set[str]] = {}
+    for path in files:
+        if path.startswith(KERNELS) and PurePosixPath(path).name == DECLARATION:
+            families.setdefault(family(path), set()).add(PurePosixPath(path).parent.name)
     for path, text in files.items():
-        if path.startswith(KERNELS):
-            types |= set(re.findall(r"(?m)^class (\w+Config)\b", text))
-            if re.search(r"(?m)^KERNEL = KernelDefinition\(", text):
-                *_, package, module = path.removesuffix(".py").split("/")
-                names.add(package if module == "declare" else module)
-    return names, types
+        if not path.startswith(PACKAGE):
+            continue
+        mine = families.get(family(path), set()) if path.startswith(KERNELS) else set()
+        others = {name: each for name, each in declared.items() if name not in mine}
+        for line, what in naming(ast.parse(text), others):
+            yield path, line, what
 
 
-def naming(
-    tree: ast.Module, names: Collection[str], types: Collection[str]
-) -> Iterator[tuple[int, str]]:
-    """(line, text) of what names one of these kernels in code."""
-    word = re.compile(rf"(?<![\w./-])({'|'.join(sorted(names))})(?![\w.(\\-])")
-    prose = {id(each) for node in ast.walk(tree) for each in _prose(node)}
-    comparisons = {
+def naming(tree: ast.Module, kernels: dict[str, str]) -> Iterator[tuple[int, str]]:
+    """(line, what) of what names one of ``kernels``, {name: type of its configuration}."""
+    types = set(kernels.values())
+    prose = {id(each) for each in documentation(tree)}
+    compared = {
         id(each): ast.unparse(node)
         for node in ast.walk(tree)
         if isinstance(node, ast.Compare)
         for each in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            parts = {*module.split("."), *(each.name for each in node.names)}
-            if module.startswith("numba_marlin.kernels") and parts & {*names, *types}:
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.startswith("numba_marlin.kernels"):
+                parts = {*module.split("."), *(each.name for each in node.names)}
+                if parts & {*kernels, *types}:
+                    yield node.lineno, ast.unparse(node)
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in types:
                 yield node.lineno, ast.unparse(node)
-        elif isinstance(node, ast.Name | ast.Attribute):
-            if getattr(node, "id", getattr(node, "attr", None)) in types:
-                yield node.lineno, ast.unparse(node)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) in prose:
-                continue
-            compared = comparisons.get(id(node), "").split("==")[0].rstrip()
-            for found in word.finditer(node.value):
-                before = node.value[: found.start()]
-                if found[1] not in INSTRUCTIONS or re.search(r"kernel\W*$", before + compared):
-                    yield node.lineno, repr(node.value)
+            case ast.Constant(value=str(text)) if id(node) not in prose:
+                if any(means(text, name, compared.get(id(node), "")) for name in kernels):
+                    yield node.lineno, repr(text)
 
 
-def _prose(node: ast.AST) -> Iterator[ast.AST]:
-    """The strings of a docstring, or of the command line's examples."""
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-        if ast.get_docstring(node) is not None:
+def means(text: str, kernel: str, comparison: str) -> bool:
+    """Whether a string means a kernel; ``comparison``: the one that it stands in."""
+    word = rf"(?<![\w./-]){kernel}(?![\w.(\\-])"
+    if re.search(r"kernels?\W+" + word, text):
+        return True
+    if kernel in INSTRUCTIONS:
+        return text == kernel and "kernel" in comparison
+    return text == kernel or "_" in kernel and re.search(word, text) is not None
+
+
+def documentation(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of docstrings, and of what is assigned to DOCUMENTATION."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
             yield from ast.walk(node.body[0])
-    elif isinstance(node, ast.Assign):
-        if {getattr(target, "id", None) for target in node.targets} & EXAMPLES:
+        elif (
+            isinstance(node, ast.Assign)
+            and {getattr(target, "id", None) for target in node.targets} & DOCUMENTATION
+        ):
             yield from ast.walk(node.value)

@@ -129,6 +129,8 @@ ALLOWED = {
         "formats",
         "heuristics",
         "kernels",
+        "layout",
+        "problems",
     },
 }
 

@@ -82,7 +82,7 @@ def k_is_positive(cell, program, branch):
     origins = program.writers.get(asked.operands[1], [])
     if len(origins) == 1 and origins[0].root == "shr":
         origins = program.writers.get(origins[0].operands[1], [])
-    names = {"naive": "param_8", "tiled": "param_6"}
+    names = {"general": "param_8", "tiled": "param_6", "buffered": "param_6"}
     return (
         len(origins) == 1
         and origins[0].root == "ld"

@@ -89,7 +89,7 @@ PROOFS = (
     ),
     Proof(
         "k is positive",
-        ("naive", "tiled"),
+        ("general", "tiled", "buffered"),
         BRANCH,
         (NEVER,),
         "bra",

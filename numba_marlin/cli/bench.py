@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from numba_marlin.cli.kernels import OPERAND_FORMATS
+
 HELP = "time kernels beside cuBLAS on this machine's GPU, and against what the GPU can do"
 EXAMPLES = """  numba-marlin bench
   numba-marlin bench --shapes llama-3-70b,qwen-2.5-32b --m 1,16,64
@@ -73,6 +75,11 @@ def add_arguments(parser) -> None:
         choices=("none", "integer", "float16"),
         default="none",
         help="zero points (default none: symmetric)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=OPERAND_FORMATS,
+        help="both operands block-scaled, as block_scaled_matmul takes them; --dtype of results",
     )
     parser.add_argument("--bias", action="store_true", help="add a bias")
     parser.add_argument(
@@ -147,6 +154,12 @@ def execute(args, report) -> bool:
 def _check(args) -> None:
     if args.rounds < 1:
         raise ValueError(f"--rounds {args.rounds} must be at least 1")
+    of_weights = (args.group_size, args.bits, args.codes, args.zeros, args.batch_invariant)
+    if args.format is not None and of_weights != (128, 4, "integer", "none", False):
+        raise ValueError(
+            f"--format {args.format} is of two block-scaled operands: leave out --group-size,"
+            " --bits, --codes, --zeros and --batch-invariant"
+        )
     if (args.n is None) != (args.k is None):
         raise ValueError("--n and --k belong together: give both")
     if args.shapes is not None and args.n is not None:
@@ -209,6 +222,10 @@ def _layers(args, shapes):
 def _problem(args, layer, m: int):
     from numba_marlin.heuristics import Problem
 
+    if args.format is not None:
+        from numba_marlin.problems import BlockProblem
+
+        return BlockProblem(m, layer.n, layer.k, args.format, args.dtype, bias=args.bias)
     types = {"scale_dtype": args.dtype} if args.codes == "integer" else {"codes": args.codes}
     return Problem(
         m,
@@ -454,49 +471,19 @@ def _counted(args, problem, candidate) -> dict:
 
     import numpy as np
 
-    from numba_marlin import api
-    from numba_marlin.formats import BlockWeight, QuantizedWeight
+    from numba_marlin.execution.machine import set_up
+    from numba_marlin.execution.plan import Plan, machine_for
+    from numba_marlin.profile.sources.samples import sample
 
-    random = np.random.default_rng(args.seed)
-    codes, shape = (
-        random.integers(0, 1 << problem.bits, (problem.k, problem.n), dtype=np.uint8),
-        (
-            problem.groups,
-            problem.n,
-        ),
-    )
-    if problem.codes == "e2m1":
-        weight = BlockWeight(
-            codes,
-            "e2m1",
-            random.integers(0x30, 0x40, shape, dtype=np.uint8),
-            "e4m3",
-            (problem.group_size, 1),
-        )
-    else:
-        weight = QuantizedWeight(
-            codes,
-            (random.random(shape) * 0.02 + 0.005).astype(np.float16),
-            bits=problem.bits,
-            group_size=problem.group_size,
-        )
-    x = random.standard_normal((problem.m, problem.k)).astype(np.float16)
-    _, info = api.matmul(
-        x,
-        api.pack(weight),
-        "emulator",
-        kernel=candidate.kernel,
-        config=candidate.config,
-        compiler=args.compiler,
-        batch_invariant=args.batch_invariant,
-        return_info=True,
-    )
+    plan = Plan("emulator", "asked for", machine_for(candidate.kernel), candidate)
+    drawn = sample(problem, np.random.default_rng(args.seed))
+    binding = drawn.bound(candidate, plan.device.sms, plan.compile(args.compiler))
     return {
         "kind": "counted",
         "kernel": candidate.kernel,
         "config": asdict(candidate.config),
         "compiler": args.compiler,
-        **asdict(problem),
+        **problem.to_dict(),
         "grid": list(candidate.grid),
-        "instructions": info.instructions,
+        "instructions": set_up(binding).run().instructions,
     }

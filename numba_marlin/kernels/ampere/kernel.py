@@ -196,9 +196,9 @@ def make(lang, config):
         Every step commits one group of copies, for the tile ``stages`` - 1 steps ahead. So
         ``stages`` - 1 groups are in flight here, those of the steps after the current one; waiting
         until ``stages`` - 2 are left means that the oldest, the next step's, has landed. The
-        barrier makes it visible to all threads. It also says that every thread has read the
-        current step's tile into its registers: the next step's ``fetch_to_shared`` overwrites that
-        stage."""
+        barrier makes it visible to all threads. It also says that every thread has read the current
+        step's tile into its registers: the next step's ``fetch_to_shared`` overwrites that stage.
+        """
         leave_in_flight()
         cuda.syncthreads()
 
