@@ -21,7 +21,7 @@ import pytest
 
 from numba_marlin import testing
 from numba_marlin.execution import driver
-from tests.kernels.harness import prepare, run_kernel, sms_of
+from tests.kernels.harness import Prepared, prepare, run_kernel, sms_of
 from tests.kernels.hopper_cells import (
     CHOICES,
     LAYERS,
@@ -264,7 +264,7 @@ class Chain:
             run_on="cuda",
         )
         self.second = DeviceProblem(
-            replace(second, compiled=edit(second.compiled)),
+            Prepared.of(replace(second.binding, compiled=edit(second.compiled))),
             stream,
             held={"a": self.first.arrays["c"]},
         )
