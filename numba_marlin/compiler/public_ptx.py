@@ -12,8 +12,6 @@ import inspect
 import sys
 from functools import cache, partial
 
-from functools import partial
-
 from numba_marlin.compiler import plain
 from numba_marlin.compiler.builder import COMPILERS, backend
 from numba_marlin.compiler.language import operand_signature
