@@ -123,7 +123,8 @@ def test_names_of_kernels_are_counted_outside_their_place():
     text = "x = 'the kernel one'\n"
     for path, lines in (
         ("numba_marlin/cli/run.py", [1]),
-        ("numba_marlin/kernels/two/choose.py", []),
+        ("numba_marlin/kernels/one/choose.py", []),
+        ("numba_marlin/kernels/two/choose.py", [1]),
         ("tests/test_one.py", []),
     ):
         places = counts.kernel_names({**DECLARED, path: text})
