@@ -210,7 +210,7 @@ class Launch:
                 np.full(sizes[0] // 4, np.nan, np.float32),
                 np.zeros(sizes[1] // 4, np.int32),
             )
-        known = {name for name, kind in kernel.parameters if kind == "u64"} | {
+        known = {name for name, kind in kernel.passed if kind == "u64"} | {
             source for source, _ in self.tensor_maps.values()
         }
         assert set(found) <= known, f"kernel {case.kernel} knows {known}, not {set(found) - known}"

@@ -129,6 +129,8 @@ ALLOWED = {
         "formats",
         "heuristics",
         "kernels",
+        "layout",
+        "problems",
     },
 }
 
@@ -187,6 +189,7 @@ SELDOM_NEEDED = {
             "hostloops",
             "isa.instruction",
             "isa.library",
+            "kernels.nvfp4.block_scaled",  # and its relatives: of two block-scaled operands
             "isa.parsing",
             "quantizers",
             "reference",

@@ -274,9 +274,7 @@ def _observed(problem, candidate, device, report) -> tuple:
     with report.step(f"timing {candidate.kernel} on {device.name}, plain and instrumented"):
         return (
             on_gpu.observe(problem, candidate),
-            ceilings.measure(
-                "float16" if not hasattr(problem, "dtype") else problem.dtype
-            ).to_dict(),
+            ceilings.measure(problem.peer_dtype).to_dict(),
         )
 
 

@@ -118,9 +118,13 @@ def bind(
     }
     partials_bytes, locks_bytes = definition.workspace_bytes(config, m, n, k, sms) or (0, 0)
     if partials_bytes or locks_bytes:
-        # at least 16 bytes: addresses of arrays must differ
-        buffers["partials"] = Buffer(PARTIALS, (max(4, -(-partials_bytes // 4)),), "float32")
-        buffers["locks"] = Buffer(LOCKS, (max(1, -(-locks_bytes // 4)),), "int32", zero=True)
+        told = {name for name, _ in definition.parameters}
+        scratch = {
+            # at least 16 bytes: addresses of arrays must differ
+            "partials": Buffer(PARTIALS, (max(4, -(-partials_bytes // 4)),), "float32"),
+            "locks": Buffer(LOCKS, (max(1, -(-locks_bytes // 4)),), "int32", zero=True),
+        }
+        buffers |= {name: each for name, each in scratch.items() if name in told}
     return Binding(
         definition,
         config,

@@ -64,6 +64,11 @@ class Plan:
         return find_kernel(self.candidate.kernel)
 
     @property
+    def target(self) -> str:
+        """What the kernel is compiled for."""
+        return target_for(self.definition, self.device)
+
+    @property
     def strided(self) -> bool:
         """Whether the kernel is told the distance of a's rows."""
         return any(name == "a_stride" for name, _ in self.definition.parameters)
@@ -71,8 +76,7 @@ class Plan:
     def compile(self, compiler: str):
         """The CompiledKernel of the candidate for the device; from memory or the disk cache if it
         is there."""
-        target = target_for(self.definition, self.device)
-        return compiled_kernel(self.candidate.kernel, self.candidate.config, target, compiler)
+        return compiled_kernel(self.candidate.kernel, self.candidate.config, self.target, compiler)
 
     def info(
         self,

@@ -223,6 +223,7 @@ def _kernel(body):
 
 def test_the_trap_of_mixed_signs_is_caught():
     """By the language where a number of 32 bits is unsigned, else by the gate."""
+
     def make(lang, config):
         ptx, uint32, int64 = lang.ptx, lang.uint32, lang.int64
 

@@ -20,7 +20,7 @@ from numba_marlin.execution.binding import (
     block_operands,
     weight_operands,
 )
-from numba_marlin.formats import PackedWeight
+from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format
 from numba_marlin.formats.files import find_stored
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.marlin import packed_columns
@@ -78,11 +78,12 @@ def sample(problem: Problem, random: np.random.Generator) -> Sample:
 def of_weight(problem: WeightProblem, random: np.random.Generator) -> Sample:
     """Random codes, scales and zero points in Marlin's order."""
     kind = float_type(problem.dtype)
-    weight = random_weight(problem, random)
+    integer = problem.codes == "integer"
+    weight = (random_weight if integer else random_fp4)(problem, random)
     x = random.standard_normal((problem.m, problem.k)).astype(kind)
     bias = random.standard_normal(problem.n).astype(kind) if problem.bias else None
     operands = {"a": x, **weight_operands(weight), "bias": bias}
-    return Sample(problem, operands, None, word_of(weight))
+    return Sample(problem, operands, None, word_of(weight) if integer else None)
 
 
 def random_weight(problem: WeightProblem, random: np.random.Generator) -> PackedWeight:
@@ -101,6 +102,19 @@ def random_weight(problem: WeightProblem, random: np.random.Generator) -> Packed
     return PackedWeight(
         "marlin", words, scales, problem.bits, problem.group_size, problem.k, problem.n, zeros
     )
+
+
+def random_fp4(problem: WeightProblem, random: np.random.Generator) -> PackedBlocks:
+    """Random codes, and scales near 1, in Marlin's order for FP4."""
+    shape = (problem.groups, problem.n)
+    blocks = BlockWeight(
+        random.integers(0, 16, (problem.k, problem.n), dtype=np.uint8),
+        "e2m1",
+        random.integers(0x30, 0x40, shape, dtype=np.uint8),
+        "e4m3",
+        (problem.group_size, 1),
+    )
+    return find_format("marlin-fp4").pack(blocks, dtype=problem.dtype)
 
 
 def of_two(problem: BlockProblem, random: np.random.Generator) -> Sample:
