@@ -12,6 +12,8 @@ tracks (all files, where there is no repository):
 - ``casts_of_constants``: in kernels/, ``uint32(...)`` around literals and constants (names in
   capitals, fields of ``config``)
 - ``wide_functions``: in kernels/, device functions with more than 8 parameters
+- ``kernel_names``: in the package, kernels that code names outside their own packages (rule:
+  ``kernel_names.py``)
 - ``long_lines``: lines over 100 columns, but for those that end in a URL which begins before that
 - ``long_modules``: modules over 400 lines
 """
@@ -28,6 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kernel_names import kernel_names
 from tuple_fields import names_in_disguise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,11 +38,12 @@ KERNELS = "numba_marlin/kernels/"
 COLUMNS, LINES, PARAMETERS = 100, 400, 8
 
 MAXIMA = {
-    "tuple_fields": 333,
-    "casts_of_constants": 1243,
-    "wide_functions": 10,
+    "tuple_fields": 326,
+    "casts_of_constants": 1010,
+    "wide_functions": 7,
+    "kernel_names": 0,
     "long_lines": 0,
-    "long_modules": 16,
+    "long_modules": 4,
 }
 
 Sources = dict[str, str]
@@ -131,7 +135,14 @@ def long_modules(files: Sources) -> Iterator[Place]:
 
 COUNTS: dict[str, Callable[[Sources], Iterator[Place]]] = {
     each.__name__: each
-    for each in (tuple_fields, casts_of_constants, wide_functions, long_lines, long_modules)
+    for each in (
+        tuple_fields,
+        casts_of_constants,
+        wide_functions,
+        kernel_names,
+        long_lines,
+        long_modules,
+    )
 }
 
 

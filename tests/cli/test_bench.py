@@ -288,7 +288,7 @@ def test_block_scaled_weights_are_counted_too(capsys):
         "--m",
         1,
         "--kernel",
-        "naive",
+        "general",
         "--codes",
         "e2m1",
         "--group-size",

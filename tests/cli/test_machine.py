@@ -274,7 +274,7 @@ def test_an_instruction_that_the_machine_lacks_is_a_missing_capability(files, ca
     assert (
         code == 3
         and "tex.1d.v4.f32.f32" in error
-        and "PTX line 25" in error
+        and "PTX line 26" in error
         and "what to do" in error
     )
     (files / "k.ptx").write_text("hello")

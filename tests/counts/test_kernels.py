@@ -187,7 +187,7 @@ def test_the_ladder_shows_what_each_rung_gains():
     conflicts = {row.text.split()[0] for row in tiled.instructions if row.tally.shared.conflicts}
     # a warp takes one word of every 16-byte vector of weights; the faithful kernel takes all four
     # at once
-    assert conflicts == {"ld.shared.b32"}
+    assert conflicts == {"ld.shared.u32"}
     assert naive.total.tally.flops == 0 and tiled.total.tally.flops == 2 * 16 * 128 * 128
 
 

@@ -1,6 +1,7 @@
 """What others want to know of the kernel ``buffered``, beside it."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from numba_marlin.kernels.language.about import About, Stages, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
@@ -15,6 +16,8 @@ X_BYTES, W_BYTES = 16 * 72 * 2, 4 * 128 * 4  # of a stage: a tile of x, one of t
 class BufferedConfig(GroupScales):
     """The group size of the weights: nothing else is to be chosen, and the code does not depend on
     it."""
+
+    stages: ClassVar[int] = 2
 
 
 def make(lang, config):
@@ -31,7 +34,7 @@ def stages(config: BufferedConfig) -> Stages:
             (X_BYTES * stage, X_BYTES * (stage + 1)),
             (2 * X_BYTES + W_BYTES * stage, 2 * X_BYTES + W_BYTES * (stage + 1)),
         ]
-        for stage in range(2)
+        for stage in range(config.stages)
     ]
 
 
@@ -45,6 +48,7 @@ KERNEL = KernelDefinition(
     make=make,
     threads=lambda config: THREADS,
     shared_bytes=lambda config: 0,
+    static_shared_bytes=lambda config: 2 * (X_BYTES + W_BYTES),
     grid=lambda config, m, n, k, sms: (n // 64, ceil_div(m, 16), 1),
     min_arch="sm_80",
     takes=Takes(group_sizes=GroupScales.TAKEN),

@@ -33,6 +33,7 @@ KERNEL = KernelDefinition(
     make=make,
     threads=lambda config: THREADS,
     shared_bytes=lambda config: 0,
+    static_shared_bytes=lambda config: 16 * 72 * 2 + 4 * 128 * 4,
     grid=lambda config, m, n, k, sms: (n // 64, ceil_div(m, 16), 1),
     min_arch="sm_80",
     takes=Takes(group_sizes=GroupScales.TAKEN),
