@@ -12,7 +12,9 @@ tracks (all files, where there is no repository):
 - ``casts_of_constants``: in kernels/, ``uint32(...)`` around literals and constants (names in
   capitals, fields of ``config``)
 - ``wide_functions``: in kernels/, device functions with more than 8 parameters
-- ``long_lines``: lines over 100 columns, but for those whose overflow is one unbreakable URL
+- ``kernel_names``: in the package, kernels that code names outside their own packages (rule:
+  ``kernel_names.py``)
+- ``long_lines``: lines over 100 columns, but for those that end in a URL which begins before that
 - ``long_modules``: modules over 400 lines
 """
 
@@ -28,6 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kernel_names import kernel_names
 from tuple_fields import names_in_disguise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,11 +38,12 @@ KERNELS = "numba_marlin/kernels/"
 COLUMNS, LINES, PARAMETERS = 100, 400, 8
 
 MAXIMA = {
-    "tuple_fields": 333,
-    "casts_of_constants": 1290,
-    "wide_functions": 12,
-    "long_lines": 141,
-    "long_modules": 25,
+    "tuple_fields": 326,
+    "casts_of_constants": 1010,
+    "wide_functions": 7,
+    "kernel_names": 0,
+    "long_lines": 0,
+    "long_modules": 4,
 }
 
 Sources = dict[str, str]
@@ -114,9 +118,10 @@ def wide_functions(files: Sources) -> Iterator[Place]:
 def long_lines(files: Sources) -> Iterator[Place]:
     for path, text in files.items():
         for number, line in enumerate(text.splitlines(), 1):
-            # what cannot be broken: the last word begins before the limit, and is a URL
-            *before, last = line.split() or [""]
-            url = "://" in last and len(line) - len(last) < COLUMNS and len(before) < 2
+            # what cannot be broken, as ruff has it: a URL that begins before the limit and ends the
+            # line
+            last = (line.split() or [""])[-1]
+            url = "://" in last and len(line) - len(last) < COLUMNS
             if len(line) > COLUMNS and not url:
                 yield path, number, f"{len(line)} columns"
 
@@ -130,7 +135,14 @@ def long_modules(files: Sources) -> Iterator[Place]:
 
 COUNTS: dict[str, Callable[[Sources], Iterator[Place]]] = {
     each.__name__: each
-    for each in (tuple_fields, casts_of_constants, wide_functions, long_lines, long_modules)
+    for each in (
+        tuple_fields,
+        casts_of_constants,
+        wide_functions,
+        kernel_names,
+        long_lines,
+        long_modules,
+    )
 }
 
 

@@ -100,10 +100,13 @@ def test_a_batch_that_the_kernel_of_all_batches_cannot_count_is_refused():
     large, a100 = Problem(16 * 65536, 64, 128, 16, batch_invariant=True), devices.device("A100")
     with pytest.raises(
         ValueError,
-        match="batch_invariant=True takes tiled .*, whatever m is; that does not run m=1048576",
+        match="batch_invariant=True takes buffered .*, whatever m is; that does not run m=1048576",
     ):
         rank(large, a100)
-    assert [each.kernel for each in rank(replace(large, batch_invariant=False), a100)] == ["naive"]
+    assert [each.kernel for each in rank(replace(large, batch_invariant=False), a100)] == [
+        "naive",
+        "general",
+    ]
 
 
 def test_a_winner_of_another_order_does_not_lead(monkeypatch):

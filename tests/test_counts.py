@@ -2,23 +2,11 @@
 this checkout is at or below every recorded maximum."""
 
 import ast
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-CI = Path(__file__).resolve().parent.parent / ".ci"
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, CI / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
+from tests.ci_scripts import script
 
 tuple_fields, counts = script("tuple_fields"), script("counts")
 
@@ -122,8 +110,22 @@ def test_device_functions_with_many_parameters_are_counted(decorator):
 
 def test_long_lines_are_counted_but_for_unbreakable_urls():
     url = "https://docs.nvidia.com/" + 90 * "a"
-    text = f"# {90 * 'word '}\n# {url}\n{url}\n# see {url}\n{100 * 'x'}\n{101 * 'x'}\n"
-    assert found("long_lines", text) == [1, 4, 6]
+    text = f"# {90 * 'word '}\n# {url}\n{url} and\n# see {url}\n{100 * 'x'}\n{101 * 'x'}\n"
+    assert found("long_lines", text) == [1, 3, 6]
+
+
+DECLARED = {"numba_marlin/kernels/one/declare.py": "KERNEL = KernelDefinition(\n"}
+
+
+def test_names_of_kernels_are_counted_outside_their_place():
+    text = "x = 'the kernel one'\n"
+    for path, lines in (
+        ("numba_marlin/cli/run.py", [1]),
+        ("numba_marlin/kernels/two/choose.py", []),
+        ("tests/test_one.py", []),
+    ):
+        places = counts.kernel_names({**DECLARED, path: text})
+        assert [line for _, line, _ in places] == lines
 
 
 def test_long_modules_are_counted():

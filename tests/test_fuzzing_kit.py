@@ -324,14 +324,14 @@ def half_the_bytes(verbs, lang, stages):
 
 
 def parity_never_flips(verbs, lang, stages):
-    return dict(advance=lambda place: (np.uint32((place[0] + 1) % stages), place[1]))
+    return dict(advance=lambda place: place._replace(stage=np.uint32((place.stage + 1) % stages)))
 
 
 def parity_flips_a_stage_late(verbs, lang, stages):
     return dict(
-        advance=lambda place: (
-            np.uint32((place[0] + 1) % stages),
-            place[1] ^ np.uint32(place[0] == 0),
+        advance=lambda place: place._replace(
+            stage=np.uint32((place.stage + 1) % stages),
+            parity=place.parity ^ np.uint32(place.stage == 0),
         )
     )
 

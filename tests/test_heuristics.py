@@ -22,6 +22,7 @@ from numba_marlin.heuristics import (
     check_config,
     default_config,
     explain,
+    find_kernel,
     rank,
     tuned,
 )
@@ -65,7 +66,9 @@ def test_every_candidate_fits_its_problem_and_its_device(m, n, k, group_size, sm
     device = Device(name="some", sms=sms, compute_capability=(9, 0), source="model")
     problem = Problem(m, n, k, group_size)
     found = rank(problem, device)
-    assert {each.kernel for each in found} == set(LADDER)
+    assert {each.kernel for each in found} == {
+        name for name in LADDER if not find_kernel(name).takes.refusals(problem)
+    }
     assert len({(each.kernel, each.config) for each in found}) == len(found), "no candidate twice"
     predicted = [each.figures.get("predicted_us", float("inf")) for each in found]
     assert predicted == sorted(predicted) and predicted[0] > 0
@@ -110,8 +113,10 @@ def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_
     )
     problem = Problem(16, 256, 1024)
     assert [each.kernel for each in rank(problem, small)] == [
+        "buffered",
         "tiled",
         "naive",
+        "general",
     ], "nobody knows their times: the simplest last"
     with pytest.raises(ValueError, match=r"shared_bytes=\d+ a block, small has 16384"):
         candidate(problem, small, "ampere")
@@ -187,7 +192,7 @@ def test_a_device_of_another_kind_is_refused():
 
 def test_a_grid_beyond_cudas_limits_is_refused():
     with pytest.raises(ValueError, match="beyond CUDA's limit"):
-        candidate(Problem(16 * 65536, 64, 128), H200, "tiled")
+        candidate(Problem(16 * 65536, 64, 128, 64), H200, "tiled")
 
 
 def test_a_config_for_other_groups_or_without_the_tail_code_is_refused():
@@ -217,7 +222,7 @@ def test_an_unknown_device_or_kernel_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="device='H300' is not one of A100"):
         explain(1, 64, 128, device="H300")
     with pytest.raises(
-        ValueError, match="kernel='warp' must be one of naive, tiled, ampere, decode, wgmma"
+        ValueError, match="kernel='warp' must be one of general, naive, tiled, buffered, ampere,"
     ):
         heuristics.find_kernel("warp")
 
@@ -338,8 +343,10 @@ def test_kernels_that_need_another_architecture_are_left_out_and_refused_by_name
     ada = devices.device("RTX 4090")
     assert {each.kernel for each in rank(Problem(16, 4096, 4096), ada)} == {
         "ampere",
+        "buffered",
         "tiled",
         "naive",
+        "general",
     }
     with pytest.raises(ValueError, match="kernel 'wgmma' needs sm_90a, RTX 4090 is sm_89"):
         candidate(Problem(16, 4096, 4096), ada, "wgmma")
@@ -431,18 +438,18 @@ def test_problems_of_other_kinds_go_to_the_kernel_that_takes_them():
         problem = Problem(4, 256, 512, **{"group_size": 128, **types})
         candidates = rank(problem, H200)
         assert "ampere" not in [each.kernel for each in candidates]
-        naive = next(each for each in candidates if each.kernel == "naive")
+        general = next(each for each in candidates if each.kernel == "general")
         for name, value in types.items():
-            assert getattr(naive.config, name) == value
+            assert getattr(general.config, name) == value
         with pytest.raises(
-            ValueError, match=r"kernel 'ampere' does not take .*; kernels that do: .*naive"
+            ValueError, match=r"kernel 'ampere' does not take .*; kernels that do: .*general"
         ):
             candidate(problem, H200, "ampere")
     with pytest.raises(
         ValueError,
         match=(
             r"kernel 'tiled' does not take bits=8; nor n=72, which must be a multiple of 64;"
-            r" kernels that do: .*naive"
+            r" kernels that do: .*general"
         ),
     ):
         candidate(Problem(4, 72, 512, bits=8), H200, "tiled")
@@ -450,14 +457,14 @@ def test_problems_of_other_kinds_go_to_the_kernel_that_takes_them():
 
 def test_a_configuration_of_other_types_is_refused():
     problem = Problem(4, 72, 512, 128, bits=8, zeros="integer")
-    config = default_config("naive", problem, H200)
-    check_config("naive", config, problem)
+    config = default_config("general", problem, H200)
+    check_config("general", config, problem)
     with pytest.raises(ValueError, match="config.zeros=integer must be the weight's zeros=None"):
-        check_config("naive", config, Problem(4, 72, 512, 128, bits=8))
+        check_config("general", config, Problem(4, 72, 512, 128, bits=8))
     with pytest.raises(
         ValueError, match="config.dtype=float16 must be the activations' dtype=bfloat16"
     ):
-        check_config("naive", config, Problem(4, 72, 512, 128, "bfloat16", 8, "integer"))
+        check_config("general", config, Problem(4, 72, 512, 128, "bfloat16", 8, "integer"))
 
 
 @pytest.mark.parametrize(

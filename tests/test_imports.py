@@ -72,7 +72,8 @@ ALLOWED = {
     # the instructions' names; what turns them into a compiler's, when a kernel asks
     "ptx": {"compiler", "isa"},
     "problems": {"formats"},
-    "kernels": {"hardware", "layout", "problems"},
+    # ptx: the plain rungs, whose files are imported when they are compiled
+    "kernels": {"hardware", "layout", "problems", "ptx"},
     "compiler": {"errors", "hardware", "isa", "kernels"},
     "hardware": set(),
     # of the compiler the place of the kernel cache and the digest of the sources (``tuned``)
@@ -128,6 +129,8 @@ ALLOWED = {
         "formats",
         "heuristics",
         "kernels",
+        "layout",
+        "problems",
     },
 }
 
@@ -186,6 +189,7 @@ SELDOM_NEEDED = {
             "hostloops",
             "isa.instruction",
             "isa.library",
+            "kernels.nvfp4.block_scaled",  # and its relatives: of two block-scaled operands
             "isa.parsing",
             "quantizers",
             "reference",

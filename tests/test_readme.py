@@ -6,11 +6,20 @@ After a change of the sources: ``python .ci/update_readme.py code``, ``views`` a
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from numba_marlin.compiler import builder
+from numba_marlin.compiler.module_text import tidy
+from numba_marlin.emulator import Machine
+from numba_marlin.hardware.targets import target_named
+from numba_marlin.kernels.language.arrays import array_words
+from numba_marlin.kernels.language.plain import body_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +50,7 @@ def test_the_ladder_knows_how_long_its_rungs_are(update_readme):
     assert [each["name"] for each in rungs] == [
         "naive",
         "tiled",
+        "buffered",
         "ampere",
         "decode",
         "wgmma",
@@ -66,7 +76,7 @@ def test_every_view_is_listed_with_its_command_and_picture(update_readme):
 
 
 def test_updating_changes_only_what_is_quoted(update_readme):
-    stale = TEXT.replace("def matmul(registers, step):", "def matmul():", 1)
+    stale = re.sub(r"def matmul\(.*\):", "def matmul():", TEXT, count=1)
     assert stale != TEXT and update_readme.with_code(stale) == update_readme.with_code(TEXT)
 
 
@@ -88,6 +98,36 @@ def test_the_example_prints_what_is_shown(update_readme):
     assert _shape(done.stdout) == _shape(shown), "run python .ci/update_readme.py example"
 
 
+@pytest.mark.parametrize("compiler", ("numba-cuda", "numba-cuda-mlir"))
+def test_the_example_of_a_kernel_of_ones_own_multiplies(update_readme, compiler, run_on, tmp_path):
+    """On a GPU Numba launches it; without one, what Numba makes of it runs on the machine."""
+    if compiler == "numba-cuda-mlir":
+        pytest.importorskip("numba_cuda_mlir")
+    text = update_readme.block(TEXT, "example", "ptx", "python")
+    if compiler == "numba-cuda-mlir":
+        text = text.replace("from numba import cuda", "from numba_cuda_mlir import cuda")
+    file = tmp_path / "example.py"  # Numba wants to see the source
+    file.write_text(text, encoding="utf-8")
+    example = runpy.run_path(str(file))
+    x, w, y = (example[name] for name in "xwy")
+    if run_on != "cuda":
+        on_machine(example["multiply"], compiler, (x, w, y))
+    assert np.array_equal(y, x.astype(np.float32) @ w.T.astype(np.float32)) and y.any()
+
+
+def on_machine(kernel, compiler, arrays):
+    language = builder.backend(compiler)
+    parameters = tuple((name, f"{each.dtype}[:, ::1]") for name, each in zip("xwy", arrays))
+    ptx = language.to_ptx(
+        body_of(kernel, language.language()), parameters, target_named("sm_80"), 32, plain=True
+    )
+    machine = Machine(language.with_array_words(tidy(ptx, "example"), "example", parameters))
+    passed = []
+    for (_, kind), array in zip(parameters, arrays):
+        passed += array_words(kind, machine.memory.buffer(array).address, array.shape)
+    machine.run("example", (1,), (32,), 0, passed)
+
+
 def _shape(message):
     """Without what may change from one compiler to the next: numbers, opcodes, operands and
     lanes."""
@@ -101,5 +141,6 @@ def test_the_table_of_formats_is_what_they_can_do(update_readme):
 
 
 def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]*)[^)]*\)", TEXT):
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#]*)[^)]*\)", prose):
         assert target.startswith("https://") or not target or (ROOT / target).exists(), target

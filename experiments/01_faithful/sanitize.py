@@ -18,10 +18,13 @@ from numba_marlin import compiler
 
 WIDE, DEEP = (16, 4), (8, 8)
 CASES = (  # m, n, k, group size
-    Case("naive", 3, 64, 64, 32),
-    Case("naive", 2, 64, 48, -1),
-    Case("tiled", 17, 64, 80, -1),
+    Case("general", 3, 64, 64, 32),
+    Case("general", 2, 64, 48, -1),
+    Case("naive", 2, 64, 48, 16),
+    Case("tiled", 17, 64, 80, 16),
     Case("tiled", 5, 128, 64, 32),
+    Case("buffered", 17, 64, 80, 16),
+    Case("buffered", 5, 128, 192, 64),
     Case("ampere", 1, 64, 64, 32, tile=DEEP, sms=2),  # one tile, half empty
     Case("ampere", 5, 192, 208, -1, tile=WIDE, sms=3),  # tails of n and k
     # a block with parts of two slices, slices shared by two blocks

@@ -22,6 +22,7 @@ from problems import Launch as Prepared
 from numba_marlin.emulator.scheduling.schedules import Schedule
 from numba_marlin.formats.operands import BLOCK_FORMATS
 from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.kernels.buffered import BufferedConfig
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
@@ -73,8 +74,8 @@ class Cell:
 
     @cached_property
     def cases(self):
-        # these two take rows of x that lie side by side
-        padding = 0 if self.kernel in ("tiled", "ampere") else 8
+        # these take rows of x that lie side by side
+        padding = 0 if self.kernel in ("tiled", "buffered", "ampere") else 8
         return tuple(
             Case(
                 self.kernel,
@@ -254,7 +255,7 @@ CELLS = {
         ),
         Cell("tiled, groups", "tiled", TiledConfig(16), ((20, 128, 208, 1), (3, 64, 48, 1))),
         Cell(
-            "tiled, a scale a column", "tiled", TiledConfig(-1), ((20, 128, 208, 1), (3, 64, 16, 1))
+            "buffered, groups", "buffered", BufferedConfig(16), ((20, 128, 208, 1), (3, 64, 48, 1))
         ),
         # a block without work, a stripe of many tiles, tiles that are all there is of k
         Cell(

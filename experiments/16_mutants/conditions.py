@@ -70,6 +70,19 @@ def only_polls_before_a_barrier(cell, program, branch):
     )
 
 
+def a_step_has_a_row(cell, program, branch):
+    """The guard of the loop over a step's k16 rows: their number, which is no parameter, below
+    one."""
+    asked = condition(program, branch)
+    if (
+        asked is None
+        or asked.modifiers[0] != "lt"
+        or getattr(asked.operands[2], "value", None) != 1
+    ):
+        return False
+    return all(each.root != "ld" for each in program.writers.get(asked.operands[1], []))
+
+
 def k_is_positive(cell, program, branch):
     """k, or k / 16, against 0."""
     asked = condition(program, branch)
@@ -82,7 +95,7 @@ def k_is_positive(cell, program, branch):
     origins = program.writers.get(asked.operands[1], [])
     if len(origins) == 1 and origins[0].root == "shr":
         origins = program.writers.get(origins[0].operands[1], [])
-    names = {"naive": "param_8", "tiled": "param_6"}
+    names = {"general": "param_8", "tiled": "param_6", "buffered": "param_6"}
     return (
         len(origins) == 1
         and origins[0].root == "ld"

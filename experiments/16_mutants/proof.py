@@ -8,8 +8,9 @@ from numba_marlin.mutation.mutants import Mutant
 from numba_marlin.mutation.program import Program
 
 ALL = (
-    "naive",
+    "general",
     "tiled",
+    "buffered",
     "ampere",
     "decode",
     "wgmma",

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-
 import numpy as np
 
+from numba_marlin.api.checks import check_launch, check_same_place
 from numba_marlin.api.packing import check_packed
 from numba_marlin.api.reports import thread
 from numba_marlin.compiler import COMPILERS
-from numba_marlin.execution import arrays, driver, gpu, machine, reference, repeat
+from numba_marlin.execution import arrays, repeat
 from numba_marlin.execution import plan as planning
+from numba_marlin.execution.binding import weight_operands
+from numba_marlin.execution.product import Options, Product, run
+from numba_marlin.execution.reference import weight_product
 from numba_marlin.execution.scratch import Workspace
 from numba_marlin.formats import PackedBlocks, PackedWeight
 from numba_marlin.formats.floats import HALF_TYPES
-from numba_marlin.heuristics import Problem
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(allowed)}")
+from numba_marlin.problems import WeightProblem
 
 
 def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
@@ -56,9 +52,7 @@ def _check_beside(
         raise TypeError(f"{name}.dtype={view.dtype} must be {x.type_name}, x's")
     if view.shape != shape:
         raise ValueError(f"{name}.shape={view.shape} must be {meaning}={shape}")
-    if view.device != x.device:
-        places = ["the host" if each.on_host else f"cuda:{each.device}" for each in (view, x)]
-        raise ValueError(f"{name} is on {places[0]}, must be where x is: {places[1]}")
+    check_same_place(name, view, x, "x")
     return view
 
 
@@ -122,7 +116,7 @@ def matmul(
             result, thread.last = found
             return result
     check_packed(p)
-    _check_choice("compiler", compiler, COMPILERS)
+    check_launch(compiler, workspace)
     x_view = _check_x(x, p)
     if p.permutation is not None:
         return matmul(
@@ -139,34 +133,45 @@ def matmul(
             batch_invariant=batch_invariant,
             return_info=return_info,
         )
-    problem = Problem.of(x_view.shape[0], p, x_view.type_name, bias is not None, batch_invariant)
-    shape = (problem.m, problem.n)
-    bias_view = None if bias is None else _check_beside("bias", bias, x_view, (problem.n,), "(n,)")
-    out_view = None if out is None else _check_out(out, x_view, shape, bias_view)
-    if workspace is not None and not isinstance(workspace, Workspace):
-        raise TypeError(
-            f"workspace is a {type(workspace).__name__}, must be a numba_marlin.Workspace"
-        )
+    problem = WeightProblem.of(
+        x_view.shape[0], p, x_view.type_name, bias is not None, batch_invariant
+    )
+    inputs = {"a": x_view}
+    if bias is not None:
+        inputs["bias"] = _check_beside("bias", bias, x_view, (problem.n,), "(n,)")
+    out_view = None
+    if out is not None:
+        out_view = _check_out(out, x_view, (problem.m, problem.n), inputs.get("bias"))
 
-    plan = planning.plan(problem, backend, kernel, config, x_view.device or 0)
-    if plan.backend != "cuda":
-        result, info = _matmul_host(
-            x_view, out_view, p, problem, plan, compiler, workspace, bias_view
-        )
-    elif x_view.on_host:
-        result, info = _matmul_from_host(
-            x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view
-        )
-    else:
-        result, info, prepared = _matmul_cuda(
-            x_view, out_view, p, problem, plan, compiler, stream, workspace, bias_view
-        )
-        if plain and prepared is not None:
-            repeat.remember(x, x_view, p, choice, prepared)
+    plan = planning.plan(problem, backend, kernel, config, x_view.device)
+    product = Product(
+        problem,
+        inputs,
+        lambda: {"c": _by_reference(inputs, p, batch_invariant)},
+        {"a": "x"},
+        weight=p,
+        kept=weight_operands(p),
+    )
+    on_device = plan.backend == "cuda" and not x_view.on_host
+    there = {"c": out_view} if on_device and out_view is not None else {}
+    outcome = run(product, plan, Options(compiler, stream, workspace, there))
+    info, result = outcome.info, outcome.results["c"]
+    if not on_device:
+        result = _hand_back(result, x_view, out_view)
+    if plain and outcome.prepared is not None:
+        repeat.remember(x, x_view, p, choice, outcome.prepared)
     thread.last = info
     repeat.log_run(info)
     result = out if out is not None else result
     return (result, info) if return_info else result
+
+
+def _by_reference(inputs: dict, p: PackedWeight | PackedBlocks, batch_invariant: bool):
+    x, bias = (
+        None if name not in inputs else arrays.to_host(inputs[name], exact=True)
+        for name in ("a", "bias")
+    )
+    return weight_product(x, p, bias, batch_invariant)
 
 
 def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None) -> object:
@@ -176,57 +181,3 @@ def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None)
     result = arrays.empty_like(x, y.shape) if out is None else out.owner
     arrays.assign(arrays.view("out", result), y)
     return result
-
-
-def _matmul_host(x, out, p, problem, plan, compiler, workspace, bias):
-    host, added = (
-        (
-            None
-            if each is None
-            else arrays.contiguous(name, arrays.view(name, arrays.to_host(each, exact=True))).host
-        )
-        for name, each in (("x", x), ("bias", bias))
-    )
-    if plan.backend == "reference":
-        y, info = reference.run_reference(host, p, problem, plan.reason, added)
-    else:
-        y, info = machine.run_emulator(host, p, problem, plan, compiler, workspace, added)
-    return _hand_back(y, x, out), info
-
-
-def _matmul_from_host(x, out, p, problem, plan, compiler, stream, workspace, bias):
-    handle = arrays.stream_handle(stream, x.stream)
-    plan.compile(compiler)
-    start = time.perf_counter()
-
-    def copied(view):
-        return arrays.view("copy", driver.DeviceArray.from_host(view.host, 0))
-
-    c = arrays.view("out", driver.DeviceArray((problem.m, problem.n), x.host.dtype, 0))
-    b = None if bias is None else copied(bias)
-    _, info = gpu.run_cuda(copied(x), c, p, problem, plan, compiler, 0, handle, workspace, b)
-    driver.synchronize(0, handle)
-    y = c.owner.to_host()
-    return _hand_back(y, x, out), replace(info, seconds=time.perf_counter() - start)
-
-
-def _matmul_cuda(x, out, p, problem, plan, compiler, stream, workspace, bias):
-    """(result, RunInfo, what was prepared if it was for x where it lies)"""
-    handle = arrays.stream_handle(stream, x.stream)
-    strides = any(name == "a_stride" for name, _ in plan.definition.parameters)
-    a = arrays.rows("x", x) if strides else arrays.contiguous("x", x)
-    b = None if bias is None else arrays.contiguous("bias", bias)
-    c = arrays.view("out", arrays.empty_like(x, (problem.m, problem.n))) if out is None else out
-    # A library made copies and the result in the order of its own stream, and hands their memory on
-    # in that order.
-    crossed = {
-        given.stream
-        for given, made in ((x, a is not x or out is None), (bias, b is not bias))
-        if made
-    } - {handle}
-    for stream in crossed:
-        driver.follow(x.device, handle, stream)
-    prepared, info = gpu.run_cuda(a, c, p, problem, plan, compiler, x.device, handle, workspace, b)
-    for stream in crossed:
-        driver.follow(x.device, stream, handle)
-    return c.owner, info, prepared if a is x else None

@@ -9,7 +9,6 @@ alive. Launches of one contender share a workspace, so they must follow each oth
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any
 from numba_marlin import compiler as compiler_room
 from numba_marlin.bench.operands import Batch, Weights
 from numba_marlin.bench.timing import torch_on_gpu
-from numba_marlin.errors import CapabilityMissing
-from numba_marlin.execution import driver, launch
+from numba_marlin.execution import driver, gpu
+from numba_marlin.execution.binding import Buffer, bind
+from numba_marlin.execution.plan import target_for
 from numba_marlin.hardware.devices import Device
 from numba_marlin.heuristics import Candidate, Problem, find_kernel
 from numba_marlin.kernels.language.definition import KernelDefinition
@@ -106,60 +106,63 @@ def kernel(
     device = driver.describe(ordinal)
     definition, config = definition or find_kernel(candidate.kernel), candidate.config
     compiled = compiled or compiler_room.build(
-        definition, config, target=device.target, compiler=compiler
+        definition, config, target=target_for(definition, device), compiler=compiler
     )
-    options = definition.launch_options(config)
-    options["dependent"] = options["dependent"] and overlap
-    enqueue = launch.launcher(compiled, ordinal, **options)
-    partial_bytes, lock_bytes = definition.workspace_bytes(
-        config, problem.m, problem.n, problem.k, device.sms
-    ) or (0, 0)
-    if (
-        definition.waits
-        and (partial_bytes or lock_bytes)
-        and math.prod(candidate.grid) > enqueue.resident_blocks
-    ):
-        raise CapabilityMissing(
-            f"kernel {candidate.kernel!r}: {math.prod(candidate.grid)} blocks wait for each other,"
-            f" {enqueue.resident_blocks} fit on {device.name}"
-        )
-    output = _empty_output(weights, batch)
-    partials = torch.empty(max(4, -(-partial_bytes // 4)), dtype=torch.float32, device="cuda")
-    locks = torch.zeros(max(4, -(-lock_bytes // 4)), dtype=torch.int32, device="cuda")
-    fixed = {
-        "a": batch.x,
-        "c": output,
-        "factors": weights.factors,
-        "zeros": weights.zeros,
-        "bias": weights.bias,
-        "partials": partials,
-        "locks": locks,
+    copies = weights.copies
+    given = {
+        name: each for name, each in {**weights.fixed, **batch.fixed}.items() if each is not None
     }
-    addresses = {name: tensor.data_ptr() for name, tensor in fixed.items() if tensor is not None}
-
-    def arguments(packed, scales) -> tuple:
-        return definition.arguments(
-            config,
-            addresses | {"b": packed.data_ptr(), "scales": scales.data_ptr()},
-            problem.m,
-            problem.n,
-            problem.k,
-            problem.k,
-            driver.encode_tensor_map,
-        )
-
+    binding = bind(
+        definition,
+        config,
+        problem,
+        {**given, **copies[0]},
+        sms=device.sms,
+        compiled=compiled,
+        grid=candidate.grid,
+        scaling=batch.scaling,
+    )
+    enqueue = gpu.loaded(binding, ordinal, overlap)
+    made = {
+        name: _tensor(torch, buffer)
+        for name, buffer in binding.buffers.items()
+        if name not in given and name not in copies[0]
+    }
+    addresses = {name: each.data_ptr() for name, each in {**given, **made}.items()}
     prepared = [
-        arguments(packed, scales) for packed, scales in zip(weights.packed, weights.cold_scales)
+        gpu.arguments(
+            binding,
+            addresses | {name: each.data_ptr() for name, each in copy.items()},
+            ordinal,
+        )
+        for copy in copies
     ]
 
-    def run(index: int, keep=(fixed, weights.packed, weights.cold_scales)) -> None:
-        enqueue(
-            candidate.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream()
-        )
+    def run(index: int, keep=(given, made, copies)) -> None:
+        enqueue(binding.grid, prepared[index % len(prepared)] + more[index % len(more)], _stream())
 
+    options = definition.launch_options(config)
+    options["dependent"] = options["dependent"] and overlap
+    output = made[next(iter(problem.result_shapes))]
     return Contender(
-        candidate.kernel, run, output, len(prepared), candidate, compiled, locks, options
+        candidate.kernel,
+        run,
+        output,
+        len(prepared),
+        candidate,
+        compiled,
+        made.get("locks"),
+        options,
     )
+
+
+def _tensor(torch, buffer: Buffer):
+    """Memory for a result or for scratch, or the numbers that a buffer holds already."""
+    if buffer.array is not None:
+        return torch.from_numpy(buffer.array).cuda()
+    kind = getattr(torch, buffer.dtype)
+    make = torch.zeros if buffer.zero else torch.empty
+    return make(buffer.shape, dtype=kind, device="cuda")
 
 
 def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:

@@ -78,7 +78,7 @@ class Bench:
             "kernel": candidate.kernel,
             "config": asdict(candidate.config),
             "compiler": self.settings.compiler,
-            **asdict(problem),
+            **row_of(problem),
             **self.environment,
         }
 
@@ -98,7 +98,7 @@ class Bench:
         rows that say so, ``chosen`` if they come first of these.
         """
         settings = self.settings
-        ceilings = self.ceilings(problem.dtype)
+        ceilings = self.ceilings(problem.peer_dtype)
         chosen = chosen or rank(problem, self.device)[0]
         weights = self.weights(problem)
         batch = operands.random_batch(weights, problem.m)
@@ -132,11 +132,11 @@ class Bench:
             rows.append(
                 {
                     **self._described(entrant, invariant[0] if beside else chosen),
-                    **asdict(problem),
+                    **row_of(problem),
                     "batch_invariant": beside or problem.batch_invariant,
                     **timed(times[position], times.get("cublas")),
                     **shares(problem, times[position], ceilings),
-                    "relative_error": float(f"{error:.3g}"),
+                    "relative_error": None if error is None else float(f"{error:.3g}"),
                     "launches_per_graph": timers[position].launches,
                     **common,
                     **self.environment,
@@ -188,6 +188,11 @@ class Bench:
         }
 
 
+def row_of(problem: Problem) -> dict:
+    """The fields of a row that say what was multiplied."""
+    return problem.to_dict() | {"dtype": problem.peer_dtype}
+
+
 def _uuid(torch, ordinal: int) -> str | None:
     uuid = getattr(torch.cuda.get_device_properties(ordinal), "uuid", None)
     return None if uuid is None else f"GPU-{uuid}"
@@ -198,22 +203,22 @@ def least_launches(entrant: contenders.Contender) -> int:
     return max(3, entrant.copies)
 
 
-def relative_error(entrant: contenders.Contender, batch: operands.Batch) -> float:
+def relative_error(entrant: contenders.Contender, batch: operands.Batch) -> float | None:
     """Of one launch into a buffer full of NaN."""
     torch = torch_on_gpu()
-    entrant.output.fill_(float("nan"))
+    entrant.output.fill_(float("nan") if entrant.output.is_floating_point() else 0xAA)
     entrant.launch(0)
     event = torch.cuda.Event()
     event.record()
     wait(event)
-    return operands.error(batch, entrant.output)
+    return batch.error(entrant.output)
 
 
-def checked(entrant: contenders.Contender, batch: operands.Batch) -> float:
+def checked(entrant: contenders.Contender, batch: operands.Batch) -> float | None:
     """The relative error; WrongResult if it is too large, an element was not written, or a lock is
     left set."""
     error = relative_error(entrant, batch)
-    if operands.is_wrong(batch, error):
+    if batch.is_wrong(error):
         raise WrongResult(
             f"kernel {entrant.name!r} with {entrant.candidate.config} at m={batch.x.shape[0]}:"
             f" relative error {error:.3g} of its product (NaN: not all written)"
@@ -254,7 +259,7 @@ def shares(problem: Problem, times: list[float], ceilings: ceilings_module.Ceili
     """Bytes and operations of the problem, how fast they went, and which share of the ceilings that
     is."""
     seconds = statistics.median(times) * 1e-6
-    nbytes, flops = problem.least_bytes, 2 * problem.m * problem.n * problem.k
+    nbytes, flops = problem.least_bytes, problem.flops
     least = ceilings.seconds(nbytes, flops)
     return {
         "bytes": nbytes,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from numba_marlin.bench import fp4_operands
+from numba_marlin.bench import block_operands, fp4_operands
 from numba_marlin.bench.timing import torch_on_gpu
 from numba_marlin.formats.marlin import packed_columns
 from numba_marlin.formats.marlin_order import (
@@ -21,7 +21,7 @@ from numba_marlin.formats.marlin_order import (
     GROUP_SCALE_PERM,
     code_order,
 )
-from numba_marlin.heuristics import Problem
+from numba_marlin.problems import OPERANDS, WEIGHTS, Problem, WeightProblem
 
 COLD_FACTOR = 5  # copies together are that many times the L2 cache
 SLAB_WEIGHTS = 1 << 28  # converted at once: the index arithmetic needs 8 bytes a weight
@@ -46,6 +46,18 @@ class Weights:
     cold_scales: list
     factors: object = None
 
+    @property
+    def fixed(self) -> dict:
+        """{parameter: tensor} that all launches read."""
+        return {"zeros": self.zeros, "factors": self.factors, "bias": self.bias}
+
+    @property
+    def copies(self) -> list[dict]:
+        """{parameter: tensor}, one after the other launch by launch."""
+        return [
+            {"b": packed, "scales": scales} for packed, scales in zip(self.packed, self.cold_scales)
+        ]
+
 
 @dataclass(eq=False)
 class Batch:
@@ -54,6 +66,20 @@ class Batch:
     x: object
     columns: object
     expected: object
+    scaling = None  # of two block-scaled operands
+
+    @property
+    def fixed(self) -> dict:
+        """{parameter: tensor} of what is not the weight's."""
+        return {"a": self.x}
+
+    def error(self, output) -> float:
+        """Norm-wise relative error of ``output`` [m, n] on the sample of columns; NaN if anything
+        in it is."""
+        return error(self, output)
+
+    def is_wrong(self, relative_error: float) -> bool:
+        return is_wrong(self, relative_error)
 
 
 def same_weights(a: Problem, b: Problem) -> bool:
@@ -61,14 +87,21 @@ def same_weights(a: Problem, b: Problem) -> bool:
 
 
 def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
-    """``cold_bytes``: what the copies add up to at least; default ``COLD_FACTOR`` times the L2
-    cache."""
+    """Of a problem of any kind: ``Weights``, or ``block_operands.BlockWeights``. ``cold_bytes``:
+    what the copies add up to at least; default ``COLD_FACTOR`` times the L2 cache."""
     torch = torch_on_gpu()
     if cold_bytes is None:
         cold_bytes = (
             COLD_FACTOR
             * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         )
+    return {WEIGHTS: _weights, OPERANDS: block_operands.random_weights}[problem.kind](
+        problem, cold_bytes
+    )
+
+
+def _weights(problem: WeightProblem, cold_bytes: int) -> Weights:
+    torch = torch_on_gpu()
     k, n, bits, kind = problem.k, problem.n, problem.bits, getattr(torch, problem.dtype)
     columns, fp4 = packed_columns(n), problem.codes == "e2m1"
     if fp4:
@@ -172,6 +205,13 @@ def _copies(tensor, cold_bytes: int) -> list:
 
 
 def random_batch(weights: Weights, m: int) -> Batch:
+    """Of weights of any kind: a ``Batch``, or a ``block_operands.BlockBatch``."""
+    return {WEIGHTS: _batch, OPERANDS: block_operands.random_batch}[weights.problem.kind](
+        weights, m
+    )
+
+
+def _batch(weights: Weights, m: int) -> Batch:
     torch = torch_on_gpu()
     problem = weights.problem
     x = (torch.randn((m, problem.k), device="cuda") * 0.1).to(getattr(torch, problem.dtype))

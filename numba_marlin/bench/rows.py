@@ -20,7 +20,7 @@ import json
 import os
 from pathlib import Path
 
-# those of heuristics.Problem
+# those of problems.WeightProblem, and of problems.BlockProblem
 PROBLEM_FIELDS = (
     "m",
     "n",
@@ -33,6 +33,11 @@ PROBLEM_FIELDS = (
     "bias",
     "batch_invariant",
     "codes",
+    "format",
+    "result",
+    "source",
+    "activation",
+    "rounding",
 )
 # of rows that do not say
 DEFAULTS = {

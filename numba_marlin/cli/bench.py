@@ -9,7 +9,7 @@ and kernel sources) is not measured again.
 
 from __future__ import annotations
 
-from functools import partial
+from numba_marlin.cli.kernels import OPERAND_FORMATS
 
 HELP = "time kernels beside cuBLAS on this machine's GPU, and against what the GPU can do"
 EXAMPLES = """  numba-marlin bench
@@ -73,6 +73,11 @@ def add_arguments(parser) -> None:
         choices=("none", "integer", "float16"),
         default="none",
         help="zero points (default none: symmetric)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=OPERAND_FORMATS,
+        help="both operands block-scaled, as block_scaled_matmul takes them; --dtype of results",
     )
     parser.add_argument("--bias", action="store_true", help="add a bias")
     parser.add_argument(
@@ -147,6 +152,12 @@ def execute(args, report) -> bool:
 def _check(args) -> None:
     if args.rounds < 1:
         raise ValueError(f"--rounds {args.rounds} must be at least 1")
+    of_weights = (args.group_size, args.bits, args.codes, args.zeros, args.batch_invariant)
+    if args.format is not None and of_weights != (128, 4, "integer", "none", False):
+        raise ValueError(
+            f"--format {args.format} is of two block-scaled operands: leave out --group-size,"
+            " --bits, --codes, --zeros and --batch-invariant"
+        )
     if (args.n is None) != (args.k is None):
         raise ValueError("--n and --k belong together: give both")
     if args.shapes is not None and args.n is not None:
@@ -209,6 +220,10 @@ def _layers(args, shapes):
 def _problem(args, layer, m: int):
     from numba_marlin.heuristics import Problem
 
+    if args.format is not None:
+        from numba_marlin.problems import BlockProblem
+
+        return BlockProblem(m, layer.n, layer.k, args.format, args.dtype, bias=args.bias)
     types = {"scale_dtype": args.dtype} if args.codes == "integer" else {"codes": args.codes}
     return Problem(
         m,
@@ -253,6 +268,7 @@ def _candidates(args, problem, device):
 def _measure(args, report, problems, target, plot) -> bool:
     from numba_marlin.bench.measure import Bench, Settings
     from numba_marlin.bench.rows import Recorder
+    from numba_marlin.cli.bench_rounds import timed, tuned
     from numba_marlin.errors import CapabilityMissing
     from numba_marlin.execution import driver
 
@@ -280,7 +296,7 @@ def _measure(args, report, problems, target, plot) -> bool:
         report.row("", bench.watch.missing)
     report.data |= {"device": bench.environment, "ceilings": None}
     with Recorder(target) as recorder:
-        rows, failures = (_tune if args.autotune else _time)(args, report, bench, recorder, work)
+        rows, failures = (tuned if args.autotune else timed)(args, report, bench, recorder, work)
     report.data |= {
         "rows": rows,
         "measured": len(recorder.rows),
@@ -291,98 +307,6 @@ def _measure(args, report, problems, target, plot) -> bool:
     if plot is not None and rows:
         _plot(report, rows, plot)
     return not any(each["wrong"] for each in failures)
-
-
-def _time(args, report, bench, recorder, work):
-    """-> (rows, those that the file had in their places, and what could not be measured)."""
-    from numba_marlin.cli.bench_view import progress
-
-    known = [
-        [None if args.again else recorder.done(bench.stub(problem, each)) for each in candidates]
-        for _, problem, candidates, _ in work
-    ]
-    missing = [not all(rows) for rows in known]
-    if any(missing):
-        _ceilings(args, report, bench)
-    failures = []
-    with progress("timing", sum(missing)) as advance:
-        for position, (label, problem, candidates, chosen) in enumerate(work):
-            if missing[position]:
-                advance(f"{label} m={problem.m}")
-                known[position] = _attempt(
-                    failures, problem, partial(bench.cell, problem, candidates, chosen, label)
-                )
-                for row in known[position]:
-                    recorder.write(row)
-    return [row for rows in known for row in rows], failures
-
-
-def _ceilings(args, report, bench) -> None:
-    with report.step("measuring what the GPU can do at best"):
-        found = bench.ceilings(args.dtype)
-    report.data["ceilings"] = found.to_dict()
-    report.row(
-        "ceilings",
-        f"reads {found.read_bytes / 1e12:.2f} TB/s, multiplies {found.matrix_flops / 1e12:.0f}"
-        " TFLOP/s (measured, cuBLAS)",
-    )
-
-
-def _attempt(failures, problem, measure):
-    """The rows of ``measure()``; none, and a line in ``failures``, if the problem does not fit the
-    device or a kernel is wrong."""
-    from numba_marlin.bench.measure import WrongResult
-    from numba_marlin.bench.timing import torch_on_gpu
-    from numba_marlin.errors import CapabilityMissing
-
-    try:
-        return measure()
-    except (CapabilityMissing, WrongResult, torch_on_gpu().cuda.OutOfMemoryError) as error:
-        text = str(error).splitlines()[0]
-        failures.append(
-            {
-                "m": problem.m,
-                "n": problem.n,
-                "k": problem.k,
-                "wrong": isinstance(error, WrongResult),
-                "error": text,
-            }
-        )
-        return []
-
-
-def _tune(args, report, bench, recorder, work):
-    from numba_marlin.bench.tune import tune
-    from numba_marlin.cli.bench_view import progress
-
-    rows, failures, winners = [], [], []
-    _ceilings(args, report, bench)
-    with progress("tuning", len(work)) as advance:
-        for label, problem, _, _ in work:
-            advance(f"{label} m={problem.m}")
-
-            def measure(problem=problem):
-                found = tune(bench, problem)
-                winners.append(
-                    {
-                        **{
-                            name: found.winner[name]
-                            for name in ("m", "n", "k", "kernel", "config", "us", "speedup")
-                        },
-                        "heuristics": found.winner["chosen"],
-                        "path": None if found.path is None else str(found.path),
-                        "dropped": [
-                            {"kernel": each.kernel, "why": why} for each, why in found.dropped
-                        ],
-                    }
-                )
-                return found.rows
-
-            for row in _attempt(failures, problem, measure):
-                recorder.write(row)
-                rows.append(row)
-    report.data["winners"] = winners
-    return rows, failures
 
 
 def _say(args, report, rows, recorder, failures) -> None:
@@ -454,49 +378,19 @@ def _counted(args, problem, candidate) -> dict:
 
     import numpy as np
 
-    from numba_marlin import api
-    from numba_marlin.formats import BlockWeight, QuantizedWeight
+    from numba_marlin.execution.machine import set_up
+    from numba_marlin.execution.plan import Plan, machine_for
+    from numba_marlin.profile.sources.samples import sample
 
-    random = np.random.default_rng(args.seed)
-    codes, shape = (
-        random.integers(0, 1 << problem.bits, (problem.k, problem.n), dtype=np.uint8),
-        (
-            problem.groups,
-            problem.n,
-        ),
-    )
-    if problem.codes == "e2m1":
-        weight = BlockWeight(
-            codes,
-            "e2m1",
-            random.integers(0x30, 0x40, shape, dtype=np.uint8),
-            "e4m3",
-            (problem.group_size, 1),
-        )
-    else:
-        weight = QuantizedWeight(
-            codes,
-            (random.random(shape) * 0.02 + 0.005).astype(np.float16),
-            bits=problem.bits,
-            group_size=problem.group_size,
-        )
-    x = random.standard_normal((problem.m, problem.k)).astype(np.float16)
-    _, info = api.matmul(
-        x,
-        api.pack(weight),
-        "emulator",
-        kernel=candidate.kernel,
-        config=candidate.config,
-        compiler=args.compiler,
-        batch_invariant=args.batch_invariant,
-        return_info=True,
-    )
+    plan = Plan("emulator", "asked for", machine_for(candidate.kernel), candidate)
+    drawn = sample(problem, np.random.default_rng(args.seed))
+    binding = drawn.bound(candidate, plan.device.sms, plan.compile(args.compiler))
     return {
         "kind": "counted",
         "kernel": candidate.kernel,
         "config": asdict(candidate.config),
         "compiler": args.compiler,
-        **asdict(problem),
+        **problem.to_dict(),
         "grid": list(candidate.grid),
-        "instructions": info.instructions,
+        "instructions": set_up(binding).run().instructions,
     }

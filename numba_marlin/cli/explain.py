@@ -3,10 +3,13 @@ a compiler, except to measure (``--autotune``)."""
 
 from __future__ import annotations
 
+from numba_marlin.cli.kernels import OPERAND_FORMATS
+
 HELP = "say which kernel and configuration would run for a problem, and why"
 EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json
   numba-marlin explain --m 16 --n 8192 --k 8192 --codes e2m1 --group-size 16
+  numba-marlin explain --m 16 --n 8192 --k 8192 --format nvfp4
   numba-marlin explain --m 16 --n 8192 --k 8192 --autotune"""
 
 
@@ -23,7 +26,6 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--group-size",
         type=int,
-        default=128,
         metavar="G",
         help="rows that share a scale; -1: all (default 128)",
     )
@@ -32,6 +34,11 @@ def add_arguments(parser) -> None:
         choices=("integer", "e2m1"),
         default="integer",
         help="e2m1: block-scaled FP4; NVFP4 with --group-size 16, MXFP4 with 32 (default integer)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=OPERAND_FORMATS,
+        help="both operands block-scaled, as block_scaled_matmul takes them",
     )
     parser.add_argument(
         "--device",
@@ -64,10 +71,18 @@ def execute(args, report) -> bool:
 
     target = check_output(args.out, (".json",))
     types = {"codes": args.codes, "batch_invariant": args.batch_invariant}
-    explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, **types)
+    if args.format is not None:
+        if types != {"codes": "integer", "batch_invariant": False}:
+            raise ValueError(
+                f"--format {args.format} is of two block-scaled operands: leave out --codes and"
+                " --batch-invariant"
+            )
+        types = {"format": args.format}
+    given = (args.m, args.n, args.k, args.group_size, args.device)
+    explanation = api.explain(*given, **types)
     if args.autotune:
         _measure(args, report, explanation)
-        explanation = api.explain(args.m, args.n, args.k, args.group_size, args.device, **types)
+        explanation = api.explain(*given, **types)
     stored = tuned.stored_choice(explanation.problem, explanation.device)
     report.data |= explanation.to_dict() | {"tuned": None if stored is None else stored.to_dict()}
     head, *candidates = str(explanation).split("\n\n")

@@ -5,6 +5,9 @@ Nothing is imported before an argument is looked at, so that --help stays quick.
 
 from __future__ import annotations
 
+# Of both operands of ``block_scaled_matmul``: those that some kernel multiplies.
+OPERAND_FORMATS = ("nvfp4", "mxfp4", "mxfp8-e4m3")
+
 
 class Names:
     """Choices for an argument: the names of the kernels for some kinds of problems

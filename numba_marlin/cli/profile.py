@@ -9,16 +9,18 @@ from pathlib import Path
 from numba_marlin.cli.kernels import Names, device_for, multiplies_operands, shown_first
 
 HELP = "say where a kernel's time goes, what limits it, and what would help"
-EXAMPLES = """  numba-marlin profile --demo                                    no GPU needed
+EXAMPLES = """\
+  numba-marlin profile --demo                                    no GPU needed
   numba-marlin profile --m 16 --n 8192 --k 8192 --kernel ampere --html page.html
   numba-marlin profile --m 1 --n 4096 --k 4096 --device "RTX 4090" --view summary,timeline
   numba-marlin profile --m 16 --n 8192 --k 8192 --save run.json  keep it
   numba-marlin profile --open run.json --html page.html          show it again
   numba-marlin profile --open before.json --against after.json   compare two
   numba-marlin profile --demo --kernel block_scaled              both operands NVFP4, on Hopper
-  numba-marlin profile --demo --kernel tcgen05 --view memory     what experiments/12_blackwell compares with a published walk-through
+  numba-marlin profile --demo --kernel tcgen05 --view memory     a published walk-through's problem
 
-Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says which."""
+Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says
+which."""
 
 
 def add_arguments(parser) -> None:
@@ -145,7 +147,7 @@ def _profile(args, report) -> dict:
         else heuristics.candidate(problem, device, args.kernel)
     )
     if args.config is not None:
-        from numba_marlin.cli.trace import changed_config
+        from numba_marlin.cli.traced import changed_config
 
         candidate = heuristics.candidate(
             problem, device, args.kernel, changed_config(args.config, candidate.config)
@@ -181,7 +183,7 @@ def _block_scaled(args, report) -> dict:
     from dataclasses import fields
 
     from numba_marlin import heuristics
-    from numba_marlin.cli.trace import config_changes
+    from numba_marlin.cli.traced import config_changes
     from numba_marlin.execution import driver
     from numba_marlin.kernels.registry import find_kernel
     from numba_marlin.problems import BlockProblem
@@ -272,9 +274,7 @@ def _observed(problem, candidate, device, report) -> tuple:
     with report.step(f"timing {candidate.kernel} on {device.name}, plain and instrumented"):
         return (
             on_gpu.observe(problem, candidate),
-            ceilings.measure(
-                "float16" if not hasattr(problem, "dtype") else problem.dtype
-            ).to_dict(),
+            ceilings.measure(problem.peer_dtype).to_dict(),
         )
 
 

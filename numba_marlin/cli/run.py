@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from numba_marlin.cli.kernels import Names
+from numba_marlin.cli.kernels import OPERAND_FORMATS, Names
 
 HELP = "quantise, pack and multiply a matrix with the Marlin kernel, and check the result"
 EXAMPLES = """  numba-marlin run
   numba-marlin run --m 64 --n 512 --k 768 --group-size -1 --kernel tiled
   numba-marlin run --input w.npy --json
+  numba-marlin run --format nvfp4 --kernel tcgen05
   numba-marlin run --input model.safetensors --transpose \\
       --tensor layers.0.mlp.up_proj.weight --out y.npy"""
 DEFAULT_N, DEFAULT_K = 256, 1024
@@ -42,9 +43,13 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--group-size",
         type=int,
-        default=128,
         metavar="G",
         help="rows that share a scale; -1: all (default 128)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=OPERAND_FORMATS,
+        help="both operands block-scaled, as block_scaled_matmul takes them",
     )
     parser.add_argument(
         "--backend",
@@ -54,9 +59,9 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--kernel",
-        choices=Names("weights"),
+        choices=Names("weights", "operands"),
         metavar="NAME",
-        help="a rung of the ladder: %(choices)s (default: what explain says)",
+        help="one of %(choices)s (default: what explain says)",
     )
     parser.add_argument(
         "--batch-invariant",
@@ -75,10 +80,9 @@ def add_arguments(parser) -> None:
 def execute(args, report) -> bool:
     import numpy as np
 
-    from numba_marlin import api, reference
+    from numba_marlin.api.reports import problem_of
     from numba_marlin.cli.report import check_output, write_atomically
     from numba_marlin.execution import plan as planning
-    from numba_marlin.heuristics import Problem
 
     target = check_output(args.out, (".npy",))
     if (
@@ -95,7 +99,10 @@ def execute(args, report) -> bool:
     weight = weight_of(args, random)
     k, n = weight.values.shape
     # refuses shapes before any work
-    problem = Problem(args.m, n, k, args.group_size, batch_invariant=args.batch_invariant)
+    problem = problem_of(
+        *(args.m, n, k, args.group_size, args.format),
+        **({"batch_invariant": True} if args.batch_invariant else {}),
+    )
     plan = planning.plan(problem, args.backend, args.kernel)
     report.row("weight", f"{weight.source}, {k} x {n} {weight.values.dtype}")
     report.data["weight"] = {
@@ -104,21 +111,29 @@ def execute(args, report) -> bool:
         "n": n,
         "dtype": str(weight.values.dtype),
     }
+    x = random.standard_normal((args.m, k)).astype(np.float16)
+    multiply = _weights if args.format is None else _operands
+    y, ok = multiply(args, report, plan, problem, weight.values, x)
+    if target is not None:
+        write_atomically(target, lambda file: np.save(file, y))
+        report.row("wrote", f"{target}, {y.shape[0]} x {y.shape[1]} float16")
+        report.data["out"] = str(target)
+    return ok
 
-    with report.step(f"quantising {k} x {n} weights"):
-        q = api.quantize(weight.values, group_size=args.group_size)
-    _report_quantised(report, weight.values, q)
+
+def _weights(args, report, plan, problem, w, x):
+    """x times the weight, quantised and packed -> (y, whether it is right)."""
+    from numba_marlin import api, reference
+
+    with report.step(f"quantising {problem.k} x {problem.n} weights"):
+        q = api.quantize(w, group_size=problem.group_size)
+    _report_quantised(report, w, q)
     with report.step("packing"):
         p = api.pack(q)
     _report_packed(report, p)
     if plan.candidate is not None:
         _compile(report, plan, args.compiler)
-
-    x = random.standard_normal((args.m, k)).astype(np.float16)
-    with report.step(
-        f"multiplying {args.m} x {k} activations on"
-        f" {'the CPU' if plan.device is None else 'the PTX machine' if plan.backend == 'emulator' else plan.device.name}"
-    ):
+    with report.step(_multiplying(problem, plan)):
         y, info = api.matmul(
             x,
             p,
@@ -132,11 +147,60 @@ def execute(args, report) -> bool:
     with report.step("comparing with the float64 reference"):
         verdict = reference.check(y, x, p, order="random")
     _report_verdict(report, verdict)
-    if target is not None:
-        write_atomically(target, lambda file: np.save(file, y))
-        report.row("wrote", f"{target}, {y.shape[0]} x {y.shape[1]} float16")
-        report.data["out"] = str(target)
-    return verdict.ok
+    return y, verdict.ok
+
+
+def _operands(args, report, plan, problem, w, x):
+    """The same with both operands in blocks of small floats."""
+    import numpy as np
+
+    from numba_marlin import api
+    from numba_marlin.cli.report import GREEN, RED
+    from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
+
+    with report.step(f"quantising both operands to {args.format}"):
+        a = api.quantize_blocks(x, args.format)
+        b = api.quantize_blocks(np.ascontiguousarray(w.T, np.float32), args.format)
+    report.row("quantised", f"both operands {args.format}, blocks of {problem.group_size}")
+    report.data["quantised"] = {
+        "format": args.format,
+        "bits": problem.bits,
+        "group_size": problem.group_size,
+    }
+    if plan.candidate is not None:
+        _compile(report, plan, args.compiler)
+    with report.step(_multiplying(problem, plan)):
+        y, info = api.block_scaled_matmul(
+            a,
+            b,
+            backend=args.backend,
+            kernel=args.kernel,
+            compiler=args.compiler,
+            return_info=True,
+        )
+    _report_run(report, info)
+    with report.step("comparing with the float64 reference"):
+        exact, error = block_scaled_bounds(a, b)
+        wrong = int((~within_bounds(y, exact, error)).sum())
+    text = (
+        f"WRONG: {wrong:,} of {y.size:,} outputs are out of their error bounds"
+        if wrong
+        else f"ok: each of {y.size:,} outputs is within its own error bound of the float64 product"
+    )
+    largest = float(np.abs(y.astype(np.float64) - exact).max())
+    report.row("checked", f"{text}\nlargest error {largest:.3g}", RED if wrong else GREEN)
+    report.data["check"] = {
+        "ok": not wrong,
+        "max_error": largest,
+        "failures": wrong,
+        "outputs": y.size,
+    }
+    return y, not wrong
+
+
+def _multiplying(problem, plan) -> str:
+    where = {"reference": "the CPU", "emulator": "the PTX machine"}.get(plan.backend)
+    return f"multiplying {problem.m} x {problem.k} activations on {where or plan.device.name}"
 
 
 def weight_of(args, random):
@@ -202,8 +266,7 @@ def _compile(report, plan, compiler: str) -> None:
     candidate = plan.candidate
     started, start = time.time(), time.perf_counter()
     with report.step(
-        f"compiling {candidate.kernel} for {plan.device.target} with {compiler} (or reading the"
-        " cache)"
+        f"compiling {candidate.kernel} for {plan.target} with {compiler} (or reading the cache)"
     ):
         compiled = plan.compile(compiler)
     seconds = time.perf_counter() - start
@@ -252,14 +315,10 @@ def _is_cached(compiled, started: float) -> bool:
 
 
 def _report_run(report, info) -> None:
-    grid = (
-        ""
-        if info.candidate is None
-        else (
-            f", grid {' x '.join(map(str, info.candidate.grid))}, {info.candidate.threads} threads"
-            " a block"
-        )
-    )
+    grid = ""
+    if info.candidate is not None:
+        blocks = " x ".join(map(str, info.candidate.grid))
+        grid = f", grid {blocks}, {info.candidate.threads} threads per block"
     work = "" if info.instructions is None else f"{info.instructions:,} warp instructions in "
     note = ", copies included: not a benchmark" if info.backend == "cuda" else ""
     where = (

@@ -99,7 +99,13 @@ def _compile(kernel, config, target, the_backend, key, versions, **line_info):
     entry = f"marlin_{kernel.name}"
     ptx = tidy(
         the_backend.to_ptx(
-            body, kernel.parameters, target, threads, kernel.blocks_per_sm(config), **line_info
+            body,
+            kernel.parameters,
+            target,
+            threads,
+            kernel.blocks_per_sm(config),
+            plain=kernel.plain,
+            **line_info,
         ),
         entry,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ from numba_marlin.compiler.language import (
     ptx_module,
     record_class,
 )
-from numba_marlin.compiler.plain.parameters import type_of_parameter
+from numba_marlin.compiler.plain.parameters import parameter_types
 from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
@@ -189,16 +189,16 @@ def to_ptx(
     threads: int,
     blocks_per_sm: int = 1,
     line_info: bool = False,
+    plain: bool = False,
 ) -> str:
     """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
-    blocks_per_sm). With ``line_info``, which its device functions (of ``language(True)``) must
-    share, .loc directives say which line and which inlined function an instruction comes from.
+    blocks_per_sm); plain: in Numba's own types, as ``@cuda.jit`` compiles it. With ``line_info``,
+    which its device functions (of ``language(True)``) must share, .loc directives say which line
+    and which inlined function an instruction comes from.
     """
     numba = _numba()
-    address = _taught().u64
-    signature = numba.types.void(
-        *(type_of_parameter(numba.types, address, kind) for _, kind in parameters)
-    )
+    kinds = parameter_types(numba.types, _taught().u64, plain)
+    signature = numba.types.void(*(kinds(kind) for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())
     options = {
         "device": False,
@@ -210,7 +210,9 @@ def to_ptx(
         _lock,
         _pretended_device(capability),
         without_collection(),
-        unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
+        nullcontext()
+        if plain
+        else unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
         remembered_calls(numba.typing_context, numba.types.BaseFunction, numba.types.NumberClass),
     ):
         if not line_info:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ from numba_marlin.compiler.language import (
     record_class,
 )
 from numba_marlin.compiler.plain.arrays import with_array_words  # noqa: F401 (as numba_cuda has)
-from numba_marlin.compiler.plain.parameters import type_of_parameter
+from numba_marlin.compiler.plain.parameters import parameter_types
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
 
@@ -157,19 +157,26 @@ def _record(name: str, fields: str) -> type:
     return made
 
 
-def to_ptx(function, parameters, target: Target, threads: int, blocks_per_sm: int = 1) -> str:
+def to_ptx(
+    function,
+    parameters,
+    target: Target,
+    threads: int,
+    blocks_per_sm: int = 1,
+    plain: bool = False,
+) -> str:
     """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
-    blocks_per_sm)."""
+    blocks_per_sm); plain: in Numba's own types, as ``@cuda.jit`` compiles it."""
     numba = _numba()
-    address = _taught().u64
-    signature = numba.types.void(
-        *(type_of_parameter(numba.types, address, kind) for _, kind in parameters)
-    )
+    kinds = parameter_types(numba.types, _taught().u64, plain)
+    signature = numba.types.void(*(kinds(kind) for _, kind in parameters))
     with (
         _lock,
         _pretended_device(target.capability),
         _tuples_of_tuples(),
-        unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
+        nullcontext()
+        if plain
+        else unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
     ):
         # intrinsics made since the last compilation are unknown to the contexts until they are
         # refreshed

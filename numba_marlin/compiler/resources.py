@@ -46,7 +46,9 @@ _SMEM = r"(\d+) bytes smem"
 _STACK = r"(\d+) bytes stack frame|(?<=, )(\d+) stack\b"
 _SPILL_STORES = r"(\d+) bytes spill stores"
 _SPILL_LOADS = r"(\d+) bytes spill loads"
-_SERIALIZED = r"\(C75\d\d\)[^\n]*wgmma[^\n]*"
+# such as "wgmma.mma_async instructions are serialized", or (12.9 and 13.0) "warpgroup.wait is
+# injected in around line 48 by compiler to allow use of registers defined by GMMA"
+_SERIALIZED = r"\(C75\d\d\)[^\n]*(?:wgmma|GMMA)[^\n]*"
 _LMEM = r"(\d+) bytes lmem"
 
 

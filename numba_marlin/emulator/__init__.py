@@ -2,7 +2,7 @@
 what they do wrong.
 
 ``Machine`` is the way in: ``Machine(ptx).run(...)`` on NumPy arrays, with a ``Schedule`` for
-another legal interleaving and a ``Listener`` for who looks on. ``errors`` names what can go wrong.
+another legal interleaving and a ``Listener`` to look on. ``errors`` names what can go wrong.
 The groups, in the order to read them in, which is also who may import whom: a group imports only
 those above it in this list.
 
@@ -10,7 +10,7 @@ those above it in this list.
     from PTX text to kernels made of decoded instructions and basic blocks.
 ``state``
     what a running kernel has: lanes and their paths, registers, memory; numbers and how they are
-    rounded; who listens.
+    rounded; listeners.
 ``asynchronous``
     what happens outside of program order: copies in flight, barriers, mbarriers, clusters, the
     asynchronous proxy.

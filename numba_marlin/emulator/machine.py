@@ -124,7 +124,8 @@ class Machine:
         others follow as places get free). ``seed``: None for the deterministic order, an int for a
         random legal one, a Schedule for one of its kind. ``max_instructions``: budget of warp
         instructions, Deadlock beyond. ``cluster``: blocks of a cluster, of which the grid must be a
-        multiple; None for what the kernel declares, else 1. ``listener``: who looks on.
+        multiple; None for what the kernel declares, else 1. ``listener``: what is called while the
+        kernel runs.
         """
         kernel = self.kernel(entry)
         grid, block = dimensions("grid", grid), dimensions("block", block)

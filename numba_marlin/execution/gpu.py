@@ -1,145 +1,163 @@
-"""A product on a GPU: the kernel bound to addresses, and enqueued."""
+"""A launch on a GPU: the kernel bound to addresses, and enqueued. Nothing here waits.
+
+``loaded`` puts a binding's kernel on a device, ``arguments`` is what a launch passes, and
+``prepare`` gives a ``Prepared`` launch that may be enqueued again with other addresses
+(``repeat``). ``kept_on_device`` and ``numbers_on_device`` hold what launches read and nobody gives
+them anew: a weight's arrays, and float32 numbers.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-import time
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
 
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.execution import arrays, driver, launch, scratch
-from numba_marlin.execution.operands import operands
-from numba_marlin.execution.plan import Plan, RunInfo
-from numba_marlin.execution.scratch import Workspace, workspace_need, workspace_views
-from numba_marlin.heuristics import Problem
-
-_device_weights: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+from numba_marlin.execution import driver, launch, scratch
+from numba_marlin.execution.binding import Binding
+from numba_marlin.execution.scratch import Workspace, workspace_views
 
 
-def device_weight(weight, ordinal: int) -> dict[str, driver.DeviceArray]:
-    """``operands`` on the device; copied once and kept as long as ``weight`` lives, whose arrays
-    must not change."""
-    copies = _device_weights.setdefault(weight, {})
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A launch with everything fixed but where arrays are.
+
+    places: {parameter: words of ``bound`` that hold its address}; None where an address changes
+    more than a word. scratch: it uses memory that belongs to the stream or to its capture. keeps:
+    what must outlive the launches. info: the RunInfo of a repetition.
+    """
+
+    bound: launch.BoundLaunch
+    info: object
+    places: dict[str, tuple[int, ...]] | None
+    scratch: bool
+    keeps: tuple
+    binding: Binding | None = None
+
+
+def loaded(binding: Binding, ordinal: int, overlap: bool = True) -> launch.Launcher:
+    """The binding's kernel on a device. overlap: False to keep launches of a kernel that may begin
+    beside the one before it apart. CapabilityMissing if its blocks wait for each other and do not
+    all fit on the device."""
+    definition, compiled = binding.definition, binding.compiled
+    options = definition.launch_options(binding.config)
+    options["dependent"] = options["dependent"] and overlap
+    launcher = launch.launcher(compiled, ordinal, **options)
+    blocks = math.prod(binding.grid)
+    if definition.waits and any(binding.workspace) and blocks > launcher.resident_blocks:
+        raise CapabilityMissing(
+            f"kernel {definition.name!r}: its {blocks} blocks wait for each other,"
+            f" {driver.describe(ordinal).name} holds {launcher.resident_blocks} of them at once"
+            f" ({compiled.resources.registers} registers per thread, {compiled.shared_bytes} bytes"
+            " of shared memory per block): it would never end"
+        )
+    return launcher
+
+
+def arguments(binding: Binding, addresses: dict[str, int], ordinal: int) -> tuple:
+    """What a launch passes, in the kernel's order."""
+    return binding.arguments(
+        addresses, functools.partial(driver.encode_tensor_map, ordinal=ordinal)
+    )
+
+
+def scratch_addresses(
+    binding: Binding, ordinal: int, stream: int, workspace: Workspace | None = None
+) -> dict[str, int]:
+    """Of partial sums and locks: the caller's, or those of the stream. Empty for a kernel that
+    needs none."""
+    needs = binding.workspace
+    if workspace is not None:
+        views = workspace_views(workspace, needs, ordinal)
+        return {name: each.address for name, each in zip(("partials", "locks"), views)}
+    if not any(needs):
+        return {}
+    return dict(zip(("partials", "locks"), scratch.workspace(ordinal, stream, *needs)))
+
+
+def prepare(
+    binding: Binding,
+    addresses: dict[str, int],
+    ordinal: int,
+    stream: int,
+    info: object = None,
+    workspace: Workspace | None = None,
+    keeps: tuple = (),
+    in_capture: bool = False,
+) -> Prepared:
+    """The launch on ``stream``, ready to be enqueued. addresses: of operands and results, aligned
+    to 16 bytes. in_capture: some of that belongs to the stream's capture, if it is captured."""
+    launcher = loaded(binding, ordinal)
+    scratch_memory = scratch_addresses(binding, ordinal, stream, workspace)
+    bound = launcher.bind(
+        binding.grid, arguments(binding, addresses | scratch_memory, ordinal), stream
+    )
+    maps = binding.definition.tensor_maps(binding.config, *binding.sizes)
+    return Prepared(
+        bound,
+        info,
+        _address_places(bound.place, maps, ordinal),
+        bool(scratch_memory) or in_capture,
+        keeps,
+        binding,
+    )
+
+
+def _address_places(
+    place: dict[str, int], tensor_maps: dict, ordinal: int
+) -> dict[str, tuple[int, ...]] | None:
+    places = {name: (word,) for name, word in place.items() if name not in tensor_maps}
+    for name, (source, tensor_map) in tensor_maps.items():
+        template = driver.tensor_map_template(tensor_map, ordinal)
+        if template is None:
+            return None
+        places[source] = (*places.get(source, ()), place[name] + template[1] // launch.WORD)
+    return places
+
+
+_kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def kept_on_device(
+    owner: object, arrays: dict[str, np.ndarray], ordinal: int
+) -> dict[str, driver.DeviceArray]:
+    """``owner``'s arrays on a device, copied once and kept as long as it lives; they must not
+    change."""
+    copies = _kept.setdefault(owner, {})
     found = copies.get(ordinal)
     # of threads that copy at the same time all take the copy of one: a captured graph may already
     # point to it
     if found is None:
         found = copies.setdefault(
             ordinal,
-            {
-                name: driver.DeviceArray.from_host(each, ordinal)
-                for name, each in operands(weight).items()
-            },
+            {name: driver.DeviceArray.from_host(each, ordinal) for name, each in arrays.items()},
         )
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A product on a GPU with everything fixed but where a, c and the bias are.
-
-    places: for each of these the words of ``bound`` that hold its address; None where an address
-    changes more than a word. scratch: the kernel uses a workspace, which belongs to the stream or
-    to its capture. keeps: what must outlive the launches.
-    """
-
-    bound: launch.BoundLaunch
-    info: RunInfo
-    places: dict[str, tuple[int, ...]] | None
-    scratch: bool
-    keeps: tuple
+@functools.lru_cache(maxsize=256)
+def _numbers(values: bytes, ordinal: int) -> driver.DeviceArray:
+    """Kept for a while: freeing it would wait for launches that have not begun."""
+    return driver.DeviceArray.from_host(np.frombuffer(values, np.float32), ordinal)
 
 
-def prepare_cuda(
-    a: arrays.ArrayView,
-    c: arrays.ArrayView,
-    weight,
-    problem: Problem,
-    chosen: Plan,
-    compiler: str,
-    ordinal: int,
-    stream: int,
-    workspace: Workspace | None = None,
-    bias: arrays.ArrayView | None = None,
-) -> Prepared:
-    """The product of device arrays a [m, k] and ``weight`` into c [m, n] on ``stream``, ready to be
-    enqueued.
-
-    All are aligned to 16 bytes, c and bias [n] contiguous, a's rows too; and a, unless the kernel
-    is told the distance of its rows.
-    """
-    compiled, device = chosen.compile(compiler), chosen.device
-    definition, config = chosen.definition, chosen.candidate.config
-    launcher = launch.launcher(compiled, ordinal, **definition.launch_options(config))
-    weights = device_weight(weight, ordinal)
-    needs = workspace_need(problem, chosen)
-    blocks = math.prod(chosen.candidate.grid)
-    if any(needs) and definition.waits and blocks > launcher.resident_blocks:
-        raise CapabilityMissing(
-            f"kernel {compiled.kernel!r}: its {blocks} blocks wait for each other, {device.name}"
-            f" holds {launcher.resident_blocks} of them at once ({compiled.resources.registers}"
-            f" registers a thread, {compiled.shared_bytes} bytes of shared memory a block): it"
-            " would never end"
-        )
-    addresses = {
-        "a": a.address,
-        "c": c.address,
-        **{name: each.address for name, each in weights.items()},
-    }
-    if bias is not None:
-        addresses["bias"] = bias.address
-    if workspace is not None:
-        addresses["partials"], addresses["locks"] = (
-            each.address for each in workspace_views(workspace, needs, ordinal)
-        )
-    elif any(needs):
-        addresses["partials"], addresses["locks"] = scratch.workspace(ordinal, stream, *needs)
-    sizes = (problem.m, problem.n, problem.k, arrays.row_distance(a))
-    encode = functools.partial(driver.encode_tensor_map, ordinal=ordinal)
-    bound = launcher.bind(
-        chosen.candidate.grid, definition.arguments(config, addresses, *sizes, encode), stream
-    )
-    places = _address_places(bound.place, definition.tensor_maps(config, *sizes), ordinal)
-    info = RunInfo(
-        "cuda",
-        chosen.reason,
-        problem,
-        f"{device.name} (cuda:{ordinal}, {device.sms} SMs, {device.arch})",
-        None,
-        chosen.candidate,
-        compiled,
-    )
-    return Prepared(bound, info, places, any(needs), tuple(weights.values()))
+_captured_numbers: list = []  # for good: graphs that captured a launch point to them
+scratch.before_release(_captured_numbers.clear)
 
 
-def _address_places(
-    place: dict[str, int], tensor_maps: dict, ordinal: int
-) -> dict[str, tuple[int, ...]] | None:
-    places = {name: (place[name],) if name in place else () for name in ("a", "c", "bias")}
-    for name, (source, tensor_map) in tensor_maps.items():
-        template = driver.tensor_map_template(tensor_map, ordinal)
-        if template is None:
-            return None
-        if source in places:
-            places[source] += (place[name] + template[1] // launch.WORD,)
-    return places
+def numbers_on_device(values: np.ndarray, ordinal: int, stream: int) -> driver.DeviceArray:
+    """float32 numbers for a launch on ``stream``."""
+    found = _numbers(values.tobytes(), ordinal)
+    with driver.on_device(ordinal):
+        if driver.capture_id(stream) is not None:
+            _captured_numbers.append(found)
+    return found
 
 
-def run_cuda(
-    a: arrays.ArrayView,
-    c: arrays.ArrayView,
-    weight,
-    problem: Problem,
-    chosen: Plan,
-    compiler: str,
-    *rest,
-    **options,
-) -> tuple[Prepared, RunInfo]:
-    """Enqueue the product that ``prepare_cuda`` prepares from the same arguments."""
-    chosen.compile(compiler)
-    start = time.perf_counter()
-    prepared = prepare_cuda(a, c, weight, problem, chosen, compiler, *rest, **options)
-    prepared.bound.enqueue()
-    return prepared, replace(prepared.info, seconds=time.perf_counter() - start)
+def clear(address: int, nbytes: int, ordinal: int, stream: int) -> None:
+    """Zero memory, in the order of the stream."""
+    with driver.on_device(ordinal):
+        driver.call("cuMemsetD8Async", address, 0, nbytes, driver.bindings().CUstream(stream))

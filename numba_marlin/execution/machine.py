@@ -1,110 +1,117 @@
-"""A product on the PTX machine: the compiled kernel's PTX, executed on the CPU."""
+"""A launch on the PTX machine: the compiled kernel's PTX, executed on the CPU.
+
+``set_up(binding)`` -> ``OnMachine``, every trap set: results and partial sums are poisoned, locks
+are zero, operands are read-only, and memory around them belongs to nothing.
+"""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numba_marlin.execution import arrays
-from numba_marlin.execution.operands import operands
-from numba_marlin.execution.plan import Plan, RunInfo
-from numba_marlin.execution.scratch import Workspace, workspace_need, workspace_views
-from numba_marlin.heuristics import Problem
+from numba_marlin.execution.binding import LOCKS, RESULT, Binding, Buffer
+from numba_marlin.formats.floats import float_type
+
+if TYPE_CHECKING:
+    from numba_marlin.emulator import Machine
+
+POISON_BYTE = 0xAA
 
 
 @dataclass(frozen=True, eq=False)
-class EmulatorLaunch:
-    """A product set up on the PTX machine, which ``machine.run(**launch)`` executes once: ``y`` is
-    then the result, and ``locks`` must be zero again."""
+class OnMachine:
+    """A launch that ``run`` executes. arrays: {parameter: NumPy array}, in which results then are;
+    launch: what ``Machine.run`` takes."""
 
-    machine: object
-    launch: dict
-    y: np.ndarray
-    locks: np.ndarray
+    binding: Binding
+    machine: Machine
+    arrays: dict[str, np.ndarray]
+    launch: dict[str, Any]
+
+    def run(self, **options):
+        """-> the machine's RunResult. options: others of ``Machine.run``. RuntimeError for a kernel
+        that leaves a lock set."""
+        result = self.machine.run(**self.launch, **options)
+        self.check_locks()
+        return result
+
+    def check_locks(self) -> None:
+        for name in self.binding.with_role(LOCKS):
+            left = np.flatnonzero(self.arrays[name])
+            if left.size:
+                raise RuntimeError(
+                    f"kernel {self.binding.definition.name!r} left locks[{left[0]}] set: the next"
+                    " launch would hang"
+                )
+
+    @property
+    def results(self) -> dict[str, np.ndarray]:
+        return {name: self.arrays[name] for name in self.binding.with_role(RESULT)}
 
 
-def prepare_emulator(
-    x: np.ndarray,
-    weight,
-    problem: Problem,
-    chosen: Plan,
-    compiled,
-    workspace: Workspace | None = None,
-    bias: np.ndarray | None = None,
-) -> EmulatorLaunch:
-    """x [m, k] times ``weight`` by ``compiled``, a kernel of the plan's. C and partials start as
-    NaN."""
-    from numba_marlin.emulator import Machine
+def host_arrays(binding: Binding, given: dict[str, np.ndarray] | None = None) -> dict:
+    """{parameter: NumPy array} for a launch: operands as they are, those ``given`` in place of
+    fresh ones, the rest poisoned unless it must be zero."""
+    given = given or {}
+    return {
+        name: given[name] if name in given else _array(each)
+        for name, each in binding.buffers.items()
+    }
 
-    definition, config = chosen.definition, chosen.candidate.config
-    y = arrays.aligned_empty((problem.m, problem.n), x.dtype)
-    y.fill(np.nan)
-    partials_bytes, lock_count = needs = workspace_need(problem, chosen)
-    if workspace is None:
-        partials = np.full(max(1, -(-partials_bytes // 4)), np.nan, dtype=np.float32)
-        locks = np.zeros(max(1, lock_count), dtype=np.int32)
-    else:
-        partials, locks = (each.host for each in workspace_views(workspace, needs, None))
-    machine = Machine(compiled.ptx)
-    readable = {"a": x, **operands(weight)} | ({} if bias is None else {"bias": bias})
-    written = {"c": y} | ({"partials": partials, "locks": locks} if any(needs) else {})
+
+def set_up(
+    binding: Binding,
+    *,
+    machine: Machine | None = None,
+    ptx: Callable[[str], str] | None = None,
+    compiled=None,
+    given: dict[str, np.ndarray] | None = None,
+    more: tuple = (),
+) -> OnMachine:
+    """machine: one that has read the kernel already, default a new one; ptx: what is done to the
+    kernel's text before a new one reads it; compiled: another build of the kernel than the
+    binding's; given: arrays in place of fresh ones (``host_arrays``); more: arguments behind the
+    kernel's own."""
+    compiled = compiled or binding.compiled
+    if machine is None:
+        from numba_marlin.emulator import Machine
+
+        machine = Machine(ptx(compiled.ptx) if ptx else compiled.ptx)
+    held = host_arrays(binding, given)
+    written, late = binding.written, binding.used_by_the_launch_before
     addresses = {
-        name: machine.memory.buffer(array, name=name, readonly=True).address
-        for name, array in readable.items()
+        name: machine.memory.buffer(
+            array, name=name, readonly=name not in written, earlier=name in late
+        ).address
+        for name, array in held.items()
     }
-    addresses |= {
-        name: machine.memory.buffer(array, name=name, readonly=False).address
-        for name, array in written.items()
+    arguments = binding.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address))
+    launch = {
+        "entry": compiled.entry,
+        "grid": binding.grid,
+        "block": (compiled.threads,),
+        "shared_bytes": compiled.shared_bytes,
+        "args": (*arguments, *more),
     }
-    arguments = definition.arguments(
-        config,
-        addresses,
-        problem.m,
-        problem.n,
-        problem.k,
-        problem.k,
-        lambda tensor_map, address: tensor_map.encode(address),
-    )
-    cluster = definition.cluster(config)
-    launch = dict(
-        entry=compiled.entry,
-        grid=chosen.candidate.grid,
-        block=(compiled.threads,),
-        shared_bytes=compiled.shared_bytes,
-        args=arguments,
-    )
-    return EmulatorLaunch(machine, launch | ({"cluster": cluster} if cluster > 1 else {}), y, locks)
+    cluster = binding.definition.cluster(binding.config)
+    if cluster > 1:
+        launch["cluster"] = cluster
+    return OnMachine(binding, machine, held, launch)
 
 
-def run_emulator(
-    x: np.ndarray,
-    weight,
-    problem: Problem,
-    chosen: Plan,
-    compiler: str,
-    workspace: Workspace | None = None,
-    bias: np.ndarray | None = None,
-) -> tuple[np.ndarray, RunInfo]:
-    """x [m, k] -> [m, n] of its type, by executing the compiled kernel's PTX."""
-    compiled, device = chosen.compile(compiler), chosen.device
-    start = time.perf_counter()
-    prepared = prepare_emulator(x, weight, problem, chosen, compiled, workspace, bias)
-    result = prepared.machine.run(**prepared.launch)
-    if prepared.locks.any():
-        raise RuntimeError(
-            f"kernel {compiled.kernel!r} left locks[{int(np.flatnonzero(prepared.locks)[0])}] set:"
-            " the next launch would hang"
-        )
-    info = RunInfo(
-        "emulator",
-        chosen.reason,
-        problem,
-        f"{device.name} ({device.sms} SMs, {device.arch})",
-        time.perf_counter() - start,
-        chosen.candidate,
-        compiled,
-        result.instructions,
-    )
-    return prepared.y, info
+def _array(buffer: Buffer) -> np.ndarray:
+    if buffer.array is not None:
+        found = buffer.array
+        return np.ascontiguousarray(found.host if isinstance(found, arrays.ArrayView) else found)
+    made = arrays.aligned_empty(buffer.shape, float_type(buffer.dtype))
+    if buffer.zero:
+        made[...] = 0
+    elif made.dtype.kind in "iu":
+        made.view(np.uint8)[...] = POISON_BYTE
+    else:
+        made[...] = np.nan
+    return made

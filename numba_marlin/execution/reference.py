@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
-from numba_marlin.execution.plan import RunInfo
 from numba_marlin.formats.floats import round_to
-from numba_marlin.heuristics import Problem
+from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
 
 
-def run_reference(
-    x: np.ndarray, weight, problem: Problem, reason: str, bias: np.ndarray | None = None
-) -> tuple[np.ndarray, RunInfo]:
+def weight_product(
+    x: np.ndarray, weight, bias: np.ndarray | None = None, batch_invariant: bool = False
+) -> np.ndarray:
     """x [m, k] -> [m, n] of its type: the float64 product, and the bias, rounded once.
-    Batch-invariant: row by row, for NumPy's order hangs on m."""
+    Batch-invariant: row by row, because NumPy's order of sums depends on m."""
     from numba_marlin import reference
     from numba_marlin.quantizers.dequantize import as_quantized
 
-    start = time.perf_counter()
     # above the largest number the right answer is infinity
     with np.errstate(over="ignore", invalid="ignore"):
-        if problem.batch_invariant:
+        if batch_invariant:
             q = as_quantized(weight)
             exact = np.concatenate([reference.matmul(row[None], q) for row in x])
         else:
             exact = reference.matmul(x, weight)
-        y = round_to(exact if bias is None else exact + bias.astype(np.float64), x.dtype)
-    return y, RunInfo("reference", reason, problem, "CPU, float64", time.perf_counter() - start)
+        return round_to(exact if bias is None else exact + bias.astype(np.float64), x.dtype)
+
+
+def block_product(
+    a: BlockScaled, b: BlockScaled, result: str, global_scale: float, rounding: str, **epilogue
+) -> dict[str, np.ndarray]:
+    """{"d": array} of type ``result``, or {"d": codes, "sfd": scales in 128x4 order}. epilogue:
+    alpha, beta, c, bias and activation of ``reference.operands.block_scaled_bounds``."""
+    from numba_marlin.quantizers.operands import round_blocks
+    from numba_marlin.reference.operands import block_scaled_bounds
+
+    exact, _ = block_scaled_bounds(a, b, **epilogue)
+    if result not in BLOCK_FORMATS:
+        return {"d": round_to(exact, result)}
+    rounded = round_blocks(exact, BLOCK_FORMATS[result], global_scale, rounding)
+    rounded = rounded.with_scales("128x4")
+    return {"d": rounded.data, "sfd": rounded.scales}

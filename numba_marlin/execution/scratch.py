@@ -97,15 +97,6 @@ def release_workspaces() -> None:
         _outgrown.clear()
 
 
-def workspace_need(problem, chosen) -> tuple[int, int]:
-    """(bytes of partials, number of locks); (0, 0) for a kernel whose blocks do not meet."""
-    sizes = chosen.definition.workspace_bytes(
-        chosen.candidate.config, problem.m, problem.n, problem.k, chosen.device.sms
-    )
-    partials_bytes, locks_bytes = sizes or (0, 0)
-    return partials_bytes, locks_bytes // 4
-
-
 def workspace_views(
     workspace: Workspace, needs: tuple[int, int], ordinal: int | None
 ) -> tuple[arrays.ArrayView, arrays.ArrayView]:

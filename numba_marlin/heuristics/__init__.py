@@ -50,6 +50,7 @@ __all__ = [
     "default_config",
     "devices_for",
     "explain",
+    "explain_problem",
     "find_kernel",
     "has_instructions",
     "kernel_of",
@@ -59,7 +60,7 @@ __all__ = [
 
 def __getattr__(name):
     # A product needs the candidates, and not the words for them.
-    if name not in ("Explanation", "explain"):
+    if name not in ("Explanation", "explain", "explain_problem"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from numba_marlin.heuristics import explanation
 

@@ -84,7 +84,11 @@ def explain(
     types: dtype, bits, zeros, scale_dtype, bias, batch_invariant and codes of the
     ``WeightProblem``.
     """
-    problem = WeightProblem(m, n, k, group_size, **types)
+    return explain_problem(WeightProblem(m, n, k, group_size, **types), device)
+
+
+def explain_problem(problem: Problem, device: str | Device) -> Explanation:
+    """The same of a problem of any kind."""
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")

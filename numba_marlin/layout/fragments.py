@@ -63,7 +63,7 @@ class Fragment:
 
     @property
     def registers(self) -> int:
-        """32-bit registers a lane spends on the fragment."""
+        """32-bit registers that each lane spends on the fragment."""
         return self.elements * self.bits // 32
 
     def coords(self, lane: int, element: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ Why it is right, whatever the sizes and the schedule. Let there be C columns of 
 blocks, and stripes of s = ceil(T / B) tiles.
 
 1. *Every tile once.* Block b has the tiles of [b s, (b + 1) s) below T. These intervals do not
-   overlap and B s >= T, so tile t is block t // s's and nobody else's.
+   overlap and B s >= T, so tile t belongs to block t // s alone.
 2. *Turns.* The blocks that meet column c are top = c K // s to bottom = (c K + K - 1) // s, all of
    those between, for their stripes lie wholly in the column. So the turns bottom - b run from 0 to
    slice_count - 1, each once.
@@ -31,12 +31,12 @@ blocks, and stripes of s = ceil(T / B) tiles.
    number top belong to one column in a launch.
 4. *Order.* The lock begins at 0. A block adds when it is bottom - b, and then sets it to bottom - b
    + 1: only the one whose turn it is changes it, so sums are added from the bottom to the top, one
-   at a time. The top block sets it back to 0, after which nobody waits for it.
+   at a time. The top block sets it back to 0, after which no block waits for it.
 5. *No deadlock.* In column c a block waits for blocks of higher numbers only. Each of these, b >
    top, begins its stripe in column c, so it waits nowhere before it comes there. The bottom block
-   waits for nobody; by induction upwards every turn comes, if all blocks run at once, or begin from
-   the last to the first. From the first to the last, in fewer places than there are blocks, they
-   may wait for one that cannot begin.
+   waits for no other; by induction upwards every turn comes, if all blocks run at once, or begin
+   from the last to the first. From the first to the last, in fewer places than there are blocks,
+   they may wait for one that cannot begin.
 
 Kernels that count instead of waiting (decode, wgmma) share tiles by the same argument (1 to 3); the
 last to come adds all parts in the order of the blocks, so the order is fixed there too.
@@ -69,7 +69,7 @@ class Slice:
 
     @property
     def is_first(self) -> bool:
-        """Begins the reduction: nobody's partial sum is waited for."""
+        """Begins the reduction: waits for no partial sum."""
         return self.slice_index == 0
 
     @property

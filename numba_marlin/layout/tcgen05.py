@@ -11,8 +11,8 @@ lane r % 32 and column base + r // 32, from byte ``scale_id`` on, and the same a
 and 96 further on, so that each quarter of the memory has them all. tcgen05.cp.32x128b.warpx4 brings
 there a tile of ``block_scales``, 512 bytes of shared memory, 16 for every lane.
 
-Matrix descriptors name what those of wgmma name (``wgmma.Descriptor``), in other bits. Nobody here
-has measured any of this: it follows
+Matrix descriptors name what those of wgmma name (``wgmma.Descriptor``), in other bits. None of this
+was measured: it follows
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-matrix-descriptors,
 #tcgen05-instruction-descriptor, #tcgen05-block-scaling, #tensor-memory
 """
@@ -98,7 +98,7 @@ class InstructionDescriptor:
             if getattr(self, name) not in kind.scale_ids:
                 raise ValueError(
                     f"{name}={getattr(self, name)} must be one of {kind.scale_ids} for"
-                    f" kind::{kind.name} with {kind.vectors} scales a row"
+                    f" kind::{kind.name} with {kind.vectors} scales per row"
                 )
         a, b, scale = (
             _number(value, names)
@@ -158,7 +158,7 @@ def decode_instruction(bits: int, kind: Kind) -> InstructionDescriptor:
         if number not in known:
             raise ValueError(
                 f"instruction descriptor {bits:#010x}: type {number} of {name} is none of"
-                f" kind::{kind.name} with {kind.vectors} scales a row"
+                f" kind::{kind.name} with {kind.vectors} scales per row"
             )
         names[name] = known[number]
     found = InstructionDescriptor(

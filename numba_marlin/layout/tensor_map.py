@@ -95,7 +95,7 @@ class TensorMap:
             )
         if self.swizzle not in SWIZZLES:
             raise ValueError(f"swizzle={self.swizzle} must be one of {SWIZZLES}")
-        # The driver takes shorter rows too; where it puts them nobody here has measured, and no
+        # The driver takes shorter rows too; where it puts them was not measured, and no
         # kernel needs them.
         if self.swizzle and self.row_bytes != self.swizzle:
             raise ValueError(

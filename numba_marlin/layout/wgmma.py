@@ -67,7 +67,7 @@ class Descriptor:
     """address in the shared window; leading_bytes (only without a swizzle) and stride_bytes as
     above; swizzle in bytes; all but the swizzle multiples of 16 below 2^18, which ``encode`` turns
     into the 64 bits (ValueError otherwise). base_offset, for tiles that begin inside of a swizzle's
-    pattern, is decoded but not encoded: nobody here has measured what it does.
+    pattern, is decoded but not encoded: what it does was not measured.
     """
 
     address: int

@@ -4,8 +4,8 @@ the machine does it: None for its own, else an ``emulator.Schedule``.
 A mutant is caught by the first of them under which the machine reports what the program did wrong,
 or stands still, or a buffer does not hold what it must. The machine looks for races too, and these
 it finds in schedules that do no harm as well: few are enough. A mutant that the machine cannot read
-(PtxSyntaxError, UnknownInstruction) is nobody's merit: those errors go through, they are a defect
-of the rules.
+(PtxSyntaxError, UnknownInstruction) does not count as caught: those errors go through, they are a
+defect of the rules.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def described(schedule: Schedule | None) -> str:
 def budgets(
     ptx: str, launches: Sequence[Launch], schedules: Sequence[Schedule | None]
 ) -> dict[str, int]:
-    """{label of a launch: warp instructions a mutant may take}. ValueError if the intact kernel
-    does anything wrong under any of them: a judge that condemns the innocent is none."""
+    """{label of a launch: warp instructions that a mutant may take}. ValueError if the intact
+    kernel does anything wrong under any of the schedules: a judge must not condemn the innocent."""
     found = {}
     for launch in launches:
         most, machine = 0, Machine(ptx, races=True)

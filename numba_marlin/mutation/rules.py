@@ -61,14 +61,16 @@ def rewritten(ins: Instruction, opcode: str, texts: list[str]) -> str:
 
 
 @rule(
-    r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?|bar\.warp\.sync|barrier\.cluster\.(arrive|wait).*"
+    r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?|bar\.warp\.sync"
+    r"|barrier\.cluster\.(arrive|wait).*"
 )
 def barrier(ins):
     yield "barrier", "deleted", DELETED
 
 
 @rule(
-    r"cp\.async\.wait_(group|all)|cp\.async\.bulk\.wait_group(\.read)?|wgmma\.wait_group\..*|griddepcontrol\.wait"
+    r"cp\.async\.wait_(group|all)|cp\.async\.bulk\.wait_group(\.read)?|wgmma\.wait_group\..*"
+    r"|griddepcontrol\.wait"
 )
 def wait(ins):
     yield "wait", "deleted", DELETED
@@ -171,7 +173,8 @@ def counted(ins):
 
 
 @rule(
-    r"(ld|st|red|atom|fence|mbarrier\.arrive|mbarrier\.try_wait|barrier\.cluster\.arrive|barrier\.cluster\.wait)\..*"
+    r"(ld|st|red|atom|fence|mbarrier\.arrive|mbarrier\.try_wait|barrier\.cluster\.arrive"
+    r"|barrier\.cluster\.wait)\..*"
 )
 def order(ins):
     """Acquire and release become relaxed; what was visible to other blocks becomes visible to the

@@ -118,6 +118,22 @@ class BlockProblem:
         return self.n // 2 if self.gated else self.n
 
     @property
+    def peer_dtype(self) -> str:
+        return "float16"
+
+    @property
+    def bytes_of(self) -> dict[str, int]:
+        found = {
+            "A, codes": self.m * self.k * self.bits // 8,
+            "B, codes": self.n * self.k * self.bits // 8,
+            "their scales": (self.m + self.n) * self.k // self.group_size,
+            "C": 2 * self.m * self.n * self.source,
+            "bias": 4 * self.n * self.bias,
+            "result": self.result_bytes,
+        }
+        return {name: nbytes for name, nbytes in found.items() if nbytes}
+
+    @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
 

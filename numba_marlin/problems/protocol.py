@@ -37,6 +37,14 @@ class Problem(Protocol):
         """Elements along k that share a scale; -1 for all of them."""
 
     @property
+    def peer_dtype(self) -> str:
+        """The type in which cuBLAS multiplies the same numbers."""
+
+    @property
+    def bytes_of(self) -> dict[str, int]:
+        """{what: bytes} of all that must move at least once; together ``least_bytes``."""
+
+    @property
     def batch_invariant(self) -> bool:
         """Whether a row of the result must have the same bits whatever m is."""
 

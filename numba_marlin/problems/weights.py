@@ -85,6 +85,20 @@ class WeightProblem:
         return 1 if self.group_size == -1 else -(-self.k // self.group_size)
 
     @property
+    def peer_dtype(self) -> str:
+        return self.dtype
+
+    @property
+    def bytes_of(self) -> dict[str, int]:
+        codes, x, y = self.k * self.n * self.bits // 8, 2 * self.m * self.k, 2 * self.m * self.n
+        return {
+            "weights": codes,
+            "scales and zero points": self.least_bytes - codes - x - y,
+            "activations": x,
+            "result": y,
+        }
+
+    @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
 

@@ -8,9 +8,8 @@ figure says which: measured, counted, modelled or spec.
 - ``sections``: the parts of a kernel's time, and where in its PTX they begin; ``recorder`` writes
   them down, ``records`` reads them.
 - ``on_gpu``: a kernel observed on this machine's GPU; ``on_machine``: on the PTX machine.
-  ``block_on_gpu``, ``block_launch``: the operands of kernels that multiply two block-scaled
-  matrices.
+  ``samples``: random operands of a problem, bound to a kernel.
 
-May import bench, compiler, counts, devices, driver, emulator, errors, formats, heuristics, kernels,
-launch, layout, quantize, sizes and views. No import of it touches CUDA.
+May import bench, compiler, counts, emulator, errors, execution, formats, hardware, heuristics,
+kernels, layout, problems, quantizers and views. No import of it touches CUDA.
 """

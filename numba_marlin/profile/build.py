@@ -16,7 +16,6 @@ from pathlib import Path
 
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.registry import find_kernel
-from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import records, sections
 from numba_marlin.profile.lanes import lanes
 from numba_marlin.profile.sources import access, model
@@ -107,7 +106,7 @@ def build(
         "state": state or {"missing": "no GPU was used: nothing to ask NVML about"},
         "tools": tools or [],
         "tensor_bits": model.factor_bits(counted),
-        "bytes": bytes_of(problem),
+        "bytes": problem.bytes_of,
     }
     data["rates"] = rates(data, problem.least_bytes)
     return data
@@ -298,28 +297,6 @@ def placement(blocks: int, fits, device: Device, observation) -> dict:
         for sm in sorted(busy)
     ]
     return {"source": MEASURED, "rows": rows, "sms": device.sms, "at_once": fits.blocks}
-
-
-def bytes_of(problem) -> dict[str, int]:
-    """What of a problem must move at least once, by what it is."""
-    m, n, k = problem.m, problem.n, problem.k
-    if isinstance(problem, BlockProblem):
-        found = {
-            "A, codes": m * k * problem.bits // 8,
-            "B, codes": n * k * problem.bits // 8,
-            "their scales": (m + n) * k // problem.group_size,
-            "C": 2 * m * n * problem.source,
-            "bias": 4 * n * problem.bias,
-            "result": problem.result_bytes,
-        }
-        return {name: nbytes for name, nbytes in found.items() if nbytes}
-    weights, x, y = k * n * problem.bits // 8, 2 * m * k, 2 * m * n
-    return {
-        "weights": weights,
-        "scales and zero points": problem.least_bytes - weights - x - y,
-        "activations": x,
-        "result": y,
-    }
 
 
 def rates(data: dict, least: int) -> dict:

@@ -57,7 +57,7 @@ def scales(seed: str, which: str, kind: str, shape: tuple[int, ...]) -> np.ndarr
 
 
 def product(name: str, which: str) -> Probe:
-    """A product of 128 x 32 for every block, added to what was stored before, and loaded again."""
+    """A product of 128 x 32 per block, added to what was stored before, and loaded again."""
     snippets = Snippets()
     put, (kind_name, size, element, scale) = snippets.put, PRODUCTS[name]
     kind = KINDS[kind_name, size]
@@ -178,8 +178,8 @@ def product(name: str, which: str) -> Probe:
 
 
 def warp_product(name: str, which: str, thread_a: int, thread_b: int) -> Probe:
-    """A product of 16 x 8 x 64 for every warp; registers random, those of scales too where nobody
-    looks."""
+    """A product of 16 x 8 x 64 per warp; registers are random, those of scales also in the bytes
+    that are not read."""
     snippets, (scale, more) = Snippets(), WARP_PRODUCTS[name]
     a, b, c, d = (
         [f"%{x}{i}" for i in range(width)] for x, width in (("a", 4), ("b", 2), ("c", 4), ("d", 4))

@@ -85,7 +85,7 @@ def operands(name: str, lanes: int) -> dict[str, np.ndarray]:
 
 
 def plain(name: str) -> Probe:
-    """One call a lane."""
+    """One call per lane."""
     immediates, snippets = WIDTHS.get(name, {}), Snippets()
     instruction = instructions()[name].resolved(**immediates)
     inputs = [(o.type, e) for o in instruction.inputs for e in o.elements]

@@ -147,7 +147,7 @@ def test_a_weight_that_was_not_packed_is_refused_with_what_to_do(x):
         (
             {"backend": "emulator", "kernel": "warp"},
             ValueError,
-            "kernel='warp' must be one of naive, tiled, ampere",
+            "kernel='warp' must be one of general, naive, tiled, buffered, ampere",
         ),
         ({"backend": "reference", "kernel": "warp"}, ValueError, "kernel='warp'"),
         (
@@ -233,4 +233,4 @@ def test_a_gpu_asked_for_by_name_and_not_there_is_a_missing_capability(packed, x
 
 def test_an_unknown_public_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'matmull'"):
-        nm.matmull
+        nm.matmull  # noqa: B018

@@ -2,14 +2,15 @@
 that are operands again, and errors that name value and rule."""
 
 import contextlib
-import importlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.execution import arrays, driver, launch, scratch
+from numba_marlin.execution import arrays, driver, gpu, launch, scratch
+from numba_marlin.execution import plan as planning
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
 from numba_marlin.heuristics import rank
@@ -17,25 +18,9 @@ from numba_marlin.kernels.nvfp4.block_decode.choose import FEW_ROWS
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.choose import TILES
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
-from numba_marlin.layout import block_scales
 from numba_marlin.problems import BlockProblem
 from numba_marlin.reference.operands import block_scaled_bounds, interleave_gated
-
-block_scaled = importlib.import_module("numba_marlin.api.block_scaled_matmul")
-
-# those of tests.kernels.test_block_scaled: compiled once
-SMALL = BlockScaledConfig(
-    tile_m=128, tile_n=64, stages=2, expanded_stages=2, source=True, bias=True
-)
-FLOATS = replace(SMALL, result="float32", source=False, bias=False)
-BLOCKS = replace(FLOATS, result="nvfp4")
-
-
-def operands(m=20, n=32, k=64, seed=0):
-    rng = np.random.default_rng(seed)
-    return nm.quantize_blocks(rng.normal(size=(m, k)).astype(np.float32)), nm.quantize_blocks(
-        rng.normal(size=(n, k)).astype(np.float32) / k**0.5
-    )
+from tests.api.block_operands import BLOCKS, FLOATS, ONES, SMALL, A, B, operands
 
 
 def test_the_machine_agrees_with_the_reference():
@@ -166,33 +151,6 @@ def test_few_rows_have_a_kernel_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "given, message",
-    (
-        ({"out_format": "nvfp4"}, "has no block-scaled results and no gate"),
-        ({"activation": "gated_silu"}, "has no block-scaled results and no gate"),
-        ({"activation": "relu"}, "must have"),
-    ),
-)
-def test_a_configuration_for_few_rows_that_cannot_do_what_was_asked_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
-        nm.block_scaled_matmul(
-            *operands(n=64), backend="emulator", config=BlockDecodeConfig(), **given
-        )
-
-
-def test_more_rows_of_blocks_than_a_grid_has_are_refused():
-    with pytest.raises(
-        ValueError, match="m=524281 with tokens=8 of config are more than 65535 rows of blocks"
-    ):
-        block_scaled._check_config(
-            BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535 + 1
-        )
-    block_scaled._check_config(
-        BlockDecodeConfig(), {"result": "float16", "activation": None}, 8 * 65535
-    )
-
-
-@pytest.mark.parametrize(
     "m, given",
     (
         pytest.param(3, {}, marks=pytest.mark.thorough),
@@ -226,140 +184,6 @@ def test_few_rows_agree_with_the_reference(m, given):
     ).all()
 
 
-A, B = operands()
-HUGE = nm.BlockScaled(
-    "nvfp4",
-    (2**31, 64),
-    np.broadcast_to(np.uint8(0), (2**31, 32)),
-    np.broadcast_to(np.uint8(0), (2**31, 4)),
-)
-ONES = np.ones(32, np.float32)
-
-
-@pytest.mark.parametrize(
-    "a, b, options, error, message",
-    (
-        (A.data, B, {}, TypeError, "a is a ndarray, must be a BlockScaled"),
-        (
-            A,
-            nm.quantize_blocks(np.ones((8, 64), np.float32), "mxfp4"),
-            {},
-            ValueError,
-            "b.format='mxfp4' must be 'nvfp4'",
-        ),
-        (HUGE, B, {}, ValueError, "m=2147483648, n=32 and k=64 must fit in 32 bits"),
-        (A, operands(k=32)[1], {}, ValueError, "must have the same k"),
-        (operands(k=48)[0], operands(k=48)[1], {}, ValueError, "k=48 must be a multiple of 32"),
-        (A, operands(n=12)[1], {}, ValueError, "n=12 of 8"),
-        (A, B, {"activation": "tanh"}, ValueError, "activation='tanh' must be one of"),
-        (A, B, {"out_format": "int8"}, ValueError, "out_format='int8' must be one of"),
-        (
-            A,
-            operands(n=24)[1],
-            {"out_format": "nvfp4"},
-            ValueError,
-            "n=24 must be a multiple of 16",
-        ),
-        (
-            A,
-            B,
-            {"out_format": "mxfp4", "activation": "gated_silu"},
-            ValueError,
-            "n=32 must be a multiple of 64 for out_format='mxfp4' and a gate",
-        ),
-        (A, B, {"out_global_scale": 2.0}, ValueError, "out_global_scale=2.0 must be 1"),
-        (A, B, {"beta": 1.0}, ValueError, "needs c"),
-        (A, B, {"c": np.ones((20, 32))}, ValueError, "leaves c out"),
-        (
-            A,
-            B,
-            {"beta": 1.0, "c": np.ones((20, 32))},
-            ValueError,
-            r"c is float64\[20, 32\], must be float16",
-        ),
-        (A, B, {"bias": ONES[:8]}, ValueError, r"bias is float32\[8\], must be float32\[32\]"),
-        (
-            A,
-            B,
-            {"bias": ONES.astype(">f4")},
-            ValueError,
-            r"bias is >f4\[32\], must be float32\[32\]",
-        ),
-        (
-            A,
-            B,
-            {"beta": 1.0, "c": np.ones((20, 32), ">f2")},
-            ValueError,
-            r"c is >f2\[20, 32\], must be float16",
-        ),
-        (
-            A,
-            B,
-            {"beta": 1.0, "c": np.ones((20, 32), np.float32), "out_format": "float32"},
-            ValueError,
-            "c must be None with out_format='float32'",
-        ),
-        (A, B, {"backend": "gpu"}, ValueError, "backend='gpu' must be one of"),
-        (
-            A,
-            B,
-            {"config": SMALL, "backend": "emulator"},
-            ValueError,
-            "must have result='float16', source=False",
-        ),
-        (A, B, {"alpha": 1e39}, ValueError, "must be finite in float32"),
-        (
-            A,
-            B,
-            {"out_format": "nvfp4", "out_global_scale": 1e-45},
-            ValueError,
-            "its inverse finite",
-        ),
-        (A, B, {"alpha": np.nan}, ValueError, "alpha=nan, beta=0.0: .* must be finite"),
-        (A, B, {"alpha": "2"}, TypeError, "alpha is '2', must be a number"),
-        (A, B, {"alpha": 1j}, TypeError, "alpha is 1j"),
-        (
-            A,
-            B,
-            {"beta": np.ones(3), "c": np.ones((20, 32), np.float16)},
-            TypeError,
-            "beta is a ndarray, must be a number",
-        ),
-        (
-            A,
-            B,
-            {"out_format": "nvfp4", "out_global_scale": None},
-            TypeError,
-            "out_global_scale is None",
-        ),
-        (A, B, {"out_rounding": "up"}, ValueError, "out_rounding='up' must be one of floor, ceil"),
-        (A, B, {"activation": ["relu"]}, ValueError, r"activation=\['relu'\] must be one of"),
-        (A, B, {"config": "big"}, TypeError, "config is a str, must be a BlockScaledConfig"),
-        (A, B, {"compiler": "nvcc"}, ValueError, "compiler='nvcc' must be one of"),
-        (
-            A,
-            B,
-            {"beta": 1.0, "c": np.ones((20, 32), np.float16), "activation": "gated_silu"},
-            ValueError,
-            "c must be None with activation='gated_silu'",
-        ),
-    ),
-)
-def test_what_does_not_fit_is_refused(a, b, options, error, message):
-    for backend in {"reference", "emulator"} if "backend" not in options else {options["backend"]}:
-        with pytest.raises(error, match=message):
-            nm.block_scaled_matmul(a, b, **{**options, "backend": backend})
-
-
-def test_numbers_of_array_libraries_are_numbers():
-    assert np.array_equal(
-        *(
-            nm.block_scaled_matmul(A, B, alpha=alpha, backend="reference")
-            for alpha in (np.array(0.5), np.float16(0.5))
-        )
-    )
-
-
 def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
     """Sums that overflow and a scale that is NaN; a matrix that holds NaN can be looked at."""
     a, b = (
@@ -388,27 +212,6 @@ def test_what_is_not_finite_is_the_same_by_reference_and_kernel():
         assert np.isnan(y[1]).all() and not y[2].any()
 
 
-def test_bytes_that_complete_a_tile_of_scales_have_no_say_on_the_host():
-    """Some leave there what was in memory; the kernel multiplies zeros by it, and NaN is not zero
-    then."""
-    a, b = operands(k=96)
-    expected = nm.block_scaled_matmul(a, b, out_format="float32", backend="emulator", config=FLOATS)
-    for operand in (a, b):
-        full, rows, blocks = (
-            np.full_like(operand.with_scales("128x4").scales, 0x7F),
-            *np.indices(operand.scales.shape),
-        )
-        full[block_scales.place(rows, blocks, 6)] = operand.scales
-        given = [
-            replace(each, scales=full, scale_order="128x4") if each is operand else each
-            for each in (a, b)
-        ]
-        assert np.array_equal(
-            nm.block_scaled_matmul(*given, out_format="float32", backend="emulator", config=FLOATS),
-            expected,
-        )
-
-
 def test_the_rounding_of_powers_makes_no_other_kernel_of_what_has_none():
     y = nm.block_scaled_matmul(
         A, B, out_format="float32", out_rounding="ceil", backend="emulator", config=FLOATS
@@ -416,21 +219,6 @@ def test_the_rounding_of_powers_makes_no_other_kernel_of_what_has_none():
     assert np.array_equal(
         y, nm.block_scaled_matmul(A, B, out_format="float32", backend="emulator", config=FLOATS)
     )
-
-
-@pytest.mark.parametrize("name", ("B200", "RTX 4090"))
-def test_a_gpu_that_the_kernel_does_not_know_is_a_missing_capability(name, monkeypatch):
-    device = devices.device(name)
-    monkeypatch.setattr(driver, "probe", lambda: driver.Probe(True, "", (device,)))
-    monkeypatch.setattr(driver, "describe", lambda ordinal: device)
-    y = nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS)
-    assert np.array_equal(
-        y, nm.block_scaled_matmul(A, B, out_format="float32", config=FLOATS, backend="emulator")
-    )
-    with pytest.raises(
-        nm.CapabilityMissing, match=f"backend='cuda': .*{name}.* the kernel needs sm_90a"
-    ):
-        nm.block_scaled_matmul(A, B, backend="cuda")
 
 
 class Bytes:
@@ -462,6 +250,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(
         driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128)
     )
+    monkeypatch.setattr(driver, "tensor_map_template", lambda tensor_map, ordinal: None)
     monkeypatch.setattr(
         driver.DeviceArray,
         "from_host",
@@ -474,21 +263,23 @@ def on_device(monkeypatch):
         lambda like, shape, kind: Bytes(shape, 0x90000) if done.append("result") is None else None,
     )
     monkeypatch.setattr(scratch, "workspace", lambda *arguments: (0x5000, 0x6000))
+
+    def bind(grid, arguments, stream):
+        return SimpleNamespace(
+            enqueue=lambda: done.append(f"kernel on {stream}"), place={}, stream=stream
+        )
+
     monkeypatch.setattr(
-        launch,
-        "launcher",
-        lambda compiled, ordinal, **options: (
-            lambda grid, arguments, stream: done.append(f"kernel on {stream}")
-        ),
+        launch, "launcher", lambda compiled, ordinal, **options: SimpleNamespace(bind=bind)
     )
-    monkeypatch.setattr(block_scaled, "_compiled", lambda config, target, compiler: None)
+    monkeypatch.setattr(planning, "compiled_kernel", lambda *arguments: None)
     monkeypatch.setattr(
         Bytes,
         "address",
         property(lambda self: self.__cuda_array_interface__["data"][0]),
         raising=False,
     )
-    block_scaled._device_factors.cache_clear()
+    gpu._numbers.cache_clear()
     operands = [
         replace(
             each,
@@ -500,7 +291,7 @@ def on_device(monkeypatch):
         )
     ]
     yield *operands, done
-    block_scaled._device_factors.cache_clear()
+    gpu._numbers.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -534,7 +325,7 @@ def test_work_on_another_stream_waits_for_the_libraries_own_and_is_waited_for(
 def test_factors_of_a_captured_launch_are_kept(on_device, monkeypatch):
     a, b, _ = on_device
     kept = []
-    monkeypatch.setattr(block_scaled, "_captured_factors", kept)
+    monkeypatch.setattr(gpu, "_captured_numbers", kept)
     nm.block_scaled_matmul(a, b)
     assert kept == []
     monkeypatch.setattr(driver, "capture_id", lambda stream: 3)

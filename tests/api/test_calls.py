@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numba_marlin.execution import driver, repeat, scratch
+from numba_marlin.execution import driver, readers, repeat, scratch
 from numba_marlin.execution.arrays import ArrayView
 from numba_marlin.execution.gpu import Prepared
 from numba_marlin.execution.plan import RunInfo
@@ -257,7 +257,7 @@ def test_bytes_in_another_order_are_another_type(library):
             gpu_data=SimpleNamespace(context=context),
         )
 
-    reader = object.__new__(repeat._READERS[library])
+    reader = object.__new__(readers.READERS[library])
     assert (
         reader.key(array("<f2"), CHOICE, 7)
         == reader.key(array("float16"), CHOICE, 7)

@@ -92,7 +92,7 @@ def test_every_m_has_a_choice_and_its_types():
         for m, dtype in ((1, "float16"), (20, "bfloat16"), (300, "float16"), (5000, "bfloat16")):
             problem = Problem(m, 1024, 2048, group_size, dtype, codes="e2m1", bias=m == 20)
             for each in heuristics.rank(problem, devices.device("H200")):
-                assert each.kernel in ("naive", "decode", "wgmma")
+                assert each.kernel in ("general", "decode", "wgmma")
                 heuristics.check_config(each.kernel, each.config, problem)
                 assert (each.config.codes, each.config.dtype) == ("e2m1", dtype)
             free, same = (
@@ -131,7 +131,7 @@ def test_what_does_not_fit_says_what_to_do():
         nm.matmul(x, weight)
     with pytest.raises(
         ValueError,
-        match="kernel 'ampere' does not take codes=e2m1; kernels that do: naive, decode, wgmma",
+        match="kernel 'ampere' does not take codes=e2m1; kernels that do: general, decode, wgmma",
     ):
         nm.matmul(x, nm.pack(weight), "emulator", kernel="ampere")
     with pytest.raises(

@@ -183,7 +183,7 @@ def test_a_lock_left_set_is_an_error_and_no_result(problem, packed, monkeypatch)
         def __init__(self, ptx):
             self.memory = self
 
-        def buffer(self, array, name, readonly):
+        def buffer(self, array, name, readonly, earlier):
             if name == "locks":
                 array[0] = 1
             return SimpleNamespace(address=0)

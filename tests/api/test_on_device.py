@@ -3,7 +3,6 @@ GPU: the driver's part is made up."""
 
 import dataclasses
 import functools
-import sys
 import weakref
 from types import SimpleNamespace
 
@@ -14,6 +13,8 @@ import numba_marlin as nm
 from numba_marlin import heuristics
 from numba_marlin.execution import arrays, driver, gpu, launch, scratch
 from numba_marlin.execution import plan as planning
+from numba_marlin.execution import product as running
+from numba_marlin.execution.binding import weight_operands
 from numba_marlin.hardware import devices
 from numba_marlin.testing import exact_problem
 
@@ -53,27 +54,44 @@ def test_a_workspace_that_is_elsewhere_is_refused(problem, packed, monkeypatch):
         )
 
 
-def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monkeypatch):
-    """x's library may hand its memory on as soon as its own stream is done with it: a copy of x,
-    and the result."""
+@pytest.fixture
+def multiplied(monkeypatch):
+    """Device 0, made up: what is done there, in order; ``enqueued``: (inputs, results, ...) of the
+    launches."""
+    done, enqueued = [], []
     monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
-    done = []
     monkeypatch.setattr(
         driver, "follow", lambda ordinal, stream, before: done.append((stream, before))
     )
-    monkeypatch.setattr(gpu, "run_cuda", lambda *arguments: (done.append("kernel"), None))
-    monkeypatch.setattr(arrays, "empty_like", lambda x, shape: OnDevice())
-    x = arrays.view("x", OnDevice())
-    plan = SimpleNamespace(definition=SimpleNamespace(parameters=()))
-    for out, stream, expected in [
+
+    def prepare(product, plan, options, inputs, results, ordinal, handle, compiled):
+        done.append("kernel")
+        enqueued.append((inputs, results, handle))
+        return SimpleNamespace(
+            info=planning.RunInfo("cuda", "", product.problem, "a device", None),
+            bound=SimpleNamespace(stream=handle),
+            places=None,
+        )
+
+    monkeypatch.setattr(running, "_enqueued", prepare)
+    plan = SimpleNamespace(backend="cuda", strided=False, compile=lambda compiler: None)
+    monkeypatch.setattr(planning, "plan", lambda *arguments: plan)
+    return done, enqueued
+
+
+def test_work_on_another_stream_waits_for_xs_own_and_is_waited_for(packed, monkeypatch, multiplied):
+    """x's library may hand its memory on as soon as its own stream is done with it: a copy of x,
+    and the result."""
+    done, _ = multiplied
+    monkeypatch.setattr(arrays, "empty_like", lambda x, shape, dtype: Half((M, N), 0x20000))
+    x, out = Half((M, K), 0x1000), Half((M, N), 0x20000)
+    for given, stream, expected in [
         (None, 0, ["kernel"]),
-        (x, 7, ["kernel"]),
+        (out, 7, ["kernel"]),
         (None, 7, [(7, 0), "kernel", (0, 7)]),
     ]:
         done.clear()
-        sys.modules["numba_marlin.api.matmul"]._matmul_cuda(
-            x, out, packed, heuristics.Problem(M, N, K), plan, "numba-cuda", stream, None, None
-        )
+        nm.matmul(x, packed, "cuda", given, stream=stream)
         assert done == expected
 
 
@@ -91,27 +109,10 @@ class Half:
         }
 
 
-def test_a_kernel_waits_for_the_copy_of_a_bias_wherever_it_was_made(packed, monkeypatch):
-    done = []
-    monkeypatch.setattr(arrays, "_device_of_pointer", lambda address: 0)
-    monkeypatch.setattr(
-        driver, "follow", lambda ordinal, stream, before: done.append((stream, before))
-    )
-    monkeypatch.setattr(
-        planning,
-        "plan",
-        lambda *arguments: SimpleNamespace(
-            backend="cuda", definition=SimpleNamespace(parameters=())
-        ),
-    )
-    monkeypatch.setattr(
-        gpu,
-        "run_cuda",
-        lambda *arguments: (
-            done.append(arguments[-1].address),
-            planning.RunInfo("cuda", "", arguments[3], "a device", None),
-        ),
-    )
+def test_a_kernel_waits_for_the_copy_of_a_bias_wherever_it_was_made(
+    packed, monkeypatch, multiplied
+):
+    done, enqueued = multiplied
     contiguous = arrays.contiguous
     copied = {"bias": Half((N,), 0x9000, 5)}
     monkeypatch.setattr(
@@ -123,31 +124,31 @@ def test_a_kernel_waits_for_the_copy_of_a_bias_wherever_it_was_made(packed, monk
     )
     x, out = Half((M, K), 0x1000), Half((M, N), 0x20000)
     apart, plain = Half((N,), 0x8000, 5, (4,)), Half((N,), 0x8000, 5)
-    for bias, stream, expected in (
-        (plain, 7, [0x8000]),
-        (apart, 7, [(7, 5), 0x9000, (5, 7)]),
-        (apart, None, [(0, 5), 0x9000, (5, 0)]),
-        (apart, 5, [0x9000]),
+    for bias, stream, read, expected in (
+        (plain, 7, 0x8000, ["kernel"]),
+        (apart, 7, 0x9000, [(7, 5), "kernel", (5, 7)]),
+        (apart, None, 0x9000, [(0, 5), "kernel", (5, 0)]),
+        (apart, 5, 0x9000, ["kernel"]),
     ):
         done.clear()
         nm.matmul(x, packed, "cuda", out, bias=bias, stream=stream)
-        assert done == expected
+        assert done == expected and enqueued[-1][0]["bias"].address == read
 
 
 def test_threads_that_need_a_weight_at_the_same_time_share_one_copy(packed, monkeypatch):
     """A graph that one of them captures goes on pointing to the copy it was given."""
-    copies, racing = [], []
+    copies, racing, arrays_of = [], [], weight_operands(packed)
 
     def from_host(array, ordinal):
         if not racing:
             racing.append(None)
             # another thread, from start to end
-            copies.append(gpu.device_weight(packed, ordinal))
+            copies.append(gpu.kept_on_device(packed, arrays_of, ordinal))
         return object()
 
-    monkeypatch.setattr(gpu, "_device_weights", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(gpu, "_kept", weakref.WeakKeyDictionary())
     monkeypatch.setattr(driver.DeviceArray, "from_host", from_host)
-    copies += [gpu.device_weight(packed, 0) for _ in range(2)]
+    copies += [gpu.kept_on_device(packed, arrays_of, 0) for _ in range(2)]
     assert all(each is copies[0] for each in copies)
 
 
@@ -178,10 +179,11 @@ def launched(monkeypatch):
         launch, "launcher", lambda compiled, ordinal, **options: Launcher(compiled, options)
     )
     monkeypatch.setattr(scratch, "workspace", lambda *arguments: (0x5000, 0x6000))
+    monkeypatch.setattr(driver, "describe", lambda ordinal: devices.MODEL)
     monkeypatch.setattr(
         gpu,
-        "device_weight",
-        lambda weight, ordinal: {
+        "kept_on_device",
+        lambda weight, arrays, ordinal: {
             name: SimpleNamespace(address=address)
             for name, address in (("b", 0x1000), ("scales", 0x2000), ("zeros", 0x3000))
         },
@@ -189,7 +191,7 @@ def launched(monkeypatch):
     return launches
 
 
-def fake_plan(device, definition, config=None, problem=None):
+def enqueued(a, c, packed, problem, device, definition, config=None, handle=0):
     compiled = SimpleNamespace(
         kernel=definition.name,
         parameters=definition.parameters,
@@ -201,12 +203,16 @@ def fake_plan(device, definition, config=None, problem=None):
         if config is None
         else SimpleNamespace(kernel=definition.name, config=config, grid=(4, 1, 1))
     )
-    return SimpleNamespace(
-        compile=lambda compiler: compiled,
+    plan = SimpleNamespace(
         device=device,
         candidate=chosen,
-        reason="",
         definition=definition,
+        strided=True,
+        info=lambda *arguments, **options: None,
+    )
+    product = running.Product(problem, {"a": a}, None, weight=packed, kept=weight_operands(packed))
+    return running._enqueued(
+        product, plan, running.Options("numba-cuda"), {"a": a}, {"c": c}, 0, handle, compiled
     )
 
 
@@ -220,10 +226,13 @@ def test_blocks_that_would_wait_for_blocks_with_no_place_are_not_launched(packed
     a = device_matrix(0x7000)
     ampere, problem = heuristics.find_kernel("ampere"), heuristics.Problem(M, N, 1024)
     for sms, waits, refused in ((4, True, True), (3, True, False), (4, False, False)):
-        chosen = fake_plan(
+        given = (
+            a,
+            a,
+            packed,
+            problem,
             dataclasses.replace(devices.MODEL, sms=sms),
             dataclasses.replace(ampere, waits=waits),
-            problem=problem,
         )
         launched.clear()
         if refused:
@@ -234,9 +243,9 @@ def test_blocks_that_would_wait_for_blocks_with_no_place_are_not_launched(packed
                     r" registers"
                 ),
             ):
-                gpu.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
+                enqueued(*given)
         else:
-            gpu.run_cuda(a, a, packed, problem, chosen, "numba-cuda", 0, 0)
+            enqueued(*given)
         assert bool(launched) is not refused
 
 
@@ -274,9 +283,9 @@ def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
         dependent=lambda config: config == "any",
     )
     a, c = device_matrix(0x7000, (2 * K + 32, 2)), device_matrix(0x9000)
-    chosen = fake_plan(devices.MODEL, dataclasses.replace(definition, waits=False), config="any")
-    prepared, _ = gpu.run_cuda(
-        a, c, packed, heuristics.Problem(M, N, K), chosen, "numba-cuda", 0, 77
+    definition = dataclasses.replace(definition, waits=False)
+    prepared = enqueued(
+        a, c, packed, heuristics.Problem(M, N, K), devices.MODEL, definition, "any", 77
     )
     ((arguments, grid, stream),) = launched
     assert arguments == {
@@ -298,7 +307,7 @@ def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
         "cluster": 2,
         "dependent": True,
     }
-    assert prepared.places == {
+    assert {name: prepared.places[name] for name in ("a", "c", "bias")} == {
         "a": (1 + 3,),
         "c": (4, 12 + 3),
         "bias": (3,),

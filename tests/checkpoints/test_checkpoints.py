@@ -271,12 +271,14 @@ import numpy
 from numba_marlin.hostloops import Compiled
 from numba_marlin.formats.streams import MarlinCodes, Stream
 
-def most():  # the largest resident memory so far; ru_maxrss would count what the parent held when it forked
+# the largest resident memory so far; ru_maxrss would count what the parent held when it forked
+def most():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024
 
 codec, codes = Compiled(), numpy.zeros((1024, 512), numpy.uint8)
-codec.unpack(Stream("k", "k"), codec.pack(Stream("k", "k"), codes, 4), 4), codec.pack(MarlinCodes(), codes, 4)
+codec.unpack(Stream("k", "k"), codec.pack(Stream("k", "k"), codes, 4), 4)
+codec.pack(MarlinCodes(), codes, 4)
 from numba_marlin.checkpoints import convert
 before = most()
 convert(sys.argv[1], sys.argv[2], "vllm-marlin")

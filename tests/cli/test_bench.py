@@ -99,7 +99,7 @@ def test_without_a_gpu_it_is_exit_code_3_and_says_what_to_do(capsys, monkeypatch
         and json.loads(out)["schema"] == "numba-marlin/bench/1"
     )
     code, _, err = run(capsys, "bench", "--kernel", "best,warp")
-    assert code == 2 and "kernel='best' must be one of naive" in err
+    assert code == 2 and "kernel='best' must be one of general, naive" in err
 
 
 def test_json_has_every_cell_and_stands_alone(capsys, gpu):
@@ -288,7 +288,7 @@ def test_block_scaled_weights_are_counted_too(capsys):
         "--m",
         1,
         "--kernel",
-        "naive",
+        "general",
         "--codes",
         "e2m1",
         "--group-size",

@@ -12,7 +12,8 @@ from tests.emulator.ptx_cases import HEADER
 SCALE = (
     HEADER
     + """
-.visible .entry scale(.param .u64 x, .param .u64 y, .param .f32 by, .param .align 4 .b8 shift[8], .param .u32 n)
+.visible .entry scale(
+    .param .u64 x, .param .u64 y, .param .f32 by, .param .align 4 .b8 shift[8], .param .u32 n)
 {
 .reg .pred %p<2>;
 .reg .b32 %r<5>;
@@ -273,7 +274,7 @@ def test_an_instruction_that_the_machine_lacks_is_a_missing_capability(files, ca
     assert (
         code == 3
         and "tex.1d.v4.f32.f32" in error
-        and "PTX line 25" in error
+        and "PTX line 26" in error
         and "what to do" in error
     )
     (files / "k.ptx").write_text("hello")
@@ -301,7 +302,8 @@ fence.proxy.async.shared::cta;
 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 512;
 mov.b64 %d1, map;
 cvta.param.u64 %d1, %d1;
-cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {8, 2}], [%r2];
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+    [%r1], [%d1, {8, 2}], [%r2];
 WAIT:
 bar.sync 0;
 AGAIN:

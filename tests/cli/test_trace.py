@@ -333,7 +333,7 @@ def test_results_that_are_block_scaled_are_checked_too(capsys):
         (("--tensor", "mlp.up", "--transpose"), "--transpose is for plain matrices"),
         (
             ("--tensor", "mlp.up", "--kernel", "ampere"),
-            "kernel 'ampere' does not take codes=e2m1; kernels that do: naive, decode, wgmma",
+            "kernel 'ampere' does not take codes=e2m1; kernels that do: general, decode, wgmma",
         ),
     ],
 )

@@ -227,7 +227,7 @@ def test_a_failing_write_costs_only_time_and_leaves_nothing(directory, monkeypat
 PROGRAM = """
 import sys
 from numba_marlin.compiler import build
-from numba_marlin.kernels.naive import KERNEL
+from numba_marlin.kernels.general import KERNEL
 compiled = build(KERNEL, KERNEL.config_type(), target="sm_80")
 imported = "numba.core" in sys.modules or "numba.cuda" in sys.modules
 print(compiled.key, len(compiled.ptx), compiled.from_cache, imported)

@@ -31,7 +31,7 @@ def compiler(request):
 
 
 def to_ptx(compiler, kernel, target="sm_90a"):
-    return backend(compiler).to_ptx(kernel, PARAMETERS, target_named(target), 32)
+    return backend(compiler).to_ptx(kernel, PARAMETERS, target_named(target), 32, plain=True)
 
 
 def target_of(name):

@@ -7,46 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_marlin import testing
-from numba_marlin.emulator import Machine, Race, Schedule
-from numba_marlin.emulator.ordering.race_report import MISSING
-from tests.emulator.async_ptx import spin, start
+from numba_marlin.emulator import Race, Schedule
 from tests.emulator.ptx_cases import frame, snippet
-
-SCHEDULES = (
-    None,
-    Schedule(1),
-    Schedule(2, "slowest warp", "late"),
-    Schedule(3, "one block ahead", "early"),
-    Schedule(4, "reverse"),
-)
-
-
-def run(body, arrays=None, seed=None, before="", **options):
-    arrays = arrays or {}
-    machine = Machine(frame(body, len(arrays), before), races=True)
-    args = [machine.memory.buffer(array, name).address for name, array in arrays.items()]
-    return machine.run("k", args=args, seed=seed, **options)
-
-
-def race(body, kind, arrays=None, schedules=SCHEDULES, **options) -> Race:
-    """The Race that ``body`` must raise under all schedules; it must be of ``kind``."""
-    assert kind in MISSING
-    for seed in schedules:
-        with pytest.raises(Race) as caught:
-            run(
-                body,
-                {name: array.copy() for name, array in (arrays or {}).items()},
-                seed,
-                **options,
-            )
-        assert caught.value.kind == kind, f"{seed}: {caught.value}"
-    return caught.value
-
-
-def fine(body, arrays=None, **options):
-    for seed in SCHEDULES:
-        run(body, {name: array.copy() for name, array in (arrays or {}).items()}, seed, **options)
-
+from tests.emulator.race_programs import HURRY, fine, race, run
 
 # Thread t writes word t of s; after {}, it reads what thread 63 - t, of the other warp, wrote.
 EXCHANGE = """.shared .align 16 .b8 s[256]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 4, %r1;
@@ -59,10 +22,6 @@ def test_a_barrier_orders_a_block():
     fine(EXCHANGE.format("bar.sync 0;"), block=64)
     fine(EXCHANGE.format("bar.sync 3, 64;"), block=64)
     fine(EXCHANGE.format("setp.eq.u32 %q0, %t, 0; bar.red.popc.u32 %r9, 0, %q0;"), block=64)
-
-
-# Takes a while, and orders nothing.
-HURRY = "mov.u32 %r9, 0; WAIT: add.u32 %r9, %r9, 1; setp.lt.u32 %q9, %r9, 100; @%q9 bra WAIT;"
 
 
 @pytest.mark.parametrize("instead", (HURRY, "fence.acq_rel.cta;", "bar.warp.sync -1;"))
@@ -124,19 +83,23 @@ def test_bytes_side_by_side_are_no_race():
     fine(body.format(""), {"x": np.zeros(1, np.uint8)}, block=64)
 
 
-# ---- across blocks ----
-
 # Block 0 writes data and sets a flag; block 1 waits for the flag and reads. One thread each.
 HAND_OVER = """mov.u32 %r0, %ctaid.x; setp.ne.u32 %q0, %r0, 0; setp.ne.u32 %q5, %t, 0; @%q5 bra END;
 @%q0 bra READ;
 st.global.u32 [%p0], 42; {release} bra END;
 READ: {acquire} setp.eq.u32 %q1, %r1, 0; @%q1 bra READ; {after} ld.global.u32 %r2, [%p0];
 st.global.u32 [%p0+4], %r2; END:"""
+
+
 RELEASE, ACQUIRE = snippet("st_release_gpu", "%p1", "1"), snippet("ld_acquire_gpu", "%r1", "%p1")
+
+
 RELAXED_WRITE, RELAXED_READ = (
     "st.relaxed.gpu.global.u32 [%p1], 1;",
     "ld.relaxed.gpu.global.u32 %r1, [%p1];",
 )
+
+
 FENCE = snippet("fence_acq_rel_gpu")
 
 
@@ -244,180 +207,6 @@ def test_a_block_in_the_place_of_one_that_ended_knows_nothing_of_it():
     assert {error.block, error.first_thread[0]} == {(0, 0, 0), (1, 0, 0)}
 
 
-# ---- asynchronous ----
-
-
-def test_a_copy_is_its_threads_own_until_a_barrier():
-    body = """.shared .align 16 .b8 s[2048]; mov.u32 %r1, s; mad.lo.u32 %r1, %t, 16, %r1;
-    mad.wide.u32 %rd1, %t, 16, %p0;
-    cp.async.cg.shared.global [%r1], [%rd1], 16; cp.async.commit_group; cp.async.wait_group 0; {}
-    xor.b32 %r2, %t, {}; mov.u32 %r3, s; mad.lo.u32 %r3, %r2, 16, %r3;
-    ld.shared.u32 %r4, [%r3];"""
-    x = {"x": np.zeros(512, np.uint32)}
-    fine(body.format("bar.sync 0;", 32), x, block=128)
-    fine(body.format("", 0), x, block=128)
-    race(body.format("", 1), "missing-warp-sync", x, block=128)
-    race(body.format("bar.warp.sync -1;", 32), "missing-barrier", x, block=128, schedules=(None,))
-
-
-def test_a_tile_may_be_copied_over_only_when_all_have_read_it():
-    body = """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0;
-    @%q0 st.shared.u32 [%r1], 1; bar.sync 0; ld.shared.u32 %r2, [%r1]; {}
-    @%q0 cp.async.cg.shared.global [%r1], [%p0], 16; cp.async.wait_all;"""
-    fine(body.format("bar.sync 0;"), {"x": np.zeros(4, np.uint32)}, block=64)
-    assert (
-        race(
-            body.format(""),
-            "missing-barrier",
-            {"x": np.zeros(4, np.uint32)},
-            block=64,
-            schedules=(None,),
-        ).first.root
-        == "ld"
-    )
-
-
-MESSAGE = (
-    start(1)
-    + """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.ne.u32 %q1, %r9, 0; @%q1 bra OTHER;
-setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
-st.shared.u32 [%r1], 9; {arrive} bra END; OTHER: {wait} ld.shared.u32 %r2, [%r1]; END:"""
-)
-
-
-def test_an_arrival_and_a_wait_order():
-    wait = spin("W", "%r40", "0")
-    fine(MESSAGE.format(arrive=snippet("mbarrier_arrive", "%r40"), wait=wait), block=64)
-    relaxed = "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%r40];"
-    race(MESSAGE.format(arrive=relaxed, wait=wait), "missing-barrier", block=64)
-    race(
-        MESSAGE.format(
-            arrive=snippet("mbarrier_arrive", "%r40"),
-            wait=spin("W", "%r40", "0").replace(".parity", ".parity.relaxed.cta"),
-        ),
-        "missing-barrier",
-        block=64,
-    )
-
-
-def test_waiting_for_the_wrong_phase_orders_nothing():
-    """Parity 1 has passed before anybody arrives, which here takes a while."""
-    for parity in (0, 1):
-        body = MESSAGE.replace("st.shared.u32 [%r1], 9;", HURRY + "st.shared.u32 [%r1], 9;").format(
-            arrive=snippet("mbarrier_arrive", "%r40"), wait=spin("W", "%r40", str(parity))
-        )
-        body = "setp.eq.u32 %q6, %t, 0; mov.u32 %r1, s; @%q6 st.shared.u32 [%r1], 0;" + body
-        body = ".shared .align 16 .b8 s[16];" + body.replace(".shared .align 16 .b8 s[16];", "")
-        (
-            race(body, "missing-barrier", block=64, schedules=(None,))
-            if parity
-            else fine(body, block=64)
-        )
-
-
-BULK = (
-    start(1)
-    + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50;
-setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED;
-"""
-    + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
-    + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
-    + "ISSUED: {} ld.shared.u32 %r1, [%r51];"
-)
-
-
-def test_what_a_bulk_copy_brings_belongs_to_those_who_waited_for_it():
-    x = {"x": np.zeros(128, np.uint32)}
-    fine(BULK.format(spin("W", "%r40", "0")), x)
-    fine(BULK.format("@%q1 bra MET;" + spin("W", "%r40", "0") + "MET: bar.warp.sync -1;"), x)
-    error = race(
-        BULK.format(
-            "@%q1 bra MET;" + spin("W", "%r40", "0") + "MET: shfl.sync.idx.b32 %r5, %t, 0, 31, -1;"
-        ),
-        "missing-copy-wait",
-        x,
-    )
-    assert "cp.async.bulk" in error.first.text
-
-
-def test_a_stage_may_be_filled_again_only_when_its_readers_say_so():
-    """The reader's arrival at the empty barrier is what the second copy needs; one lane's arrival
-    speaks for the others behind bar.warp.sync only."""
-    body = (
-        start(1, 1)
-        + """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; setp.ne.u32 %q1, %r9, 0;
-    @%q1 bra READER; setp.ne.u32 %q2, %r8, 0; @%q2 bra END;
-    """
-        + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
-        + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
-        + "WAIT"
-        + """
-    """
-        + snippet("mbarrier_arrive_expect_tx", "%r40", "512")
-        + snippet("cp_async_bulk_g2s", "%r50", "%p0", "512", "%r40")
-        + spin("Z", "%r40", "1")
-        + """ bra END;
-    READER: """
-        + spin("X", "%r40", "0")
-        + """ mad.lo.u32 %r51, %r8, 16, %r50; ld.shared.u32 %r1, [%r51];
-    SYNC setp.ne.u32 %q3, %r8, 0; @%q3 bra END;
-    """
-        + snippet("mbarrier_arrive", "%r41")
-        + "END:"
-    )
-    x, wait = {"x": np.zeros(128, np.uint32)}, spin("Y", "%r41", "0")
-    fine(body.replace("WAIT", wait).replace("SYNC", "bar.warp.sync -1;"), x, block=64)
-    assert (
-        race(
-            body.replace("WAIT", wait).replace("SYNC", ""), "missing-barrier", x, block=64
-        ).first_thread[2]
-        != 0
-    )
-
-
-def test_a_store_lends_its_source_until_the_wait():
-    body = (
-        """.shared .align 128 .b8 s[512]; mov.u32 %r50, s; mad.lo.u32 %r51, %t, 16, %r50;
-    st.shared.v4.u32 [%r51], {{%t, %t, %t, %t}}; fence.proxy.async.shared::cta; bar.warp.sync -1;
-    setp.ne.u32 %q1, %t, 0; @%q1 bra ISSUED; """
-        + snippet("cp_async_bulk_s2g", "%p0", "%r50", "512")
-        + snippet("cp_async_bulk_commit_group")
-        + snippet("cp_async_bulk_wait_group_read", n=0)
-        + "ISSUED: {} st.shared.u32 [%r51], 3;"
-    )
-    x = {"x": np.zeros(128, np.uint32)}
-    fine(body.format("bar.warp.sync -1;"), x)
-    race(body.format("shfl.sync.idx.b32 %r5, %t, 0, 31, -1;"), "missing-warp-sync", x)
-
-
-def test_blocks_of_a_cluster_are_ordered_by_its_barrier():
-    body = (
-        """.shared .align 16 .b8 s[16]; mov.u32 %r1, s; setp.eq.u32 %q0, %t, 0;
-    @%q0 st.shared.u32 [%r1], 7; {}
-    """
-        + snippet("cluster_ctarank", "%r60")
-        + "xor.b32 %r2, %r60, 1;"
-        + snippet("mapa_shared", "%r3", "%r1", "%r2")
-        + "@%q0 ld.shared::cluster.u32 %r4, [%r3]; {}"
-    )
-    sync = snippet("cluster_arrive") + snippet("cluster_wait")
-    relaxed = sync.replace("arrive", "arrive.relaxed")
-    fine(body.format(sync, sync), grid=2, cluster=2)
-    race(body.format(relaxed, sync), "missing-cluster-barrier", grid=2, cluster=2)
-    race(
-        body.format(
-            sync,
-            snippet("cluster_arrive").replace("arrive", "arrive.relaxed") + snippet("cluster_wait"),
-        ),
-        "missing-wait-for-others",
-        grid=2,
-        cluster=2,
-    )
-
-
-# ---- what is said ----
-
-
 def test_a_report_names_both_ends_and_the_lines_they_come_from():
     body = """.file 1 "kernel.py"
     .shared .align 16 .b8 tile[64]; mov.u32 %r1, tile; setp.eq.u32 %q0, %t, 5;
@@ -464,9 +253,9 @@ def test_every_error_has_a_name_that_does_not_change():
     )
 
 
-# ---- against a judge that needs no clocks ----
-
 WARPS, WORDS = 3, 3
+
+
 ACTIONS = st.tuples(st.sampled_from("rw"), st.integers(0, WARPS - 1), st.integers(0, WORDS - 1))
 
 

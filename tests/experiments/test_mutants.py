@@ -27,8 +27,8 @@ ROWS = [
 # One cell a kernel, or two, compiled for other tests too; and mutants of it, the first of a kind
 # whose name has all of the words.
 SAMPLE = {
-    "naive, a scale a column": ("predicate turned",),
-    "tiled, a scale a column": ("barrier 0", "barrier 1", "predicate turned"),
+    "general, a scale per column": ("predicate turned",),
+    "tiled, groups": ("barrier 0", "barrier 1", "predicate turned"),
     "ampere, one row of tiles": (
         "barrier bar.sync/8/",
         "wait cp.async.wait_group/0/",
@@ -107,7 +107,7 @@ SAMPLE = {
 
 # Between them they have every kind of guard; the others are judged here with --thorough.
 USUAL = (
-    "naive, a scale a column",
+    "general, a scale per column",
     "ampere, one row of tiles",
     "decode, groups of 64",
     "wgmma, pairs of blocks, two rows of consumers",

@@ -192,9 +192,12 @@ def test_a_launch_has_all_that_its_kernel_reads(load):
         launch = suite.sanitizer.Launch(case)
         addresses = {name: 4096 * (index + 1) for index, name in enumerate(launch.buffers)}
         encoded = []
-        arguments = launch.arguments(
-            addresses, lambda tensor_map, address: encoded.append(address) or bytes(128)
-        )
+
+        def encode(tensor_map, address, encoded=encoded):
+            encoded.append(address)
+            return bytes(128)
+
+        arguments = launch.arguments(addresses, encode)
         assert len(arguments) == len(case.definition.parameters) and set(encoded) <= set(
             addresses.values()
         )

@@ -319,8 +319,8 @@ def test_every_cell_has_a_loader_and_a_kernel_configuration(experiment):
                 config = cells.kernel_config(variant.engine, m, n, k)
                 variant.definition.check_config(config)
                 tile = {
-                    "ampere": lambda: (64, 64),
-                    "decode": lambda: (config.columns, config.stage_k),
-                    "wgmma": lambda: (config.tile_n, 64),
-                }[variant.engine]()
+                    "ampere": lambda config: (64, 64),
+                    "decode": lambda config: (config.columns, config.stage_k),
+                    "wgmma": lambda config: (config.tile_n, 64),
+                }[variant.engine](config)
                 assert n % tile[0] == 0 and k % tile[1] == 0, "variants have no tails"

@@ -2,7 +2,9 @@
 the rest."""
 
 import numpy as np
+import pytest
 
+from numba_marlin.formats.files import STORED
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.gptq import PERMUTATION
 
@@ -59,3 +61,11 @@ def same_layer(left, right):
         and left[name].tobytes() == right[name].tobytes()
         for name in left
     )
+
+
+CASES = [
+    pytest.param(form, geometry, id=f"{form.name}-{number}")
+    for form in STORED.values()
+    for number, geometry in enumerate(form.test_geometries)
+]
+INTEGER = [form for form in STORED.values() if form.holds != "BlockWeight"]

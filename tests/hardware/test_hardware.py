@@ -103,10 +103,12 @@ def values(source):
                 return pair[0] * pair[1] if isinstance(operator, ast.Mult) else pair[0] << pair[1]
         return None
 
+    lines = source.encode().splitlines()
     for node in ast.walk(ast.parse(source)):
         found = value(node)
         if found is not None:
-            yield node.lineno, found, ast.get_source_segment(source, node)
+            # (ast.get_source_segment splits all of the source again, each time)
+            yield node.lineno, found, lines[node.lineno - 1][node.col_offset :].decode()
 
 
 def device_limits():

@@ -16,7 +16,7 @@ GOOD = """\
 // immediates: offset
 // effects: shared.read
 // arch: sm_80
-// isa: https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+// isa: https://docs.nvidia.com/cuda/parallel-thread-execution/#state-spaces
 
 {
     .reg .f32 twice;  // a comment with <nothing> declared

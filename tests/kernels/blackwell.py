@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from numba_marlin import compiler
-from numba_marlin.formats.floats import float_type, round_to
+from numba_marlin.execution.binding import Scaling, bind, block_operands
+from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.kernels.nvfp4.block_mma import KERNEL as BLOCK_MMA
 from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
 from numba_marlin.kernels.nvfp4.tcgen05 import KERNEL as TCGEN05
 from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
+from numba_marlin.problems import BlockProblem
 from numba_marlin.quantizers import dequantize
 from numba_marlin.quantizers.operands import quantize_blocks
 from numba_marlin.reference.operands import block_scaled_bounds
@@ -49,17 +51,17 @@ def prepare(kernel, a, b, alpha=1.0, config=None, sms=2, compiled_by="numba-cuda
     """-> Prepared: D poisoned with NaN, operands read-only. alpha: besides the global scales."""
     config = config or replace(USUAL[kernel], format=a.format)
     compiled = compiler.build(kernel, config, TARGETS[kernel.name], compiled_by)
-    (m, k), n = a.shape, b.shape[0]
-    buffers = {
-        "a": a.data,
-        "b": b.data,
-        "sfa": a.with_scales("128x4").scales,
-        "sfb": b.with_scales("128x4").scales,
-        "d": np.full((m, n), np.nan, float_type(config.result)),
-        "alpha": np.array([alpha * a.global_scale * b.global_scale], np.float32),
-    }
-    return Prepared(
-        kernel, config, compiled, tuple(kernel.grid(config, m, n, k, sms)), buffers, (m, n, k, k)
+    problem = BlockProblem.of(config, a.shape[0], b.shape[0], a.shape[1])
+    return Prepared.of(
+        bind(
+            kernel,
+            config,
+            problem,
+            block_operands(a.with_scales("128x4"), b.with_scales("128x4")),
+            sms=sms,
+            compiled=compiled,
+            scaling=Scaling(alpha * a.global_scale * b.global_scale),
+        )
     )
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_marlin import compiler
+from numba_marlin.execution.binding import Scaling, bind, block_operands
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled, pack_codes
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
-from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
 from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.problems import BlockProblem as Problem
 from numba_marlin.quantizers.operands import inverse_of, quantize_blocks
 from numba_marlin.reference.operands import block_scaled_bounds
 from tests.kernels.harness import Prepared, on_gpu, on_machine, target_of
@@ -113,35 +114,21 @@ def every_code_and_scale(rows):
 
 
 def prepare(problem, config, sms=3, run_on="machine", compiled_by="numba-cuda"):
-    m, n, k = problem.sizes
-    columns = n // 2 if config.gated else n
-    inverse = inverse_of(problem.global_scale)
-    alpha = problem.alpha * problem.a.global_scale * problem.b.global_scale * 2.0**OPERAND_POWER
-    buffers = {
-        "a": problem.a.data,
-        "b": problem.b.data,
-        "sfa": problem.a.scales,
-        "sfb": problem.b.scales,
-        "factors": np.array([alpha, problem.beta, inverse, inverse / np.float32(6)], np.float32),
-        "locks": np.zeros(1, np.int32),
-    }
-    if config.result in BLOCK_FORMATS:
-        form = BLOCK_FORMATS[config.result]
-        buffers |= {
-            "d": np.full(form.data_shape(m, columns), 0xAA, np.uint8),
-            "sfd": np.zeros(form.scales_shape(m, columns, "128x4"), np.uint8),
-        }
-    else:
-        buffers["d"] = np.full((m, columns), np.nan, float_type(config.result))
-    buffers |= {
-        name: array
-        for name, array in (("c", problem.c), ("bias", problem.bias))
-        if array is not None
-    }
     kernel = kernel_of(config)
     compiled = compiler.build(kernel, config, target=target_of(run_on), compiler=compiled_by)
-    return Prepared(
-        kernel, config, compiled, kernel.grid(config, m, n, k, sms), buffers, (m, n, k, k)
+    global_scales = problem.a.global_scale * problem.b.global_scale
+    return Prepared.of(
+        bind(
+            kernel,
+            config,
+            Problem.of(config, *problem.sizes),
+            {**block_operands(problem.a, problem.b), "c": problem.c, "bias": problem.bias},
+            sms=sms,
+            compiled=compiled,
+            scaling=Scaling(
+                problem.alpha * global_scales, problem.beta, inverse_of(problem.global_scale)
+            ),
+        )
     )
 
 
@@ -154,7 +141,8 @@ def run(problem, config, *, run_on="machine", seed=None, edit_ptx=None, races=Fa
         left = prepared.buffers
     else:
         left = on_gpu(prepared).launched().collect()
-    assert not left["locks"].any(), f"the counter is {left['locks']} after the launch"
+    if "locks" in left:
+        assert not left["locks"].any(), f"the counter is {left['locks']} after the launch"
     if "sfd" not in prepared.buffers:
         return left["d"]
     form = BLOCK_FORMATS[config.result]

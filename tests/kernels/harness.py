@@ -11,30 +11,26 @@ import pytest
 
 from numba_marlin import compiler
 from numba_marlin.execution import driver
+from numba_marlin.execution.binding import Binding, bind, weight_operands
+from numba_marlin.execution.machine import host_arrays, set_up
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format, marlin
 from numba_marlin.hardware import devices
-from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.ampere import AmpereConfig
-from numba_marlin.kernels.buffered import KERNEL as BUFFERED
-from numba_marlin.kernels.buffered import BufferedConfig
-from numba_marlin.kernels.general import KERNEL as GENERAL
-from numba_marlin.kernels.general import GeneralConfig
-from numba_marlin.kernels.naive import KERNEL as NAIVE
-from numba_marlin.kernels.naive import NaiveConfig
-from numba_marlin.kernels.tiled import KERNEL as TILED
-from numba_marlin.kernels.tiled import TiledConfig
+from numba_marlin.kernels.language.choice import ChooseTypes
+from numba_marlin.kernels.registry import kernels
+from numba_marlin.problems import WEIGHTS, WeightProblem
 
-KERNELS = {kernel.name: kernel for kernel in (GENERAL, NAIVE, TILED, BUFFERED, AMPERE)}
+# the rungs that every GPU runs
+KERNELS = {kernel.name: kernel for kernel in kernels(WEIGHTS) if kernel.min_arch == "sm_80"}
+# those of them whose configuration is a function of the group size
 OF_GROUP_SIZE = {
-    "general": GeneralConfig,
-    "naive": NaiveConfig,
-    "tiled": TiledConfig,
-    "buffered": BufferedConfig,
+    name: kernel.config_type
+    for name, kernel in KERNELS.items()
+    if isinstance(kernel.chooser, ChooseTypes)
 }
-"""Kernel -> its configuration, a function of the group size."""
-PLAIN = ("naive", "tiled", "buffered")
+# those whose parameters are arrays
+PLAIN = tuple(name for name, kernel in KERNELS.items() if dict(kernel.parameters)["a"] != "u64")
 TILES = ((8, 8), (16, 4))
-WRITTEN = ("c", "d", "sfd", "partials", "locks")
 
 
 def config_for(name, m, n, k, group_size, tile=None, stages=4):
@@ -65,20 +61,41 @@ class Run:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A launch with every trap set. buffers: {parameter: host array} of all that the kernel may
-    address; sizes: (m, n, k, a_stride)."""
+    """A launch with every trap set. binding: ``execution.binding``'s; buffers: {parameter: host
+    array} of all that the kernel may address."""
 
-    kernel: object
-    config: object
-    compiled: object
-    grid: tuple
+    binding: Binding
     buffers: dict
-    sizes: tuple
+
+    @classmethod
+    def of(cls, binding):
+        return cls(binding, host_arrays(binding))
+
+    @property
+    def kernel(self):
+        return self.binding.definition
+
+    @property
+    def config(self):
+        return self.binding.config
+
+    @property
+    def compiled(self):
+        return self.binding.compiled
+
+    @property
+    def grid(self):
+        return self.binding.grid
+
+    @property
+    def sizes(self):
+        """m, n, k, a_stride"""
+        return self.binding.sizes
 
     def arguments(self, addresses, encode):
         """In the kernel's order, of {parameter: address}; encode(TensorMap, address) for parameters
         that are tensor maps."""
-        return self.kernel.arguments(self.config, addresses, *self.sizes, encode)
+        return self.binding.arguments(addresses, encode)
 
 
 def rows_apart(x, a_stride):
@@ -86,31 +103,6 @@ def rows_apart(x, a_stride):
     wide = np.full((x.shape[0], a_stride), np.nan, x.dtype)
     wide[:, : x.shape[1]] = x
     return wide
-
-
-def buffers_for(kernel, config, x, packed, sms, a_stride, bias=None):
-    """Arrays for the parameters, by name: a, b, c, scales, those of zeros and bias that there are,
-    and a workspace if the kernel has one."""
-    m, n, k = x.shape[0], packed.n, packed.k
-    buffers = {
-        "a": rows_apart(x, a_stride),
-        "b": packed.qweight,
-        "c": np.full((m, n), np.nan, x.dtype),
-        "scales": packed.scales,
-    }
-    optional = {
-        "zeros": getattr(packed, "zeros", None),
-        "bias": bias,
-        "factors": getattr(packed, "factors", None),
-    }
-    buffers |= {
-        name: np.ascontiguousarray(array) for name, array in optional.items() if array is not None
-    }
-    sizes = kernel.workspace_bytes(config, m, n, k, sms)
-    if sizes:
-        buffers["partials"] = np.full(max(4, sizes[0] // 4), np.nan, np.float32)
-        buffers["locks"] = np.zeros(max(1, sizes[1] // 4), np.int32)
-    return buffers
 
 
 def run_kernel(
@@ -164,14 +156,18 @@ def prepare(
     compiled = compiler.build(
         kernel, config, target=target or target_of(run_on), compiler=compiled_by
     )
-    buffers = buffers_for(kernel, config, x, packed, sms, a_stride or k, bias)
-    return Prepared(
-        kernel,
-        config,
-        compiled,
-        tuple(kernel.grid(config, m, n, k, sms)),
-        buffers,
-        (m, n, k, a_stride or k),
+    operands = {"a": rows_apart(x, a_stride or k), **weight_operands(packed), "bias": bias}
+    problem = WeightProblem.of(m, packed, x.dtype.name, bias is not None)
+    return Prepared.of(
+        bind(
+            kernel,
+            config,
+            problem,
+            operands,
+            sms=sms,
+            compiled=compiled,
+            row_distance=a_stride or k,
+        )
     )
 
 
@@ -213,30 +209,9 @@ def on_machine(prepared, seed=None, edit_ptx=None, races=False):
 def launch_on(machine, prepared, compiled=None):
     """What Machine.run takes, the buffers being in the machine's memory from now on. compiled:
     another build of the kernel than the prepared one."""
-    compiled = compiled or prepared.compiled
-    early = (
-        prepared.kernel.reads_early
-        if prepared.kernel.dependent(prepared.config)
-        else prepared.buffers
-    )
-    addresses = {
-        name: (
-            machine.memory.buffer(
-                array, name=name, readonly=name not in WRITTEN, earlier=name not in early
-            ).address
-        )
-        for name, array in prepared.buffers.items()
-    }
-    return {
-        "entry": compiled.entry,
-        "grid": prepared.grid,
-        "block": compiled.threads,
-        "shared_bytes": compiled.shared_bytes,
-        "args": prepared.arguments(
-            addresses, lambda tensor_map, address: tensor_map.encode(address)
-        ),
-        "cluster": prepared.kernel.cluster(prepared.config),
-    }
+    return set_up(
+        prepared.binding, machine=machine, compiled=compiled, given=prepared.buffers
+    ).launch
 
 
 def cases(every, usual):

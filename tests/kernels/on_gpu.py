@@ -13,8 +13,7 @@ import weakref
 
 import numpy as np
 
-from numba_marlin.execution import driver, launch
-from tests.kernels.harness import WRITTEN
+from numba_marlin.execution import driver, gpu
 
 GUARD_BYTES = 4096
 GUARD_WORD = 0xA5A5A5A5
@@ -85,9 +84,7 @@ class DeviceProblem:
         }
         self.prepared = prepared
         self.arguments = self.arguments_with()
-        self.launcher = launch.launcher(
-            prepared.compiled, **prepared.kernel.launch_options(prepared.config)
-        )
+        self.launcher = gpu.loaded(prepared.binding, 0)
         # the copies above are on the default stream, which a non-blocking stream does not wait for
         driver.synchronize(0)
         _alive.add(self)
@@ -95,10 +92,8 @@ class DeviceProblem:
     def arguments_with(self, **addresses):
         """What a launch passes, with these addresses instead of those of the arrays of that
         name."""
-        return self.prepared.arguments(
-            {name: array.address for name, array in self.arrays.items()} | addresses,
-            driver.encode_tensor_map,
-        )
+        held = {name: array.address for name, array in self.arrays.items()}
+        return gpu.arguments(self.prepared.binding, held | addresses, 0)
 
     def launch(self, arguments=None):
         self.launcher(self.grid, arguments or self.arguments, stream=self.stream)
@@ -140,12 +135,13 @@ class DeviceProblem:
         found = {
             name: array.read(name) for name, array in self.arrays.items() if name not in self.held
         }
-        for name in found.keys() - set(WRITTEN):
+        written = self.prepared.binding.written
+        for name in found.keys() - written:
             self.arrays[name].check_unchanged(name)
         assert not found.get("locks", np.zeros(1)).any(), (
             f"locks {found['locks']} are not zero after the launch"
         )
-        return {name: array for name, array in found.items() if name in WRITTEN}
+        return {name: array for name, array in found.items() if name in written}
 
     def repeat(self, launches):
         """The bits of c after each of ``launches`` launches, all enqueued at once: uint16

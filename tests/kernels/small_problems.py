@@ -1,30 +1,17 @@
-"""One small problem for each kernel, in a configuration that other tests compile too: what
-schedules and broken kernels are tried on.
-
-Each is large enough that everything a kernel does for order's sake matters: rings go round, blocks
-share tiles, and a block has more than one.
+"""The small problems that every kernel declares for itself (``kernels.language.about.Trial``), in
+configurations that other tests compile too: what schedules and broken kernels are tried on.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from numba_marlin import compiler, testing
-from numba_marlin.kernels.ampere import KERNEL as AMPERE
-from numba_marlin.kernels.buffered import KERNEL as BUFFERED
-from numba_marlin.kernels.decode import KERNEL as DECODE
-from numba_marlin.kernels.general import KERNEL as GENERAL
-from numba_marlin.kernels.naive import KERNEL as NAIVE
-from numba_marlin.kernels.nvfp4.block_decode import KERNEL as BLOCK_DECODE
-from numba_marlin.kernels.nvfp4.block_scaled import KERNEL as BLOCK_SCALED
-from numba_marlin.kernels.tiled import KERNEL as TILED
-from numba_marlin.kernels.wgmma import KERNEL as WGMMA
+from numba_marlin.kernels.registry import find_kernel, names
+from numba_marlin.problems import WEIGHTS
 from tests.kernels import blackwell, block_problems
-from tests.kernels.configurations import ARRANGEMENTS, FEW_ROWS, ONE_WORD
-from tests.kernels.configurations import DECODE as PLAIN
-from tests.kernels.configurations import WGMMA as SMALL
-from tests.kernels.harness import config_for, on_machine, run_kernel
+from tests.kernels.harness import on_machine, run_kernel
 
 exact_problem, exact_blocks = (
     functools.cache(testing.exact_problem),
@@ -100,7 +87,7 @@ class SmallBlocks(Small):
     def problem(self):
         """-> (prepare(), D as it must be)"""
         m, n, k = self.shape
-        if self.kernel.name in ("block_scaled", "block_decode"):
+        if ("factors", "u64") in self.kernel.parameters:  # it has an epilogue
             problem = block_problems.small_integers(
                 m,
                 n,
@@ -136,44 +123,14 @@ class SmallBlocks(Small):
         return "m={} n={} k={}".format(*self.shape)
 
 
-def of(name, *shape):
-    return config_for(name, *shape)
+def small(kernel, trial):
+    made, more = (Small, (trial.group_size,)) if kernel.kind == WEIGHTS else (SmallBlocks, ())
+    return made(kernel, trial.config, (*trial.sizes, *more), trial.sms, trial.places)
 
 
+# "KERNEL", or "KERNEL, WHAT" -> the trial that the kernel declares
 SMALLS = {
-    "general": Small(GENERAL, of("general", 3, 64, 128, 64), (3, 64, 128, 64), 1, (1, 2)),
-    "naive": Small(NAIVE, of("naive", 3, 64, 128, 64), (3, 64, 128, 64), 1, (1, 2)),
-    "tiled": Small(TILED, of("tiled", 20, 128, 128, 64), (20, 128, 128, 64), 1, (1, 2)),
-    "buffered": Small(BUFFERED, of("buffered", 20, 128, 208, 16), (20, 128, 208, 16), 1, (1, 2)),
-    "ampere": Small(AMPERE, of("ampere", 4, 256, 768, 128), (4, 256, 768, 128), 3),
-    "ampere, whole slices": Small(
-        AMPERE, of("ampere", 4, 256, 768, 128), (4, 512, 256, 128), 2, (1,)
-    ),
-    "decode": Small(DECODE, PLAIN, (2, 256, 640, 64), 3, (1, 2)),
-    "wgmma": Small(WGMMA, replace(SMALL, group_blocks=4), (20, 128, 192, 64), 3, (1, 2)),
-    "wgmma, two parts": Small(
-        WGMMA, replace(ARRANGEMENTS["two parts"], group_blocks=-1), (40, 128, 192, -1), 4, (1, 3)
-    ),
-    "wgmma, pairs of blocks": Small(
-        WGMMA,
-        replace(ARRANGEMENTS["pairs, two rows of consumers"], group_blocks=-1),
-        (40, 128, 256, -1),
-        2,
-    ),
-    "decode, NVFP4": Small(DECODE, FEW_ROWS, (2, 256, 640, 16), 3, (1, 2)),
-    "wgmma, MXFP4": Small(WGMMA, replace(ONE_WORD, group_blocks=2), (20, 128, 192, 32), 3, (1, 2)),
-    "block_scaled": SmallBlocks(BLOCK_SCALED, block_problems.SMALL, (100, 136, 96), 2, (1,)),
-    "block_scaled, one block": SmallBlocks(BLOCK_SCALED, block_problems.SMALL, (100, 72, 160), 1),
-    "block_decode": SmallBlocks(
-        BLOCK_DECODE,
-        replace(block_problems.FEW_ROWS, result="float32", source=False),
-        (9, 136, 1312),
-        1,
-    ),
-    "tcgen05": SmallBlocks(
-        blackwell.TCGEN05, blackwell.USUAL[blackwell.TCGEN05], (150, 136, 288), 2, (1,)
-    ),
-    "block_mma": SmallBlocks(
-        blackwell.BLOCK_MMA, blackwell.USUAL[blackwell.BLOCK_MMA], (20, 24, 1056), 1
-    ),
+    kernel.name + (f", {trial.what}" if trial.what else ""): small(kernel, trial)
+    for kernel in map(find_kernel, names())
+    for trial in kernel.about.trials
 }

@@ -152,21 +152,7 @@ def test_a_trace_shows_the_roles_side_by_side():
         TCGEN05, exact_operand(256, 544, "nvfp4", 15), exact_operand(128, 544, "nvfp4", 16), sms=1
     )
     machine = Machine(built.ptx)
-    addresses = {
-        name: machine.memory.buffer(array, name=name, readonly=name != "d").address
-        for name, array in prepared.buffers.items()
-    }
-    arguments = prepared.arguments(
-        addresses, lambda tensor_map, address: tensor_map.encode(address)
-    )
-    recorded = trace.record(
-        machine,
-        built.entry,
-        grid=prepared.grid,
-        block=built.threads,
-        shared_bytes=built.shared_bytes,
-        args=arguments,
-    )
+    recorded = trace.record(machine, **launch_on(machine, prepared, built))
     slices = [each for each in perfetto.events(recorded)["traceEvents"] if each["ph"] == "X"]
     verbs = {warp: {each["name"] for each in slices if each["tid"] == warp} for warp in range(6)}
     assert (

@@ -8,6 +8,8 @@ import pytest
 
 from numba_marlin import compiler
 from numba_marlin.compiler import gates
+from numba_marlin.execution.binding import OPERAND, RESULT, Binding, Buffer
+from numba_marlin.execution.machine import set_up
 from numba_marlin.formats import marlin
 from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.dequantize.expand import expand_verbs, pair
@@ -68,30 +70,24 @@ def expanded(words, dtype, bits, origin, run_on):
     config = ExpandConfig(dtype, bits, origin)
     compiled = compiler.build(KERNEL, config, target=target_of(run_on))
     assert not gates.broken_promises(compiled)
-    buffers = {"b": np.ascontiguousarray(words), "c": np.zeros((words.size, 16 // bits), np.uint32)}
-    grid = KERNEL.grid(config, words.size, 0, 0, 0)
+    words = np.ascontiguousarray(words)
+    binding = Binding(
+        KERNEL,
+        config,
+        compiled,
+        KERNEL.grid(config, words.size, 0, 0, 0),
+        (words.size, 0, 0, 0),
+        {
+            "b": Buffer(OPERAND, words.shape, "uint32", array=words),
+            "c": Buffer(RESULT, (words.size, 16 // bits), "uint32"),
+        },
+    )
     if run_on == "cuda":
-        result = (
-            on_gpu(Prepared(KERNEL, config, compiled, grid, buffers, (words.size, 0, 0, 0)))
-            .launched()
-            .collect()["c"]
-        )
+        result = on_gpu(Prepared.of(binding)).launched().collect()["c"]
     else:
-        from numba_marlin.emulator import Machine
-
-        machine = Machine(compiled.ptx)
-        addresses = {
-            name: machine.memory.buffer(array, name=name, readonly=name == "b").address
-            for name, array in buffers.items()
-        }
-        machine.run(
-            compiled.entry,
-            grid=grid,
-            block=(THREADS, 1, 1),
-            shared_bytes=0,
-            args=[addresses["b"], addresses["c"], words.size],
-        )
-        result = buffers["c"]
+        launch = set_up(binding)
+        launch.run()
+        result = launch.results["c"]
     return result.view(np.uint16).view(float_type(dtype)).reshape(words.size, 16 // bits, 2)
 
 

@@ -1,5 +1,5 @@
-"""Contract under test: the general kernel multiplies every type and shape that a weight can have, the
-pattern for the kernels above it.
+"""Contract under test: the general kernel multiplies every type and shape that a weight can have,
+the pattern for the kernels above it.
 
 Bit for bit on problems whose sums are exact, within the elementwise bound on real data. ``pytest
 --run-on cuda`` runs the same on a GPU.

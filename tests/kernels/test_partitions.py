@@ -20,7 +20,7 @@ from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.layout.stripes import stripes
-from tests.kernels.harness import config_for, machine_of, prepare
+from tests.kernels.harness import config_for, launch_on, machine_of, prepare
 from tests.kernels.partitions import decode_pieces, wgmma_items
 
 # units of k of a tile, column tiles, row tiles
@@ -165,9 +165,8 @@ def test_the_faithful_kernel_follows_the_stripes(m, n, k, sms):
     machine = machine_of(prepared.compiled.ptx, False)
     for buffer in machine.memory.buffers:
         machine.memory.release(buffer)
-    places = {
-        name: machine.memory.buffer(array, name=name) for name, array in prepared.buffers.items()
-    }
+    launch = launch_on(machine, prepared)
+    places = {buffer.name: buffer for buffer in machine.memory.buffers}
     tiles, turns, b, locks, warps = (
         Counter(),
         defaultdict(list),
@@ -198,15 +197,7 @@ def test_the_faithful_kernel_follows_the_stripes(m, n, k, sms):
                 if not turns[lock] or turns[lock][-1] != int(warp) // warps:
                     turns[lock].append(int(warp) // warps)
 
-    arguments = prepared.arguments({name: buffer.address for name, buffer in places.items()}, None)
-    machine.run(
-        prepared.compiled.entry,
-        grid=prepared.grid,
-        block=256,
-        shared_bytes=prepared.compiled.shared_bytes,
-        args=arguments,
-        listener=Listener(access=watch),
-    )
+    machine.run(**launch, listener=Listener(access=watch))
     partition = stripes(k // 128, n // 128, -(-m // 16), blocks)
     copies = config.thread_k_blocks * 8 * config.thread_n_blocks  # of 16 bytes, to a tile
     expected, order = Counter(), defaultdict(list)

@@ -8,18 +8,21 @@ import numpy as np
 
 from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
+from numba_marlin.execution.machine import set_up
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.profile.instrument import recorder, records, totals
 from tests.kernels import configurations
 from tests.kernels.configurations import FAITHFUL
-from tests.kernels.harness import WRITTEN, config_for, prepare
+from tests.kernels.harness import config_for, prepare
 from tests.kernels.small_problems import SMALLS
 
 DECODE_SHAPE = (8, 512, 1024, configurations.group_size_of(configurations.DECODE))
 CASES = {  # kernel, configuration, (m, n, k, group_size), multiprocessors
+    "general": ("general", None, (3, 64, 128, 64), 1),
     "naive": ("naive", None, (3, 64, 128, 64), 1),
     "tiled": ("tiled", None, (20, 128, 128, 64), 1),
+    "buffered": ("buffered", None, (20, 128, 256, 64), 1),
     "ampere": ("ampere", None, FAITHFUL[1:], 3),
     "decode": (DECODE, configurations.DECODE, DECODE_SHAPE, 3),
     "wgmma": (WGMMA, SMALLS["wgmma"].config, SMALLS["wgmma"].shape, 3),
@@ -39,25 +42,16 @@ class Run:
         self.build = build(self.compiled)
         self.blocks = math.prod(prepared.grid)
         machine = Machine(self.build.compiled.ptx)
-        addresses = {
-            each: machine.memory.buffer(array, each, readonly=each not in WRITTEN).address
-            for each, array in prepared.buffers.items()
-        }
         memory = np.zeros(self.build.nbytes(self.blocks) + self.build.slot_bytes, np.uint8)
         start = machine.memory.buffer(memory, recorder.PARAMETER).address
         pad = -start % self.build.slot_bytes
-        arguments = (
-            *prepared.arguments(addresses, lambda tensor_map, address: tensor_map.encode(address)),
-            start + pad,
-        )
-        machine.run(
-            self.compiled.entry,
-            grid=prepared.grid,
-            block=self.compiled.threads,
-            shared_bytes=self.compiled.shared_bytes,
-            args=arguments,
-            cluster=prepared.kernel.cluster(prepared.config),
-        )
+        set_up(
+            prepared.binding,
+            machine=machine,
+            compiled=self.build.compiled,
+            given=prepared.buffers,
+            more=(start + pad,),
+        ).run()
         self.c, self.expected = prepared.buffers["c"], problem.expected
         self.launch = align([raw(memory[pad:], self.build, self.blocks)])[0]
 

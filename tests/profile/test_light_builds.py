@@ -152,9 +152,6 @@ def test_what_a_block_left_in_an_earlier_launch_is_not_of_this_one():
     ) == {0}
 
 
-# ---- what is put together, of invented shares
-
-
 def shares(**us):
     return {section.name: 0.0 for section in SECTIONS} | {"launch": 1.0, "tail": 1.0} | us
 
@@ -234,9 +231,6 @@ def test_builds_of_a_kernel_are_made_for_the_waits_that_it_has():
     # of one kind of wait all at once tells it
     assert set(made) == {"light", "work"} and set(interrupts) == {"wait_barrier"}
     assert set(totals.builds(added_up("naive").compiled, machine_code=False)[0]) == {"light"}
-
-
-# ---- what is shown of it
 
 
 def measured(**us):

@@ -11,10 +11,20 @@ from numba_marlin.profile.instrument import coarse, recorder, records, sections,
 from numba_marlin.profile.instrument.sections import NUMBER, SECTIONS
 from tests.profile.observed import added_up, events
 
-KERNELS = ["naive", "tiled", "ampere", "decode", pytest.param("wgmma", marks=pytest.mark.thorough)]
+KERNELS = [
+    "general",
+    "naive",
+    "tiled",
+    "buffered",
+    "ampere",
+    "decode",
+    pytest.param("wgmma", marks=pytest.mark.thorough),
+]
 SEEN = {  # sections that every run of a kernel has
-    "naive": {"setup", "multiply", "write"},
+    "general": {"setup", "multiply", "write"},
+    "naive": {"setup", "multiply"},
     "tiled": {"copy", "wait_barrier", "multiply", "write"},
+    "buffered": {"copy", "wait_copies", "wait_barrier", "multiply", "write"},
     "ampere": {"copy", "wait_barrier", "multiply", "reduce_block", "write"},
     "decode": {"copy", "wait_copies", "wait_room", "multiply", "reduce_block", "write"},
     "wgmma": {"copy", "wait_copies", "multiply", "write"},
@@ -147,9 +157,6 @@ def test_sections_of_the_faithful_kernel():
         for ins, section in zip(kernel.instructions, of_pc)
         if section == "wait_block"
     )
-
-
-# ---- what is computed of records, on invented ones
 
 
 def invented(clocks, period=1000.0, launches=3):

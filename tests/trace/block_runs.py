@@ -7,7 +7,6 @@ from dataclasses import asdict
 from numba_marlin import trace
 from numba_marlin.emulator import Machine
 from numba_marlin.problems import BlockProblem
-from numba_marlin.profile.sources.block_launch import boxes_of
 from tests.kernels import blackwell, block_problems
 from tests.kernels.harness import launch_on
 
@@ -46,7 +45,7 @@ def record(name, **options):
         "kernel": name,
         "problem": BlockProblem.of(found.config, *RUNS[name]).to_dict(),
         "config": asdict(found.config),
-        "boxes": boxes_of(found.kernel, found.config, BlockProblem.of(found.config, *RUNS[name])),
+        "boxes": found.binding.boxes,
         **found.kernel.about.of_run(found.config, BASE),
     }
     return trace.record(machine, about=about, **launch_on(machine, found)), operands, found

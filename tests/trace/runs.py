@@ -25,8 +25,10 @@ RUNS = {
         line_info=True,
     ),
     "wgmma": dict(name=WGMMA, m=32, n=256, k=256, group_size=64, config=HOPPER),
-    "tiled": dict(name="tiled", m=16, n=128, k=128, group_size=128),
-    "naive": dict(name="naive", m=4, n=64, k=128, group_size=128),
+    "tiled": dict(name="tiled", m=16, n=128, k=128, group_size=64),
+    "buffered": dict(name="buffered", m=16, n=128, k=256, group_size=64),
+    "general": dict(name="general", m=4, n=64, k=128, group_size=128),
+    "naive": dict(name="naive", m=4, n=64, k=128, group_size=64),
     "nvfp4": dict(
         name=DECODE,
         m=2,

@@ -7,8 +7,8 @@ N: all but its N latest groups; wait_all: everything). The ISA allows any moment
 wait; landing as late as possible shows a program that reads its tile too early, or reuses the
 source too soon.
 
-Queues are arrays [capacity, warps, 32], one column a thread, so that warps in step cost one NumPy
-operation a copy.
+Queues are arrays [capacity, warps, 32], one column per thread, so that warps in step cost one
+NumPy operation per copy.
 
 https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-asynchronous-copy
 """

@@ -62,7 +62,7 @@ class AsyncProxy:
             self.writer[start:stop] = CLEAN
 
     def announce(self, warps: Iterable[int]) -> None:
-        """``warps`` arrive at a barrier: whoever waits there has seen what they wrote."""
+        """``warps`` arrive at a barrier: warps that wait there have seen what they wrote."""
         if self.active:
             for warp in warps:
                 if self.dirty[warp]:

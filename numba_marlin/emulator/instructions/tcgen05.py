@@ -248,7 +248,7 @@ def moved(ins, m, address, values):
 @instruction("tcgen05.ld")
 def ld(ins, m):
     """#tcgen05-instructions-tcgen05-ld: .sync.aligned.32x32b.xN.b32 r, [taddr]. The registers are
-    there at once; that nobody touches them before a wait is ``tensor_registers``' business."""
+    there at once; ``tensor_registers`` checks that none is touched before a wait."""
     values, address = operands(ins, 2)
     count, items, columns = moved(ins, m, address, values)
     targets, cores = [m.destination(ins, item, "b32") for item in items], m.tensor_cores

@@ -1,8 +1,9 @@
-"""What each thread knows of the others' past: vector clocks, one component a thread of the grid.
+"""What each thread knows of the others' past: vector clocks, one component per thread of
+the grid.
 
-A thread's clock is the number of the interval between two of its releases. Whoever acquires what a
-thread has released knows all intervals of it up to then, and what the thread itself knew: this is
-the causality order of the PTX memory model, so far as it has been observed in this run.
+A thread's clock is the number of the interval between two of its releases. A thread that acquires
+what another has released knows all intervals of it up to then, and what the other itself knew: this
+is the causality order of the PTX memory model, so far as it has been observed in this run.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model
 
 Threads that know the same share a row of ``known`` until one of them learns more: after a barrier a

@@ -3,7 +3,7 @@
 A release (``.release``, ``.acq_rel``, or a fence followed by a strong write) leaves what its thread
 knows, for a scope; read-modify-writes add to it, plain writes replace it. An acquire (or a strong
 read followed by a fence) takes what the scopes of both ends let it see. mbarriers are such places
-too: a phase collects what its arrivals release, and whoever sees the phase complete takes all
+too: a phase collects what its arrivals release, and a thread that sees the phase complete takes all
 phases so far. https://docs.nvidia.com/cuda/parallel-thread-execution/#release-acquire-patterns and
 #scope-and-applicability
 """

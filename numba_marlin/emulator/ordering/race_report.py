@@ -141,8 +141,8 @@ class Reporter:
         )
 
     def ended(self, slot: int, record: int, unit: int) -> Race:
-        """The block in ``slot`` has ended; nobody of it knows of the access ``record`` by another
-        block."""
+        """The block in ``slot`` has ended; none of its threads knows of the access ``record`` by
+        another block."""
         first, earlier = int(marks.who_of(record)), self.instructions[marks.pc_of(record)]
         missing = "missing-wait-for-others"
         detail = (

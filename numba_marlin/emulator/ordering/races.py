@@ -9,8 +9,8 @@ before, ``conflicts`` compares them, ``race_report`` says what is missing.
 
 Order comes from: program order of a thread; bar.sync, bar.red, bar.arrive, barrier.cluster;
 bar.warp.sync, and nothing else among lanes of a warp; release and acquire, also by fences, with
-their scopes; mbarrier phases. Asynchronous operations are nobody's program order: what a cp.async
-writes belongs to its thread from its wait on, what a bulk copy brings to whoever has seen its
+their scopes; mbarrier phases. Asynchronous operations are in no program order: what a cp.async
+writes belongs to its thread from its wait on, what a bulk copy brings to those who have seen its
 mbarrier's phase complete, what a bulk store or a wgmma reads is free for those who know of its
 wait_group, what a tcgen05 operation reads for those who know of the commit behind it. A wgmma takes
 registers of all lanes of its warp, so what they had loaded when it was issued is done when it is:
@@ -106,8 +106,6 @@ class HappensBefore(Conflicts):
             unit, column = (int(i) for i in np.argwhere(late)[0])
             raise self.report.ended(slot, int(records[unit, column]), units.start + unit)
 
-    # ---- what orders ----
-
     def lanes_of(self, paths: Iterable[Path]) -> Lanes:
         paths = sorted(paths, key=lambda path: path.warp)
         masks = [path.mask for path in paths]
@@ -175,8 +173,6 @@ class HappensBefore(Conflicts):
     def _block(self, position: int) -> int:
         """Number of the block whose shared memory the byte of the shared array is."""
         return self.number[position // self.memory.shared.stride]
-
-    # ---- asynchronous operations ----
 
     def _span(self, copy: Copy) -> np.ndarray:
         units = np.arange(copy.start // self.shared.unit, copy.stop // self.shared.unit)

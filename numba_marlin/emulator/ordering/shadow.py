@@ -1,9 +1,9 @@
 """Who touched a byte last: for each unit of a memory its last write and, of every warp, the latest
 read since.
 
-A record is one integer: who (a thread of the grid, or another column of ``clocks``), when by his
-clock, how, and at which pc; 0 is nobody. Of the lanes of one warp that read a unit only the latest
-is kept, and of the warps as many as ``readers``, by number modulo that.
+A record is one integer: who (a thread of the grid, or another column of ``clocks``), when by its
+clock, how, and at which pc; 0 is no thread. Of the lanes of one warp that read a unit only the
+latest is kept, and of the warps as many as ``readers``, by number modulo that.
 """
 
 from __future__ import annotations

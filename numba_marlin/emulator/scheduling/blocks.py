@@ -134,7 +134,7 @@ def members_of(ins: Instruction, execution: Execution):
 def step_of(
     bound: Any, ins: Instruction, execution: Execution, listener: Listener
 ) -> Callable | None:
-    """What runs for ``ins``; None for a terminator that nobody listens to (the scheduler acts upon
+    """What runs for ``ins``; None for a terminator without listener (the scheduler acts upon
     it afterwards)."""
     if ins.root not in TERMINATORS:
         bound = execution.tensor_cores.registers.watched(

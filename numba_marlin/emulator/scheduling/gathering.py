@@ -53,7 +53,7 @@ class Gathering:
         if needed & live & ~here:
             return []
         del self.parked[key]
-        # With every live lane here, nobody is left to meet at a join further on.
+        # With every live lane here, no lane is left to meet at a join further on.
         return [Path(key[0], here)] if here == live else paths
 
     def missing(self, key: tuple[int, int]) -> tuple[Path, int, int]:

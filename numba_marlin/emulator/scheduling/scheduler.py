@@ -2,11 +2,11 @@
 time.
 
 The bundle with the lowest (round, pc) goes on; a backward branch begins a bundle's next round, so
-loops turn in step and whoever spins on a lock gives way to those it waits for. With a ``schedule``
-the choice is its own and bundles are torn apart: other interleavings, equally legal.
+loops turn in step and a warp that spins on a lock gives way to those it waits for. With a
+``schedule`` the choice is its own and bundles are torn apart: other interleavings, equally legal.
 
-Raises Deadlock when nobody can go on, when everybody only repeats (same pcs, registers and memory),
-or when the instruction budget is spent.
+Raises Deadlock when no warp can go on, when all of them only repeat (same pcs, registers and
+memory), or when the instruction budget is spent.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Scheduler:
         self._add(0, paths)
 
     def _add(self, pc: int, paths: list[Path], gathered: bool = False) -> None:
-        """Paths that may go on at ``pc`` join whoever is there already."""
+        """Paths that may go on at ``pc`` join those that are there already."""
         if pc == EXIT:
             self._exit(paths)
             return

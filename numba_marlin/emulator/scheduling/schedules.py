@@ -1,16 +1,19 @@
-"""In which order warps, blocks and copies make progress: a Schedule, replayed exactly by the same
-one.
+"""The order in which warps, blocks and copies make progress: a Schedule, which replays exactly.
 
 Hardware promises no order but the one that a program asks for, so every schedule is legal, and a
-right program gives the same bits under all of them. ``order`` says who is preferred: nobody ("any":
-bundles are chosen, and torn apart, at random), all but one warp of each block ("slowest warp"), one
-block ("one block ahead"), or the blocks from the last to the first ("reverse"). Whoever is
-preferred runs as long as he gets anywhere: when nothing has changed for a while, somebody else is
-let on, for otherwise who spins would wait for ever. ``copies`` says when bulk copies land, and
-tcgen05's operations are done: as soon as they are issued ("early"), as late as their mbarriers
-allow ("late": when somebody has asked in vain), or in between ("any"). (cp.async and wgmma always
-take effect at their wait: the latest moment there is.) ``resident_blocks``: places for blocks,
-fewer than there are blocks; None for as many.
+correct program gives the same bits under all of them.
+
+``order``
+    which warps are preferred: none ("any": bundles are chosen, and torn apart, at random), all but
+    one warp of each block ("slowest warp"), one block ("one block ahead"), or the blocks from the
+    last to the first ("reverse"). A preferred warp runs as long as it makes progress; when nothing
+    has changed for a while, others run, or a spinning warp would never see its lock released.
+``copies``
+    when bulk copies land and tcgen05's operations are done: as soon as they are issued ("early"),
+    as late as their mbarriers allow ("late": when a thread has asked in vain), or in between
+    ("any"). cp.async and wgmma always take effect at their wait, the latest moment there is.
+``resident_blocks``
+    places for blocks, fewer than there are blocks; None for as many.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class Schedule:
 
 class Chooser:
     """Takes the bundle whose turn it is out of those that are ready, and tears it apart. ``ranks``:
-    for each resident warp who comes before whom, the lowest first; None if nobody does."""
+    a rank per resident warp, the lowest goes first; None if no warp is preferred."""
 
     def __init__(self, schedule: Schedule, chosen: random.Random, placement: Placement) -> None:
         self.order, self.random, self.per_block = schedule.order, chosen, placement.warps_per_block

@@ -1,4 +1,4 @@
-"""What to say when nobody can go on: who waits where, and for whom."""
+"""The error message when no warp can go on: which warps wait where, and for which others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def at(scheduler: Scheduler, bundle: Bundle) -> Instruction:
 
 
 def stray(scheduler: Scheduler) -> DivergentCollective:
-    """Nobody can move, and some lanes wait at a collective for others of their warp that will not
+    """No warp can move, and some lanes wait at a collective for others of their warp that will not
     come."""
     key = next(iter(scheduler.gathering.parked))
     path, here, missing = scheduler.gathering.missing(key)

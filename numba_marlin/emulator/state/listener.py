@@ -1,4 +1,5 @@
-"""``Listener``: who looks on while a kernel runs. Tracing, counting and tests are listeners.
+"""``Listener``: functions that the machine calls while a kernel runs. Tracing, counting and tests
+look on this way.
 
 seen = []
 machine.run("kernel", args=[...], listener=Listener(access=seen.append))
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listener:
-    """Functions that the machine calls; None for what nobody wants to hear of, which then costs
-    nothing. They may read the run's state and must not change it."""
+    """None for what is not listened to, which then costs nothing. The functions may read the run's
+    state and must not change it."""
 
     started: Callable[[Execution], None] | None = None
-    """Once, before the first instruction, with the run's state: for who wants to look at registers
-    or memory when something else is heard."""
+    """Once, before the first instruction, with the run's state: to look at registers or memory
+    when something else is heard."""
 
     before: Callable[[Instruction, Lanes], None] | None = None
     """Every instruction, with the lanes that execute it, before it is executed."""

@@ -189,7 +189,7 @@ class Memory:
         """Row numbers, in units of ``nbytes``, of shared or local addresses; checked for alignment
         and bounds. An empty ``kind``
 
-        is an address only, which nobody watches.
+        is an address only, and is not watched.
         """
         self.enter(ins, lanes, space, address, nbytes, kind)
         own = self.own[space]

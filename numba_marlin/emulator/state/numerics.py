@@ -104,7 +104,7 @@ def fma32(a, b, c, mode: str = "rn"):
 
 
 def fma64(a, b, c):
-    """float64 a * b + c with one rounding, by the C library (slow: one call an element)."""
+    """float64 a * b + c with one rounding, by the C library (slow: one call per element)."""
     return _FMA64(
         np.asarray(a, np.float64), np.asarray(b, np.float64), np.asarray(c, np.float64)
     ).astype(np.float64)

@@ -35,7 +35,7 @@ class Path:
 def split(path: Path, taken: int, join_pc: int) -> tuple[Path, Path]:
     """The paths of lanes ``taken`` and of the others, to meet again at ``join_pc``."""
     join = path.join
-    if join_pc == EXIT:  # they part for ever
+    if join_pc == EXIT:  # they do not meet again
         return Path(path.warp, taken, join), Path(path.warp, path.mask & ~taken, join)
     # Leaving a loop lane by lane splits at one place again and again; one join holds them all.
     if join is None or join.pc != join_pc:

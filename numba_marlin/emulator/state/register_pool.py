@@ -1,8 +1,8 @@
-"""setmaxnreg: warps give registers to their block's pool and take some from it. Registers
-themselves are no scarce thing here.
+"""setmaxnreg: warps give registers to their block's pool and take some from it. (The machine has
+as many registers as a kernel names; only the accounts are kept.)
 
 Checked when a block ends: the four warps of a warpgroup have traded alike, and what is taken in the
-end is not more than the block had, or an inc would have waited for ever. A kernel enters with the
+end is not more than the block had, or an inc would never have returned. A kernel enters with the
 registers of .maxnreg, else with as many as its launch bounds allow.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg
 """
@@ -26,7 +26,7 @@ class RegisterPool:
         threads = (kernel.max_threads or 1) * kernel.min_blocks
         bound = HOPPER.registers_per_sm // threads // SETMAXNREG_STEP * SETMAXNREG_STEP
         self.entry = min(SETMAXNREG_MOST, kernel.max_registers or bound)
-        # of each warp: (registers a thread from now on, by what)
+        # of each warp: (registers per thread from now on, by which instruction)
         self.trades: dict[int, list[tuple[int, Instruction]]] = {}
 
     def trade(self, ins: Instruction, lanes: Lanes, count: int) -> None:

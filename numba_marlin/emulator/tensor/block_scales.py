@@ -1,7 +1,7 @@
 """Products of block-scaled small floats, as tcgen05.mma and mma.sync with .block_scale make them:
 what the codes are worth, and how they are added up.
 
-The ISA leaves the order and the rounding of the sum open, and nobody here has measured them: this
+The ISA leaves the order and the rounding of the sum open, and they were not measured: this
 is an ASSUMPTION, not a model of any GPU. The products of a block (16 or 32 elements that share a
 scale of A and one of B) and their sum are exact, so is that sum times the two scales; block after
 block, in order of k, it is added to the accumulator in fp32, each time rounded once, to nearest

@@ -2,13 +2,13 @@
 instructions, and nothing else.
 
 tcgen05.mma and .cp of one thread finish when a commit behind them has arrived at its mbarrier; .ld
-and .st of a warp when it has executed tcgen05.wait::ld or ::st. Until then nobody may touch what
+and .st of a warp when it has executed tcgen05.wait::ld or ::st. Until then no thread may touch what
 they write, nor write what they read, with these exceptions: a product comes after the copies of its
 thread, and after the thread's products with the same accumulator and shape. (A copy does not come
 after a product. Scales that are fetched while a product may be reading the ones before need columns
 of their own; kernels that reuse them rely on more than the ISA says.) What has finished must also
-be told: whoever waited for a .ld or .st executes tcgen05.fence::before_thread_sync before it
-synchronises with other threads, a commit does so by itself; and whoever learns of it executes
+be told: a thread that waited for a .ld or .st executes tcgen05.fence::before_thread_sync before it
+synchronises with other threads, a commit does so by itself; and a thread that learns of it executes
 tcgen05.fence::after_thread_sync before it touches the columns. That the threads do synchronise in
 between is not looked at.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-memory-consistency-model
@@ -162,7 +162,7 @@ class TensorHazards:
         self.fenced[lanes.sel] = self.tick()
 
     def freed(self, slot: int, start: int, stop: int) -> None:
-        """Nobody will ask any more who used these columns."""
+        """Forget who used these columns."""
         self.done[slot, :, :, start:stop] = NEVER
         self.moves[slot] = [
             use for use in self.moves[slot] if not meet(use.reads + use.writes, ((start, stop),))

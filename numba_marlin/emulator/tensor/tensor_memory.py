@@ -1,8 +1,8 @@
 """Tensor memory: 128 lanes by 512 columns of 32 bits for every resident block, and who has
 allocated which columns.
 
-A block is taken to be alone on its multiprocessor: an allocation that does not fit beside those of
-its own block would wait for ever. Cells begin unwritten, also when columns change hands. What may
+A block is taken to be alone on its SM: an allocation that does not fit beside those of its own
+block would never return. Cells begin unwritten, also when columns change hands. What may
 touch them when is said in ``tensor_hazards``.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-memory,
 #tcgen05-instructions-tcgen05-alloc-dealloc-relinquish-alloc-permit

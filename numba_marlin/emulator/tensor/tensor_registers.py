@@ -1,10 +1,10 @@
-"""Registers that tcgen05.ld fills behind the program's back: nobody may touch them before the
+"""Registers that tcgen05.ld fills behind the program's back: nothing may touch them before the
 warp's tcgen05.wait::ld.
 
 PTX ISA lists tcgen05.ld among the asynchronous instructions, whose completion tcgen05.wait::ld
 waits for; what it says of registers that later instructions depend on is not enough to do without.
-So the machine gives them their values at once, and lets nobody have them earlier than any reading
-of it would. Only instructions that name such registers are looked at, so a kernel without
+So the machine gives them their values at once, and refuses any earlier use than every reading
+of it allows. Only instructions that name such registers are looked at, so a kernel without
 tcgen05.ld pays nothing.
 https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions-tcgen05-wait
 """

@@ -315,7 +315,7 @@ class Warpgroups:
         return index
 
     def _show(self, ins: Instruction, warp: int, addresses: np.ndarray) -> None:
-        """Report a matrix to whoever watches memory: 16 bytes a lane, 32 at a time."""
+        """Report a matrix to the watcher of memory: 16 bytes per lane, 32 lanes at a time."""
         for start in range(0, addresses.size, WARP):
             part = addresses.reshape(-1)[start : start + WARP]
             self.memory.watch(

@@ -91,7 +91,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Sink:
-    """_: a result nobody wants."""
+    """_: a result that is not wanted."""
 
 
 Operand = Register | Immediate | Symbol | Special | Vector | Address | Pair | Not | Sink

@@ -3,7 +3,7 @@
 from numba_marlin.kernels.ampere import choose
 from numba_marlin.kernels.ampere.config import THREADS, AmpereConfig
 from numba_marlin.kernels.ampere.kernel import make
-from numba_marlin.kernels.language.about import About, Demo, Stages
+from numba_marlin.kernels.language.about import About, Demo, Stages, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition
 
 STRIPES = (
@@ -23,6 +23,9 @@ def stages(config: AmpereConfig) -> Stages:
         for stage in range(config.stages)
     ]
 
+
+# of 16 rows, 128 columns and 128 of k
+DEEP_TILES = AmpereConfig(1, 8, 8, group_blocks=8, stages=4)
 
 KERNEL = KernelDefinition(
     name="ampere",
@@ -62,5 +65,16 @@ KERNEL = KernelDefinition(
         tile=lambda config: (config.tile_m, config.tile_n),
         division=STRIPES,
         demo=Demo(first=True),
+        trials=(
+            Trial(config=DEEP_TILES, sizes=(4, 256, 768), group_size=128, sms=3),
+            Trial(
+                what="whole slices",
+                config=DEEP_TILES,
+                sizes=(4, 512, 256),
+                group_size=128,
+                sms=2,
+                places=(1,),
+            ),
+        ),
     ),
 )

@@ -20,26 +20,25 @@ from numba import cuda
 
 from numba_marlin import ptx
 
-STAGES = 2
-TILE_M, TILE_N, TILE_K = 16, 64, 64
+STAGES, TILE_M, TILE_N, TILE_K = 2, 16, 64, 64
 X_PITCH = TILE_K + 8  # halves from a row of the tile to the next
 W_ROWS, W_WORDS = TILE_K // 16, 2 * TILE_N
 
 
 @cuda.jit(device=True, forceinline=True)
-def dequantize(word):
-    """Nibbles 0, 4 and 1, 5 of a word -> code - 8 as two pairs of float16, exactly."""
+def dequantize(word, scale):
+    """Nibbles 0, 4 and 1, 5 of a word -> (code - 8) * scale, two pairs of float16 (rung 2)."""
     low = ptx.lop3(word, 0x000F000F, 0x64006400, table=0xEA)
     high = ptx.lop3(word, 0x00F000F0, 0x64006400, table=0xEA)
-    return ptx.sub_f16x2(low, 0x64086408), ptx.fma_rn_f16x2(high, 0x2C002C00, 0xD480D480)
+    first = ptx.sub_f16x2(low, 0x64086408)
+    second = ptx.fma_rn_f16x2(high, 0x2C002C00, 0xD480D480)
+    return ptx.mul_f16x2(first, scale), ptx.mul_f16x2(second, scale)
 
 
 @cuda.jit(device=True, forceinline=True)
 def multiply(x_fragment, word, scale, sums):
     """sums [16 x 8] += 16 rows of x times the 8 columns in nibbles 0, 1, 4, 5 of the word."""
-    first, second = dequantize(word)
-    w_fragment = ptx.mul_f16x2(first, scale), ptx.mul_f16x2(second, scale)
-    return ptx.mma_m16n8k16_f32_f16(x_fragment, w_fragment, sums)
+    return ptx.mma_m16n8k16_f32_f16(x_fragment, dequantize(word, scale), sums)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -51,39 +50,35 @@ def store(y, row, col, left, right):
 
 @cuda.jit(device=True, forceinline=True)
 def fetch(x, qweight, x_tile, w_tile, stage, k_first):
-    """Start copying the tiles from k_first on into a stage: 16 bytes of either a thread. Rows past
-    the end of x repeat its last."""
+    """Start copying the tiles from k_first on into a stage, and commit the copies as a group."""
     thread = cuda.threadIdx.x
     row, k = thread // 8, thread % 8 * 8
     if k_first + k < x.shape[1]:
-        x_row = min(cuda.blockIdx.y * TILE_M + row, x.shape[0] - 1)
+        here = (min(cuda.blockIdx.y * TILE_M + row, x.shape[0] - 1), k_first + k)
         there = ptx.cvta_to_shared(x_tile, (stage, row, k))
-        ptx.cp_async_16(there, ptx.cvta_to_global(x, (x_row, k_first + k)))
+        ptx.cp_async_16(there, ptx.cvta_to_global(x, here))
     row, word = thread // 32, thread % 32 * 4
     if k_first + 16 * row < x.shape[1]:
         here = (k_first // 16 + row, cuda.blockIdx.x * W_WORDS + word)
         there = ptx.cvta_to_shared(w_tile, (stage, row, word))
         ptx.cp_async_16(there, ptx.cvta_to_global(qweight, here))
+    ptx.cp_async_commit_group()
 
 
 @cuda.jit
 def buffered(x, qweight, scales, y):
     x_tile = cuda.shared.array((STAGES, TILE_M, X_PITCH), np.float16, alignment=16)
     w_tile = cuda.shared.array((STAGES, W_ROWS, W_WORDS), np.int32, alignment=16)
-    depth = x.shape[1]
-    group_size = depth // scales.shape[0]
+    depth, group_size = x.shape[1], x.shape[1] // scales.shape[0]
     warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
-    g, t = lane // 4, lane % 4
-    col_first = cuda.blockIdx.x * TILE_N + 16 * warp  # of this warp's 16 columns
+    g, t, col_first = lane // 4, lane % 4, cuda.blockIdx.x * TILE_N
     zero = np.float32(0)
-    left = right = (zero, zero, zero, zero)  # 16 x 8 sums of either half of them
+    left = right = (zero, zero, zero, zero)
 
     fetch(x, qweight, x_tile, w_tile, 0, 0)
-    ptx.cp_async_commit_group()
     for k_first in range(0, depth, TILE_K):
         stage = k_first // TILE_K % STAGES
-        fetch(x, qweight, x_tile, w_tile, 1 - stage, k_first + TILE_K)
-        ptx.cp_async_commit_group()
+        fetch(x, qweight, x_tile, w_tile, 1 - stage, k_first + TILE_K)  # behind the end: nothing
         ptx.cp_async_wait_group(n=1)
         cuda.syncthreads()
         for row in range(min(TILE_K, depth - k_first) // 16):
@@ -91,14 +86,13 @@ def buffered(x, qweight, scales, y):
             x_fragment = ptx.ldmatrix_x4(place)
             word = w_tile[stage, row, 4 * lane + warp]
             group = (k_first + 16 * row) // group_size
-            pair = ptx.ld_global_b32(
-                ptx.cvta_to_global(scales, (group, cuda.blockIdx.x * TILE_N + 8 * g + 2 * warp))
-            )
+            place = ptx.cvta_to_global(scales, (group, col_first + 8 * g + 2 * warp))
+            pair = ptx.ld_global_b32(place)
             left = multiply(x_fragment, word, ptx.both_low_f16x2(pair), left)
             right = multiply(x_fragment, word >> 8, ptx.both_high_f16x2(pair), right)
         cuda.syncthreads()
 
-    row, col = cuda.blockIdx.y * TILE_M + g, col_first + 2 * t
+    row, col = cuda.blockIdx.y * TILE_M + g, col_first + 16 * warp + 2 * t
     store(y, row, col, left[0], left[1])
     store(y, row + 8, col, left[2], left[3])
     store(y, row, col + 8, right[0], right[1])

@@ -1,10 +1,20 @@
 """What others want to know of the kernel ``decode``, beside it."""
 
+from dataclasses import replace
+
 from numba_marlin.kernels.decode import choose
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.decode.kernel import make
-from numba_marlin.kernels.language.about import About, stages_in_a_row
+from numba_marlin.kernels.language.about import About, Trial, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
+
+# two by two warps, stages of 128
+SMALL = DecodeConfig(
+    batch=8, warps_n=2, warps_k=2, stage_k=128, stages=2, resident=1, group_blocks=4
+)
+SMALL_FP4 = replace(
+    SMALL, stages=3, ragged=True, codes="e2m1", group_blocks=1, scale_dtype="e5m3", bias=True
+)
 
 KERNEL = KernelDefinition(
     name="decode",
@@ -68,5 +78,16 @@ KERNEL = KernelDefinition(
             config.stages, config.stage_bytes, (0, config.stage_bytes)
         ),
         tile=lambda config: (config.batch, config.columns),
+        trials=(
+            Trial(config=SMALL, sizes=(2, 256, 640), group_size=64, sms=3, places=(1, 2)),
+            Trial(
+                what="NVFP4",
+                config=SMALL_FP4,
+                sizes=(2, 256, 640),
+                group_size=16,
+                sms=3,
+                places=(1, 2),
+            ),
+        ),
     ),
 )

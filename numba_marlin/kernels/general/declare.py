@@ -1,7 +1,7 @@
 """What others want to know of the kernel ``general``, beside it."""
 
 from numba_marlin.kernels.general.kernel import THREADS, GeneralConfig, make
-from numba_marlin.kernels.language.about import About
+from numba_marlin.kernels.language.about import About, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 
@@ -46,5 +46,8 @@ KERNEL = KernelDefinition(
     chooser=ChooseTypes(
         GeneralConfig, "a thread per output, for every type: runs what the others refuse"
     ),
-    about=About(machine_cost=0.42),
+    about=About(
+        trials=(Trial(config=GeneralConfig(64), sizes=(3, 64, 128), group_size=64, places=(1, 2)),),
+        machine_cost=0.42,
+    ),
 )

@@ -66,6 +66,26 @@ class Demo:
     first: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A small problem on which everything that a kernel does for order's sake matters: its rings go
+    round, blocks share tiles, a block has more than one. On these the PTX machine looks for races
+    in every order in which warps, blocks and copies may make progress (``Schedule``)."""
+
+    #: Which of the kernel's trials, "" for the first.
+    what: str = ""
+    #: The configuration.
+    config: Any
+    #: m, n and k.
+    sizes: tuple[int, int, int]
+    #: Of the weights; None for a kernel of two operands.
+    group_size: int | None = None
+    #: SMs that the grid is made for.
+    sms: int = 1
+    #: Numbers of resident blocks, below all there are, with which the kernel must work too.
+    places: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class About:
     """See the module's docstring; the defaults are those of a kernel that has nothing to say."""
@@ -97,6 +117,8 @@ class About:
 
     #: What it is shown on.
     demo: Demo = Demo()
+    #: What its order is tried on.
+    trials: tuple[Trial, ...] = ()
     #: Warp instructions per multiplication that the PTX machine executes, seen in runs; None for
     #: those of whole mma tiles of 16 rows, from which a warp's other work follows.
     machine_cost: float | None = None

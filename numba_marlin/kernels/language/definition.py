@@ -143,6 +143,8 @@ class KernelDefinition:
     threads: Callable[[Any], int]
     #: (config) -> bytes of dynamic shared memory per block.
     shared_bytes: Callable[[Any], int]
+    #: (config) -> bytes of static shared memory per block, which the body declares itself.
+    static_shared_bytes: Callable[[Any], int] = lambda config: 0
     #: (config, m, n, k, sms) -> (x, y, z) blocks on a device of that many SMs.
     grid: Callable[..., tuple[int, int, int]]
     #: (config, m, n, k, sms) -> () or (bytes of ``partials``, bytes of ``locks``), for a kernel
@@ -209,6 +211,11 @@ class KernelDefinition:
     def kind(self) -> str:
         """Of the problems that it takes: one of ``problems.KINDS``."""
         return self.takes.kind
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is an ``@cuda.jit`` kernel over arrays (``kernels.language.plain``)."""
+        return any(array_type(kind) for _, kind in self.parameters)
 
     @property
     def passed(self) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from numba_marlin.kernels.language.about import About, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
@@ -38,4 +39,9 @@ KERNEL = KernelDefinition(
     method=lambda config: "sums",
     order_of_sums=lambda config: "one k after the other",
     chooser=ChooseTypes(NaiveConfig, "a thread per output: the simplest rung, to compare with"),
+    about=About(
+        sections={"multiply": ("code_of",)},
+        trials=(Trial(config=NaiveConfig(64), sizes=(3, 64, 128), group_size=64, places=(1, 2)),),
+        machine_cost=1.1,
+    ),
 )

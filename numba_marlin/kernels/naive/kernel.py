@@ -26,6 +26,15 @@ import numpy as np
 from numba import cuda
 
 
+@cuda.jit(device=True, forceinline=True)
+def code_of(qweight, k, n):
+    """The code of weight [k, n], 0 to 15."""
+    lane = n % 8 * 4 + k // 2 % 4
+    nibble = k // 8 % 2 + 2 * (n // 8 % 2) + 4 * (k % 2)
+    word = qweight[k // 16, n // 64 * 128 + 4 * lane + n // 16 % 4]
+    return (word >> (4 * nibble)) & 15
+
+
 @cuda.jit
 def naive(x, qweight, scales, y):
     m, n = y.shape
@@ -34,14 +43,10 @@ def naive(x, qweight, scales, y):
     row, col = output // n, output % n
     if row >= m:
         return
-    block, c = col // 64, col % 64  # 64 columns are packed together
     total = np.float32(0)
     for group in range(scales.shape[0]):
-        scale = np.float32(scales[group, 64 * block + 8 * (c % 8) + c // 8])
+        scale = np.float32(scales[group, col // 64 * 64 + 8 * (col % 8) + col // 8 % 8])
         for k in range(group * group_size, (group + 1) * group_size):
-            lane = c % 8 * 4 + k // 2 % 4
-            word = qweight[k // 16, 128 * block + 4 * lane + c // 16]
-            nibble = k // 8 % 2 + 2 * (c // 8 % 2) + 4 * (k % 2)
-            code = (word >> (4 * nibble)) & 15
-            total += np.float32(x[row, k]) * (np.float32(code - 8) * scale)
+            weight = np.float32(code_of(qweight, k, col) - 8) * scale
+            total += np.float32(x[row, k]) * weight
     y[row, col] = total

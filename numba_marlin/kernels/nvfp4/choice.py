@@ -22,6 +22,13 @@ def wanted(config_type: type, problem: BlockProblem) -> dict[str, Any]:
 
 def check(config: Any, problem: BlockProblem) -> None:
     """ValueError unless ``config`` multiplies ``problem``."""
+    fields_wanted = wanted(type(config), problem)
+    if {name: getattr(config, name) for name in fields_wanted} != fields_wanted:
+        raise ValueError(
+            f"config={config} must have"
+            f" {', '.join(f'{name}={value!r}' for name, value in fields_wanted.items())}: what was"
+            " asked for"
+        )
     if BlockProblem.of(config, problem.m, problem.n, problem.k) != problem:
         raise ValueError(f"config={config} does not multiply {problem}")
 

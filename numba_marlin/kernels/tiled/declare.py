@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from numba_marlin.kernels.language.about import About, Trial
 from numba_marlin.kernels.language.choice import ChooseTypes
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes, ceil_div
 from numba_marlin.kernels.language.plain import ARRAYS, GroupScales, array_shapes, body_of
@@ -32,11 +33,21 @@ KERNEL = KernelDefinition(
     make=make,
     threads=lambda config: THREADS,
     shared_bytes=lambda config: 0,
+    static_shared_bytes=lambda config: 16 * 72 * 2 + 4 * 128 * 4,
     grid=lambda config, m, n, k, sms: (n // 64, ceil_div(m, 16), 1),
     min_arch="sm_80",
     takes=Takes(group_sizes=GroupScales.TAKEN),
     order_of_sums=lambda config: "one k16 row after the other",
     chooser=ChooseTypes(
         TiledConfig, "tensor cores and shared memory, no pipeline: to compare with"
+    ),
+    about=About(
+        sections={
+            "copy": ("load_tiles",),
+            "multiply": ("dequantize", "multiply"),
+            "write": ("store",),
+        },
+        tile=lambda config: (16, 64),
+        trials=(Trial(config=TiledConfig(64), sizes=(20, 128, 128), group_size=64, places=(1, 2)),),
     ),
 )

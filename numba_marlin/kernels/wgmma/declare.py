@@ -1,10 +1,18 @@
 """What others want to know of the kernel ``wgmma``, beside it."""
 
-from numba_marlin.kernels.language.about import About, stages_in_a_row
+from dataclasses import replace
+
+from numba_marlin.kernels.language.about import About, Trial, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 from numba_marlin.kernels.wgmma import choose
 from numba_marlin.kernels.wgmma.config import ALIGNMENT, WgmmaConfig
 from numba_marlin.kernels.wgmma.kernel import make, tensor_maps
+
+SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=4)
+# two rows of consumers in each block of a pair
+PAIRS = replace(
+    SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False, group_blocks=-1
+)
 
 KERNEL = KernelDefinition(
     name="wgmma",
@@ -76,5 +84,31 @@ KERNEL = KernelDefinition(
             config.stages, config.stage_bytes, (0, config.stage_bytes)
         ),
         tile=lambda config: (config.tile_m, config.tile_n),
+        trials=(
+            Trial(config=SMALL, sizes=(20, 128, 192), group_size=64, sms=3, places=(1, 2)),
+            Trial(
+                what="two parts",
+                config=replace(SMALL, tile_m=32, parts=2, split=False, group_blocks=-1),
+                sizes=(40, 128, 192),
+                group_size=-1,
+                sms=4,
+                places=(1, 3),
+            ),
+            Trial(
+                what="pairs of blocks",
+                config=PAIRS,
+                sizes=(40, 128, 256),
+                group_size=-1,
+                sms=2,
+            ),
+            Trial(
+                what="MXFP4",
+                config=replace(SMALL, codes="e2m1", group_blocks=2, split=False),
+                sizes=(20, 128, 192),
+                group_size=32,
+                sms=3,
+                places=(1, 2),
+            ),
+        ),
     ),
 )

@@ -24,11 +24,11 @@ from numba_marlin.bench.measure import checked, least_launches
 from numba_marlin.bench.timing import GraphTimer, interleave, torch_on_gpu
 from numba_marlin.errors import CapabilityMissing
 from numba_marlin.execution import driver, launch
+from numba_marlin.execution.plan import target_for
 from numba_marlin.heuristics import Candidate, Problem
 from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import recorder, records, totals
-from numba_marlin.profile.sources import block_on_gpu
 from numba_marlin.profile.sources.device_state import Monitor
 
 CAPACITY = 4088  # sections a warp: slots of 32 KiB
@@ -156,16 +156,12 @@ def observe(
     or a GPU; WrongResult if the kernel, plain or instrumented, multiplies wrongly."""
     torch = torch_on_gpu()
     torch.manual_seed(0)
-    definition, config, both = (
-        find_kernel(candidate.kernel),
-        candidate.config,
-        isinstance(problem, BlockProblem),
-    )
+    definition, config = find_kernel(candidate.kernel), candidate.config
     ordinal = torch.cuda.current_device()
     compiled = compiler.build(
         definition,
         config,
-        target=definition.min_arch if both else driver.describe(ordinal).target,
+        target=target_for(definition, driver.describe(ordinal)),
         line_info=True,
     )
     blocks = math.prod(candidate.grid)
@@ -177,7 +173,7 @@ def observe(
         "detailed": max(3, min(LAUNCHES, MOST_BYTES // builds["detailed"].nbytes(blocks)))
     }
     buffers = {name: Buffers(torch, build, blocks, counts[name]) for name, build in builds.items()}
-    entrants = (_of_both if both else _of_weights)(problem, candidate, compiled, builds, buffers)
+    entrants = _entrants(problem, candidate, compiled, builds, buffers)
     clocks = ClockWatch()
     clocks.settle()
     timers: dict = {
@@ -224,50 +220,26 @@ def observe(
     )
 
 
-def _of_weights(
+def _entrants(
     problem: Problem, candidate: Candidate, compiled, builds: dict, buffers: dict
 ) -> dict:
     """Contenders by name, all but cuBLAS checked."""
     weights = operands.random_weights(problem)
     batch = operands.random_batch(weights, problem.m)
+    given = (problem, candidate, weights, batch)
     entrants = {
-        name: contenders.kernel(
-            problem, candidate, weights, batch, compiled=compiled, overlap=name == "plain"
-        )
+        name: contenders.kernel(*given, compiled=compiled, overlap=name == "plain")
         for name in ("plain", "alone")
     }
     entrants |= {
         name: contenders.kernel(
-            problem,
-            candidate,
-            weights,
-            batch,
-            compiled=build.compiled,
-            more=buffers[name].arguments,
-            overlap=False,
+            *given, compiled=build.compiled, more=buffers[name].arguments, overlap=False
         )
         for name, build in builds.items()
     }
     for each in entrants.values():
         checked(each, batch)
     return entrants | {"cublas": contenders.cublas(weights, batch)}
-
-
-def _of_both(
-    problem: BlockProblem, candidate: Candidate, compiled, builds: dict, buffers: dict
-) -> dict:
-    """The same of two block-scaled operands, whose kernels never begin beside the launch before."""
-    made = block_on_gpu.Operands(problem)
-    entrants = {
-        name: block_on_gpu.contender(candidate, made, compiled) for name in ("plain", "alone")
-    }
-    entrants |= {
-        name: block_on_gpu.contender(candidate, made, build.compiled, buffers[name].arguments)
-        for name, build in builds.items()
-    }
-    for each in entrants.values():
-        block_on_gpu.check(each, made)
-    return entrants | {"cublas": block_on_gpu.cublas(made)}
 
 
 def watched(work, uuid: str | None, seconds: float = WATCHED, samples: int = 8) -> dict:

@@ -17,18 +17,14 @@ import numpy as np
 from numba_marlin import compiler, counts
 from numba_marlin.emulator import Machine
 from numba_marlin.emulator.state.listener import Listener
-from numba_marlin.formats import PackedWeight
-from numba_marlin.formats.files import find_stored
-from numba_marlin.formats.floats import float_type
-from numba_marlin.formats.marlin import packed_columns
-from numba_marlin.formats.small_floats import decode
+from numba_marlin.execution import machine
+from numba_marlin.execution.plan import target_for
 from numba_marlin.hardware.devices import Device
-from numba_marlin.heuristics import Candidate, candidate, find_kernel
-from numba_marlin.problems import OPERANDS, Problem, WeightProblem
+from numba_marlin.heuristics import Candidate, find_kernel
+from numba_marlin.problems import Problem
 from numba_marlin.profile.instrument import recorder, records, sections
 from numba_marlin.profile.sources import access
-from numba_marlin.profile.sources.block_launch import BlockLaunch, random_operands
-from numba_marlin.profile.sources.words import Layer
+from numba_marlin.profile.sources.samples import sample
 
 WORK = 7e5  # warp instructions that are run, about: some seconds
 # warp instructions per multiplication of kernels that declare nothing else, with whole tiles of 16
@@ -59,9 +55,6 @@ class Counted:
     sections: tuple[str, ...]
     #: Of the instrumented build, in the machine's warp instructions, not in time.
     recording: records.Recording
-    #: What was multiplied; None for two operands.
-    weight: PackedWeight | None
-    #: Parsed.
     kernel: object
     #: Its first memory accesses (``access``).
     first: list
@@ -83,103 +76,45 @@ def observe(
 ) -> Counted:
     """``compiled``: the kernel with line numbers, where it is there already. ValueError for a
     kernel that the machine cannot run (it needs line numbers: numba-cuda)."""
-    definition, block_scaled = find_kernel(chosen.kernel), problem.kind == OPERANDS
+    definition = find_kernel(chosen.kernel)
     compiled = compiled or compiler.build(
-        definition,
-        chosen.config,
-        target=definition.min_arch if block_scaled else device.target,
-        line_info=True,
+        definition, chosen.config, target=target_for(definition, device), line_info=True
     )
     part, sms = cut(problem, chosen, device, work)
-    if block_scaled:
-        random = np.random.default_rng(seed)
-        launch = BlockLaunch(
-            candidate(part, replace(device, sms=sms), chosen.kernel, chosen.config),
-            part,
-            compiled,
-            *random_operands(part, random),
-            random,
-        )
-    else:
-        launch = _Launch(definition, chosen.config, compiled, part, sms, seed)
-    counting, arguments = launch.on(Machine(compiled.ptx), ())
-    _, found = counts.count(counting, compiled.entry, args=arguments, **launch.shape)
+    drawn = sample(part, np.random.default_rng(seed))
+    binding = drawn.bound(chosen, sms, compiled)
+    counting = machine.set_up(binding)
+    _, found = counts.count(counting.machine, **counting.launch)
     instrumented = recorder.instrument(compiled, CAPACITY, machine_code=False)
-    buffer = np.zeros(
-        instrumented.nbytes(math.prod(launch.grid)) + instrumented.slot_bytes, np.uint8
-    )
-    machine = Machine(instrumented.compiled.ptx)
-    start = machine.memory.buffer(buffer, name=recorder.PARAMETER, readonly=False).address
+    blocks = math.prod(binding.grid)
+    buffer = np.zeros(instrumented.nbytes(blocks) + instrumented.slot_bytes, np.uint8)
+    recorded = Machine(instrumented.compiled.ptx)
+    start = recorded.memory.buffer(buffer, name=recorder.PARAMETER, readonly=False).address
     pad = -start % instrumented.slot_bytes
-    machine, arguments = launch.on(machine, (start + pad,))
     first = access.FirstAccesses("%nmr_to")
-    listener = Listener(access=first, request=first)
-    machine.run(compiled.entry, args=arguments, listener=listener, **launch.shape)
-    recording = records.align([records.raw(buffer[pad:], instrumented, math.prod(launch.grid))])[0]
+    machine.set_up(
+        binding, machine=recorded, compiled=instrumented.compiled, more=(start + pad,)
+    ).run(listener=Listener(access=first, request=first))
+    recording = records.align([records.raw(buffer[pad:], instrumented, blocks)])[0]
     factor = (problem.m * problem.n) / (part.m * part.n)
-    of_pc = sections.sections(counting.module, counting.kernel(compiled.entry))
+    parsed = counting.machine.kernel(compiled.entry)
+    of_pc = sections.sections(counting.machine.module, parsed)
     return Counted(
         problem,
         part,
         factor,
         sms,
-        launch.grid,
+        binding.grid,
         chosen,
         compiled,
         instrumented,
         found,
         tuple(of_pc),
         recording,
-        launch.weight,
-        counting.kernel(compiled.entry),
+        parsed,
         first.found,
-        word_of_rows(launch.b) if block_scaled else word_of(launch.weight),
+        drawn.word,
     )
-
-
-def word_of(weight: PackedWeight) -> dict | None:
-    """The first word of the weight, bit by bit."""
-    if weight.n != weight.n_packed or weight.zeros_kind == "float16":
-        return None
-    zeros = {} if weight.zeros is None else {"qzeros": weight.zeros}
-    return (
-        Layer(
-            find_stored("vllm-marlin"),
-            {"qweight": weight.qweight, "scales": weight.scales, **zeros},
-        )
-        .word("qweight", 0, 0)
-        .to_dict()
-    )
-
-
-def word_of_rows(operand) -> dict:
-    """The same of a matrix whose codes lie side by side, a ``formats.BlockScaled``: its first row's
-    first word."""
-    form, codes = operand.form, operand.codes()[0]
-    scale = float(decode(operand.plain_scales()[0, :1], form.scale_grid)[0]) * operand.global_scale
-    found = []
-    for number in range(32 // form.bits):
-        code, low = int(codes[number]), number * form.bits
-        found.append(
-            {
-                "low": low,
-                "high": low + form.bits - 1,
-                "code": code,
-                "k": number,
-                "n": 0,
-                "zero": 0.0,
-                "scale": scale,
-                "value": float(decode(codes[number : number + 1], form.element)[0]) * scale,
-            }
-        )
-    value = int(operand.data[0, :4].copy().view(np.uint32)[0])
-    return {
-        "value": value,
-        "bits": 32,
-        "hex": f"{value:#010x}",
-        "codes": found,
-        "element": form.element,
-    }
 
 
 def cut(
@@ -206,92 +141,3 @@ def cut(
         m = max(rows, m // 2)
     share = m * n / (problem.m * problem.n)
     return replace(problem, m=m, n=n), max(1, round(device.sms * share))
-
-
-class _Launch:
-    """Random operands of a problem, and how its kernel is launched on the machine."""
-
-    def __init__(
-        self, definition, config, compiled, problem: WeightProblem, sms: int, seed: int
-    ) -> None:
-        self.definition, self.config, self.compiled, self.problem, self.sms = (
-            definition,
-            config,
-            compiled,
-            problem,
-            sms,
-        )
-        random = np.random.default_rng(seed)
-        self.weight = random_weight(problem, random)
-        self.x = random.standard_normal((problem.m, problem.k)).astype(float_type(problem.dtype))
-        self.bias = (
-            random.standard_normal(problem.n).astype(float_type(problem.dtype))
-            if problem.bias
-            else None
-        )
-        self.grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, sms))
-        cluster = definition.cluster(config)
-        self.shape = {
-            "grid": self.grid,
-            "block": compiled.threads,
-            "shared_bytes": compiled.shared_bytes,
-            **({"cluster": cluster} if cluster > 1 else {}),
-        }
-
-    def on(self, machine: Machine, more: tuple) -> tuple[Machine, tuple]:
-        """The machine with all buffers, and the kernel's arguments."""
-        problem = self.problem
-        partials, locks = self.definition.workspace_bytes(
-            self.config, problem.m, problem.n, problem.k, self.sms
-        ) or (0, 0)
-        readable = {
-            "a": self.x,
-            "b": self.weight.qweight,
-            "scales": self.weight.scales,
-            "zeros": self.weight.zeros,
-            "bias": self.bias,
-        }
-        written = {"c": np.zeros((problem.m, problem.n), self.x.dtype)}
-        if partials or locks:
-            written |= {
-                "partials": np.zeros(max(4, partials // 4), np.float32),
-                "locks": np.zeros(max(1, locks // 4), np.int32),
-            }
-        addresses = {
-            name: machine.memory.buffer(array, name=name, readonly=True).address
-            for name, array in readable.items()
-            if array is not None
-        }
-        addresses |= {
-            name: machine.memory.buffer(array, name=name, readonly=False).address
-            for name, array in written.items()
-        }
-        arguments = self.definition.arguments(
-            self.config,
-            addresses,
-            problem.m,
-            problem.n,
-            problem.k,
-            problem.k,
-            lambda tensor_map, address: tensor_map.encode(address),
-        )
-        return machine, (*arguments, *more)
-
-
-def random_weight(problem: WeightProblem, random: np.random.Generator) -> PackedWeight:
-    """Random codes, scales and zero points in Marlin's order."""
-    columns, groups = packed_columns(problem.n), problem.groups
-    words = random.integers(
-        -(2**31), 2**31, (problem.k // 16, columns * problem.bits // 2), dtype=np.int64
-    ).astype(np.int32)
-    scales = random.uniform(0.002, 0.02, (groups, columns)).astype(float_type(problem.scale_dtype))
-    zeros = None
-    if problem.zeros == "integer":
-        zeros = random.integers(
-            -(2**31), 2**31, (groups, columns * problem.bits // 32), dtype=np.int64
-        ).astype(np.int32)
-    elif problem.zeros == "float16":
-        zeros = random.uniform(0, 15, (groups, columns)).astype(np.float16)
-    return PackedWeight(
-        "marlin", words, scales, problem.bits, problem.group_size, problem.k, problem.n, zeros
-    )

@@ -1,6 +1,6 @@
 """What others want to know of the kernel ``block_decode``, beside it."""
 
-from numba_marlin.kernels.language.about import About, Demo, Ring
+from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
 from numba_marlin.kernels.nvfp4.about import ALL_ROLES, TIMED_ELSEWHERE, operand_stages
 from numba_marlin.kernels.nvfp4.block_decode import choose
@@ -81,5 +81,13 @@ KERNEL = KernelDefinition(
         ),
         machine_cost=0.02,
         unmeasured=TIMED_ELSEWHERE,
+        trials=(
+            Trial(
+                config=BlockDecodeConfig(
+                    tokens=8, k_warps=2, split=2, stages=2, result="float32", bias=True
+                ),
+                sizes=(9, 136, 1312),
+            ),
+        ),
     ),
 )

@@ -254,7 +254,7 @@ def make(lang, config):
             row5(acc, fragments, b_words, a_words, b_scales, a_scales)
             row6(acc, fragments, b_words, a_words, b_scales, a_scales)
             row7(acc, fragments, b_words, a_words, b_scales, a_scales)
-            for each in range(STRIDE):
+            for _ in range(STRIDE):
                 place = advance(place)
             step = uint32(step + uint32(STRIDE))
 

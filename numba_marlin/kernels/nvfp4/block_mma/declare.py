@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numba_marlin.kernels.language.about import About, Demo, Ring
+from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands, ceil_div
 from numba_marlin.kernels.nvfp4.about import operand_stages
 from numba_marlin.kernels.nvfp4.block_mma import choose
@@ -61,5 +61,6 @@ KERNEL = KernelDefinition(
         machine_cost=0.0012,
         half_products=False,
         unmeasured="never: no GPU with these instructions was at hand",
+        trials=(Trial(config=BlockMmaConfig(), sizes=(20, 24, 1056)),),
     ),
 )

@@ -16,7 +16,7 @@ wavefronts: a quarter of the kernel's traffic with shared memory are such confli
 (experiments/12_blackwell).
 
 No GPU that has this instruction has run this; the PTX machine has, under the assumptions of
-``emulator.block_scaled``.
+``emulator.tensor.block_scales``.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES

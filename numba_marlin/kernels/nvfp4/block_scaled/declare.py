@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numba_marlin.kernels.language.about import About, Demo, Ring
+from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
 from numba_marlin.kernels.nvfp4.about import ALL_ROLES, TIMED_ELSEWHERE, operand_stages
 from numba_marlin.kernels.nvfp4.block_scaled import choose
@@ -24,6 +24,10 @@ def epilogue_factors(alpha: float, beta: float, inverse: float) -> dict[str, np.
         )
     }
 
+
+SMALL = BlockScaledConfig(
+    tile_m=128, tile_n=64, stages=2, expanded_stages=3, source=True, bias=True
+)
 
 KERNEL = KernelDefinition(
     name="block_scaled",
@@ -99,5 +103,9 @@ KERNEL = KernelDefinition(
         ),
         machine_cost=0.0025,
         unmeasured=TIMED_ELSEWHERE,
+        trials=(
+            Trial(config=SMALL, sizes=(100, 136, 96), sms=2, places=(1,)),
+            Trial(what="one block", config=SMALL, sizes=(100, 72, 160)),
+        ),
     ),
 )

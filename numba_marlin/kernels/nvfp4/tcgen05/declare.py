@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numba_marlin.kernels.language.about import About, Demo, Ring
+from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
 from numba_marlin.kernels.nvfp4.about import operand_stages
 from numba_marlin.kernels.nvfp4.tcgen05 import choose
@@ -72,5 +72,6 @@ KERNEL = KernelDefinition(
             "never: no GPU with these instructions was at hand; experiments/12_blackwell compares"
             " its traffic with a published analysis"
         ),
+        trials=(Trial(config=Tcgen05Config(), sizes=(150, 136, 288), sms=2, places=(1,)),),
     ),
 )

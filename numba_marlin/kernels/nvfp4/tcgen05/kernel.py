@@ -28,7 +28,7 @@ sums: the epilogue reads one while the other fills. What lies outside of a matri
 scales too, and adds nothing.
 
 No GPU that has these instructions has run this; the PTX machine has, under assumptions that
-``emulator.block_scaled`` and ``emulator.tensor_hazards`` state.
+``emulator.tensor.block_scales`` and ``emulator.tensor.tensor_hazards`` state.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -178,7 +178,7 @@ def make(lang, config):
                 step = uint32(step + uint32(1))
             tile = next_tile(tile)
         # shared memory must outlive the commits that say its stages are empty
-        for stage in range(STAGES):
+        for _ in range(STAGES):
             wait_stage_empty(barriers, place)
             place = next_stage(place)
 

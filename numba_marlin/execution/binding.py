@@ -1,0 +1,163 @@
+"""What a kernel is told of in a launch: arrays by the names of its parameters, sizes, and nothing
+about where anything lies.
+
+``bind(definition, config, problem, operands, ...)`` -> ``Binding``. ``operands``: {parameter:
+array} of what the product reads, NumPy's or views. Results and scratch memory are described, and
+made by whoever runs the launch: ``machine`` or ``gpu``. Every launch of a kernel goes through here,
+so this is the one place that knows which arrays there are and what they must hold before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numba_marlin.formats.floats import float_type
+
+OPERAND, RESULT, PARTIALS, LOCKS = "operand", "result", "partials", "locks"
+# Of a block-scaled result, scales that complete a tile are zeros, which the kernel does not write.
+ZERO_BEFORE = ("sfd",)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Numbers of a launch of two block-scaled operands. alpha: what sums are multiplied by, with
+    both operands' global scales in it; beta: the same of C; inverse: 1 / D's global scale."""
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    inverse: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory that a parameter points to. zero: whether it must be zero before a launch; array: what
+    is there already, an array of NumPy or an ``arrays.ArrayView``, None where it is to be made."""
+
+    role: str
+    shape: tuple[int, ...]
+    dtype: str
+    zero: bool = False
+    array: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * float_type(self.dtype).itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One launch but for addresses. sizes: m, n, k, and the elements from a row of a to the next;
+    workspace: bytes of partial sums and number of locks, (0, 0) for blocks that do not meet."""
+
+    definition: Any
+    config: Any
+    compiled: Any
+    grid: tuple[int, ...]
+    sizes: tuple[int, int, int, int]
+    buffers: dict[str, Buffer]
+    workspace: tuple[int, int] = (0, 0)
+
+    def arguments(self, addresses: dict[str, int], encode: Callable[[Any, int], bytes]) -> tuple:
+        """What the launch passes, in order; ``encode(TensorMap, address)`` for tensor maps."""
+        return self.definition.arguments(self.config, addresses, *self.sizes, encode)
+
+    def with_role(self, *roles: str) -> dict[str, Buffer]:
+        return {name: each for name, each in self.buffers.items() if each.role in roles}
+
+    @property
+    def boxes(self) -> dict[str, list[int]]:
+        """{parameter: [bytes of a row in shared memory, swizzle in bytes]} of what tensor copies
+        bring: what tells where a byte came from."""
+        maps = self.definition.tensor_maps(self.config, *self.sizes)
+        return {name: [each.row_bytes, each.swizzle] for name, each in maps.values()}
+
+    @property
+    def written(self) -> set[str]:
+        return set(self.with_role(RESULT, PARTIALS, LOCKS))
+
+    @property
+    def used_by_the_launch_before(self) -> set[str]:
+        """Parameters that the kernel before on the stream may still write: all but weights, if this
+        one begins while that one ends (programmatic dependent launch)."""
+        dependent = self.definition.dependent(self.config)
+        early = self.definition.reads_early if dependent else tuple(self.buffers)
+        return set(self.buffers) - set(early)
+
+
+def bind(
+    definition,
+    config,
+    problem,
+    operands: dict[str, Any],
+    *,
+    sms: int,
+    compiled=None,
+    grid: tuple[int, ...] | None = None,
+    row_distance: int | None = None,
+    scaling: Scaling | None = None,
+) -> Binding:
+    """``problem`` by a kernel on ``sms`` multiprocessors. operands: those that are None are left
+    out; grid: default the kernel's own for these multiprocessors; row_distance: elements from a row
+    of a to the next, default k; scaling: of two block-scaled operands."""
+    m, n, k = problem.m, problem.n, problem.k
+    read = {name: each for name, each in operands.items() if each is not None}
+    if scaling is not None:
+        read |= _factors(definition, scaling)
+    buffers = {
+        name: Buffer(OPERAND, tuple(each.shape), str(each.dtype), array=each)
+        for name, each in read.items()
+    }
+    buffers |= {
+        name: Buffer(RESULT, shape, dtype, zero=name in ZERO_BEFORE)
+        for name, (shape, dtype) in problem.result_shapes.items()
+    }
+    partials_bytes, locks_bytes = definition.workspace_bytes(config, m, n, k, sms) or (0, 0)
+    if partials_bytes or locks_bytes:
+        told = {name for name, _ in definition.parameters}
+        scratch = {
+            # at least 16 bytes: addresses of arrays must differ
+            "partials": Buffer(PARTIALS, (max(4, -(-partials_bytes // 4)),), "float32"),
+            "locks": Buffer(LOCKS, (max(1, -(-locks_bytes // 4)),), "int32", zero=True),
+        }
+        buffers |= {name: each for name, each in scratch.items() if name in told}
+    return Binding(
+        definition,
+        config,
+        compiled,
+        tuple(definition.grid(config, m, n, k, sms) if grid is None else grid),
+        (m, n, k, k if row_distance is None else row_distance),
+        buffers,
+        (partials_bytes, locks_bytes // 4),
+    )
+
+
+def _factors(definition, scaling: Scaling) -> dict[str, np.ndarray]:
+    with np.errstate(over="ignore"):
+        found = definition.factors(scaling.alpha, scaling.beta, scaling.inverse)
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"alpha={scaling.alpha} (with the global scales of both operands), beta="
+                f"{scaling.beta} and 1 / the result's global scale={scaling.inverse}: {name} of"
+                f" kernel {definition.name!r} must be finite in float32"
+            )
+    return found
+
+
+def weight_operands(weight) -> dict[str, np.ndarray]:
+    """The arrays of a packed weight, by the names that kernels have for them."""
+    found = {"b": weight.qweight, "scales": weight.scales} | {
+        name: getattr(weight, name, None) for name in ("zeros", "factors")
+    }
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def block_operands(a, b) -> dict[str, Any]:
+    """The arrays of two ``formats.BlockScaled`` with scales in 128x4 order, by the names that
+    kernels have for them."""
+    return {"a": a.data, "b": b.data, "sfa": a.scales, "sfb": b.scales}

@@ -1,0 +1,215 @@
+"""A product from its checked operands to its results, wherever it runs: what the public calls do
+once they know what they were given.
+
+``run(product, plan)`` -> ``Outcome``. Results of the machine, of the reference and of host arrays
+on a GPU are NumPy's; of device arrays they are of a's library, on its device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from numba_marlin.execution import arrays, driver, gpu, machine
+from numba_marlin.execution.arrays import ArrayView
+from numba_marlin.execution.binding import OPERAND, Binding, Scaling, bind
+from numba_marlin.execution.plan import Plan, RunInfo
+from numba_marlin.execution.scratch import Workspace, workspace_views
+from numba_marlin.formats.floats import float_type
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """What is multiplied. inputs: {parameter: array} as it was given, all in one place; labels:
+    what the caller calls them. weight, kept: an object whose arrays, by parameter, are copied to a
+    device once; reference(): {parameter: result} by the float64 reference, rounded. scaling: of two
+    block-scaled operands."""
+
+    problem: Any
+    inputs: dict[str, ArrayView]
+    reference: Callable[[], dict[str, Any]]
+    labels: dict[str, str] = field(default_factory=dict)
+    weight: object = None
+    kept: dict[str, np.ndarray] = field(default_factory=dict)
+    scaling: Scaling | None = None
+
+    def ready(self, strided: bool = False) -> dict[str, ArrayView]:
+        """The inputs as a kernel can read them; copies where it could not. strided: it is told the
+        distance of a's rows."""
+        return {
+            name: (arrays.rows if strided and name == "a" else arrays.contiguous)(
+                self.labels.get(name, name), view
+            )
+            for name, view in self.inputs.items()
+        }
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a launch is made: by which compiler, on which stream (a handle, a stream object, or None
+    for the current one of a's library), with whose scratch memory; out: {parameter: array} to write
+    results to."""
+
+    compiler: str
+    stream: object = None
+    workspace: Workspace | None = None
+    out: dict[str, ArrayView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """results: {parameter: array}; prepared: of the launch, if it may be repeated for other inputs
+    that lie as these do."""
+
+    results: dict[str, Any]
+    info: RunInfo
+    prepared: gpu.Prepared | None = None
+
+
+def run(product: Product, plan: Plan, options: Options) -> Outcome:
+    """CapabilityMissing, ValueError: what the plan's device or kernel cannot do."""
+    if plan.backend == "reference":
+        start = time.perf_counter()
+        results = product.reference()
+        return Outcome(results, plan.info(product.problem, time.perf_counter() - start))
+    compiled = plan.compile(options.compiler)
+    if plan.backend == "emulator":
+        return _on_machine(product, plan, options, compiled)
+    if product.inputs["a"].on_host:
+        return _from_host(product, plan, options, compiled)
+    return _on_device(product, plan, options, compiled)
+
+
+def binding_of(
+    product: Product, plan: Plan, compiled, ready: dict[str, Any], row_distance: int | None = None
+) -> Binding:
+    """The plan's kernel bound to a product's inputs as they were made ready, and to its weight."""
+    return bind(
+        plan.definition,
+        plan.candidate.config,
+        product.problem,
+        {**ready, **product.kept},
+        sms=plan.device.sms,
+        compiled=compiled,
+        grid=plan.candidate.grid,
+        row_distance=row_distance,
+        scaling=product.scaling,
+    )
+
+
+def _on_machine(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
+    start = time.perf_counter()
+    held = {
+        name: arrays.contiguous(name, arrays.view(name, arrays.to_host(view, exact=True))).host
+        for name, view in product.inputs.items()
+    }
+    binding = binding_of(product, plan, compiled, held)
+    given = {}
+    if options.workspace is not None:
+        views = workspace_views(options.workspace, binding.workspace, None)
+        given = dict(zip(("partials", "locks"), (each.host for each in views)))
+    launch = machine.set_up(binding, given=given)
+    instructions = launch.run().instructions
+    seconds = time.perf_counter() - start
+    info = plan.info(product.problem, seconds, binding.compiled, instructions)
+    return Outcome(launch.results, info)
+
+
+def _from_host(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
+    """Copies there and back, and a wait."""
+    start = time.perf_counter()
+    handle = arrays.stream_handle(options.stream, product.inputs["a"].stream)
+    copies = {
+        name: arrays.view(name, driver.DeviceArray.from_host(np.ascontiguousarray(view.host), 0))
+        for name, view in product.inputs.items()
+    }
+    results = {
+        name: driver.DeviceArray(shape, float_type(dtype), 0)
+        for name, (shape, dtype) in product.problem.result_shapes.items()
+    }
+    there = {name: arrays.view(name, each) for name, each in results.items()}
+    prepared = _enqueued(product, plan, options, copies, there, 0, handle, compiled)
+    driver.synchronize(0, handle)
+    seconds = time.perf_counter() - start
+    return Outcome(
+        {name: each.to_host() for name, each in results.items()},
+        replace(prepared.info, seconds=seconds),
+    )
+
+
+def _on_device(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
+    start = time.perf_counter()
+    a = product.inputs["a"]
+    handle = arrays.stream_handle(options.stream, a.stream)
+    ready = product.ready(plan.strided)
+    wanted = product.problem.result_shapes
+    # A library made copies and results in the order of its own stream, and hands their memory on
+    # in that order.
+    made = {given.stream for name, given in product.inputs.items() if ready[name] is not given} | (
+        {a.stream} if wanted.keys() - options.out.keys() else set()
+    )
+    crossed = made - {handle}
+    for stream in crossed:
+        driver.follow(a.device, handle, stream)
+    results = {
+        name: (
+            options.out[name]
+            if name in options.out
+            else arrays.view(name, arrays.empty_like(a, shape, dtype))
+        )
+        for name, (shape, dtype) in wanted.items()
+    }
+    prepared = _enqueued(product, plan, options, ready, results, a.device, handle, compiled)
+    for stream in crossed:
+        driver.follow(a.device, stream, handle)
+    lies_as_given = all(ready[name] is given for name, given in product.inputs.items())
+    return Outcome(
+        {name: each.owner for name, each in results.items()},
+        replace(prepared.info, seconds=time.perf_counter() - start),
+        prepared if lies_as_given else None,
+    )
+
+
+def _enqueued(
+    product: Product,
+    plan: Plan,
+    options: Options,
+    inputs: dict[str, ArrayView],
+    results: dict[str, ArrayView],
+    ordinal: int,
+    handle: int,
+    compiled,
+) -> gpu.Prepared:
+    """The launch, prepared and put on the stream."""
+    distance = arrays.row_distance(inputs["a"]) if plan.strided else None
+    binding = binding_of(product, plan, compiled, inputs, distance)
+    weights = gpu.kept_on_device(product.weight, product.kept, ordinal) if product.kept else {}
+    numbers = {
+        name: gpu.numbers_on_device(each.array, ordinal, handle)
+        for name, each in binding.with_role(OPERAND).items()
+        if name not in inputs and name not in product.kept
+    }
+    for name, buffer in binding.buffers.items():
+        if buffer.zero and name in results:
+            gpu.clear(results[name].address, buffer.nbytes, ordinal, handle)
+    addresses = {
+        name: each.address
+        for held in (inputs, results, weights, numbers)
+        for name, each in held.items()
+    }
+    prepared = gpu.prepare(
+        binding,
+        addresses,
+        ordinal,
+        handle,
+        plan.info(product.problem, None, binding.compiled, ordinal=ordinal),
+        options.workspace,
+        (*weights.values(), *numbers.values()),
+        in_capture=bool(numbers),
+    )
+    prepared.bound.enqueue()
+    return prepared
