@@ -52,12 +52,12 @@ def block_scaled_matmul(
     workspace: Workspace | None = None,
     return_info: bool = False,
 ):
-    """activation(alpha * A @ B^T + beta * C + bias) of NVFP4 matrices a [m, k] and b [n, k] -> D
-    [m, n], or [m, n/2] if gated.
+    """activation(alpha * A @ B^T + beta * C + bias) of block-scaled matrices of one format, a
+    [m, k] and b [n, k] -> D [m, n], or [m, n/2] if gated.
 
     out_format: "float16", "bfloat16" or "float32": an array where a.data is, on a device of its
     library, on the host of NumPy; or "nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2": a BlockScaled,
-    its scales in 128x4 order, computed by the kernel (``quantize.block_scaled`` has the rules;
+    its scales in 128x4 order, computed by the kernel (``quantizers.operands`` has the rules;
     NVFP4 with ``out_global_scale``, MX with ``out_rounding``). c [m, n], only with out_format
     float16 or bfloat16, and of that type. bias [n], float32. activation: "relu", "gelu" (tanh
     form), "silu", or "gated_silu": of every 16 columns eight of the gate and the eight they open
@@ -66,9 +66,12 @@ def block_scaled_matmul(
     infinities are cut off, and NaN is NaN in the formats that have it.
 
     Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they
-    complete a tile (NaN there is NaN in the result, if k is no multiple of 64). backend, stream,
-    compiler: as ``matmul`` has them; config: default ``heuristics.rank``'s choice, which
-    has a kernel of its own for up to 64 rows where D is an array and no gate is asked for.
+    complete a tile (NaN there is NaN in the result, if k is no multiple of 64).
+
+    backend, stream, compiler, workspace, return_info: as ``matmul`` has them. kernel, config: one
+    of the kernels for two operands and its configuration; default: ``explain(...,
+    format=a.format)``'s choice. Those made of another architecture's instructions (tensor memory,
+    block-scaled mma) are taken by name only: on that architecture, and on the PTX machine.
     """
     operands = _operands(a, b)
     given = (*block_operands(a, b).values(), *(each for each in (c, bias) if each is not None))
