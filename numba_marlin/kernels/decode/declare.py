@@ -19,8 +19,8 @@ SMALL_FP4 = replace(
 KERNEL = KernelDefinition(
     name="decode",
     summary=(
-        "small batches: bulk copies by a producer warp, the transposed mma.sync, equal shares of k,"
-        " sums in the workspace"
+        "small batches: bulk copies by a producer warp, the transposed mma.sync, stream-K with"
+        " partial results in the workspace"
     ),
     rung=50,
     config_type=DecodeConfig,
