@@ -299,6 +299,7 @@ def _recorded(args, report):
         "config": asdict(chosen.config),
         "reasons": [*chosen.reasons, *found.reasons],
         "weight": found.source,
+        "kind": found.problem.kind,
         "problem": found.problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": not failures, "outputs": size, "failures": failures},
