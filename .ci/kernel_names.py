@@ -30,9 +30,10 @@ DOCUMENTATION = {"EXAMPLES", "EPILOG"}
 
 
 def declared_in(files: dict[str, str]) -> dict[str, str]:
-    """Kernel -> type of its configuration, by the declarations in the packages."""
+    """Kernel -> type of its configuration ("" if none is named), by the declarations in the
+    packages."""
     return {
-        PurePosixPath(path).parent.name: re.findall(r"config_type=(\w+)", text)[0]
+        PurePosixPath(path).parent.name: "".join(re.findall(r"config_type=(\w+)", text)[:1])
         for path, text in files.items()
         if path.startswith(KERNELS) and PurePosixPath(path).name == DECLARATION
     }
@@ -61,7 +62,7 @@ def kernel_names(files: dict[str, str]) -> Iterator[tuple[str, int, str]]:
 
 def naming(tree: ast.Module, kernels: dict[str, str]) -> Iterator[tuple[int, str]]:
     """(line, what) of what names one of ``kernels``, {name: type of its configuration}."""
-    types = set(kernels.values())
+    types = set(kernels.values()) - {""}
     prose = {id(each) for each in documentation(tree)}
     compared = {
         id(each): ast.unparse(node)

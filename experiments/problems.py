@@ -18,12 +18,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from numba_marlin import compiler
+from numba_marlin.execution.binding import bind, weight_operands
+from numba_marlin.execution.machine import host_arrays
 from numba_marlin.formats import find_format, marlin
 from numba_marlin.formats.floats import float_type
 from numba_marlin.formats.operands import to_weight
 from numba_marlin.kernels import registry
 from numba_marlin.kernels.ampere import AmpereConfig
-from numba_marlin.problems import WEIGHTS
+from numba_marlin.problems import WEIGHTS, WeightProblem
 from numba_marlin.quantizers import quantize
 from numba_marlin.quantizers.operands import quantize_blocks
 
@@ -174,53 +176,35 @@ class Launch:
         )
 
     @cached_property
-    def buffers(self):
-        """{name: array} of all that the kernel may address; a run on the PTX machine writes into
-        them."""
+    def binding(self):
+        """The launch but for a compiled kernel and addresses."""
         case, (x, weight) = self.case, self.operands
-        kernel, packed = (
-            case.definition,
-            (
-                find_format("marlin-fp4").pack(weight, case.dtype)
-                if case.block_scaled
-                else marlin.pack(weight)
-            ),
+        packed = (
+            find_format("marlin-fp4").pack(weight, case.dtype)
+            if case.block_scaled
+            else marlin.pack(weight)
         )
         a = np.full((case.m, case.k + case.padding), np.nan, x.dtype)
         a[:, : case.k] = x
-        found = {
-            "a": a,
-            "b": packed.qweight,
-            "c": np.full((case.m, case.n), np.nan, x.dtype),
-            "scales": packed.scales,
-        }
-        optional = {
-            "bias": self.bias,
-            "zeros": getattr(packed, "zeros", None),
-            "factors": getattr(packed, "factors", None),
-        }
-        found |= {
-            name: np.ascontiguousarray(array)
-            for name, array in optional.items()
-            if array is not None
-        }
-        sizes = kernel.workspace_bytes(case.config, case.m, case.n, case.k, case.sms)
-        if any(sizes):
-            found["partials"], found["locks"] = (
-                np.full(sizes[0] // 4, np.nan, np.float32),
-                np.zeros(sizes[1] // 4, np.int32),
-            )
-        known = {name for name, kind in kernel.parameters if kind == "u64"} | {
-            source for source, _ in self.tensor_maps.values()
-        }
-        assert set(found) <= known, f"kernel {case.kernel} knows {known}, not {set(found) - known}"
-        return found
+        return bind(
+            case.definition,
+            case.config,
+            WeightProblem.of(case.m, packed, x.dtype.name, self.bias is not None),
+            {"a": a, **weight_operands(packed), "bias": self.bias},
+            sms=case.sms,
+            grid=case.grid,
+            row_distance=case.k + case.padding,
+        )
+
+    @cached_property
+    def buffers(self):
+        """{name: array} of all that the kernel may address; a run on the PTX machine writes into
+        them."""
+        return host_arrays(self.binding)
 
     @property
     def tensor_maps(self):
-        return self.case.definition.tensor_maps(
-            self.case.config, *self.sizes, self.case.k + self.case.padding
-        )
+        return self.case.definition.tensor_maps(self.case.config, *self.binding.sizes)
 
     @property
     def sizes(self):
@@ -229,9 +213,7 @@ class Launch:
     def arguments(self, addresses, encode):
         """What a launch passes, in order, of {name: address}; encode(TensorMap, address) for
         parameters that are tensor maps."""
-        return self.case.definition.arguments(
-            self.case.config, addresses, *self.sizes, self.case.k + self.case.padding, encode
-        )
+        return self.binding.arguments(addresses, encode)
 
     @cached_property
     def digest(self):

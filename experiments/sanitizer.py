@@ -113,7 +113,7 @@ def edited(compiled, edit):
 
 def run_case(case, compiled, plant=None):
     """Launch once; -> the report of ``reference.check``, None of a planted error."""
-    from numba_marlin.execution.launch import launcher
+    from numba_marlin.execution import gpu
 
     launch, arrays = Launch(case), {}
     stored_by_copies = any(source == "c" for source, _ in launch.tensor_maps.values())
@@ -129,10 +129,9 @@ def run_case(case, compiled, plant=None):
         elif name == "c" and stored_by_copies:
             arrays[name].fill_words(NAN_WORD)
     definition = case.definition
-    arguments = launch.arguments(
-        {name: array.address for name, array in arrays.items()}, driver.encode_tensor_map
-    )
-    launcher(compiled, **definition.launch_options(case.config))(case.grid, arguments)
+    binding = dataclasses.replace(launch.binding, compiled=compiled)
+    addresses = {name: array.address for name, array in arrays.items()}
+    gpu.loaded(binding, 0)(binding.grid, gpu.arguments(binding, addresses, 0))
     driver.synchronize(0)
     if plant:
         return None

@@ -114,14 +114,17 @@ def test_long_lines_are_counted_but_for_unbreakable_urls():
     assert found("long_lines", text) == [1, 3, 6]
 
 
-DECLARED = {"numba_marlin/kernels/one/declare.py": "KERNEL = KernelDefinition(\n"}
+DECLARED = {
+    "numba_marlin/kernels/one/declare.py": "KERNEL = KernelDefinition(config_type=OneConfig)\n"
+}
 
 
 def test_names_of_kernels_are_counted_outside_their_place():
     text = "x = 'the kernel one'\n"
     for path, lines in (
         ("numba_marlin/cli/run.py", [1]),
-        ("numba_marlin/kernels/two/choose.py", []),
+        ("numba_marlin/kernels/one/choose.py", []),
+        ("numba_marlin/kernels/two/choose.py", [1]),
         ("tests/test_one.py", []),
     ):
         places = counts.kernel_names({**DECLARED, path: text})

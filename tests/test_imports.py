@@ -189,6 +189,7 @@ SELDOM_NEEDED = {
             "hostloops",
             "isa.instruction",
             "isa.library",
+            "kernels.nvfp4.block_scaled",  # and its relatives: of two block-scaled operands
             "isa.parsing",
             "quantizers",
             "reference",

@@ -76,7 +76,7 @@ def test_every_view_is_listed_with_its_command_and_picture(update_readme):
 
 
 def test_updating_changes_only_what_is_quoted(update_readme):
-    stale = TEXT.replace("def matmul(registers, step):", "def matmul():", 1)
+    stale = re.sub(r"def matmul\(.*\):", "def matmul():", TEXT, count=1)
     assert stale != TEXT and update_readme.with_code(stale) == update_readme.with_code(TEXT)
 
 
@@ -141,5 +141,6 @@ def test_the_table_of_formats_is_what_they_can_do(update_readme):
 
 
 def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]*)[^)]*\)", TEXT):
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#]*)[^)]*\)", prose):
         assert target.startswith("https://") or not target or (ROOT / target).exists(), target

@@ -85,30 +85,25 @@ def decode_loader(way):
     """``decode_load.load_verbs`` with another way."""
 
     def load_verbs(lang, config, ring, schedule):
-        uint32 = lang.uint32
         if config.ragged or not config.grouped or config.zeros is not None or config.bits != 4:
             raise ValueError(
                 f"{config}: variants of decode have no tails, and take groups of symmetric 4-bit"
                 " codes only"
             )
-        copy, STAGE_ROWS_, COLUMNS = (
-            way(lang, config.stage_rows, config.columns, True),
-            config.stage_rows,
-            config.columns,
-        )
+        copy = way(lang, config.stage_rows, config.columns, True)
+        sizes_of_stage = lang.constants(config)
 
         @lang.device
-        def copy_weights(target, b, unit, rows, columns, barrier, policy, problem):
-            column, k_unit = unit[0], unit[2]
+        def copy_weights(source, step, stage, sizes):
             copy(
-                target,
-                b,
-                k_unit * uint32(STAGE_ROWS_),
-                column * uint32(COLUMNS),
-                column * problem[4] + k_unit,
-                barrier,
-                policy,
-                problem[1],
+                stage.address,
+                source.b,
+                step.k_step * sizes_of_stage.stage_rows,
+                step.column * sizes_of_stage.columns,
+                step.column * sizes.k_steps + step.k_step,
+                stage.barrier,
+                source.policy,
+                sizes.n_packed,
             )
 
         return decode_load.load_verbs(lang, config, ring, schedule, copy_weights)

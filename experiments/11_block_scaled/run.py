@@ -91,58 +91,46 @@ class Operands:
         numbers = (numbers * scale_values[scales.int()][:, :, None]).reshape(rows, k)
         return data, tiled(torch, scales), numbers
 
-    def launch(self, kernel, config, factors):
+    def launch(self, kernel, config, scaling):
         """-> (launch(index), the results that it writes by name)"""
         from numba_marlin import compiler
-        from numba_marlin.execution import driver
-        from numba_marlin.execution.launch import launcher
-        from numba_marlin.formats.operands import BLOCK_FORMATS
+        from numba_marlin.execution import driver, gpu
+        from numba_marlin.execution.binding import OPERAND, RESULT, bind
+        from numba_marlin.problems import BlockProblem
 
-        torch, m, n, k = self.torch, self.m, self.n, self.k
-        enqueue = launcher(
-            compiler.build(kernel, config, target=TARGET), 0, **kernel.launch_options(config)
+        torch = self.torch
+        given = {"a": self.a, "sfa": self.sfa, "bias": self.bias, "c": self.c}
+        binding = bind(
+            kernel,
+            config,
+            BlockProblem.of(config, self.m, self.n, self.k),
+            {**given, "b": self.b, "sfb": self.sfb},
+            sms=driver.describe(0).sms,
+            compiled=compiler.build(kernel, config, target=TARGET),
+            scaling=scaling,
         )
-        columns = n // 2 if config.gated else n
-        results = {}
-        if config.result in BLOCK_FORMATS:
-            form = BLOCK_FORMATS[config.result]
-            results["d"] = torch.zeros(
-                form.data_shape(m, columns), dtype=torch.uint8, device="cuda"
-            )
-            results["sfd"] = torch.zeros(
-                form.scales_shape(m, columns, "128x4"), dtype=torch.uint8, device="cuda"
-            )
-        else:
-            results["d"] = torch.full(
-                (m, columns), float("nan"), dtype=getattr(torch, config.result), device="cuda"
-            )
-        held = {
-            "a": self.a,
-            "sfa": self.sfa,
-            "bias": self.bias,
-            "c": self.c,
-            "locks": self.locks,
-            "factors": factors,
-            **results,
+        results = {
+            name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype), device="cuda")
+            for name, each in binding.with_role(RESULT).items()
         }
-        grid = kernel.grid(config, m, n, k, driver.describe(0).sms)
+        numbers = {
+            name: torch.from_numpy(each.array).cuda()
+            for name, each in binding.with_role(OPERAND).items()
+            if name not in given and name not in ("b", "sfb")
+        }
+        held = {**given, "locks": self.locks, **results, **numbers}
         addresses = {name: each.data_ptr() for name, each in held.items()}
+        enqueue = gpu.loaded(binding, 0)
         arguments = [
-            kernel.arguments(
-                config,
-                addresses | {"b": b.data_ptr(), "sfb": sfb.data_ptr()},
-                m,
-                n,
-                k,
-                k,
-                driver.encode_tensor_map,
-            )
+            gpu.arguments(binding, addresses | {"b": b.data_ptr(), "sfb": sfb.data_ptr()}, 0)
             for b, sfb in self.b_copies
         ]
 
         def launch(index=0, keep=held):
             enqueue(
-                grid, arguments[index % len(arguments)], torch.cuda.current_stream().cuda_stream
+                binding.grid,
+                arguments[index % len(arguments)],
+                torch.cuda.current_stream().cuda_stream,
             )
 
         return launch, results
@@ -242,11 +230,11 @@ class Measurement:
         """-> (launch, largest error relative to the largest result, None if it was not compared).
         ValueError for a wrong result."""
         from numba_marlin.bench.timing import wait
+        from numba_marlin.execution.binding import Scaling
 
         torch = self.torch
         inputs = operands.k**0.5 * 2
-        factors = torch.tensor([2.0**28 / inputs, 0.5, 1.0, 1 / 6], device="cuda")
-        launch, results = operands.launch(kernel_of(part, config), config, factors)
+        launch, results = operands.launch(kernel_of(part, config), config, Scaling(1 / inputs, 0.5))
         for each in results.values():
             each.fill_(0)
         launch()

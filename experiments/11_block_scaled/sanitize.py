@@ -17,12 +17,13 @@ import beside
 import sanitizer
 
 from numba_marlin import compiler
-from numba_marlin.execution import driver
-from numba_marlin.formats.operands import BLOCK_FORMATS
+from numba_marlin.execution import driver, gpu
+from numba_marlin.execution.binding import OPERAND, Scaling, bind, block_operands
+from numba_marlin.execution.machine import host_arrays
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
-from numba_marlin.kernels.nvfp4.block_scaled.kernel import OPERAND_POWER
 from numba_marlin.kernels.registry import kernel_of
+from numba_marlin.problems import BlockProblem
 from numba_marlin.quantizers.operands import quantize_blocks
 from numba_marlin.reference.operands import block_scaled_bounds
 
@@ -88,48 +89,49 @@ class BlockCase:
         )
         c = rng.standard_normal((self.m, self.n)).astype(np.float16) if self.config.source else None
         bias = rng.standard_normal(self.n).astype(np.float32) if self.config.bias else None
-        factors = np.array(
-            [a.global_scale * b.global_scale * 2.0**OPERAND_POWER, 0.5, 1, 1 / 6], np.float32
-        )
-        found = {
-            "a": a.data,
-            "b": b.data,
-            "sfa": a.scales,
-            "sfb": b.scales,
-            "factors": factors,
-            "c": c,
-            "bias": bias,
-        }
-        return {name: array for name, array in found.items() if array is not None}, (
-            a,
-            b,
-            {
-                "beta": 0.5 if c is not None else 0.0,
-                "c": c,
-                "bias": bias,
-                "activation": self.config.activation,
-            },
+        found = {**block_operands(a, b), "c": c, "bias": bias}
+        scaling = Scaling(a.global_scale * b.global_scale, 0.5 if c is not None else 0.0)
+        return (
+            found,
+            scaling,
+            (
+                a,
+                b,
+                {
+                    "beta": scaling.beta,
+                    "c": c,
+                    "bias": bias,
+                    "activation": self.config.activation,
+                },
+            ),
         )
 
-    def results(self):
-        """{name: (shape, type)}"""
-        columns = self.n // 2 if self.config.gated else self.n
-        if self.config.result not in BLOCK_FORMATS:
-            return {"d": ((self.m, columns), self.config.result)}
-        form = BLOCK_FORMATS[self.config.result]
-        return {
-            "d": (form.data_shape(self.m, columns), "uint8"),
-            "sfd": (form.scales_shape(self.m, columns, "128x4"), "uint8"),
-        }
+    def bound(self, compiled):
+        """-> (the launch but for addresses, the reference's arguments)"""
+        found, scaling, reference = self.given()
+        problem = BlockProblem.of(self.config, self.m, self.n, self.k)
+        return (
+            bind(
+                self.definition,
+                self.config,
+                problem,
+                found,
+                sms=self.sms,
+                compiled=compiled,
+                grid=self.grid,
+                scaling=scaling,
+            ),
+            reference,
+        )
 
 
 def run_case(case, compiled, plant=None):
     """Launch once; ValueError for a wrong result of float type (tests compare the others)."""
-    from numba_marlin.execution.launch import launcher
-
-    given, (a, b, options) = case.given()
-    arrays = {}
-    for name, array in given.items():
+    binding, (a, b, options) = case.bound(compiled)
+    held = host_arrays(binding)
+    arrays = {name: driver.DeviceArray.from_host(held[name]) for name in binding.written}
+    for name in binding.with_role(OPERAND):
+        array = held[name]
         short, missing = bool(plant and plant.short == name), bool(plant and plant.missing == name)
         arrays[name] = (
             driver.DeviceArray((array.shape[0] - short, *array.shape[1:]), array.dtype)
@@ -138,24 +140,12 @@ def run_case(case, compiled, plant=None):
         )
         if short:
             arrays[name].fill_words(0)
-    arrays |= {
-        name: driver.DeviceArray(shape, kind).clear()
-        for name, (shape, kind) in case.results().items()
-    } | {"locks": driver.DeviceArray((1,), np.int32).clear()}
-    arguments = case.definition.arguments(
-        case.config,
-        {name: array.address for name, array in arrays.items()},
-        case.m,
-        case.n,
-        case.k,
-        case.k,
-        driver.encode_tensor_map,
-    )
-    launcher(compiled, **case.definition.launch_options(case.config))(case.grid, arguments)
+    addresses = {name: array.address for name, array in arrays.items()}
+    gpu.loaded(binding, 0)(binding.grid, gpu.arguments(binding, addresses, 0))
     driver.synchronize(0)
     if plant:
         return True
-    if arrays["locks"].to_host().any():
+    if "locks" in arrays and arrays["locks"].to_host().any():
         raise SystemExit(f"{case.label}: the counter is not zero")
     d = arrays["d"].to_host()
     if d.dtype == np.uint8:

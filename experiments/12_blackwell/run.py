@@ -27,11 +27,13 @@ import numpy as np
 import numba_marlin as nm
 from numba_marlin import compiler, counts
 from numba_marlin.bench.environment import commit
-from numba_marlin.emulator import Machine
+from numba_marlin.execution.binding import Scaling, bind, block_operands
+from numba_marlin.execution.machine import set_up
 from numba_marlin.kernels.nvfp4 import block_mma, tcgen05
 from numba_marlin.kernels.nvfp4.block_mma import BlockMmaConfig
 from numba_marlin.kernels.nvfp4.tcgen05 import Tcgen05Config
-from numba_marlin.reference.operands import block_scaled_bounds
+from numba_marlin.problems import BlockProblem
+from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
 
 RESULTS = HERE / "results.jsonl"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -54,48 +56,25 @@ def count_case(kernel, config, target, size):
         )
         for _ in range(2)
     )
-    alpha = np.array([a.global_scale * b.global_scale], np.float32)
-    buffers = {
-        "a": a.data,
-        "b": b.data,
-        "sfa": a.scales,
-        "sfb": b.scales,
-        "d": np.full((size, size), np.nan, np.float16),
-        "alpha": alpha,
-    }
     compiled = compiler.build(kernel, config, target)
-    machine = Machine(compiled.ptx)
-    addresses = {
-        name: machine.memory.buffer(array, name=name, readonly=name != "d").address
-        for name, array in buffers.items()
-    }
-    arguments = kernel.arguments(
-        config,
-        addresses,
-        size,
-        size,
-        size,
-        size,
-        lambda tensor_map, address: tensor_map.encode(address),
+    launch = set_up(
+        bind(
+            kernel,
+            config,
+            BlockProblem.of(config, size, size, size),
+            block_operands(a, b),
+            sms=BLOCKS,
+            compiled=compiled,
+            scaling=Scaling(a.global_scale * b.global_scale),
+        )
     )
     start = time.perf_counter()
-    result, found = counts.count(
-        machine,
-        compiled.entry,
-        grid=kernel.grid(config, size, size, size, BLOCKS),
-        block=compiled.threads,
-        shared_bytes=compiled.shared_bytes,
-        args=arguments,
-        resident_blocks=RESIDENT,
-    )
+    result, found = counts.count(launch.machine, **launch.launch, resident_blocks=RESIDENT)
     seconds = time.perf_counter() - start
     exact, bound = block_scaled_bounds(a, b)
-    error = np.abs(buffers["d"] - exact)
-    if (
-        not ((exact - bound).astype(np.float16) <= buffers["d"]).all()
-        or not (buffers["d"] <= (exact + bound).astype(np.float16)).all()
-    ):
-        raise SystemExit(f"{kernel.name}: wrong product, by up to {error.max()}")
+    d = launch.results["d"]
+    if not within_bounds(d, exact, bound).all():
+        raise SystemExit(f"{kernel.name}: wrong product, by up to {np.abs(d - exact).max()}")
     tally = found.total.tally
     return {
         "kernel": kernel.name,
@@ -116,7 +95,7 @@ def count_case(kernel, config, target, size):
         "shared_bytes_accessed": tally.shared.bytes,
         "shared_wavefronts": tally.shared.wavefronts,
         "shared_conflicts": tally.shared.conflicts,
-        "largest_error": float(error.max()),
+        "largest_error": float(np.abs(d - exact).max()),
         "buffers": {
             each.name: {
                 "read": each.reads.bytes,

@@ -70,6 +70,19 @@ def only_polls_before_a_barrier(cell, program, branch):
     )
 
 
+def a_step_has_a_row(cell, program, branch):
+    """The guard of the loop over a step's k16 rows: their number, which is no parameter, below
+    one."""
+    asked = condition(program, branch)
+    if (
+        asked is None
+        or asked.modifiers[0] != "lt"
+        or getattr(asked.operands[2], "value", None) != 1
+    ):
+        return False
+    return all(each.root != "ld" for each in program.writers.get(asked.operands[1], []))
+
+
 def k_is_positive(cell, program, branch):
     """k, or k / 16, against 0."""
     asked = condition(program, branch)

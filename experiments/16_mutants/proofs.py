@@ -97,6 +97,25 @@ PROOFS = (
         "k is a positive multiple of 16.",
     ),
     Proof(
+        "a step has a row",
+        ("tiled", "buffered"),
+        BRANCH,
+        (NEVER,),
+        "bra",
+        conditions.a_step_has_a_row,
+        "a step begins before the end of k, which is a multiple of 16.",
+    ),
+    Proof(
+        "a sign that nothing has",
+        ("tiled", "buffered"),
+        ("swizzle",),
+        ("no xor",),
+        r"xor\.b64",
+        shapes.sign_of_numbers_that_have_none,
+        "Numba's floor division asks whether remainder and divisor differ in sign: both are"
+        " positive.",
+    ),
+    Proof(
         "asked twice",
         ("tiled",),
         BRANCH,

@@ -151,6 +151,18 @@ def dead(cell, program, ins):
     return True
 
 
+def sign_of_numbers_that_have_none(cell, program, ins):
+    """The result is only asked whether it is negative."""
+    (result,) = registers(ins.operands[:1])
+    readers = [each for each in program.instructions if result in registers(each.operands[1:])]
+    return bool(readers) and all(
+        each.root == "setp"
+        and each.modifiers[0] == "lt"
+        and getattr(each.operands[2], "value", None) == 0
+        for each in readers
+    )
+
+
 def until_next(program, pc, root):
     """Instructions on every way from behind ``pc`` to the next ones of ``root``, these left out;
     and those next ones."""

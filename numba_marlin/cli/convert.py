@@ -14,6 +14,7 @@ EXAMPLES = """  numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin convert model.safetensors out.safetensors --to pack-quantized
   numba-marlin convert llama-gptq/ llama-awq/ --to awq --allow-loss"""
 
+# Written out because help loads no NumPy; a test holds it against the registry.
 FORMATS = (
     "gptq",
     "gptq_v2",
@@ -23,7 +24,6 @@ FORMATS = (
     "pack-quantized",
     "modelopt-nvfp4",
     "nvfp4-pack-quantized",
-    # here because help loads no NumPy; a test holds it against the registry
     "mxfp4-pack-quantized",
     "fp8",
     "fp8-block",

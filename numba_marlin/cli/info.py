@@ -57,11 +57,7 @@ def row(name: str, present: bool, detail: str) -> dict:
 
 def collect() -> list[dict]:
     """Rows of name, status ("ok" or "missing") and detail."""
-    compilers, assembler = (
-        _compilers(),
-        _tool("ptxas", "no registers, no spills, no machine code: install numba-marlin[cu13]"),
-    )
-    gpu = _gpus()
+    compilers, gpu = _compilers(), _gpus()
     can_compile = any(each["status"] == "ok" for each in compilers)
     on_gpu = can_compile and gpu[-1]["status"] == "ok"
     missing = "a GPU of compute capability 8.0 or more, and its driver"
@@ -86,7 +82,7 @@ def collect() -> list[dict]:
         ),
         *_packages(),
         *compilers,
-        assembler,
+        _tool("ptxas", "no registers, no spills, no machine code: install numba-marlin[cu13]"),
         _tool("nvdisasm", "machine code cannot be looked at, only PTX: install numba-marlin[cu13]"),
         *gpu,
         _cache(),
@@ -134,7 +130,7 @@ def _tool(name: str, without: str) -> dict:
 
 
 def _gpus() -> list[dict]:
-    """The driver, then one row a device, or one that says why there is none."""
+    """The driver, then one row per device, or one that says why there is none."""
     from numba_marlin.execution import driver
 
     probe = driver.probe()
@@ -148,23 +144,14 @@ def _gpus() -> list[dict]:
     for ordinal, each in enumerate(probe.devices):
         detail = (
             f"{each.name}, {each.sms} SMs, {each.arch}, {each.shared_bytes_per_block // 1024} KiB"
-            " shared memory a block"
+            " shared memory per block"
         )
-        rows.append(
-            row(
-                f"gpu {ordinal}",
-                probe.usable,
-                detail if probe.usable else f"{detail}: {probe.reason}",
-            )
-        )
-    return (
-        rows
-        if probe.devices
-        else [
-            *rows,
-            row("gpu", False, probe.reason if probe.driver_version else "none without a driver"),
-        ]
-    )
+        said = detail if probe.usable else f"{detail}: {probe.reason}"
+        rows.append(row(f"gpu {ordinal}", probe.usable, said))
+    if not probe.devices:
+        reason = probe.reason if probe.driver_version else "none without a driver"
+        rows.append(row("gpu", False, reason))
+    return rows
 
 
 def _witness() -> dict:

@@ -144,7 +144,7 @@ def run(machine, args, report) -> None:
     report.row(
         "ran",
         f"{kernel.name}: {result.blocks} block(s), {result.instructions} warp instructions,"
-        f" {result.shared_bytes} bytes of shared memory a block; no hazard",
+        f" {result.shared_bytes} bytes of shared memory per block; no hazard",
     )
     report.data = {
         "entry": kernel.name,

@@ -147,7 +147,7 @@ def _profile(args, report) -> dict:
         else heuristics.candidate(problem, device, args.kernel)
     )
     if args.config is not None:
-        from numba_marlin.cli.trace import changed_config
+        from numba_marlin.cli.traced import changed_config
 
         candidate = heuristics.candidate(
             problem, device, args.kernel, changed_config(args.config, candidate.config)
@@ -183,7 +183,7 @@ def _block_scaled(args, report) -> dict:
     from dataclasses import fields
 
     from numba_marlin import heuristics
-    from numba_marlin.cli.trace import config_changes
+    from numba_marlin.cli.traced import config_changes
     from numba_marlin.execution import driver
     from numba_marlin.kernels.registry import find_kernel
     from numba_marlin.problems import BlockProblem

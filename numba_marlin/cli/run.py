@@ -315,14 +315,10 @@ def _is_cached(compiled, started: float) -> bool:
 
 
 def _report_run(report, info) -> None:
-    grid = (
-        ""
-        if info.candidate is None
-        else (
-            f", grid {' x '.join(map(str, info.candidate.grid))}, {info.candidate.threads} threads"
-            " a block"
-        )
-    )
+    grid = ""
+    if info.candidate is not None:
+        blocks = " x ".join(map(str, info.candidate.grid))
+        grid = f", grid {blocks}, {info.candidate.threads} threads per block"
     work = "" if info.instructions is None else f"{info.instructions:,} warp instructions in "
     note = ", copies included: not a benchmark" if info.backend == "cuda" else ""
     where = (

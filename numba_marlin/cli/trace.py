@@ -12,10 +12,8 @@ from pathlib import Path
 from numba_marlin.cli.kernels import (
     Names,
     device_for,
-    multiplies_operands,
-    shown_first,
-    shown_for,
 )
+from numba_marlin.cli.traced import GROUP_SIZE, WEIGHTS
 
 HELP = (
     "walk through a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
@@ -30,15 +28,6 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
   numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
-GROUP_SIZE = 128  # unless something else is asked for
-# bits, and rows that share a scale
-WEIGHTS = {
-    "int4": (4, None),
-    "int8": (8, None),
-    "nvfp4": (4, 16),
-    "mxfp4": (4, 32),
-    "mxfp8-e4m3": (8, 32),
-}
 ALL_BLOCKS = 16  # grids of so many blocks are recorded whole
 MORE = (
     "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane"
@@ -267,122 +256,57 @@ def _describes(args) -> list[str]:
 
 def _recorded(args, report):
     """(trace, whether the product is right) of the problem that the arguments describe."""
-    _describes(args)
-    if multiplies_operands(args.kernel):
-        from numba_marlin.cli.block_trace import recorded
+    from dataclasses import asdict
 
-        return recorded(args, report)
-    from dataclasses import asdict, replace
-
-    import numpy as np
-
-    from numba_marlin import api, compiler, reference
+    from numba_marlin import compiler
     from numba_marlin import trace as room
-    from numba_marlin.cli.run import weight_of
-    from numba_marlin.execution.binding import bind, weight_operands
+    from numba_marlin.cli.traced import described
+    from numba_marlin.execution.binding import bind
     from numba_marlin.execution.machine import set_up
-    from numba_marlin.execution.plan import Plan
-    from numba_marlin.formats import PackedWeight
-    from numba_marlin.formats.fp4_marlin import PackedBlocks
-    from numba_marlin.hardware import devices
-    from numba_marlin.heuristics import candidate
-    from numba_marlin.kernels.registry import find_kernel, kernels
-    from numba_marlin.problems import OPERANDS, WeightProblem
+    from numba_marlin.execution.plan import target_for
+    from numba_marlin.kernels.registry import find_kernel
 
-    shown = find_kernel(args.kernel or shown_first()).about.demo.trace
-    args.m = shown[0] if args.m is None else args.m
-    random = np.random.default_rng(args.seed)
-    stored = stored_layer(args)
-    if stored is None:
-        kind = args.weights or "int4"
-        bits, block_rows = WEIGHTS[kind]
-        if kind == "mxfp8-e4m3":
-            able = [each.name for each in kernels(OPERANDS) if "mxfp8-e4m3" in each.takes.formats]
-            raise ValueError(
-                f"--weights mxfp8-e4m3 is for --kernel {' or '.join(able)}: no other kernel"
-                " multiplies 8-bit floats"
-            )
-        if block_rows is not None and args.group_size not in (None, block_rows):
-            raise ValueError(
-                f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave"
-                " it out"
-            )
-        args.group_size = (
-            args.group_size if args.group_size is not None else block_rows or GROUP_SIZE
-        )
-        if args.input is None:
-            args.n = shown[1] if args.n is None else args.n
-            args.k = shown[2] if args.k is None else args.k
-        weight = weight_of(args, random)
-        (k, n), source = weight.values.shape, weight.source
-        problem = WeightProblem(
-            args.m,
-            n,
-            k,
-            args.group_size,
-            bits=bits,
-            codes="integer" if block_rows is None else "e2m1",
-        )
-    else:
-        stored, source = stored
-        stored = stored if isinstance(stored, (PackedWeight, PackedBlocks)) else api.pack(stored)
-        problem = WeightProblem.of(args.m, stored)
-    args.kernel = args.kernel or shown_for(problem)
-    device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
-    config = (
-        None
-        if args.config is None
-        else changed_config(args.config, candidate(problem, device, args.kernel).config)
-    )
-    plan = Plan("emulator", "asked for", device, candidate(problem, device, args.kernel, config))
-    blocks = check_place(args, plan.candidate)
-    with report.step(f"quantising and packing {problem.k} x {problem.n} weights"):
-        packed = (
-            stored
-            if stored is not None
-            else api.pack(
-                api.quantize(weight.values, bits=bits, group_size=args.group_size)
-                if block_rows is None
-                else _in_blocks(weight.values, kind)
-            )
-        )
+    _describes(args)
+    found = described(args)
+    chosen, definition = found.chosen, find_kernel(found.chosen.kernel)
+    blocks = check_place(args, chosen)
+    with report.step(f"quantising {found.problem.k} x {found.problem.n} weights"):
+        made = found.quantised()
+    target = target_for(definition, found.device)
     with report.step(
-        f"compiling {args.kernel} with line numbers for {device.target} (or reading the cache)"
+        f"compiling {chosen.kernel} with line numbers for {target} (or reading the cache)"
     ):
-        compiled = compiler.build(
-            plan.definition, plan.candidate.config, target=device.target, line_info=True
+        compiled = compiler.build(definition, chosen.config, target=target, line_info=True)
+    with report.step(f"running {chosen.kernel} on the PTX machine and recording it"):
+        binding = bind(
+            definition,
+            chosen.config,
+            found.problem,
+            made.operands,
+            sms=found.device.sms,
+            compiled=compiled,
+            scaling=made.scaling,
         )
-    x = random.standard_normal((args.m, problem.k)).astype(np.float16)
-    with report.step(f"running {args.kernel} on the PTX machine and recording it"):
-        launch = set_up(
-            bind(
-                plan.definition,
-                plan.candidate.config,
-                problem,
-                {"a": x, **weight_operands(packed)},
-                sms=device.sms,
-                compiled=compiled,
-            )
-        )
+        launch = set_up(binding)
         trace = room.record(
             launch.machine,
             blocks=None if blocks <= ALL_BLOCKS else (args.block,),
             **launch.launch,
         )
-    verdict = reference.check(launch.results["c"], x, packed, order="random")
+    failures, size = made.judged(launch.results)
     trace.header["about"] = {
-        "kernel": args.kernel,
-        "config": asdict(plan.candidate.config),
-        "reasons": list(plan.candidate.reasons),
-        "weight": source,
-        "problem": problem.to_dict(),
+        "kernel": chosen.kernel,
+        "config": asdict(chosen.config),
+        "reasons": [*chosen.reasons, *found.reasons],
+        "weight": found.source,
+        "kind": found.problem.kind,
+        "problem": found.problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
-        "check": {"ok": verdict.ok, "outputs": verdict.size, "failures": verdict.failures},
-        **plan.definition.about.of_run(
-            plan.candidate.config, trace.header["launch"]["shared_base"]
-        ),
+        "check": {"ok": not failures, "outputs": size, "failures": failures},
+        **({"boxes": binding.boxes} if made.scaling is not None else {}),
+        **definition.about.of_run(chosen.config, trace.header["launch"]["shared_base"]),
     }
-    return trace, verdict.ok
+    return trace, not failures
 
 
 def check_place(args, chosen) -> int:
@@ -400,51 +324,3 @@ def check_place(args, chosen) -> int:
             f" {' x '.join(map(str, chosen.grid))} blocks of {warps} warps"
         )
     return blocks
-
-
-def stored_layer(args):
-    """(weight, where it came from) if --input is a quantised checkpoint, else None. ValueError for
-    options that such a file decides, and for --sms."""
-    if args.sms is not None and args.sms < 1:
-        raise ValueError(f"--sms {args.sms} must be at least 1")
-    from numba_marlin.cli.weights import layer
-
-    found = None if args.input is None else layer(args.input, args.tensor, args.transpose)
-    for name in ("n", "k", "weights", "group_size"):
-        if found is not None and getattr(args, name) is not None:
-            raise ValueError(
-                f"--{name.replace('_', '-')} is for weights that are quantised here; {found[1]}"
-                " decides for itself"
-            )
-    return found
-
-
-def _in_blocks(values, kind: str):
-    """float [k, n] -> BlockWeight of NVFP4 or MXFP4, to nearest."""
-    import numpy as np
-
-    from numba_marlin.formats.operands import to_weight
-    from numba_marlin.quantizers.operands import quantize_blocks
-
-    return to_weight(quantize_blocks(np.ascontiguousarray(values.T, np.float32), kind))
-
-
-def changed_config(texts: list[str], default):
-    """``default`` with fields replaced; ValueError names those there are."""
-    from dataclasses import fields, replace
-
-    return replace(default, **config_changes(texts, {each.name for each in fields(default)}))
-
-
-def config_changes(texts: list[str], known: set[str]) -> dict:
-    changes = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        if name not in known or not value:
-            raise ValueError(
-                f"--config {text} must be NAME=VALUE with one of {', '.join(sorted(known))}"
-            )
-        changes[name] = {"true": True, "false": False, "none": None}.get(
-            value.lower(), int(value) if value.lstrip("-").isdigit() else value
-        )
-    return changes

@@ -41,7 +41,8 @@ sizes; whatever it closes over is a constant. ``lang`` is a ``Language``:
 **Records** are namedtuples. Fields have any type (numbers, tuples, arrays, records), integers
 enter unsigned: a literal as uint32, an address as uint64. They cost nothing: pass them on, return
 them, reassign them in loops (the fields keep their types), make them by position or name, take
-them apart with ``a, b = pair``. The same name and fields are the same class, everywhere.
+them apart with ``a, b = pair``. The same name and fields are the same class, everywhere. A record
+that holds an array is made, not reassigned: numba-cuda-mlir has no place for a second one.
 
 **Namespaces** are module objects, which Numba looks into while it compiles: ``ring.advance(place)``
 calls a function, ``sizes.stages`` is a constant, as good as a literal. Only a branch one side of

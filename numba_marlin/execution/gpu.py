@@ -51,8 +51,8 @@ def loaded(binding: Binding, ordinal: int, overlap: bool = True) -> launch.Launc
         raise CapabilityMissing(
             f"kernel {definition.name!r}: its {blocks} blocks wait for each other,"
             f" {driver.describe(ordinal).name} holds {launcher.resident_blocks} of them at once"
-            f" ({compiled.resources.registers} registers a thread, {compiled.shared_bytes} bytes of"
-            " shared memory a block): it would never end"
+            f" ({compiled.resources.registers} registers per thread, {compiled.shared_bytes} bytes"
+            " of shared memory per block): it would never end"
         )
     return launcher
 

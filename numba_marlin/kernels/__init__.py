@@ -1,7 +1,12 @@
-"""The kernels: a ladder of device programs, one idea a rung, each a module that exports ``KERNEL:
-KernelDefinition``.
+"""The kernels: two ladders of device programs, one idea a rung.
 
-A module here imports ``layout`` (whose maps it consumes) and its neighbours in this room, and
-nothing else of the package: no compiler, no numba, no CUDA. What a kernel needs of a compiler it
-gets as ``lang`` when its body is made (``definition``).
+A kernel is a package: ``kernel`` is its body and what to read first, ``config`` its sizes,
+``choose`` which of them a problem gets, ``declare`` the ``KERNEL: KernelDefinition`` with all that
+others want to know. Relatives share a folder (``nvfp4``); ``language`` and ``dequantize`` are what
+all of them share. ``registry`` finds them by looking: a new package is a new kernel.
+
+A body imports ``layout`` (whose maps it consumes) and its neighbours in this room, and nothing else
+of the package: no compiler, no numba, no CUDA. What it needs of a compiler it gets as ``lang`` when
+it is made (``language.definition``). Only the rungs in plain Numba import Numba and ``ptx``
+themselves, when they are compiled. Choosers also know ``problems`` and ``hardware``.
 """

@@ -56,6 +56,7 @@ def build(
     )
     data = {
         "schema": SCHEMA,
+        "kind": problem.kind,
         "problem": problem.to_dict(),
         "kernel": candidate.kernel,
         "config": asdict(candidate.config),

@@ -42,6 +42,7 @@ def prmt(a: int, b: int, selector: int) -> int:
 
 BITWISE: dict[str, Callable[..., int]] = {
     "shr": lambda a, b: a >> b if b < 32 else 0,
+    "shr.s32": lambda a, b: (a - (a >> 31 << 32)) >> min(b, 31),
     "shl": lambda a, b: a << b & WORD if b < 32 else 0,
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
@@ -74,10 +75,12 @@ def altered_results(
     their bits do.
     """
     count = len(next(each for each in altered if each is not None))
-    if evaluate(ins["root"], values) == result:
+    signed = ins["root"] == "shr" and ".s32" in ins["text"]
+    root = "shr.s32" if signed else ins["root"]
+    if evaluate(root, values) == result:
         return [
             evaluate(
-                ins["root"],
+                root,
                 [value if other is None else other[i] for value, other in zip(values, altered)],
             )
             for i in range(count)

@@ -31,7 +31,7 @@ def weight_of(bits, zeros, scale_dtype, group_size=32):
     "dtype, bits, zeros, scale_dtype, bias",
     [
         # tests/kernels/test_decode has every pair of them
-        ("float16", 8, None, "float16", False),
+        pytest.param("float16", 8, None, "float16", False, marks=pytest.mark.thorough),
         pytest.param("float16", 4, "integer", "float16", True, marks=pytest.mark.thorough),
         pytest.param("bfloat16", 4, None, "bfloat16", True, marks=pytest.mark.thorough),
         pytest.param("bfloat16", 8, "integer", "float16", False, marks=pytest.mark.thorough),

@@ -345,7 +345,11 @@ EVERY = (
     Broken(
         "a copy past the weights",
         ampere,
-        change(r"shl\.b64(\s+%\w+, %\w+), 4;", r"shl.b64\1, 30;", 0),
+        # however a compiler puts the address together
+        change(
+            r"(cp\.async\.cg\S+cache_hint \[%\w+\]), \[(%\w+)\](, [^;]*;)",
+            r"{ .reg .b64 far; add.s64 far, \2, 0x40000000; \1, [far]\3 }",
+        ),
         "out-of-bounds",
     ),
     # locks

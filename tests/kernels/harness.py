@@ -15,27 +15,21 @@ from numba_marlin.execution.binding import Binding, bind, weight_operands
 from numba_marlin.execution.machine import host_arrays, set_up
 from numba_marlin.formats import BlockWeight, PackedBlocks, PackedWeight, find_format, marlin
 from numba_marlin.hardware import devices
-from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.ampere import AmpereConfig
-from numba_marlin.kernels.buffered import KERNEL as BUFFERED
-from numba_marlin.kernels.buffered import BufferedConfig
-from numba_marlin.kernels.general import KERNEL as GENERAL
-from numba_marlin.kernels.general import GeneralConfig
-from numba_marlin.kernels.naive import KERNEL as NAIVE
-from numba_marlin.kernels.naive import NaiveConfig
-from numba_marlin.kernels.tiled import KERNEL as TILED
-from numba_marlin.kernels.tiled import TiledConfig
-from numba_marlin.problems import WeightProblem
+from numba_marlin.kernels.language.choice import ChooseTypes
+from numba_marlin.kernels.registry import kernels
+from numba_marlin.problems import WEIGHTS, WeightProblem
 
-KERNELS = {kernel.name: kernel for kernel in (GENERAL, NAIVE, TILED, BUFFERED, AMPERE)}
+# the rungs that every GPU runs
+KERNELS = {kernel.name: kernel for kernel in kernels(WEIGHTS) if kernel.min_arch == "sm_80"}
+# those of them whose configuration is a function of the group size
 OF_GROUP_SIZE = {
-    "general": GeneralConfig,
-    "naive": NaiveConfig,
-    "tiled": TiledConfig,
-    "buffered": BufferedConfig,
+    name: kernel.config_type
+    for name, kernel in KERNELS.items()
+    if isinstance(kernel.chooser, ChooseTypes)
 }
-"""Kernel -> its configuration, a function of the group size."""
-PLAIN = ("naive", "tiled", "buffered")
+# those whose parameters are arrays
+PLAIN = tuple(name for name, kernel in KERNELS.items() if dict(kernel.parameters)["a"] != "u64")
 TILES = ((8, 8), (16, 4))
 
 

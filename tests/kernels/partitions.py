@@ -14,32 +14,27 @@ def decode_pieces(sizes, blocks, whole):
     config = DecodeConfig(batch=8, warps_n=1, warps_k=1, stage_k=64, group_blocks=4, whole=whole)
     pieces, produced = {}, {}
     for block in range(blocks):
-        verbs = decode_schedule.schedule_verbs(plain_language(block, blocks), config)
-        problem = verbs.problem_of(
-            8 * m_tiles, config.columns * n_tiles, 64 * k_units, 64 * k_units
-        )
-        units = verbs.units_of(problem)
-        assert (problem[4:6], units) == ((k_units, n_tiles), k_units * n_tiles * m_tiles)
-        position, end = verbs.stripe_of(block, units, problem)
-        column, row, _, unit, _ = (
-            verbs.tile_at(position, end, problem) if position < end else (0,) * 5
-        )
+        schedule = decode_schedule.schedule_verbs(plain_language(block, blocks), config)
+        k = 64 * k_units
+        problem = schedule.sizes_of(8 * m_tiles, config.columns * n_tiles, k, k)
+        steps = schedule.steps_of(problem)
+        assert (problem.k_steps, problem.n_tiles) == (k_units, n_tiles)
+        assert steps == k_units * n_tiles * m_tiles
+        position, end = schedule.stripe_of(block, problem)
         walked = []
-        for _ in range(position, end):
-            walked.append((column, row, unit))
-            column, row, unit = verbs.next_unit((column, row, unit), problem)
+        if position < end:
+            step = schedule.first_step_of(schedule.item_at(position, end, problem))
+            for _ in range(position, end):
+                walked.append(tuple(step))
+                step = schedule.next_step(step, problem)
         produced[block], mine = walked, []
         while position < end:
-            column, row, rows, first, count = verbs.tile_at(position, end, problem)
-            assert rows == 8
-            start = position - first
-            shared = (
-                (block, block)
-                if whole
-                else (verbs.block_of(start, units), verbs.block_of(start + k_units - 1, units))
-            )
-            mine.append(((column, row), first, count, *shared))
-            position += count
+            item = schedule.item_at(position, end, problem)
+            assert item.tile.rows == 8
+            shared = (block, block) if whole else schedule.sharers_of(position, item, problem)
+            tile = (item.tile.column, item.tile.row_first)
+            mine.append((tile, item.first_step, item.steps, *shared))
+            position += item.steps
         pieces[block] = mine
     return pieces, produced
 

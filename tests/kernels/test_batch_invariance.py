@@ -57,7 +57,7 @@ ALIKE = {  # configurations that differ in all that must not matter
     ],
 }
 # show once more what others of their kernel show
-THOROUGH = ("decode, a tail", "wgmma, two rows of consumers")
+THOROUGH = ("ampere, deep", "decode, a tail", "wgmma, two rows of consumers")
 SHARING = {
     "ampere": replace(AMPERE, whole=False),
     "decode": replace(DECODE, whole=False),

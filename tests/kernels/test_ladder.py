@@ -163,7 +163,7 @@ def test_identity_activations_return_the_dequantised_weight(name, group_size, ru
 def test_any_shape_any_grid_is_exact(max_m, tiles, run_on):
     """One row of blocks and one tile are eight kernels, all are three times as many and more."""
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12 if max_m > 16 else 6, deadline=None)
     @given(
         problem=testing.exact_problems(testing.problems(max_m=max_m, max_n=320, max_k=384)),
         sms=st.integers(1, 6),
@@ -209,7 +209,9 @@ def test_per_column_scales_are_applied_before_the_cast(run_on):
 
 
 @pytest.mark.parametrize(
-    "name, group_size", cases(rungs((64, -1)), lambda name, group_size: group_size != -1)
+    "name, group_size",
+    # the larger a kernel, the longer the other compiler takes
+    cases(rungs((64, -1)), lambda name, group_size: group_size != -1 and name != "ampere"),
 )
 def test_both_compilers_give_the_same_bits(name, group_size, run_on):
     if len(compiler.available_compilers()) < 2:

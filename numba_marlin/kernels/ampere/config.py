@@ -75,7 +75,7 @@ class AmpereConfig:
                 " that share a slice must all be resident"
             )
 
-    # ---- tiles and warps ----
+    # tiles and warps
 
     @property
     def tile_m(self):
@@ -110,7 +110,7 @@ class AmpereConfig:
     def groups_per_tile(self):
         return max(1, self.thread_k_blocks // self.group_blocks) if self.grouped else 1
 
-    # ---- shared memory ----
+    # shared memory
 
     @property
     def a_row_chunks(self):
@@ -182,7 +182,7 @@ class AmpereConfig:
     def shared_bytes(self):
         return self.scales_at + self.stages * self.s_stage_bytes
 
-    # ---- registers of a lane ----
+    # registers of a lane
 
     @property
     def a_fragment_words(self):
@@ -201,7 +201,7 @@ class AmpereConfig:
         """Accumulators: [m16 block][n8 block][4]."""
         return self.thread_m_blocks * 8 * 4
 
-    # ---- launch ----
+    # launch
 
     @property
     def order_of_sums(self):

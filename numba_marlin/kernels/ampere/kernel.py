@@ -1,4 +1,4 @@
-"""Marlin for Ampere, kernel for kernel in Python (Frantar et al., "MARLIN", 2024).
+"""The faithful Marlin kernel (Frantar et al., "MARLIN", 2024), verb for verb, in Python.
 
 ``C[m, n] = A[m, k] @ W[k, n]``; parameters (raw addresses): a fp16 [m, k], b int32 [k/16, 2n] and
 scales fp16 [groups, n] in Marlin's order, c fp16 [m, n], partials fp32 and locks int32
@@ -10,8 +10,12 @@ which the kernel reads:
 
 - *Stripes* (stream-K). The weight is cut into tiles of ``tile_k x tile_n``. All tiles, one column
   of them after the other, are cut into equal stripes, one per block, so that every SM gets the
-  same work. The part of a stripe in one column is a slice: one tile of C, some steps of k
-  (``layout.stripes`` is the executable picture, with the proof).
+  same work. The part of a stripe in one column is a slice: one tile of C, some steps along k.
+  3 x 3 tiles, five blocks, which block has which tile (``layout.stripes`` has the proof)::
+
+      0 1 3
+      0 2 3       column 0: blocks 0 (top) and 1 (bottom) share a tile of C
+      1 2 4       column 1: blocks 1 and 2; column 2: blocks 3 and 4
 - *Pipeline.* A ring of ``stages`` tiles in shared memory, filled by ``cp.async``; B passes through
   L2 with ``evict_first``.
 - *XOR swizzle.* Rows of an A tile lie 128 or 256 bytes apart, so the same chunk of eight rows
@@ -73,7 +77,7 @@ def make(lang, config):
 
     State = lang.record("State", "fragments source shared thread sizes")
 
-    # ---- division of the work ----
+    # division of the work
 
     @lang.device
     def tiles_of(size, tile):
@@ -87,7 +91,7 @@ def make(lang, config):
 
     @lang.device
     def own_stripe(sizes):
-        """The stripe of this block."""
+        """The stripe of this block: as many tiles as every other's, or what is left."""
         block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         k_tiles, n_tiles = tiles_of(sizes.k, cfg.tile_k), tiles_of(sizes.n, cfg.tile_n)
         tiles = k_tiles * n_tiles * tiles_of(sizes.m, cfg.tile_m)
@@ -120,7 +124,7 @@ def make(lang, config):
         k16_row = thread.number // cfg.b_row_chunks + item.first_step * cfg.thread_k_blocks
         pointers[NEXT_B] = b + uint64(k16_row) * sizes.n * 8 + uint64(b_chunk) * CHUNK
 
-    # ---- global to shared memory ----
+    # global to shared memory
 
     @lang.device
     def fetch_scales(state, column, stage, step, valid):
@@ -193,7 +197,8 @@ def make(lang, config):
     def wait_for_stage():
         """Wait for the tile of the next step, and until the stage of the current one is free.
 
-        Every step commits one group of copies, for the tile ``stages`` - 1 steps ahead. So
+        Every step commits one group of copies, for the tile ``stages`` - 1 steps ahead (of zeros,
+        past the end of the slice, so that the count holds to its last step). So
         ``stages`` - 1 groups are in flight here, those of the steps after the current one; waiting
         until ``stages`` - 2 are left means that the oldest, the next step's, has landed. The
         barrier makes it visible to all threads. It also says that every thread has read the current
@@ -202,7 +207,7 @@ def make(lang, config):
         leave_in_flight()
         cuda.syncthreads()
 
-    # ---- shared memory to registers, and the multiply ----
+    # shared memory to registers, and the multiply
 
     @lang.device
     def fetch_to_registers(state, stage, half):
@@ -274,7 +279,8 @@ def make(lang, config):
     def lap_from(stage):
         """-> device function: the main loop's steps from ``step``, whose tile is in ``stage``, to
         the end of a lap, which is the step in the ring's last stage, or to the slice's last. A lap
-        is unrolled, so that every offset in shared memory is a constant."""
+        is unrolled, so that every offset in shared memory is a constant. Each fetch, of fragments
+        or of a tile, overlaps a multiplication."""
         rest = lap_from(stage + 1) if stage + 1 < config.stages else lap_done
         before, after = (stage - 1) % config.stages, (stage + 1) % config.stages
 
@@ -295,7 +301,7 @@ def make(lang, config):
 
     lap = lap_from(0)
 
-    # ---- the kernel ----
+    # the kernel
 
     def ampere(a, b, c, scales, partials, locks, m, n, k):
         block, sizes, thread = uint32(cuda.blockIdx.x), Sizes(m, n, k), own_thread()
@@ -337,8 +343,8 @@ def make(lang, config):
 
             ptx.cp_async_wait_all()  # the zeros past the end
             cuda.syncthreads()
-            # The thread's place and the slice, worked out anew: what is derived from them then need
-            # not stay in registers all through the main loop. The compiler would notice that
+            # The thread's place and the same slice, worked out anew: what is derived from them then
+            # need not stay in registers all through the main loop. The compiler would notice that
             # nothing has changed; opaque_u32 hides it.
             thread = own_thread()
             done = own_slice(ptx.opaque_u32(position), stripe, sizes)

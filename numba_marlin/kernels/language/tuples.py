@@ -4,7 +4,7 @@ never see an array, nor an index at run time.
 A verb takes (tuple of ``piece`` values, where) and is applied to one piece after the other.
 ``stride`` moves ``where`` from piece to piece: bytes, or a function that says how far the second
 half lies behind a first half of that many pieces; 0 hands on ``where``, of whatever type, as it is.
-``number``: its type, lang.uint32 or lang.uint64.
+(``number`` is of no more use: ``where`` keeps its type.)
 """
 
 
@@ -126,6 +126,6 @@ def _halve(lang, width, piece, stride, number):
 
     @lang.device
     def moved(where):
-        return number(where + number(skipped))
+        return where + skipped
 
     return pieces * piece, moved if skipped else same

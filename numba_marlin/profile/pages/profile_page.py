@@ -32,7 +32,7 @@ def page(data: dict) -> Page:
     problem, device = data["problem"], data["device"]
     size = f"m={problem['m']} n={problem['n']} k={problem['k']}, " + (
         f"{problem['format']} times {problem['format']}"
-        if "format" in problem
+        if data.get("kind") == "operands"
         else f"groups of {problem['group_size']}"
     )
     where = (

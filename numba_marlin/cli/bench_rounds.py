@@ -1,0 +1,99 @@
+"""What ``numba-marlin bench`` does on a GPU: times the problems that the file does not hold yet, or
+tunes them. What does not fit the device, or is wrong, is listed and left out."""
+
+from __future__ import annotations
+
+from functools import partial
+
+
+def timed(args, report, bench, recorder, work):
+    """-> (rows, those that the file had in their places, and what could not be measured)."""
+    from numba_marlin.cli.bench_view import progress
+
+    known = [
+        [None if args.again else recorder.done(bench.stub(problem, each)) for each in candidates]
+        for _, problem, candidates, _ in work
+    ]
+    missing = [not all(rows) for rows in known]
+    if any(missing):
+        _ceilings(args, report, bench)
+    failures = []
+    with progress("timing", sum(missing)) as advance:
+        for position, (label, problem, candidates, chosen) in enumerate(work):
+            if missing[position]:
+                advance(f"{label} m={problem.m}")
+                known[position] = _attempt(
+                    failures, problem, partial(bench.cell, problem, candidates, chosen, label)
+                )
+                for row in known[position]:
+                    recorder.write(row)
+    return [row for rows in known for row in rows], failures
+
+
+def _ceilings(args, report, bench) -> None:
+    with report.step("measuring what the GPU can do at best"):
+        found = bench.ceilings(args.dtype)
+    report.data["ceilings"] = found.to_dict()
+    report.row(
+        "ceilings",
+        f"reads {found.read_bytes / 1e12:.2f} TB/s, multiplies {found.matrix_flops / 1e12:.0f}"
+        " TFLOP/s (measured, cuBLAS)",
+    )
+
+
+def _attempt(failures, problem, measure):
+    """The rows of ``measure()``; none, and a line in ``failures``, if the problem does not fit the
+    device or a kernel is wrong."""
+    from numba_marlin.bench.measure import WrongResult
+    from numba_marlin.bench.timing import torch_on_gpu
+    from numba_marlin.errors import CapabilityMissing
+
+    try:
+        return measure()
+    except (CapabilityMissing, WrongResult, torch_on_gpu().cuda.OutOfMemoryError) as error:
+        text = str(error).splitlines()[0]
+        failures.append(
+            {
+                "m": problem.m,
+                "n": problem.n,
+                "k": problem.k,
+                "wrong": isinstance(error, WrongResult),
+                "error": text,
+            }
+        )
+        return []
+
+
+def tuned(args, report, bench, recorder, work):
+    """-> (rows of all that was timed, what could not be measured); the winners go to the report."""
+    from numba_marlin.bench.tune import tune
+    from numba_marlin.cli.bench_view import progress
+
+    rows, failures, winners = [], [], []
+    _ceilings(args, report, bench)
+    with progress("tuning", len(work)) as advance:
+        for label, problem, _, _ in work:
+            advance(f"{label} m={problem.m}")
+
+            def measure(problem=problem):
+                found = tune(bench, problem)
+                winners.append(
+                    {
+                        **{
+                            name: found.winner[name]
+                            for name in ("m", "n", "k", "kernel", "config", "us", "speedup")
+                        },
+                        "heuristics": found.winner["chosen"],
+                        "path": None if found.path is None else str(found.path),
+                        "dropped": [
+                            {"kernel": each.kernel, "why": why} for each, why in found.dropped
+                        ],
+                    }
+                )
+                return found.rows
+
+            for row in _attempt(failures, problem, measure):
+                recorder.write(row)
+                rows.append(row)
+    report.data["winners"] = winners
+    return rows, failures

@@ -1,0 +1,277 @@
+"""What ``numba-marlin trace`` runs: the problem that its arguments describe, the kernel that takes
+it, and its operands, of a quantised weight or of two block-scaled matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numba_marlin.cli.kernels import multiplies_operands, shown_first, shown_for
+
+GROUP_SIZE = 128  # unless something else is asked for
+# bits, and rows that share a scale
+WEIGHTS = {
+    "int4": (4, None),
+    "int8": (8, None),
+    "nvfp4": (4, 16),
+    "mxfp4": (4, 32),
+    "mxfp8-e4m3": (8, 32),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """operands: {parameter: array}; judged(results) -> (outputs out of their bounds, outputs)."""
+
+    operands: dict[str, Any]
+    scaling: Any
+    judged: Callable[[dict], tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """source: where the weight is from; reasons: beside the candidate's; quantised(): the work that
+    is left before the kernel can run."""
+
+    problem: Any
+    device: Any
+    chosen: Any
+    source: str
+    quantised: Callable[[], Quantised]
+    reasons: tuple[str, ...] = ()
+
+
+def described(args) -> Described:
+    """ValueError for arguments that contradict each other. Those that were left out get the
+    kernel's demonstration."""
+    return (_two_operands if multiplies_operands(args.kernel) else _one_weight)(args)
+
+
+def _one_weight(args) -> Described:
+    from dataclasses import replace
+
+    import numpy as np
+
+    from numba_marlin import api, reference
+    from numba_marlin.cli.run import weight_of
+    from numba_marlin.execution.binding import weight_operands
+    from numba_marlin.formats import PackedWeight
+    from numba_marlin.formats.fp4_marlin import PackedBlocks
+    from numba_marlin.hardware import devices
+    from numba_marlin.heuristics import candidate
+    from numba_marlin.kernels.registry import find_kernel, kernels
+    from numba_marlin.problems import OPERANDS, WeightProblem
+
+    shown = find_kernel(args.kernel or shown_first()).about.demo.trace
+    args.m = shown[0] if args.m is None else args.m
+    random = np.random.default_rng(args.seed)
+    stored = stored_layer(args)
+    if stored is None:
+        kind = args.weights or "int4"
+        bits, block_rows = WEIGHTS[kind]
+        if kind == "mxfp8-e4m3":
+            able = [each.name for each in kernels(OPERANDS) if "mxfp8-e4m3" in each.takes.formats]
+            raise ValueError(
+                f"--weights mxfp8-e4m3 is for --kernel {' or '.join(able)}: no other kernel"
+                " multiplies 8-bit floats"
+            )
+        if block_rows is not None and args.group_size not in (None, block_rows):
+            raise ValueError(
+                f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave"
+                " it out"
+            )
+        args.group_size = (
+            args.group_size if args.group_size is not None else block_rows or GROUP_SIZE
+        )
+        if args.input is None:
+            args.n = shown[1] if args.n is None else args.n
+            args.k = shown[2] if args.k is None else args.k
+        weight = weight_of(args, random)
+        (k, n), source = weight.values.shape, weight.source
+        problem = WeightProblem(
+            args.m,
+            n,
+            k,
+            args.group_size,
+            bits=bits,
+            codes="integer" if block_rows is None else "e2m1",
+        )
+    else:
+        stored, source = stored
+        stored = stored if isinstance(stored, (PackedWeight, PackedBlocks)) else api.pack(stored)
+        problem = WeightProblem.of(args.m, stored)
+    args.kernel = args.kernel or shown_for(problem)
+    device = devices.MODEL if args.sms is None else replace(devices.MODEL, sms=args.sms)
+    config = (
+        None
+        if args.config is None
+        else changed_config(args.config, candidate(problem, device, args.kernel).config)
+    )
+
+    def quantised() -> Quantised:
+        packed = stored
+        if packed is None:
+            packed = api.pack(
+                api.quantize(weight.values, bits=bits, group_size=args.group_size)
+                if block_rows is None
+                else _in_blocks(weight.values, kind)
+            )
+        x = random.standard_normal((args.m, problem.k)).astype(np.float16)
+
+        def judged(results: dict) -> tuple[int, int]:
+            verdict = reference.check(results["c"], x, packed, order="random")
+            return verdict.failures, verdict.size
+
+        return Quantised({"a": x, **weight_operands(packed)}, None, judged)
+
+    chosen = candidate(problem, device, args.kernel, config)
+    return Described(problem, device, chosen, source, quantised)
+
+
+def _two_operands(args) -> Described:
+    from dataclasses import fields, replace
+
+    import numpy as np
+
+    from numba_marlin.hardware import devices
+    from numba_marlin.heuristics import candidate, configured
+    from numba_marlin.kernels.registry import find_kernel
+    from numba_marlin.problems import BlockProblem
+    from numba_marlin.profile.sources.samples import of_blocks
+    from numba_marlin.quantizers.operands import quantize_blocks
+    from numba_marlin.reference.operands import block_scaled_bounds, within_bounds
+
+    definition, stored = find_kernel(args.kernel), stored_layer(args)
+    demo = definition.about.demo
+    random = np.random.default_rng(args.seed)
+    given = config_changes(
+        args.config or [], {each.name for each in fields(definition.config_type)}
+    )
+    changes = given or dict(demo.trace_changes)
+    args.m = demo.trace[0] if args.m is None else args.m
+    if args.input is None:
+        args.n = demo.trace[1] if args.n is None else args.n
+        args.k = demo.trace[2] if args.k is None else args.k
+    b, n, k, source = _weight(args, stored, changes, random)
+    device = replace(devices.MODEL, sms=args.sms or demo.trace_sms or devices.MODEL.sms)
+    problem = BlockProblem.with_fields(args.m, n, k, changes)
+    config = configured(problem, device, args.kernel, changes)
+    chosen = candidate(problem, device, args.kernel, config)
+
+    def quantised() -> Quantised:
+        a = quantize_blocks(random.standard_normal((args.m, k)).astype(np.float32), problem.format)
+        other = b
+        if isinstance(b, np.ndarray):
+            other = quantize_blocks(np.ascontiguousarray(b.T, np.float32), problem.format)
+        sample = of_blocks(problem, a, other, random)
+
+        def judged(results: dict) -> tuple[int, int]:
+            exact, error = block_scaled_bounds(
+                a,
+                other,
+                beta=sample.scaling.beta,
+                c=sample.operands["c"],
+                bias=sample.operands["bias"],
+                activation=problem.activation,
+            )
+            right = within_bounds(sample.result(results), exact, error, problem.rounding)
+            return int((~right).sum()), right.size
+
+        return Quantised(sample.operands, sample.scaling, judged)
+
+    reasons = (demo.trace_why,) if demo.trace_why and not given else ()
+    return Described(problem, device, chosen, source, quantised, reasons)
+
+
+def _weight(args, stored, changes: dict, random):
+    """(B as a BlockScaled, or a float weight [k, n] that is to become one; n; k; where it came
+    from). ``changes`` get the format that was asked for or found."""
+    from numba_marlin.cli.run import weight_of
+    from numba_marlin.formats.block_weight import BlockWeight
+    from numba_marlin.formats.operands import from_weight
+    from numba_marlin.kernels.registry import find_kernel
+    from numba_marlin.problems import WeightProblem
+
+    if stored is None:
+        kind = args.weights or changes.get("format", "nvfp4")
+        if kind in ("int4", "int8"):
+            raise ValueError(
+                f"--weights {kind} is for other kernels: {args.kernel} multiplies block-scaled"
+                " floats, nvfp4 unless --weights says otherwise"
+            )
+        if args.group_size not in (None, WEIGHTS.get(kind, (None, None))[1]):
+            raise ValueError(
+                f"--group-size {args.group_size} does not fit {kind}, whose blocks are what they"
+                " are: leave it out"
+            )
+        weight = weight_of(args, random)
+        (k, n), found, source = weight.values.shape, weight.values, weight.source
+    else:
+        weight, source = stored
+        if not isinstance(weight, BlockWeight):
+            other = shown_for(WeightProblem.of(args.m, weight))
+            raise ValueError(
+                f"{source} is no block-scaled layer, and {args.kernel} multiplies nothing else:"
+                f" choose another kernel (--kernel {other}), or another layer"
+            )
+        found = from_weight(weight)
+        kind, (n, k) = found.format, found.shape
+    formats = find_kernel(args.kernel).takes.formats
+    if kind not in formats or changes.get("format", kind) != kind:
+        raise ValueError(
+            f"{kind} operands are not for {args.kernel}, which multiplies {', '.join(formats)}"
+            if kind not in formats
+            else f"--config format={changes['format']} contradicts {kind} of the weights"
+        )
+    if len(formats) > 1:
+        changes["format"] = kind
+    return found, n, k, source
+
+
+def stored_layer(args):
+    """(weight, where it came from) if --input is a quantised checkpoint, else None. ValueError for
+    options that such a file decides, and for --sms."""
+    if args.sms is not None and args.sms < 1:
+        raise ValueError(f"--sms {args.sms} must be at least 1")
+    from numba_marlin.cli.weights import layer
+
+    found = None if args.input is None else layer(args.input, args.tensor, args.transpose)
+    for name in ("n", "k", "weights", "group_size"):
+        if found is not None and getattr(args, name) is not None:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for weights that are quantised here; {found[1]}"
+                " decides for itself"
+            )
+    return found
+
+
+def _in_blocks(values, kind: str):
+    """float [k, n] -> BlockWeight of NVFP4 or MXFP4, to nearest."""
+    import numpy as np
+
+    from numba_marlin.formats.operands import to_weight
+    from numba_marlin.quantizers.operands import quantize_blocks
+
+    return to_weight(quantize_blocks(np.ascontiguousarray(values.T, np.float32), kind))
+
+
+def changed_config(texts: list[str], default):
+    """``default`` with fields replaced; ValueError names those there are."""
+    from dataclasses import fields, replace
+
+    return replace(default, **config_changes(texts, {each.name for each in fields(default)}))
+
+
+def config_changes(texts: list[str], known: set[str]) -> dict:
+    changes = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in known or not value:
+            raise ValueError(
+                f"--config {text} must be NAME=VALUE with one of {', '.join(sorted(known))}"
+            )
+        changes[name] = {"true": True, "false": False, "none": None}.get(
+            value.lower(), int(value) if value.lstrip("-").isdigit() else value
+        )
+    return changes
