@@ -15,6 +15,7 @@ WARPGROUP = 128
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24
+SPARE_REGISTERS = 16  # of a consumer's thread, for all but accumulators while parts are added up
 PIECE_BYTES = 512  # 16 x 16 halves
 PARTS = (2, 3, 4, 6, 8)  # that a tile may have
 
@@ -192,6 +193,14 @@ class WgmmaConfig:
             if launched >= most
             else launched + (launched - PRODUCER_REGISTERS) // self.consumers // step * step
         )
+
+    @property
+    def parts_at_once(self):
+        """Whether a thread's accumulators of all parts of a tile fit its registers together, beside
+        those that they are added to: the loads of all parts are then in flight at once."""
+        registers = self.consumer_registers or THREAD_REGISTERS
+        accumulators = self.words * self.tile_m // 2
+        return (self.parts + 1) * accumulators + SPARE_REGISTERS <= registers
 
     @property
     def team(self):

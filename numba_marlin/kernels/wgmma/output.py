@@ -27,6 +27,7 @@ def output_verbs(lang, config):
     schedule = schedule_verbs(lang, config)
     corner, sharers, rank_in_team = schedule.corner, schedule.sharers, schedule.rank_in_team
     ACCUMULATORS, WORDS, CONSUMERS = config.tile_m // 2, config.words, config.warpgroups
+    AT_ONCE = config.parts_at_once
     PARTIAL, COLUMN_FACTORS, SPLIT, PARTS = (
         config.partial_bytes,
         config.column_factors,
@@ -138,16 +139,16 @@ def output_verbs(lang, config):
 
     @lang.device
     def last_of(lock, flags, warpgroup, own, others):
-        """Whether this block is the last of those that share a tile: ``others`` of them have come
-        before. The lock is zero again then."""
+        """Whether this block is the last of those that share a tile, ``others`` of them having come
+        before: how many they are together, or 0. The lock is zero again then."""
         ptx.bar_sync(warpgroup + uint32(FIRST_BARRIER), uint32(WARPGROUP))
         if own == uint32(0):
             came_last = ptx.atom_add_acq_rel_gpu(lock, uint32(1)) == others
-            ptx.st_shared_b32(flags + warpgroup * uint32(4), uint32(1) if came_last else uint32(0))
+            ptx.st_shared_b32(flags + warpgroup * 4, others + 1 if came_last else 0)
             if came_last:
                 ptx.st_global_b32(lock, uint32(0))
         ptx.bar_sync(warpgroup + uint32(FIRST_BARRIER), uint32(WARPGROUP))
-        return ptx.ld_shared_b32(flags + warpgroup * uint32(4)) != uint32(0)
+        return ptx.ld_shared_b32(flags + warpgroup * 4)
 
     @lang.device
     def combine_parts(sums, flags, partials, locks, item, work, lane_place):
@@ -160,17 +161,22 @@ def output_verbs(lang, config):
             + uint64(tile) * uint64(PARTS * PARTIAL)
         )
         put(sums, first_part + uint64(rank_in_team()) * uint64(PARTIAL))
-        if not last_of(
-            locks + uint64(tile * uint32(CONSUMERS) + warpgroup) * uint64(4),
-            flags,
-            warpgroup,
-            own,
-            uint32(PARTS - 1),
-        ):
+        lock = locks + uint64(tile * CONSUMERS + warpgroup) * 4
+        parts = last_of(lock, flags, warpgroup, own, uint32(PARTS - 1))
+        if parts == 0:
             return False, sums
         sums = clear(sums, uint32(0))
-        for part in range(PARTS):
-            sums = add(sums, first_part + uint64(part * PARTIAL))
+        if AT_ONCE:
+            for part in range(PARTS):
+                sums = add(sums, first_part + part * PARTIAL)
+        else:
+            # One part after the other, as many times as shared memory says. Of a number that the
+            # assembler knows it makes straight code, and then has the loads of all parts in flight:
+            # 128 accumulators and two parts made it spill 232 bytes (ptxas 13.0).
+            while parts != 0:
+                sums = add(sums, first_part)
+                first_part += PARTIAL
+                parts -= 1
         return True, sums
 
     @lang.device
@@ -193,7 +199,7 @@ def output_verbs(lang, config):
         lock = locks + uint64(
             (tile - work[3] * uint32(cuda.gridDim.x)) * uint32(CONSUMERS) + warpgroup
         ) * uint64(4)
-        if not last_of(lock, flags, warpgroup, own, uint32(last_block - first_block)):
+        if last_of(lock, flags, warpgroup, own, uint32(last_block - first_block)) == 0:
             return False, sums
         address, others = (
             own_part + uint64(uint32(2) * first_block + uint32(1)) * uint64(PARTIAL),
