@@ -95,33 +95,31 @@ def make(lang, config):
         a_map, b_map, sfa_map, sfb_map = maps
         place, step = producer_start(), first
         while step < first + steps:
-            wait_empty(shared + uint32(BARRIERS), place)
-            expect(shared + uint32(BARRIERS), place, uint32(STAGE))
+            wait_empty(shared + BARRIERS, place)
+            expect(shared + BARRIERS, place, STAGE)
             stage, barrier = (
-                shared + place[0] * uint32(STAGE),
-                full(shared + uint32(BARRIERS), place),
+                shared + place[0] * STAGE,
+                full(shared + BARRIERS, place),
             )
-            x, scale_x = int32(step * uint32(STAGE_ROW)), int32(step * uint32(SCALE_BYTES // 8))
+            x, scale_x = int32(step * STAGE_ROW), int32(step * (SCALE_BYTES // 8))
             ptx.cp_async_bulk_tensor_2d_g2s(stage, b_map, x, int32(column), barrier)
             ptx.cp_async_bulk_tensor_2d_g2s(
-                stage + uint32(SFB_SHARED),
+                stage + SFB_SHARED,
                 sfb_map,
                 scale_x,
-                int32(column // uint32(TILE_ROWS)),
+                int32(column // TILE_ROWS),
                 barrier,
             )
+            ptx.cp_async_bulk_tensor_2d_g2s(stage + A_SHARED, a_map, x, int32(token), barrier)
             ptx.cp_async_bulk_tensor_2d_g2s(
-                stage + uint32(A_SHARED), a_map, x, int32(token), barrier
-            )
-            ptx.cp_async_bulk_tensor_2d_g2s(
-                stage + uint32(SFA_SHARED),
+                stage + SFA_SHARED,
                 sfa_map,
                 scale_x,
-                int32(token // uint32(TILE_ROWS)),
+                int32(token // TILE_ROWS),
                 barrier,
             )
             place = advance(place)
-            step = uint32(step + uint32(1))
+            step = step + 1
 
     @lang.device
     def fetch(words, scales, i, rows, row_scales):
@@ -195,55 +193,44 @@ def make(lang, config):
         b_scales = cuda.local.array(HALF_ROWS, uint32)
         a_scales = cuda.local.array(TOKEN_BLOCKS, uint32)
         fragments = cuda.local.array(FRAGMENTS, uint32)
-        chunk = uint32(k_warp % uint32(CHUNKS))
-        share = uint32(own * uint32(STAGE_ROW)) + uint32(
-            uint32(uint32(chunk * uint32(4) + t) ^ own) << uint32(4)
-        )
+        chunk = k_warp % CHUNKS
+        share = (own * STAGE_ROW) + (((chunk * 4 + t) ^ own) << 4)
         # Scales in 128x4 order: those of the next row are 16 bytes behind, those of the row 32
         # behind 4 bytes.
-        scale = uint32(
-            uint32(chunk * uint32(2) + t // uint32(2)) * uint32(TILE_BYTES)
-            + own * uint32(16)
-            + t % uint32(2) * uint32(2)
-        )
+        scale = (chunk * 2 + t // 2) * TILE_BYTES + own * 16 + t % 2 * 2
         b_share, b_scale = (
-            uint32(share + row_warp * uint32(WARP_COLUMNS * STAGE_ROW)),
-            uint32(uint32(SFB_SHARED) + scale + row_warp * uint32(8)),
+            share + row_warp * (WARP_COLUMNS * STAGE_ROW),
+            SFB_SHARED + scale + row_warp * 8,
         )
         a_share, a_scale = (
-            uint32(uint32(A_SHARED) + share),
-            uint32(
-                uint32(SFA_SHARED)
-                + scale
-                + token % uint32(32) * uint32(16)
-                + token % uint32(TILE_ROWS) // uint32(32) * uint32(4)
-            ),
+            A_SHARED + share,
+            (SFA_SHARED + scale + token % 32 * 16 + token % TILE_ROWS // 32 * 4),
         )
-        step = uint32(k_warp // uint32(CHUNKS))
+        step = k_warp // CHUNKS
         # a stage always has the same warps: in the first round those of its number
         place = ring.Place(step, 0)
         while step < steps:
-            wait_full(shared + uint32(BARRIERS), place)
-            stage = shared + place[0] * uint32(STAGE)
+            wait_full(shared + BARRIERS, place)
+            stage = shared + place[0] * STAGE
             for i in range(HALF_ROWS):
                 fetch(
                     b_words,
                     b_pairs,
                     i,
-                    stage + b_share + uint32(8 * STAGE_ROW * i),
-                    stage + b_scale + uint32(128 * (i % 4) + 4 * (i // 4)),
+                    stage + b_share + (8 * STAGE_ROW * i),
+                    stage + b_scale + (128 * (i % 4) + 4 * (i // 4)),
                 )
             for j in range(TOKEN_BLOCKS):
                 fetch(
                     a_words,
                     a_pairs,
                     j,
-                    stage + a_share + uint32(8 * STAGE_ROW * j),
-                    stage + a_scale + uint32(128 * j),
+                    stage + a_share + (8 * STAGE_ROW * j),
+                    stage + a_scale + (128 * j),
                 )
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if own == uint32(0) and t == uint32(0):
-                release(shared + uint32(BARRIERS), place)
+            ptx.bar_warp_sync(ALL_LANES)
+            if own == 0 and t == 0:
+                release(shared + BARRIERS, place)
             first_scales(b_scales, a_scales, b_pairs, a_pairs)
             row0(acc, fragments, b_words, a_words, b_scales, a_scales)
             row1(acc, fragments, b_words, a_words, b_scales, a_scales)
@@ -256,43 +243,43 @@ def make(lang, config):
             row7(acc, fragments, b_words, a_words, b_scales, a_scales)
             for _ in range(STRIDE):
                 place = advance(place)
-            step = uint32(step + uint32(STRIDE))
+            step = step + STRIDE
 
     @lang.device
     def row_of(g):
         """Of eight rows the one that lanes 4 g .. 4 g + 3 have: rows of neighbouring g are four
         apart, so that eight lanes that load at once meet different banks of the swizzle."""
-        return uint32(uint32(uint32(g & uint32(1)) << uint32(2)) | uint32(g >> uint32(1)))
+        return ((g & 1) << 2) | (g >> 1)
 
     def kernel(a_map, b_map, sfa_map, sfb_map, c, d, bias, factors, m, n, k):
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        warp, lane = uint32(ptx.tid_x() // uint32(32)), uint32(ptx.tid_x() % uint32(32))
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
         column, token = (
-            uint32(uint32(cuda.blockIdx.x) // uint32(SPLIT) * uint32(COLUMNS)),
-            uint32(uint32(cuda.blockIdx.y) * uint32(TOKENS)),
+            uint32(cuda.blockIdx.x) // SPLIT * COLUMNS,
+            uint32(cuda.blockIdx.y) * TOKENS,
         )
-        rank = uint32(uint32(cuda.blockIdx.x) % uint32(SPLIT))
-        all_steps = uint32((uint32(k) + uint32(STAGE_K - 1)) // uint32(STAGE_K))
-        share = uint32((all_steps + uint32(SPLIT - 1)) // uint32(SPLIT))
-        first = uint32(min(uint32(rank * share), all_steps))
-        steps = uint32(min(uint32(all_steps - first), share))
-        if ptx.tid_x() == uint32(0):
-            initialise(shared + uint32(BARRIERS))
+        rank = uint32(cuda.blockIdx.x) % SPLIT
+        all_steps = (uint32(k) + (STAGE_K - 1)) // STAGE_K
+        share = (all_steps + (SPLIT - 1)) // SPLIT
+        first = min(rank * share, all_steps)
+        steps = min(all_steps - first, share)
+        if ptx.tid_x() == 0:
+            initialise(shared + BARRIERS)
         cuda.syncthreads()
         ptx.griddepcontrol_wait()  # both operands may be what the kernel before has just written
         ptx.griddepcontrol_launch_dependents()
-        if warp == uint32(CONSUMERS):
-            if lane == uint32(0):
+        if warp == CONSUMERS:
+            if lane == 0:
                 load_stages(shared, (a_map, b_map, sfa_map, sfb_map), column, token, first, steps)
         else:
             acc = cuda.local.array(SUMS, float32)
             for i in range(SUMS):
                 acc[i] = float32(0)
             lane_place = (
-                uint32(warp % uint32(ROW_WARPS)),
-                uint32(warp // uint32(ROW_WARPS)),
-                row_of(uint32(lane // uint32(4))),
-                uint32(lane % uint32(4)),
+                warp % ROW_WARPS,
+                warp // ROW_WARPS,
+                row_of(lane // 4),
+                lane % 4,
             )
             multiply_stages(acc, shared, steps, token, lane_place)
             leave_sums(acc, shared, lane_place)

@@ -45,23 +45,18 @@ def output_verbs(lang, config):
     @lang.device
     def leave_sums(acc, shared, lane_place):
         row_warp, k_warp, own, t = lane_place
-        first = (
-            shared
-            + uint32(SHARED)
-            + k_warp * uint32(BYTES)
-            + uint32(uint32(t * uint32(PITCH)) + row_warp * uint32(WARP_COLUMNS) + own) * uint32(4)
-        )
+        first = shared + SHARED + k_warp * BYTES + ((t * PITCH) + row_warp * WARP_COLUMNS + own) * 4
         for i in range(WARP_BLOCKS):
             for j in range(TOKEN_BLOCKS):
                 o, address = (
                     4 * (TOKEN_BLOCKS * i + j),
-                    first + uint32(4 * (16 * i + 8 * PITCH * j)),
+                    first + (4 * (16 * i + 8 * PITCH * j)),
                 )
                 ptx.st_shared_b32(address, ptx.bits_of_f32(acc[o]))
-                ptx.st_shared_b32(address + uint32(16 * PITCH), ptx.bits_of_f32(acc[o + 1]))
-                ptx.st_shared_b32(address + uint32(4 * 8), ptx.bits_of_f32(acc[o + 2]))
-                ptx.st_shared_b32(address + uint32(16 * PITCH + 4 * 8), ptx.bits_of_f32(acc[o + 3]))
-        ptx.bar_sync(uint32(CONSUMER_BARRIER), uint32(THREADS))
+                ptx.st_shared_b32(address + (16 * PITCH), ptx.bits_of_f32(acc[o + 1]))
+                ptx.st_shared_b32(address + (4 * 8), ptx.bits_of_f32(acc[o + 2]))
+                ptx.st_shared_b32(address + (16 * PITCH + 4 * 8), ptx.bits_of_f32(acc[o + 3]))
+        ptx.bar_sync(CONSUMER_BARRIER, THREADS)
 
     @lang.device
     def plus(a, b):
@@ -70,24 +65,22 @@ def output_verbs(lang, config):
     @lang.device
     def place_of(vector):
         """In a share's partial sums, in bytes."""
-        return uint32(
-            vector // uint32(VECTORS) * uint32(4 * PITCH) + vector % uint32(VECTORS) * uint32(16)
-        )
+        return vector // VECTORS * (4 * PITCH) + vector % VECTORS * 16
 
     @lang.device
     def add_shares(shared, vector):
         """Of the block's k, first to last."""
-        address = shared + uint32(SHARED) + place_of(vector)
+        address = shared + SHARED + place_of(vector)
         v = ptx.ld_shared_v4_f32(address)
         for each in range(1, K_WARPS):
-            v = plus(v, ptx.ld_shared_v4_f32(address + uint32(BYTES * each)))
+            v = plus(v, ptx.ld_shared_v4_f32(address + (BYTES * each)))
         return v
 
     @lang.device
     def add_blocks(shared, vector):
         """Of the cluster, first to last."""
-        address = shared + uint32(SHARED) + place_of(vector)
-        v = ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, uint32(0)))
+        address = shared + SHARED + place_of(vector)
+        v = ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, 0))
         for rank in range(1, SPLIT):
             v = plus(v, ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, uint32(rank))))
         return v
@@ -104,7 +97,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_bias(v, bias):
-        first, second = ptx.ld_global_v2_f32(bias), ptx.ld_global_v2_f32(bias + uint64(8))
+        first, second = ptx.ld_global_v2_f32(bias), ptx.ld_global_v2_f32(bias + 8)
         return (
             ptx.fma_rn_f32(v[0], float32(1), first[0]),
             ptx.fma_rn_f32(v[1], float32(1), first[1]),
@@ -117,8 +110,8 @@ def output_verbs(lang, config):
         """Four columns of a token, if there are such: n is a multiple of 8."""
         token, column, m, n = place
         row, first = (
-            uint32(token + vector // uint32(VECTORS)),
-            uint32(column + vector % uint32(VECTORS) * uint32(4)),
+            token + vector // VECTORS,
+            column + vector % VECTORS * 4,
         )
         if row < m and first < n:
             c, d, bias, factors = outputs
@@ -126,24 +119,20 @@ def output_verbs(lang, config):
             index = uint64(row) * uint64(n) + uint64(first)
             v = (alpha[0] * sums[0], alpha[0] * sums[1], alpha[0] * sums[2], alpha[0] * sums[3])
             if SOURCED:
-                v = add_source(v, alpha[1], c + index * uint64(RESULT_SIZE))
+                v = add_source(v, alpha[1], c + index * RESULT_SIZE)
             if BIASED:
-                v = add_bias(v, bias + uint64(first) * uint64(4))
+                v = add_bias(v, bias + uint64(first) * 4)
             if RESULT_SIZE == 2:
                 ptx.st_global_v2_b32(
-                    d + index * uint64(RESULT_SIZE),
+                    d + index * RESULT_SIZE,
                     (
                         pair_of(activate(v[0]), activate(v[1])),
                         pair_of(activate(v[2]), activate(v[3])),
                     ),
                 )
             else:
-                ptx.st_global_v2_f32(
-                    d + index * uint64(RESULT_SIZE), (activate(v[0]), activate(v[1]))
-                )
-                ptx.st_global_v2_f32(
-                    d + index * uint64(RESULT_SIZE) + uint64(8), (activate(v[2]), activate(v[3]))
-                )
+                ptx.st_global_v2_f32(d + index * RESULT_SIZE, (activate(v[0]), activate(v[1])))
+                ptx.st_global_v2_f32(d + index * RESULT_SIZE + 8, (activate(v[2]), activate(v[3])))
 
     def for_vectors(count, verb):
         """-> device function (shared, outputs, place, rank): ``verb`` of so many vectors, shared
@@ -152,12 +141,12 @@ def output_verbs(lang, config):
 
         @lang.device
         def go_round(shared, outputs, place, rank):
-            done = uint32(0)
-            while done < uint32(ROUNDS):
-                vector = uint32(ptx.tid_x() + done * uint32(THREADS))
+            done = 0
+            while done < ROUNDS:
+                vector = ptx.tid_x() + done * THREADS
                 if not REST or vector < uint32(count):
                     verb(shared, vector, outputs, place, rank)
-                done = uint32(done + uint32(1))
+                done = done + 1
 
         return go_round
 
@@ -167,11 +156,11 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_for_cluster(shared, vector, outputs, place, rank):
-        ptx.st_shared_v4_f32(shared + uint32(SHARED) + place_of(vector), add_shares(shared, vector))
+        ptx.st_shared_v4_f32(shared + SHARED + place_of(vector), add_shares(shared, vector))
 
     @lang.device
     def add_blocks_and_finish(shared, vector, outputs, place, rank):
-        own = uint32(rank * uint32(SHARE) + vector)
+        own = rank * SHARE + vector
         finish_columns(add_blocks(shared, own), outputs, place, own)
 
     finish_all, add_all, finish_share = (

@@ -78,47 +78,45 @@ def make(lang, config):
     @lang.device
     def load_tile(shared, maps, row, column, steps):
         a_map, b_map, sfa_map, sfb_map = maps
-        place, step = producer_start(), uint32(0)
+        place, step = producer_start(), 0
         while step < steps:
-            wait_empty(shared + uint32(BARRIERS), place)
-            expect(shared + uint32(BARRIERS), place, uint32(STAGE_BYTES))
+            wait_empty(shared + BARRIERS, place)
+            expect(shared + BARRIERS, place, STAGE_BYTES)
             stage, barrier = (
-                shared + place[0] * uint32(STAGE),
-                full(shared + uint32(BARRIERS), place),
+                shared + place[0] * STAGE,
+                full(shared + BARRIERS, place),
             )
             ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage, a_map, int32(step * uint32(STAGE_ROW)), int32(row), barrier
+                stage, a_map, int32(step * STAGE_ROW), int32(row), barrier
             )
             ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage + uint32(B_SHARED),
+                stage + B_SHARED,
                 b_map,
-                int32(step * uint32(STAGE_ROW)),
+                int32(step * STAGE_ROW),
                 int32(column),
                 barrier,
             )
             ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage + uint32(SFA_SHARED),
+                stage + SFA_SHARED,
                 sfa_map,
-                int32(step * uint32(SCALE_UNITS)),
-                int32(row // uint32(TILE_ROWS)),
+                int32(step * SCALE_UNITS),
+                int32(row // TILE_ROWS),
                 barrier,
             )
             ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage + uint32(SFB_SHARED),
+                stage + SFB_SHARED,
                 sfb_map,
-                int32(step * uint32(SCALE_UNITS)),
-                int32(column // uint32(TILE_ROWS)),
+                int32(step * SCALE_UNITS),
+                int32(column // TILE_ROWS),
                 barrier,
             )
             place = advance(place)
-            step = uint32(step + uint32(1))
+            step = step + 1
 
     @lang.device
     def fetch(rows, row, chunk):
         """Four 8 x 16-byte matrices: the lane names a row and a chunk of it."""
-        return ptx.ldmatrix_x4(
-            rows + row * uint32(STAGE_ROW) + (uint32(chunk ^ (row & uint32(7))) << uint32(4))
-        )
+        return ptx.ldmatrix_x4(rows + row * STAGE_ROW + ((chunk ^ (row & 7)) << 4))
 
     def products_from(first, count, byte):
         """-> device function (sums of ``count`` products from number ``first`` on, a, b, sfa, sfb)
@@ -158,37 +156,25 @@ def make(lang, config):
         def multiply_step(sums, stage, step, lane_place):
             """64 of k: all fragments and scales, then 16 products."""
             lane, warp_row, warp_column = lane_place
-            row = warp_row * uint32(WARP_ROWS) + lane % uint32(16)
-            chunk = uint32(step * 2) + lane // uint32(16)
-            a = fetch(stage, row, chunk) + fetch(stage, row + uint32(16), chunk)
-            column = (
-                warp_column * uint32(WARP_COLUMNS)
-                + lane // uint32(16) * uint32(8)
-                + lane % uint32(8)
-            )
-            side = uint32(step * 2) + lane // uint32(8) % uint32(2)
-            rows = stage + uint32(B_SHARED)
+            row = warp_row * WARP_ROWS + lane % 16
+            chunk = (step * 2) + lane // 16
+            a = fetch(stage, row, chunk) + fetch(stage, row + 16, chunk)
+            column = warp_column * WARP_COLUMNS + lane // 16 * 8 + lane % 8
+            side = (step * 2) + lane // 8 % 2
+            rows = stage + B_SHARED
             b = (
                 fetch(rows, column, side)
-                + fetch(rows, column + uint32(16), side)
-                + fetch(rows, column + uint32(32), side)
-                + fetch(rows, column + uint32(48), side)
+                + fetch(rows, column + 16, side)
+                + fetch(rows, column + 32, side)
+                + fetch(rows, column + 48, side)
             )
-            group, member = lane // uint32(4), lane % uint32(4)
-            tile = uint32(step * VECTORS // TILE_BLOCKS * TILE_BYTES)
+            group, member = lane // 4, lane % 4
+            tile = step * VECTORS // TILE_BLOCKS * TILE_BYTES
             sfa = ptx.ld_shared_b32(
-                stage
-                + uint32(SFA_SHARED)
-                + tile
-                + (member * uint32(8) + group) * uint32(16)
-                + warp_row * uint32(4)
+                stage + SFA_SHARED + tile + (member * 8 + group) * 16 + warp_row * 4
             )
             sfb = ptx.ld_shared_v2_b32(
-                stage
-                + uint32(SFB_SHARED)
-                + tile
-                + (member * uint32(8) + group) * uint32(16)
-                + warp_column * uint32(8)
+                stage + SFB_SHARED + tile + (member * 8 + group) * 16 + warp_column * 8
             )
             return multiply(sums, a, b, sfa, sfb)
 
@@ -199,24 +185,24 @@ def make(lang, config):
 
     @lang.device
     def multiply_stages(shared, steps, lane_place):
-        place, sums, step = consumer_start(), zeros(), uint32(0)
+        place, sums, step = consumer_start(), zeros(), 0
         while step < steps:
-            wait_full(shared + uint32(BARRIERS), place)
-            stage = shared + place[0] * uint32(STAGE)
+            wait_full(shared + BARRIERS, place)
+            stage = shared + place[0] * STAGE
             for pair in range(STEPS // 2):
                 sums = multiply_even(sums, stage, 2 * pair, lane_place)
                 sums = multiply_odd(sums, stage, 2 * pair + 1, lane_place)
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane_place[0] == uint32(0):
-                release(shared + uint32(BARRIERS), place)
+            ptx.bar_warp_sync(ALL_LANES)
+            if lane_place[0] == 0:
+                release(shared + BARRIERS, place)
             place = advance(place)
-            step = uint32(step + uint32(1))
+            step = step + 1
         return sums
 
     @lang.device
     def store_pair(d, row, column, low, high, sizes):
         if row < sizes[0] and column < sizes[1]:
-            address = d + (uint64(row) * uint64(sizes[1]) + uint64(column)) * uint64(RESULT_SIZE)
+            address = d + (uint64(row) * uint64(sizes[1]) + uint64(column)) * RESULT_SIZE
             if HALVES:
                 ptx.st_global_b32(address, pair_of(low, high))
             else:
@@ -240,16 +226,16 @@ def make(lang, config):
         def one(sums, d, row, column, alpha, sizes):
             store_pair(
                 d,
-                uint32(row + uint32(DOWN)),
-                uint32(column + uint32(ACROSS)),
+                row + DOWN,
+                column + ACROSS,
                 sums[0] * alpha,
                 sums[1] * alpha,
                 sizes,
             )
             store_pair(
                 d,
-                uint32(row + uint32(DOWN + 8)),
-                uint32(column + uint32(ACROSS)),
+                row + (DOWN + 8),
+                column + ACROSS,
                 sums[2] * alpha,
                 sums[3] * alpha,
                 sizes,
@@ -261,26 +247,26 @@ def make(lang, config):
 
     def kernel(a_map, b_map, sfa_map, sfb_map, d, alpha, m, n, k):
         sizes = (uint32(m), uint32(n))
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        warp, lane = uint32(ptx.tid_x() // uint32(32)), uint32(ptx.tid_x() % uint32(32))
-        row_tiles = uint32((sizes[0] + uint32(TILE - 1)) // uint32(TILE))
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
+        row_tiles = (sizes[0] + (TILE - 1)) // TILE
         row, column = (
-            uint32(uint32(cuda.blockIdx.x) % row_tiles * uint32(TILE)),
-            uint32(uint32(cuda.blockIdx.x) // row_tiles * uint32(TILE)),
+            uint32(cuda.blockIdx.x) % row_tiles * TILE,
+            uint32(cuda.blockIdx.x) // row_tiles * TILE,
         )
-        steps = uint32((uint32(k) + uint32(STAGE_K - 1)) // uint32(STAGE_K))
-        if ptx.tid_x() == uint32(0):
-            initialise(shared + uint32(BARRIERS))
+        steps = (uint32(k) + (STAGE_K - 1)) // STAGE_K
+        if ptx.tid_x() == 0:
+            initialise(shared + BARRIERS)
         cuda.syncthreads()
-        if warp == uint32(CONSUMERS):
-            if lane == uint32(0):
+        if warp == CONSUMERS:
+            if lane == 0:
                 load_tile(shared, (a_map, b_map, sfa_map, sfb_map), row, column, steps)
         else:
-            lane_place = lane, uint32(warp // uint32(2)), uint32(warp % uint32(2))
+            lane_place = lane, warp // 2, warp % 2
             sums = multiply_stages(shared, steps, lane_place)
             own_row, own_column = (
-                row + lane_place[1] * uint32(WARP_ROWS) + lane // uint32(4),
-                column + lane_place[2] * uint32(WARP_COLUMNS) + lane % uint32(4) * uint32(2),
+                row + lane_place[1] * WARP_ROWS + lane // 4,
+                column + lane_place[2] * WARP_COLUMNS + lane % 4 * 2,
             )
             store(sums, d, uint32(own_row), uint32(own_column), ptx.ld_global_f32(alpha), sizes)
 
