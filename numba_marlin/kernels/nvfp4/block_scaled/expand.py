@@ -46,16 +46,18 @@ E2M1_POWER = 14  # a code's half is its number times 2**-E2M1_POWER
 
 
 def number_verbs(lang):
-    """-> namespace of device functions: ``odd_nibbles(word)``: two registers of halves times
-    2**-14, nibbles 1 and 5, nibbles 3 and 7; ``even_nibbles``: 0 and 4, 2 and 6."""
-    ptx, uint32 = lang.ptx, lang.uint32
+    """-> namespace of device functions: ``odd_nibbles(word)`` -> ``Pairs``, two registers of halves
+    times 2**-14: first nibbles 1 and 5, second nibbles 3 and 7; ``even_nibbles(word)``: 0 and 4, 2
+    and 6."""
+    ptx = lang.ptx
     and_or, shift_bytes = ptx.lop3(table=AND_OR), ptx.prmt_b32(selector=EVEN_BYTES_UP)
+    Pairs = lang.record("Pairs", "first second")
 
     @lang.device
     def halves_of(signs, magnitudes):
         """Of four codes, each the upper byte of a half, those in bytes 0 and 2, and 1 and 3."""
         four = and_or(signs, SIGNS, magnitudes & MAGNITUDES)
-        return shift_bytes(four, 0), four & UPPER_BYTES
+        return Pairs(shift_bytes(four, 0), four & UPPER_BYTES)
 
     @lang.device
     def odd_nibbles(word):
@@ -65,7 +67,7 @@ def number_verbs(lang):
     def even_nibbles(word):
         return halves_of(word << 4, word << 1)
 
-    return SimpleNamespace(odd_nibbles=odd_nibbles, even_nibbles=even_nibbles)
+    return lang.namespace("numbers", odd_nibbles=odd_nibbles, even_nibbles=even_nibbles)
 
 
 def expand_verbs(lang, config, schedule, packed, expanded):
@@ -119,19 +121,19 @@ def expand_verbs(lang, config, schedule, packed, expanded):
         ptx.st_shared_v4_b32(
             target + flip,
             (
-                times(pairs0[0], scales[0]),
-                times(pairs1[0], scales[1]),
-                times(pairs2[0], scales[2]),
-                times(pairs3[0], scales[3]),
+                times(pairs0.first, scales[0]),
+                times(pairs1.first, scales[1]),
+                times(pairs2.first, scales[2]),
+                times(pairs3.first, scales[3]),
             ),
         )
         ptx.st_shared_v4_b32(
             target + (flip ^ 16),
             (
-                times(pairs0[1], scales[0]),
-                times(pairs1[1], scales[1]),
-                times(pairs2[1], scales[2]),
-                times(pairs3[1], scales[3]),
+                times(pairs0.second, scales[0]),
+                times(pairs1.second, scales[1]),
+                times(pairs2.second, scales[2]),
+                times(pairs3.second, scales[3]),
             ),
         )
 

@@ -129,10 +129,10 @@ def multiply_verbs(lang, config, packed, expanded):
             upper, lower = halves_of(above[word]), halves_of(below[word])
             return (
                 (
-                    times(upper[0], s),
-                    times(lower[0], s_below),
-                    times(upper[1], s),
-                    times(lower[1], s_below),
+                    times(upper.first, s),
+                    times(lower.first, s_below),
+                    times(upper.second, s),
+                    times(lower.second, s_below),
                 ),
             )
 
