@@ -97,31 +97,31 @@ def make(lang, config):
 
     @lang.device
     def initialise(shared):
-        initialise_packed(shared + uint32(BARRIERS))
-        initialise_expanded(shared + uint32(EXPANDED_BARRIERS))
+        initialise_packed(shared + BARRIERS)
+        initialise_expanded(shared + EXPANDED_BARRIERS)
         if SOURCED:
-            initialise_source(shared + uint32(SOURCE_BARRIERS))
-        initialise_tiles(shared + uint32(TILE_BARRIERS))
+            initialise_source(shared + SOURCE_BARRIERS)
+        initialise_tiles(shared + TILE_BARRIERS)
 
     @lang.device
     def help_others(shared, maps, c_map, counter, sizes):
         """The last warpgroup: one thread of a warp is a role."""
-        warp = uint32(ptx.tid_x() // uint32(32) % uint32(WARPS))
-        if ptx.tid_x() % uint32(32) == uint32(0):
-            if warp == uint32(LOADER):
+        warp = ptx.tid_x() // 32 % WARPS
+        if ptx.tid_x() % 32 == 0:
+            if warp == LOADER:
                 load_operands(shared, maps, sizes)
-            elif warp == uint32(SCHEDULER):
+            elif warp == SCHEDULER:
                 hand_out_tiles(shared, counter, sizes)
-            elif SOURCED and warp == uint32(SOURCE_LOADER):
+            elif SOURCED and warp == SOURCE_LOADER:
                 load_source(shared, c_map, sizes)
 
     @lang.device
     def place_of(thread):
         """(warpgroup, warp in it, lane)"""
         return (
-            uint32(thread // uint32(WARPGROUP)),
-            uint32(thread // uint32(32) % uint32(WARPS)),
-            uint32(thread % uint32(32)),
+            thread // WARPGROUP,
+            thread // 32 % WARPS,
+            thread % 32,
         )
 
     @lang.device
@@ -131,7 +131,7 @@ def make(lang, config):
         places, source_place = (consumer_start(), consumer_start()), consumer_start()
         steps = counts(sizes)[2]
         tile, next_tile = fetch_together(shared, start(), lane)
-        while tile != uint32(NO_TILE):
+        while tile != NO_TILE:
             places, sums = multiply_steps(shared, places, steps, lane_place)
             # made anew: addresses made of it would else be kept in registers that the products need
             own_place = place_of(ptx.opaque_u32(ptx.tid_x()))
@@ -141,14 +141,14 @@ def make(lang, config):
 
     def kernel(a_map, b_map, sfa_map, sfb_map, c_map, d_map, d, sfd, bias, factors, locks, m, n, k):
         sizes = (uint32(m), uint32(n), uint32(k))
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        if ptx.tid_x() == uint32(0):
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        if ptx.tid_x() == 0:
             initialise(shared)
         cuda.syncthreads()
-        if ptx.tid_x() >= uint32(WARPGROUP * (MULTIPLIERS + 1)):
+        if ptx.tid_x() >= (WARPGROUP * (MULTIPLIERS + 1)):
             give_most()
             help_others(shared, (a_map, b_map, sfa_map, sfb_map), c_map, locks, sizes)
-        elif ptx.tid_x() >= uint32(WARPGROUP * MULTIPLIERS):
+        elif ptx.tid_x() >= (WARPGROUP * MULTIPLIERS):
             give_some()
             expand_tiles(shared, sizes)
         else:

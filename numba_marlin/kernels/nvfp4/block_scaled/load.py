@@ -62,53 +62,51 @@ def load_verbs(lang, config, schedule, packed, source):
         steps = counts(sizes)[2]
         place = producer_start()
         tile, next_tile = fetch_alone(shared, start())
-        while tile != uint32(NO_TILE):
+        while tile != NO_TILE:
             row, column = corner(tile, sizes)
-            step = uint32(0)
+            step = 0
             while step < steps:
-                wait_empty(shared + uint32(BARRIERS), place)
-                expect(shared + uint32(BARRIERS), place, uint32(STAGE))
+                wait_empty(shared + BARRIERS, place)
+                expect(shared + BARRIERS, place, STAGE)
                 target, barrier = (
-                    shared + place[0] * uint32(STAGE),
-                    full(shared + uint32(BARRIERS), place),
+                    shared + place[0] * STAGE,
+                    full(shared + BARRIERS, place),
                 )
-                x, scale_x = int32(step * uint32(ROW_BYTES)), int32(step * uint32(SCALE_BYTES // 8))
+                x, scale_x = int32(step * ROW_BYTES), int32(step * (SCALE_BYTES // 8))
                 ptx.cp_async_bulk_tensor_2d_g2s(target, a_map, x, int32(row), barrier)
+                ptx.cp_async_bulk_tensor_2d_g2s(target + B_SHARED, b_map, x, int32(column), barrier)
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    target + uint32(B_SHARED), b_map, x, int32(column), barrier
-                )
-                ptx.cp_async_bulk_tensor_2d_g2s(
-                    target + uint32(SFA_SHARED),
+                    target + SFA_SHARED,
                     sfa_map,
                     scale_x,
-                    int32(row // uint32(SCALE_ROWS)),
+                    int32(row // SCALE_ROWS),
                     barrier,
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    target + uint32(SFB_SHARED),
+                    target + SFB_SHARED,
                     sfb_map,
                     scale_x,
-                    int32(column // uint32(SCALE_ROWS)),
+                    int32(column // SCALE_ROWS),
                     barrier,
                 )
                 place = advance(place)
-                step = uint32(step + uint32(1))
+                step = step + 1
             tile, next_tile = fetch_alone(shared, next_tile)
 
     @lang.device
     def load_source(shared, c_map, sizes):
         place = producer_start()
         tile, next_tile = fetch_alone(shared, start())
-        while tile != uint32(NO_TILE):
+        while tile != NO_TILE:
             row, column = corner(tile, sizes)
-            wait_source_empty(shared + uint32(SOURCE_BARRIERS), place)
-            expect_source(shared + uint32(SOURCE_BARRIERS), place, uint32(OUTPUT_BYTES))
-            barrier = source_full(shared + uint32(SOURCE_BARRIERS), place)
+            wait_source_empty(shared + SOURCE_BARRIERS, place)
+            expect_source(shared + SOURCE_BARRIERS, place, OUTPUT_BYTES)
+            barrier = source_full(shared + SOURCE_BARRIERS, place)
             for box in range(BOXES):
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    shared + uint32(OUTPUT + box * BOX),
+                    shared + (OUTPUT + box * BOX),
                     c_map,
-                    int32(column + uint32(box * BOX_COLUMNS)),
+                    int32(column + (box * BOX_COLUMNS)),
                     int32(row),
                     barrier,
                 )

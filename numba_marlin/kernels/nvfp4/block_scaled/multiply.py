@@ -76,9 +76,7 @@ def multiply_verbs(lang, config, packed, expanded):
         lang.device(lambda sums, a, where: (wgmma(sums[0], a[0], where[0], where[1]),)),
     )
     keep = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
-    no_fragments = repeat(
-        lang, WORDS, lang.device(lambda: (uint32(0), uint32(0), uint32(0), uint32(0)))
-    )
+    no_fragments = repeat(lang, WORDS, lang.device(lambda: (0, 0, 0, 0)))
     pin = map_each(lang, WORDS, 1, lang.device(lambda one, where: (keep_fragment(one[0]),)))
     keep_fragments = for_each(lang, WORDS, 1, lang.device(lambda one, where: keep_fragment(one[0])))
 
@@ -92,34 +90,30 @@ def multiply_verbs(lang, config, packed, expanded):
         def load(nothing, where):
             stage, lane_place = where
             warpgroup, warp, lane = lane_place
-            g, t = uint32(lane // uint32(4)), uint32(lane % uint32(4))
-            row = uint32(
-                uint32(warpgroup * uint32(WORDS) + uint32(block)) * uint32(64)
-                + warp * uint32(16)
-                + g
-            )
-            address = stage + row * uint32(ROW_BYTES) + t * uint32(16)
+            g, t = lane // 4, lane % 4
+            row = (warpgroup * WORDS + uint32(block)) * 64 + warp * 16 + g
+            address = stage + row * ROW_BYTES + t * 16
             scales = stage + (
-                uint32(SFA_SHARED)
-                + row // uint32(SCALE_ROWS) * uint32(SCALE_BYTES)
-                + row % uint32(SCALE_ROWS) // uint32(32) * uint32(4)
-                + row % uint32(32) * uint32(16)
-                + t // uint32(2) * uint32(SCALE_BYTES // 2)
-                + t % uint32(2) * uint32(2)
+                SFA_SHARED
+                + row // SCALE_ROWS * SCALE_BYTES
+                + row % SCALE_ROWS // 32 * 4
+                + row % 32 * 16
+                + t // 2 * (SCALE_BYTES // 2)
+                + t % 2 * 2
             )
             return (
                 (
                     ptx.ld_shared_v4_b32(address),
-                    ptx.ld_shared_v4_b32(address + uint32(8 * ROW_BYTES)),
+                    ptx.ld_shared_v4_b32(address + (8 * ROW_BYTES)),
                     ptx.cvt_rn_f16x2_e4m3x2(ptx.ld_shared_b16(scales)),
-                    ptx.cvt_rn_f16x2_e4m3x2(ptx.ld_shared_b16(scales + uint32(8 * 16))),
+                    ptx.cvt_rn_f16x2_e4m3x2(ptx.ld_shared_b16(scales + (8 * 16))),
                 ),
             )
 
         return load
 
     load_rows = numbered(lang, WORDS, 1, load_block)
-    nothing = repeat(lang, WORDS, lang.device(lambda: uint32(0)))
+    nothing = repeat(lang, WORDS, lang.device(lambda: 0))
 
     def spread_row(step):
         """-> device function (what ``load_rows`` returned, 0) -> A's fragments of k16 row ``step``
@@ -135,10 +129,10 @@ def multiply_verbs(lang, config, packed, expanded):
             upper, lower = halves_of(above[word]), halves_of(below[word])
             return (
                 (
-                    times(upper[0], s),
-                    times(lower[0], s_below),
-                    times(upper[1], s),
-                    times(lower[1], s_below),
+                    times(upper.first, s),
+                    times(lower.first, s_below),
+                    times(upper.second, s),
+                    times(lower.second, s_below),
                 ),
             )
 
@@ -149,7 +143,7 @@ def multiply_verbs(lang, config, packed, expanded):
     @lang.device
     def start(sums, a, descriptor):
         ptx.wgmma_fence()
-        sums = multiply(sums, a, (descriptor, uint32(1)))
+        sums = multiply(sums, a, (descriptor, 1))
         ptx.wgmma_commit_group()
         return sums
 
@@ -157,10 +151,8 @@ def multiply_verbs(lang, config, packed, expanded):
     def descriptor_of(shared, place):
         """The shuffle tells the assembler that all lanes agree: descriptors then stay in uniform
         registers."""
-        stage = shared + uint32(EXPANDED) + place[0] * uint32(EXPANDED_BYTES)
-        return uint64(
-            uint32(ptx.shfl_sync_idx(stage, uint32(0)) & uint32(0x3FFFF)) >> uint32(4)
-        ) | uint64(DESCRIPTOR_HIGH)
+        stage = shared + EXPANDED + place[0] * EXPANDED_BYTES
+        return uint64((ptx.shfl_sync_idx(stage, 0) & 0x3FFFF) >> 4) | DESCRIPTOR_HIGH
 
     def then(row):
         """-> device function (sums, a, last, rows, descriptor) -> (sums, the next row's fragments):
@@ -172,8 +164,8 @@ def multiply_verbs(lang, config, packed, expanded):
         def go_on(sums, a, last, rows, descriptor):
             sums = start(sums, a, descriptor + uint64(offset))
             wait_for_all_but_one()
-            keep_fragments(last, uint32(0))
-            return sums, pin(spread(rows, uint32(0)), uint32(0))
+            keep_fragments(last, 0)
+            return sums, pin(spread(rows, 0), 0)
 
         return go_on
 
@@ -183,42 +175,42 @@ def multiply_verbs(lang, config, packed, expanded):
     @lang.device
     def take_packed(shared, place, lane_place):
         """-> A's rows of a packed stage"""
-        wait_full(shared + uint32(BARRIERS), place)
-        return load_rows(nothing(), (shared + place[0] * uint32(STAGE), lane_place))
+        wait_full(shared + BARRIERS, place)
+        return load_rows(nothing(), (shared + place[0] * STAGE, lane_place))
 
     @lang.device
     def first_row(rows):
         """-> the fragments of its first k16 row"""
-        return pin(spread_first(rows, uint32(0)), uint32(0))
+        return pin(spread_first(rows, 0), 0)
 
     @lang.device
     def open_expanded(shared, target):
-        wait_expanded(shared + uint32(EXPANDED_BARRIERS), target)
+        wait_expanded(shared + EXPANDED_BARRIERS, target)
         return descriptor_of(shared, target)
 
     @lang.device
     def give_back(shared, target, leader):
         if leader:
-            release_expanded(shared + uint32(EXPANDED_BARRIERS), target)
+            release_expanded(shared + EXPANDED_BARRIERS, target)
 
     @lang.device
     def give_back_packed(shared, place, leader):
-        ptx.bar_warp_sync(uint32(ALL_LANES))
+        ptx.bar_warp_sync(ALL_LANES)
         if leader:
-            release(shared + uint32(BARRIERS), place)
+            release(shared + BARRIERS, place)
 
     @lang.device
     def multiply_steps(shared, places, steps, lane_place):
         place, target = places
-        leader = lane_place[2] == uint32(0)
+        leader = lane_place[2] == 0
         sums, a6, a7 = zero(), no_fragments(), no_fragments()
         rows = take_packed(shared, place, lane_place)
         a0 = first_row(rows)
         before, begun = target, False
-        while steps != uint32(0):
+        while steps != 0:
             descriptor = open_expanded(shared, target)
             sums, a1 = after0(sums, a0, a7, rows, descriptor)
-            keep_fragments(a6, uint32(0))
+            keep_fragments(a6, 0)
             give_back(shared, before, leader and begun)
             sums, a2 = after1(sums, a1, a0, rows, descriptor)
             sums, a3 = after2(sums, a2, a1, rows, descriptor)
@@ -229,21 +221,21 @@ def multiply_verbs(lang, config, packed, expanded):
             give_back(shared, before, leader)
             # behind the last step: its own stage once more, for nothing; a branch would cost every
             # step
-            upcoming = advance(place) if steps != uint32(1) else place
+            upcoming = advance(place) if steps != 1 else place
             next_rows = take_packed(shared, upcoming, lane_place)
             sums, a6 = after5(sums, a5, a4, rows, descriptor)
             sums, a7 = after6(sums, a6, a5, rows, descriptor)
-            sums = start(sums, a7, descriptor + uint64(3 * ROW_DESCRIPTORS))
+            sums = start(sums, a7, descriptor + (3 * ROW_DESCRIPTORS))
             give_back_packed(shared, place, leader)
-            rows, place, steps = next_rows, advance(place), uint32(steps - uint32(1))
+            rows, place, steps = next_rows, advance(place), steps - 1
             wait_for_all_but_two()
-            keep_fragments(a5, uint32(0))
+            keep_fragments(a5, 0)
             a0 = first_row(rows)
             before, target, begun = target, advance_expanded(target), True
         wait_for_all()
-        keep_fragments(a6, uint32(0))
-        keep_fragments(a7, uint32(0))
+        keep_fragments(a6, 0)
+        keep_fragments(a7, 0)
         give_back(shared, before, leader and begun)
-        return (place, target), keep(sums, uint32(0))
+        return (place, target), keep(sums, 0)
 
     return SimpleNamespace(multiply_steps=multiply_steps)

@@ -60,7 +60,7 @@ def quantize_verbs(lang, config):
 
     @lang.device
     def magnitude(v):
-        return uint32(ptx.bits_of_f32(v) & uint32(0x7FFFFFFF))
+        return ptx.bits_of_f32(v) & 0x7FFFFFFF
 
     @lang.device
     def largest_of(a, b, c, d):
@@ -68,8 +68,8 @@ def quantize_verbs(lang, config):
 
     @lang.device
     def among_lanes(bits):
-        bits = max(bits, uint32(ptx.shfl_sync_bfly(bits, uint32(1))))
-        return max(bits, uint32(ptx.shfl_sync_bfly(bits, uint32(2))))
+        bits = max(bits, ptx.shfl_sync_bfly(bits, 1))
+        return max(bits, ptx.shfl_sync_bfly(bits, 2))
 
     @lang.device
     def factor_of(scale, inverse):
@@ -96,12 +96,8 @@ def quantize_verbs(lang, config):
         bits = among_lanes(
             max(largest_of(x[0], x[1], x[2], x[3]), largest_of(x[4], x[5], x[6], x[7]))
         )
-        code = (
-            min(uint32(uint32(bits - uint32(OFFSET)) >> uint32(23)), uint32(253))
-            if bits >= uint32(OFFSET)
-            else uint32(0)
-        )
-        factor = ptx.f32_of_bits(uint32(uint32(254) - code) << uint32(23))
+        code = min((bits - OFFSET) >> 23, 253) if bits >= OFFSET else 0
+        factor = ptx.f32_of_bits((254 - code) << 23)
         return code, factor, factor
 
     scales_of = decimal_scales if TWO_BLOCKS else power_scales
@@ -111,79 +107,68 @@ def quantize_verbs(lang, config):
     @lang.device
     def e2m1_code(v):
         bits = uint32(ptx.bits_of_f32(v))
-        size = ptx.min_f32(ptx.f32_of_bits(bits & uint32(0x7FFFFFFF)), float32(6))
-        binade = uint32(ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & uint32(EXPONENT))
-        steps = uint32(
-            ptx.bits_of_f32(size + ptx.f32_of_bits(uint32(binade + uint32(STEPS))))
-            - uint32(binade + uint32(STEPS))
-        )
-        return uint32(steps + uint32(uint32(binade >> uint32(22)) - uint32(2 * 127))) | uint32(
-            uint32(bits >> uint32(28)) & uint32(8)
-        )
+        size = ptx.min_f32(ptx.f32_of_bits(bits & 0x7FFFFFFF), float32(6))
+        binade = ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & EXPONENT
+        steps = ptx.bits_of_f32(size + ptx.f32_of_bits(binade + STEPS)) - (binade + STEPS)
+        return (steps + ((binade >> 22) - (2 * 127))) | ((bits >> 28) & 8)
 
     @lang.device
     def nibbles(a, b):
-        return uint32(e2m1_code(a) | uint32(e2m1_code(b) << uint32(4)))
+        return e2m1_code(a) | (e2m1_code(b) << 4)
 
     @lang.device
     def word_of(x, first, second):
         """A byte for each v."""
-        lower = nibbles(x[0] * first, x[1] * first) | uint32(
-            nibbles(x[2] * first, x[3] * first) << uint32(8)
-        )
-        upper = nibbles(x[4] * second, x[5] * second) | uint32(
-            nibbles(x[6] * second, x[7] * second) << uint32(8)
-        )
-        return uint32(lower | uint32(upper << uint32(16)))
+        lower = nibbles(x[0] * first, x[1] * first) | (nibbles(x[2] * first, x[3] * first) << 8)
+        upper = nibbles(x[4] * second, x[5] * second) | (nibbles(x[6] * second, x[7] * second) << 8)
+        return lower | (upper << 16)
 
     @lang.device
     def words_of(x, first, second):
         """Two bytes for each v."""
-        lower = uint32(pair_codes(x[0] * first, x[1] * first)) | uint32(
-            uint32(pair_codes(x[2] * first, x[3] * first)) << uint32(16)
+        lower = uint32(pair_codes(x[0] * first, x[1] * first)) | (
+            uint32(pair_codes(x[2] * first, x[3] * first)) << 16
         )
-        upper = uint32(pair_codes(x[4] * second, x[5] * second)) | uint32(
-            uint32(pair_codes(x[6] * second, x[7] * second)) << uint32(16)
+        upper = uint32(pair_codes(x[4] * second, x[5] * second)) | (
+            uint32(pair_codes(x[6] * second, x[7] * second)) << 16
         )
         return lower, upper
 
     @lang.device
     def exchange_bytes(word, t):
         """Byte v of lane t -> byte t of lane v."""
-        other = uint32(ptx.shfl_sync_bfly(word, uint32(1)))
-        pairs = even_bytes(word, other) if t % uint32(2) == uint32(0) else odd_bytes(other, word)
-        opposite = uint32(ptx.shfl_sync_bfly(pairs, uint32(2)))
-        return low_halves(pairs, opposite) if t < uint32(2) else high_halves(opposite, pairs)
+        other = ptx.shfl_sync_bfly(word, 1)
+        pairs = even_bytes(word, other) if t % 2 == 0 else odd_bytes(other, word)
+        opposite = ptx.shfl_sync_bfly(pairs, 2)
+        return low_halves(pairs, opposite) if t < 2 else high_halves(opposite, pairs)
 
     @lang.device
     def exchange_halves(words, t):
         """Half-word v of lane t -> half-word t of lane v."""
-        even = t % uint32(2) == uint32(0)
+        even = t % 2 == 0
         # v = 0, 2 or 1, 3
         kept = low_halves(words[0], words[1]) if even else high_halves(words[0], words[1])
-        given = uint32(
-            ptx.shfl_sync_bfly(
-                high_halves(words[0], words[1]) if even else low_halves(words[0], words[1]),
-                uint32(1),
-            )
+        given = ptx.shfl_sync_bfly(
+            high_halves(words[0], words[1]) if even else low_halves(words[0], words[1]),
+            1,
         )
         first = low_halves(kept, given) if even else low_halves(given, kept)
         second = high_halves(kept, given) if even else high_halves(given, kept)
-        below = t < uint32(2)
-        opposite = uint32(ptx.shfl_sync_bfly(second if below else first, uint32(2)))
+        below = t < 2
+        opposite = ptx.shfl_sync_bfly(second if below else first, 2)
         return (first, opposite) if below else (opposite, second)
 
     @lang.device
     def put_word(address, x, first, second, t):
         word = exchange_bytes(word_of(x, first, second), t)
         if address != uint64(0):
-            ptx.st_global_b32(address + uint64(uint32(4) * t), word)
+            ptx.st_global_b32(address + uint64(4 * t), word)
 
     @lang.device
     def put_words(address, x, first, second, t):
         words = exchange_halves(words_of(x, first, second), t)
         if address != uint64(0):
-            ptx.st_global_v2_b32(address + uint64(uint32(8) * t), words)
+            ptx.st_global_v2_b32(address + uint64(8 * t), words)
 
     put_codes = put_word if CODE_BYTES == 1 else put_words
 
@@ -200,19 +185,15 @@ def quantize_verbs(lang, config):
         @lang.device
         def put_row(x, address, scale_address, first_block, left, inverse, sixth, t, writer):
             codes, first, second = scales_of(x, inverse, sixth)
-            exists = address != uint64(0) and uint32(uint32(column) + uint32(8) * t) < left
+            exists = address != uint64(0) and (uint32(column) + 8 * t) < left
             put_codes(address + uint64(codes_bytes) if exists else uint64(0), x, first, second, t)
             if writer and address != uint64(0) and uint32(column) < left:
-                block = uint32(first_block + uint32(blocks))
-                place = scale_address + uint64(
-                    uint32(block // uint32(4) * uint32(512) + block % uint32(4))
-                )
+                block = first_block + uint32(blocks)
+                place = scale_address + uint64(block // 4 * 512 + block % 4)
                 if TWO_BLOCKS:
                     ptx.st_global_b16(
                         place,
-                        uint16(
-                            codes if uint32(column + 16) < left else uint32(codes & uint32(0xFF))
-                        ),
+                        uint16(codes if (column + 16) < left else (codes & 0xFF)),
                     )
                 else:
                     ptx.st_global_b8(place, uint16(codes))
@@ -229,7 +210,7 @@ def quantize_verbs(lang, config):
                 inverse,
                 sixth,
                 t,
-                t == uint32(0),
+                t == 0,
             )
             put_row(
                 (v[2], v[3], v[6], v[7], v[10], v[11], v[14], v[15]),
@@ -240,7 +221,7 @@ def quantize_verbs(lang, config):
                 inverse,
                 sixth,
                 t,
-                t == uint32(1),
+                t == 1,
             )
 
         return put

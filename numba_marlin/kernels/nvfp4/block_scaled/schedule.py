@@ -44,9 +44,9 @@ def schedule_verbs(lang, config, listeners):
         """(row tiles, column tiles, packed steps of k)"""
         m, n, k = sizes
         return (
-            uint32((m + uint32(TILE_M - 1)) // uint32(TILE_M)),
-            uint32((n + uint32(TILE_N - 1)) // uint32(TILE_N)),
-            uint32((k + uint32(STEP_K - 1)) // uint32(STEP_K)),
+            (m + (TILE_M - 1)) // TILE_M,
+            (n + (TILE_N - 1)) // TILE_N,
+            (k + (STEP_K - 1)) // STEP_K,
         )
 
     @lang.device
@@ -59,41 +59,41 @@ def schedule_verbs(lang, config, listeners):
     def hand_out_tiles(shared, counter, sizes):
         """The scheduler."""
         m_tiles, n_tiles, steps = counts(sizes)
-        tiles, blocks = uint32(m_tiles * n_tiles), uint32(cuda.gridDim.x)
+        tiles, blocks = m_tiles * n_tiles, uint32(cuda.gridDim.x)
         place = producer_start()
         tile = uint32(cuda.blockIdx.x)
-        while tile != uint32(NO_TILE):
-            wait_empty(shared + uint32(BARRIERS), place)
-            ptx.st_shared_b32(shared + uint32(TILES) + place[0] * uint32(4), tile)
-            ptx.mbarrier_arrive(full(shared + uint32(BARRIERS), place))
+        while tile != NO_TILE:
+            wait_empty(shared + BARRIERS, place)
+            ptx.st_shared_b32(shared + TILES + place[0] * 4, tile)
+            ptx.mbarrier_arrive(full(shared + BARRIERS, place))
             place = advance(place)
-            asked = uint32(ptx.atom_add_acq_rel_gpu(counter, uint32(1)))
+            asked = ptx.atom_add_acq_rel_gpu(counter, 1)
             # tiles - blocks found a tile, and every block was told once that there is none
-            if uint32(asked + uint32(1)) == tiles:
-                ptx.st_release_gpu(counter, uint32(0))
-            tile = uint32(asked + blocks) if uint32(asked + blocks) < tiles else uint32(NO_TILE)
-        wait_empty(shared + uint32(BARRIERS), place)
-        ptx.st_shared_b32(shared + uint32(TILES) + place[0] * uint32(4), uint32(NO_TILE))
-        ptx.mbarrier_arrive(full(shared + uint32(BARRIERS), place))
+            if (asked + 1) == tiles:
+                ptx.st_release_gpu(counter, 0)
+            tile = (asked + blocks) if (asked + blocks) < tiles else NO_TILE
+        wait_empty(shared + BARRIERS, place)
+        ptx.st_shared_b32(shared + TILES + place[0] * 4, NO_TILE)
+        ptx.mbarrier_arrive(full(shared + BARRIERS, place))
 
     @lang.device
     def fetch_alone(shared, place):
         """For a role that is one thread -> (tile, place)"""
-        wait_full(shared + uint32(BARRIERS), place)
-        tile = uint32(ptx.ld_shared_b32(shared + uint32(TILES) + place[0] * uint32(4)))
-        release(shared + uint32(BARRIERS), place)
+        wait_full(shared + BARRIERS, place)
+        tile = ptx.ld_shared_b32(shared + TILES + place[0] * 4)
+        release(shared + BARRIERS, place)
         return tile, advance(place)
 
     @lang.device
     def fetch_together(shared, place, lane):
         """For a whole warp, one lane of which reads the word and gives it back: no other has a read
         that could come late -> (tile, place)"""
-        wait_full(shared + uint32(BARRIERS), place)
-        tile = uint32(NO_TILE)
-        if lane == uint32(0):
-            tile = uint32(ptx.ld_shared_b32(shared + uint32(TILES) + place[0] * uint32(4)))
-            release(shared + uint32(BARRIERS), place)
-        return uint32(ptx.shfl_sync_idx(tile, uint32(0))), advance(place)
+        wait_full(shared + BARRIERS, place)
+        tile = NO_TILE
+        if lane == 0:
+            tile = ptx.ld_shared_b32(shared + TILES + place[0] * 4)
+            release(shared + BARRIERS, place)
+        return ptx.shfl_sync_idx(tile, 0), advance(place)
 
     return SimpleNamespace(
         counts=counts,

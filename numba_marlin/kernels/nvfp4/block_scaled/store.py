@@ -89,10 +89,9 @@ def store_verbs(lang, config, schedule, source):
     @lang.device
     def row_of_scales(sfd, row, n):
         """Address of the first four scales of a row, in 128x4 order."""
-        across = uint32((n // uint32(BLOCK) + uint32(3)) // uint32(4))
+        across = (n // BLOCK + 3) // 4
         return sfd + (
-            uint64(row // uint32(128) * across) * uint64(512)
-            + uint64(row % uint32(32) * uint32(16) + row % uint32(128) // uint32(32) * uint32(4))
+            uint64(row // 128 * across) * 512 + uint64(row % 32 * 16 + row % 128 // 32 * 4)
         )
 
     @lang.device
@@ -100,50 +99,48 @@ def store_verbs(lang, config, schedule, source):
         """place: (the warp's first row in the tile, its first row in D, its first column, rows of
         D, columns of D)"""
         inside, row, column, m, n = place
-        g, t = uint32(lane // uint32(4)), uint32(lane % uint32(4))
+        g, t = lane // 4, lane % 4
         if HALVES:
-            own = uint32(inside + lane % uint32(8) + lane // uint32(8) % uint32(2) * uint32(8))
-            put_halves(values, (uint32(shared + uint32(OUTPUT) + own * uint32(128)), flip_of(lane)))
+            own = inside + lane % 8 + lane // 8 % 2 * 8
+            put_halves(values, (shared + OUTPUT + own * 128, flip_of(lane)))
             ptx.fence_proxy_async_shared()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane == uint32(0):
+            ptx.bar_warp_sync(ALL_LANES)
+            if lane == 0:
                 for box in range((D_TILE_N + BOX_COLUMNS - 1) // BOX_COLUMNS):
                     ptx.cp_async_bulk_tensor_2d_s2g(
                         outputs[0],
-                        int32(column + uint32(box * BOX_COLUMNS)),
+                        int32(column + (box * BOX_COLUMNS)),
                         int32(row),
-                        uint32(shared + uint32(OUTPUT + box * BOX) + inside * uint32(128)),
+                        shared + (OUTPUT + box * BOX) + inside * 128,
                     )
                 ptx.cp_async_bulk_commit_group()
         elif not FLOATS:
-            row_bytes = uint64(n // uint32(CODES_A_BYTE))
-            above = outputs[1] + (
-                uint64(row + g) * row_bytes + uint64(column // uint32(CODES_A_BYTE))
-            )
+            row_bytes = uint64(n // CODES_A_BYTE)
+            above = outputs[1] + (uint64(row + g) * row_bytes + uint64(column // CODES_A_BYTE))
             put_quantized(
                 values,
                 (
-                    above if uint32(row + g) < m else uint64(0),
-                    above + row_bytes * uint64(8) if uint32(row + g + uint32(8)) < m else uint64(0),
-                    row_of_scales(outputs[2], uint32(row + g), n),
-                    row_of_scales(outputs[2], uint32(row + g + uint32(8)), n),
-                    uint32(column // uint32(BLOCK)),
-                    uint32(n - column) if column < n else uint32(0),
+                    above if (row + g) < m else uint64(0),
+                    above + row_bytes * 8 if (row + g + 8) < m else uint64(0),
+                    row_of_scales(outputs[2], row + g, n),
+                    row_of_scales(outputs[2], row + g + 8, n),
+                    column // BLOCK,
+                    (n - column) if column < n else 0,
                     numbers[2],
                     numbers[3],
                     t,
                 ),
             )
         else:
-            first = uint32(column + uint32(2) * t)
-            left = uint32(n - first) if first < n else uint32(0)
-            above = outputs[1] + (uint64(row + g) * uint64(n) + uint64(first)) * uint64(4)
-            below = above + uint64(n) * uint64(32)
+            first = column + 2 * t
+            left = (n - first) if first < n else 0
+            above = outputs[1] + (uint64(row + g) * uint64(n) + uint64(first)) * 4
+            below = above + uint64(n) * 32
             put_floats(
                 values,
                 (
-                    above if uint32(row + g) < m else uint64(0),
-                    below if uint32(row + g + uint32(8)) < m else uint64(0),
+                    above if (row + g) < m else uint64(0),
+                    below if (row + g + 8) < m else uint64(0),
                     left,
                 ),
             )
@@ -154,9 +151,7 @@ def store_verbs(lang, config, schedule, source):
     def flip_of(lane):
         """What a lane's chunks of 16 bytes are xored with, in bytes: its row's share of the
         swizzle, and 16 for lanes of the right-hand matrices."""
-        return uint32(
-            uint32(uint32(lane % uint32(8)) << uint32(4)) ^ uint32(lane // uint32(16) << uint32(4))
-        )
+        return ((lane % 8) << 4) ^ (lane // 16 << 4)
 
     def put_blocks_from(block):
         """-> device function that finishes and stores m64 block ``block`` of a warpgroup and those
@@ -166,31 +161,27 @@ def store_verbs(lang, config, schedule, source):
         def put(shared, sums, outputs, numbers, place, lane_place):
             warpgroup, warp, lane = lane_place
             tile_row, column, m, n = place
-            inside = uint32(
-                uint32(warpgroup * uint32(WORDS) + uint32(block)) * uint32(64) + warp * uint32(16)
-            )
-            own = uint32(inside + lane % uint32(8) + lane // uint32(8) % uint32(2) * uint32(8))
-            first = uint32(column + uint32(2) * uint32(lane % uint32(4)))
-            left = uint32(n - first) if first < n else uint32(0)
+            inside = (warpgroup * WORDS + uint32(block)) * 64 + warp * 16
+            own = inside + lane % 8 + lane // 8 % 2 * 8
+            first = column + 2 * (lane % 4)
+            left = (n - first) if first < n else 0
             values = finish(
                 sums[block],
                 (
                     numbers,
-                    outputs[3] + uint64(first) * uint64(4),
+                    outputs[3] + uint64(first) * 4,
                     left,
-                    uint32(shared + uint32(OUTPUT) + own * uint32(128)),
+                    shared + OUTPUT + own * 128,
                     flip_of(lane),
                 ),
             )
-            d_column, d_n = (
-                (uint32(column // uint32(2)), uint32(n // uint32(2))) if GATED else (column, n)
-            )
+            d_column, d_n = (column // 2, n // 2) if GATED else (column, n)
             put_block(
                 shared,
                 values,
                 outputs,
                 numbers,
-                (inside, uint32(tile_row + inside), d_column, m, d_n),
+                (inside, tile_row + inside, d_column, m, d_n),
                 lane,
             )
 
@@ -212,9 +203,9 @@ def store_verbs(lang, config, schedule, source):
         """The warp's rows of the tile in shared memory may be written again: C's, when D's have
         been read."""
         if HALVES:
-            if lane == uint32(0):
+            if lane == 0:
                 wait_for_store()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
+            ptx.bar_warp_sync(ALL_LANES)
 
     @lang.device
     def epilogue(shared, sums, outputs, tile, place, sizes, lane_place):
@@ -222,10 +213,10 @@ def store_verbs(lang, config, schedule, source):
         lane = lane_place[2]
         first, second = (
             ptx.ld_global_v2_f32(outputs[4]),
-            ptx.ld_global_v2_f32(outputs[4] + uint64(8)),
+            ptx.ld_global_v2_f32(outputs[4] + 8),
         )
         if SOURCED:
-            wait_source(shared + uint32(SOURCE_BARRIERS), place)
+            wait_source(shared + SOURCE_BARRIERS, place)
         else:
             free_output(place, shared, lane)
         put_blocks(
@@ -238,15 +229,15 @@ def store_verbs(lang, config, schedule, source):
         )
         if SOURCED:
             free_output(place, shared, lane)
-            if lane == uint32(0):
-                release_source(shared + uint32(SOURCE_BARRIERS), place)
+            if lane == 0:
+                release_source(shared + SOURCE_BARRIERS, place)
             place = advance_source(place)
         return place
 
     @lang.device
     def drain(lane_place):
         """Shared memory must outlive the copies out of it."""
-        if HALVES and lane_place[2] == uint32(0):
+        if HALVES and lane_place[2] == 0:
             wait_for_store()
 
     return SimpleNamespace(epilogue=epilogue, drain=drain)

@@ -123,59 +123,59 @@ def make(lang, config):
     @lang.device
     def tiles_and_steps(sizes):
         m, n, k = sizes
-        row_tiles = uint32((m + uint32(TILE_M - 1)) // uint32(TILE_M))
+        row_tiles = (m + (TILE_M - 1)) // TILE_M
         return (
-            uint32(row_tiles * uint32((n + uint32(TILE_N - 1)) // uint32(TILE_N))),
+            row_tiles * ((n + (TILE_N - 1)) // TILE_N),
             row_tiles,
-            uint32((k + uint32(STAGE_K - 1)) // uint32(STAGE_K)),
+            (k + (STAGE_K - 1)) // STAGE_K,
         )
 
     @lang.device
     def next_tile(tile):
-        return uint32(tile + uint32(cuda.gridDim.x))
+        return tile + uint32(cuda.gridDim.x)
 
     @lang.device
     def load_tiles(shared, maps, sizes):
         a_map, b_map, sfa_map, sfb_map = maps
         tiles, row_tiles, steps = tiles_and_steps(sizes)
-        barriers = shared + uint32(LOADS)
+        barriers = shared + LOADS
         place, tile = producer_start(), first_tile()
         while tile < tiles:
             row, column, step = (
-                uint32(tile % row_tiles * uint32(TILE_M)),
-                uint32(tile // row_tiles * uint32(TILE_N)),
-                uint32(0),
+                tile % row_tiles * TILE_M,
+                tile // row_tiles * TILE_N,
+                0,
             )
             while step < steps:
                 wait_stage_empty(barriers, place)
-                expect(barriers, place, uint32(STAGE_BYTES))
-                stage, full = shared + place[0] * uint32(STAGE), stage_full(barriers, place)
+                expect(barriers, place, STAGE_BYTES)
+                stage, full = shared + place[0] * STAGE, stage_full(barriers, place)
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage, a_map, int32(step * uint32(STAGE_ROW)), int32(row), full
+                    stage, a_map, int32(step * STAGE_ROW), int32(row), full
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + uint32(B_SHARED),
+                    stage + B_SHARED,
                     b_map,
-                    int32(step * uint32(STAGE_ROW)),
+                    int32(step * STAGE_ROW),
                     int32(column),
                     full,
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + uint32(SFA_SHARED),
+                    stage + SFA_SHARED,
                     sfa_map,
-                    int32(step * uint32(SCALE_UNITS)),
-                    int32(row // uint32(TILE_ROWS)),
+                    int32(step * SCALE_UNITS),
+                    int32(row // TILE_ROWS),
                     full,
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + uint32(SFB_SHARED),
+                    stage + SFB_SHARED,
                     sfb_map,
-                    int32(step * uint32(SCALE_UNITS)),
-                    int32(column // uint32(TILE_ROWS)),
+                    int32(step * SCALE_UNITS),
+                    int32(column // TILE_ROWS),
                     full,
                 )
                 place = next_stage(place)
-                step = uint32(step + uint32(1))
+                step = step + 1
             tile = next_tile(tile)
         # shared memory must outlive the commits that say its stages are empty
         for _ in range(STAGES):
@@ -187,38 +187,35 @@ def make(lang, config):
         """To tensor memory: SCALE_TILES times A's 128 rows, then, for each of them, all of B's."""
         for i in range(SCALE_TILES):
             ptx.tcgen05_cp_32x128b_warpx4(
-                columns + uint32(i * SCALE_COLUMNS),
-                uint64(stage + uint32(SFA_SHARED + i * TILE_BYTES)) >> uint64(4) | uint64(SCALES),
+                columns + (i * SCALE_COLUMNS),
+                uint64(stage + (SFA_SHARED + i * TILE_BYTES)) >> 4 | SCALES,
             )
             for j in range(N_TILES):
-                target = columns + uint32((SCALE_TILES + i * N_TILES + j) * SCALE_COLUMNS)
+                target = columns + ((SCALE_TILES + i * N_TILES + j) * SCALE_COLUMNS)
                 ptx.tcgen05_cp_32x128b_warpx4(
                     target,
-                    uint64(stage + uint32(SFB_SHARED + (j * SCALE_TILES + i) * TILE_BYTES))
-                    >> uint64(4)
-                    | uint64(SCALES),
+                    uint64(stage + (SFB_SHARED + (j * SCALE_TILES + i) * TILE_BYTES)) >> 4 | SCALES,
                 )
 
     @lang.device
     def multiply_stage(stage, accumulator, columns, adds):
         a, b = (
-            uint64(stage) >> uint64(4) | uint64(MATRIX),
-            uint64(stage + uint32(B_SHARED)) >> uint64(4) | uint64(MATRIX),
+            uint64(stage) >> 4 | MATRIX,
+            uint64(stage + B_SHARED) >> 4 | MATRIX,
         )
         for i in range(PRODUCTS):
             sfa, sfb = (
-                columns + uint32(i * VECTORS // TILE_BLOCKS * SCALE_COLUMNS),
-                columns
-                + uint32((SCALE_TILES + i * VECTORS // TILE_BLOCKS * N_TILES) * SCALE_COLUMNS),
+                columns + (i * VECTORS // TILE_BLOCKS * SCALE_COLUMNS),
+                columns + ((SCALE_TILES + i * VECTORS // TILE_BLOCKS * N_TILES) * SCALE_COLUMNS),
             )
             multiply(
                 accumulator,
                 a + uint64(2 * i),
                 b + uint64(2 * i),
-                uint32(IDESC) + uint32(i * VECTORS % TILE_BLOCKS) * uint32(IDESC_STEP),
+                IDESC + (i * VECTORS % TILE_BLOCKS) * IDESC_STEP,
                 sfa,
                 sfb,
-                adds if i == 0 else uint32(1),
+                adds if i == 0 else 1,
             )
 
     @lang.device
@@ -226,21 +223,21 @@ def make(lang, config):
         tiles, row_tiles, steps = tiles_and_steps(sizes)
         place, sums_place, tile = consumer_start(), producer_start(), first_tile()
         while tile < tiles:
-            wait_sums_empty(shared + uint32(SUMS), sums_place)
-            accumulator, adds, step = tensor + sums_place[0] * uint32(TILE_N), uint32(0), uint32(0)
+            wait_sums_empty(shared + SUMS, sums_place)
+            accumulator, adds, step = tensor + sums_place[0] * TILE_N, 0, 0
             while step < steps:
-                wait_stage_full(shared + uint32(LOADS), place)
+                wait_stage_full(shared + LOADS, place)
                 ptx.tcgen05_fence_after_thread_sync()
                 stage, columns = (
-                    shared + place[0] * uint32(STAGE),
-                    tensor + uint32(SCALES_TENSOR) + place[0] * uint32(STAGE_COLUMNS),
+                    shared + place[0] * STAGE,
+                    tensor + SCALES_TENSOR + place[0] * STAGE_COLUMNS,
                 )
                 copy_scales(stage, columns)
                 multiply_stage(stage, accumulator, columns, adds)
-                ptx.tcgen05_commit(stage_empty(shared + uint32(LOADS), place))
-                place, adds = next_stage(place), uint32(1)
-                step = uint32(step + uint32(1))
-            ptx.tcgen05_commit(sums_full(shared + uint32(SUMS), sums_place))
+                ptx.tcgen05_commit(stage_empty(shared + LOADS, place))
+                place, adds = next_stage(place), 1
+                step = step + 1
+            ptx.tcgen05_commit(sums_full(shared + SUMS, sums_place))
             sums_place = next_sums(sums_place)
             tile = next_tile(tile)
 
@@ -248,54 +245,52 @@ def make(lang, config):
     def finish_tiles(shared, tensor, d_map, alpha, sizes):
         tiles, row_tiles, steps = tiles_and_steps(sizes)
         factor = ptx.ld_global_f32(alpha)
-        warp, lane = uint32(ptx.tid_x() // uint32(32)), uint32(ptx.tid_x() % uint32(32))
+        warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
         own_lanes, results = (
-            tensor + (warp << uint32(LANE_SHIFT + 5)),
-            shared + uint32(RESULTS) + warp * uint32(BOX_BYTES),
+            tensor + (warp << (LANE_SHIFT + 5)),
+            shared + RESULTS + warp * BOX_BYTES,
         )
         place, tile = consumer_start(), first_tile()
         while tile < tiles:
-            wait_sums_full(shared + uint32(SUMS), place)
+            wait_sums_full(shared + SUMS, place)
             ptx.tcgen05_fence_after_thread_sync()
             row, column = (
-                int32(tile % row_tiles * uint32(TILE_M) + warp * uint32(32)),
-                int32(tile // row_tiles * uint32(TILE_N)),
+                int32(tile % row_tiles * TILE_M + warp * 32),
+                int32(tile // row_tiles * TILE_N),
             )
-            store_tile(
-                results, d_map, own_lanes + place[0] * uint32(TILE_N), row, column, factor, lane
-            )
+            store_tile(results, d_map, own_lanes + place[0] * TILE_N, row, column, factor, lane)
             ptx.tcgen05_fence_before_thread_sync()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane == uint32(0):
-                release_sums(shared + uint32(SUMS), place)
+            ptx.bar_warp_sync(ALL_LANES)
+            if lane == 0:
+                release_sums(shared + SUMS, place)
             place = next_sums(place)
             tile = next_tile(tile)
-        if lane == uint32(0):
+        if lane == 0:
             wait_for_store()
 
     def kernel(a_map, b_map, sfa_map, sfb_map, d_map, alpha, m, n, k):
         sizes = (uint32(m), uint32(n), uint32(k))
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        warp, leads = uint32(ptx.tid_x() // uint32(32)), ptx.tid_x() % uint32(32) == uint32(0)
-        if ptx.tid_x() == uint32(0):
-            initialise_loads(shared + uint32(LOADS))
-            initialise_sums(shared + uint32(SUMS))
-        if warp == uint32(MULTIPLY_WARP):
-            allocate(shared + uint32(WHERE))
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        warp, leads = ptx.tid_x() // 32, ptx.tid_x() % 32 == 0
+        if ptx.tid_x() == 0:
+            initialise_loads(shared + LOADS)
+            initialise_sums(shared + SUMS)
+        if warp == MULTIPLY_WARP:
+            allocate(shared + WHERE)
             ptx.tcgen05_relinquish_alloc_permit()
         cuda.syncthreads()
-        tensor = ptx.ld_shared_b32(shared + uint32(WHERE))
-        if warp == uint32(LOAD_WARP):
+        tensor = ptx.ld_shared_b32(shared + WHERE)
+        if warp == LOAD_WARP:
             if leads:
                 load_tiles(shared, (a_map, b_map, sfa_map, sfb_map), sizes)
-        elif warp == uint32(MULTIPLY_WARP):
+        elif warp == MULTIPLY_WARP:
             if leads:
                 multiply_tiles(shared, tensor, sizes)
         else:
             finish_tiles(shared, tensor, d_map, alpha, sizes)
-        ptx.bar_warp_sync(uint32(ALL_LANES))
+        ptx.bar_warp_sync(ALL_LANES)
         cuda.syncthreads()  # the last sums have been read
-        if warp == uint32(MULTIPLY_WARP):
+        if warp == MULTIPLY_WARP:
             free(tensor)
 
     return kernel

@@ -25,7 +25,7 @@ def output_verbs(lang, config):
     @lang.device
     def store_chunk(values, address):
         """8 halves, or 4 floats, to 16 bytes of a row, where the 128-byte swizzle has them."""
-        target = uint32(address ^ (address >> uint32(7) & uint32(7)) << uint32(4))
+        target = address ^ (address >> 7 & 7) << 4
         if HALVES:
             ptx.st_shared_v4_b32(
                 target,
@@ -47,18 +47,16 @@ def output_verbs(lang, config):
         """The warp's 32 rows of a tile, a box of 128 bytes a row at a time; when it returns, all of
         them are out of tensor memory."""
         for box in range(TILE_N // BOX_COLUMNS):
-            if lane == uint32(0):
+            if lane == 0:
                 wait_for_store()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
+            ptx.bar_warp_sync(ALL_LANES)
             for part in range(BOX_COLUMNS // 32):
-                values = read_columns(accumulator + uint32(box * BOX_COLUMNS + part * 32))
+                values = read_columns(accumulator + (box * BOX_COLUMNS + part * 32))
                 ptx.tcgen05_wait_ld()
-                store_columns(
-                    times(values, alpha), results + lane * uint32(STAGE_ROW) + uint32(part * 64)
-                )
+                store_columns(times(values, alpha), results + lane * STAGE_ROW + (part * 64))
             ptx.fence_proxy_async_shared()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane == uint32(0):
+            ptx.bar_warp_sync(ALL_LANES)
+            if lane == 0:
                 ptx.cp_async_bulk_tensor_2d_s2g(
                     d_map, column + int32(box * BOX_COLUMNS), row, results
                 )
