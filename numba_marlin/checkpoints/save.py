@@ -338,7 +338,7 @@ class _Job:
         weight = self.layers[name]
         if not isinstance(weight, (QuantizedWeight, PackedWeight, BlockWeight, PackedBlocks)):
             hint = (
-                ": numba_marlin.formats.block_scaled.to_weight makes one of it"
+                ": numba_marlin.formats.operands.to_weight converts it"
                 if isinstance(weight, BlockScaled)
                 else ""
             )
