@@ -66,7 +66,7 @@ class GptqFormat(StoredFormat):
                 "qzeros",
                 32 * matrix("qzeros", tensors["qzeros"])[1],
                 n,
-                "32 bits a word over columns",
+                "32 bits per word over columns",
             ),
             READABLE_BITS,
             "bits of a code are",
@@ -75,7 +75,7 @@ class GptqFormat(StoredFormat):
             "qweight",
             32 * matrix("qweight", tensors["qweight"])[0],
             bits,
-            "32 bits a word over bits of a code",
+            "32 bits per word over bits of a code",
         )
         return Geometry(
             k,

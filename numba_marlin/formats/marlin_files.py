@@ -197,7 +197,7 @@ class PackQuantized(StoredFormat):
             )
         bits = one_of(
             "weight_packed",
-            count("weight_packed", 32 * words, k, "32 bits a word over inputs"),
+            count("weight_packed", 32 * words, k, "32 bits per word over inputs"),
             self.bits,
             "bits of a code are",
         )
