@@ -1,5 +1,5 @@
 """What this GPU can do at best, measured in the same run as what is held against it: bytes read a
-second, and matrix operations a second. Needs torch.
+second, and matrix operations per second. Needs torch.
 
 Reading: the sum of a buffer far larger than the L2 cache. Matrix rate: cuBLAS on square 16-bit
 matrices of random numbers. Both are the best of interleaved rounds, since a ceiling is what can be

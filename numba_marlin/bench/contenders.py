@@ -96,7 +96,7 @@ def kernel(
     overlap: bool = True,
 ) -> Contender:
     """``candidate``, of this package's kernel of that name or of ``definition``. compiled: take
-    this build of it; more: arguments that it takes behind the kernel's own, one tuple a launch,
+    this build of it; more: arguments that it takes behind the kernel's own, one tuple per launch,
     round and round; overlap: False to keep launches of a kernel that may begin beside the one
     before it apart. CapabilityMissing if its blocks wait for each other and do not all fit on the
     device.

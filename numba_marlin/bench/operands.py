@@ -24,7 +24,7 @@ from numba_marlin.formats.marlin_order import (
 from numba_marlin.problems import OPERANDS, WEIGHTS, Problem, WeightProblem
 
 COLD_FACTOR = 5  # copies together are that many times the L2 cache
-SLAB_WEIGHTS = 1 << 28  # converted at once: the index arithmetic needs 8 bytes a weight
+SLAB_WEIGHTS = 1 << 28  # converted at once: the index arithmetic needs 8 bytes per weight
 SAMPLE_COLUMNS = 256
 # norm-wise, for a product of random data; indexing gone wrong is off by 1
 LARGEST_ERROR = {"float16": 2e-3, "bfloat16": 1.2e-2}

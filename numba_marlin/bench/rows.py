@@ -3,7 +3,7 @@ rows mean the same cell. Pure.
 
 A cell is what was multiplied (``PROBLEM_FIELDS``); its row says with what (kernel, config,
 compiler), how long (``us``: the median, ``us_spread``: the quartiles, ``us_min``, ``us_max``,
-microseconds a launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), how much
+microseconds per launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), how much
 (``bytes`` that must move at least once, ``flops``), how near the device's limits measured in the
 same run (``bandwidth_share``, ``compute_share``; ``limit_share``: the larger term's time over
 ``us``), and where (``device``, ``driver``, ``versions``, ``clocks``, ``date``, ``commit``,

@@ -103,7 +103,7 @@ def wait(event, seconds: float = DEADLINE_SECONDS) -> None:
 
 
 def interleave(timers: dict, rounds: int, during=None) -> dict[object, list[float]]:
-    """{name: microseconds a launch in each round}."""
+    """{name: microseconds per launch in each round}."""
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
     names = list(timers)

@@ -103,9 +103,7 @@ def add_arguments(parser) -> None:
         "--sms",
         type=int,
         metavar="N",
-        help=(
-            "multiprocessors that the machine plays (default 4; 2 with two block-scaled operands)"
-        ),
+        help=("SMs that the machine plays (default 4; 2 with two block-scaled operands)"),
     )
     parser.add_argument(
         "--device",

@@ -101,8 +101,8 @@ def bind(
     row_distance: int | None = None,
     scaling: Scaling | None = None,
 ) -> Binding:
-    """``problem`` by a kernel on ``sms`` multiprocessors. operands: those that are None are left
-    out; grid: default the kernel's own for these multiprocessors; row_distance: elements from a row
+    """``problem`` by a kernel on ``sms`` SMs. operands: those that are None are left
+    out; grid: default the kernel's own for these SMs; row_distance: elements from a row
     of a to the next, default k; scaling: of two block-scaled operands."""
     m, n, k = problem.m, problem.n, problem.k
     read = {name: each for name, each in operands.items() if each is not None}

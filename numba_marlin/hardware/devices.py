@@ -1,4 +1,4 @@
-"""One row per GPU: how many SMs, which memory, what it reaches at most, and who says so.
+"""One row per GPU: how many SMs, which memory, what it reaches at most, and the source.
 
 ``device("H200")`` looks a row up (ValueError, listing the known ones, for an unknown name).
 ``SPECIFICATIONS`` are the rows; ``MODEL`` is the small device that the PTX machine plays.
@@ -26,7 +26,7 @@ class Device:
     """As its maker and its driver call it."""
 
     sms: int
-    """Streaming multiprocessors."""
+    """Streaming multiprocessors (SMs)."""
 
     compute_capability: tuple[int, int]
     """(major, minor)."""

@@ -21,8 +21,8 @@ PER_KERNEL = 3  # configurations of one kernel that are ranked: the fastest
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run a problem. ``grid`` in blocks (x, y, z), ``shared_bytes`` of dynamic shared
-    memory a block."""
+    """One way to run a problem. ``grid``: blocks (x, y, z); ``shared_bytes``: dynamic shared memory
+    per block."""
 
     kernel: str
     config: object
@@ -243,7 +243,7 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
     shared_bytes = definition.shared_bytes(config)
     if shared_bytes > device.shared_bytes_per_block:
         raise ValueError(
-            f"kernel {kernel!r} needs shared_bytes={shared_bytes} a block, {device.name} has"
+            f"kernel {kernel!r} needs shared_bytes={shared_bytes} per block, {device.name} has"
             f" {device.shared_bytes_per_block}"
         )
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))

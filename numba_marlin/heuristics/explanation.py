@@ -36,7 +36,7 @@ class Explanation:
             p.in_words(),
             (
                 f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB"
-                f" shared memory a block ({d.source})"
+                f" shared memory per block ({d.source})"
             ),
             f"moves at least {p.least_bytes:,} bytes"
             + (
@@ -60,7 +60,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
             f"{f['tiles'][name]} ({name})" for name in "knm" if name in f["tiles"]
         )
     if "tiles_per_block" in f:
-        work += f", {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
+        work += f", {f['tiles_per_block']} per block, SMs {f['busy']:.0%} busy"
     lines = [
         (
             f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads}"

@@ -7,7 +7,7 @@ errors wins, the widest of equals; so no group is ever worse than with ``rtn``. 
 the stored weight, ``(code - zero) * scale`` with the rounded scale.
 
 Measured on normal weights, 4 bits: the mean square error falls by 17% in groups of 128 (10% with
-zero points), by 14% in groups of 32, by 35% with one scale a column. With 8 bits there is next to
+zero points), by 14% in groups of 32, by 35% with one scale per column. With 8 bits there is next to
 nothing to gain.
 """
 
