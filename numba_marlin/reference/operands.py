@@ -175,5 +175,5 @@ def within_bounds(
 
 
 def _outwards(values: np.ndarray, up: bool) -> np.ndarray:
-    """float64 -> float32 below, or above."""
+    """float64 -> float32, rounded down or up."""
     return np.nextafter(values.astype(np.float32), np.float32(np.inf if up else 0))
