@@ -35,8 +35,9 @@ def explain(
     format: None for ``matmul``; for ``block_scaled_matmul`` the format of both operands, "nvfp4",
         "mxfp4" or "mxfp8-e4m3".
     group_size: rows that share a scale, for ``matmul`` only (default 128; -1: one scale per
-    column). device: a Device or the name of one (``devices.names()``); None: this computer's first
-        GPU, or an H200 by its data sheet.
+        column).
+    device: a Device or the name of one (``devices.names()``); None: this computer's first GPU, or
+        an H200 by its data sheet.
     types: fields of the problem that differ from their defaults. ``problems.WeightProblem``:
         dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True,
         batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with

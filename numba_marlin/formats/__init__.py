@@ -14,8 +14,9 @@
   ``stored`` defines what a format specifies, ``streams`` locates the bits of packed codes,
   ``changes`` makes a weight fit a format and reports what is lost.
 - ``operands``: ``BlockScaled``, a matrix of 4- or 8-bit floats whose blocks share a scale (NVFP4,
-  MXFP4, MXFP8): operands and results of block-scaled products; ``small_floats``: the number
-formats. - ``floats``: float16 and bfloat16 by name, and rounding to them.
+  MXFP4, MXFP8): operands and results of block-scaled products; ``small_floats``: their number
+  formats.
+- ``floats``: float16 and bfloat16 by name, and rounding to them.
 
 The NumPy code here is the specification. The fast loops of ``hostloops`` must give the same bytes.
 This room imports ``layout`` and NumPy, never Numba.
