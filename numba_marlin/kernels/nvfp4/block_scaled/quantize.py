@@ -12,8 +12,6 @@ are then exchanged among the four lanes, so that lane t has all of v = t and a r
 (FP8: 32) bytes at a time.
 """
 
-from types import SimpleNamespace
-
 from numba_marlin.kernels.language.tuples import numbered_each
 
 ELEMENTS = {"nvfp4": "e2m1", "mxfp4": "e2m1", "mxfp8-e4m3": "e4m3", "mxfp8-e5m2": "e5m2"}
@@ -31,9 +29,7 @@ def power_offset(element, rounding):
 
 def quantize_verbs(lang, config):
     """-> namespace with ``put_blocks(values, where)``: all of a thread's sums of 16 rows, finished;
-    where: (addresses of the first code of rows g and g + 8, 0 for a row that does not exist;
-    addresses of the rows in their tile of scales; first block of the tile in D; columns left from
-    the tile's first one on; 1 / global scale; that divided by 6; t)."""
+    and the records ``Where`` and ``Row``."""
     ptx, uint16, uint32, uint64, float32 = (
         lang.ptx,
         lang.uint16,
@@ -44,11 +40,17 @@ def quantize_verbs(lang, config):
     result = config.result if config.kind == "blocks" else "nvfp4"
     element = ELEMENTS[result]
     # of a lane's two numbers of a v
-    TWO_BLOCKS, OFFSET, CODE_BYTES = (
-        result == "nvfp4",
-        power_offset(element, config.rounding),
-        1 if element == "e2m1" else 2,
-    )
+    two_blocks, code_bytes = result == "nvfp4", 1 if element == "e2m1" else 2
+    offset = power_offset(element, config.rounding)
+
+    # addresses of a row's first code, 0 for a row that D does not have, and of the row in its tile
+    # of scales
+    Row = lang.record("Row", "codes scales")
+
+    # rows g and g + 8; first block of the tile in D; columns left from the tile's first one on;
+    # ``epilogue``'s factors; t
+    Where = lang.record("Where", "above below first_block left factors t")
+
     pair_codes = {
         "e4m3": ptx.cvt_rn_satfinite_e4m3x2_f32,
         "e5m2": ptx.cvt_rn_satfinite_e5m2x2_f32,
@@ -56,7 +58,7 @@ def quantize_verbs(lang, config):
     low_halves, high_halves = ptx.prmt_b32(selector=0x5410), ptx.prmt_b32(selector=0x7632)
     even_bytes, odd_bytes = ptx.prmt_b32(selector=0x6240), ptx.prmt_b32(selector=0x7351)
 
-    # ---- scales ----
+    # scales
 
     @lang.device
     def magnitude(v):
@@ -96,21 +98,21 @@ def quantize_verbs(lang, config):
         bits = among_lanes(
             max(largest_of(x[0], x[1], x[2], x[3]), largest_of(x[4], x[5], x[6], x[7]))
         )
-        code = min((bits - OFFSET) >> 23, 253) if bits >= OFFSET else 0
+        code = min((bits - offset) >> 23, 253) if bits >= offset else 0
         factor = ptx.f32_of_bits((254 - code) << 23)
         return code, factor, factor
 
-    scales_of = decimal_scales if TWO_BLOCKS else power_scales
+    scales_of = decimal_scales if two_blocks else power_scales
 
-    # ---- codes ----
+    # codes
 
     @lang.device
     def e2m1_code(v):
-        bits = uint32(ptx.bits_of_f32(v))
+        bits = ptx.bits_of_f32(v)
         size = ptx.min_f32(ptx.f32_of_bits(bits & 0x7FFFFFFF), float32(6))
         binade = ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & EXPONENT
         steps = ptx.bits_of_f32(size + ptx.f32_of_bits(binade + STEPS)) - (binade + STEPS)
-        return (steps + ((binade >> 22) - (2 * 127))) | ((bits >> 28) & 8)
+        return steps + ((binade >> 22) - 2 * 127) | bits >> 28 & 8
 
     @lang.device
     def nibbles(a, b):
@@ -161,69 +163,46 @@ def quantize_verbs(lang, config):
     @lang.device
     def put_word(address, x, first, second, t):
         word = exchange_bytes(word_of(x, first, second), t)
-        if address != uint64(0):
-            ptx.st_global_b32(address + uint64(4 * t), word)
+        if address != 0:
+            ptx.st_global_b32(address + 4 * t, word)
 
     @lang.device
     def put_words(address, x, first, second, t):
         words = exchange_halves(words_of(x, first, second), t)
-        if address != uint64(0):
-            ptx.st_global_v2_b32(address + uint64(8 * t), words)
+        if address != 0:
+            ptx.st_global_v2_b32(address + 8 * t, words)
 
-    put_codes = put_word if CODE_BYTES == 1 else put_words
+    put_codes = put_word if code_bytes == 1 else put_words
 
-    # ---- pieces ----
+    # pieces
 
     def put_piece(piece):
         """32 columns of rows g and g + 8."""
-        column, codes_bytes, blocks = (
-            32 * piece,
-            16 * CODE_BYTES * piece,
-            (2 if TWO_BLOCKS else 1) * piece,
-        )
+        column, codes_before = 32 * piece, 16 * code_bytes * piece
+        blocks_before = (2 if two_blocks else 1) * piece
 
         @lang.device
-        def put_row(x, address, scale_address, first_block, left, inverse, sixth, t, writer):
-            codes, first, second = scales_of(x, inverse, sixth)
-            exists = address != uint64(0) and (uint32(column) + 8 * t) < left
-            put_codes(address + uint64(codes_bytes) if exists else uint64(0), x, first, second, t)
-            if writer and address != uint64(0) and uint32(column) < left:
-                block = first_block + uint32(blocks)
-                place = scale_address + uint64(block // 4 * 512 + block % 4)
-                if TWO_BLOCKS:
-                    ptx.st_global_b16(
-                        place,
-                        uint16(codes if (column + 16) < left else (codes & 0xFF)),
-                    )
+        def put_row(x, row, where, writer):
+            codes, first, second = scales_of(x, where.factors.inverse, where.factors.sixth)
+            exists = row.codes != 0 and column + 8 * where.t < where.left
+            put_codes(row.codes + codes_before if exists else uint64(0), x, first, second, where.t)
+            if where.t == writer and row.codes != 0 and where.left > column:
+                block = where.first_block + blocks_before
+                place = row.scales + (uint64(block // 4) * 512 + block % 4)
+                if two_blocks:
+                    both = where.left > column + 16
+                    ptx.st_global_b16(place, uint16(codes if both else codes & 0xFF))
                 else:
                     ptx.st_global_b8(place, uint16(codes))
 
         @lang.device
         def put(v, where):
-            above, below, scale_above, scale_below, first_block, left, inverse, sixth, t = where
-            put_row(
-                (v[0], v[1], v[4], v[5], v[8], v[9], v[12], v[13]),
-                above,
-                scale_above,
-                first_block,
-                left,
-                inverse,
-                sixth,
-                t,
-                t == 0,
-            )
-            put_row(
-                (v[2], v[3], v[6], v[7], v[10], v[11], v[14], v[15]),
-                below,
-                scale_below,
-                first_block,
-                left,
-                inverse,
-                sixth,
-                t,
-                t == 1,
-            )
+            above = (v[0], v[1], v[4], v[5], v[8], v[9], v[12], v[13])
+            below = (v[2], v[3], v[6], v[7], v[10], v[11], v[14], v[15])
+            put_row(above, where.above, where, 0)
+            put_row(below, where.below, where, 1)
 
         return put
 
-    return SimpleNamespace(put_blocks=numbered_each(lang, config.d_tile_n // 2, 16, put_piece))
+    put_blocks = numbered_each(lang, config.d_tile_n // 2, 16, put_piece)
+    return lang.namespace("quantize", put_blocks=put_blocks, Row=Row, Where=Where)
