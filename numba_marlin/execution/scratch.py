@@ -25,8 +25,8 @@ class Workspace:
 
     partials: array of any dtype, for fp32 partial sums; locks: int32 array of zeros, which the
     kernel leaves zero. Both must be on the device that runs the kernel (NumPy arrays for the
-    emulator), C-contiguous and 16-byte aligned; ``RunInfo.candidate`` has the sizes that a kernel
-    needs. Launches that may run at the same time must not share a Workspace. Without one, the
+    emulator), C-contiguous and 16-byte aligned; if they are too small, a ValueError names the
+    size needed. Launches that may run at the same time must not share a Workspace. Without one, the
     package keeps its own per device and stream.
     """
 
