@@ -172,9 +172,8 @@ def flops_of(ins: Instruction) -> int:
     if class_of(ins) != TENSOR or ins.root == "tcgen05.mma":
         return 0
     m, n, k = shape_of(ins)
-    return (
-        2 * m * n * k // (4 if ins.root.startswith("wgmma") else 1)
-    )  # four warps execute one wgmma
+    warps = 4 if ins.root.startswith("wgmma") else 1  # that execute one instruction together
+    return 2 * m * n * k // warps
 
 
 def operand_bytes_of(ins: Instruction) -> float:
