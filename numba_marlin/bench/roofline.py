@@ -1,9 +1,9 @@
 """Rows -> a roofline plot: operations per second over operations per byte, under the ceilings
 measured in the same run. Needs matplotlib.
 
-Bytes are those that must move at least once, so a point's place along the axis follows from the
-problem alone, and its distance to the roof is what the kernel leaves unused. cuBLAS moves 16-bit
-weights, so its points stand further left: same operations, more bytes.
+Bytes are those that must move at least once, so a point's position along the axis follows from the
+problem alone, and its distance to the roof is the unused part of the ceiling. cuBLAS moves 16-bit
+weights, so its points lie further left: same operations, more bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pyplot():
 
 def points(rows: list[dict]) -> dict[str, list[tuple[float, float, str]]]:
     """{"kernel" or "cublas": [(operations per byte, operations per second, shape)]}, in the order
-    of the rows; cuBLAS once a cell."""
+    of the rows; cuBLAS once per cell."""
     found: dict[str, list[tuple[float, float, str]]] = {}
     seen = set()
     for row in rows:
@@ -49,7 +49,8 @@ def points(rows: list[dict]) -> dict[str, list[tuple[float, float, str]]]:
 
 
 def draw(rows: list[dict], path: str | Path) -> None:
-    """ValueError for no rows; the ceilings are those of the last row."""
+    """Write the plot to ``path``, with the ceilings of the last row. ValueError if there are no
+    rows."""
     if not rows:
         raise ValueError("rows must hold at least one measurement to draw")
     plt = pyplot()

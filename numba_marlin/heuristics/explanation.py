@@ -1,4 +1,4 @@
-"""What would run for a problem, and why, for people (``str``) and for programs (``to_dict``)."""
+"""``Explanation``: what would run for a problem, and why, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from numba_marlin.problems import Problem, WeightProblem
 
 @dataclass(frozen=True)
 class Explanation:
-    """What would run for a problem on a device, and why. ``candidates[0]`` is the choice."""
+    """What would run for a problem on a device, and why.
+
+    candidates: ranked, ``candidates[0]`` is the choice. ``str()`` is for people; ``to_dict()``
+    returns plain values for programs (JSON).
+    """
 
     problem: Problem
     device: Device
@@ -88,7 +92,7 @@ def explain(
 
 
 def explain_problem(problem: Problem, device: str | Device) -> Explanation:
-    """The same of a problem of any kind."""
+    """The Explanation of a problem of any kind."""
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")
