@@ -63,12 +63,8 @@ def make(lang, config):
     Operands = lang.record("Operands", "a b sfa sfb")
 
     @lang.device
-    def steps_of(sizes):
-        return (sizes.k + (STAGE_K - 1)) // STAGE_K
-
-    @lang.device
-    def load_tile(shared, maps, tile, sizes):
-        barriers, steps = shared + cfg.barriers_shared, steps_of(sizes)
+    def load_tile(shared, maps, tile, steps):
+        barriers = shared + cfg.barriers_shared
         place, step = ring.producer_start(), 0
         while step < steps:
             ring.wait_empty(barriers, place)
@@ -159,8 +155,8 @@ def make(lang, config):
     multiply_odd = multiply_even if config.step_scales == 4 else step_verb(config.step_scales)
 
     @lang.device
-    def multiply_stages(shared, sizes, thread):
-        barriers, steps = shared + cfg.barriers_shared, steps_of(sizes)
+    def multiply_stages(shared, steps, thread):
+        barriers = shared + cfg.barriers_shared
         place, sums, step = ring.consumer_start(), zeros(), 0
         while step < steps:
             ring.wait_full(barriers, place)
@@ -220,16 +216,16 @@ def make(lang, config):
         sizes = Sizes(m, n, k)
         shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
         warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
-        tile = own_tile(sizes)
+        tile, steps = own_tile(sizes), (sizes.k + (STAGE_K - 1)) // STAGE_K
         if ptx.tid_x() == 0:
             ring.initialise(shared + cfg.barriers_shared)
         cuda.syncthreads()
         if warp == CONSUMERS:
             if lane == 0:
-                load_tile(shared, Maps(a_map, b_map, sfa_map, sfb_map), tile, sizes)
+                load_tile(shared, Maps(a_map, b_map, sfa_map, sfb_map), tile, steps)
         else:
             thread = Thread(warp // 2, warp % 2, lane)
-            sums = multiply_stages(shared, sizes, thread)
+            sums = multiply_stages(shared, steps, thread)
             corner = Tile(
                 tile.row + thread.warp_m * WARP_ROWS + lane // 4,
                 tile.column + thread.warp_n * WARP_COLUMNS + lane % 4 * 2,
