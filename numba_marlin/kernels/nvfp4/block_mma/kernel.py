@@ -1,21 +1,21 @@
-"""Block-scaled tensor cores without tensor memory: ``mma.sync`` with block scales. sm_120a (RTX
-50).
+"""Block-scaled tensor cores without tensor memory: ``mma.sync`` with block scales. sm_120a
+(RTX 50).
 
 ``D[m, n] = alpha * (A * SFA) @ (B * SFB)^T``; parameters: tensor maps (``tensor_maps``) of a uint8
-[m, k/2] and b uint8 [n, k/2] (k contiguous, of two FP4 in a byte the low one first), of sfa and
-sfb, their scales in 128x4 order (``layout.block_scales``); d [m, n] and alpha, float32 [1], as
-addresses; m, n, k as int32. m any, k a multiple of 32, n of 8.
+[m, k/2] and b uint8 [n, k/2] (k contiguous; of two FP4 in a byte the low nibble comes first), of
+sfa and sfb, their scales in 128x4 order (``layout.block_scales``); d [m, n] and alpha, float32 [1],
+as addresses; m, n, k as int32. m any, k a multiple of 32, n of 8.
 
 A block multiplies a tile of 128 x 128, a warp 32 x 64 of it. One thread of the last warp keeps the
-stages full: TMA, 128-byte swizzle. The fragments of FP4 are those of bytes, or of halves, seen as
-bytes: ``ldmatrix`` fetches them. Scales come as words, one for each row and 64 of k, and each lane
-holds other rows' words: the four lanes of a quad have those of 32 rows of A in one register, and
-those of 64 columns of B in two; every ``mma`` says which lanes' words are meant (thread-id-a, -b).
-Words of neighbouring rows lie 16 bytes apart in the 128x4 order, so a load of them takes four
-wavefronts: a quarter of the kernel's traffic with shared memory are such conflicts
+stages full, by TMA with the 128-byte swizzle. FP4 fragments have the layout of fragments of bytes,
+or of halves, seen as bytes, so ``ldmatrix`` fetches them. Scales come as words, one for each row
+and 64 of k. Each lane holds other rows' words: the four lanes of a quad have those of 32 rows of A
+in one register, and those of 64 columns of B in two; every ``mma`` says which lanes' words it means
+(thread-id-a, -b). Words of neighbouring rows lie 16 bytes apart in the 128x4 order, so a load of
+them takes four wavefronts: a quarter of the kernel's traffic with shared memory are such conflicts
 (experiments/12_blackwell).
 
-No GPU that has this instruction has run this; the PTX machine has, under the assumptions of
+No GPU that has this instruction has run this kernel; the PTX machine has, under the assumptions of
 ``emulator.tensor.block_scales``.
 """
 
