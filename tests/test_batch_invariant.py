@@ -87,9 +87,9 @@ def test_the_least_geometric_mean_over_all_batches_wins():
         settle([])
 
 
-def test_a_configuration_whose_order_hangs_on_m_is_refused():
+def test_a_configuration_whose_order_depends_on_m_is_refused():
     with pytest.raises(
-        ValueError, match="order of sums does not depend on m, WgmmaConfig.*split=True"
+        ValueError, match="reduction order is independent of m, WgmmaConfig.*split=True"
     ):
         candidate(SAME, H200, "wgmma", WgmmaConfig(split=True))
     assert candidate(SAME, H200, "wgmma", WgmmaConfig(split=False)).config.split is False

@@ -118,7 +118,7 @@ def test_a_config_that_does_not_fit_in_shared_memory_is_left_out_and_refused_by_
         "naive",
         "general",
     ], "nobody knows their times: the simplest last"
-    with pytest.raises(ValueError, match=r"shared_bytes=\d+ a block, small has 16384"):
+    with pytest.raises(ValueError, match=r"shared_bytes=\d+ per block, small has 16384"):
         candidate(problem, small, "ampere")
 
 

@@ -69,12 +69,12 @@ VIEWS = (
     (
         "launch",
         "Kernel launch configuration, theoretical and achieved occupancy",
-        "achieved: warps that really were on a multiprocessor, from their recorded starts and ends",
+        "achieved: warps that really were on an SM, from their recorded starts and ends",
         "launch",
         0,
         3,
     ),
-    ("blocks", "Blocks on multiprocessors", "which block ran where, by %smid", "blocks", 0, 1),
+    ("blocks", "Blocks on SMs", "which block ran where, by %smid", "blocks", 0, 1),
     (
         "memory",
         "Memory hierarchy snapshot",

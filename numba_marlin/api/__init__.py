@@ -1,9 +1,9 @@
-"""The public calls; ``numba_marlin`` exports them. Each checks what it is given and leaves the rest
-to the packages below.
+"""The public functions, which ``numba_marlin`` exports. Each one checks its arguments and leaves
+the work to the packages below.
 
-Bad input is a TypeError (wrong kind of thing) or a ValueError (wrong value) that names the value
-and the rule, raised before anything is written; ``CapabilityMissing`` says that this machine lacks
-what was asked for by name.
+A wrong type raises TypeError, a wrong value ValueError; the message names the value and the rule,
+and nothing has been written by then. ``CapabilityMissing`` is raised if the caller asks for
+something by name that this computer does not have.
 """
 
 from numba_marlin.api.block_scaled_matmul import block_scaled_matmul

@@ -1,5 +1,5 @@
-"""``block_scaled_matmul``: the product of two block-scaled matrices, checked here and run by
-``execution``.
+"""``block_scaled_matmul``: the product of two block-scaled matrices with a fused epilogue.
+Arguments are checked here; ``execution`` runs the product.
 
     a = nm.quantize_blocks(x)       # x [m, k] -> BlockScaled, NVFP4
     b = nm.quantize_blocks(w.T)     # w [k, n]: B is [n, k]; or formats.operands.from_weight
@@ -52,23 +52,35 @@ def block_scaled_matmul(
     workspace: Workspace | None = None,
     return_info: bool = False,
 ):
-    """activation(alpha * A @ B^T + beta * C + bias) of NVFP4 matrices a [m, k] and b [n, k] -> D
-    [m, n], or [m, n/2] if gated.
+    """D = activation(alpha * A @ B^T + beta * C + bias), [m, n], or [m, n/2] if gated.
 
-    out_format: "float16", "bfloat16" or "float32": an array where a.data is, on a device of its
-    library, on the host of NumPy; or "nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2": a BlockScaled,
-    its scales in 128x4 order, computed by the kernel (``quantize.block_scaled`` has the rules;
-    NVFP4 with ``out_global_scale``, MX with ``out_rounding``). c [m, n], only with out_format
-    float16 or bfloat16, and of that type. bias [n], float32. activation: "relu", "gelu" (tanh
-    form), "silu", or "gated_silu": of every 16 columns eight of the gate and the eight they open
-    (``interleave_gated`` puts rows of B so). k a multiple of 32, n of 8; of a block-scaled result,
-    of its block as well, twice that if gated. c without a gate. Of a block-scaled result,
-    infinities are cut off, and NaN is NaN in the formats that have it.
+    a, b: A [m, k] and B [n, k] as ``BlockScaled`` of one format (``quantize_blocks`` makes them).
+        k must be a multiple of 32, n of 8. Their arrays are NumPy arrays, or all are on one
+        device. On a device, scales must be in 128x4 order with zeros as padding: NaN in the
+        padding becomes NaN in D if k is not a multiple of 64.
+    alpha, beta: real numbers, finite in float32, also after alpha is multiplied by both global
+        scales.
+    c: C [m, n] of type out_format, which must be float16 or bfloat16. Give c and a beta other than
+        0 together; neither can be combined with a gate.
+    bias: float32 [n].
+    activation: None, "relu", "gelu" (tanh form), "silu" or "gated_silu". For the gated form each 16
+        columns of A @ B^T are eight of the gate followed by the eight that it multiplies;
+        ``interleave_gated`` puts the rows of B in this order.
+    out_format: "float16", "bfloat16" or "float32" gives an array, of the library and on the device
+        of a.data (NumPy on the host). "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2" gives a
+        ``BlockScaled`` with scales in 128x4 order, quantised in the epilogue by the rules of
+        ``quantizers.operands``. n must then be a multiple of the format's block too (twice the
+        block if gated); infinities saturate, and NaN stays NaN in the formats that have it.
+    out_global_scale: the global scale of an NVFP4 result; 1 for every other format.
+    out_rounding: rounding of the scales of an MX result, "floor" or "ceil".
+    kernel, config: one of the kernels for two operands, and its configuration. Default: the choice
+        of ``explain(..., format=a.format)``. Kernels made of another architecture's instructions
+        (tensor memory, block-scaled mma) are taken by name only: on that architecture, and on the
+        PTX machine.
+    backend, stream, compiler, workspace, return_info: as in ``matmul``.
 
-    Arrays are NumPy's, or all on one device, with scales in 128x4 order there, zeros where they
-    complete a tile (NaN there is NaN in the result, if k is no multiple of 64). backend, stream,
-    compiler: as ``matmul`` has them; config: default ``heuristics.rank``'s choice, which
-    has a kernel of its own for up to 64 rows where D is an array and no gate is asked for.
+    Raises TypeError or ValueError for arguments that break these rules, CapabilityMissing as in
+    ``matmul``. The formats' sources are named in ``formats.operands``.
     """
     operands = _operands(a, b)
     given = (*block_operands(a, b).values(), *(each for each in (c, bias) if each is not None))
@@ -183,7 +195,7 @@ def _readable(name: str, operand: BlockScaled) -> BlockScaled:
     )
     if data.on_host and scales.on_host:
         operand = replace(operand, data=arrays.to_host(data), scales=arrays.to_host(scales))
-        # whatever completed its tiles is zeros then: the kernel multiplies by it
+        # this fills the padding of the scales with zeros, which the kernel multiplies by
         return operand.with_scales("plain").with_scales("128x4")
     if operand.scale_order != "128x4":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Checks that several public calls make."""
+"""Argument checks that several public functions share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_choice(name: str, value: object, allowed: tuple) -> None:
 
 
 def check_launch(compiler: object, workspace: object) -> None:
-    """TypeError or ValueError for what no launch takes."""
+    """TypeError or ValueError for a compiler or a workspace that no launch accepts."""
     check_choice("compiler", compiler, COMPILERS)
     if workspace is not None and not isinstance(workspace, Workspace):
         raise TypeError(

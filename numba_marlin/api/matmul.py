@@ -1,4 +1,5 @@
-"""``matmul``: activations times a packed weight, checked here and run by ``execution``."""
+"""``matmul``: activations times a packed weight. Arguments are checked here; ``execution`` runs the
+product."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def _check_x(x: object, p: PackedWeight | PackedBlocks) -> arrays.ArrayView:
 def _check_beside(
     name: str, array: object, x: arrays.ArrayView, shape: tuple[int, ...], meaning: str
 ) -> arrays.ArrayView:
-    """An array of x's type and ``shape`` that is where x is."""
+    """A view of an array, checked to have x's type, this shape, and to be on x's device."""
     view = arrays.view(name, array)
     if view.type_name != x.type_name:
         raise TypeError(f"{name}.dtype={view.dtype} must be {x.type_name}, x's")
@@ -93,20 +94,35 @@ def matmul(
     batch_invariant: bool = False,
     return_info: bool = False,
 ):
-    """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library and type (float16 or
-    bfloat16) and on x's device.
+    """x [m, k] @ weight [k, n] (+ bias [n]) -> [m, n], of x's library, type and device.
 
+    x: float16 or bfloat16 [m, k], m >= 1, of NumPy, CuPy, torch or Numba. If a kernel cannot read x
+        in place (strides, alignment), x is copied first.
+    p: the weight [k, n] as ``pack`` returns it. A weight with a ``permutation`` (activation order)
+        costs a permuted copy of x.
     backend: "cuda"; "emulator" executes the same compiled kernel on the CPU; "reference" is the
-    float64 product, rounded; "auto" takes CUDA if there is a usable device, else the emulator.
-    ``last_run()``, ``return_info=True`` (-> result, RunInfo) and the log ("numba_marlin", INFO) say
-    which it was. A weight with a ``permutation`` costs a permuted copy of x. x: NumPy, CuPy, torch
-    or Numba; what a kernel cannot read where it lies is copied. out: [m, n] to write to, apart from
-    x and bias. bias and out are of x's type and where x is. kernel, config: a rung of the ladder
-    and its configuration; default: ``explain``'s choice. stream: a raw handle or a stream object;
-    default: the current stream of x's library. Host arrays are waited for. batch_invariant: a row
-    of x gives the same bits whatever m is and wherever in x it stands, on one device and with one
-    version of this package; what that costs, ``explain(..., batch_invariant=True)`` predicts. With
-    ``config``: that one must do so; the same for all m is the caller's to give.
+        float64 product, rounded once; "auto" is CUDA if there is a usable device, else the
+        emulator. ``last_run()``, ``return_info`` and the log ("numba_marlin", INFO) report which
+        one ran and why.
+    out: array [m, n] to write to, of x's type and on x's device; it must not overlap x or bias. On
+        a device it must be C-contiguous and 16-byte aligned.
+    bias: array [n] of x's type and on x's device.
+    kernel, config: name of a kernel and its configuration; default: the choice that ``explain``
+        reports.
+    stream: a raw handle or a stream object; default: the current stream of x's library. The call is
+        asynchronous for device arrays; for host arrays it returns when the result is there.
+    compiler: the front end that compiles the kernel, one of ``compiler.COMPILERS``.
+    workspace: scratch memory for split-K and stream-K reductions; default: one that the package
+        keeps per device and stream.
+    batch_invariant: each row of x gives the same bits for every m and at every position in x, on
+        one device and with one version of this package. ``explain(..., batch_invariant=True)``
+        predicts the cost. With ``config``, that configuration must allow it, and the caller must
+        pass the same one for every m.
+    return_info: return (result, RunInfo).
+
+    Raises TypeError or ValueError for arguments that break these rules, CapabilityMissing if the
+    backend asked for, or the device that holds x, cannot run the product. Errors of the result are
+    bounded in ``reference.weights``.
     """
     plain = config is None and workspace is None
     choice = (backend, kernel, compiler, bias is None, batch_invariant)
@@ -175,7 +191,7 @@ def _by_reference(inputs: dict, p: PackedWeight | PackedBlocks, batch_invariant:
 
 
 def _hand_back(y: np.ndarray, x: arrays.ArrayView, out: arrays.ArrayView | None) -> object:
-    """A host result as an array of x's kind, or written to ``out``."""
+    """Return a host result as an array of x's library, or written to ``out``."""
     if out is None and x.kind == "numpy":
         return y
     result = arrays.empty_like(x, y.shape) if out is None else out.owner

@@ -1,4 +1,5 @@
-"""``pack`` and ``unpack``: a quantised weight to the bytes that a kernel reads, and back."""
+"""``pack`` and ``unpack``: from a quantised weight to the byte order that a kernel reads, and
+back."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from numba_marlin.formats import (
 )
 from numba_marlin.formats.operands import BlockScaled
 
-# Weights from which on the compiled loops pay for loading Numba and, once, compiling them
+# From this number of weights on, the compiled loops are worth loading Numba and compiling them once
 # (seconds).
 _MANY_WEIGHTS = 1 << 24
 
@@ -19,17 +20,23 @@ _MANY_WEIGHTS = 1 << 24
 def pack(
     q: QuantizedWeight | BlockWeight, layout: str | None = None, *, dtype: str | None = None
 ) -> PackedWeight | PackedBlocks:
-    """A quantised weight -> the bytes that a kernel reads. ``unpack`` gives the same weight back
-    exactly; of a BlockWeight, its canonical form, the same numbers.
+    """Put a quantised weight [k, n] in the byte order that kernels read.
 
-    layout: "marlin" for a QuantizedWeight, "marlin-fp4" for a BlockWeight of NVFP4 or MXFP4; None:
-    the one that fits. dtype: of the activations that a BlockWeight is to multiply, "float16" (None)
-    or "bfloat16"; a QuantizedWeight multiplies both.
+    q: a QuantizedWeight with codes of 4 or 8 bits, or a BlockWeight (NVFP4, MXFP4). k must be a
+        multiple of 16, n of 8.
+    layout: "marlin" for a QuantizedWeight (-> PackedWeight), "marlin-fp4" for a BlockWeight
+        (-> PackedBlocks); None chooses by the type of q.
+    dtype: type of the activations that will multiply a BlockWeight, "float16" (also None) or
+        "bfloat16". A PackedWeight multiplies both; dtype must be None for it.
+
+    ``unpack`` returns exactly q; for a BlockWeight it returns the canonical form, which has the
+    same numbers. Raises TypeError or ValueError, naming the rule, for a weight that the layout
+    cannot hold. ``formats.marlin`` and ``formats.fp4_marlin`` specify the bytes.
     """
     if isinstance(q, BlockScaled):
         raise TypeError(
             "q is a BlockScaled, an operand of block_scaled_matmul; as a weight W = B^T for matmul:"
-            " numba_marlin.formats.block_scaled.to_weight(q)"
+            " numba_marlin.formats.operands.to_weight(q)"
         )
     layout = (
         ("marlin-fp4" if isinstance(q, BlockWeight) else "marlin") if layout is None else layout
@@ -56,7 +63,8 @@ def pack(
 
 
 def unpack(p: PackedWeight | PackedBlocks) -> QuantizedWeight | BlockWeight:
-    """The inverse of ``pack``."""
+    """The inverse of ``pack``: PackedWeight -> QuantizedWeight, PackedBlocks -> BlockWeight in its
+    canonical form. TypeError if p is not packed."""
     check_packed(p)
     form = find_format(p.layout)
     if p.layout in ("marlin", "marlin-fp4") and p.k * p.n >= _MANY_WEIGHTS:

@@ -1,4 +1,4 @@
-"""``quantize`` and ``quantize_blocks``: numbers to codes and scales, on the host."""
+"""``quantize`` and ``quantize_blocks``: from floats to codes and scales, on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba_marlin.execution import arrays
 from numba_marlin.formats import QuantizedWeight
 from numba_marlin.formats.operands import BlockScaled
 
-# each a module of the quantizers' package, imported when something is quantised
+# modules of ``quantizers``, imported on first use
 _METHODS = ("rtn", "mse", "gptq")
 
 
@@ -23,16 +23,22 @@ def quantize(
     scale_dtype: str = "float16",
     **options,
 ) -> QuantizedWeight:
-    """w [k, n], float, finite -> codes and scales on a grid. ``group_size`` rows of a column share
-    a scale (-1: all of them).
+    """Quantise a weight to integer codes with a scale per group.
 
-    bits: 4 or 8. symmetric: zero in the middle of the grid; else every group has a zero point.
-    scale_dtype: "float16" or "bfloat16". method: "rtn" rounds to nearest; "mse" does, on the grid
-    of least square error; "gptq" rounds so that the layer's outputs change least, for which it
-    needs ``calibration``: inputs [m, k] of the layer, an iterable of such batches, or a ``Hessian``
-    that was fed with them. Its other options are damping=0.01, clip=True, act_order=False (the
-    result then has a permutation) and static_groups=False. The modules of these names in
-    ``numba_marlin.quantize`` have the rules and their edge cases.
+    w: the weight [k, n], float16, bfloat16, float32 or float64, finite, of any array library.
+    bits: 4 or 8.
+    group_size: rows of a column that share a scale; must divide k. -1: one scale per column.
+    symmetric: the zero point is the middle of the grid; if False, each group has its own.
+    method: "rtn" rounds to nearest. "mse" rounds to nearest on the grid of least squared error.
+        "gptq" minimises the change of the layer's outputs (Frantar et al. 2022, arXiv 2210.17323).
+    scale_dtype: "float16" or "bfloat16".
+    options: for "gptq" only. ``calibration`` (required): inputs [m, k] of the layer, an iterable of
+        such batches, or a ``Hessian`` that they were added to. damping=0.01, clip=True,
+        act_order=False (True: the result has a permutation), static_groups=False.
+
+    Returns a QuantizedWeight. Raises TypeError or ValueError for wrong arguments and for weights
+    that are not finite. ``quantizers.rtn``, ``mse`` and ``gptq`` specify the methods and their edge
+    cases.
     """
     if method not in _METHODS:
         raise ValueError(f"method={method!r} must be one of {list(_METHODS)}")
@@ -58,12 +64,18 @@ def quantize(
 def quantize_blocks(
     x, format: str = "nvfp4", *, global_scale: float | None = None, rounding: str = "floor"
 ) -> BlockScaled:
-    """x [rows, columns], float, finite -> small floats in blocks that share a scale, on the host:
-    an operand of ``block_scaled_matmul``.
+    """Quantise a matrix to 4- or 8-bit floats in blocks that share a scale, on the host: an operand
+    of ``block_scaled_matmul``.
 
-    format: "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2". global_scale: of NVFP4, default: so that
-    no block's scale is cut off. rounding: of the scales of the others, "floor" or "ceil".
-    ``quantize.block_scaled`` has the rules and their edge cases.
+    x: [rows, columns] of a float type, finite, of any array library. columns must be a multiple of
+        the format's block (16 for NVFP4, 32 for the others); blocks lie along the columns.
+    format: "nvfp4", "mxfp4", "mxfp8-e4m3" or "mxfp8-e5m2".
+    global_scale: the fp32 scale of an NVFP4 matrix; default: the one at which no block's scale
+        saturates. None for the other formats.
+    rounding: how the scales of an MX format are rounded, "floor" or "ceil".
+
+    Returns a BlockScaled with scales in plain order. Raises TypeError or ValueError for wrong
+    arguments and for numbers that are not finite. ``quantizers.operands`` specifies the arithmetic.
     """
     from numba_marlin.quantizers import operands as block_scaled
 
@@ -73,7 +85,7 @@ def quantize_blocks(
 
 
 def _on_host(name: str, value: object) -> object:
-    """An array of any library as one of NumPy; what is no array as it is."""
+    """Convert an array of any library to NumPy; return anything else unchanged."""
     return (
         value
         if isinstance(value, np.ndarray) or not _is_array(value)

@@ -1,4 +1,4 @@
-"""``explain`` says what would run, ``last_run`` what did."""
+"""``explain`` reports what would run for a problem, ``last_run`` what ran."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ thread = threading.local()  # last: the RunInfo of this thread's last product
 
 
 def last_run() -> RunInfo | None:
-    """What this thread's last successful product did: backend and why, kernel, configuration,
-    grid, device."""
+    """The RunInfo of this thread's last successful product: backend and why, kernel, configuration,
+    grid, device. None before the first one."""
     return getattr(thread, "last", None)
 
 
@@ -29,17 +29,24 @@ def explain(
     format: str | None = None,
     **types,
 ):
-    """What would run for a product, on which grid, and why: an ``Explanation``; ``str()`` it, or
-    take ``.to_dict()``.
+    """Which kernel, configuration and grid would run a product [m, k] @ [k, n], and why. Nothing is
+    compiled or launched.
 
-    format: None for ``matmul``, ``x [m, k] @ w [k, n]`` with a weight of ``group_size`` (default
-    128; -1: a scale per column); for ``block_scaled_matmul`` the format of both operands, "nvfp4",
-    "mxfp4" or "mxfp8-e4m3", whose blocks are the groups. device: a name (``devices.names()``) or a
-    Device; None: this machine's GPU, or an H200 by its data sheet. types: what is not the default
-    of ``problems.WeightProblem``: dtype="bfloat16", bits=8, zeros="integer" or "float16",
-    scale_dtype, bias=True, batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with
-    group_size=16, MXFP4 with 32); or of ``problems.BlockProblem``: result="nvfp4", source=True
-    (a C), bias=True, activation="silu", rounding="ceil". ValueError: nothing runs there, and why.
+    format: None for ``matmul``; for ``block_scaled_matmul`` the format of both operands, "nvfp4",
+        "mxfp4" or "mxfp8-e4m3".
+    group_size: rows that share a scale, for ``matmul`` only (default 128; -1: one scale per
+        column).
+    device: a Device or the name of one (``devices.names()``); None: this computer's first GPU, or
+        an H200 by its data sheet.
+    types: fields of the problem that differ from their defaults. ``problems.WeightProblem``:
+        dtype="bfloat16", bits=8, zeros="integer" or "float16", scale_dtype, bias=True,
+        batch_invariant=True, codes="e2m1" (block-scaled FP4: NVFP4 with group_size=16, MXFP4 with
+        32). ``problems.BlockProblem``: result="nvfp4", source=True (a C), bias=True,
+        activation="silu", rounding="ceil".
+
+    Returns an ``Explanation``: ``str()`` for people, ``.to_dict()`` for programs; times in it are
+    predictions of a model, in microseconds. Raises ValueError, with the reasons, if no kernel runs
+    there.
     """
     if device is None:
         probe = driver.probe()
@@ -50,7 +57,7 @@ def explain(
 def problem_of(
     m: int, n: int, k: int, group_size: int | None = None, format: str | None = None, **types
 ):
-    """The problem that ``explain``'s arguments describe."""
+    """``explain``'s arguments as a WeightProblem or a BlockProblem."""
     if format is None:
         return WeightProblem(m, n, k, 128 if group_size is None else group_size, **types)
     problem = BlockProblem(m, n, k, format, **types)

@@ -1,9 +1,9 @@
-"""Random block-scaled operands on the GPU, as ``operands`` has them for weights: what kernels read,
-and the same numbers as halves for cuBLAS. Needs torch.
+"""Random block-scaled operands on the GPU, as ``operands`` makes weights: the arrays that kernels
+read, and the same numbers in fp16 for cuBLAS. Needs torch.
 
-``random_weights(problem)`` -> ``BlockWeights``, B in as many copies as leave nothing of it in the
-L2 cache from one launch to the next; ``random_batch(weights, m)`` -> ``BlockBatch``, A and what the
-epilogue adds. Codes are random and scales near 1, so that halves hold every number exactly.
+``random_weights(problem)`` -> ``BlockWeights``, B in enough copies that no launch finds any of it
+in the L2 cache; ``random_batch(weights, m)`` -> ``BlockBatch``, A and what the
+epilogue adds. Codes are random and scales near 1, so that fp16 holds every number exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba_marlin.problems import BlockProblem
 
 MOST_COPIES = 64
 SAMPLE_COLUMNS = 256
-# of the norm, of results that are floats; indexing gone wrong is off by 1
+# relative to the norm, for float results; an indexing error gives about 1
 LARGEST_ERROR = {"float16": 2e-3, "bfloat16": 1.2e-2, "float32": 2e-3}
 SCALES = {"e4m3": (0x28, 0x40), "e8m0": (123, 128)}  # codes of scales: 1/4 to 2, 1/16 to 1
 GELU_LINEAR, GELU_CUBIC = 0.7978845608028654, 0.044715
@@ -27,13 +27,13 @@ GELU_LINEAR, GELU_CUBIC = 0.7978845608028654, 0.044715
 
 @dataclass(eq=False)
 class BlockWeights:
-    """``problem``: its m says nothing. copies: {parameter: tensor} of B each; dense: [k, n] halves
-    each."""
+    """Copies of B. problem: its m is not used. copies: a {parameter: tensor} per copy; dense: an
+    fp16 [k, n] per copy."""
 
     problem: BlockProblem
     copies: list
     dense: list
-    bias = None  # which cuBLAS does not add
+    bias = None  # cuBLAS is timed without a bias
 
     @property
     def fixed(self) -> dict:
@@ -42,8 +42,8 @@ class BlockWeights:
 
 @dataclass(eq=False)
 class BlockBatch:
-    """x [m, k]: A as halves; fixed: {parameter: tensor} of A, C and the bias; columns: a sample of
-    D's, expected float32 [m, columns], None of a block-scaled result."""
+    """x [m, k]: A in fp16; fixed: {parameter: tensor} of A, C and the bias; columns: a sample of
+    D's columns; expected: float32 [m, columns], None for a block-scaled result."""
 
     problem: BlockProblem
     x: object
@@ -53,7 +53,7 @@ class BlockBatch:
     expected: object
 
     def error(self, output) -> float | None:
-        """Norm-wise relative error of D on the sample, NaN if anything in it is; None where D is
+        """Norm-wise relative error of D on the sample, NaN if any element is NaN; None if D is
         block-scaled, which is not compared."""
         if self.expected is None:
             return None
@@ -108,10 +108,10 @@ def random_batch(weights: BlockWeights, m: int) -> BlockBatch:
 
 
 def _sums(problem: BlockProblem, x, dense, scaling: Scaling, c, bias, columns) -> list:
-    """What the activation is given for these columns of D: of a gate and of what it opens, where
-    there is one."""
+    """The inputs of the activation for these columns of D; for a gate, also those of the columns
+    that it multiplies."""
     places = [columns]
-    if problem.gated:  # eight columns of the gate, then the eight that they open
+    if problem.gated:  # eight columns of the gate, then the eight that they multiply
         first = columns // 8 * 16 + columns % 8
         places = [first, first + 8]
     found = []
@@ -136,10 +136,10 @@ def _activated(torch, sums: list, activation: str | None):
 
 
 def _random(problem: BlockProblem, rows: int):
-    """-> (codes as bytes, scales in 128x4 order, the numbers [rows, k] as halves)"""
+    """(codes as bytes, scales in 128x4 order, the numbers [rows, k] in fp16)"""
     torch, form, k = torch_on_gpu(), BLOCK_FORMATS[problem.format], problem.k
     data = torch.randint(0, 256, (rows, k * form.bits // 8), dtype=torch.uint8, device="cuda")
-    # of 8 bits any sign, and sizes from 1/8 to 2
+    # 8-bit codes: any sign, magnitudes from 1/8 to 2
     data = data if form.bits == 4 else (data & 0x9F) + 0x20
     low, high = SCALES[form.scale_grid]
     scales = torch.randint(low, high, (rows, k // form.block), dtype=torch.uint8, device="cuda")

@@ -1,9 +1,9 @@
-"""What this GPU can do at best, measured in the same run as what is held against it: bytes read a
-second, and matrix operations a second. Needs torch.
+"""The ceilings of this GPU, measured in the same run as the kernels: bytes read per second, and
+matrix operations per second. Needs torch.
 
 Reading: the sum of a buffer far larger than the L2 cache. Matrix rate: cuBLAS on square 16-bit
 matrices of random numbers. Both are the best of interleaved rounds, since a ceiling is what can be
-reached, and both are of this GPU in its present state: power and temperature decide the second.
+reached, and both hold for this GPU in its present state: power and temperature limit the second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SQUARE = 8192
 
 @dataclass(frozen=True)
 class Ceilings:
-    """bytes/s and operations/s (a multiply-add is two). ``source``: "measured"."""
+    """Ceilings in bytes/s and operations/s (a multiply-add is two). ``source``: "measured"."""
 
     read_bytes: float
     matrix_flops: float
@@ -28,7 +28,7 @@ class Ceilings:
         return asdict(self)
 
     def seconds(self, nbytes: float, flops: float) -> float:
-        """What the work would take if the scarcer of the two were used to the full."""
+        """Seconds for the work at the ceiling that limits it."""
         return max(nbytes / self.read_bytes, flops / self.matrix_flops)
 
 

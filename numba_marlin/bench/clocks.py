@@ -1,13 +1,13 @@
-"""What NVML says while something runs: SM and memory clock, power, temperature, and why clocks are
-held back. Needs nvidia-ml-py, and does without.
+"""NVML readings during a measurement: SM and memory clock, power, temperature, and the reasons for
+throttling. Uses nvidia-ml-py if it is installed.
 
-NVML looks back some tenths of a second, so the readings of a short measurement are also those of
-what ran before it: "power cap" beside an SM clock near its maximum says little, beside a low one it
-explains the time.
+NVML averages over some tenths of a second, so the readings of a short measurement include what ran
+before it: "power cap" with an SM clock near its maximum means little; with a low clock it explains
+the time.
 
     watch = ClockWatch(uuid)
     ... watch.sample() while the GPU is busy ...
-    watch.summary()     # a dict for a row; None where NVML cannot be asked (watch.missing: why)
+    watch.summary()     # a dict for a row; None without NVML (watch.missing: why)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def reasons(mask: int) -> list[str]:
 
 
 def questions(nvml, handle) -> dict:
-    """name -> what asks the ``pynvml`` module about the device."""
+    """name -> function that queries the ``pynvml`` module about the device."""
     event_reasons = (
         getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
         or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
@@ -46,7 +46,7 @@ def questions(nvml, handle) -> dict:
 
 
 def answers(nvml, asked: dict) -> dict:
-    """name -> answer; without those that this GPU does not know."""
+    """name -> answer, without those that this GPU does not support."""
     found = {}
     for name, ask in asked.items():
         try:
@@ -81,8 +81,8 @@ class ClockWatch:
         self._nvml = pynvml
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait until nothing holds the clocks back any more, ``seconds`` at most; at once where
-        NVML cannot be asked."""
+        """Wait until the clocks are no longer throttled, at most ``seconds``; returns at once
+        without NVML."""
         end = time.monotonic() + seconds
         while (
             self._nvml is not None
@@ -108,7 +108,7 @@ class ClockWatch:
 def summary(samples: list[dict]) -> dict | None:
     """{"sm_mhz": [least, most], "memory_mhz", "power_w", "temperature_c": alike, "sm_mhz_at_most":
     the GPU's limit, "throttle": [reason, ...], "samples": count}; what no sample has is left out;
-    None if none has anything."""
+    None if all samples are empty."""
     if not any(samples):
         return None
     result: dict = {}

@@ -1,4 +1,4 @@
-"""Two files of rows -> a verdict on every cell that both have. Pure.
+"""Compares two files of rows: a verdict on every cell that both have. Pure.
 
 The rule. A time is its median ``us`` and the quartiles ``us_spread`` (without them the extremes, or
 the median alone). The change is median B / median A - 1; its interval goes from (B's lower quartile
@@ -10,9 +10,9 @@ the median alone). The change is median B / median A - 1; its interval goes from
     ambiguous   anything else: measure again, with more rounds
 
 ``by="speedup"`` compares speed-ups over cuBLAS of the same rounds instead (inverted, so that less
-is better, as with times): what drifts from run to run, clocks above all, then cancels. Of each file
-and cell the row of the heuristics' choice counts, else the fastest; ``each=True`` matches kernel,
-configuration and compiler one by one. Of repetitions the last counts.
+is better, as with times): what drifts from run to run, mainly clocks, then cancels. Per file and
+cell, the row of the heuristics' choice counts, else the fastest; ``each=True`` matches kernel,
+configuration and compiler one by one. The last of several repetitions counts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Comparison:
 
 
 def judge(change: float, low: float, high: float, tolerance: float) -> str:
-    """The rule above."""
+    """The verdict by the rule above."""
     if change < -tolerance and high < 0:
         return "faster"
     if change > tolerance and low > 0:
@@ -75,7 +75,8 @@ def judge(change: float, low: float, high: float, tolerance: float) -> str:
 def compare(
     a: list[dict], b: list[dict], tolerance: float = 0.02, by: str = "us", each: bool = False
 ) -> Comparison:
-    """ValueError if the files share no cell, or ``by`` asks for what a row does not have."""
+    """Compare rows a and b. ValueError if they share no cell, or if a row lacks the measure
+    ``by``."""
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance={tolerance} must be from 0 to below 1")
     if by not in MEASURES:

@@ -1,8 +1,8 @@
-"""What can be timed: a candidate of the heuristics, cuBLAS, or the CUDA original from a shared
-library. Needs torch.
+"""Contenders, which can be timed: a candidate of the heuristics, cuBLAS, or the original CUDA
+Marlin from a shared library. Needs torch.
 
 Each is a ``Contender``: ``launch(index)`` enqueues one product on torch's current stream, reading
-copy ``index`` of weights and scales (round and round), and writes ``output``. It keeps all it needs
+copy ``index`` of weights and scales (cyclically), and writes ``output``. It keeps its buffers
 alive. Launches of one contender share a workspace, so they must follow each other on one stream.
 """
 
@@ -36,8 +36,8 @@ KINDS_OF_THE_ORIGINAL = {
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """``copies``: how many copies of the weights it goes round; ``locks``: a tensor that is zero
-    between launches, or None; ``options``: of the launch ("cluster", "dependent")."""
+    """``copies``: number of copies of the weights; ``locks``: a tensor that is zero between
+    launches, or None; ``options``: launch options ("cluster", "dependent")."""
 
     name: str
     launch: Callable[[int], None]
@@ -52,8 +52,7 @@ class Contender:
 def candidate_of(
     definition: KernelDefinition, config: object, problem: Problem, device: Device
 ) -> Candidate:
-    """A candidate that the heuristics do not rank: an experiment's own kernel, or a configuration
-    of its own."""
+    """A candidate that the heuristics do not rank: an experiment's kernel or configuration."""
     definition.check_config(config)
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
     return Candidate(
@@ -95,11 +94,10 @@ def kernel(
     more: tuple[tuple, ...] = ((),),
     overlap: bool = True,
 ) -> Contender:
-    """``candidate``, of this package's kernel of that name or of ``definition``. compiled: take
-    this build of it; more: arguments that it takes behind the kernel's own, one tuple a launch,
-    round and round; overlap: False to keep launches of a kernel that may begin beside the one
-    before it apart. CapabilityMissing if its blocks wait for each other and do not all fit on the
-    device.
+    """A Contender of ``candidate``, for this package's kernel of that name or for ``definition``.
+    compiled: use this build; more: arguments after the kernel's own, one tuple per launch,
+    cyclically; overlap: False disables programmatic dependent launch. CapabilityMissing if its
+    blocks wait for each other and do not all fit on the device.
     """
     torch = torch_on_gpu()
     ordinal = torch.cuda.current_device()
@@ -157,7 +155,7 @@ def kernel(
 
 
 def _tensor(torch, buffer: Buffer):
-    """Memory for a result or for scratch, or the numbers that a buffer holds already."""
+    """A tensor for a result or for scratch memory, or with the contents of the buffer."""
     if buffer.array is not None:
         return torch.from_numpy(buffer.array).cuda()
     kind = getattr(torch, buffer.dtype)
@@ -166,7 +164,7 @@ def _tensor(torch, buffer: Buffer):
 
 
 def marlin_cuda(path: str | Path, weights: Weights, batch: Batch) -> Contender:
-    """The CUDA original from a shared library with ``int marlin_peer(A, B, C, s, m, n, k,
+    """The original CUDA Marlin from a shared library with ``int marlin_peer(A, B, C, s, m, n, k,
     workspace, groupsize, stream, sms)``; how to build one: experiments/01_faithful/README.md."""
     torch = torch_on_gpu()
     try:

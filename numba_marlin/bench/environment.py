@@ -1,4 +1,4 @@
-"""Where and when a measurement was made: device, driver, versions, commit, kernel sources. Nothing
+"""The environment of a measurement: device, driver, versions, commit, kernel sources, date. Nothing
 here touches the GPU."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checkout's commit, with "+" if it was changed since; COMMIT in the environment if the
-    tree travelled without its history; else "unknown"."""
+    """The checkout's commit, with "+" if there are uncommitted changes; COMMIT in the environment
+    if the tree has no history; else "unknown"."""
     if os.environ.get("COMMIT"):
         return os.environ["COMMIT"]
     package = Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def commit() -> str:
 
 
 def describe(device: str) -> dict:
-    """The fields of a row that say where and when, for the device of that name."""
+    """The fields of a row that describe where and when it was measured. device: its name."""
     return {
         "device": device,
         "driver": driver.version() or "unknown",

@@ -1,8 +1,9 @@
-"""Random block-scaled FP4 weights on the GPU, as its kernels read them, and the 16-bit weights they
-mean. Needs torch.
+"""Random block-scaled FP4 weights on the GPU, in the kernels' layout, and the same weights in 16
+bits. Needs torch.
 
-What ``formats.fp4_words`` and ``fp4_marlin`` do in NumPy, where a large matrix would take minutes.
-Scales are those that quantisers of normal data choose, within a factor of 16 of each other.
+This repeats in torch what ``formats.fp4_words`` and ``fp4_marlin`` do in NumPy, which would take
+minutes for a large matrix. Scales are like those of quantised normal data, within a factor of 16 of
+each other.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from numba_marlin.formats.fp4_words import byte_tables
 from numba_marlin.formats.small_floats import table
 from numba_marlin.heuristics import Problem
 
-PERIOD = 4096  # rows after which scales come again
+PERIOD = 4096  # rows after which the scales repeat
 
 
 def random_scales(problem: Problem, columns: int):
-    """-> (the kernel's words of scales, factors, scales of a period's rows as float32 [rows,
-    columns], the sum's factor), on the GPU."""
+    """(the kernel's words of scales, factors, scales of a period's rows as float32 [rows, columns],
+    the factor of the accumulators), on the GPU."""
     torch = torch_on_gpu()
     rng = np.random.default_rng(0)
     rows = min(PERIOD, -(-problem.k // SCALE_ROWS) * SCALE_ROWS)

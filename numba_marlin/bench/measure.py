@@ -1,11 +1,11 @@
-"""Problems and candidates in, rows out: contenders checked, then timed in the same rounds. Needs
-torch and a GPU.
+"""Measures candidates for problems: checks the contenders, times them in the same rounds, and
+returns rows. Needs torch and a GPU.
 
     bench = Bench(Settings())
     for row in bench.cell(problem, candidates): ...
 
-A result that is wrong is never timed: ``WrongResult``. Data for a weight shape is made once and
-kept until another shape is asked for, so ask shape by shape.
+A contender with a wrong result is never timed: ``WrongResult``. Data of a weight shape is kept
+until another shape is measured, so measure shape by shape.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from numba_marlin.execution import driver
 from numba_marlin.heuristics import Candidate, Problem, rank
 from numba_marlin.kernels.language.definition import KernelDefinition
 
-# After the matrix products of the ceilings an H200 holds its clocks back for a while: kernels of
+# After the matrix products of the ceilings an H200 throttles its clocks for a while: kernels of
 # 16.0 us +- 0.3% then took 16.8 us +- 2%.
 SETTLE_SECONDS = 1.0
 
 
 class WrongResult(RuntimeError):
-    """A contender's product is not the product."""
+    """A contender's result is wrong."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Settings:
 
 
 class Bench:
-    """One run on torch's current device: its ceilings, its environment, and the data of one weight
-    shape at a time.
+    """A benchmark run on torch's current device: its ceilings, its environment, and the data of one
+    weight shape at a time.
 
     ``definitions``: kernels that candidates may name besides those of this package
     (``contenders.candidate_of`` makes the candidates).
@@ -64,7 +64,7 @@ class Bench:
         self._weights: operands.Weights | None = None
 
     def ceilings(self, dtype: str) -> ceilings_module.Ceilings:
-        """Measured once for each dtype."""
+        """The ceilings, measured once per dtype."""
         if dtype not in self._ceilings:
             self._weights = None
             self._ceilings[dtype] = ceilings_module.measure(dtype)
@@ -72,8 +72,8 @@ class Bench:
         return self._ceilings[dtype]
 
     def stub(self, problem: Problem, candidate: Candidate) -> dict:
-        """The fields of a row that are known before it is measured: enough to tell whether a file
-        has it."""
+        """The fields of a row that are known before the measurement; they identify the row in a
+        file."""
         return {
             "kernel": candidate.kernel,
             "config": asdict(candidate.config),
@@ -90,12 +90,12 @@ class Bench:
         label: str = "",
         invariant: tuple[Candidate, ...] = (),
     ) -> list[dict]:
-        """A row for each candidate, and for the CUDA original if the settings name its library; all
-        in the same rounds as cuBLAS.
+        """Measure a cell: a row per candidate, and one for the original CUDA Marlin if the settings
+        name its library, all in the same rounds as cuBLAS. WrongResult if a result is wrong.
 
-        ``chosen``: the candidate that the heuristics would take; default: the first of ``rank``.
-        ``invariant``: candidates of the same problem, batch-invariant: timed beside the others, in
-        rows that say so, ``chosen`` if they come first of these.
+        ``chosen``: the heuristics' choice; default: the first of ``rank``. ``invariant``:
+        candidates of the batch-invariant problem, timed with the others in rows marked as such; the
+        first of them counts as ``chosen``.
         """
         settings = self.settings
         ceilings = self.ceilings(problem.peer_dtype)
@@ -108,9 +108,9 @@ class Bench:
         errors = [checked(each, batch) for each in entrants]
         if settings.library:
             entrants.append(contenders.marlin_cuda(settings.library, weights, batch))
-            # recorded, not judged: it has a race (experiments/01_faithful)
+            # recorded, not checked: the original has a race (experiments/01_faithful)
             errors.append(relative_error(entrants[-1], batch))
-        self.watch.settle()  # an earlier cell may have been hot
+        self.watch.settle()  # an earlier cell may have throttled the clocks
         timers = {
             position: GraphTimer(each.launch, settings.target_us, least_launches(each))
             for position, each in enumerate(entrants)
@@ -189,7 +189,7 @@ class Bench:
 
 
 def row_of(problem: Problem) -> dict:
-    """The fields of a row that say what was multiplied."""
+    """The fields of a row that describe the problem."""
     return problem.to_dict() | {"dtype": problem.peer_dtype}
 
 
@@ -199,12 +199,13 @@ def _uuid(torch, ordinal: int) -> str | None:
 
 
 def least_launches(entrant: contenders.Contender) -> int:
-    """Every copy of the weights takes part: else those that do might fit in the cache together."""
+    """The number of launches at which each copy of the weights is used; fewer copies might fit in
+    the L2 cache."""
     return max(3, entrant.copies)
 
 
 def relative_error(entrant: contenders.Contender, batch: operands.Batch) -> float | None:
-    """Of one launch into a buffer full of NaN."""
+    """The relative error of one launch into a buffer full of NaN."""
     torch = torch_on_gpu()
     entrant.output.fill_(float("nan") if entrant.output.is_floating_point() else 0xAA)
     entrant.launch(0)
@@ -232,8 +233,8 @@ def checked(entrant: contenders.Contender, batch: operands.Batch) -> float | Non
 
 
 def timed(times: list[float], cublas: list[float] | None = None) -> dict:
-    """The fields of a row that say how long: rounds of microseconds, of this contender and of
-    cuBLAS in the same rounds."""
+    """The timing fields of a row, from microseconds per round of this contender and of cuBLAS in
+    the same rounds."""
     us = summarise(times)
     result = {
         "us": round(us.median, 3),
@@ -256,8 +257,8 @@ def timed(times: list[float], cublas: list[float] | None = None) -> dict:
 
 
 def shares(problem: Problem, times: list[float], ceilings: ceilings_module.Ceilings) -> dict:
-    """Bytes and operations of the problem, how fast they went, and which share of the ceilings that
-    is."""
+    """The fields with the problem's bytes and operations, their rates, and their shares of the
+    ceilings."""
     seconds = statistics.median(times) * 1e-6
     nbytes, flops = problem.least_bytes, problem.flops
     least = ceilings.seconds(nbytes, flops)

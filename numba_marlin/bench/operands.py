@@ -1,10 +1,10 @@
-"""Random operands on the GPU, and whether a product of them is right. Needs torch.
+"""Random operands on the GPU, and a check of their product. Needs torch.
 
-``Weights``: random codes, scales and zero points as Marlin's bytes, in as many copies as leave
-nothing in the L2 cache from one launch to the next, and the 16-bit weights they mean, copied alike
-for cuBLAS. ``Batch``: x [m, k], and the float32 product on a sample of columns, that ``error``
-holds results against. Data is random because zeros draw less power, and so run faster. Columns are
-completed to whole blocks of 64 in the packed bytes only.
+``Weights``: random codes, scales and zero points as Marlin's bytes, in enough copies that
+no launch finds any of them in the L2 cache, and the same weights in 16 bits, with as many copies,
+for cuBLAS. ``Batch``: x [m, k], and the float32 product on a sample of columns, with which
+``error`` compares results. Data is random because zeros draw less power and so run faster. Only the
+packed arrays pad columns to blocks of 64.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from numba_marlin.formats.marlin_order import (
 )
 from numba_marlin.problems import OPERANDS, WEIGHTS, Problem, WeightProblem
 
-COLD_FACTOR = 5  # copies together are that many times the L2 cache
-SLAB_WEIGHTS = 1 << 28  # converted at once: the index arithmetic needs 8 bytes a weight
+COLD_FACTOR = 5  # all copies together have this many times the size of the L2 cache
+SLAB_WEIGHTS = 1 << 28  # converted at once: the index arithmetic needs 8 bytes per weight
 SAMPLE_COLUMNS = 256
-# norm-wise, for a product of random data; indexing gone wrong is off by 1
+# norm-wise, for a product of random data; an indexing error gives about 1
 LARGEST_ERROR = {"float16": 2e-3, "bfloat16": 1.2e-2}
 
 
 @dataclass(eq=False)
 class Weights:
-    """``problem``: its m says nothing. packed: int32 [k/16, n' bits/2] each, n' = n rounded up to
-    64; scales [groups, n'] in the kernel's order; zeros as ``formats.marlin`` has them, or None;
-    bias [n] or None; dense: [k, n] each; cold_scales: scales in as many copies as packed. Of FP4,
-    packed, scales and factors [n'] are as ``formats.fp4_marlin`` has them."""
+    """Copies of a weight. problem: its m is not used. packed: int32 [k/16, n' bits/2] per copy, n'
+    = n rounded up to 64; scales [groups, n'] in the kernel's order; zeros as in ``formats.marlin``,
+    or None; bias [n] or None; dense: [k, n] per copy; cold_scales: as many copies of the scales.
+    For FP4, packed, scales and factors [n'] are as in ``formats.fp4_marlin``."""
 
     problem: Problem
     packed: list
@@ -53,7 +53,7 @@ class Weights:
 
     @property
     def copies(self) -> list[dict]:
-        """{parameter: tensor}, one after the other launch by launch."""
+        """A {parameter: tensor} per copy; launches use them in turn."""
         return [
             {"b": packed, "scales": scales} for packed, scales in zip(self.packed, self.cold_scales)
         ]
@@ -66,11 +66,11 @@ class Batch:
     x: object
     columns: object
     expected: object
-    scaling = None  # of two block-scaled operands
+    scaling = None  # for two block-scaled operands
 
     @property
     def fixed(self) -> dict:
-        """{parameter: tensor} of what is not the weight's."""
+        """{parameter: tensor} of the operands besides the weight."""
         return {"a": self.x}
 
     def error(self, output) -> float:
@@ -87,8 +87,9 @@ def same_weights(a: Problem, b: Problem) -> bool:
 
 
 def random_weights(problem: Problem, cold_bytes: int | None = None) -> Weights:
-    """Of a problem of any kind: ``Weights``, or ``block_operands.BlockWeights``. ``cold_bytes``:
-    what the copies add up to at least; default ``COLD_FACTOR`` times the L2 cache."""
+    """Weights for a problem of any kind: ``Weights``, or ``block_operands.BlockWeights``.
+    ``cold_bytes``: minimum size of all copies together; default: ``COLD_FACTOR`` times the L2
+    cache."""
     torch = torch_on_gpu()
     if cold_bytes is None:
         cold_bytes = (
@@ -150,8 +151,8 @@ def _weights(problem: WeightProblem, cold_bytes: int) -> Weights:
 
 
 def _random_scales(torch, problem: Problem, columns: int):
-    """-> (scales [groups, columns], zero points [groups, columns] as numbers, what the kernel reads
-    of them or None)."""
+    """(scales [groups, columns], zero points [groups, columns] as numbers, zero points as the
+    kernel reads them or None)."""
     scales = (torch.rand((problem.groups, columns), device="cuda") * 0.02 + 0.005) * (
         8 / (1 << problem.bits - 1)
     )
@@ -159,7 +160,7 @@ def _random_scales(torch, problem: Problem, columns: int):
 
 
 def _random_zeros(torch, problem: Problem, columns: int):
-    """-> (zero points [groups, columns] as numbers, what the kernel reads or None)."""
+    """(zero points [groups, columns] as numbers, the same as the kernel reads them or None)."""
     bits, shape = problem.bits, (problem.groups, columns)
     if problem.zeros is None:
         return torch.full(shape, 1 << bits - 1, device="cuda"), None
@@ -205,7 +206,7 @@ def _copies(tensor, cold_bytes: int) -> list:
 
 
 def random_batch(weights: Weights, m: int) -> Batch:
-    """Of weights of any kind: a ``Batch``, or a ``block_operands.BlockBatch``."""
+    """Activations for weights of any kind: a ``Batch``, or a ``block_operands.BlockBatch``."""
     return {WEIGHTS: _batch, OPERANDS: block_operands.random_batch}[weights.problem.kind](
         weights, m
     )

@@ -1,9 +1,9 @@
-"""Rows -> a roofline plot: operations a second over operations a byte, under the ceilings measured
-in the same run. Needs matplotlib.
+"""Rows -> a roofline plot: operations per second over operations per byte, under the ceilings
+measured in the same run. Needs matplotlib.
 
-Bytes are those that must move at least once, so a point's place along the axis follows from the
-problem alone, and its distance to the roof is what the kernel leaves unused. cuBLAS moves 16-bit
-weights, so its points stand further left: same operations, more bytes.
+Bytes are those that must move at least once, so a point's position along the axis follows from the
+problem alone, and its distance to the roof is the unused part of the ceiling. cuBLAS moves 16-bit
+weights, so its points lie further left: same operations, more bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def pyplot():
 
 
 def points(rows: list[dict]) -> dict[str, list[tuple[float, float, str]]]:
-    """{"kernel" or "cublas": [(operations a byte, operations a second, shape)]}, in the order of
-    the rows; cuBLAS once a cell."""
+    """{"kernel" or "cublas": [(operations per byte, operations per second, shape)]}, in the order
+    of the rows; cuBLAS once per cell."""
     found: dict[str, list[tuple[float, float, str]]] = {}
     seen = set()
     for row in rows:
@@ -49,7 +49,8 @@ def points(rows: list[dict]) -> dict[str, list[tuple[float, float, str]]]:
 
 
 def draw(rows: list[dict], path: str | Path) -> None:
-    """ValueError for no rows; the ceilings are those of the last row."""
+    """Write the plot to ``path``, with the ceilings of the last row. ValueError if there are no
+    rows."""
     if not rows:
         raise ValueError("rows must hold at least one measurement to draw")
     plt = pyplot()
@@ -117,8 +118,8 @@ def draw(rows: list[dict], path: str | Path) -> None:
         xscale="log",
         yscale="log",
         xlim=(low, high),
-        xlabel="operations a byte that must move (2 m n k / bytes)",
-        ylabel="operations a second",
+        xlabel="operations per byte that must move (2 m n k / bytes)",
+        ylabel="operations per second",
     )
     axis.grid(color="0.92", which="major")
     axis.set_axisbelow(True)

@@ -1,17 +1,17 @@
-"""A measurement as a row: a dict that is a line of JSON. Reading, appending, resuming, and which
-rows mean the same cell. Pure.
+"""Rows: a measurement as a dict, stored as a line of JSON. Reading, appending, resuming, and the
+identity of rows. Pure.
 
-A cell is what was multiplied (``PROBLEM_FIELDS``); its row says with what (kernel, config,
-compiler), how long (``us``: the median, ``us_spread``: the quartiles, ``us_min``, ``us_max``,
-microseconds a launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), how much
-(``bytes`` that must move at least once, ``flops``), how near the device's limits measured in the
-same run (``bandwidth_share``, ``compute_share``; ``limit_share``: the larger term's time over
-``us``), and where (``device``, ``driver``, ``versions``, ``clocks``, ``date``, ``commit``,
-``sources``: digest of the kernels' sources). ``dependent``: its launches may begin while the one
-before them ends, so that a time is what a launch adds to a row of them.
+A cell is a problem (``PROBLEM_FIELDS``). A row of it has the contender (kernel, config, compiler),
+the times (``us``: the median, ``us_spread``: the quartiles, ``us_min``, ``us_max``,
+microseconds per launch; ``cublas_us`` and ``speedup`` alike, from the same rounds), the work
+(``bytes`` that must move at least once, ``flops``), the shares of the ceilings measured in the same
+run (``bandwidth_share``, ``compute_share``; ``limit_share``: the larger term's time over
+``us``), and the environment (``device``, ``driver``, ``versions``, ``clocks``, ``date``,
+``commit``, ``sources``: digest of the kernels' sources). ``dependent``: the kernel uses
+programmatic dependent launch, so that its time is what a launch adds to a sequence of launches.
 
-Files are JSON lines, appended whole and flushed row by row, so that an interrupted run keeps what
-it has; a line torn by the interruption is dropped.
+Files are JSON lines, appended whole and flushed row by row, so that an interrupted run keeps its
+rows; an incomplete last line is dropped.
 """
 
 from __future__ import annotations
@@ -53,18 +53,17 @@ REQUIRED = ("kernel", "m", "n", "k", "group_size", "us")
 
 
 def cell(row: dict) -> tuple:
-    """What was multiplied, hashable and sortable."""
+    """The problem of a row, hashable and sortable."""
     return tuple((name, row.get(name, DEFAULTS.get(name))) for name in PROBLEM_FIELDS)
 
 
 def contender(row: dict) -> tuple:
-    """With what: kernel, configuration and compiler, hashable."""
+    """The contender of a row: kernel, configuration and compiler, hashable."""
     return row["kernel"], json.dumps(row.get("config"), sort_keys=True), row.get("compiler")
 
 
 def identity(row: dict) -> tuple:
-    """Two rows of the same identity measured the same thing in the same place: the later one is a
-    repetition."""
+    """Rows with equal identity are repetitions of the same measurement in the same environment."""
     return cell(row), contender(row), row.get("device"), row.get("driver"), row.get("sources")
 
 
@@ -118,17 +117,16 @@ def _lines(path: Path, text: str) -> list[dict]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines) and not text.endswith("\n"):
-                break  # torn: the run that wrote it was killed
+                break  # incomplete: the run that wrote it was killed
             raise ValueError(f"{path}, line {number}: {error}") from error
         rows.append(check(row, f"{path}, line {number}"))
     return rows
 
 
 class Recorder:
-    """Appends rows to a file (``path`` None: keeps them only) and knows which are there already.
+    """Appends rows to a file (``path`` None: only keeps them in memory).
 
-    ``done(row)``: whether a row of the same identity is in the file. ``rows`` holds those of this
-    run.
+    ``done(row)`` finds a row of the same identity in the file. ``rows`` holds the rows of this run.
     """
 
     def __init__(self, path: str | os.PathLike | None):
@@ -174,7 +172,7 @@ def _drop_torn_line(path: Path) -> None:
         json.loads(data[start:])
     except ValueError:
         os.truncate(path, start)
-    else:  # whole, only its newline is missing
+    else:  # complete, only its newline is missing
         with open(path, "ab") as file:
             file.write(b"\n")
 

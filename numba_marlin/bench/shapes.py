@@ -1,5 +1,5 @@
-"""Names -> weights of layers [k, n], as a server multiplies them: q, k and v as one matrix, gate
-and up as one. Pure.
+"""Names of models and shapes -> weights of layers [k, n], as inference servers fuse them: q, k and
+v are one matrix, gate and up another. Pure.
 
 ``resolve("llama-3-8b,ideal,8192x28672")`` -> tuple of ``Layer``: names of models, of sets ("table":
 the shapes that the project's goals are stated for; "ideal"; "ragged": k and n that no tile divides)

@@ -1,7 +1,6 @@
-"""What several timings of one thing say: the median, and how far they spread. Pure.
+"""Summary of repeated timings: median and spread. Pure.
 
-The spread is that of the middle half (the quartiles): one disturbed round in nine moves neither it
-nor the median.
+The spread is given by the quartiles: one disturbed round in nine moves neither them nor the median.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class Summary:
 
 
 def summarise(values) -> Summary:
-    """ValueError for no values, or one that is not a positive finite number: no time and no ratio
-    of times is."""
+    """Summarise times or ratios of times. ValueError if there are no values, or if one is not
+    positive and finite."""
     values = [float(each) for each in values]
     if not values:
         raise ValueError("values must hold at least one number")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def markdown(header: list[str], lines: list[list[str]], left: int = 1) -> str:
-    """A table; the first ``left`` columns are aligned left, the others right. ValueError for a line
-    of another width."""
+    """A Markdown table; the first ``left`` columns are aligned left, the others right. ValueError
+    for a line of another width."""
     for line in lines:
         if len(line) != len(header):
             raise ValueError(f"a line has {len(line)} cells, the header {len(header)}: {line}")
@@ -34,7 +34,7 @@ def replace_between(path: Path, markers: tuple[str, str], body: str) -> None:
 
 
 def origin(rows) -> str:
-    """Where the rows come from: one line a run, in order."""
+    """The environment of the rows: one line per run, in order."""
     runs: dict[str, None] = {}
     for row in rows:
         versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())

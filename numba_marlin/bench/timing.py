@@ -1,11 +1,11 @@
-"""Microseconds a launch takes on the GPU, the host's share left out: a CUDA graph of many launches,
+"""GPU time per launch in microseconds, without host overhead: a CUDA graph of many launches is
 replayed between two events. Needs torch.
 
 ``GraphTimer`` captures one contender; ``interleave`` replays several in rounds, each round
-beginning with another of them, so that a clock that drifts hits all alike and none always runs in
-the shadow of the same one. A graph holds addresses only: the timer keeps the launch, and the launch
-must keep its buffers. A kernel that does not end within a deadline is a ``KernelStuck``; the
-process can then do no more than leave, which it does without tidying up.
+beginning with another of them, so that clock drift affects all of them alike and none always
+follows the same one. A graph holds only addresses: the timer keeps the launch alive, and the launch
+must keep its buffers. A kernel that does not end within a deadline raises ``KernelStuck``; the
+process then can only exit, without cleaning up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEADLINE_SECONDS = 60.0
 
 
 class KernelStuck(RuntimeError):
-    """A launch did not end in time."""
+    """A launch did not end within the deadline."""
 
 
 def torch_on_gpu():
@@ -67,16 +67,16 @@ def _timed(enqueue, launches: int, during=None) -> float:
 
 
 class GraphTimer:
-    """``launch(index)`` enqueues one launch on torch's current stream; the index goes round, so
-    that it can choose another copy of its data.
+    """Times one contender. ``launch(index)`` enqueues one launch on torch's current stream; the
+    index selects a copy of its data, cyclically.
 
-    ``launches``: how many the graph holds, at least ``least`` (all copies of the data must take
-    part), else as many as fit in ``target_us``.
+    ``launches``: number of launches in the graph: those that fit in ``target_us``, and at least
+    ``least``, so that all copies of the data are used.
     """
 
     def __init__(self, launch, target_us: float = TARGET_US, least: int = 3):
         torch = torch_on_gpu()
-        self._launch = launch  # and with it the buffers, of which the graph knows only addresses
+        self._launch = launch  # keeps the buffers alive: the graph only has their addresses
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -88,22 +88,22 @@ class GraphTimer:
         self.replay()
 
     def replay(self, during=None) -> float:
-        """Microseconds a launch, of one replay; ``during()`` is called while it runs."""
+        """Microseconds per launch of one replay; ``during()`` is called while it runs."""
         return _timed(self._graph.replay, self.launches, during)
 
 
 def wait(event, seconds: float = DEADLINE_SECONDS) -> None:
-    """Until ``event`` has happened; KernelStuck after ``seconds``."""
+    """Wait for ``event``; KernelStuck after ``seconds``."""
     end = time.monotonic() + seconds
     while not event.query():
         if time.monotonic() > end:
-            atexit.register(os._exit, 1)  # to free memory would wait for the kernel
+            atexit.register(os._exit, 1)  # freeing memory would wait for the kernel
             raise KernelStuck(f"a kernel did not end within {seconds:g} s")
         time.sleep(2e-5)
 
 
 def interleave(timers: dict, rounds: int, during=None) -> dict[object, list[float]]:
-    """{name: microseconds a launch in each round}."""
+    """{name: microseconds per launch in each round}."""
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
     names = list(timers)

@@ -1,10 +1,10 @@
-"""Measure what the heuristics rank, and remember the winner (``heuristics.tuned``). Needs torch
-and a GPU.
+"""Autotuning: measures the candidates of the heuristics and stores the winner
+(``heuristics.tuned``). Needs torch and a GPU.
 
-Every candidate is tried alone first; those more than ``HOPELESS`` times as slow as the fastest are
-dropped, and so is one whose result is wrong or that the device cannot hold. The rest is timed in
-the same rounds. Of those that are as fast as the fastest, to ``TIE``, the one that the heuristics
-rank first wins: noise should not choose. m is that of the bucket's upper end.
+Every candidate first runs alone; those more than ``HOPELESS`` times as slow as the fastest are
+dropped, and so are those with a wrong result and those that the device cannot hold. The rest are
+timed in the same rounds. Among those within ``TIE`` of the fastest, the one that the heuristics
+rank first wins, so that noise does not decide. m is the upper end of its bucket.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TIE = 0.005
 
 @dataclass(frozen=True)
 class Tuning:
-    """``problem``: what was measured, m being the bucket's; ``rows`` of the measured candidates,
-    ``winner`` among them; ``dropped``: (candidate, why); ``path``: the file that now holds the
-    winner, None if nowhere can be written."""
+    """``problem``: the measured problem, with the bucket's m; ``rows``: of the measured candidates;
+    ``winner``: one of them; ``dropped``: (candidate, why); ``path``: the file that stores the
+    winner, None if no directory is writable."""
 
     problem: Problem
     rows: tuple[dict, ...]
@@ -37,7 +37,8 @@ class Tuning:
 
 
 def tune(bench: Bench, problem: Problem, candidates: tuple[Candidate, ...] | None = None) -> Tuning:
-    """CapabilityMissing if no candidate runs."""
+    """Measure the candidates (default: ``rank``'s) and store the winner. CapabilityMissing if no
+    candidate runs."""
     problem = replace(problem, m=tuned.bucket(problem.m))
     ranked = rank(problem, bench.device) if candidates is None else candidates
     tried, dropped = screen(bench, problem, ranked)
@@ -60,7 +61,7 @@ def tune(bench: Bench, problem: Problem, candidates: tuple[Candidate, ...] | Non
 
 
 def winner(times: list[float]) -> int:
-    """The first that is as fast as the fastest, to ``TIE``."""
+    """Index of the first time within ``TIE`` of the smallest."""
     best = min(times)
     return next(position for position, us in enumerate(times) if us <= best * (1 + TIE))
 
@@ -68,8 +69,8 @@ def winner(times: list[float]) -> int:
 def screen(
     bench: Bench, problem: Problem, candidates
 ) -> tuple[list[tuple[Candidate, float]], list[tuple[Candidate, str]]]:
-    """-> ([(candidate, microseconds of an eager launch)] in the order given, [(candidate, why it
-    does not run)])."""
+    """([(candidate, microseconds of an eager launch)] in the order given, [(candidate, why it does
+    not run)])."""
     weights = bench.weights(problem)
     batch = operands.random_batch(weights, problem.m)
     tried, dropped = [], []

@@ -1,12 +1,11 @@
-"""Checkpoints: files and directories of quantised weights, read lazily, written whole or not at
-all, converted from one format to another.
+"""Checkpoints: files and directories of quantised weights. They are read lazily, written completely
+or not at all, and converted between formats.
 
-- ``safetensors_file``, ``source``: files and directories, checked before anything in them is
-  believed.
+- ``safetensors_file``, ``source``: files and directories, validated before their contents are used.
 - ``checkpoint``: ``load_checkpoint(path)`` -> layer name -> weight.
 - ``safetensors_writer``, ``configuration``, ``save``: ``save_checkpoint`` and ``convert``.
 
-What a layer's tensors mean is the business of ``formats``. Imports ``formats``, ``errors`` and
+``formats`` defines what a layer's tensors mean. Imports ``formats``, ``errors`` and
 NumPy; ``hostloops`` where a layer is large.
 """
 

@@ -1,15 +1,15 @@
 """``Checkpoint``: a lazy mapping, layer name -> weight, over a ``Source``; ``load_checkpoint``
 opens one.
 
-Tensors whose names differ in the last part only are one layer if they are those of a stored format
-(``formats.files``); all others (embeddings, norms, biases) are ``others``. Which format it is
-follows from names, types and shapes, the header alone; only GPTQ's two versions look alike, and the
-configuration tells them apart (``checkpoint_format``; without a word, version 1, as Hugging Face
-has it). All layers are checked when a checkpoint is opened; CheckpointError names file, tensor and
-rule.
+Tensors whose names differ only in the last part form one layer if a stored format
+(``formats.files``) has tensors of these names; all other tensors (embeddings, norms, biases) are
+``others``. The format follows from names, types and shapes, that is, from the header alone. Only
+GPTQ's two versions look alike; the configuration distinguishes them (``checkpoint_format``; by
+default version 1, as in Hugging Face). Opening a checkpoint checks all layers; CheckpointError
+names file, tensor and rule.
 
-A weight is read when it is asked for, from memory-mapped files, and is not kept: ask again and it
-is read again.
+Looking a weight up reads it from memory-mapped files. Weights are not cached: looking one up again
+reads it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numba_marlin.checkpoints.source import Source
 from numba_marlin.formats.files import STORED, find_stored
 from numba_marlin.formats.stored import PLAIN, FormatError, Geometry, StoredFormat
 
-_MANY_WEIGHTS = 1 << 22  # from here on compiled loops pay for loading Numba
+_MANY_WEIGHTS = 1 << 22  # from this number on, compiled loops are worth loading Numba
 # only quantised layers have one
 _TELLTALE = (
     "qweight",
@@ -36,11 +36,11 @@ _TELLTALE = (
     "weight_scale_inv",
     "weight_global_scale",
 )
-_VALUES = ("weight_shape",)  # tensors whose contents a format needs to know the layer's size
+_VALUES = ("weight_shape",)  # tensors whose contents determine the layer's size
 
 
 def codec_for(weights: int):
-    """What packs and unpacks a layer of so many weights."""
+    """The codec that packs and unpacks a layer of this number of weights."""
     if weights < _MANY_WEIGHTS:
         return PLAIN
     from numba_marlin.hostloops import Compiled
@@ -50,8 +50,8 @@ def codec_for(weights: int):
 
 @dataclass(frozen=True)
 class Layer:
-    """A quantised layer: its format, its geometry, and tensor names by what the format calls
-    them."""
+    """A quantised layer: its format, its geometry, and {the format's tensor name: name in the
+    file}."""
 
     name: str
     form: StoredFormat
@@ -60,17 +60,17 @@ class Layer:
 
 
 class _WithValue:
-    """An entry of a header whose few numbers were read already."""
+    """A header entry together with the tensor's values, which have been read."""
 
     def __init__(self, entry, value):
         self.shape, self.dtype, self.value = entry.shape, entry.dtype, value
 
 
 class Checkpoint(Mapping):
-    """layer name -> QuantizedWeight, PackedWeight or BlockWeight.
+    """A lazy mapping, layer name -> QuantizedWeight, PackedWeight or BlockWeight.
 
-    layers: name -> Layer. others: names of tensors that belong to no layer, for ``tensor(name)``.
-    source: files and configuration.
+    layers: name -> Layer. others: names of tensors that belong to no layer; ``tensor(name)`` reads
+    one. source: files and configuration.
     """
 
     def __init__(self, source: Source, form: str | None = None):
@@ -121,7 +121,7 @@ class Checkpoint(Mapping):
         return name in self.layers
 
     def tensor(self, name: str) -> np.ndarray:
-        """A tensor of ``others``, mapped."""
+        """A tensor of ``others``, memory-mapped and read-only."""
         return self.source.array(name)
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ class Checkpoint(Mapping):
 
 
 def _said_format(quantization: dict) -> str | None:
-    """The format that the configuration names, if it is one of ours."""
+    """The format that the configuration names, or None if this package does not know it."""
     for said in (
         quantization.get("checkpoint_format"),
         quantization.get("format"),
@@ -150,8 +150,8 @@ def _layer(
     forms: list[StoredFormat],
     preferred: str | None,
 ) -> Layer | None:
-    """The layer that these tensors are, None if they are none of ours; CheckpointError if they are
-    one, but broken."""
+    """The layer that these tensors form, or None if they match no format. CheckpointError if they
+    match one but break its specification."""
     entries = {last: source.file_of(name).entries[name] for last, name in tensors.items()}
     broken: tuple[StoredFormat, FormatError] | None = None
     found: list[Layer] = []
@@ -184,10 +184,14 @@ def _layer(
 
 
 def load_checkpoint(path: Path | str, format: str | None = None) -> Checkpoint:
-    """A .safetensors file, or a directory of them -> lazy mapping, layer name -> weight. format:
-    read its layers as this format only.
+    """Open a checkpoint: a .safetensors file, or a directory of them as Hugging Face lays them out.
 
-    Pass a weight to ``nm.dequantize``, or to ``nm.matmul`` if it is a PackedWeight (``nm.pack``
-    makes one of a QuantizedWeight). CheckpointError for files that are not what they say.
+    format: the only format in which to look for layers, a name of ``formats.files.STORED``;
+    default: all of them.
+
+    Returns a Checkpoint, a lazy mapping from layer name to QuantizedWeight, PackedWeight or
+    BlockWeight. ``nm.dequantize`` takes each of them, ``nm.matmul`` takes packed weights
+    (``nm.pack``). Raises CheckpointError, naming file, tensor and rule, for files that break their
+    specification, and ValueError for an unknown format.
     """
     return Checkpoint(Source(path), format)

@@ -1,8 +1,8 @@
-"""``quantization_config`` of a checkpoint that this package writes: what other programs read to
-know how its layers were quantised.
+"""``quantization_config`` of a checkpoint that this package writes: tells other programs how the
+layers were quantised.
 
-Every file says in its metadata, under FACTS, what its layers are, so that a resumed conversion can
-say it of those that it did not write.
+Each file describes its layers in its metadata, under FACTS, so that a resumed conversion can also
+describe the layers that an earlier run wrote.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ FACTS = "numba_marlin_layers"
 
 
 def quantization_of(facts: list[dict], form: str) -> dict:
-    """For files whose FACTS these are, of layers of format ``form``; the commonest size of codes
-    and groups speaks. {} if there is no layer."""
+    """The configuration of files with these FACTS, of layers of format ``form``. Layers may differ;
+    the most common code size and group size are reported. {} if there is no layer."""
     layers = [each for file in facts for each in file["layers"]]
     if not layers:
         return {}

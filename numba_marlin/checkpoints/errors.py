@@ -1,5 +1,5 @@
-"""What is wrong with a checkpoint, in words that name the file, the tensor and the rule."""
+"""The error of a bad checkpoint; its message names the file, the tensor and the rule."""
 
 
 class CheckpointError(ValueError):
-    """A file or directory is not what a checkpoint must be. Nothing was written."""
+    """A file or directory is not a valid checkpoint. Nothing was written."""

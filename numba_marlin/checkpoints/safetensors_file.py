@@ -1,17 +1,16 @@
-"""One .safetensors file, its header checked before anything in it is believed, its tensors mapped
-one at a time.
+"""One .safetensors file: the header is validated first, tensors are memory-mapped one at a time.
 
 The format (https://github.com/huggingface/safetensors): 8 bytes, the length of the header,
 little-endian; the header, a JSON object of UTF-8, name -> {"dtype", "shape", "data_offsets":
 [begin, end]} and perhaps "__metadata__": {str: str}; then the data, little-endian, which the
-offsets cover without a gap or an overlap. ``SafetensorsFile(path)`` raises CheckpointError, naming
+offsets cover without gaps or overlaps. ``SafetensorsFile(path)`` raises CheckpointError, naming
 file, tensor and rule, for anything else: a file that is shorter or longer than its header says, a
 name twice, shapes that do not give the bytes, a header above HEADER_LIMIT (100 MB, the library's
-limit as well). What it allocates is bounded by the header that is really there. Zip files and
+limit as well). Allocations are bounded by the size of the actual header. Zip files and
 pickles, which PyTorch writes, are recognised and never loaded.
 
-The header is parsed here and not by the library, which hands out no byte ranges, needs ml_dtypes
-for bfloat16, and takes the last of two equal names.
+The header is parsed here because the library does not expose byte ranges, needs ml_dtypes for
+bfloat16, and accepts duplicate names (the last one wins).
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _MAGIC = {
 
 @dataclass(frozen=True)
 class TypeName:
-    """A type that is known by name alone."""
+    """A type known only by its name."""
 
     name: str
 
@@ -87,8 +86,7 @@ class Entry:
 
 
 def parse_json(text: bytes, where: str) -> object:
-    """JSON of UTF-8; CheckpointError for a name that stands twice in an object, and for what is no
-    JSON."""
+    """Parse UTF-8 JSON. CheckpointError for invalid JSON and for duplicate names in an object."""
 
     def pairs(items):
         result = dict(items)
@@ -152,8 +150,8 @@ class SafetensorsFile:
         self.entries = {each.name: each for each in entries}
 
     def array(self, name: str) -> np.ndarray:
-        """The tensor, mapped: pages are read when they are touched and given back with the array.
-        8-bit floats come as uint8, their codes."""
+        """The tensor, memory-mapped and read-only: pages are read on access and released with the
+        array. 8-bit floats are returned as their codes, uint8."""
         entry = self.entries[name]
         numpy_name = entry.dtype.name
         if numpy_name.startswith("float8"):
@@ -168,8 +166,8 @@ class SafetensorsFile:
             raise CapabilityMissing(f"{self.path}: tensor {name!r}: {error}") from error
         if entry.nbytes == 0:
             return np.empty(entry.shape, dtype)
-        # As bytes first: np.memmap cannot map a type of ml_dtypes at an odd offset, nor a number
-        # that stands alone.
+        # As bytes first: np.memmap cannot map an ml_dtypes type at an odd offset, nor a
+        # 0-dimensional array.
         raw: np.ndarray = np.memmap(
             self.path, dtype=np.uint8, mode="r", offset=entry.begin, shape=(entry.nbytes,)
         )

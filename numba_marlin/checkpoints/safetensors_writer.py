@@ -1,10 +1,10 @@
-"""``ShardWriter``: a .safetensors file written front to back, tensor by tensor, without knowing
-beforehand what will be in it.
+"""``ShardWriter``: writes a .safetensors file front to back, tensor by tensor; the contents need
+not be known in advance.
 
-Room for the header is kept at the front and filled with it at the end (padded with spaces, as the
-format allows). Until then the first eight bytes are zero, so no reader takes the file for a
-finished one, and it has another name: ``finish`` brings it to disk and renames it. Tensors whose
-size is no multiple of 8 bytes wait until the end, largest elements first, so that every tensor is
+Space for the header is reserved at the front and filled at the end (padded with spaces, as the
+format allows). Until then the first eight bytes are zero, so that no reader accepts the unfinished
+file, and it has another name: ``finish`` flushes it to disk and renames it. Tensors whose size is
+not a multiple of 8 bytes are written last, largest elements first, so that every tensor is
 aligned to its type.
 """
 
@@ -21,7 +21,7 @@ from numba_marlin.checkpoints.safetensors_file import DTYPES, HEADER_LIMIT, META
 
 try:
     import fcntl
-except ImportError:  # there, the last writer wins
+except ImportError:  # on such platforms the last writer wins
     fcntl = None  # type: ignore[assignment]
 
 WRITING = ".writing"
@@ -30,8 +30,8 @@ _LONGEST_ENTRY = 200  # bytes of a header entry besides the name
 
 
 class ShardWriter:
-    """target: the file's name in the end. names: those of all tensors that may be written; room for
-    their header is kept."""
+    """target: the final name of the file. names: all tensors that may be written; space for their
+    header entries is reserved."""
 
     def __init__(self, target: Path, names: list[str]):
         self.target, self.partial = target, target.with_name(target.name + WRITING)
@@ -49,7 +49,7 @@ class ShardWriter:
         self.position = 0
 
     def add(self, name: str, array: np.ndarray, code: str | None = None) -> None:
-        """Write a tensor; code: its type in the header, if the array's own type does not say it."""
+        """Write a tensor. code: its type in the header; default: that of the array."""
         if not isinstance(array, np.ndarray) or array.dtype.name not in NAMES and code is None:
             kind = (
                 f"of {array.dtype}"
@@ -67,7 +67,7 @@ class ShardWriter:
         self.file.write(_bytes(array))
 
     def copy(self, name: str, source: Path, entry: Entry, progress=None) -> None:
-        """Write a tensor as it stands in another file, a few megabytes at a time."""
+        """Copy a tensor from another file, a few megabytes at a time."""
         if entry.nbytes % 8:
             with source.open("rb") as file:
                 file.seek(entry.begin)
@@ -99,7 +99,7 @@ class ShardWriter:
         self.position += nbytes
 
     def finish(self, metadata: dict[str, str]) -> dict[str, int]:
-        """Write the header, bring the file to disk and give it its name -> tensor: bytes, for an
+        """Write the header, flush the file to disk and rename it. Returns {tensor: bytes}, for an
         index."""
         for name, code, shape, data in sorted(self.late, key=lambda each: -DTYPES[each[1]][0]):
             self._describe(name, code, shape, len(data))
@@ -115,7 +115,7 @@ class ShardWriter:
         self.file.write((self.begin - 8).to_bytes(8, "little"))
         self.file.flush()
         os.fsync(self.file.fileno())
-        # held until nobody can open the file by the old name
+        # held until the old name is gone
         lock = os.dup(self.file.fileno()) if fcntl else None
         self.file.close()
         try:
@@ -135,12 +135,13 @@ class ShardWriter:
 
 
 def alone(path: Path):
-    """The file, made if it is not there, open for writing and empty. BlockingIOError while another
-    process has it so: two that write one file would make one that looks whole."""
+    """Open the file for writing, created or emptied, under an exclusive lock. BlockingIOError while
+    another process holds it: two writers of one file would leave a corrupt one that looks
+    complete."""
     if fcntl is None:
         return path.open("wb")
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-    # or it was finished, and renamed, after it had been opened here
+    # another process may have finished and renamed the file after it was opened here
     if (
         not _lock(file)
         or not path.exists()
@@ -158,13 +159,13 @@ def _lock(file) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # of another kind: a file system without locks
+        # any other error: a file system without locks
         return not isinstance(error, BlockingIOError)
     return True
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    """The elements in order, little-endian."""
+    """The elements in C order, little-endian."""
     array = np.ascontiguousarray(array)
     if sys.byteorder == "big" or array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))

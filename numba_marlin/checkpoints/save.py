@@ -1,11 +1,11 @@
-"""``save_checkpoint`` and ``convert``: weights of any format to a checkpoint of one, tensor by
-tensor.
+"""``save_checkpoint`` and ``convert``: write weights of any format as a checkpoint of one format,
+tensor by tensor.
 
-What is written stands beside the target under another name (``TARGET.partial``) until it is
-complete; then it is renamed, all at once. So a target that exists is finished. ``convert`` of an
-interrupted conversion goes on where the last finished shard ended, if source, format and options
-are the same; an error (a broken source, a loss that was not allowed) leaves nothing. Memory: one
-layer at a time, in its packed form, as codes, and packed anew.
+Output is written beside the target as ``TARGET.partial`` and renamed when it is complete, so a
+target that exists is complete. Repeating an interrupted ``convert`` continues after the last
+finished shard, if source, format and options are the same. An error (a broken source, a loss that
+is not allowed) leaves nothing behind. Memory: one layer at a time, in its packed form, as codes,
+and packed again.
 
 A target that ends in .safetensors is one file (not resumed), with the configuration in its
 metadata; any other is a directory: shards of at most ``shard_bytes`` (more if a single layer is
@@ -54,14 +54,22 @@ def save_checkpoint(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
 ) -> Path:
-    """Write ``weights``, layer name -> weight of any kind, as a checkpoint of one format; -> its
-    path.
+    """Write a checkpoint of one format and return its path.
 
-    Weights are asked for one by one, each once, and not kept: the mapping may make or read them
-    then (``Checkpoint`` does). others: more tensors, name -> array. config: what goes to
-    config.json beside quantization_config. progress(done, total, name) counts layers and tensors. A
-    weight that the format cannot hold without loss is a LossError (``allow_loss=True`` goes on),
-    any other mistake a ValueError; nothing is left then.
+    path: a name that ends in .safetensors for one file, else a directory of shards; it must not
+        exist.
+    weights: mapping, layer name -> QuantizedWeight, BlockWeight, or one of them packed. Each is
+        looked up once and not kept, so the mapping may read or compute them lazily (``Checkpoint``
+        does).
+    format: a name of ``formats.files.STORED``.
+    others: further tensors, name -> NumPy array.
+    config: contents of config.json besides quantization_config.
+    allow_loss: go ahead where the format cannot hold a weight exactly.
+    shard_bytes: largest size of a shard, unless a single layer is larger.
+    progress: called as progress(done, total, name), counting layers and tensors.
+
+    Raises LossError for a weight that the format cannot hold exactly, CheckpointError if the target
+    exists, TypeError or ValueError for other mistakes. After an error nothing is left behind.
     """
     others = {} if others is None else others
     check_names(weights=weights, others=others)
@@ -96,8 +104,9 @@ def convert(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
 ) -> Path:
-    """The checkpoint at ``source`` in another format at ``target``; -> its path. See the module's
-    docstring; errors as in ``save_checkpoint``."""
+    """Convert the checkpoint at ``source`` to ``format`` and write it to ``target``; returns the
+    path. source_format: the only format in which to look for layers; default: all. progress counts
+    bytes. Otherwise as in ``save_checkpoint``; the module's docstring explains how to resume."""
     checkpoint, target = load_checkpoint(source, source_format), Path(target)
     if not checkpoint.layers:
         raise CheckpointError(
@@ -140,11 +149,11 @@ def convert(
 
 
 class _Job:
-    """One checkpoint being written. ``sizes``: ("layer" | "tensor", name) -> its part of the
-    progress, in the order to be written.
+    """One checkpoint being written. ``sizes``: ("layer" | "tensor", name) -> its share of the
+    progress, in the order of writing.
 
-    plan: what an interrupted run must have in common with this one; then sizes are bytes and say
-    beforehand which item goes to which shard. None: shards are filled until they are full.
+    plan: what an interrupted run must have in common with this one. With a plan, sizes are bytes
+    and determine in advance which item goes to which shard; without one, shards are filled in turn.
     """
 
     def __init__(
@@ -168,7 +177,7 @@ class _Job:
         )
         self.sizes, self.copy, self.plan = sizes, copy, plan
         self.partial = target.with_name(target.name + PARTIAL)
-        # a converted layer that the shard before had no room for
+        # a converted layer that did not fit in the previous shard
         self.held: tuple[str, dict, dict] | None = None
         self.done, self.total, self.progress = 0, sum(sizes.values()), progress
         self._check_free()
@@ -183,8 +192,8 @@ class _Job:
             )
 
     def run(self, shard_bytes: int, companions: Path | None = None) -> Path:
-        """Write everything; after an error nothing of it is left, after an interruption what a next
-        run can use."""
+        """Write everything. An error leaves nothing behind; an interruption leaves the finished
+        shards for the next run."""
         single = self.target.suffix == ".safetensors"
         if self.partial.exists() and (single or not (self.partial / PLAN).is_file()):
             if self.partial.is_dir() or not single:
@@ -261,7 +270,7 @@ class _Job:
         os.replace(self.partial, self.target)
 
     def _planned(self, shard_bytes: int) -> list[str]:
-        """Write the shards that are not there yet -> the names of all."""
+        """Write the missing shards and return the names of all."""
         shards = into_shards(self.sizes, shard_bytes)
         names = shard_names(len(shards))
         for name, items in zip(names, shards):
@@ -272,8 +281,7 @@ class _Job:
         return names
 
     def _filled(self, shard_bytes: int) -> list[str]:
-        """Write shard after shard, each until it is full, and name them when it is known how many
-        there are."""
+        """Fill shard after shard, and rename them once their number is known."""
         items = list(self.sizes)
         parts: list[Path] = []
         while items or self.held or not parts:
@@ -285,8 +293,8 @@ class _Job:
         return names
 
     def _shard(self, path: Path, items: list, limit: int | None = None) -> int:
-        """One file, complete, under its name -> how many of the items were taken: all, or those
-        that fit in ``limit`` bytes and one that is held back."""
+        """Write one complete file and return the number of items taken: all, or those that fit in
+        ``limit`` bytes and one that is held back for the next shard."""
         layers = [name for kind, name in items if kind == "layer"] + (
             [] if self.held is None else [self.held[0]]
         )
@@ -334,11 +342,11 @@ class _Job:
             raise
 
     def _converted(self, name: str) -> tuple[str, dict, dict]:
-        """A layer: its name, its tensors, and what the configuration will say about it."""
+        """Convert a layer: (its name, its tensors, its facts for the configuration)."""
         weight = self.layers[name]
         if not isinstance(weight, (QuantizedWeight, PackedWeight, BlockWeight, PackedBlocks)):
             hint = (
-                ": numba_marlin.formats.block_scaled.to_weight makes one of it"
+                ": numba_marlin.formats.operands.to_weight converts it"
                 if isinstance(weight, BlockScaled)
                 else ""
             )
@@ -363,7 +371,7 @@ class _Job:
         return name, tensors, facts
 
     def _add(self, writer: ShardWriter, name: str, tensors: dict, facts: dict) -> dict:
-        """Write a converted layer -> its facts."""
+        """Write a converted layer and return its facts."""
         for last, array in tensors.items():
             writer.add(
                 f"{name}.{last}" if name else last,

@@ -1,4 +1,4 @@
-"""What tensors and files of a checkpoint may be called, and which tensors go into which file."""
+"""Valid names of a checkpoint's tensors and files, and the distribution of tensors to files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba_marlin.checkpoints.safetensors_file import METADATA
 
 
 def check_names(**mappings: Mapping) -> None:
-    """TypeError or ValueError unless every name of the mappings can be a tensor's."""
+    """TypeError or ValueError unless every name of the mappings is a valid tensor name."""
     for what, mapping in mappings.items():
         if not isinstance(mapping, Mapping):
             held = "weight" if what == "weights" else "array"
@@ -38,7 +38,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def shard_names(number: int) -> list[str]:
-    """What Hugging Face calls so many shards."""
+    """Hugging Face's file names for this number of shards."""
     return (
         ["model.safetensors"]
         if number == 1
@@ -47,7 +47,7 @@ def shard_names(number: int) -> list[str]:
 
 
 def into_shards(sizes: dict, shard_bytes: int) -> list[list]:
-    """The items cut into runs of at most ``shard_bytes``, one at least in each."""
+    """Cut the items into runs of at most ``shard_bytes``, with at least one item in each."""
     shards: list[list] = [[]]
     filled = 0
     for item, nbytes in sizes.items():

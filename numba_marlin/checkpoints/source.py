@@ -1,12 +1,12 @@
-"""A file or a directory as Hugging Face lays them out, opened and checked: which tensors there are,
-in which files, and what the configuration says.
+"""A checkpoint's files as Hugging Face lays them out, opened and checked: the tensors, the file
+that holds each, and the configuration.
 
 A directory holds ``*.safetensors`` and, if there are several, one ``*.safetensors.index.json``
-whose weight_map says which tensor is in which. Names in it must be those of files in the directory
-itself: a path of any kind is a CheckpointError and is not opened. (A file there may be a link, as
-in a download cache.) Index and files must name the same tensors, each once. ``config.json`` with
+whose weight_map gives the file of each tensor. Names in it must be those of files in the directory
+itself; anything with a path raises CheckpointError and is not opened. (A file there may be a link,
+as in a download cache.) Index and files must name the same tensors, each once. ``config.json`` with
 quantization_config, or ``quantize_config.json``, say how the weights were quantised; beside a
-single file they are read too. A single file of ours says it in its metadata.
+single file they are read too. A single file written by this package has it in its metadata.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Source:
         self.quantization = self._quantization()
 
     def _quantization(self) -> dict:
-        """What config.json says, or quantize_config.json, or the metadata of the first file; {} if
-        nothing does."""
+        """The quantisation settings of config.json, else of quantize_config.json, else of the first
+        file's metadata; {} if there are none."""
         text = self.config.get("text_config")
         for where in (self.config, text if isinstance(text, dict) else {}):
             if isinstance(where.get("quantization_config"), dict):
@@ -80,7 +80,7 @@ class Source:
 
 
 def _json_of(path: Path) -> dict:
-    """The object in a JSON file; {} if there is no such file."""
+    """The object in a JSON file; {} if the file does not exist."""
     if not path.is_file():
         return {}
     if path.stat().st_size > JSON_LIMIT:

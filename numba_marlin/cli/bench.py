@@ -102,7 +102,7 @@ def add_arguments(parser) -> None:
         "--compiler",
         choices=("numba-cuda", "numba-cuda-mlir"),
         default="numba-cuda",
-        help="who compiles (default numba-cuda)",
+        help="the compiler front end (default numba-cuda)",
     )
     parser.add_argument(
         "--backend",

@@ -71,7 +71,8 @@ def microseconds(us: float) -> str:
 
 
 def rows_table(rows: list[dict]) -> None:
-    """One line a row; the heuristics' choice is plain, what stands beside it to compare is dim."""
+    """One line per row; the heuristics' choice is plain, what stands beside it to compare is
+    dim."""
     with_kinds = any(kinds(row) for row in rows)
     headers = [
         "k x n",
@@ -135,7 +136,7 @@ def counted_table(rows: list[dict]) -> None:
 @contextlib.contextmanager
 def progress(what: str, total: int):
     """-> a function to call with the name of each step before it starts: a bar on a terminal, a
-    plain line a step elsewhere."""
+    plain line per step elsewhere."""
     if not sys.stderr.isatty():
         done = 0
 

@@ -55,7 +55,7 @@ def _execute(args, report) -> bool:
             for row in rows
             if (row["format"], row["bits"], row["group_size"]) == (form, bits, group)
         )
-        groups = "one scale a column" if group == -1 else f"groups of {group}"
+        groups = "one scale per column" if group == -1 else f"groups of {group}"
         report.row(
             "layers", f"{number} of format {form}, {bits} bits, {groups}: {weights:,} weights"
         )

@@ -54,7 +54,7 @@ def parse(text: str, number: int, random: np.random.Generator) -> Argument:
             return Argument(name, bytes.fromhex(rest))
         except ValueError:
             raise ValueError(
-                f"argument {number}: {rest!r} must be hexadecimal digits, two a byte"
+                f"argument {number}: {rest!r} must be hexadecimal digits, two per byte"
             ) from None
     if kind in TYPES and colon:
         return Argument(name, _number(kind, rest, number))

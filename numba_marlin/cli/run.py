@@ -72,7 +72,7 @@ def add_arguments(parser) -> None:
         "--compiler",
         choices=("numba-cuda", "numba-cuda-mlir"),
         default="numba-cuda",
-        help="who compiles (default numba-cuda)",
+        help="the compiler front end (default numba-cuda)",
     )
     parser.add_argument("--out", metavar="FILE.npy", help="write the product, fp16 [m, n]")
 
@@ -234,7 +234,7 @@ def _report_quantised(report, w, q) -> None:
         else 0.0
     )
     largest = float(np.abs(error).max())
-    groups = "one scale a column" if q.group_size == -1 else f"groups of {q.group_size}"
+    groups = "one scale per column" if q.group_size == -1 else f"groups of {q.group_size}"
     report.row(
         "quantised",
         f"4 bits, {groups}: rms error {relative:.2%} of the weights' rms, largest {largest:.3g}",
@@ -251,7 +251,7 @@ def _report_packed(report, p) -> None:
     half_bytes = 2 * p.k * p.n
     report.row(
         "packed",
-        f"Marlin layout, {p.nbytes:,} bytes, {8 * p.nbytes / (p.k * p.n):.3f} bits a weight,"
+        f"Marlin layout, {p.nbytes:,} bytes, {8 * p.nbytes / (p.k * p.n):.3f} bits per weight,"
         f" {half_bytes / p.nbytes:.2f} times less than fp16",
     )
     report.data["packed"] = {
@@ -284,11 +284,12 @@ def _compile(report, plan, compiler: str) -> None:
             f"{used.registers} registers,"
             f" {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
         )
+    shared = compiled.shared_bytes + (compiled.resources.static_shared or 0)
     report.row(
         "compiled",
         f"{candidate.kernel} for {compiled.target} with {compiled.compiler}"
         f" {'(from the cache)' if cached else f'in {seconds:.1f} s'}\n{costs},"
-        f" {compiled.shared_bytes / 1024:g} KiB shared memory",
+        f" {shared / 1024:g} KiB shared memory",
     )
     for reason in candidate.reasons:
         report.row("", f"- {reason}")

@@ -103,9 +103,7 @@ def add_arguments(parser) -> None:
         "--sms",
         type=int,
         metavar="N",
-        help=(
-            "multiprocessors that the machine plays (default 4; 2 with two block-scaled operands)"
-        ),
+        help=("SMs that the machine plays (default 4; 2 with two block-scaled operands)"),
     )
     parser.add_argument(
         "--device",
@@ -299,6 +297,7 @@ def _recorded(args, report):
         "config": asdict(chosen.config),
         "reasons": [*chosen.reasons, *found.reasons],
         "weight": found.source,
+        "kind": found.problem.kind,
         "problem": found.problem.to_dict(),
         "compiled": {"registers": compiled.resources.registers, "compiler": compiled.compiler},
         "check": {"ok": not failures, "outputs": size, "failures": failures},

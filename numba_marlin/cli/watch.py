@@ -30,7 +30,7 @@ def add_arguments(parser) -> None:
         type=float,
         default=2.0,
         metavar="F",
-        help=f"samples a second, {SLOWEST:g} to {FASTEST:g} (default 2)",
+        help=f"samples per second, {SLOWEST:g} to {FASTEST:g} (default 2)",
     )
     parser.add_argument(
         "--seconds",
@@ -151,7 +151,7 @@ def _look(
 
 @contextlib.contextmanager
 def screen(report):
-    """-> show(page, state): redraws a terminal, prints a line a sample elsewhere, nothing with
+    """-> show(page, state): redraws a terminal, prints a line per sample elsewhere, nothing with
     --json."""
     from numba_marlin.cli import pages
     from numba_marlin.cli.report import columns
@@ -269,7 +269,7 @@ class Command(Nothing):
 
 
 def random_weight(random, n: int, k: int):
-    """A PackedWeight of any sizes that a layout holds: in groups of 128, or one scale a column
+    """A PackedWeight of any sizes that a layout holds: in groups of 128, or one scale per column
     where those do not fit."""
     import numpy as np
 
@@ -321,7 +321,7 @@ class Products(Nothing):
                     api.matmul(self.x, self.weight, "cuda", self.c)
                 driver.synchronize(0)
                 self.launches += self.BURST
-        except Exception as error:  # told by whoever looks
+        except Exception as error:  # reported when its result is read
             self.error = error
 
     def __enter__(self):

@@ -1,7 +1,7 @@
-"""Opcodes in classes, and the floating point operations that tensor-core instructions stand for.
+"""Classes of opcodes, and the floating point operations of tensor-core instructions.
 
-A class is a kind of work, by PTX opcode and type: what ptxas makes of it (a mov may vanish, a div
-is a routine) is not looked at.
+A class is a kind of work, by PTX opcode and type. What ptxas compiles it to is not considered (a
+mov may vanish, a div is a routine).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _BY_ROOT = {
     ),
     **dict.fromkeys(("bra", "ret", "exit", "trap", "brkpt", "nanosleep", "pmevent"), CONTROL),
 }
-# and what begins with them, if nothing above says more
+# opcodes that begin with these, unless a rule above is more specific
 _SYNC = (
     "bar",
     "barrier",
@@ -142,11 +142,11 @@ _SPACES = {
 
 
 def class_of(ins: Instruction) -> str:
-    """The class of an instruction; every opcode of the machine has one."""
+    """The class of an instruction; every opcode that the machine implements has one."""
     if ins.root in ("ld", "ldu", "st"):
         if any(modifier.startswith("param") for modifier in ins.modifiers):
             return CONSTANT
-        # a generic address is most often global
+        # a generic address is usually global
         return next(
             (_SPACES[modifier] for modifier in ins.modifiers if modifier in _SPACES), GLOBAL
         )
@@ -167,16 +167,17 @@ def class_of(ins: Instruction) -> str:
 
 
 def flops_of(ins: Instruction) -> int:
-    """Multiplications and additions that one warp's execution of a tensor-core instruction stands
-    for; 0 for others, and for tcgen05.mma, whose descriptor says it."""
+    """Multiplications and additions of a tensor-core instruction per executing warp; 0 for other
+    instructions, and for tcgen05.mma, whose shape is in a descriptor."""
     if class_of(ins) != TENSOR or ins.root == "tcgen05.mma":
         return 0
     m, n, k = shape_of(ins)
-    return 2 * m * n * k // (4 if ins.root.startswith("wgmma") else 1)  # a wgmma is of four warps
+    warps = 4 if ins.root.startswith("wgmma") else 1  # that execute one instruction together
+    return 2 * m * n * k // warps
 
 
 def operand_bytes_of(ins: Instruction) -> float:
-    """Shared bytes that a warp's part of a wgmma reads by descriptor: B, which its four warps
+    """Bytes of shared memory that a wgmma reads by descriptor, per warp: B, which its four warps
     share, and A unless it is in registers."""
     if ins.root != "wgmma.mma_async":
         return 0
@@ -185,7 +186,7 @@ def operand_bytes_of(ins: Instruction) -> float:
 
 
 def flops_of_columns(ins: Instruction, columns: int) -> int:
-    """The same of one tcgen05.mma with so many columns."""
+    """``flops_of`` for one tcgen05.mma with this number of columns."""
     named, vectors = (
         next(modifier[len(prefix) :] for modifier in ins.modifiers if modifier.startswith(prefix))
         for prefix in ("kind::", "scale_vec::")
@@ -201,7 +202,7 @@ def tensor_bits(texts) -> int:
 
 
 def shape_of(ins: Instruction) -> tuple[int, int, int]:
-    """(m, n, k) from the modifier that says so."""
+    """(m, n, k) from the instruction's shape modifier."""
     return next(
         tuple(map(int, found.groups()))
         for modifier in ins.modifiers

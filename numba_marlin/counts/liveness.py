@@ -1,9 +1,9 @@
-"""How many registers are live at each instruction of a kernel, from its control flow: what the
-program needs at least, before any assembler.
+"""The number of live registers at each instruction of a kernel, from its control flow: the minimum
+that the PTX needs, before an assembler schedules it.
 
-A register is live where some path still reads what is in it. 64-bit registers count two words,
-16-bit ones one, predicates none. ptxas orders instructions anew, packs and rematerialises, so its
-number differs; the shape of the curve is the program's.
+A register is live where some path still reads its value. 64-bit registers count two words,
+16-bit ones one, predicates none. ptxas reorders instructions, packs and rematerialises, so its
+number differs; the shape of the curve is similar.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numba_marlin.emulator.text.program import (
     Vector,
 )
 
-# First operands that are read, although registers, and those that are read as well as written.
+# First operands that are registers but are read, and those that are both read and written.
 READS_FIRST = {"bar", "barrier", "nanosleep", "wgmma.mma_async"}
 WRITES_TOO = {"wgmma.mma_async"}
 
@@ -45,8 +45,8 @@ def registers_of(operand) -> Iterator[Register]:
 
 
 def reads_and_writes(ins: Instruction) -> tuple[list[Register], list[Register]]:
-    """(registers read, registers written), guard included. What a guarded instruction writes it
-    reads too: the old value may stay."""
+    """(registers read, registers written), guard included. A guarded instruction also reads
+    what it writes, because the old value may stay."""
     operands = list(ins.operands)
     written: list[Register] = []
     if operands and not isinstance(operands[0], Address):
@@ -63,8 +63,7 @@ def reads_and_writes(ins: Instruction) -> tuple[list[Register], list[Register]]:
 
 
 def live_words(kernel: Kernel) -> list[int]:
-    """For every pc the words of 32 bits that are live at it, before or behind, whichever is
-    more."""
+    """Per pc, the live 32-bit words before or after it, whichever is more."""
     numbers: dict[tuple[int, int], int] = {}
     effects = []
     for ins in kernel.instructions:
@@ -89,7 +88,7 @@ def live_words(kernel: Kernel) -> list[int]:
     }
 
     def backwards(start: int):
-        """(pc, live before, live behind) of a block, from its end."""
+        """(pc, live before, live after) of a block, from its end."""
         live = 0
         for target in leaving[start]:
             live |= entering[target]

@@ -1,9 +1,8 @@
-"""Counting while the machine runs: a listener on its memory accesses, and what is known without
-listening.
+"""Counts while the machine runs: a listener on its memory accesses, combined with the run's result.
 
-``Observer.access`` is the machine's ``watch`` and its ``requests``; how often each instruction ran
-comes from the run's result. Requests of one instruction are those of its warps, whatever order the
-machine ran them in, so the counts do not depend on the schedule (but for loops that wait).
+``Observer.access`` is the machine's ``watch`` and its ``requests``; the number of executions of
+each instruction comes from the run's result. Requests are counted per instruction, over all warps,
+so the counts do not depend on the schedule (except for loops that wait).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.emulator.state.memory import WINDOWS, Access
 from numba_marlin.layout import tcgen05
 
-COMPACT = 1 << 16  # sectors remembered before the repeated ones are thrown out
-BLOCK_SHIFT = 42  # of the block's number above a sector's, which are smaller
+COMPACT = 1 << 16  # sectors stored before duplicates are removed
+BLOCK_SHIFT = 42  # shift of the block's number above the sector's number
 READS, WRITES = "reads", "writes"
 KINDS = {"cp.async": "cp.async", "cp.async.bulk": "bulk", "cp.async.bulk.tensor": "tensor"}
 GENERIC = "generic"
@@ -36,11 +35,12 @@ TENSOR_KINDS = {
     "tensor-load": "loaded",
     "tensor-store": "stored",
 }
-SCALE_COPIES = tcgen05.LANES // tcgen05.WARP_LANES  # of every byte of scales, in tensor memory
+SCALE_COPIES = tcgen05.LANES // tcgen05.WARP_LANES  # copies of each byte of scales in tensor memory
 
 
 def count(machine: Machine, entry: str | None = None, **launch) -> tuple[RunResult, Counts]:
-    """Run a kernel and count. ``launch``: what Machine.run takes, but for its listener."""
+    """Run a kernel and count -> (RunResult, Counts). ``launch``: arguments of Machine.run, without
+    its listener."""
     observer = Observer(machine, entry)
     listener = Listener(access=observer.access, request=observer.access)
     result = machine.run(entry, listener=listener, **launch)
@@ -56,12 +56,12 @@ class Observer:
         self.traffic: dict = defaultdict(lambda: [0, 0, 0, 0])
         # (pc, direction, buffer) -> arrays of sectors with their blocks
         self.sectors: dict = defaultdict(list)
-        self.remembered: Counter = Counter()  # how many they are
+        self.remembered: Counter = Counter()  # number of stored sectors
         # pc -> requests, bytes, wavefronts, ideal
         self.shared: dict = defaultdict(lambda: [0, 0, 0, 0])
-        self.blocks: dict[tuple, int] = {}  # by place in the grid, numbered as they come
+        self.blocks: dict[tuple, int] = {}  # by position in the grid, in order of access
         self.copied: Counter = Counter()
-        self.operands: Counter = Counter()  # of tcgen05, whose shapes are known when it runs
+        self.operands: Counter = Counter()  # of tcgen05, whose shapes are known only at run time
         self.flops: Counter = Counter()
         self.tensor_memory: dict = defaultdict(Counter)  # pc -> bytes by kind
         self.atomics: Counter = Counter()
@@ -96,7 +96,7 @@ class Observer:
                 self._request(pc, kind, each, address, part, access)
 
     def _tensor(self, access: Access) -> None:
-        """An operand in shared memory, or what a load or store moves."""
+        """A tensor-core operand in shared memory, or a load or store of tensor memory."""
         pc, moved = access.ins.pc, TENSOR_KINDS[access.kind]
         nbytes = access.address.size * access.nbytes
         if access.kind in ("tensor-a", "tensor-b", "tensor-copy"):
@@ -173,7 +173,7 @@ class Observer:
             self.remembered[key] = len(found[0])
 
     def _blocks(self, access: Access) -> np.ndarray:
-        """For each warp of ``padded`` a number of its block."""
+        """The number of the block of each warp of ``padded``."""
         lanes = access.lanes
         slots = (
             lanes.warps if lanes.full else np.unique(lanes.warps)
@@ -184,7 +184,7 @@ class Observer:
         )
 
     def counts(self, result: RunResult) -> Counts:
-        """What was counted in the run that returned ``result``."""
+        """The Counts of the run that returned ``result``."""
         live, names, lines = (
             live_words(self.kernel),
             phases(self.machine.module, self.kernel),

@@ -1,8 +1,8 @@
-"""Where an instruction comes from: the phase it belongs to, and its line of source.
+"""The origin of an instruction: its phase, and its line of source.
 
 A phase is a verb of the kernel: the innermost inlined function that the PTX's .loc directives name,
-the kernel's own name for what belongs to none. PTX with line numbers but without inlined functions
-has its source lines for phases; PTX without any has one phase.
+or the kernel itself for instructions outside any. In PTX with line numbers but without inlined
+functions the source lines are the phases; PTX without line numbers has one phase.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from numba_marlin.emulator.text.program import Kernel, Module
 
-ENTRY = "marlin_"  # what entries of this package begin with
+ENTRY = "marlin_"  # prefix of this package's entries
 LAMBDA = "_3clambda_3e"  # Numba's escape of <lambda>
 
 
@@ -28,7 +28,7 @@ def plain_name(mangled: str) -> str:
 
 
 def sources(kernel: Kernel) -> list[str | None]:
-    """For every pc "file:line", or None."""
+    """Per pc, "file:line" or None."""
     return [
         kernel.source_of(ins) if ins.source is not None and ins.source[1] else None
         for ins in kernel.instructions
@@ -36,7 +36,7 @@ def sources(kernel: Kernel) -> list[str | None]:
 
 
 def phases(module: Module, kernel: Kernel) -> list[str]:
-    """For every pc the name of its phase."""
+    """Per pc, the name of its phase."""
     own = kernel.name[len(ENTRY) :] if kernel.name.startswith(ENTRY) else plain_name(kernel.name)
     names = {
         label: plain_name(module.strings.get(label, label))

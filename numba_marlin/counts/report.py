@@ -1,4 +1,4 @@
-"""The result of counting: frozen data that prints as tables and becomes JSON."""
+"""The result of counting: frozen data, printed as tables or converted to JSON."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class InstructionCounts:
 
 @dataclass(frozen=True)
 class PhaseCounts:
-    """Instructions together. ``block_sectors``: different sectors of global memory (32 bytes),
-    counted once for each block that touches them;
+    """Counts of a group of instructions. ``block_sectors``: distinct sectors of global memory (32
+    bytes), counted once per block that touches them;
 
-    ``sectors``: counted once; ``block_lines`` and ``lines``: the same of lines (128 bytes). A
-    first-level cache that forgot nothing would ask the second level for ``block_sectors``, that one
-    the memory for ``sectors``.
+    ``sectors``: counted once; ``block_lines`` and ``lines``: the same for lines (128 bytes). With
+    infinite caches, L1 would request ``block_sectors`` from L2, and L2 ``sectors`` from memory.
     """
 
     name: str
@@ -49,19 +48,19 @@ class PhaseCounts:
 
     @property
     def l1_reuse(self) -> float | None:
-        """How often a block asks for a sector that it touches."""
+        """Mean number of requests of a block for a sector that it touches."""
         return self.asked / self.block_sectors if self.block_sectors else None
 
     @property
     def l2_reuse(self) -> float | None:
-        """How many blocks share a sector."""
+        """Mean number of blocks that share a sector."""
         return self.block_sectors / self.sectors if self.sectors else None
 
 
 @dataclass(frozen=True)
 class BufferCounts:
-    """Traffic of one buffer of ``nbytes``; ``read_distinct`` and ``written_distinct`` bytes: of its
-    sectors, each counted once."""
+    """Traffic of one buffer of ``nbytes``; ``read_distinct`` and ``written_distinct``: bytes of its
+    distinct sectors."""
 
     name: str
     nbytes: int
@@ -73,8 +72,8 @@ class BufferCounts:
 
 @dataclass(frozen=True)
 class Counts:
-    """``phases`` in the order of the code, ``total`` of all of them, ``buffers`` that were touched,
-    ``instructions`` by pc."""
+    """``phases``: in the order of the code; ``total``: of all phases; ``buffers``: those that were
+    accessed; ``instructions``: by pc."""
 
     kernel: str
     blocks: int
@@ -93,8 +92,8 @@ class Counts:
         buffers: tuple,
         shift: int,
     ) -> Counts:
-        """From the instructions' tallies and the sectors ``seen`` (by a key that begins with the
-        pc; the block's number stands ``shift`` bits up)."""
+        """Counts from the instructions' tallies and the sectors ``seen`` (by a key that begins with
+        the pc; the block's number is shifted left by ``shift`` bits)."""
         rows = tuple(instructions)
         by_phase: dict[str, list[InstructionCounts]] = {}
         for row in rows:
@@ -129,7 +128,7 @@ class Counts:
 
     def as_dict(self, instructions: bool = True) -> dict:
         """Plain data for JSON, with what is derived: coalescing in per cent, conflicts, reuse.
-        ``instructions``: also those that ran, one by one."""
+        ``instructions``: include each executed instruction."""
         data = {
             "kernel": self.kernel,
             "blocks": self.blocks,
@@ -305,8 +304,7 @@ def ratio(value: float | None) -> str:
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Columns, the first to the left and the others to the right; those without content are left
-    out."""
+    """A table: the first column is aligned left, the others right; empty columns are left out."""
     keep = [i for i in range(len(heads)) if i == 0 or any(row[i] for row in rows)]
     cells = [[row[i] for i in keep] for row in (heads, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(keep))]

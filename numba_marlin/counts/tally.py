@@ -1,4 +1,4 @@
-"""Numbers that add up: what one instruction did, what several did together."""
+"""Tallies: counts of one instruction, which can be added."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numba_marlin.counts.transactions import SECTOR_BYTES
 
 
 class Summable:
-    """Dataclasses of numbers, mappings of numbers and other Summables; ``a + b`` adds field by
-    field, but takes the larger of maxima."""
+    """Base of dataclasses of numbers, mappings of numbers and other Summables; ``a + b`` adds field
+    by field, and takes the larger of two maxima."""
 
     MAXIMA: tuple[str, ...] = ()
 
@@ -27,10 +27,10 @@ class Summable:
 
 @dataclass(frozen=True)
 class GlobalTally(Summable):
-    """Global memory, in one direction. ``requests`` of a warp (or one of a bulk copy's rows),
-    ``bytes`` that they want, each byte once a request,
+    """Global memory traffic in one direction. ``requests``: by warps (or one per row of a bulk
+    copy); ``bytes``: requested, each byte once per request;
 
-    ``sectors`` (32 bytes) that they touch, ``needed`` sectors those bytes would fill.
+    ``sectors``: (32 bytes) touched; ``needed``: the sectors that these bytes would fill.
     """
 
     requests: int = 0
@@ -40,7 +40,7 @@ class GlobalTally(Summable):
 
     @property
     def coalescing(self) -> float | None:
-        """Sectors needed in a hundred touched; None without any."""
+        """Sectors needed in per cent of those touched; None without any."""
         return 100.0 * self.needed / self.sectors if self.sectors else None
 
     @property
@@ -51,8 +51,8 @@ class GlobalTally(Summable):
 
 @dataclass(frozen=True)
 class SharedTally(Summable):
-    """Shared memory: ``requests`` of a warp, ``bytes`` its lanes want (a byte that two want counts
-    twice), ``wavefronts``, and ``ideal``: without conflicts."""
+    """Shared memory traffic: ``requests`` by warps; ``bytes`` requested by lanes (a byte requested
+    by two lanes counts twice); ``wavefronts``; ``ideal``: wavefronts without bank conflicts."""
 
     requests: int = 0
     bytes: int = 0
@@ -66,15 +66,15 @@ class SharedTally(Summable):
 
 @dataclass(frozen=True)
 class Tally(Summable):
-    """What some instructions did, added up.
+    """Counts of a set of instructions.
 
-    ``executed``: warp instructions, also those whose guard holds for no lane; ``classes`` splits
-    them. ``copied``: bytes of shared memory that asynchronous copies fill or read, by kind
+    ``executed``: warp instructions, including those whose guard holds for no lane; ``classes``
+    splits them. ``copied``: bytes of shared memory that asynchronous copies fill or read, by kind
     (cp.async, bulk, tensor). ``operand_bytes``: shared bytes that wgmma and tcgen05 read by
     descriptor. ``tensor_memory``: bytes of tensor memory that are loaded, stored, and filled with
-    scales. ``flops``: operations of tensor cores. ``atomics``: lanes' operations. ``local_bytes``:
-    of spills and local arrays. ``registers``: live at most, in words of 32 bits.
-    """
+    scales. ``flops``: operations of tensor cores. ``atomics``: operations of lanes.
+    ``local_bytes``: of spills and local arrays. ``registers``: largest number live, in 32-bit
+    words."""
 
     MAXIMA = ("registers",)
 

@@ -1,15 +1,17 @@
-"""From a checked problem to its result: one way for every kind of product.
+"""From a checked problem to its result: one path for every kind of product.
 
-Floors, each of which imports those before it:
+Layers, each of which imports those before it:
 
-- ``driver``: the CUDA driver's calls; ``arrays``: NumPy, CuPy, torch, Numba, and whatever speaks
-  ``__cuda_array_interface__`` or DLPack, as kernels see them;
+- ``driver``: calls of the CUDA driver; ``arrays``: one view of arrays of NumPy, CuPy, torch, Numba,
+  and of any library that supports ``__cuda_array_interface__`` or DLPack;
 - ``launch``: a compiled kernel on a device, enqueued; ``scratch``: memory for partial sums and
   locks;
-- ``plan``: what would run where, and why; ``operands``: what a kernel is told of, by name;
-- ``machine``, ``gpu``, ``reference``: the three places to run;
-- ``repeat``: a product like one before, for the price of its launch.
+- ``plan``: backend, kernel and grid for a problem; ``binding``: the arguments of a launch, by name,
+  and nothing about where anything lies;
+- ``machine``, ``gpu``, ``reference``: the three backends (PTX machine, CUDA, float64 on the CPU);
+- ``product``: from operands to results, whichever backend it is;
+- ``readers``, ``repeat``: repeats a product like an earlier one at the cost of its launch.
 
-A library of arrays is only ever touched when an object of it was passed in, so none of them is a
-dependency. No import touches CUDA.
+An array library is used only if one of its arrays was passed in, so none of them is a dependency.
+No import touches CUDA.
 """

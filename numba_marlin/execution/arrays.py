@@ -1,13 +1,13 @@
-"""One description for arrays of every library, and the few things that are done with them.
+"""A common view of arrays of every library, and the few operations on them.
 
 ``view(name, array)`` -> ``ArrayView``. Kinds: ``numpy``, ``torch``, ``cupy``, ``numba``, and
 ``cuda`` (any other object with ``__cuda_array_interface__``). A torch tensor on the CPU and any CPU
-array that speaks DLPack become NumPy views of the same memory. TypeError for what is none of these,
-naming the argument and how to convert.
+array that supports DLPack become NumPy views of the same memory. Anything else is a TypeError that
+names the argument and the conversion.
 
-``contiguous(view, alignment)`` copies when strides or address need it, ``rows`` only when a kernel
-that is told the distance of rows could not read them; a kind that cannot copy on the device is a
-ValueError. ``empty_like(view, shape)`` allocates the same kind and type on the same device.
+``contiguous(view, alignment)`` copies if strides or address require it; ``rows`` copies only if a
+kernel that takes the stride of rows could not read them. ValueError for a kind that cannot copy on
+the device. ``empty_like(view, shape)`` allocates the same kind and type on the same device.
 ``overlap(a, b)``: whether they share memory.
 
 bfloat16: a torch tensor's dtype is the name; on the host its elements are those of ml_dtypes
@@ -41,14 +41,14 @@ _SHARED_DTYPES = {
     "complex64",
     "complex128",
 }
-# 1 is the interface's name for the legacy default stream
+# the interface writes 1 for the legacy default stream
 _STREAM_OF_INTERFACE = {None: LEGACY_STREAM, 1: LEGACY_STREAM}
 
 
 @functools.lru_cache(maxsize=64)
 def _name(dtype: np.dtype) -> str:
-    """What NumPy calls the type, or ">f2" and the like in another byte order. NumPy works it out
-    anew each time, which takes 2 us."""
+    """NumPy's name of the type; with its byte order if that is not native (">f2"). Cached, because
+    NumPy takes 2 us to compute it."""
     return dtype.name if dtype.isnative else dtype.str
 
 
@@ -76,7 +76,7 @@ class ArrayView:
 
     @property
     def type_name(self) -> str:
-        """A type's plain name means native byte order: kernels read nothing else."""
+        """The type's name; a plain name means native byte order, the only one that kernels read."""
         return self.dtype if isinstance(self.dtype, str) else _name(self.dtype)
 
     @property
@@ -114,8 +114,8 @@ class ArrayView:
 
 
 def _library(array: object) -> str:
-    """The one of LIBRARIES that the array's class comes from or derives from; else wherever the
-    class comes from."""
+    """The one of LIBRARIES that defines the array's class or a base of it; else the module that
+    defines the class."""
     homes = [each.__module__.partition(".")[0] for each in type(array).__mro__]
     return next((home for home in homes if home in LIBRARIES), homes[0])
 
@@ -200,7 +200,7 @@ def _view_cuda(array, kind: str) -> ArrayView:
 
 
 def view(name: str, array: object) -> ArrayView:
-    """What ``array`` is. ``name`` is the argument's name for messages."""
+    """The ArrayView of ``array``. ``name``: the argument's name, for messages."""
     if isinstance(array, np.ndarray):
         return _view_numpy(array)
     library = _library(array)
@@ -218,7 +218,7 @@ def view(name: str, array: object) -> ArrayView:
             ) from error
     raise TypeError(
         f"{name} is a {type(array).__name__}, must be an array of NumPy, CuPy, torch or Numba, or"
-        " speak __cuda_array_interface__ or DLPack"
+        " support __cuda_array_interface__ or DLPack"
     )
 
 
@@ -254,8 +254,8 @@ def contiguous(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
 
 
 def rows(name: str, array: ArrayView, alignment: int = 16) -> ArrayView:
-    """The matrix itself if its rows are contiguous, aligned and apart, any distance from each
-    other; else a C-contiguous copy."""
+    """The matrix itself if its rows are contiguous, aligned and disjoint, with any stride; else a
+    C-contiguous copy."""
     (count, length), (row_stride, stride) = array.shape, array.strides
     alone = count == 1 or (row_stride % alignment == 0 and row_stride >= length * array.itemsize)
     if alone and (length == 1 or stride == array.itemsize) and array.address % alignment == 0:
@@ -284,13 +284,13 @@ def take_columns(name: str, array: ArrayView, columns: np.ndarray) -> object:
 
 
 def row_distance(array: ArrayView) -> int:
-    """Elements from a row of a matrix to the next."""
+    """Stride between the rows of a matrix, in elements."""
     return array.shape[1] if array.shape[0] == 1 else array.strides[0] // array.itemsize
 
 
 def empty_like(array: ArrayView, shape: tuple[int, ...], dtype: str | None = None) -> object:
-    """A new array of ``shape``, of the same library and on the same device as ``array``, and of its
-    type or that of the name ``dtype``."""
+    """A new array of ``shape``, of the same library and on the same device as ``array``. dtype:
+    name of its type; default: that of ``array``."""
     if array.kind == "torch":
         return (
             array.owner.new_empty(shape)
@@ -332,8 +332,8 @@ def to_host(array: ArrayView, exact: bool = False) -> np.ndarray:
     """The elements as a NumPy array: the same memory on the host, a copy (of all work on its
     stream) from a device.
 
-    torch's bfloat16 becomes float32, which holds it, or with ``exact`` that of ml_dtypes. TypeError
-    for other types that NumPy does not have.
+    torch's bfloat16 becomes float32, or with ``exact`` the bfloat16 of ml_dtypes. TypeError for
+    other types that NumPy does not have.
     """
     if array.type_name == "bfloat16" and isinstance(array.dtype, str):
         if exact:

@@ -1,11 +1,11 @@
-"""What a kernel is told of in a launch: arrays by the names of its parameters, sizes, and nothing
-about where anything lies.
+"""The arguments of a launch: arrays by the names of the kernel's parameters, and sizes, but no
+addresses.
 
 ``bind(definition, config, problem, operands, ...)`` -> ``Binding``. ``operands``: {parameter:
-array} of what the product reads, NumPy's or views. Results and scratch memory are described, and
-made by whoever runs the launch: ``machine`` or ``gpu``. Every launch of a kernel goes through here,
-so this is the one place that knows which arrays there are and what they must hold before it.
-"""
+array} of what the product reads, NumPy arrays or views. Results and scratch memory are described
+here and allocated by the backend (``machine`` or ``gpu``). Every launch of a kernel is bound here,
+so this is the only place that knows the kernel's arrays and their required contents before a
+launch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import numpy as np
 from numba_marlin.formats.floats import float_type
 
 OPERAND, RESULT, PARTIALS, LOCKS = "operand", "result", "partials", "locks"
-# Of a block-scaled result, scales that complete a tile are zeros, which the kernel does not write.
+# A block-scaled result: the padding of its scales is zero, and the kernel does not write it.
 ZERO_BEFORE = ("sfd",)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Numbers of a launch of two block-scaled operands. alpha: what sums are multiplied by, with
-    both operands' global scales in it; beta: the same of C; inverse: 1 / D's global scale."""
+    """Scalars of a launch with two block-scaled operands. alpha: multiplies the accumulators and
+    includes both operands' global scales; beta: multiplies C; inverse: 1 / D's global scale."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -35,8 +35,8 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory that a parameter points to. zero: whether it must be zero before a launch; array: what
-    is there already, an array of NumPy or an ``arrays.ArrayView``, None where it is to be made."""
+    """Memory that a parameter points to. zero: whether it must be zero before a launch; array: an
+    existing NumPy array or ``arrays.ArrayView``, or None if the backend allocates it."""
 
     role: str
     shape: tuple[int, ...]
@@ -51,8 +51,9 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """One launch but for addresses. sizes: m, n, k, and the elements from a row of a to the next;
-    workspace: bytes of partial sums and number of locks, (0, 0) for blocks that do not meet."""
+    """One launch without addresses. sizes: m, n, k, and the stride of a's rows in elements;
+    workspace: (bytes of partial sums, number of locks), (0, 0) for kernels without a reduction
+    between blocks."""
 
     definition: Any
     config: Any
@@ -63,7 +64,7 @@ class Binding:
     workspace: tuple[int, int] = (0, 0)
 
     def arguments(self, addresses: dict[str, int], encode: Callable[[Any, int], bytes]) -> tuple:
-        """What the launch passes, in order; ``encode(TensorMap, address)`` for tensor maps."""
+        """The kernel's arguments, in order. ``encode(TensorMap, address)`` encodes tensor maps."""
         return self.definition.arguments(self.config, addresses, *self.sizes, encode)
 
     def with_role(self, *roles: str) -> dict[str, Buffer]:
@@ -71,8 +72,8 @@ class Binding:
 
     @property
     def boxes(self) -> dict[str, list[int]]:
-        """{parameter: [bytes of a row in shared memory, swizzle in bytes]} of what tensor copies
-        bring: what tells where a byte came from."""
+        """{parameter: [bytes per row in shared memory, swizzle in bytes]} of operands that TMA
+        copies, from which the origin of a byte in shared memory follows."""
         maps = self.definition.tensor_maps(self.config, *self.sizes)
         return {name: [each.row_bytes, each.swizzle] for name, each in maps.values()}
 
@@ -82,8 +83,8 @@ class Binding:
 
     @property
     def used_by_the_launch_before(self) -> set[str]:
-        """Parameters that the kernel before on the stream may still write: all but weights, if this
-        one begins while that one ends (programmatic dependent launch)."""
+        """Parameters that the previous kernel on the stream may still be writing: all but weights
+        if the launch uses programmatic dependent launch, otherwise none."""
         dependent = self.definition.dependent(self.config)
         early = self.definition.reads_early if dependent else tuple(self.buffers)
         return set(self.buffers) - set(early)
@@ -101,9 +102,9 @@ def bind(
     row_distance: int | None = None,
     scaling: Scaling | None = None,
 ) -> Binding:
-    """``problem`` by a kernel on ``sms`` multiprocessors. operands: those that are None are left
-    out; grid: default the kernel's own for these multiprocessors; row_distance: elements from a row
-    of a to the next, default k; scaling: of two block-scaled operands."""
+    """Bind a kernel to ``problem`` and operands, for a device of ``sms`` SMs. operands: those that
+    are None are left out; grid: default: the kernel's own for these SMs; row_distance: stride of
+    a's rows in elements, default k; scaling: for two block-scaled operands."""
     m, n, k = problem.m, problem.n, problem.k
     read = {name: each for name, each in operands.items() if each is not None}
     if scaling is not None:
@@ -150,7 +151,7 @@ def _factors(definition, scaling: Scaling) -> dict[str, np.ndarray]:
 
 
 def weight_operands(weight) -> dict[str, np.ndarray]:
-    """The arrays of a packed weight, by the names that kernels have for them."""
+    """The arrays of a packed weight, {kernel parameter: array}."""
     found = {"b": weight.qweight, "scales": weight.scales} | {
         name: getattr(weight, name, None) for name in ("zeros", "factors")
     }
@@ -158,6 +159,6 @@ def weight_operands(weight) -> dict[str, np.ndarray]:
 
 
 def block_operands(a, b) -> dict[str, Any]:
-    """The arrays of two ``formats.BlockScaled`` with scales in 128x4 order, by the names that
-    kernels have for them."""
+    """The arrays of two ``formats.BlockScaled`` with scales in 128x4 order, {kernel parameter:
+    array}."""
     return {"a": a.data, "b": b.data, "sfa": a.scales, "sfb": b.scales}

@@ -1,8 +1,8 @@
-"""The few calls of the CUDA driver that this package makes, checked, and memory on the device.
+"""The few calls of the CUDA driver that this package makes, with errors checked, and device memory.
 
-Everything goes through ``cuda.bindings`` (12.x or 13.x), imported on the first call, never with
-this module. An error of the driver is a ``DriverError`` with its name and text; no driver, no
-bindings or no device is a ``CapabilityMissing``. Work runs in the device's primary context, the one
+All calls go through ``cuda.bindings`` (12.x or 13.x), imported on the first call, never with this
+module. A driver error raises ``DriverError`` with its name and text; a missing driver, device or
+``cuda.bindings`` raises ``CapabilityMissing``. Work runs in the device's primary context, the one
 that torch, CuPy and Numba share.
 """
 
@@ -26,8 +26,7 @@ from numba_marlin.hardware.limits import WARP_LANES
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed. An error of an earlier kernel may surface at a later
-    call."""
+    """A CUDA driver call failed. It may report an error of a kernel launched earlier."""
 
 
 @functools.cache
@@ -70,8 +69,8 @@ def call(name: str, *arguments):
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether CUDA can be used here. ``reason`` says why not, ``devices`` lists what there is
-    (maybe too old)."""
+    """Whether CUDA is usable. ``reason``: why not; ``devices``: all devices, including those that
+    are too old."""
 
     usable: bool
     reason: str
@@ -81,7 +80,7 @@ class Probe:
 
 @functools.cache
 def probe() -> Probe:
-    """Ask once per process. Usable: device 0 has compute capability 8.0 or more."""
+    """Probe for CUDA once per process. Usable: device 0 has compute capability 8.0 or higher."""
     try:
         text = _cuda_version()
         count = call("cuDeviceGetCount")
@@ -91,7 +90,7 @@ def probe() -> Probe:
     if not found:
         return Probe(False, "the driver lists no device", text)
     try:
-        _ = found[0].target  # ValueError: older than all that there are kernels for
+        _ = found[0].target  # ValueError: older than every target of the kernels
     except ValueError as error:
         return Probe(False, f"{found[0].name}: {error}", text, found)
     return Probe(True, "", text, found)
@@ -99,8 +98,8 @@ def probe() -> Probe:
 
 @functools.cache
 def version() -> str | None:
-    """The driver's version ("580.159.04"), where the operating system tells it; else that of its
-    CUDA interface; None without a driver."""
+    """The driver's version ("580.159.04") if the operating system reports it; else the CUDA version
+    that it supports; None without a driver."""
     with contextlib.suppress(OSError):
         found = re.search(
             r"\b\d+\.\d+(?:\.\d+)?\b",
@@ -121,8 +120,8 @@ def _cuda_version() -> str:
 
 @functools.cache
 def describe(ordinal: int) -> devices.Device:
-    """What the driver says of a real device. Its bandwidth and the peaks of its tensor cores are
-    the data sheet's if its name is one we know, else None."""
+    """The Device of a real GPU, from the driver's attributes. Bandwidth and tensor-core peaks are
+    those of the data sheet if the table has a GPU of that name, else None."""
     attributes = bindings().CUdevice_attribute
     handle = call("cuDeviceGet", ordinal)
 
@@ -186,8 +185,8 @@ def synchronize(ordinal: int, stream: int = 0) -> None:
 
 
 def follow(ordinal: int, stream: int, before: int) -> None:
-    """What is put on ``stream`` from now on waits for what is on the stream ``before``; the host
-    waits for nothing."""
+    """Make later work on ``stream`` wait for the work now on the stream ``before``. The host does
+    not wait."""
     types = bindings()
     with on_device(ordinal):
         event = call("cuEventCreate", int(types.CUevent_flags.CU_EVENT_DISABLE_TIMING))
@@ -195,13 +194,13 @@ def follow(ordinal: int, stream: int, before: int) -> None:
             call("cuEventRecord", event, types.CUstream(before))
             call("cuStreamWaitEvent", types.CUstream(stream), event, 0)
         finally:
-            call("cuEventDestroy", event)  # the driver keeps it until it has happened
+            call("cuEventDestroy", event)  # the driver keeps the event until it has completed
 
 
 @functools.cache
 def raw_launch():
     """``cuLaunchKernelEx`` as a ctypes function (config, function, parameters, extra) -> error
-    code, free of the bindings' own work. Its arguments are what ``pointer`` makes."""
+    code, without the overhead of the bindings. ``pointer`` makes its arguments."""
     _, entry, *_ = bindings().cuGetProcAddress(b"cuLaunchKernelEx", 12000, 0)
     if not int(entry or 0):
         raise CapabilityMissing("the NVIDIA driver has no cuLaunchKernelEx; it came with CUDA 11.8")
@@ -209,7 +208,7 @@ def raw_launch():
 
 
 def pointer(address: int):
-    """An argument for ``raw_launch``, made once for many calls."""
+    """An argument for ``raw_launch``, reusable for many calls."""
     return ctypes.c_void_p.from_param(address)
 
 
@@ -217,10 +216,10 @@ LEGACY_STREAMS = (0, 1)  # the legacy default stream, which cannot be captured, 
 
 
 def capture_id(stream: int) -> int | None:
-    """The number of the capture that ``stream`` is in, unique in the process; None if it is in
-    none."""
+    """The id of the graph capture that ``stream`` is in, unique in the process; None if it is not
+    being captured."""
     types = bindings()
-    if stream in LEGACY_STREAMS:  # to ask would be an error, and end the capture of another stream
+    if stream in LEGACY_STREAMS:  # a query would fail, and would end the capture of another stream
         return None
     status, number, *_ = call("cuStreamGetCaptureInfo", types.CUstream(stream))
     return (
@@ -232,8 +231,8 @@ def capture_id(stream: int) -> int | None:
 
 @contextlib.contextmanager
 def beside_captures():
-    """Inside, this thread may allocate and load while a stream is being captured; what it does is
-    not part of the graph."""
+    """A context in which this thread may allocate and load while a stream is being captured,
+    without adding to the graph."""
     mode = call(
         "cuThreadExchangeStreamCaptureMode",
         bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED,
@@ -246,14 +245,14 @@ def beside_captures():
 
 @functools.cache
 def _own_stream(ordinal: int):
-    """A stream of this package's for copies and fills that the host waits for: no other work is in
-    their way."""
+    """A stream of this package for copies and fills that the host waits for, so that they do not
+    queue behind other work."""
     with on_device(ordinal):
         return call("cuStreamCreate", int(bindings().CUstream_flags.CU_STREAM_NON_BLOCKING))
 
 
-# The driver's names: of the element types of a tensor map, and, with a number of bytes in them, of
-# its swizzles and promotions.
+# The driver's names of a tensor map's element types and, with a number of bytes in them, of its
+# swizzles and promotions.
 _TENSOR_TYPES = {
     "uint8": "UINT8",
     "uint16": "UINT16",
@@ -278,7 +277,7 @@ def _encode(tensor_map, address: int, ordinal: int) -> bytes:
         return [getattr(types, kind)(value) for value in values]
 
     rank = len(tensor_map.shape)
-    # of one dimension too it wants one
+    # the driver needs one even for a single dimension
     strides = tensor_map.strides_bytes[:-1] or (
         tensor_map.shape[0] * tensor_map.strides_bytes[0] + 15 & ~15,
     )
@@ -312,11 +311,11 @@ def _encode(tensor_map, address: int, ordinal: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def tensor_map_template(tensor_map, ordinal: int) -> tuple[bytes, int] | None:
-    """(the driver's 128 bytes, where in them the address stands as 8 bytes); None if an address
-    changes more than that.
+    """(the driver's 128 bytes, offset of the 8-byte address in them); None if the address changes
+    other bytes too.
 
-    What the bytes mean is the driver's own affair; so this asks it for two addresses that differ in
-    nearly all bits, and compares.
+    The encoding is undocumented, so this encodes two addresses that differ in nearly all bits and
+    compares.
     """
     addresses = (0x2AAAAAAAAA00, 0x155555555500)
     first, second = (_encode(tensor_map, address, ordinal) for address in addresses)
@@ -331,8 +330,8 @@ def tensor_map_template(tensor_map, ordinal: int) -> tuple[bytes, int] | None:
 
 
 def encode_tensor_map(tensor_map, address: int, ordinal: int = 0) -> bytes:
-    """``tensor_map`` (layout/tensor_map.py) of the memory at ``address`` as a kernel on that device
-    reads it."""
+    """The 128 bytes of ``tensor_map`` (layout/tensor_map.py) for memory at ``address`` (16-byte
+    aligned, else ValueError)."""
     if address % 16:
         raise ValueError(f"address={address:#x} of a tensor map must be a multiple of 16")
     template = tensor_map_template(tensor_map, ordinal)
@@ -349,7 +348,7 @@ def _free(ordinal: int, address: int) -> None:
 
 
 class DeviceArray:
-    """A C-contiguous array on a device, 256-byte aligned, freed with the object; speaks
+    """A C-contiguous array on a device, 256-byte aligned, freed with the object; it has
     ``__cuda_array_interface__``."""
 
     def __init__(self, shape: tuple[int, ...], dtype, device: int = 0):
@@ -375,21 +374,22 @@ class DeviceArray:
         return result
 
     def clear(self) -> DeviceArray:
-        """Zero every byte before this returns, whatever other streams do or capture."""
+        """Zero every byte, and wait for it, regardless of what other streams do or capture."""
         with on_device(self.device), beside_captures():
             call("cuMemsetD8Async", self.address, 0, self.nbytes, _own_stream(self.device))
             call("cuStreamSynchronize", _own_stream(self.device))
         return self
 
     def to_host(self) -> np.ndarray:
-        """Waits for work on the legacy default stream; synchronise another stream first."""
+        """Copy to the host, after work on the legacy default stream; synchronise other streams
+        first."""
         result = np.empty(self.shape, self.dtype)
         with on_device(self.device):
             call("cuMemcpyDtoH", result.ctypes.data, self.address, result.nbytes)
         return result
 
     def fill_words(self, word: int, stream: int = 0) -> None:
-        """Set every 32-bit word, in the order of ``stream``."""
+        """Set every 32-bit word, in stream order."""
         with on_device(self.device):
             call(
                 "cuMemsetD32Async",

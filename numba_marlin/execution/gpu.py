@@ -1,9 +1,9 @@
-"""A launch on a GPU: the kernel bound to addresses, and enqueued. Nothing here waits.
+"""A launch on a GPU: binds the kernel to addresses and enqueues it. Nothing here waits.
 
-``loaded`` puts a binding's kernel on a device, ``arguments`` is what a launch passes, and
-``prepare`` gives a ``Prepared`` launch that may be enqueued again with other addresses
-(``repeat``). ``kept_on_device`` and ``numbers_on_device`` hold what launches read and nobody gives
-them anew: a weight's arrays, and float32 numbers.
+``loaded`` loads a binding's kernel on a device, ``arguments`` lists what a launch passes, and
+``prepare`` returns a ``Prepared`` launch, which can be enqueued again with other addresses
+(``repeat``). ``kept_on_device`` and ``numbers_on_device`` keep device copies of what launches read
+but calls do not pass on the device: a weight's arrays, and float32 numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from numba_marlin.execution.scratch import Workspace, workspace_views
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A launch with everything fixed but where arrays are.
+    """A launch with everything fixed except the addresses of arrays.
 
-    places: {parameter: words of ``bound`` that hold its address}; None where an address changes
-    more than a word. scratch: it uses memory that belongs to the stream or to its capture. keeps:
-    what must outlive the launches. info: the RunInfo of a repetition.
+    places: {parameter: words of ``bound`` that hold its address}; None if an address changes more
+    than a word. scratch: whether it uses memory that belongs to the stream or to its capture.
+    keeps: objects that must outlive the launches. info: the RunInfo of a repetition.
     """
 
     bound: launch.BoundLaunch
@@ -39,9 +39,8 @@ class Prepared:
 
 
 def loaded(binding: Binding, ordinal: int, overlap: bool = True) -> launch.Launcher:
-    """The binding's kernel on a device. overlap: False to keep launches of a kernel that may begin
-    beside the one before it apart. CapabilityMissing if its blocks wait for each other and do not
-    all fit on the device."""
+    """Load the binding's kernel on a device. overlap: False disables programmatic dependent launch.
+    CapabilityMissing if its blocks wait for each other and do not all fit on the device at once."""
     definition, compiled = binding.definition, binding.compiled
     options = definition.launch_options(binding.config)
     options["dependent"] = options["dependent"] and overlap
@@ -52,13 +51,13 @@ def loaded(binding: Binding, ordinal: int, overlap: bool = True) -> launch.Launc
             f"kernel {definition.name!r}: its {blocks} blocks wait for each other,"
             f" {driver.describe(ordinal).name} holds {launcher.resident_blocks} of them at once"
             f" ({compiled.resources.registers} registers per thread, {compiled.shared_bytes} bytes"
-            " of shared memory per block): it would never end"
+            " of shared memory per block): it would deadlock"
         )
     return launcher
 
 
 def arguments(binding: Binding, addresses: dict[str, int], ordinal: int) -> tuple:
-    """What a launch passes, in the kernel's order."""
+    """The arguments of a launch, in the kernel's order."""
     return binding.arguments(
         addresses, functools.partial(driver.encode_tensor_map, ordinal=ordinal)
     )
@@ -67,8 +66,8 @@ def arguments(binding: Binding, addresses: dict[str, int], ordinal: int) -> tupl
 def scratch_addresses(
     binding: Binding, ordinal: int, stream: int, workspace: Workspace | None = None
 ) -> dict[str, int]:
-    """Of partial sums and locks: the caller's, or those of the stream. Empty for a kernel that
-    needs none."""
+    """Addresses of partial sums and locks: the caller's workspace, or that of the stream. Empty for
+    a kernel without a workspace."""
     needs = binding.workspace
     if workspace is not None:
         views = workspace_views(workspace, needs, ordinal)
@@ -88,8 +87,8 @@ def prepare(
     keeps: tuple = (),
     in_capture: bool = False,
 ) -> Prepared:
-    """The launch on ``stream``, ready to be enqueued. addresses: of operands and results, aligned
-    to 16 bytes. in_capture: some of that belongs to the stream's capture, if it is captured."""
+    """Prepare the launch on ``stream``. addresses: of operands and results, 16-byte aligned.
+    in_capture: some of that memory belongs to the stream's graph capture, if it is captured."""
     launcher = loaded(binding, ordinal)
     scratch_memory = scratch_addresses(binding, ordinal, stream, workspace)
     bound = launcher.bind(
@@ -124,11 +123,11 @@ _kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 def kept_on_device(
     owner: object, arrays: dict[str, np.ndarray], ordinal: int
 ) -> dict[str, driver.DeviceArray]:
-    """``owner``'s arrays on a device, copied once and kept as long as it lives; they must not
-    change."""
+    """Device copies of ``owner``'s arrays, made once and kept as long as it lives; the arrays must
+    not change."""
     copies = _kept.setdefault(owner, {})
     found = copies.get(ordinal)
-    # of threads that copy at the same time all take the copy of one: a captured graph may already
+    # threads that copy at the same time all use the first copy: a captured graph may already
     # point to it
     if found is None:
         found = copies.setdefault(
@@ -140,11 +139,11 @@ def kept_on_device(
 
 @functools.lru_cache(maxsize=256)
 def _numbers(values: bytes, ordinal: int) -> driver.DeviceArray:
-    """Kept for a while: freeing it would wait for launches that have not begun."""
+    """Cached for a while, because freeing memory waits for launches that have not begun."""
     return driver.DeviceArray.from_host(np.frombuffer(values, np.float32), ordinal)
 
 
-_captured_numbers: list = []  # for good: graphs that captured a launch point to them
+_captured_numbers: list = []  # never freed: graphs that captured a launch point to them
 scratch.before_release(_captured_numbers.clear)
 
 
@@ -158,6 +157,6 @@ def numbers_on_device(values: np.ndarray, ordinal: int, stream: int) -> driver.D
 
 
 def clear(address: int, nbytes: int, ordinal: int, stream: int) -> None:
-    """Zero memory, in the order of the stream."""
+    """Zero memory, in stream order."""
     with driver.on_device(ordinal):
         driver.call("cuMemsetD8Async", address, 0, nbytes, driver.bindings().CUstream(stream))

@@ -1,11 +1,10 @@
-"""Pointers in, kernel enqueued: a ``CompiledKernel`` becomes a ``Launcher`` that puts it on a
-stream.
+"""Launching compiled kernels: a ``Launcher`` enqueues a ``CompiledKernel`` on a stream.
 
 ``launcher(compiled, device)`` loads the machine code once per device, opts in to large shared
 memory and returns a ``Launcher``. Calling that with a grid, a tuple of the kernel's arguments in
 order (ints; 128 bytes for a tensor map), and a stream costs one driver call. ``bind`` fixes all of
-that and gives a ``BoundLaunch``, for which only a few words change from call to call. Nothing
-waits; an error inside the kernel surfaces at a later call or synchronisation, as CUDA has it.
+that and returns a ``BoundLaunch``, in which only a few words change from call to call. Nothing
+waits; as usual in CUDA, an error inside the kernel is reported by a later call or synchronisation.
 
 ValueError: wrong number of arguments, an argument out of range, a grid beyond CUDA's limits.
 CapabilityMissing: no device, or no machine code for it.
@@ -30,7 +29,7 @@ from numba_marlin.hardware.limits import (
     TENSOR_MAP_BYTES,
 )
 
-# a file: every kernel loaded adds a line (`numba-marlin watch -- COMMAND` reads it)
+# names a file to which each loaded kernel adds a line (`numba-marlin watch -- COMMAND` reads it)
 KERNEL_LOG = "NUMBA_MARLIN_KERNEL_LOG"
 WORD = 8
 _TYPES = {"u64": ("<Q", 0, 2**64), "i32": ("<i", -(2**31), 2**31)}  # struct code, range
@@ -138,7 +137,7 @@ def check_grid(grid: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def load_image(compiled, device: devices.Device) -> bytes:
-    """What to hand to the driver: machine code if the device runs it, else PTX for the driver's own
+    """What the driver loads: machine code if the device runs it, else PTX for the driver's JIT
     compiler."""
     if compiled.cubin is not None and devices.runs_machine_code(
         compiled.target, device.compute_capability
@@ -153,8 +152,8 @@ def load_image(compiled, device: devices.Device) -> bytes:
 
 
 class BoundLaunch:
-    """One launch with everything fixed but what its user writes to ``words`` (at ``place[name]``)
-    under ``lock`` before ``enqueue``."""
+    """One launch with fixed arguments, except those that its user writes to ``words`` (at
+    ``place[name]``) under ``lock`` before ``enqueue``."""
 
     def __init__(
         self, launcher: Launcher, grid: tuple[int, ...], arguments: tuple, stream: int = 0
@@ -197,12 +196,12 @@ class BoundLaunch:
         self._configuration.stream = self.stream = stream
 
     def enqueue(self) -> None:
-        """Put the launch on its stream. The driver copies the arguments before this returns."""
+        """Enqueue the launch. The driver copies the arguments before this returns."""
         if self._call(*self._handles):
             self._enqueue_in_own_context()
 
     def _enqueue_in_own_context(self) -> None:
-        """Another context was current, or none, or the launch cannot succeed."""
+        """Enqueue with the device's context current; raises DriverError if that fails as well."""
         with driver.on_device(self.launcher.ordinal):
             code = self._call(*self._handles)
         if code:
@@ -216,7 +215,7 @@ class BoundLaunch:
 
 
 def _note(compiled, resident_blocks: int) -> None:
-    """A line in the file that KERNEL_LOG names; one that cannot be written is no reason to fail."""
+    """Append a line to the file that KERNEL_LOG names; errors in writing it are ignored."""
     with contextlib.suppress(OSError), open(os.environ[KERNEL_LOG], "a", encoding="utf-8") as file:
         file.write(
             f"{os.getpid()} {compiled.kernel} {compiled.target} {compiled.resources.registers}"
@@ -227,10 +226,11 @@ def _note(compiled, resident_blocks: int) -> None:
 class Launcher:
     """A kernel loaded on one device. Calls may come from several threads.
 
-    ``resident_blocks``: how many of its blocks the device can hold at once, given the registers and
-    shared memory they take. ``cluster``: blocks of a cluster, along x. ``dependent``: a launch may
-    begin while the one before it on the stream ends; the kernel must then wait for that one itself
-    (griddepcontrol.wait) before it touches what that one wrote.
+    ``resident_blocks``: how many of its blocks the device can hold at once, given their registers
+    and shared memory. ``cluster``: blocks per cluster, along x. ``dependent``: programmatic
+    dependent
+    launch: a launch may begin while the previous one on the stream ends; the kernel must then
+    execute griddepcontrol.wait before it reads what the previous one wrote.
     """
 
     def __init__(self, compiled, ordinal: int = 0, cluster: int = 1, dependent: bool = False):
@@ -277,7 +277,7 @@ class Launcher:
 
     def bind(self, grid: tuple[int, ...], arguments: tuple, stream: int = 0) -> BoundLaunch:
         """A launch on ``stream`` (a raw handle; 0 is the legacy default stream) with these
-        arguments, to be enqueued many times."""
+        arguments, which can be enqueued many times."""
         return BoundLaunch(self, grid, arguments, stream)
 
     def __call__(self, grid: tuple[int, ...], arguments: tuple, stream: int = 0) -> None:

@@ -1,7 +1,7 @@
 """A launch on the PTX machine: the compiled kernel's PTX, executed on the CPU.
 
-``set_up(binding)`` -> ``OnMachine``, every trap set: results and partial sums are poisoned, locks
-are zero, operands are read-only, and memory around them belongs to nothing.
+``set_up(binding)`` -> ``OnMachine``, prepared so that errors show: results and partial sums are
+poisoned, locks are zero, operands are read-only, and memory around them is not mapped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ POISON_BYTE = 0xAA
 
 @dataclass(frozen=True, eq=False)
 class OnMachine:
-    """A launch that ``run`` executes. arrays: {parameter: NumPy array}, in which results then are;
-    launch: what ``Machine.run`` takes."""
+    """A launch that ``run`` executes. arrays: {parameter: NumPy array}, including the results after
+    the run; launch: the arguments of ``Machine.run``."""
 
     binding: Binding
     machine: Machine
@@ -33,8 +33,8 @@ class OnMachine:
     launch: dict[str, Any]
 
     def run(self, **options):
-        """-> the machine's RunResult. options: others of ``Machine.run``. RuntimeError for a kernel
-        that leaves a lock set."""
+        """Execute the launch and return the machine's RunResult. options: further options of
+        ``Machine.run``. RuntimeError if the kernel leaves a lock set."""
         result = self.machine.run(**self.launch, **options)
         self.check_locks()
         return result
@@ -54,8 +54,8 @@ class OnMachine:
 
 
 def host_arrays(binding: Binding, given: dict[str, np.ndarray] | None = None) -> dict:
-    """{parameter: NumPy array} for a launch: operands as they are, those ``given`` in place of
-    fresh ones, the rest poisoned unless it must be zero."""
+    """{parameter: NumPy array} for a launch: the operands, the arrays ``given``, and new ones for
+    the rest, poisoned unless they must be zero."""
     given = given or {}
     return {
         name: given[name] if name in given else _array(each)
@@ -72,10 +72,11 @@ def set_up(
     given: dict[str, np.ndarray] | None = None,
     more: tuple = (),
 ) -> OnMachine:
-    """machine: one that has read the kernel already, default a new one; ptx: what is done to the
-    kernel's text before a new one reads it; compiled: another build of the kernel than the
-    binding's; given: arrays in place of fresh ones (``host_arrays``); more: arguments behind the
-    kernel's own."""
+    """Prepare a launch on the PTX machine. machine: one that has loaded the kernel already,
+    default: a new one; ptx: a function applied to the kernel's PTX before a new machine loads it;
+    compiled: another build than the binding's; given: arrays to use instead of new ones
+    (``host_arrays``);
+    more: arguments after the kernel's own."""
     compiled = compiled or binding.compiled
     if machine is None:
         from numba_marlin.emulator import Machine

@@ -1,7 +1,7 @@
-"""What would run where: a problem and a device -> backend, kernel, configuration, grid, and why.
+"""Planning: a problem and a device -> backend, kernel, configuration and grid, with the reason.
 
-The machine and a GPU run the same PTX. The machine is modelled on a Hopper (``devices.MODEL``); for
-a kernel made of another architecture's instructions it plays that architecture.
+The PTX machine and a GPU run the same PTX. The machine models a Hopper (``devices.MODEL``); for a
+kernel that needs another architecture's instructions it models that architecture.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ BACKENDS = ("auto", "cuda", "emulator", "reference")
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a product did. ``seconds`` is host wall time of the call, with compilation left out; on
-    a GPU it includes no wait unless the arrays were on the host; None for a call like one before,
-    which is not timed (``repeat``). ``instructions``: warp instructions the machine executed."""
+    """How a product ran.
+
+    backend: "cuda", "emulator" or "reference"; reason: why. problem: the WeightProblem or
+    BlockProblem. device: description of the device. seconds: host wall time of the call without
+    compilation; for device arrays it does not include the kernel's time, since the call is
+    asynchronous; None for a repetition of an earlier call (``repeat``), which is not timed.
+    candidate: kernel, configuration and grid; compiled: the CompiledKernel; both None for the
+    reference. instructions: warp instructions that the PTX machine executed, else None.
+    """
 
     backend: str
     reason: str
@@ -52,7 +58,7 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a product will run, why there, and as which candidate (None: the reference)."""
+    """The backend for a product, the reason, and the candidate (None: the reference)."""
 
     backend: str
     reason: str
@@ -65,17 +71,17 @@ class Plan:
 
     @property
     def target(self) -> str:
-        """What the kernel is compiled for."""
+        """The target that the kernel is compiled for."""
         return target_for(self.definition, self.device)
 
     @property
     def strided(self) -> bool:
-        """Whether the kernel is told the distance of a's rows."""
+        """Whether the kernel takes the stride of a's rows."""
         return any(name == "a_stride" for name, _ in self.definition.parameters)
 
     def compile(self, compiler: str):
-        """The CompiledKernel of the candidate for the device; from memory or the disk cache if it
-        is there."""
+        """The candidate's CompiledKernel for the device, from memory, the disk cache, or compiled
+        now."""
         return compiled_kernel(self.candidate.kernel, self.candidate.config, self.target, compiler)
 
     def info(
@@ -86,7 +92,7 @@ class Plan:
         instructions: int | None = None,
         ordinal: int | None = None,
     ) -> RunInfo:
-        """Of a product that ran so. ordinal: of the GPU."""
+        """The RunInfo of a product that ran by this plan. ordinal: of the GPU."""
         where, device = "CPU, float64", self.device
         if device is not None:
             number = "" if ordinal is None else f"cuda:{ordinal}, "
@@ -110,9 +116,9 @@ def plan(
     config: object = None,
     ordinal: int | None = None,
 ) -> Plan:
-    """Choose backend, device and candidate. ordinal: of the device that the arrays are on, None for
-    the host. CapabilityMissing if a GPU was asked for by name, or holds the arrays, and cannot run
-    the problem."""
+    """Choose backend, device and candidate. ordinal: the device that holds the arrays, None for the
+    host. CapabilityMissing if backend="cuda", or arrays on a device, need a GPU that cannot run the
+    problem; ValueError for an unknown backend or kernel."""
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
     if kernel is None and config is not None:
@@ -128,7 +134,7 @@ def plan(
             backend = "emulator" if missing else "cuda"
     if backend == "reference":
         if kernel is not None:
-            find_kernel(kernel)  # a wrong name is wrong here too
+            find_kernel(kernel)  # an unknown name is an error for the reference too
         return Plan(backend, reason, None, None)
     device = driver.describe(ordinal or 0) if backend == "cuda" else machine_for(kernel)
     chosen = (
@@ -140,14 +146,14 @@ def plan(
 
 
 def target_for(definition, device: devices.Device) -> str:
-    """What a kernel is compiled for, to run on a device: the device's own target, or that of the
-    instructions which the kernel is made of."""
+    """The target of a kernel on a device: the device's own, or that of the architecture-specific
+    instructions that the kernel uses."""
     return device.target if device.runs(definition.min_arch) else definition.min_arch
 
 
 def machine_for(kernel: str | None) -> devices.Device:
-    """What the PTX machine plays for a kernel: a Hopper, or the architecture whose instructions it
-    is made of."""
+    """The device that the PTX machine models for a kernel: a Hopper, or the architecture whose
+    instructions the kernel needs."""
     needs = "sm_80" if kernel is None else find_kernel(kernel).min_arch
     if devices.MODEL.runs(needs):
         return devices.MODEL
@@ -155,7 +161,7 @@ def machine_for(kernel: str | None) -> devices.Device:
 
 
 def _missing(problem, kernel: str | None, ordinal: int | None) -> str:
-    """Why no GPU can be used; empty if one can."""
+    """Why no GPU can run the problem; empty if one can."""
     probe = driver.probe()
     if not probe.usable:
         return probe.reason
@@ -174,7 +180,7 @@ def _missing(problem, kernel: str | None, ordinal: int | None) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _default_candidate(problem, device: devices.Device, kernel: str | None) -> Candidate:
-    """Remembered: ranking takes longer than a small product on a GPU."""
+    """The default candidate, cached because ranking takes longer than a small product on a GPU."""
     return rank(problem, device)[0] if kernel is None else candidate(problem, device, kernel)
 
 

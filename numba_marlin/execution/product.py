@@ -1,8 +1,8 @@
-"""A product from its checked operands to its results, wherever it runs: what the public calls do
-once they know what they were given.
+"""Runs a product on any backend: the public functions call this after they have checked their
+arguments.
 
-``run(product, plan)`` -> ``Outcome``. Results of the machine, of the reference and of host arrays
-on a GPU are NumPy's; of device arrays they are of a's library, on its device.
+``run(product, plan)`` -> ``Outcome``. Results are NumPy arrays, except for device arrays on a GPU:
+then they are arrays of a's library, on its device.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from numba_marlin.formats.floats import float_type
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """What is multiplied. inputs: {parameter: array} as it was given, all in one place; labels:
-    what the caller calls them. weight, kept: an object whose arrays, by parameter, are copied to a
-    device once; reference(): {parameter: result} by the float64 reference, rounded. scaling: of two
-    block-scaled operands."""
+    """The operands of a product.
+
+    inputs: {parameter: array} as given, all on the same device or all on the host. labels: their
+    names in messages. weight, kept: the weight object, and its arrays by parameter, which are
+    copied to a device once. reference(): {parameter: result} of the float64 reference, rounded.
+    scaling: for two block-scaled operands.
+    """
 
     problem: Any
     inputs: dict[str, ArrayView]
@@ -38,8 +41,8 @@ class Product:
     scaling: Scaling | None = None
 
     def ready(self, strided: bool = False) -> dict[str, ArrayView]:
-        """The inputs as a kernel can read them; copies where it could not. strided: it is told the
-        distance of a's rows."""
+        """The inputs in a form that a kernel can read; copies if necessary. strided: whether the
+        kernel takes the stride of a's rows."""
         return {
             name: (arrays.rows if strided and name == "a" else arrays.contiguous)(
                 self.labels.get(name, name), view
@@ -50,9 +53,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Options:
-    """How a launch is made: by which compiler, on which stream (a handle, a stream object, or None
-    for the current one of a's library), with whose scratch memory; out: {parameter: array} to write
-    results to."""
+    """Options of a launch: the compiler, the stream (a handle, a stream object, or None for the
+    current one of a's library), the caller's workspace; out: {parameter: array} to write results
+    to."""
 
     compiler: str
     stream: object = None
@@ -62,8 +65,8 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """results: {parameter: array}; prepared: of the launch, if it may be repeated for other inputs
-    that lie as these do."""
+    """results: {parameter: array}; info: the RunInfo; prepared: the launch, if it can be repeated
+    for other inputs of the same shapes and strides."""
 
     results: dict[str, Any]
     info: RunInfo
@@ -71,7 +74,8 @@ class Outcome:
 
 
 def run(product: Product, plan: Plan, options: Options) -> Outcome:
-    """CapabilityMissing, ValueError: what the plan's device or kernel cannot do."""
+    """Run the product by its plan. CapabilityMissing or ValueError if the plan's device or kernel
+    cannot do it."""
     if plan.backend == "reference":
         start = time.perf_counter()
         results = product.reference()
@@ -87,7 +91,7 @@ def run(product: Product, plan: Plan, options: Options) -> Outcome:
 def binding_of(
     product: Product, plan: Plan, compiled, ready: dict[str, Any], row_distance: int | None = None
 ) -> Binding:
-    """The plan's kernel bound to a product's inputs as they were made ready, and to its weight."""
+    """Bind the plan's kernel to a product's ready inputs and its weight."""
     return bind(
         plan.definition,
         plan.candidate.config,
@@ -120,7 +124,7 @@ def _on_machine(product: Product, plan: Plan, options: Options, compiled) -> Out
 
 
 def _from_host(product: Product, plan: Plan, options: Options, compiled) -> Outcome:
-    """Copies there and back, and a wait."""
+    """Run host arrays on a GPU: copy to the device, launch, wait, copy back."""
     start = time.perf_counter()
     handle = arrays.stream_handle(options.stream, product.inputs["a"].stream)
     copies = {
@@ -147,8 +151,8 @@ def _on_device(product: Product, plan: Plan, options: Options, compiled) -> Outc
     handle = arrays.stream_handle(options.stream, a.stream)
     ready = product.ready(plan.strided)
     wanted = product.problem.result_shapes
-    # A library made copies and results in the order of its own stream, and hands their memory on
-    # in that order.
+    # The library allocates copies and results in the order of its own stream, and reuses their
+    # memory in that order.
     made = {given.stream for name, given in product.inputs.items() if ready[name] is not given} | (
         {a.stream} if wanted.keys() - options.out.keys() else set()
     )
@@ -184,7 +188,7 @@ def _enqueued(
     handle: int,
     compiled,
 ) -> gpu.Prepared:
-    """The launch, prepared and put on the stream."""
+    """Prepare the launch and enqueue it on the stream."""
     distance = arrays.row_distance(inputs["a"]) if plan.strided else None
     binding = binding_of(product, plan, compiled, inputs, distance)
     weights = gpu.kept_on_device(product.weight, product.kept, ordinal) if product.kept else {}

@@ -1,8 +1,9 @@
-"""What ``repeat`` reads of the arrays of a library, by the attributes that cost least.
+"""How ``repeat`` reads the arrays of each library, through the cheapest attributes.
 
-``again`` is the path of ``matmul``, every step of which is paid for in every call: it looks up the
-call, checks what is given beside x, and launches. ``block_scaled_matmul``, which has more arrays,
-takes the small steps: ``seen`` (what must be as it was), ``stream``, ``address``, ``result``.
+``again`` is the fast path of ``matmul``, whose steps all add to the latency of each call: it looks
+up the call, checks the arguments besides x, and launches. ``block_scaled_matmul``, which has more
+arrays, uses the single steps: ``seen`` (what must equal the earlier call), ``stream``, ``address``,
+``result``.
 """
 
 from __future__ import annotations
@@ -149,8 +150,9 @@ class Cupy:
 
 
 class Numba:
-    """numba.cuda's device arrays of the default stream. To allocate one takes Numba several times
-    as long as the rest: give ``out``."""
+    """numba.cuda's device arrays on the default stream. Allocating one takes several times as long
+    as
+    the rest of the call: pass ``out``."""
 
     def __init__(self, numba):
         self.empty, self.current_context = numba.cuda.device_array, numba.cuda.current_context
@@ -196,5 +198,5 @@ class Numba:
         return call.launch(x.device_ctypes_pointer.value, 0, out.device_ctypes_pointer.value, out)
 
 
-# not what derives from them: it may have a mind of its own
+# exact types only: a subclass may behave differently
 READERS = {"torch.Tensor": Torch, "cupy.ndarray": Cupy, "numba.DeviceNDArray": Numba}

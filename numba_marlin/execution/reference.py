@@ -1,4 +1,4 @@
-"""A product by the float64 reference: no kernel, no device."""
+"""The backend "reference": the float64 product, without a kernel or a device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numba_marlin.formats.operands import BLOCK_FORMATS, BlockScaled
 def weight_product(
     x: np.ndarray, weight, bias: np.ndarray | None = None, batch_invariant: bool = False
 ) -> np.ndarray:
-    """x [m, k] -> [m, n] of its type: the float64 product, and the bias, rounded once.
-    Batch-invariant: row by row, because NumPy's order of sums depends on m."""
+    """x [m, k] -> [m, n] of its type: the float64 product plus the bias, rounded once.
+    batch_invariant: row by row, because NumPy's reduction order depends on m."""
     from numba_marlin import reference
     from numba_marlin.quantizers.dequantize import as_quantized
 
-    # above the largest number the right answer is infinity
+    # above the largest number the correct result is infinity
     with np.errstate(over="ignore", invalid="ignore"):
         if batch_invariant:
             q = as_quantized(weight)

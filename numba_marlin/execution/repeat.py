@@ -1,19 +1,19 @@
-"""A product like one before costs what its launch costs: per weight, what depends on shapes alone
-is kept, and found by cheap attributes.
+"""Repeating a product at the cost of its launch: everything that depends only on shapes is cached
+per weight and looked up by cheap attributes.
 
-``matmul`` asks ``again`` first. It answers None unless all of this is as it was in an earlier call,
-which went the long way, was checked there and given to ``remember``: the weight; shape, strides,
-type and device of x; backend, kernel and compiler; the stream, which is not being captured (a
-captured launch has scratch memory of its own), and is the current one of x's library unless there
-is an ``out``. Then only the result is allocated, addresses are written into the argument buffer,
-and the launch is enqueued. What is unusual goes the long way, where messages are.
+``matmul`` first calls ``again``, which returns None unless all of this equals an earlier call that
+took the full path, was checked there and passed to ``remember``: the weight; shape, strides, type
+and device of x; backend, kernel and compiler; and the stream, which must not be being captured (a
+captured launch has its own scratch memory) and must be the current one of x's library unless
+``out`` is given. Then only the result is allocated, addresses are written into the argument buffer,
+and the launch is enqueued. Anything unusual takes the full path, which has the error messages.
 
-``block_scaled_matmul`` asks ``again_operands``, the same for its operands, all of which may lie
-elsewhere this time; its calls go with B.
+``block_scaled_matmul`` calls ``again_operands``, which does the same for its operands, all of which
+may have other addresses than before; its calls are cached with B.
 
-Nothing here keeps a weight alive: its calls go with it. A weight has at most ``CALLS_PER_WEIGHT``
-of them; then all are made anew. Any number of threads may call; a call's buffer is locked while it
-is filled and enqueued.
+The cache does not keep a weight alive: its calls are dropped with it. A weight has at most
+``CALLS_PER_WEIGHT`` calls; then the cache of that weight is cleared. This is thread-safe: a call's
+buffer is locked while it is filled and enqueued.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("numba_marlin")
 
 
 class Call:
-    """A ``Prepared`` product, unpacked to what a repetition touches."""
+    """A ``Prepared`` product, reduced to what a repetition uses."""
 
     __slots__ = (
         "bound",
@@ -80,8 +80,8 @@ class Call:
         )
 
     def launch(self, a: int, bias: int, c: int, out) -> tuple | None:
-        """(out, RunInfo); None, and nothing is enqueued, for no memory, memory that is not aligned,
-        and a result at c that would lie in x or the bias."""
+        """Enqueue and return (out, RunInfo). Returns None, and enqueues nothing, for null or
+        unaligned addresses, and for a result at c that overlaps x or the bias."""
         end = c + self.c_bytes
         if (
             not (a and c)
@@ -104,14 +104,15 @@ class Call:
         return out, self.info
 
     def captured(self) -> bool:
-        """Whether the stream is being captured, whatever device is current."""
+        """Whether the stream is being captured, independent of the current device."""
         with driver.on_device(self.bound.launcher.ordinal):
             return driver.capture_id(self.bound.stream) is not None
 
 
 class OperandCall:
-    """A ``Prepared`` product of two block-scaled operands. places: of each of ``inputs``; results:
-    (parameter, shape, type, its places, bytes to zero before a launch)."""
+    """A ``Prepared`` product of two block-scaled operands. places: the words with the address of
+    each of ``inputs``; results: (parameter, shape, type, its places, bytes to zero before a
+    launch)."""
 
     def __init__(self, prepared: Prepared, inputs: tuple[str, ...]):
         binding = prepared.binding
@@ -134,7 +135,7 @@ class OperandCall:
         )
 
     def launch(self, addresses: list[int], results: list[int]) -> bool:
-        """False, and nothing is enqueued, for no memory and memory that is not aligned."""
+        """Enqueue. Returns False, and enqueues nothing, for null or unaligned addresses."""
         if not all(addresses) or not all(results) or any(each & 15 for each in addresses):
             return False
         bound = self.bound
@@ -168,14 +169,14 @@ def log_run(info: RunInfo) -> None:
     )
 
 
-_calls: dict[int, dict[tuple, Call | OperandCall]] = {}  # by id(weight), as long as it lives
+_calls: dict[int, dict[tuple, Call | OperandCall]] = {}  # by id(weight), while the weight is alive
 _libraries: dict[type, object] = {}  # type of array -> Library that reads it
 scratch.before_release(_calls.clear)
 
 
 def again(x, p, out, bias, choice: tuple, stream=None):
-    """(result, RunInfo) of a product like an earlier one, enqueued; None if there was none like
-    it."""
+    """Enqueue a product that repeats an earlier one -> (result, RunInfo); None if there is no such
+    call."""
     calls = _calls.get(id(p))
     if calls is None:
         return None
@@ -183,15 +184,15 @@ def again(x, p, out, bias, choice: tuple, stream=None):
     if library is None:
         return None
     if stream is not None:
-        if out is None:  # its memory belongs to another stream, which has to be followed
+        if out is None:  # its memory belongs to another stream, which this one must wait for
             return None
         stream = stream_handle(stream, 0)
     return library.again(calls, x, out, bias, choice, stream)
 
 
 def again_operands(b, inputs: tuple, choice: tuple):
-    """({parameter: result}, RunInfo) of a product with ``b`` like an earlier one, enqueued; None if
-    there was none like it. inputs: arrays of both operands, and of the epilogue."""
+    """Enqueue a product with ``b`` that repeats an earlier one -> ({parameter: result}, RunInfo);
+    None if there is no such call. inputs: arrays of both operands and of the epilogue."""
     calls = _calls.get(id(b))
     if calls is None:
         return None
@@ -202,7 +203,7 @@ def again_operands(b, inputs: tuple, choice: tuple):
     stream = library.stream(first)
     try:
         call = calls.get((*map(library.seen, inputs), stream, choice))
-    except TypeError:  # something in choice that cannot be a key, nor be right
+    except TypeError:  # an unhashable value in choice, which cannot be valid
         return None
     if call is None or (call.scratch and library.may_be_captured(first, call)):
         return None
@@ -218,7 +219,7 @@ def again_operands(b, inputs: tuple, choice: tuple):
 
 
 def remember_operands(b, inputs: dict, choice: tuple, prepared: Prepared, device: int) -> None:
-    """Keep ``prepared``, made for ``inputs`` ({parameter: array}) as they lie."""
+    """Cache ``prepared``, made for ``inputs`` ({parameter: array}) of these shapes and strides."""
     first, *others = inputs.values()
     library = _library_for(first, prepared, device)
     if library is None or any(type(each) is not type(first) for each in others):
@@ -230,7 +231,7 @@ def remember_operands(b, inputs: dict, choice: tuple, prepared: Prepared, device
 
 
 def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
-    """Keep ``prepared``, which was made for x as it lies, for calls like it."""
+    """Cache ``prepared``, made for x of this shape and these strides, for calls that repeat it."""
     library = _library_for(x, prepared, x_view.device)
     key = None if library is None else library.key(x, choice, prepared.bound.stream)
     if key is not None:
@@ -238,7 +239,7 @@ def remember(x, x_view, p, choice: tuple, prepared: Prepared) -> None:
 
 
 def _library_for(x, prepared: Prepared, device: int):
-    """What reads x, if a launch like ``prepared`` can be repeated for it; else None."""
+    """The reader for x if ``prepared`` can be repeated for it; else None."""
     stream = prepared.bound.stream
     if prepared.places is None or stream == scratch.PER_THREAD_STREAM:
         return None

@@ -1,10 +1,11 @@
-"""Scratch memory of kernels whose blocks share sums: fp32 partial sums, and int32 locks that are
-zero between launches (kernels leave them so).
+"""Scratch memory (workspace) of kernels with a reduction between blocks (split-K, stream-K): fp32
+partial sums, and int32 locks, which each launch finds and leaves zero.
 
-``workspace(device, stream, partials_bytes, locks)`` gives the addresses of scratch memory that
-belongs to that stream, or, while the stream is captured, to that part of the graph alone. It grows
-and never shrinks; an outgrown buffer stays alive, because a launch or a captured graph may still
-point to it. ``release_workspaces`` frees all. ``Workspace`` is scratch memory of the caller's.
+``workspace(device, stream, partials_bytes, locks)`` returns the addresses of scratch memory that
+belongs to that stream or, while the stream is being captured, to that part of the graph alone. It
+grows and never shrinks; an outgrown buffer stays allocated, because a launch or a captured graph
+may still point to it. ``release_workspaces`` frees everything. ``Workspace`` is memory that the
+caller provides.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from numba_marlin.execution import arrays, driver
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """Scratch memory of the caller's: partials (any dtype) and locks int32, zero. On the device, or
-    NumPy for the machine.
+    """Scratch memory that the caller provides to ``matmul`` or ``block_scaled_matmul``.
 
-    Without one, ``matmul`` keeps its own, one for each device and stream.
+    partials: array of any dtype, for fp32 partial sums; locks: int32 array of zeros, which the
+    kernel leaves zero. Both must be on the device that runs the kernel (NumPy arrays for the
+    emulator), C-contiguous and 16-byte aligned; if they are too small, a ValueError names the
+    size needed. Launches that may run at the same time must not share a Workspace. Without one, the
+    package keeps its own per device and stream.
     """
 
     partials: object
@@ -31,8 +35,8 @@ class Workspace:
 
 
 def check_workspace(partials_bytes: int, locks: int, *, needs_bytes: int, needs_locks: int) -> None:
-    """ValueError if a workspace of ``partials_bytes`` and ``locks`` int32 is smaller than a kernel
-    needs."""
+    """ValueError if a workspace of ``partials_bytes`` bytes and ``locks`` int32 is too small for a
+    kernel."""
     if partials_bytes < needs_bytes:
         raise ValueError(
             f"workspace partials have {partials_bytes} bytes, the kernel needs {needs_bytes}"
@@ -43,7 +47,7 @@ def check_workspace(partials_bytes: int, locks: int, *, needs_bytes: int, needs_
         )
 
 
-PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, another stream in every host thread
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: the same handle is another stream in each host thread
 _workspaces: dict[tuple, driver.DeviceArray] = {}
 _registry_lock = threading.RLock()  # reentrant: freeing memory may run while it is held
 _outgrown: list[driver.DeviceArray] = []
@@ -64,10 +68,10 @@ def _scratch(ordinal: int, stream: int, apart: object, role: str, nbytes: int) -
 
 
 def workspace(ordinal: int, stream: int, partials_bytes: int, locks: int) -> tuple[int, int]:
-    """(address of at least ``partials_bytes``, address of at least ``locks`` zeroed int32) that
-    belong to the stream.
+    """(address of at least ``partials_bytes`` bytes, address of at least ``locks`` zeroed int32),
+    which belong to the stream.
 
-    Each capture of a stream has its own: two graphs captured on one stream may be replayed at the
+    Each graph capture has its own, because two graphs captured on one stream may be replayed at the
     same time.
     """
     with driver.on_device(ordinal):
@@ -83,12 +87,13 @@ _to_forget: list = []
 
 
 def before_release(forget) -> None:
-    """``forget()`` is called when scratch memory is freed: for who keeps addresses of it."""
+    """Register ``forget()``, called before scratch memory is freed, to drop stored addresses of
+    it."""
     _to_forget.append(forget)
 
 
 def release_workspaces() -> None:
-    """Free all scratch memory. No launch may be in flight and no captured graph may be replayed
+    """Free all scratch memory. No launch may be in flight, and no captured graph may be replayed
     afterwards."""
     with _registry_lock:
         for forget in _to_forget:
@@ -100,8 +105,8 @@ def release_workspaces() -> None:
 def workspace_views(
     workspace: Workspace, needs: tuple[int, int], ordinal: int | None
 ) -> tuple[arrays.ArrayView, arrays.ArrayView]:
-    """The caller's two arrays, or ValueError if they are too small, not usable as they are, or not
-    on device ``ordinal`` (None: the host)."""
+    """Views of the caller's two arrays. ValueError if they are too small, not contiguous, aligned
+    and writable, or not on device ``ordinal`` (None: the host)."""
     partials, locks = (
         arrays.view("workspace.partials", workspace.partials),
         arrays.view("workspace.locks", workspace.locks),
@@ -124,7 +129,6 @@ def workspace_views(
     if locks.on_host and locks.host.any():
         first = int(np.flatnonzero(locks.host)[0])
         raise ValueError(
-            f"workspace.locks[{first}]={locks.host.ravel()[first]} must be 0: blocks would wait for"
-            " ever"
+            f"workspace.locks[{first}]={locks.host.ravel()[first]} must be 0: blocks would deadlock"
         )
     return partials, locks

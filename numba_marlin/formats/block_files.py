@@ -9,14 +9,14 @@ All are [n, k], as torch.nn.Linear has it.
     fp8                    weight e4m3 [n, k], weight_scale [1], [n, 1] or [ceil(n/128),
                            ceil(k/128)]: per tensor, channel or block; input_scale
     fp8-block              weight e4m3 [n, k], weight_scale_inv [ceil(n/128), ceil(k/128)], which
-                           multiplies, whatever its name says
+                           multiplies, despite its name
 
-Of two 4-bit codes in a byte, the low one is the input with the even number. Sources, read as facts:
+The low nibble of a byte holds the input with the even number. Sources, read for facts only:
 vLLM's ``modelopt.py``, ``fp8.py`` and ``compressed_tensors_w4a4_nvfp4.py`` (which takes 1 /
 weight_global_scale), compressed-tensors' ``nvfp4`` and ``mxfp4`` compressors, DeepSeek-V3's README.
 
-A number that multiplies in one format and divides in the other is kept exactly only if its
-reciprocal is a float32 too: else that is a loss.
+A scale that multiplies in one format and divides in another converts exactly only if its reciprocal
+is a float32; otherwise the conversion reports a loss.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _reciprocal(value: float) -> tuple[float, bool]:
 def _turned(
     value: float | None, divides: bool, wanted: bool, what: str
 ) -> tuple[float | None, tuple[str, ...]]:
-    """A factor as one that divides, or multiplies, as ``wanted`` says."""
+    """Convert a factor to one that divides (``wanted``) or multiplies, with what that loses."""
     if value is None or divides == wanted:
         return value, ()
     result, exact = _reciprocal(value)
@@ -69,7 +69,7 @@ def _number(array: np.ndarray) -> float:
 
 
 def _codes(array: np.ndarray) -> np.ndarray:
-    """8-bit floats as their codes."""
+    """The codes (uint8) of an array of 8-bit floats."""
     return np.asarray(array).view(np.uint8)
 
 
@@ -81,8 +81,8 @@ def _scalar(
 
 @dataclass(frozen=True)
 class Fp4Format(StoredFormat):
-    """Codes of e2m1, blocks of ``rows`` rows; codes, scales, factor, inputs: names of tensors, ""
-    for what the format does not have."""
+    """A format of e2m1 codes with one scale per block of ``rows`` rows. codes, scales, factor,
+    inputs: names of its tensors, "" for a tensor that the format does not have."""
 
     codes: str = "weight_packed"
     scales: str = "weight_scale"
@@ -189,8 +189,8 @@ class Fp4Format(StoredFormat):
 
 @dataclass(frozen=True)
 class Fp8Format(StoredFormat):
-    """Codes of e4m3; scales: the name of their tensor; only_blocks: whether scales of tensors and
-    channels have no place."""
+    """A format of e4m3 codes. scales: name of the tensor of scales; only_blocks: whether scales per
+    tensor and per channel are excluded."""
 
     scales: str = "weight_scale"
     only_blocks: bool = False
@@ -259,7 +259,7 @@ class Fp8Format(StoredFormat):
                 f"format {self.name!r} holds e4m3 with scales of 16 or 32 bits, not {weight.grid}:"
                 " quantise anew"
             )
-        # one scale for all is the same scale for each
+        # a scale per tensor is stored as equal scales per block
         if self.only_blocks and weight.block == (k, n):
             weight = replace(
                 weight,

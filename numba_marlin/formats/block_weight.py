@@ -1,11 +1,11 @@
-"""``BlockWeight``: a weight whose codes are small floats and whose scales belong to blocks, plain,
-as ``QuantizedWeight`` is for integer grids.
+"""``BlockWeight``: a weight of 4- or 8-bit floats with one scale per block, unpacked. It is to
+NVFP4, MXFP4 and FP8 what ``QuantizedWeight`` is to integer grids.
 
     W[i, j] = decode(codes[i, j]) * scale[i // rows, j // columns] * factor
     factor  = global_scale, or 1 / global_scale if it divides
 
-``quantize.dequantize`` gives its numbers. Kernels multiply those of e2m1 in blocks of 16 or 32 rows
-of a column: ``fp4_marlin``.
+``quantizers.dequantize`` computes its numbers. Kernels multiply e2m1 weights whose blocks are 16 or
+32 rows of one column, packed by ``fp4_marlin``.
 """
 
 from __future__ import annotations
@@ -24,27 +24,30 @@ SCALE_TYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, eq=False)
 class BlockWeight:
-    """See the module's docstring for what it means. Checked when made: TypeError or ValueError
-    naming the value and the rule; NaN among codes or scales is a ValueError."""
+    """A block-scaled weight [k, n]; the module's docstring has the formula.
 
-    #: uint8 [k, n], in number format ``grid``.
+    Fields are checked on construction: TypeError or ValueError, naming the value and the rule. NaN
+    codes or scales are a ValueError.
+    """
+
+    #: Codes, uint8 [k, n], in number format ``grid``.
     codes: np.ndarray
-    #: "e2m1", "e4m3" or "e5m2".
+    #: Number format of the codes: "e2m1", "e4m3" or "e5m2".
     grid: str
-    #: [ceil(k / rows), ceil(n / columns)], of a float type, or uint8 in number format
+    #: Scales [ceil(k / rows), ceil(n / columns)], of a float type, or uint8 codes in number format
     #: ``scale_grid``.
     scales: np.ndarray
-    #: "e4m3", "e8m0", or None where scales are floats.
+    #: Number format of the scales: "e4m3", "e8m0", or None if they are floats.
     scale_grid: str | None
-    #: (rows, columns) that share a scale.
+    #: Shape (rows, columns) of a block, which shares one scale.
     block: tuple[int, int]
-    #: A scale of the whole weight, a number of float32, or None.
+    #: Scale of the whole weight, a float32 number, or None.
     global_scale: float | None = None
-    #: Whether the global scale divides instead.
+    #: Whether the global scale divides instead of multiplying.
     divides: bool = False
-    #: What the file says about activations, kept as it is.
+    #: Scale of the activations as the file stores it; kept, not used.
     input_scale: float | None = None
-    #: Whether that divides.
+    #: Whether ``input_scale`` divides.
     input_divides: bool = False
 
     def __post_init__(self) -> None:
@@ -120,7 +123,7 @@ class BlockWeight:
         return BITS[self.grid]
 
     def scale_values(self) -> np.ndarray:
-        """The blocks' scales as numbers, float32, exactly."""
+        """The blocks' scales as float32 numbers, exact."""
         return (
             decode(self.scales, self.scale_grid)
             if self.scale_grid

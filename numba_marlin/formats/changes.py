@@ -1,8 +1,8 @@
-"""What can be done to a QuantizedWeight so that a format can hold it, and what that costs.
+"""Changes to a QuantizedWeight that make it fit a format, and what they lose.
 
-Each function returns the weight as the format wants it; those that may lose something return
-(weight, losses), where losses are sentences for people, empty if the change is exact. What no
-change can bring about is a ValueError: such a weight must be quantised anew.
+Each function returns the changed weight. A function that may lose information returns (weight,
+losses): losses are sentences for people, and empty if the change is exact. ValueError means that no
+change can make the weight fit: it must be quantised anew.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numba_marlin.formats.types import QuantizedWeight
 
 
 class LossError(ValueError):
-    """A conversion would lose information. ``losses``: what, a sentence each. Asking for it with
-    ``allow_loss=True`` goes on."""
+    """A conversion would lose information. ``losses`` has one sentence per loss. With
+    ``allow_loss=True`` the conversion goes ahead."""
 
     def __init__(self, form: str, losses: tuple[str, ...], what: str = "this weight"):
         super().__init__(
@@ -27,13 +27,13 @@ class LossError(ValueError):
         self.form, self.losses = form, losses
 
     def about(self, what: str) -> LossError:
-        """The same error, naming the weight."""
+        """The same error with the weight's name in its message."""
         return LossError(self.form, self.losses, what)
 
 
 def widen(weight: QuantizedWeight, bits: int) -> QuantizedWeight:
-    """The same weight, exactly, with codes of ``bits`` bits, as many or more: symmetric grids are
-    shifted so that their middles meet."""
+    """The same weight, exactly, with codes of ``bits`` bits (at least the weight's own). Symmetric
+    grids are shifted so that their middles meet."""
     if bits < weight.bits:
         raise ValueError(
             f"bits={bits} must be at least the weight's {weight.bits}: fewer need quantising anew"
@@ -56,8 +56,8 @@ def with_bits(weight: QuantizedWeight, allowed: tuple[int, ...], form: str) -> Q
 
 
 def with_integer_zeros(weight: QuantizedWeight) -> tuple[QuantizedWeight, tuple[str, ...]]:
-    """float16 zero points rounded and clamped to the grid; a loss where that moves one. Others
-    stay."""
+    """Round float16 zero points and clamp them to the grid; moving one is a loss. Other kinds of
+    zero points stay as they are."""
     if weight.zeros is None or weight.zeros_kind != "float16":
         return weight, ()
     integers = np.clip(np.rint(weight.zeros.astype(np.float32)), 0, (1 << weight.bits) - 1)
@@ -69,7 +69,7 @@ def with_integer_zeros(weight: QuantizedWeight) -> tuple[QuantizedWeight, tuple[
 
 
 def with_scales(weight: QuantizedWeight, dtype: str) -> tuple[QuantizedWeight, tuple[str, ...]]:
-    """Scales in ``dtype``; a loss where one is rounded. ValueError where one would become
+    """Convert scales to ``dtype``; rounding one is a loss. ValueError if one would become
     infinite."""
     if weight.scale_dtype == dtype:
         return weight, ()
@@ -103,15 +103,15 @@ def implicit_zeros(zeros: np.ndarray, bits: int) -> np.ndarray | None:
 
 
 def rows_as_they_come(weight: QuantizedWeight) -> QuantizedWeight:
-    """Without a permutation that only reorders rows of one group; the weight is the same."""
+    """Drop a permutation that only reorders rows within groups; the weight is the same."""
     if weight.permutation is None or weight.groups > 1:
         return weight
     return replace(weight, codes=row_order(weight), permutation=None)
 
 
 def with_known_order(weight: QuantizedWeight, name: str) -> tuple[QuantizedWeight, tuple[str, ...]]:
-    """For formats that have no activation order: rows stay sorted by group, and the permutation
-    goes along in a tensor of its own."""
+    """For formats without activation order: rows stay sorted by group, and the permutation is
+    stored in an extra tensor."""
     weight = rows_as_they_come(weight)
     if weight.permutation is None:
         return weight, ()
@@ -134,11 +134,11 @@ def group_index(weight: QuantizedWeight) -> np.ndarray:
 
 
 def order_of_groups(g_idx: np.ndarray, groups: int) -> np.ndarray | None:
-    """GPTQ's g_idx -> int32 [k], the rows sorted by group and otherwise as they come; None if they
-    are. ValueError unless groups are of one size.
+    """The stable sort of rows by group, int32 [k], from GPTQ's g_idx; None if they are sorted.
+    ValueError unless all groups have the same size.
 
-    All zeros say that there is no activation order, as in files of AutoGPTQ's first versions.
-    """
+    g_idx with nothing but zeros means no activation order, as in files of AutoGPTQ's first
+    versions."""
     k = g_idx.shape[0]
     rows = k // groups
     if not g_idx.any() or np.array_equal(g_idx, np.arange(k) // rows):

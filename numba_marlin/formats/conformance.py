@@ -1,11 +1,11 @@
-"""What each stored format can do, found out by doing it: ``rows()`` for people and tests,
-``markdown()`` for the README.
+"""The conformance table of stored formats, computed by converting weights: ``rows()`` for people
+and tests, ``markdown()`` for the README.
 
-The probes are weights of every kind that tells formats apart: sizes of codes, zero points,
-activation order, types of scales; block-scaled ones from the formats' own test cases. A conversion
-is exact for a probe if the target's ``losses`` are none and what it writes is read as the same
-numbers again. ``round_trips`` asks it of as many random codes as wanted, through files' tensors
-from one format to the other and back.
+The probes are weights that tell formats apart: code sizes, zero points, activation order, types of
+scales, and block-scaled weights from the formats' own test cases. A conversion is exact for a probe
+if the target reports no ``losses`` and reading what it wrote gives the same numbers.
+``round_trips`` checks this on any number of random codes, from one format's tensors to the other's
+and back.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ K, N, GROUP = 128, 64, 32
 
 @dataclass(frozen=True)
 class Row:
-    """exact: targets that hold every probe this format holds; sometimes: those that hold some of
-    them."""
+    """One format. exact: targets that hold every probe that this format holds; sometimes: targets
+    that hold some of them."""
 
     form: StoredFormat
     exact: tuple[str, ...]
@@ -92,8 +92,8 @@ def holds(form: StoredFormat, weight, codec=PLAIN) -> bool:
 
 
 def round_trips(source: StoredFormat, target: StoredFormat, weights: Iterable, codec=PLAIN) -> int:
-    """The number of codes that go from ``source``'s tensors to ``target``'s and back: of those
-    ``weights`` that both formats hold.
+    """Convert those ``weights`` that both formats hold from ``source``'s tensors to ``target``'s
+    and back, and return the number of codes converted.
 
     AssertionError unless each weight's numbers are the same on the way and at the end, and so are
     source's tensors, byte for byte, wherever target has the same size of codes.
@@ -121,12 +121,12 @@ def _same_bytes(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bo
 
 
 def same_numbers(left, right) -> bool:
-    """Whether two weights are the same numbers, however they are written down."""
+    """Whether two weights stand for the same numbers, in any representation."""
     return np.array_equal(_numbers(left), _numbers(right))
 
 
 def _numbers(weight) -> np.ndarray:
-    """float64 [k, n]. (``quantize.dequantize`` is above this room.)"""
+    """float64 [k, n]. (``quantizers`` is above this room.)"""
     if isinstance(weight, BlockWeight):
         scales = np.repeat(
             np.repeat(weight.scale_values().astype(np.float64), weight.block[0], 0),

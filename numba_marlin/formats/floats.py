@@ -1,10 +1,9 @@
 """The 16-bit float types of scales and activations, by name: ``"float16"`` and ``"bfloat16"``.
 
-NumPy has no bfloat16; arrays of it are those of ``ml_dtypes``, which is imported when the first one
-is asked for and not before. ``round_to`` is the one conversion that rounds: to nearest even, once,
-from exact float64 values. (``astype`` of ml_dtypes goes from float64 to bfloat16 through float32,
-so that 1 + 2**-8 + 2**-40 becomes 1.)
-"""
+NumPy has no bfloat16; bfloat16 arrays use ``ml_dtypes``, which is imported on first use.
+``round_to`` is the only conversion that rounds: once, to nearest even, from exact float64 values.
+(``astype`` of ml_dtypes goes from float64 to bfloat16 through float32, so that 1 + 2**-8 + 2**-40
+becomes 1.)"""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ HALF_TYPES = ("float16", "bfloat16")
 
 
 def float_type(dtype: DTypeLike) -> np.dtype:
-    """A dtype, or the name of one, as a np.dtype in native byte order. ImportError, with what to
-    do, for bfloat16 without ml_dtypes."""
+    """Convert a dtype, or its name, to a np.dtype in native byte order. ImportError, with advice,
+    for bfloat16 without ml_dtypes."""
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:
             from ml_dtypes import bfloat16
@@ -33,8 +32,8 @@ def float_type(dtype: DTypeLike) -> np.dtype:
 
 
 def number(name: str, value: Any) -> float:
-    """A real number of Python's or of an array library's, 0-dimensional arrays included, infinite
-    where float64 ends. TypeError, naming it, for anything else."""
+    """Convert a real number (Python's, an array library's, or a 0-dimensional array) to float;
+    numbers beyond float64 become infinite. TypeError, with ``name``, for anything else."""
     plain: Any = value.item() if getattr(value, "shape", None) == () else value
     if not isinstance(plain, numbers.Real):
         kind = (
@@ -50,7 +49,7 @@ def number(name: str, value: Any) -> float:
 
 
 def is_single(value: float) -> bool:
-    """Whether a number is finite and one of float32's."""
+    """Whether a number is finite and exact in float32."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(value)) and float(np.float32(value)) == value
 
@@ -67,7 +66,7 @@ def two_sizes(name: str, sizes: object, what: str) -> tuple[int, int]:
 
 
 def as_numpy(name: str, array: object) -> np.ndarray:
-    """``numpy.asarray`` of it; TypeError with what to do if NumPy cannot read it, as torch's
+    """``numpy.asarray(array)``. TypeError, with advice, if NumPy cannot read it, such as torch's
     bfloat16 or an array on a GPU."""
     try:
         return np.asarray(array)
@@ -94,7 +93,7 @@ def unit_roundoff(dtype: DTypeLike) -> float:
 
 
 def round_to(values: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """float32 or float64 values rounded once to nearest even; above the largest number they become
+    """Round float32 or float64 values once, to nearest even; values above the largest number become
     infinite."""
     dtype = float_type(dtype)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -104,8 +103,8 @@ def round_to(values: np.ndarray, dtype: DTypeLike) -> np.ndarray:
 
 
 def _odd_float32(values: np.ndarray) -> np.ndarray:
-    """float32 of float64, rounded to odd: a last bit of 1 stands for everything that was cut off,
-    so that a second rounding, to 22 bits or fewer, falls as the only one would have."""
+    """float64 -> float32, rounded to odd: the last bit is 1 if anything was cut off, so that a
+    second rounding, to 22 bits or fewer, gives what a single rounding would have given."""
     single = values.astype(np.float32)
     if values.dtype == np.float32:
         return single

@@ -1,31 +1,31 @@
-"""Block-scaled FP4 weights (NVFP4, MXFP4) as the Hopper kernels read them, beside 16-bit
-activations: layout "marlin-fp4".
+"""Layout "marlin-fp4": block-scaled FP4 weights (NVFP4, MXFP4) as the Hopper kernels read them to
+multiply 16-bit activations.
 
 In:  BlockWeight: codes e2m1, blocks of 16 or 32 rows of one column, scales e4m3 or e8m0; k % 16 ==
      0, n % 8 == 0.
-Out: PackedBlocks. Columns are completed to n_packed, the next multiple of 64, with zeros.
+Out: PackedBlocks. Columns are padded with zeros to n_packed, the next multiple of 64.
 
     qweight int32 [k/16, 2 n_packed]
-        Marlin's words, the bits of each turned for activations of ``dtype`` (``fp4_words``).
+        Marlin's words, the bits of each permuted for activations of ``dtype`` (``fp4_words``).
     scales  int32 [n_packed/64, ceil(k/32) * 8 s]
-        For every 64 columns and 32 rows 8 s words, s = 4 for blocks of 16 and 2 for blocks of 32.
-        Word s g + i belongs to lanes 4 g to 4 g + 3. Blocks of 16: the pair of columns 16 i + g and
-        16 i + g + 8, for the first 16 rows and then for the others. Blocks of 32: the pair of
-        columns 32 i + g and 32 i + g + 8, and the pair 16 columns on. All that a warp needs of a
-        stage is contiguous, one copy.
+        8 s words per 64 columns and 32 rows, s = 4 for blocks of 16 and 2 for blocks of 32. Word
+        s g + i belongs to lanes 4 g to 4 g + 3. Blocks of 16: it holds the scales of columns
+        16 i + g and 16 i + g + 8, for the first 16 rows and then for the other 16. Blocks of 32: of
+        columns 32 i + g and 32 i + g + 8, then of the pair 16 columns on. What a warp needs for one
+        stage is contiguous, so that one copy brings it.
     factors float32 [n_packed]
-        What the fp32 sum of a column is multiplied by: the global scale, and what makes the powers
-        of two come out even. Number 2 g + h of every 16 belongs to column g + 8 h.
+        Multiplies the fp32 accumulators of a column: the global scale times a power of two that
+        undoes the scaling below. Number 2 g + h of every 16 belongs to column g + 8 h.
 
-A weight is code * 2**-14 * scale in 16 bits, exactly, where the scale that is stored is the
-block's, times 2**7 (e4m3, every code of which then is a normal float16), or in units of 2**-15 of
-the largest scale of its column (e8m0); and factor is 2**7 or 2**(e - 128) times the global scale, e
-being the code of that largest one. Exact for both types of activations as long as no block of a
-column has a scale below 2**-24 of its largest: else pack is a ValueError.
+In 16 bits a weight is exactly code * 2**-14 * scale. The stored scale is the block's scale times
+2**7 (e4m3: every code then is a normal float16), or the block's scale in units of 2**-15 of the
+largest scale of its column (e8m0). The factor is the global scale times 2**7 (e4m3) or 2**(e - 128)
+(e8m0, e being the code of that largest scale). This is exact for both types of activations if no
+block has a scale below 2**-24 of the largest in its column; otherwise ``pack`` raises ValueError.
 
-Scales have no sign there, and none is 0 beside a code that is not, so pack takes the weight's
-``canonical`` form, which is the same numbers, zeros' signs included, and unpack gives back that
-one.
+Stored scales have no sign, and a scale is 0 only if all codes of its block are zeros. So ``pack``
+stores the weight's ``canonical`` form, which has the same numbers (signs of zeros included), and
+``unpack`` returns that form.
 """
 
 from __future__ import annotations
@@ -49,21 +49,22 @@ from numba_marlin.formats.registry import find_format, register
 from numba_marlin.formats.small_floats import table
 
 GROUP_SIZES = (16, 32)
-SCALE_ROWS = 32  # rows of the weight to a row of scales
+SCALE_ROWS = 32  # rows of the weight per row of scales
 SIGN, DIGITS = 8, 7  # of a code
 _E4M3_UNIT = 7  # a stored scale is the block's, times 2**7
-# exponent field of the largest scale of a column, and how far below it others may be
+# exponent field of the largest scale of a column, and how far below it the others may be
 _LARGEST, _SPAN = 30, 24
 
 
 def scale_row_bytes(group_size: int) -> int:
-    """Of the scales of 32 rows and 64 columns."""
+    """Bytes of the scales of 32 rows and 64 columns."""
     return SCALE_ROWS // group_size * BLOCK_N
 
 
 @dataclass(frozen=True, eq=False)
 class PackedBlocks:
-    """See the module's docstring for the arrays' shapes. Checked when made."""
+    """A BlockWeight in the order that kernels read; the module's docstring has the arrays' shapes.
+    Fields are checked on construction (TypeError, ValueError)."""
 
     #: "marlin-fp4".
     layout: str
@@ -74,7 +75,7 @@ class PackedBlocks:
     group_size: int
     #: Rows of the weight.
     k: int
-    #: Columns of the weight, without those that complete it.
+    #: Columns of the weight, without padding.
     n: int
     #: "e4m3" or "e8m0".
     scale_grid: str
@@ -83,7 +84,7 @@ class PackedBlocks:
     divides: bool = False
     input_scale: float | None = None
     input_divides: bool = False
-    #: Type of the activations that the codes are turned for.
+    #: Type of the activations that the bits of the codes are permuted for.
     dtype: str = "float16"
 
     # of all of them
@@ -98,13 +99,13 @@ class PackedBlocks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes a kernel reads to see the whole weight once."""
+        """Bytes that a kernel reads to read the whole weight once."""
         return self.qweight.nbytes + self.scales.nbytes + self.factors.nbytes
 
 
 def canonical(weight: BlockWeight) -> BlockWeight:
-    """The same numbers with scales that have no sign, codes 0 or -0 where a scale is 0, and scale
-    code 0 where all codes of a block are one of these."""
+    """The same numbers in canonical form: scales without sign, zero codes (0 or -0) where a scale
+    is 0, and scale 0 where all codes of a block are zeros."""
     codes, scales, rows = weight.codes, weight.scales, weight.block[0]
     if weight.scale_grid == "e4m3":
         bits = np.where(scales & 0x7F == 0, SIGN, SIGN | DIGITS).astype(np.uint8)
@@ -239,14 +240,15 @@ def unpack_scales(words: np.ndarray, group_size: int, groups: int, n: int) -> np
 
 
 class Fp4MarlinFormat:
-    """The registry's door to this module (see ``registry.Format``)."""
+    """This layout as a ``registry.Format``."""
 
     name, weights = "marlin-fp4", BlockWeight
 
     def pack(
         self, weight: BlockWeight, dtype: str = "float16", pack_codes=marlin.pack_codes
     ) -> PackedBlocks:
-        """dtype: of the activations; pack_codes: ``marlin.pack_codes`` or its compiled form."""
+        """Pack a weight. dtype: type of the activations; pack_codes: ``marlin.pack_codes`` or its
+        compiled form."""
         check_packable(weight)
         weight = canonical(weight)
         k, n, rows = weight.k, weight.n, weight.block[0]

@@ -6,7 +6,7 @@ p is half p // 4 of register p % 4), with their bits turned. An e2m1 code s e e 
 float with s on top and e e m across the border of exponent and significand, subnormal codes being
 subnormal numbers: float16 has e e m in bits 11 to 9 and the number is code * 2**-14, bfloat16 in
 bits 8 to 6 and it is code * 2**-126. So no table and no multiplication: bits only have to get to
-their places. From nibbles that takes 15 instructions a word: signs and the rest of each register
+their places. From nibbles that takes 15 instructions per word: signs and the rest of each register
 are shifted and masked apart. A mask that takes whole codes wants them where their places, shifted,
 do not overlap, and four such sets of places do not tile 16 bits (no four translates of {0, 1, 2, 6}
 or of {0, 1, 2, 9} do, mod 16). But one ``lop3`` adds two shifted words, bit by bit, before it masks

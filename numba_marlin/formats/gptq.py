@@ -22,9 +22,9 @@ AWQ (AutoAWQ's "gemm" version; llm-awq's order), codes of 4 bits:
     qzeros  int32 [groups, n/8]           likewise; the zero point itself
     scales  float16 or bfloat16 [groups, n]
 
-A weight whose zero points are all in the middle of the grid is read as symmetric. Sources, read as
-facts: AutoGPTQ's ``qlinear_cuda``, GPTQModel's ``convert_gptq_v1_to_v2_format`` and its tests,
-AutoAWQ's ``WQLinear_GEMM`` and ``pack``, vLLM's ``gptq.py`` and ``awq.py``.
+A weight whose zero points are all the middle of the grid is read as symmetric. Sources, read
+for facts only: AutoGPTQ's ``qlinear_cuda``, GPTQModel's ``convert_gptq_v1_to_v2_format`` and its
+tests, AutoAWQ's ``WQLinear_GEMM`` and ``pack``, vLLM's ``gptq.py`` and ``awq.py``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PERMUTATION = "g_idx_sort_indices"  # vLLM's name for the rows sorted by group
 
 @dataclass(frozen=True)
 class GptqFormat(StoredFormat):
-    """stored_offset: what is subtracted from zero points before they are packed."""
+    """stored_offset: subtracted from zero points before they are packed (1 in version 1)."""
 
     stored_offset: int = 0
 
@@ -66,7 +66,7 @@ class GptqFormat(StoredFormat):
                 "qzeros",
                 32 * matrix("qzeros", tensors["qzeros"])[1],
                 n,
-                "32 bits a word over columns",
+                "32 bits per word over columns",
             ),
             READABLE_BITS,
             "bits of a code are",
@@ -75,7 +75,7 @@ class GptqFormat(StoredFormat):
             "qweight",
             32 * matrix("qweight", tensors["qweight"])[0],
             bits,
-            "32 bits a word over bits of a code",
+            "32 bits per word over bits of a code",
         )
         return Geometry(
             k,
@@ -142,7 +142,7 @@ class GptqFormat(StoredFormat):
 
 @dataclass(frozen=True)
 class AwqFormat(StoredFormat):
-    """Codes and zero points of 4 bits, eight columns to a word in AWQ_ORDER."""
+    """Codes and zero points of 4 bits, eight columns per word in AWQ_ORDER."""
 
     def geometry(self, tensors) -> Geometry:
         k, _ = matrix("qweight", tensors["qweight"])

@@ -2,9 +2,9 @@
 in the order of ``marlin_order``.
 
 In:  QuantizedWeight: 4 or 8 bit, k % 16 == 0, n % 8 == 0, group size -1 or a multiple of 16.
-Out: PackedWeight, which ``unpack`` turns back exactly. Columns are completed to n_packed, the next
-    multiple of 64, with
-     weights that decode to zero: the middle code under a zero point in the middle, and scale 0.
+Out: PackedWeight; ``unpack`` is the exact inverse. Columns are padded to n_packed, the next
+     multiple of 64, with weights that decode to zero: the middle code, the zero point in the
+     middle, scale 0.
 
     qweight int32 [k/16, n_packed * bits / 2]     blocks of 16 x 64 codes, row by row
     scales  as they came [groups, n_packed]       permuted inside every 64 columns, or 32 if there
@@ -12,7 +12,7 @@ Out: PackedWeight, which ``unpack`` turns back exactly. Columns are completed to
     zeros   None; int32 [groups, n_packed * bits / 32], packed codes; or float16 [groups, n_packed]
             in the order of group scales
 
-Anything else is a ValueError naming the value and the rule.
+Anything else raises ValueError, naming the value and the rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWe
 
 COLUMN_STEP = 8
 GROUP_SIZES = (-1, 32, 64, 128)
-"""Those of the published layout and its kernel. The layout says nothing about groups, so every
+"""Group sizes of the published layout and its kernel. The layout does not depend on groups, so any
 multiple of 16 can be packed."""
 
 WEIGHT_PERM = code_order(4).perm
@@ -39,7 +39,7 @@ WEIGHT_PERM = code_order(4).perm
 
 
 def packed_columns(n: int) -> int:
-    """n, completed to whole blocks."""
+    """n, rounded up to whole blocks of 64 columns."""
     return -(-n // BLOCK_N) * BLOCK_N
 
 
@@ -70,7 +70,8 @@ def check_packable(weight: QuantizedWeight) -> None:
 
 
 def _completed(values: np.ndarray, fill: object) -> np.ndarray:
-    """[rows, n] with columns of ``fill`` up to n_packed; itself if there is nothing to do."""
+    """Pad [rows, n] with columns of ``fill`` to n_packed; returns the array itself if n is
+    n_packed."""
     rows, n = values.shape
     if n % BLOCK_N == 0:
         return values
@@ -160,7 +161,7 @@ def unpack_zeros(zeros: np.ndarray, bits: int = 4, n: int | None = None) -> np.n
 
 
 class MarlinFormat:
-    """The registry's door to this module (see ``registry.Format``)."""
+    """This layout as a ``registry.Format``."""
 
     name, weights = "marlin", QuantizedWeight
 
@@ -169,8 +170,8 @@ class MarlinFormat:
         return self.wrap(pack_codes(weight.codes, weight.bits), weight)
 
     def wrap(self, qweight: np.ndarray, weight: QuantizedWeight) -> PackedWeight:
-        """A PackedWeight of codes that were packed already (by ``hostloops``) and the rest of
-        ``weight``."""
+        """A PackedWeight from codes that are packed already (by ``hostloops``) and the other fields
+        of ``weight``."""
         return PackedWeight(
             layout=self.name,
             qweight=qweight,
@@ -187,8 +188,8 @@ class MarlinFormat:
         return self.unwrap(unpack_codes(packed.qweight, packed.bits, packed.n), packed)
 
     def unwrap(self, codes: np.ndarray, packed: PackedWeight) -> QuantizedWeight:
-        """A QuantizedWeight of codes that were unpacked already (by ``hostloops``) and the rest of
-        ``packed``."""
+        """A QuantizedWeight from codes that are unpacked already (by ``hostloops``) and the other
+        fields of ``packed``."""
         return QuantizedWeight(
             codes=codes,
             scales=unpack_scales(packed.scales, packed.n),

@@ -15,7 +15,7 @@ is that of 4 bits without zero points):
     g_idx, g_idx_sort_indices int32 [k], optional   the group of every stored row, ascending; which
                                                     row of the weight it is
 
-Both are read as PackedWeights, without being unpacked. compressed-tensors, ``format``
+Both are read as PackedWeights without unpacking. compressed-tensors, ``format``
 "pack-quantized", stores [n, k] as torch.nn.Linear does:
 
     weight_packed     int32 [n, k * bits/32]   code = signed value + 2**(bits-1); neighbouring
@@ -26,8 +26,8 @@ Both are read as PackedWeights, without being unpacked. compressed-tensors, ``fo
     weight_shape      int64 or int32 [2]       (n, k)
 
 Codes of 4 and 8 bits only: of 3 bits, versions of the library differ on whether words are filled.
-Sources, read as facts: IST-DASLab/marlin's ``Layer.pack``, vLLM's ``marlin_utils.py``, AutoAWQ's
-``WQLinear_Marlin``, compressed-tensors' ``pack_to_int32`` and ``pack_quantized.py``.
+Sources, read for facts only: IST-DASLab/marlin's ``Layer.pack``, vLLM's ``marlin_utils.py``,
+AutoAWQ's ``WQLinear_Marlin``, compressed-tensors' ``pack_to_int32`` and ``pack_quantized.py``.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ from numba_marlin.formats.types import SUPPORTED_BITS, PackedWeight, QuantizedWe
 
 @dataclass(frozen=True)
 class MarlinFile(StoredFormat):
-    """Both spellings. codes, scales: what the tensors are called."""
+    """Both variants. codes, scales: names of their tensors."""
 
     codes: str = "B"
     scales: str = "s"
 
     @property
     def kernels_own(self) -> bool:
-        """Whether the tensors are those of vLLM's kernels, which take more than the published
-        one."""
+        """Whether the tensors are those of vLLM's kernels, which support more than the published
+        kernel."""
         return self.codes == "qweight"
 
     def geometry(self, tensors) -> Geometry:
@@ -197,7 +197,7 @@ class PackQuantized(StoredFormat):
             )
         bits = one_of(
             "weight_packed",
-            count("weight_packed", 32 * words, k, "32 bits a word over inputs"),
+            count("weight_packed", 32 * words, k, "32 bits per word over inputs"),
             self.bits,
             "bits of a code are",
         )
@@ -237,7 +237,7 @@ class PackQuantized(StoredFormat):
                 ),
                 bits,
             )
-        # -1: the library's word for "none"
+        # the library writes -1 for "none"
         if "weight_g_idx" in tensors and not (np.asarray(tensors["weight_g_idx"]) == -1).all():
             order = changes.order_of_groups(np.asarray(tensors["weight_g_idx"]), geometry.groups)
             codes = codes if order is None else codes[order]

@@ -1,5 +1,5 @@
-"""Who stands where in Marlin's words: permutations of codes, scales and zero points, derived from
-the fragment maps of ``mma.m16n8k16``.
+"""The order of codes, scales and zero points in Marlin's words: permutations derived from the
+fragment maps of ``mma.m16n8k16`` (PTX ISA, "Matrix fragments for mma.m16n8k16").
 
 Codes. The weight is cut into blocks of 16 rows (k) by 64 columns (n). A lane's share of a block is
 contiguous: 4 words of 8 codes, or 8 words of 4 codes of 8 bits, and word i of it belongs to the
@@ -8,21 +8,21 @@ halves = 4 codes. The order of codes in the word follows from how they are dequa
 codes, ``lop3`` picks with 0x000f000f nibbles 0 and 4 into the halves of one f16x2 register, with
 0x00f000f0 nibbles 1 and 5 into the next, and after a shift by 8 nibbles 2, 6 and 3, 7 into the last
 two. Of 8-bit codes, ``prmt`` puts bytes 0 and 2 into the halves of one register and bytes 1 and 3
-into those of the next. So, with R registers to a word, code ``p`` is half ``p // R`` of register
+into those of the next. So, with R registers per word, code ``p`` is half ``p // R`` of register
 ``p % R``, and registers (0, 1) are the fragment of the first tile, (2, 3) that of the second. No
-code is ever moved across halves. In closed form, for lane 4 g + t:
+code ever moves between the halves of a register. In closed form, for lane 4 g + t:
 
     4 bits: word 4 lane + j, nibble p:      k = 2 t + (p >> 2) + 8 (p & 1)
                                             n = 16 j + g + 8 ((p >> 1) & 1)
     8 bits: word 8 lane + 2 j + h, byte p:  k = 2 t + (p >> 1) + 8 (p & 1)
                                             n = 16 j + g + 8 h
 
-Scales of groups are wanted where the weights are: a lane needs the scales of the columns of its 8 B
-fragments, and finds them in 16 contiguous bytes: number 8 g + i of 64 columns belongs to column g +
+Scales of groups are applied to the weights: a lane needs the scales of the columns of its 8 B
+fragments, and reads them as 16 contiguous bytes: number 8 g + i of 64 columns belongs to column g +
 8 i. A scale per column is applied to the accumulators instead, so its order is that of the columns
 of the C fragments of four n8 tiles, again 16 contiguous bytes.
 
-Zero points are wanted where the scales of groups are, also if there is but one group. As float16
+Zero points are applied where the scales of groups are, even if there is only one group. As float16
 they stand in the order of group scales. On the grid, the 8 zero points of a lane's columns g + 8 i
 are packed as codes are, in the order in which one dequantised word gives them in pairs of
 neighbouring tiles, so that register r goes with the r-th pair of scales:
@@ -80,8 +80,8 @@ class CodeOrder:
 
 
 def code_source(code: int, bits: int) -> tuple[int, int]:
-    """(n8 tile of the word, element of its B fragment) that code number ``code`` of a word is,
-    given the dequantisation above."""
+    """(n8 tile of the word, element of its B fragment) of code number ``code`` of a word, given the
+    dequantisation above."""
     registers_of_word = 16 // bits
     half, register_of_word = divmod(code, registers_of_word)
     tile, register_of_fragment = divmod(register_of_word, MMA_M16N8K16_B.registers)
@@ -108,7 +108,7 @@ def code_order(bits: int) -> CodeOrder:
 
 
 def _lanes_by_column() -> list[int]:
-    """For every column of an n8 tile, the first of the lanes that hold it in a B fragment: 0, 4, 8,
+    """Per column of an n8 tile, the first of the lanes that hold it in a B fragment: 0, 4, 8,
     ..."""
     return [int(np.argmax(MMA_M16N8K16_B.col_of[:, 0] == column)) for column in range(TILE_N)]
 
@@ -155,7 +155,7 @@ GROUP_SCALE_PERM = _frozen(_derive_group_scale_perm())
 """packed[c] = plain[GROUP_SCALE_PERM[c]] inside every 64 columns."""
 
 COLUMN_SCALE_PERM = _frozen(_derive_column_scale_perm())
-"""packed[c] = plain[COLUMN_SCALE_PERM[c]] inside every 32 columns, for one scale to a column."""
+"""packed[c] = plain[COLUMN_SCALE_PERM[c]] inside every 32 columns, for one scale per column."""
 
 
 def locate(k_index: int, n_index: int, bits: int = 4) -> tuple[int, int, int]:

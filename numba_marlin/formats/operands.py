@@ -1,5 +1,5 @@
-"""``BlockScaled``: a matrix of small floats whose rows are cut into blocks that share a scale;
-either operand of a block-scaled product, or its result.
+"""``BlockScaled``: a matrix of 4- or 8-bit floats in which each block of a row shares a scale. It
+is either operand of a block-scaled product, or its result.
 
     X[r, i] = decode(code(r, i), element) * decode(scales[r, i // block], scale_grid) * global_scale
 
@@ -9,17 +9,17 @@ either operand of a block-scaled product, or its result.
     mxfp8-e4m3  e4m3     32     e8m0    none (1)
     mxfp8-e5m2  e5m2     32     e8m0    none (1)
 
-data: uint8 [rows, columns * bits / 8], C-contiguous; of two 4-bit codes in a byte the low one is
-the column with the even number. scales: uint8, in one of two orders, ``scale_order``: "plain"
+data: uint8 [rows, columns * bits / 8], C-contiguous; the low nibble of a byte holds the column with
+the even number. scales: uint8, in one of two orders, ``scale_order``: "plain"
 [rows, columns / block], or "128x4", flat, as block-scaled tensor cores read them
-(``layout.block_scales``: zeros complete its tiles). Blocks lie along the columns: both operands of
-a product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear has its weight.
+(``layout.block_scales``; tiles are padded with zeros). Blocks lie along a row: both operands of a
+product have k as their columns, A [m, k] and B [n, k], as torch.nn.Linear stores its weight.
 
-data and scales are NumPy arrays, or arrays of the same shapes and of one-byte elements on a device:
-making one reads neither, and codes may be NaN or infinity where the format has them. The methods
-that read them want them on the host. TypeError or ValueError naming value and rule when made.
-Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling Formats 1.0 for MX.
-"""
+data and scales are NumPy arrays, or arrays of the same shapes with one-byte elements on a device.
+The constructor checks types and shapes (TypeError or ValueError, naming the value and the rule) but
+reads no elements; codes may be NaN or infinity where the format has them. Methods that read
+elements need them on the host. Sources: NVIDIA's NVFP4 as ModelOpt writes it; OCP Microscaling
+Formats 1.0 for MX."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BlockFormat:
     block: int
     #: Number format of the scales.
     scale_grid: str
-    #: Whether a float32 number multiplies all.
+    #: Whether a float32 number multiplies the whole matrix.
     has_global_scale: bool = False
 
     @property
@@ -58,7 +58,7 @@ class BlockFormat:
         return rows, columns * self.bits // 8
 
     def scales_shape(self, rows: int, columns: int, order: str) -> tuple[int, ...]:
-        """Of scales in ``order``, one of SCALE_ORDERS."""
+        """Shape of the scales in ``order``, one of SCALE_ORDERS."""
         if order not in SCALE_ORDERS:
             raise ValueError(f"scale_order={order!r} must be one of {', '.join(SCALE_ORDERS)}")
         return (
@@ -103,19 +103,19 @@ def unpack_codes(data: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockScaled:
-    """See the module's docstring."""
+    """A block-scaled matrix; the module's docstring has the formula, the formats and the shapes."""
 
     #: Name of one of BLOCK_FORMATS.
     format: str
     #: (rows, columns) of the matrix; columns are a multiple of the block.
     shape: tuple[int, int]
-    #: uint8 [rows, columns * bits / 8], of NumPy or on a device.
+    #: Codes, uint8 [rows, columns * bits / 8], a NumPy array or one on a device.
     data: Any
-    #: uint8, in ``scale_order``, of NumPy or on a device.
+    #: Scales, uint8, in ``scale_order``, a NumPy array or one on a device.
     scales: Any
-    #: Positive, a number of float32; 1 where the format has none.
+    #: A positive float32 number; 1 if the format has no global scale.
     global_scale: float = 1.0
-    #: "plain" or "128x4".
+    #: Order of the scales: "plain" or "128x4".
     scale_order: str = "plain"
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class BlockScaled:
         return BLOCK_FORMATS[self.format]
 
     def codes(self) -> np.ndarray:
-        """uint8 [rows, columns], a code each."""
+        """uint8 [rows, columns], one code per element."""
         return unpack_codes(self._on_host("data"), self.form.bits)
 
     def plain_scales(self) -> np.ndarray:
@@ -187,7 +187,7 @@ class BlockScaled:
         )
 
     def _on_host(self, name: str) -> np.ndarray:
-        """data or scales, to be read here."""
+        """data or scales, checked to be readable on the host."""
         array = getattr(self, name)
         host = as_numpy(name, array)
         if host.dtype != np.uint8:
@@ -199,9 +199,9 @@ class BlockScaled:
 
 
 def from_weight(weight: BlockWeight) -> BlockScaled:
-    """A weight W [k, n] out of a file as the operand B = W^T [n, k]. ValueError if its blocks are
-    not those of a block-scaled format. A global scale that divides is turned over, rounded to
-    float32 (``formats.block_files`` says the same of files)."""
+    """Convert a weight W [k, n] from a file to the operand B = W^T [n, k]. ValueError if its blocks
+    are not those of a block-scaled format. A global scale that divides is replaced by its
+    reciprocal, rounded to float32 (as ``formats.block_files`` does for files)."""
     if not isinstance(weight, BlockWeight):
         raise TypeError(
             f"weight is a {type(weight).__name__}, must be a BlockWeight, as load_checkpoint and"
@@ -236,7 +236,8 @@ def from_weight(weight: BlockWeight) -> BlockScaled:
 
 
 def to_weight(operand: BlockScaled) -> BlockWeight:
-    """The inverse of ``from_weight``: an operand [n, k] as a weight [k, n], its scales plain."""
+    """The inverse of ``from_weight``: an operand [n, k] as a weight [k, n] with scales in plain
+    order."""
     if not isinstance(operand, BlockScaled):
         raise TypeError(f"operand is a {type(operand).__name__}, must be a BlockScaled")
     form = operand.form

@@ -9,8 +9,8 @@ Packed = TypeVar("Packed")
 
 
 class Format(Protocol[Weight, Packed]):
-    """What a packed layout must be able to do. ``unpack(pack(q))`` gives ``q`` back exactly; of
-    block-scaled weights, the same numbers, and itself from then on.
+    """Interface of a packed layout. ``unpack(pack(q))`` returns exactly ``q``; for block-scaled
+    weights it returns the canonical form, and packing that again is exact.
 
     Weight, Packed: QuantizedWeight and PackedWeight, or BlockWeight and PackedBlocks.
     """
@@ -19,7 +19,7 @@ class Format(Protocol[Weight, Packed]):
 
     @property
     def weights(self) -> type[Weight]:
-        """The type of the weights that it packs."""
+        """Type of the weights that the layout packs."""
 
     def pack(self, weight: Weight) -> Packed:
         """Pack, or raise ValueError naming the rule of this layout that ``weight`` breaks."""
@@ -28,8 +28,8 @@ class Format(Protocol[Weight, Packed]):
         """The inverse of ``pack``."""
 
     def check(self, packed: Packed) -> None:
-        """Raise ValueError if shapes or parameters break the layout's rules. Called whenever one is
-        made."""
+        """Raise ValueError if shapes or parameters break the layout's rules. Every packed weight is
+        checked on construction."""
 
     def describe(self, packed: Packed) -> dict[str, object]:
         """Facts for people and for --json: shapes, bytes, bits per weight."""
@@ -40,7 +40,7 @@ AnyFormat = TypeVar("AnyFormat", bound=Format[Any, Any])
 
 
 def register(layout: AnyFormat) -> AnyFormat:
-    """Add a layout under its name; a name can be taken once."""
+    """Register a layout under its name; ValueError if the name is taken."""
     if layout.name in FORMATS:
         raise ValueError(f"layout {layout.name!r} is registered already")
     FORMATS[layout.name] = layout

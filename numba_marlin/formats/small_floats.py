@@ -1,5 +1,4 @@
-"""Floats of 4 and 8 bits, by name: what their codes are worth, exactly, and the code nearest to a
-number.
+"""Floats of 4 and 8 bits, by name: the exact value of each code, and the code nearest to a number.
 
     e2m1   sign, 2 bits of exponent (bias 1), 1 of significand: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
            negatives (OCP Microscaling Formats 1.0, FP4)
@@ -28,9 +27,9 @@ BITS = {"e2m1": 4, "e4m3": 8, "e5m2": 8, "e8m0": 8}
 _SPLIT = {"e2m1": (2, 1, 1), "e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}
 LARGEST = {"e2m1": 6.0, "e4m3": 448.0, "e5m2": 57344.0, "e8m0": 2.0**127}
 _LARGEST_CODE = {"e2m1": 0x7, "e4m3": 0x7E, "e5m2": 0x7B, "e8m0": 0xFE}
-# what PTX's cvt makes of NaN; e2m1 has none, and takes its largest number
+# the code that PTX's cvt gives for NaN; e2m1 has no NaN, cvt gives its largest number
 _NAN = {"e2m1": 0x7, "e4m3": 0x7F, "e5m2": 0x7F, "e8m0": 0xFF}
-# NaN and infinity: what is too large becomes, if it is not cut off
+# NaN and infinity: the codes of numbers that are too large, without saturation
 _BEYOND = {"e4m3": 0x7F, "e5m2": 0x7C}
 
 
@@ -75,11 +74,11 @@ def encode(values: np.ndarray, name: str, saturate: bool = True) -> np.ndarray:
     """float32 or float64 of any shape -> uint8 codes, rounded to nearest, ties to even; zero keeps
     its sign.
 
-    saturate: what is too large becomes the largest number, as PTX's ``cvt.satfinite`` has it;
-    without, NaN of e4m3 and infinity of e5m2 (e2m1 and e8m0 have neither, ValueError). NaN becomes
-    0x7f (0xff of e8m0); e2m1 has none: 6, as ``cvt`` has it. e8m0 has no significand to be even:
-    half way, 1.5 times a power of two, goes up, as in ml_dtypes; 0 becomes its smallest number, a
-    negative number NaN.
+    saturate: True clamps numbers that are too large to the largest one, as PTX's ``cvt.satfinite``
+    does; False makes them NaN in e4m3 and infinity in e5m2 (ValueError for e2m1 and e8m0, which
+    have neither). NaN becomes 0x7f (e8m0: 0xff); e2m1 has no NaN, it becomes 6, as in ``cvt``. For
+    e8m0, which has no significand, ties (1.5 times a power of two) round up, as in ml_dtypes; 0
+    becomes its smallest number, negative numbers become NaN.
     """
     _known(name)
     if not saturate and name not in _BEYOND:

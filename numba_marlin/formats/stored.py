@@ -1,20 +1,19 @@
-"""Formats of files: what the tensors of one quantised layer are called, which shapes and types they
-have, and where every bit of the weight is.
+"""Formats of checkpoint files: the names, shapes and types of the tensors of a quantised layer, and
+the position of every bit of the weight.
 
-A ``StoredFormat`` is an executable specification. ``geometry(tensors)`` works out the layer's
+A ``StoredFormat`` is an executable specification. ``geometry(tensors)`` derives the layer's
 parameters from shapes and types alone, so that the header of a file is enough; ``specs(geometry)``
-says for each tensor its type, its shape and, for packed codes, its packing, whose closed form
-``place`` locates a bit. Reading, writing, checking and the table in the README follow from those.
-``check(tensors)`` raises FormatError, naming tensor and rule, for a layer that is not what the
-format says; data are looked at when they are read.
+gives each tensor's type and shape and, for packed codes, its packing, whose closed form ``place``
+locates a bit. Reading, writing, checking and the table in the README follow from those.
+``check(tensors)`` raises FormatError, naming tensor and rule, for a layer that breaks the
+specification; the data themselves are checked when they are read.
 
     form = files.find_stored("gptq")
-    weight = form.read({"qweight": ..., "qzeros": ..., "scales": ..., "g_idx": ...})    # ->
-        QuantizedWeight, PackedWeight or BlockWeight
-    tensors = form.write(weight)                                                        # LossError
-        where that would lose something
+    # -> QuantizedWeight, PackedWeight or BlockWeight
+    weight = form.read({"qweight": ..., "qzeros": ..., "scales": ..., "g_idx": ...})
+    tensors = form.write(weight)  # LossError if that would lose something
 
-``formats.files`` has them all. Registering a format gives it the test suite of
+``formats.files`` lists all of them. Registering a format gives it the test suite of
 tests/formats/test_stored.py and its line in the conformance table.
 """
 
@@ -37,27 +36,27 @@ PLAIN = Plain()
 
 
 class FormatError(ValueError):
-    """A layer is not what its format says."""
+    """A layer breaks the specification of its format."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A layer, as far as shapes and types tell. What a format has no use for stays at its
-    default."""
+    """Parameters of a layer that follow from shapes and types. Fields that a format does not use
+    keep their defaults."""
 
-    #: Inputs.
+    #: Inputs (k).
     k: int
-    #: Outputs.
+    #: Outputs (n).
     n: int
-    #: Of a code.
+    #: Bits of a code.
     bits: int
     #: Rows along k that share a scale; -1: all.
     group: int = -1
     #: Columns that share a scale; -1: all.
     columns: int = 1
-    #: Type of the tensor of scales.
+    #: Type of the scales.
     scale_dtype: str = "float16"
-    #: Names of the optional tensors that are there.
+    #: Names of the optional tensors that are present.
     extras: frozenset[str] = frozenset()
 
     @property
@@ -69,12 +68,12 @@ class Geometry:
 class TensorSpec:
     """One tensor of a layer."""
 
-    #: Types that it may have, the usual one first.
+    #: Types that the tensor may have, the usual one first.
     dtypes: tuple[str, ...]
     shape: tuple[int, ...]
-    #: How codes lie in it (``streams``), None for other tensors.
+    #: How codes are packed in it (``streams``); None for tensors without codes.
     packing: Any = None
-    #: Rows and columns of the matrix that the codes are.
+    #: Rows and columns of the matrix of codes.
     matrix: tuple[int, int] | None = None
     #: Other shapes that mean the same, as a number may stand alone or in a vector of one.
     also: tuple[tuple[int, ...], ...] = ()
@@ -85,9 +84,9 @@ class StoredFormat:
     """Base of the formats; each overrides ``geometry``, ``specs``, ``prepare``, ``encode`` and
     ``decode``."""
 
-    #: By which programs ask for it.
+    #: The name that programs use.
     name: str
-    #: For people.
+    #: The title for people.
     title: str
     #: Where the layout is documented or defined.
     source: str
@@ -95,50 +94,52 @@ class StoredFormat:
     keys: tuple[str, ...]
     #: Tensors that it may have.
     optional: tuple[str, ...] = ()
-    #: Tensors that other programs leave in the file and that say nothing.
+    #: Tensors that other programs write and that carry no information.
     ignored: tuple[str, ...] = ()
-    #: Sizes of codes that it can hold.
+    #: Code sizes, in bits, that it can hold.
     bits: tuple[int, ...] = (4,)
     #: The kind of weight: "QuantizedWeight" or "BlockWeight".
     holds: str = "QuantizedWeight"
-    #: What kernels multiply of it, for the README's table.
+    #: What the kernels can multiply, for the README's table.
     runs: str = ""
     #: Tensors of bytes that are 8-bit floats -> their type in a safetensors header.
     codes_of: Mapping[str, str] = field(default_factory=dict)
-    #: Layers that tests make.
+    #: Layers that tests generate.
     test_geometries: tuple[Geometry, ...] = field(default=(), repr=False)
 
-    # What a format says
+    # What a format specifies
     def geometry(self, tensors) -> Geometry:
         """Parameters of a layer, from ``tensors``: name -> anything with ``shape`` and
         ``dtype.name``."""
         raise NotImplementedError
 
     def specs(self, geometry: Geometry) -> dict[str, TensorSpec]:
-        """Every tensor of a layer of this geometry. ValueError if the format cannot hold one."""
+        """The TensorSpec of each tensor of a layer. ValueError if the format cannot hold this
+        geometry."""
         raise NotImplementedError
 
     def prepare(self, weight) -> tuple[Any, tuple[str, ...]]:
-        """(the weight as this format can hold it, what that loses); ValueError if it cannot."""
+        """(the weight changed so that this format can hold it, the losses); ValueError if the
+        format cannot hold it."""
         raise NotImplementedError
 
     def encode(self, weight, codec) -> dict[str, np.ndarray]:
-        """Tensors of a prepared weight."""
+        """The tensors of a prepared weight."""
         raise NotImplementedError
 
     def decode(self, tensors: dict[str, np.ndarray], geometry: Geometry, codec):
-        """The weight of checked tensors."""
+        """The weight that checked tensors hold."""
         raise NotImplementedError
 
     def claims(self, tensors) -> bool:
-        """Whether tensors with the names of ``keys`` are meant to be of this format, so that what
-        is wrong with them is an error."""
+        """Whether tensors with the names of ``keys`` are of this format, so that whatever breaks
+        its specification is an error."""
         return True
 
-    # What follows
+    # What follows from that
     def check(self, tensors) -> Geometry:
-        """The geometry of a layer; FormatError unless every tensor has the type and shape that go
-        with it and none is missing or unknown."""
+        """The geometry of a layer. FormatError if a tensor is missing, unknown, or has another type
+        or shape than specified."""
         missing = [key for key in self.keys if key not in tensors]
         unknown = sorted(set(tensors) - {*self.keys, *self.optional, *self.ignored})
         if missing or unknown:
@@ -175,8 +176,8 @@ class StoredFormat:
         return geometry
 
     def read(self, tensors: dict[str, np.ndarray], codec=PLAIN):
-        """Tensors of one layer, by their names without the layer's -> its weight. FormatError, or
-        ValueError for values that cannot be."""
+        """The weight of a layer, from its tensors by their names without the layer's prefix.
+        FormatError, or ValueError for impossible values."""
         geometry = self.check(tensors)
         return self.decode(
             {name: each for name, each in tensors.items() if name not in self.ignored},
@@ -185,17 +186,17 @@ class StoredFormat:
         )
 
     def takes_packed(self, weight: PackedWeight) -> bool:
-        """Whether ``prepare`` wants this packed weight as it is; else it is unpacked first."""
+        """Whether ``prepare`` accepts this packed weight; otherwise it is unpacked first."""
         return False
 
     def losses(self, weight, codec=PLAIN) -> tuple[str, ...]:
-        """What writing ``weight`` would lose, a sentence each; () if the conversion is exact.
+        """What writing ``weight`` would lose, one sentence per loss; () if the conversion is exact.
         ValueError if it is impossible."""
         return self.prepare(self._accepted(weight, codec))[1]
 
     def write(self, weight, codec=PLAIN, allow_loss: bool = False) -> dict[str, np.ndarray]:
-        """The tensors of one layer. LossError if that loses something and ``allow_loss`` is not
-        set; ValueError if it is impossible."""
+        """The tensors of one layer. LossError if that loses information and ``allow_loss`` is
+        False; ValueError if it is impossible."""
         prepared, losses = self.prepare(self._accepted(weight, codec))
         if losses and not allow_loss:
             raise LossError(self.name, losses)
@@ -240,7 +241,7 @@ def one_of(name: str, value: int, allowed: tuple[int, ...], what: str) -> int:
 
 
 def group_rows(k: int, groups: int) -> int:
-    """The one spelling of a group size: -1 for a single group."""
+    """Rows per group, -1 for a single group."""
     return (
         -1
         if groups == 1
@@ -252,7 +253,7 @@ STORED: dict[str, StoredFormat] = {}
 
 
 def register_stored(form: StoredFormat) -> StoredFormat:
-    """Add a format under its name; a name can be taken once."""
+    """Register a format under its name; ValueError if the name is taken."""
     if form.name in STORED:
         raise ValueError(f"format {form.name!r} is registered already")
     STORED[form.name] = form

@@ -1,13 +1,13 @@
-"""How matrices of small codes lie in tensors of words: ``Stream``, ``MarlinCodes`` and
-``MarlinZeros``, three answers to the same questions.
+"""Packings of small codes into tensors of words: ``Stream``, ``MarlinCodes`` and ``MarlinZeros``,
+with one interface.
 
-A packing says, in closed form, where each bit is: ``place(k, n, bit, bits)`` -> (row, column, bit
-of the word) of the tensor, for integers or arrays of them. All else follows from it: ``shape``,
-``pack`` (uint8 [k, n], each below 2**bits -> tensor) and ``unpack`` (its inverse); ``near(row,
-column, bits)`` bounds the search for who is in a word: (range of k, range of n), beyond the matrix
-too. Words are int32 or uint8; bit 0 is the lowest. A matrix that does not fill whole words is a
-ValueError: the formats leave open what padding would hold. What the rows are ("k") is up to the
-tensor: rows of the weight for codes, groups for zero points.
+A packing gives the position of each bit in closed form: ``place(k, n, bit, bits)`` -> (row, column,
+bit of the word) of the tensor, for integers or arrays of them. Everything else follows from it:
+``shape``, ``pack`` (uint8 [k, n], each below 2**bits -> tensor) and ``unpack`` (its inverse);
+``near(row, column, bits)`` bounds the search for the codes of a word: (range of k, range of n),
+beyond the matrix too. Words are int32 or uint8; bit 0 is the lowest. A matrix that does not fill
+whole words is a ValueError: the formats leave open what padding would hold. What "k" counts depends
+on the tensor: rows of the weight for codes, groups for zero points.
 
 The NumPy code here is the specification; ``hostloops.streams`` gives the same bytes, faster.
 """
@@ -207,8 +207,8 @@ class MarlinZeros:
 
 
 class Plain:
-    """Packs and unpacks by the specification. ``hostloops.Compiled`` does the same with all
-    cores."""
+    """Packs and unpacks by the specification. ``hostloops.Compiled`` does the same in compiled
+    loops on all cores."""
 
     def pack(self, packing, codes: np.ndarray, bits: int) -> np.ndarray:
         return packing.pack(codes, bits)

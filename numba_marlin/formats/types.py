@@ -1,17 +1,16 @@
 """The two forms of a quantised weight: plain (``QuantizedWeight``) and packed for a kernel
 (``PackedWeight``).
 
-Both are frozen, hold NumPy arrays on the host, and are checked when made: a wrong type is a
-TypeError, a wrong value a ValueError, and the message names the value and the rule. Arrays are kept
-as they are if they are C-contiguous and aligned, otherwise copied; they are not to be written to
-afterwards.
+Both are frozen, hold NumPy arrays on the host, and are checked on construction: a wrong type is a
+TypeError, a wrong value a ValueError, and the message names the value and the rule. Arrays are
+copied unless they are C-contiguous and aligned; do not write to them afterwards.
 
 A weight ``W[k, n]`` multiplies activations from the right: ``C[m, n] = A[m, k] @ W[k, n]``. Its
 rows are cut into groups of ``group_size`` along k; each group of each column has one scale, float16
 or bfloat16 (an ml_dtypes array): ``W[i, j] = (codes[i, j] - zero) * scales[i // group_size, j]``,
 with codes of 4 or 8 bits. The zero point is the middle of the grid, 8 or 128 (symmetric), or
-``zeros[group, j]``: on the grid, as integers, or anywhere, as float16. The kinds are called
-``ZEROS_KINDS``: None, "integer", "float16". A QuantizedWeight may also have codes of 2 or 3 bits:
+``zeros[group, j]``: on the grid, as integers, or anywhere, as float16. ``ZEROS_KINDS``
+names the kinds: None, "integer", "float16". A QuantizedWeight may also have codes of 2 or 3 bits:
 such weights are read and dequantised, and ``widen`` puts them, exactly, on a grid of 4 or 8 bits,
 which is what kernels multiply.
 
@@ -121,23 +120,23 @@ def _set(instance: object, **values: object) -> None:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeight:
-    """A weight on its grid, nothing packed: W = (codes - zeros) * scales, group by group.
+    """An unpacked quantised weight [k, n]: W = (codes - zeros) * scales, per group.
 
-    Checked when made: TypeError or ValueError naming the value and the rule.
+    Fields are checked on construction: TypeError or ValueError, naming the value and the rule.
     """
 
-    #: uint8 [k, n], 0 .. 2**bits - 1.
+    #: Codes, uint8 [k, n], 0 .. 2**bits - 1.
     codes: np.ndarray
-    #: float16 or bfloat16 [groups, n], finite.
+    #: Scales, float16 or bfloat16 [groups, n], finite.
     scales: np.ndarray
-    #: None (symmetric: the zero point is ``2**(bits - 1)``), or [groups, n] in uint8, 0 .. 2**bits
-    #: - 1, or in float16, finite.
+    #: Zero points: None (symmetric, ``2**(bits - 1)``), or [groups, n] of uint8, 0 .. 2**bits - 1,
+    #: or of float16, finite.
     zeros: np.ndarray | None = None
-    #: 2, 3, 4 or 8.
+    #: Bits of a code: 2, 3, 4 or 8.
     bits: int = 4
     #: Rows along k that share a scale; -1: all of them.
     group_size: int = -1
-    #: None, or int32 [k]: the row of the weight that each stored row is (activation order).
+    #: Activation order: None, or int32 [k], the row of the weight that each stored row holds.
     permutation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -207,28 +206,29 @@ class QuantizedWeight:
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
-    """A weight in the byte order that a kernel reads. Shapes are those of layout "marlin", whose
-    columns are completed to ``n_packed``, a multiple of 64; what shapes and group sizes a layout
-    allows it checks itself (``formats.find_format(layout).check``).
+    """A quantised weight in the byte order that kernels read. Shapes are those of layout "marlin",
+    which pads columns to ``n_packed``, a multiple of 64. The layout checks the shapes and group
+    sizes on construction (``formats.find_format(layout).check``): TypeError or ValueError.
     """
 
     #: Name of a registered layout.
     layout: str
-    #: int32 [k/16, n_packed * bits/2].
+    #: Packed codes, int32 [k/16, n_packed * bits/2].
     qweight: np.ndarray
-    #: float16 or bfloat16 [groups, n_packed], in the kernel's order.
+    #: Scales, float16 or bfloat16 [groups, n_packed], in the kernel's order.
     scales: np.ndarray
-    #: Of a code, 4 or 8.
+    #: Bits of a code: 4 or 8.
     bits: int
     #: Rows along k that share a scale; -1: all of them.
     group_size: int
     #: Rows of the weight.
     k: int
-    #: Columns of the weight, without those that complete it.
+    #: Columns of the weight, without padding.
     n: int
-    #: None, packed codes (int32 [groups, n_packed * bits/32]), or float16 [groups, n_packed].
+    #: Zero points: None, packed codes (int32 [groups, n_packed * bits/32]), or float16
+    #: [groups, n_packed].
     zeros: np.ndarray | None = None
-    #: As in QuantizedWeight.
+    #: Activation order, as in QuantizedWeight.
     permutation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -267,7 +267,7 @@ class PackedWeight:
 
     @property
     def n_packed(self) -> int:
-        """Columns that are there in memory: ``n``, completed with zeros as the layout wants it."""
+        """Columns in memory: ``n`` padded to a multiple of 64."""
         return self.scales.shape[1]
 
     @property
@@ -282,13 +282,13 @@ class PackedWeight:
 
     @functools.cached_property
     def sorted_rows(self) -> PackedWeight:
-        """The same bytes as a weight of their own, to be multiplied by activations whose columns
-        were permuted already."""
+        """The same bytes without the permutation, for activations whose columns are already
+        permuted."""
         return self if self.permutation is None else replace(self, permutation=None)
 
     @property
     def nbytes(self) -> int:
-        """Bytes a kernel reads to see the whole weight once: codes, scales and zero points."""
+        """Bytes that a kernel reads to read the weight once: codes, scales and zero points."""
         return (
             self.qweight.nbytes
             + self.scales.nbytes

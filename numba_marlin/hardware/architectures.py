@@ -1,4 +1,4 @@
-"""One row per compute capability: what an SM holds, what a block may have, what code runs there.
+"""One row per compute capability: limits of an SM and of a block, and the targets that run there.
 
 ``architecture_of((9, 0))`` gives the row of a device; ``ARCHITECTURES`` lists them all. The named
 ones (``HOPPER`` ...) are for kernels that are written for one architecture. Sources:
@@ -20,7 +20,7 @@ KB = 1024
 
 @dataclass(frozen=True)
 class Architecture:
-    """What all GPUs of one compute capability have in common. Sizes in bytes."""
+    """Properties of all GPUs of one compute capability. Sizes in bytes."""
 
     capability: tuple[int, int]
     """Compute capability, (major, minor)."""
@@ -38,7 +38,7 @@ class Architecture:
     """First-level cache and shared memory of an SM together."""
 
     shared_bytes_per_sm: int
-    """The most of ``l1_bytes_per_sm`` that can be shared memory."""
+    """The largest part of ``l1_bytes_per_sm`` that can be shared memory."""
 
     targets: tuple[tuple[str, str], ...]
     """(name as ptxas takes it, GPUs that run it)."""
@@ -47,7 +47,7 @@ class Architecture:
     """Families of tensor-core instructions that these kernels may use."""
 
     source: str = "spec"
-    """"spec": the programming guide's table; "measured": asked of a driver."""
+    """"spec": the programming guide's table; "measured": reported by a driver."""
 
     @property
     def shared_bytes_per_block(self) -> int:

@@ -1,10 +1,10 @@
-"""One row per GPU: how many SMs, which memory, what it reaches at most, and who says so.
+"""One row per GPU: number of SMs, memory, peak rates, and the source of each figure.
 
 ``device("H200")`` looks a row up (ValueError, listing the known ones, for an unknown name).
-``SPECIFICATIONS`` are the rows; ``MODEL`` is the small device that the PTX machine plays.
-``Device.source`` says what a row is: ``spec`` (published figures, ``Device.references`` has where),
-``measured`` (asked of a driver, ``execution.driver.describe``) or ``model``. What a compute
-capability decides is in ``architectures``, and reached as ``Device.architecture``. Nothing here
+``SPECIFICATIONS`` are the rows; ``MODEL`` is the small device that the PTX machine models.
+``Device.source`` is ``spec`` (published figures, cited in ``Device.references``), ``measured``
+(reported by a driver, ``execution.driver.describe``) or ``model``. Properties of the compute
+capability are in ``architectures``, reached as ``Device.architecture``. Nothing here
 imports CUDA.
 """
 
@@ -23,10 +23,10 @@ class Device:
     """One kind of GPU, or one GPU. Optional figures are None where no source has them."""
 
     name: str
-    """As its maker and its driver call it."""
+    """Its name in data sheets and in the driver."""
 
     sms: int
-    """Streaming multiprocessors."""
+    """Streaming multiprocessors (SMs)."""
 
     compute_capability: tuple[int, int]
     """(major, minor)."""
@@ -51,23 +51,24 @@ class Device:
     clock; a multiply-add is two operations."""
 
     fp8_flops: float | None = None
-    """The same of block-scaled 8-bit factors, None where tensor cores have none."""
+    """The same for block-scaled 8-bit operands, None if the tensor cores have none."""
 
     fp4_flops: float | None = None
-    """The same of block-scaled 4-bit factors, None where tensor cores have none."""
+    """The same for block-scaled 4-bit operands, None if the tensor cores have none."""
 
     driver: str | None = None
-    """Version of the driver that described it; None in the table."""
+    """Version of the driver that reported it; None in the table."""
 
     references: tuple[tuple[str, str], ...] = field(default=(), hash=False)
-    """((figures, separated by spaces; where they come from), ...)."""
+    """((figures, separated by spaces; their source), ...)."""
 
     limits: Architecture | None = field(default=None, hash=False)
-    """What a driver said of the SMs; None: what the table has for the compute capability."""
+    """The SM properties that a driver reported; None: those of the table for the compute
+    capability."""
 
     @property
     def architecture(self) -> Architecture:
-        """What an SM holds and a block may have."""
+        """Limits of an SM and of a block."""
         return self.limits or architecture_of(self.compute_capability)
 
     @property
@@ -92,11 +93,11 @@ class Device:
         return target_named(self.target).supports(arch)
 
     def peak_flops(self, bits: int) -> float | None:
-        """Peak of the tensor cores, operations/s, for factors of 16, 8 or 4 bits."""
+        """Peak of the tensor cores, operations/s, for operands of 16, 8 or 4 bits."""
         return {16: self.matrix_flops, 8: self.fp8_flops, 4: self.fp4_flops}[bits]
 
     def reference_of(self, figure: str) -> str | None:
-        """Where the figure of that name comes from; None if no source is recorded."""
+        """The source of the figure of that name; None if none is recorded."""
         return next((where for names, where in self.references if figure in names.split()), None)
 
     def to_dict(self) -> dict:
@@ -307,14 +308,14 @@ SPECIFICATIONS = (
     ),
 )
 
-# What the PTX machine plays: so few SMs that a run is quick and stripes still cross column
-# boundaries. It takes the PTX of a Hopper, so that what runs without a GPU is word for word what an
-# H200 gets.
+# The device that the PTX machine models: few SMs, so that a run is quick and stream-K stripes still
+# cross column boundaries. It runs the PTX of a Hopper, so that code tested without a GPU is exactly
+# what an H200 runs.
 MODEL = Device(name="PTX machine", sms=4, compute_capability=(9, 0), source="model")
 
 
 def names() -> tuple[str, ...]:
-    """What ``device`` takes."""
+    """The names that ``device`` accepts."""
     return tuple(each.name for each in SPECIFICATIONS) + ("model",)
 
 

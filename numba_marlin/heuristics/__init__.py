@@ -1,22 +1,23 @@
-"""Which kernel, in which configuration, on which grid, and why. Pure: numbers in, ranked candidates
-out; no CUDA, no GPU.
+"""Heuristics: choose kernel, configuration and grid for a problem, and explain the choice. Pure
+functions of numbers; no CUDA, no GPU.
 
 In:  a problem (``problems``: a weight's, or that of two block-scaled operands) and a ``Device``
      (``hardware.devices``).
 Out: ``rank`` -> tuple of ``Candidate``, best first.
 
 The kernels propose their configurations and predict their times themselves
-(``KernelDefinition.chooser``), from figures that were measured on an H200; another device's memory
-scales what memory limits, nothing else. This room asks them, leaves out what the device cannot hold
-or run, and sorts. Where ``bench --autotune`` has measured the candidates on this machine, its
-winner leads (``tuned``). A problem may ask to be ``batch_invariant``: ``invariance`` has the rule.
+(``KernelDefinition.chooser``), from figures measured on an H200; for another device, only times
+that memory limits are scaled, by its bandwidth. This room collects the proposals, drops those that
+the device cannot hold or run, and sorts the rest. If ``bench --autotune`` has measured the
+candidates on this computer, its winner comes first (``tuned``). ``invariance`` has the rule for
+problems with ``batch_invariant``.
 
-``explain`` wraps the same in an ``Explanation`` whose ``str()`` is for people and whose
-``to_dict()`` is for programs.
+``explain`` returns the same as an ``Explanation``, with ``str()`` for people and ``to_dict()`` for
+programs.
 
 Every figure in ``Candidate.figures`` follows from the shapes and the device's numbers: it is
-modelled. Impossible problems are ValueErrors that name the value and the rule. May import compiler
-(cache and digest), hardware, kernels and problems. ``Problem`` is here for who chooses for weights:
+modelled. An impossible problem raises ValueError, naming the value and the rule. May import
+compiler (cache and digest), hardware, kernels and problems. ``Problem`` is an alias of
 ``WeightProblem``.
 """
 
@@ -59,7 +60,7 @@ __all__ = [
 
 
 def __getattr__(name):
-    # A product needs the candidates, and not the words for them.
+    # A product needs the candidates, but not their explanation.
     if name not in ("Explanation", "explain", "explain_problem"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from numba_marlin.heuristics import explanation

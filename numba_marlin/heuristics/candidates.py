@@ -1,5 +1,4 @@
-"""Candidates of every kernel for a problem on a device, ranked by the time that each is likely to
-take."""
+"""Candidates of all kernels for a problem on a device, ranked by predicted time."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from numba_marlin.kernels.registry import find_kernel
 from numba_marlin.problems import WEIGHTS, Problem
 
 LADDER = registry.names(WEIGHTS)  # of kernels for quantised weights, simplest first
-PER_KERNEL = 3  # configurations of one kernel that are ranked: the fastest
+PER_KERNEL = 3  # the number of configurations per kernel that are ranked, the fastest ones
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run a problem. ``grid`` in blocks (x, y, z), ``shared_bytes`` of dynamic shared
-    memory a block."""
+    """One way to run a problem. ``grid``: blocks (x, y, z); ``shared_bytes``: dynamic shared memory
+    per block."""
 
     kernel: str
     config: object
@@ -57,15 +56,15 @@ def devices_for(kernel: str) -> tuple[Device, ...]:
 
 
 def has_instructions(kernel: str, device: Device) -> bool:
-    """Whether ``device`` has those of ``kernel``: its target has, or they are of one architecture
-    alone, its own."""
+    """Whether ``device`` has the instructions that ``kernel`` needs: its target includes them, or
+    they are specific to exactly its architecture."""
     needs = find_kernel(kernel).min_arch
     alone = needs.endswith("a") and runs_machine_code(needs, device.compute_capability)
     return device.runs(needs) or alone
 
 
 def check_takes(kernel: str, problem: Problem) -> None:
-    """ValueError, naming the kernels that can, unless ``kernel`` takes problems of this kind."""
+    """ValueError, naming the kernels that do, unless ``kernel`` takes problems of this kind."""
     refusals = find_kernel(kernel).takes.refusals(problem)
     if refusals:
         able = [
@@ -78,7 +77,8 @@ def check_takes(kernel: str, problem: Problem) -> None:
 
 
 def check_device(kernel: str, device: Device) -> None:
-    """ValueError, naming those that have, unless ``device`` has the instructions of ``kernel``."""
+    """ValueError, naming devices that have them, unless ``device`` has the instructions of
+    ``kernel``."""
     if not has_instructions(kernel, device):
         able = " or ".join(each.name for each in devices_for(kernel))
         raise ValueError(
@@ -99,19 +99,19 @@ def check_config(kernel: str, config: object, problem: Problem) -> None:
     definition.chooser.check(config, problem)
     if problem.batch_invariant and order_of(kernel, config) is None:
         raise ValueError(
-            "batch_invariant=True needs a configuration whose order of sums does not depend on m,"
+            "batch_invariant=True needs a configuration whose reduction order is independent of m,"
             f" {config} shares tiles: see explain(..., batch_invariant=True)"
         )
 
 
 def default_config(kernel: str, problem: Problem, device: Device):
-    """The configuration of ``kernel`` that leads for ``problem`` on ``device``."""
+    """The best configuration of ``kernel`` for ``problem`` on ``device``."""
     return candidate(problem, device, kernel).config
 
 
 def configured(problem: Problem, device: Device, kernel: str, changes: dict):
-    """``default_config`` with fields changed, {field: value}, and what must follow from them;
-    ValueError names the fields there are."""
+    """``default_config`` with fields changed, {field: value}, and with the fields that depend on
+    them adjusted. ValueError, listing the fields, for an unknown one."""
     definition = find_kernel(kernel)
     known = [each.name for each in fields(definition.config_type)]
     for name, value in changes.items():
@@ -143,15 +143,15 @@ def candidate(problem: Problem, device: Device, kernel: str, config=None) -> Can
 
 
 def order_of(kernel: str, config: object) -> Order | None:
-    """The kernel and its ``order_of_sums``: candidates of which it is equal give a row the same
-    bits. None if that is not for ``config`` to say."""
+    """Reduction-order key: the kernel and its ``order_of_sums``. Candidates with equal keys compute
+    bit-identical rows. None if the order depends on more than ``config``."""
     sums = find_kernel(kernel).order_of_sums(config)
     return None if sums is None else (kernel, sums)
 
 
 def invariant_order(problem: Problem, device: Device, kernels: tuple[str, ...] = LADDER) -> Order:
-    """The order of sums that the batch-invariant mode settles on, among those of ``kernels``, for
-    whatever m ``problem`` has (``invariance``)."""
+    """The reduction order that the batch-invariant mode chooses among those of ``kernels``,
+    independent of the problem's m (``invariance``)."""
     return _invariant_order(replace(problem, m=1, batch_invariant=True), device, kernels)
 
 
@@ -175,7 +175,7 @@ def _of_order(found: list[Candidate], order: Order) -> list[Candidate]:
 
 
 def _priced(problem: Problem, device: Device, found: list[Candidate]) -> list[Candidate]:
-    """In the batch-invariant mode: beside each what would be taken without it."""
+    """In the batch-invariant mode: add to each candidate what would be chosen without it."""
     if not problem.batch_invariant or not found:
         return found
     free = rank(replace(problem, batch_invariant=False), device)[0]
@@ -201,7 +201,7 @@ def _priced(problem: Problem, device: Device, found: list[Candidate]) -> list[Ca
 
 
 def _runnable(problem: Problem, device: Device, kernel: str) -> tuple[list[Candidate], list[str]]:
-    """``_candidates``, none if it is the wrong kernel for the problem or the device."""
+    """``_candidates``, or none if the kernel does not support the problem or the device."""
     try:
         check_takes(kernel, problem)
         check_device(kernel, device)
@@ -211,15 +211,14 @@ def _runnable(problem: Problem, device: Device, kernel: str) -> tuple[list[Candi
 
 
 def _candidates(problem: Problem, device: Device, kernel: str) -> tuple[list[Candidate], list[str]]:
-    """Those of one kernel that the device can hold, the fastest first; and what is wrong with the
-    others."""
+    """(candidates of one kernel that fit the device, fastest first; why the others do not fit)."""
     found, refusals = [], []
     chooser = find_kernel(kernel).chooser
     try:
         configurations = (
             chooser.invariant_configurations if problem.batch_invariant else chooser.configurations
         )(problem, device)
-    except ValueError as error:  # so large that the kernel cannot count
+    except ValueError as error:  # too large for the kernel's 32-bit indices
         return [], [str(error)]
     for config in configurations:
         try:
@@ -234,7 +233,7 @@ def _predicted(each: Candidate) -> float:
 
 
 def _likely(each: Candidate) -> tuple[float, bool]:
-    """What candidates are sorted by."""
+    """The sort key of candidates."""
     return _predicted(each), not each.leads
 
 
@@ -243,7 +242,7 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
     shared_bytes = definition.shared_bytes(config)
     if shared_bytes > device.shared_bytes_per_block:
         raise ValueError(
-            f"kernel {kernel!r} needs shared_bytes={shared_bytes} a block, {device.name} has"
+            f"kernel {kernel!r} needs shared_bytes={shared_bytes} per block, {device.name} has"
             f" {device.shared_bytes_per_block}"
         )
     grid = tuple(definition.grid(config, problem.m, problem.n, problem.k, device.sms))
@@ -277,11 +276,14 @@ def _candidate(problem: Problem, device: Device, kernel: str, config: object) ->
 
 
 def rank(problem: Problem, device: Device) -> tuple[Candidate, ...]:
-    """All candidates that ``device`` can run, best first: what was measured to be best here
-    (``tuned``), then by predicted time, then those whose time nobody knows: first those that lead
-    (``kernels.language.choice.Description``), the simplest last. Of a batch-invariant problem all
-    have the one order of sums of all m (``invariance``), and say what else would be taken.
-    ValueError, with what is wrong with each, if there is none."""
+    """All candidates that ``device`` can run, best first.
+
+    The winner measured on this computer (``tuned``) comes first, then candidates by predicted time,
+    then those without a prediction: first those that lead
+    (``kernels.language.choice.Description``), the simplest kernel last. For a batch-invariant
+    problem all candidates have the reduction order chosen for every m (``invariance``), and report
+    what would be chosen without it. ValueError, with the reasons, if no candidate is left.
+    """
     order = invariant_order(problem, device) if problem.batch_invariant else None
     found, refusals = [], []
     ladder = registry.names(problem.kind)
@@ -311,7 +313,7 @@ def _measured_first(
         return tuple(found)
     try:
         winner = candidate(problem, device, stored.kernel, stored.config)
-    except (TypeError, ValueError):  # made for another m of its bucket
+    except (TypeError, ValueError):  # the winner was made for another m of its bucket
         return tuple(found)
     others = [
         each for each in found if (each.kernel, each.config) != (winner.kernel, winner.config)

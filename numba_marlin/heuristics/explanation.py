@@ -1,4 +1,4 @@
-"""What would run for a problem, and why, for people (``str``) and for programs (``to_dict``)."""
+"""``Explanation``: what would run for a problem, and why, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from numba_marlin.problems import Problem, WeightProblem
 
 @dataclass(frozen=True)
 class Explanation:
-    """What would run for a problem on a device, and why. ``candidates[0]`` is the choice."""
+    """What would run for a problem on a device, and why.
+
+    candidates: ranked, ``candidates[0]`` is the choice. ``str()`` is for people; ``to_dict()``
+    returns plain values for programs (JSON).
+    """
 
     problem: Problem
     device: Device
@@ -36,7 +40,7 @@ class Explanation:
             p.in_words(),
             (
                 f"device: {d.name}, {d.sms} SMs, {d.arch}, {d.shared_bytes_per_block // 1024} KiB"
-                f" shared memory a block ({d.source})"
+                f" shared memory per block ({d.source})"
             ),
             f"moves at least {p.least_bytes:,} bytes"
             + (
@@ -60,7 +64,7 @@ def _lines(each: Candidate, position: int) -> list[str]:
             f"{f['tiles'][name]} ({name})" for name in "knm" if name in f["tiles"]
         )
     if "tiles_per_block" in f:
-        work += f", {f['tiles_per_block']} a block, SMs {f['busy']:.0%} busy"
+        work += f", {f['tiles_per_block']} per block, SMs {f['busy']:.0%} busy"
     lines = [
         (
             f"{position}. {each.kernel}  grid {' x '.join(map(str, each.grid))}, {each.threads}"
@@ -88,7 +92,7 @@ def explain(
 
 
 def explain_problem(problem: Problem, device: str | Device) -> Explanation:
-    """The same of a problem of any kind."""
+    """The Explanation of a problem of any kind."""
     where = devices.device(device) if isinstance(device, str) else device
     if not isinstance(where, Device):
         raise TypeError(f"device is a {type(where).__name__}, must be a name or a Device")

@@ -1,35 +1,35 @@
-"""The batch-invariant mode: a row of x gets the same bits whatever the number of rows m that it is
-multiplied with, and whatever its place among them.
+"""The batch-invariant mode: the bits of a row of the result do not depend on the number of rows m,
+nor on the row's position.
 
-What decides a row's bits is the kernel and the order in which it adds up products: how k is split
-between blocks, warps and stages, and how scales come in. ``KernelDefinition.order_of_sums`` is that
-order as a value, None where it hangs on m. So the mode settles on one kernel and one such value for
-all m: for a weight's n, k and types, on one device; only what is left free may then follow m: how
-many rows a tile has, how many stages there are, who takes which tile. Kernels cannot be mixed:
-decode scales fp32 sums, wgmma fp16 weights. Another device, or another version of these rules, may
-settle on another order.
+The bits of a row depend on the kernel and on its reduction order: how k is split between blocks
+(split-K, stream-K), warps and stages, and where scales are applied.
+``KernelDefinition.order_of_sums`` is a key for that order, None if it depends on m. The mode
+chooses one kernel and one key for all m, given a weight's n, k and types and a device. Everything
+else may
+vary with m: rows of a tile, number of stages, assignment of tiles to blocks. Kernels cannot be
+mixed: decode scales fp32 accumulators, wgmma scales fp16 weights. Another device, or another
+version of these rules, may choose another order.
 
-Every chooser offers ``invariant_configurations(problem, device)``, those whose order does not hang
-on m. The order that the mode settles on (``settle``) is the one whose predicted times have the
-least geometric mean over ``SPECTRUM``, all batch sizes counting alike; where nobody knows a time,
-the last resort is the kernel that comes first. What that costs at each m, ``rank`` says beside each
-candidate.
+Every chooser has ``invariant_configurations(problem, device)``, the configurations whose reduction
+order is independent of m. ``settle`` chooses the order with the least geometric mean of predicted
+times over ``SPECTRUM``, all batch sizes weighted equally; without predictions it takes the first
+kernel. ``rank`` reports the cost at each m with each candidate.
 """
 
 from __future__ import annotations
 
 import math
 
-Order = tuple[str, str]  # kernel and its order of sums
+Order = tuple[str, str]  # kernel and its reduction-order key
 SPECTRUM = (1, 16, 32, 64, 128, 256, 1024, 4096)  # rows: from one conversation to a long prompt
 
 
 def settle(predictions: list[tuple[int, Order, float]]) -> Order:
-    """The order to settle on, from (m, order, microseconds, infinite where nobody knows) of
-    candidates at the m of ``SPECTRUM``; of two alike the one that was named first. ValueError if
-    there is none."""
+    """Choose the order, from (m, order, predicted microseconds, or infinity if unknown) of
+    candidates at each m of ``SPECTRUM``; the first one among equals. ValueError if there is
+    none."""
     if not predictions:
-        raise ValueError("no candidate has an order of sums that is the same for all m")
+        raise ValueError("no candidate has a reduction order that is independent of m")
     fastest: dict[Order, dict[int, float]] = {}
     for m, order, us in predictions:
         times = fastest.setdefault(order, {})
@@ -37,7 +37,7 @@ def settle(predictions: list[tuple[int, Order, float]]) -> Order:
 
     def cost(order: Order) -> tuple[int, float]:
         times = fastest[order]
-        # what does not run at every m that another one runs at, is no choice
+        # an order must run at every m at which another one runs
         return -len(times), math.fsum(map(math.log, times.values()))
 
     return min(fastest, key=cost)

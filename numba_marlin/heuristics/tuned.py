@@ -1,12 +1,12 @@
-"""Which configuration was measured to be best here: a file of winners beside the kernel cache,
-written by ``bench.tune``, read by ``stored_choice``.
+"""Autotuning results: a file of measured winners beside the kernel cache, written by ``bench.tune``
+and read by ``stored_choice``.
 
-The file, ``tuned.json``, is an object: ``schema`` and ``entries``, one for each problem and device.
-m is rounded up to a bucket (``bucket``), and the winner of its largest m stands for all of it. An
-entry counts only while the kernels' sources, the device and the driver are what they were when it
-was measured; one that does not, is damaged, or names a configuration that no longer exists, is as
-good as absent, and so is a file that cannot be read. Writing replaces the file at once, under a
-lock, so that processes that tune at the same time keep each other's winners.
+The file, ``tuned.json``, is an object with ``schema`` and ``entries``, one entry per problem and
+device. m is rounded up to a bucket (``bucket``); the winner at the largest m of a bucket is used
+for the whole bucket. An entry is valid only if the kernels' sources, the device and the driver are
+those of the measurement. Entries that are invalid, damaged, or name a configuration that no longer
+exists are ignored, and so is a file that cannot be read. Writing replaces the file atomically,
+under a lock, so that processes that tune at the same time keep each other's winners.
 
 Nothing here touches CUDA: only a real device (``Device.source`` "measured") has winners, and it
 names its driver.
@@ -27,7 +27,7 @@ from numba_marlin.kernels import registry
 
 SCHEMA = "numba-marlin/tuned/1"
 FILE_NAME = "tuned.json"
-# buckets are multiples of 8 up to 64, the batch steps of the kernels; above, four to an octave
+# buckets: multiples of 8 up to 64, the batch steps of the kernels; above, four per octave
 STEP, FINE = 8, 64
 
 
@@ -77,14 +77,13 @@ def stored_choice(problem, device: Device) -> Choice | None:
             float(entry["us"]),
             str(entry["date"]),
         )
-    # a configuration of another time
+    # a configuration of another version
     except (KeyError, TypeError, ValueError, ImportError, AttributeError):
         return None
 
 
 def remember(problem, device: Device, kernel: str, config: object, us: float) -> Path | None:
-    """Store a winner. -> the file, or None if no directory can be written (a full disk is no error
-    either)."""
+    """Store a winner and return the file; None if no directory is writable or the disk is full."""
     directory = cache_directory()
     if directory is None:
         return None
@@ -122,8 +121,8 @@ def sources_digest() -> str:
 
 
 def _key(problem, device: Device) -> str:
-    """All of the problem, m by its bucket, and the device: a new field of ``Problem`` is part of
-    the key by itself."""
+    """The key of an entry: all fields of the problem, with m's bucket, and the device. New fields
+    of ``Problem`` become part of the key automatically."""
     fields = asdict(problem) | {"m": bucket(problem.m)}
     where = f"{device.name}, {device.sms} SMs, {device.arch}"
     return f"{', '.join(f'{name}={value}' for name, value in fields.items())} on {where}"
@@ -145,9 +144,8 @@ def _entries(path: Path) -> dict:
 
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, modified: int, size: int) -> dict:
-    """Read once for every change of the file."""
-    # here and not above: where nothing was measured, the first product of a process would wait for
-    # it in vain
+    """The entries of the file; cached until the file changes."""
+    # imported here: if nothing was measured, the first product of a process need not wait for it
     import json
 
     try:
@@ -164,7 +162,7 @@ def _read(path: Path, modified: int, size: int) -> dict:
 
 @contextlib.contextmanager
 def _lock(directory: Path):
-    """Exclusive among processes, where the platform has such locks; elsewhere the last writer
+    """An exclusive lock among processes if the platform has file locks; elsewhere the last writer
     wins."""
     try:
         import fcntl

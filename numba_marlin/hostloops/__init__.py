@@ -1,9 +1,9 @@
 """Compiled CPU loops that give the same bytes as the NumPy specifications in ``formats``, much
 faster.
 
-The only room on the host side that needs Numba, and it imports it when it is imported: ``from
-numba_marlin.hostloops import pack_marlin`` where the loop is wanted, not at the top of a module. It
-imports ``formats`` for its checks.
+This is the only room on the host side that needs Numba, and importing it imports Numba. So import
+it where a loop is called (``from numba_marlin.hostloops import pack_marlin``), not at the top of a
+module. It imports ``formats`` for its checks.
 """
 
 from numba_marlin.hostloops.marlin import (

@@ -10,13 +10,13 @@ that
         16 j + g + 8 h
 
 So a word combines the four rows 2t, 2t + 8, 2t + 1, 2t + 9 of one column (8 bits) or of the columns
-n and n + 8 (4 bits, nibbles 0, 1, 4, 5 being the left one). That splits the work in two steps with
-a row of 32-bit values between them: ``quads[n] = row[2t] | row[2t+8] << a | row[2t+1] << 16 |
+n and n + 8 (4 bits, nibbles 0, 1, 4, 5 being the left one). The work is done in two steps with a
+row of 32-bit values between them: ``quads[n] = row[2t] | row[2t+8] << a | row[2t+1] << 16 |
 row[2t+9] << 16 + a`` (a = 4 or 8), contiguous in n, which LLVM vectorises, and ``word = quads[n] |
-quads[n+8] << 8`` or ``word = quads[n]``, which only moves words to their places. The values between
-stay in the L1 cache: work is handed to threads in pieces of 16 rows by at most 512 columns.
+quads[n+8] << 8`` or ``word = quads[n]``, which only moves words to their places. The intermediate
+values stay in the L1 cache: threads process pieces of 16 rows by at most 512 columns.
 
-A loop is compiled when it is first called, which takes 2 to 3 s, and cached on disk where Numba can
+A loop is compiled when it is first called, which takes 2 to 3 s, and cached on disk if Numba can
 find a writable place (next to the source, the user's cache directory, or NUMBA_CACHE_DIR), else
 compiled once in each process. A lock lets one thread at a time into a loop: Numba's fallback
 threading layer aborts the process when two enter.
@@ -44,7 +44,7 @@ from numba_marlin.formats.types import check_bits
 _PIECE = 8 * BLOCK_N
 _ONE_AT_A_TIME = threading.Lock()
 _NO_GROUPS = -1
-_FILL = {4: 0x00880088, 8: 0x80808080}  # four codes that decode to zero, as they stand in ``quads``
+_FILL = {4: 0x00880088, 8: 0x80808080}  # four codes that decode to zero, in the form of ``quads``
 
 
 def _pack_4_loop(codes, words, fill):
@@ -191,10 +191,10 @@ _PACK_LOOPS, _UNPACK_LOOPS = (
 
 @functools.cache
 def _compiled(loop):
-    """``loop`` as machine code, from the disk cache if there is a place for one."""
+    """Compile ``loop``, with the disk cache if there is a place for one."""
     packs = loop in _PACK_LOOPS.values()
     source, target = (numba.uint8, numba.uint32) if packs else (numba.uint32, numba.uint8)
-    # Declared read-only, the source may be a writable array too, and nothing is compiled twice.
+    # A source declared read-only may also be writable, so nothing is compiled twice.
     arrays = numba.types.Array(source, 2, "C", readonly=True), numba.types.Array(target, 2, "C")
     signature = numba.void(*arrays, numba.uint32) if packs else numba.void(*arrays)
     try:

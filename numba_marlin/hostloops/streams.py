@@ -1,20 +1,20 @@
 """Streams of codes packed and unpacked by compiled loops on all cores; bytes equal to
 ``formats.streams``.
 
-Loops each way, by where neighbours of a word are: ``rows`` (GPTQ: a word holds codes of one column,
-columns are contiguous in both; inner loops run along them and LLVM vectorises them), ``columns`` (a
-word holds neighbours of a row; ``eights``, for AWQ, the same with 8 codes to a word, which is 7
-times faster), ``crossed`` (compressed-tensors: the tensor is the transposed matrix; a cache line of
-each of 256 columns is turned over in a tile, since columns a power of two apart would chase each
-other out of the cache). All of them read the tables of ``formats.streams.periods``, so there is
-nothing about a format here.
+Loops for each direction, by where the neighbours in a word are: ``rows`` (GPTQ: a word holds codes
+of one column, columns are contiguous in both; inner loops run along them and LLVM vectorises them),
+``columns`` (a word holds neighbours of a row; ``eights``, for AWQ, the same with 8 codes per word,
+which is 7 times faster), ``crossed`` (compressed-tensors: the tensor is the transposed matrix; a
+cache line of each of 256 columns is transposed in a tile, since columns a power of two apart would
+evict each other from the cache). All loops read the tables of ``formats.streams.periods``, so
+nothing here depends on a format.
 
 A stream of bytes is the stream of 32-bit words over the same memory (both start at the lowest bit,
 and the machine is little-endian): there are no loops for bytes. What is left over (zero points
 along n of a transposed tensor, rows that are not whole words) goes to the specification.
 
-Loops run without the GIL on threads of Python's, one part of the tensor each; compiling one takes
-half a second, once where Numba finds a place for its cache.
+Loops run without the GIL on Python threads, one part of the tensor each; compiling one takes half a
+second, only once if Numba finds a place for its cache.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _pack_columns(words, codes, table, codes_in_period, words_in_period, start, 
 
 
 def _unpack_eights(words, codes, table, codes_in_period, words_in_period, start, stop):
-    """Columns, eight codes to a word: a word's codes meet in 64 bits, of many words at once."""
+    """Columns, eight codes per word: the codes of a word are assembled in 64 bits, many words at
+    once."""
     spread = codes.view(np.uint64)
     for row in range(start, stop):
         for piece in range(table.shape[0]):
@@ -221,7 +222,8 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _spread(loop, words, codes, table, codes_in_period, words_in_period, parts: int) -> None:
-    """``loop`` over 0..parts, cut for the threads; a small job stays on this one."""
+    """Run ``loop`` over 0..parts, divided among threads; a small job stays on the calling
+    thread."""
     compiled = _compiled(loop)
     pieces = min(parts, 4 * _threads()) if codes.size >= 1 << 18 else 1
     cuts = [parts * each // pieces for each in range(pieces + 1)]
@@ -250,8 +252,7 @@ def _table(stream: Stream, bits: int) -> tuple[np.ndarray, int, int]:
 
 
 def _as_words(stream: Stream, shape: tuple[int, int], bits: int) -> Stream | None:
-    """The stream of 32-bit words over the same memory, for which there are loops; None: there are
-    none."""
+    """The stream of 32-bit words over the same memory, or None if there are no loops for it."""
     # three words to a period: tiles of 16 would cut it
     if stream.first != stream.along and stream.along == "k" and bits == 3:
         return None
@@ -265,7 +266,7 @@ def _as_words(stream: Stream, shape: tuple[int, int], bits: int) -> Stream | Non
 
 
 def _loops(stream: Stream, words: np.ndarray, codes_in_period: int, words_in_period: int):
-    """(packing loop, unpacking loop, how many parts there are to share out)"""
+    """(packing loop, unpacking loop, number of parts to distribute)"""
     if stream.first == stream.along:
         return _pack_rows, _unpack_rows, words.shape[0] // words_in_period
     if stream.along == "n":

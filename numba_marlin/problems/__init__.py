@@ -1,9 +1,9 @@
-"""What is to be multiplied: sizes and types, checked. Pure numbers; no kernel, no device.
+"""Problems: the checked sizes and types of a product. Pure numbers; no kernel, no device.
 
 ``WeightProblem`` (``weights``): activations times a quantised weight. ``BlockProblem``
 (``operands``): two matrices of small floats whose blocks share a scale. Both are frozen dataclasses
-that refuse with a ValueError, naming the value and the rule, what no kernel takes; both keep the
-``Problem`` protocol (``protocol``), and what stands above the compiler asks for nothing else.
+that raise ValueError, naming the value and the rule, for problems that no kernel supports. Both
+implement the ``Problem`` protocol (``protocol``), on which the rooms above the compiler depend.
 
 May import formats.
 """

@@ -1,10 +1,10 @@
-"""``BlockProblem``: two matrices whose blocks share a scale, sizes and types, checked.
+"""``BlockProblem``: the checked sizes and types of a product of two block-scaled matrices.
 
     D = activation(alpha * A @ B^T + beta * C + bias)
 
 A [m, k] and B [n, k] are ``formats.operands.BlockScaled`` of one format; D [m, n], or [m, n/2] with
-a gate, is an array or block-scaled itself. alpha and beta are numbers of a launch, not of the
-problem. Impossible sizes and types are a ValueError that names the value and the rule.
+a gate, is an array or block-scaled itself. alpha and beta belong to a launch, not to
+the problem. ValueError, naming the value and the rule, for impossible sizes and types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba_marlin.formats.operands import BLOCK_FORMATS, find_block_format
 from numba_marlin.problems.protocol import OPERANDS
 from numba_marlin.problems.weights import LARGEST_DIMENSION
 
-K_STEP, N_STEP = 32, 8  # what k and n are multiples of
+K_STEP, N_STEP = 32, 8  # k and n must be multiples of these
 GATE = "gated_silu"
 ROUNDINGS = ("floor", "ceil")
 FLOAT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -32,17 +32,17 @@ class BlockProblem:
     m: int
     n: int
     k: int
-    #: Of A and B, one of ``formats.operands.BLOCK_FORMATS``.
+    #: Format of A and B, one of ``formats.operands.BLOCK_FORMATS``.
     format: str = "nvfp4"
     #: Type of D: "float16", "bfloat16", "float32", or one of BLOCK_FORMATS.
     result: str = "float16"
-    #: Whether there is a C, of the type of D.
+    #: Whether C is added; its type is that of D.
     source: bool = False
-    #: Whether n float32 numbers are added to every row.
+    #: Whether a float32 bias [n] is added to every row.
     bias: bool = False
     #: One of ``reference.operands.ACTIVATIONS``; "gated_silu" halves the columns of D.
     activation: str | None = None
-    #: Of the scales of MX results: "floor" or "ceil". "floor" for every other result.
+    #: Rounding of the scales of MX results: "floor" or "ceil". "floor" for every other result.
     rounding: str = "floor"
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class BlockProblem:
         ):
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} must be one of {', '.join(allowed)}")
-        if not self.result_has_powers:  # one kernel for all that have no such scales
+        if not self.result_has_powers:  # all results without such scales share a kernel
             object.__setattr__(self, "rounding", "floor")
         for name in ("m", "n", "k"):
             if not 0 < getattr(self, name) <= LARGEST_DIMENSION:
@@ -78,7 +78,7 @@ class BlockProblem:
 
     @classmethod
     def of(cls, config, m: int, n: int, k: int) -> BlockProblem:
-        """What a configuration of a kernel of this kind multiplies: its fields that are ours."""
+        """The problem that a kernel's configuration is made for, from the fields that both have."""
         return cls.with_fields(m, n, k, asdict(config))
 
     @classmethod
@@ -89,8 +89,7 @@ class BlockProblem:
 
     @property
     def epilogue(self) -> dict[str, Any]:
-        """The fields that say what happens to the sums, by name: all but the sizes and
-        ``format``."""
+        """The fields that describe the epilogue, by name: all but the sizes and ``format``."""
         return {each.name: getattr(self, each.name) for each in fields(self)[4:]}
 
     @property
@@ -104,7 +103,7 @@ class BlockProblem:
 
     @property
     def bits(self) -> int:
-        """Of a code."""
+        """Bits of a code."""
         return BLOCK_FORMATS[self.format].bits
 
     @property
@@ -114,7 +113,7 @@ class BlockProblem:
 
     @property
     def columns(self) -> int:
-        """Of D."""
+        """Columns of D."""
         return self.n // 2 if self.gated else self.n
 
     @property
@@ -138,7 +137,7 @@ class BlockProblem:
         return 2 * self.m * self.n * self.k
 
     def operand_bytes(self, rows: int) -> int:
-        """Of ``rows`` rows of A or B with their scales, without what completes tiles of them."""
+        """Bytes of ``rows`` rows of A or B with their scales, without padding."""
         return rows * self.k * self.bits // 8 + rows * self.k // self.group_size
 
     @property
@@ -175,8 +174,8 @@ class BlockProblem:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, and what follows from them: bits of a code, which are e2m1 or 8-bit floats,
-        and how many share a scale."""
+        """The fields, and what follows from them: bits of a code and the number of elements per
+        scale."""
         form = BLOCK_FORMATS[self.format]
         return asdict(self) | {
             "bits": form.bits,
@@ -202,8 +201,8 @@ class BlockProblem:
 
 
 def column_step(result: str, activation: str | None) -> int:
-    """What n is a multiple of: blocks of a block-scaled result are whole, and a gate takes two
-    columns for one."""
+    """n must be a multiple of this: blocks of a block-scaled result are complete, and a gate halves
+    the columns."""
     return (BLOCK_FORMATS[result].block if result in BLOCK_FORMATS else N_STEP) * (
         2 if activation == GATE else 1
     )

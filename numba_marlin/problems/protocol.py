@@ -1,4 +1,4 @@
-"""What every problem says of itself, whichever kind it is."""
+"""``Problem``: the interface of every kind of problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KINDS = (WEIGHTS, OPERANDS)
 
 
 class Problem(Protocol):
-    """A product of a matrix with m rows and one with n columns along k, before it has a kernel."""
+    """A product of a matrix [m, k] and a matrix with n columns, before a kernel is chosen."""
 
     @property
     def kind(self) -> str:
@@ -26,7 +26,7 @@ class Problem(Protocol):
 
     @property
     def k(self) -> int:
-        """What is summed over."""
+        """The dimension that is summed over."""
 
     @property
     def bits(self) -> int:
@@ -42,7 +42,7 @@ class Problem(Protocol):
 
     @property
     def bytes_of(self) -> dict[str, int]:
-        """{what: bytes} of all that must move at least once; together ``least_bytes``."""
+        """{what: bytes} of everything that must move at least once; the sum is ``least_bytes``."""
 
     @property
     def batch_invariant(self) -> bool:
@@ -54,18 +54,18 @@ class Problem(Protocol):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of the problem when each is moved once."""
+        """Bytes moved if each byte of the problem moves exactly once."""
 
     @property
     def operand_names(self) -> tuple[str, ...]:
-        """Kernel parameters whose arrays the problem brings and no kernel writes."""
+        """Kernel parameters of the operands, which no kernel writes."""
 
     @property
     def result_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """{kernel parameter: (shape, type)} of what is written; the first is the result."""
+        """{kernel parameter: (shape, type)} of the outputs; the first one is the result."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields and what follows from them, for a program; JSON takes all of it."""
+        """The fields and what follows from them, as values that JSON can hold."""
 
     def in_words(self) -> str:
-        """The product in a line, for people."""
+        """The product in one line, for people."""

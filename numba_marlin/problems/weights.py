@@ -1,10 +1,10 @@
-"""``WeightProblem``: activations times a quantised weight, sizes and types, checked.
+"""``WeightProblem``: the checked sizes and types of activations times a quantised weight.
 
     C[m, n] = A[m, k] @ W[k, n] + bias[n]
 
 A and C are float16 or bfloat16; W is stored in integer codes or block-scaled FP4, packed in
-Marlin's order. Impossible sizes and types are a ValueError or a TypeError that names the value and
-the rule.
+Marlin's order. TypeError or ValueError, naming the value and the rule, for impossible sizes and
+types.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class WeightProblem:
     m: int
     n: int
     k: int
-    #: Rows of W that share a scale, -1 for one scale per column; of FP4 its blocks, 16 or 32.
+    #: Rows of W that share a scale, -1 for one scale per column; FP4: the block, 16 or 32.
     group_size: int = 128
-    #: Of activations, result and bias: "float16" or "bfloat16".
+    #: Type of activations, result and bias: "float16" or "bfloat16".
     dtype: str = "float16"
-    #: Of a code: 4 or 8.
+    #: Bits of a code: 4 or 8.
     bits: int = 4
     #: The kind of zero points (``formats.types.ZEROS_KINDS``), None for symmetric weights.
     zeros: str | None = None
-    #: Of the scales: "float16" or "bfloat16"; of FP4 "e5m3" (``formats.fp4_marlin``).
+    #: Type of the scales: "float16" or "bfloat16"; FP4: "e5m3" (``formats.fp4_marlin``).
     scale_dtype: str = "float16"
-    #: Whether one row of n numbers is added.
+    #: Whether a bias [n] is added to every row.
     bias: bool = False
     #: Whether a row of C must have the same bits whatever m is (``heuristics.invariance``).
     batch_invariant: bool = False
-    #: "integer", or "e2m1" for block-scaled FP4.
+    #: Kind of the codes: "integer", or "e2m1" for block-scaled FP4.
     codes: str = "integer"
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class WeightProblem:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise TypeError(f"{name}={value!r} must be an int")
-            object.__setattr__(self, name, int(value))  # NumPy's too
+            object.__setattr__(self, name, int(value))  # NumPy integers too
             if not 0 < value <= LARGEST_DIMENSION:
                 raise ValueError(f"{name}={value} must be positive and fit in 32 bits")
         if self.codes == "integer":
@@ -104,8 +104,8 @@ class WeightProblem:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of the problem when each is moved once: 16-bit A, W with scales and zero points as
-        it is packed, bias, 16-bit C."""
+        """Bytes moved if each byte moves once: 16-bit A, packed W with scales and zero points,
+        bias, 16-bit C."""
         m, n, k, columns = self.m, self.n, self.k, packed_columns(self.n)
         if self.codes == "integer":
             zeros = {None: 0, "integer": self.bits, "float16": 16}[self.zeros]

@@ -56,6 +56,7 @@ def build(
     )
     data = {
         "schema": SCHEMA,
+        "kind": problem.kind,
         "problem": problem.to_dict(),
         "kernel": candidate.kernel,
         "config": asdict(candidate.config),
@@ -278,7 +279,7 @@ def counts_of(counted: Counted) -> dict:
 
 
 def placement(blocks: int, fits, device: Device, observation) -> dict:
-    """Which multiprocessor had which blocks. Without a GPU: dealt out in turn, as many at once as
+    """Which SM had which blocks. Without a GPU: dealt out in turn, as many at once as
     fit."""
     if observation is None:
         rows = [
@@ -300,7 +301,7 @@ def placement(blocks: int, fits, device: Device, observation) -> dict:
 
 
 def rates(data: dict, least: int) -> dict:
-    """Bytes and operations a second of the launch, and their shares of the ceilings; None where
+    """Bytes and operations per second of the launch, and their shares of the ceilings; None where
     there is no ceiling."""
     problem, seconds, ceilings = data["problem"], data["time"]["us"] * 1e-6, data["ceilings"]
     flops = 2 * problem["m"] * problem["n"] * problem["k"]

@@ -1,11 +1,11 @@
-"""How weights get on a grid, and back.
+"""Quantisation of weights and operands, and dequantisation.
 
-- ``grid``: which scale and zero point a span of weights needs; ``rtn``: round to nearest; ``mse``:
-  the same, on the grid of least square error;
-- ``gptq``: rounding that looks at the layer's inputs, which ``hessian`` sums up. It is the only
-  module here that needs SciPy, and is imported when it is asked for;
-- ``block_scaled``: NVFP4, MXFP4 and MXFP8, in float32 arithmetic that kernels repeat bit for bit;
-- ``dequantize``: the one meaning of codes, scales and zero points.
+- ``grid``: the scale and zero point for a range of weights; ``rtn``: round to nearest; ``mse``: the
+  same, on the grid of least squared error;
+- ``gptq``: rounding that minimises the error of the layer's outputs, from the Hessian of its inputs
+  (``hessian``). It is the only module here that needs SciPy, and is imported on first use;
+- ``operands``: NVFP4, MXFP4 and MXFP8, in float32 arithmetic that kernels reproduce bit for bit;
+- ``dequantize``: the numbers that codes, scales and zero points stand for.
 
 Imports ``formats``, NumPy and SciPy only.
 """

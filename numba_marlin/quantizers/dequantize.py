@@ -1,12 +1,12 @@
-"""From codes and scales back to numbers, bit for bit as the kernels do it.
+"""Dequantisation: codes and scales to numbers, bit for bit as the kernels compute them.
 
 ``W[i, j] = (codes[i, j] - zero) * scales[group, j]``. With zero points on the grid, the product of
 a 9-bit integer and an 11-bit significand is exact in float32; with float16 zero points it needs up
-to 43 bits, so it is computed in float64. Results are rounded once, to nearest even, where they do
-not fit: float16 and bfloat16 always may, float32 only with float16 zero points.
+to 43 bits, so it is computed in float64. Results are rounded at most
+once, to nearest even; float32 results need rounding only with float16 zero points.
 
-Of a ``BlockWeight``, code and scale are multiplied in float64, which holds the product exactly,
-then multiplied or divided by the global scale: one rounding to float64, one to the type asked for.
+For a ``BlockWeight``, code times scale is exact in float64; multiplying or dividing by the global
+scale rounds once to float64, and the conversion rounds once to the requested type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _TEMPORARY = 1 << 22  # elements: temporaries of 16 or 32 MB, whatever the size 
 def as_quantized(
     weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks,
 ) -> QuantizedWeight | BlockWeight:
-    """The plain form of any form of a weight."""
+    """Unpack a weight if it is packed. TypeError for anything else than the four kinds of
+    weights."""
     if isinstance(weight, (QuantizedWeight, BlockWeight)):
         return weight
     if isinstance(weight, (PackedWeight, PackedBlocks)):
@@ -46,7 +47,7 @@ def as_quantized(
 def _per_row(
     values: np.ndarray, weight: QuantizedWeight, start: int, stop: int, dtype: DTypeLike
 ) -> np.ndarray:
-    """[groups, n] -> [rows, n] or [1, n] of ``dtype``: what belongs to rows ``start:stop``."""
+    """Expand [groups, n] to rows ``start:stop``: [rows, n], or [1, n] for a single group."""
     group_of_row = np.arange(start, stop) // weight.rows_per_group
     first, last = int(group_of_row[0]), int(group_of_row[-1])
     part: np.ndarray = values[first : last + 1].astype(dtype)
@@ -56,8 +57,8 @@ def _per_row(
 def codes_and_zeros(
     weight: QuantizedWeight, start: int, stop: int, dtype: DTypeLike
 ) -> tuple[np.ndarray, np.ndarray | int]:
-    """Codes of rows ``start:stop`` and what is subtracted from them, in ``dtype``; a number if it
-    is the same for all."""
+    """Codes of rows ``start:stop`` and their zero points, in ``dtype``; zero points are one number
+    for a symmetric weight."""
     zeros = (
         1 << (weight.bits - 1)
         if weight.zeros is None
@@ -74,13 +75,13 @@ def scale_rows(weight: QuantizedWeight, start: int, stop: int, dtype: DTypeLike)
 def dequantize_rows(
     weight: QuantizedWeight, start: int, stop: int, dtype: np.dtype | type | str = np.float16
 ) -> np.ndarray:
-    """Rows ``start:stop`` of ``dequantize(weight, dtype)``, without making the others; of a
-    permuted weight, the rows as they are stored."""
+    """Rows ``start:stop`` of ``dequantize(weight, dtype)`` without computing the others; in stored
+    order if the weight has a permutation."""
     dtype = float_type(dtype)
     wide = np.float64 if dtype == np.float64 or weight.zeros_kind == "float16" else np.float32
     values, zeros = codes_and_zeros(weight, start, stop, wide)
     values -= zeros
-    # A grid point beyond the largest number is inf, in the kernels as well as here.
+    # A grid point beyond the largest number becomes inf, as in the kernels.
     with np.errstate(over="ignore"):
         values *= scale_rows(weight, start, stop, wide)
     return round_to(values, dtype)
@@ -140,12 +141,15 @@ def dequantize(
     weight: QuantizedWeight | PackedWeight | BlockWeight | PackedBlocks | BlockScaled,
     dtype: np.dtype | type | str | None = None,
 ) -> np.ndarray:
-    """Weight in any form -> [k, n] of ``dtype``: float16, bfloat16 (also by name), float32 or
-    float64; None: the type of its scales (float32 for a BlockWeight). A BlockScaled matrix -> its
-    rows and columns as they are, float32 by default; NaN where a code or its scale is NaN.
+    """The numbers of a quantised weight, [k, n], or of a BlockScaled matrix, [rows, columns].
 
-    16-bit types: (code - zero) * scale, one rounding to nearest even. float64: the exact product;
-    float32: the same, rounded once if it must be.
+    weight: a weight in any form, packed or not, or a BlockScaled on the host.
+    dtype: float16, bfloat16 (a dtype or its name), float32 or float64; None: the type of the
+        scales, or float32 for block-scaled weights and matrices.
+
+    16-bit and float32 results are the exact (code - zero) * scale, rounded once to nearest even;
+    float64 results are exact, but for one rounding with a global scale. A BlockScaled number is NaN
+    where its code or scale is NaN. Raises TypeError for another object or dtype.
     """
     if isinstance(weight, BlockScaled):
         return _dequantize_operand(weight, _checked_type("float32" if dtype is None else dtype))

@@ -1,4 +1,4 @@
-"""GPTQ: rounding that looks at the layer's inputs, one row of the weight after the other (Frantar
+"""GPTQ: rounds the weight row by row so that the error of the layer's outputs stays small (Frantar
 et al. 2022, arXiv 2210.17323).
 
 In:  w [k, n] and options as in ``rtn``; calibration: inputs x [m, k] of the layer, batches of them,
@@ -12,30 +12,31 @@ the last row up). A column's loss is then a sum of squares, ``|R^T d|^2``, whose
 
     (R^T d)_i = R_ii (q_i - t_i),       t_i = w_i - sum over j < i of R_ji / R_ii * (q_j - w_j)
 
-So rounding t_i instead of w_i takes every term to its least, given the rows before: the feedback of
-the errors made so far. The papers' form, which updates the rows not yet rounded through the inverse
+So rounding t_i instead of w_i minimises each term, given the rows before it: t_i feeds back the
+errors made so far. The papers' form, which updates the rows not yet rounded through the inverse
 Hessian's Cholesky factor, computes the same t_i (Chee et al. 2023, arXiv 2307.13304, theorem 6);
 here no inverse is formed. Rows are taken in blocks of 128: what earlier blocks feed back is one
-matrix product. Columns never meet, so they are worked on in tiles.
+matrix product. Columns are independent, so they are processed in tiles.
 
-Grids. When a group's first row comes up, the rows before it are fixed and its own are what the
-feedback made of them (w' = w plus the correction that would undo all of the error so far, were it
-not rounded): the grid spans those. With ``clip``, grids that span 1, 0.96, ... 0.48 times as much
-are tried too, by rounding the group on each, and the one whose own terms of the loss are least is
-taken, column by column, so clipping never makes a group's terms larger. The Marlin paper's tool
-(IST-DASLab/marlin, gptq/) clips by the same loss of the group but rounds to nearest for the
-comparison, without feedback: cheaper, and the final loss is 6 to 7% higher on the synthetic layers
-of experiments/07_quantisers.
+Grids. When the first row of a group is reached, the rows before it are fixed and the feedback has
+changed the group's own rows (w' = w plus the correction that would undo all of the error so far,
+were it not rounded): the grid spans those. With ``clip``, grids that span 1, 0.96, ... 0.48 times
+as much are tried too, by rounding the group on each, and the one with the
+smallest terms of the loss is taken per column, so clipping never makes a group's terms larger. The
+Marlin paper's tool (IST-DASLab/marlin, gptq/) clips by the same loss of the group but rounds to
+nearest for the comparison, without feedback: cheaper, and the final loss is 6 to 7% higher on the
+synthetic layers of experiments/07_quantisers.
 
-act_order: rows in order of falling diag H, the most important first, while later rows can still
-make up for their errors. Groups are then made of rows in that order, and the result has a
+act_order: rows are taken in order of falling diag H, the most important first, while later rows can
+still compensate their errors. Groups are then made of rows in that order, and the result has a
 ``permutation``. static_groups: groups of neighbouring rows whatever the order, their grids chosen
 beforehand from the unchanged weights (and with ``clip`` by the group's own part of H): no
 permutation then.
 
-Rows whose inputs were always zero count as much as the damping says: they are rounded to nearest
-and touch nothing else. A Hessian of less than full rank is made definite by the damping. Errors: as
-in ``rtn`` and ``hessian``; a ValueError if no Cholesky factor exists (damping too small).
+Rows whose inputs were always zero have the weight that damping gives them: they are rounded to
+nearest and do not affect other rows. A Hessian of less than full rank is made definite by the
+damping. Errors: as in ``rtn`` and ``hessian``; a ValueError if no Cholesky factor exists (damping
+too small).
 
 Arithmetic: the factor in float64 by SciPy, the rest in float32 (float64 if w is). Memory: 16 k^2
 bytes while the factor is made, then 4 k^2 (8 k^2) and 40 KB x k; a Hessian that the caller keeps is
@@ -56,29 +57,29 @@ from numba_marlin.quantizers.grid import GridRule, check_weights, compute_type, 
 from numba_marlin.quantizers.hessian import as_hessian
 
 BLOCK = 128
-"""Rows whose feedback on later ones is one product."""
+"""Rows per block, whose feedback on later rows is one matrix product."""
 CLIPS = tuple(1 - step / 25 for step in range(14))
-"""What a group's span is multiplied by when grids are searched: 1 down to 0.48."""
+"""Factors of a group's range in the grid search: 1 down to 0.48."""
 # of a tile: what a block's rows feed back to each other (1 MB of float32) stays in cache
 _COLUMNS = 2048
 
 
 @dataclass(frozen=True, eq=False)
 class Feedback:
-    """R of the module's docstring, for some rows. unit [rows, rows]: R_ji / R_ii, ones on the
+    """R of the module's docstring, for a range of rows. unit [rows, rows]: R_ji / R_ii, ones on the
     diagonal and zeros below it. squares [rows]: R_ii^2."""
 
     unit: np.ndarray
     squares: np.ndarray
 
     def of(self, start: int, stop: int) -> Feedback:
-        """That of these rows among themselves."""
+        """The feedback among rows ``start:stop``."""
         return Feedback(self.unit[start:stop, start:stop], self.squares[start:stop])
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Scales of their stored type and zero points as float64 (or the one of all), [columns]."""
+    """Scales in their stored type and zero points as float64 (or one number for all), [columns]."""
 
     scales: np.ndarray
     zeros: np.ndarray | int
@@ -143,8 +144,8 @@ def round_group(
     group: int,
     column: int,
 ) -> tuple[Rounded, Grid]:
-    """Round the rows of one group on the grid of least loss, for each column, among those that span
-    ``clips`` times its weights."""
+    """Round the rows of one group. Per column, the grid is the one with the least loss among those
+    that span ``clips`` times the range of the weights."""
     low, high = (end[None].astype(np.float64) for end in (wanted.min(axis=0), wanted.max(axis=0)))
     best: Rounded | None = None
     for clip in clips:
@@ -185,14 +186,14 @@ def _group_by_group(
     rows: int,
     column: int,
 ) -> tuple[np.ndarray, list[Grid]]:
-    """Codes of a tile [k, columns], every group's grid chosen when its turn comes."""
+    """Codes of a tile [k, columns]; each group's grid is chosen when its first row is reached."""
     codes, error, grids = np.empty(tile.shape, dtype=np.uint8), np.empty_like(tile), []
     for start in range(0, len(tile), rows):
         stop = start + rows
         wanted = tile[start:stop]
         if start:
             undone = back.unit[:start, start:stop].T @ error[:start]
-            # What these rows would have to be for their terms of the loss, and all later ones, to
+            # The values of these rows at which their terms of the loss, and all later ones, would
             # vanish.
             wanted = wanted - scipy.linalg.solve_triangular(
                 back.unit[start:stop, start:stop],
@@ -247,10 +248,12 @@ def quantize(
     act_order: bool = False,
     static_groups: bool = False,
 ) -> QuantizedWeight:
-    """Quantise w [k, n] by GPTQ. calibration: x [..., k], an iterable of such arrays, or a Hessian.
-    damping: added to H's diagonal, in units of its mean.
+    """Quantise w [k, n] by GPTQ -> QuantizedWeight.
 
-    See the module's docstring for the others; the first parameters are those of ``rtn.quantize``.
+    calibration: inputs x [..., k] of the layer, an iterable of such arrays, or a Hessian.
+    damping: added to H's diagonal, in units of its mean.
+    clip, act_order, static_groups: see the module's docstring. The first parameters are those of
+    ``rtn.quantize``. Raises TypeError or ValueError as the module's docstring says.
     """
     rule = GridRule(bits, symmetric, scale_dtype)
     if not 0 <= damping < float("inf"):

@@ -1,14 +1,14 @@
-"""Grids: what weights are checked for before they get on one, which scale and zero point a span of
-weights needs, and which codes follow.
+"""Integer grids: checks of weights, the scale and zero point for a range of weights, and their
+codes.
 
-A grid has ``2**bits`` points ``(code - zero) * scale``. For a span ``low <= 0 <= high`` of weights,
-with ``top = 2**bits - 1`` and ``half = 2**(bits - 1)``:
+A grid has ``2**bits`` points ``(code - zero) * scale``. For weights in the range ``low <= 0 <=
+high``, with ``top = 2**bits - 1`` and ``half = 2**(bits - 1)``:
 
 - symmetric: ``scale = fp16(2 * max(high, -low) / top)``, zero = half. The grid reaches from -half
   to half - 1 steps, and top / 2 steps is the largest magnitude that either end can still round to
   with an error of half a step. So this is the smallest scale (the finest grid) for which no weight
-  is further than half a step from its code; ``max|w| / (half - 1)`` would never clamp, and pay for
-  it with a coarser grid (7% at 4 bits). It is also the rule of Marlin's own tests.
+  is further than half a step from its code; ``max|w| / (half - 1)`` would never clamp, but its grid
+  is coarser (7% at 4 bits). Marlin's own tests use the same rule.
 - asymmetric: ``scale = fp16((high - low) / top)``, ``zero = clamp(rint(-low / scale), 0, top)``.
   Zero itself is on the grid.
 
@@ -17,8 +17,8 @@ that is stored.
 
 Edge cases, all decided per (group, column):
 - low = high = 0: scale 1, zero half, or 0 if asymmetric;
-- a scale that would vanish becomes the smallest positive number of float16, the smallest normal one
-  of bfloat16, and the codes follow from it;
+- a scale that would underflow to zero becomes the smallest positive float16 number, or the smallest
+  normal bfloat16 number, and the codes follow from it;
 - a scale whose grid would overflow its type (above 8188 for 4 bits and float16, symmetric) is a
   ValueError that names group and column.
 """
@@ -37,8 +37,8 @@ _DTYPES = ("float16", "float32", "float64", "bfloat16")
 
 
 def check_weights(w: object) -> np.ndarray:
-    """w as a matrix of floats that is not empty; TypeError or ValueError. Whether it is finite
-    shows in the work, or is ``check_finite``'s."""
+    """Check that w is a non-empty matrix of floats (TypeError, ValueError). Finiteness is checked
+    later, by the quantisers or by ``refuse_nonfinite``."""
     w = np.asarray(w)
     if w.dtype.name not in _DTYPES:
         raise TypeError(f"w.dtype={w.dtype} must be one of {_DTYPES}")
@@ -50,8 +50,7 @@ def check_weights(w: object) -> np.ndarray:
 
 
 def refuse_nonfinite(w: np.ndarray, name: str = "w") -> None:
-    """ValueError for the first NaN or infinity of a matrix, in row-major order; nothing if there is
-    none."""
+    """Raise ValueError for the first NaN or infinity of a matrix, in row-major order."""
     for row in range(w.shape[0]):
         bad = ~np.isfinite(w[row])
         if bad.any():
@@ -60,13 +59,14 @@ def refuse_nonfinite(w: np.ndarray, name: str = "w") -> None:
 
 
 def compute_type(w: np.ndarray) -> type:
-    """Weights are worked on in float32, unless they are float64."""
+    """The type in which weights are quantised: float32, or float64 if they are float64."""
     return np.float64 if w.dtype.name == "float64" else np.float32
 
 
 @dataclass(frozen=True)
 class GridRule:
-    """Which grid a span of weights gets. All arrays are [..., columns], or broadcast to it."""
+    """Computes the grid for a range of weights. All arrays are [..., columns], or broadcast to
+    it."""
 
     bits: int = 4
     symmetric: bool = True
@@ -90,10 +90,10 @@ class GridRule:
     def grid(
         self, low: np.ndarray, high: np.ndarray, group: int = 0, column: int = 0
     ) -> tuple[np.ndarray, np.ndarray | int]:
-        """Smallest and largest weights [groups, columns], float64 -> scales of ``scale_dtype``, and
-        zero points as float64 or the one of all.
+        """Scales, of ``scale_dtype``, and zero points, float64 or one number for all, from the
+        smallest and largest weights [groups, columns], float64.
 
-        group, column: where the arrays begin in the weight, for the error.
+        group, column: where the arrays begin in the weight, for the message of a ValueError.
         """
         if self.symmetric:
             span, limit = np.maximum(high, -low), largest(self.scale_dtype) / self.half
@@ -118,8 +118,8 @@ class GridRule:
     def _scales(
         self, span: np.ndarray, steps: float, limit: float, what: str, group: int, column: int
     ) -> np.ndarray:
-        """``what`` of each [group, column], float64, to be cut in ``steps`` -> scales, at most
-        ``limit``."""
+        """Scales that divide each ``span`` [group, column], float64, into ``steps``; ValueError
+        above ``limit``."""
         exact = span / steps
         if exact.max() > limit:
             worst = np.unravel_index(int(np.argmax(exact > limit)), exact.shape)
@@ -139,8 +139,8 @@ class GridRule:
         zeros: np.ndarray | int,
         out: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The nearest codes, as floats of ``values``' type, which ``scales`` and ``zeros`` have
-        too. out: may be ``values``."""
+        """The nearest codes, as floats of the type of ``values``, ``scales`` and ``zeros``. out:
+        may be ``values``."""
         out = np.divide(values, scales, out=out)
         np.rint(out, out=out)
         out += zeros

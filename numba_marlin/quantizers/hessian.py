@@ -1,5 +1,5 @@
-"""What a layer's inputs say about its weights: ``Hessian``, the mean of ``x^T x`` over rows of
-calibration data, fed batch by batch.
+"""``Hessian``: the mean of ``x^T x`` over rows of calibration data, accumulated batch by batch. It
+weighs errors of a layer's weights by their effect on the outputs.
 
 For ``y = x @ W`` and a changed weight ``W + D``, the mean square of the change of an output column
 is ``d^T H d``, with d the column of D and ``H = mean(x^T x)``, [k, k]. (The papers have H = 2 x^T
@@ -11,11 +11,11 @@ x; a factor changes nothing.)
     nm.quantize(w, method="gptq", calibration=hessian)
 
 Memory: 8 k^2 bytes (128 MiB for k = 4096, 1.5 GiB for k = 14336), and 36 MiB and a float32 copy of
-4096 rows while a batch is added. Products are made in float32, at most 4096 rows at a time, and
-their sums in float64. Measured (experiments/07_quantisers, 65536 rows, k = 1024): the largest error
-of an element is 9e-8 of its row's and column's norms; sums in float32 take as long and err 2e-7;
-products in float64 take two to three times the CPU time, and none of the three gave another code.
-Only the upper triangle is computed, by blocks of columns.
+4096 rows while a batch is added. Products are computed in float32, at most 4096 rows at a time,
+and accumulated in float64. Measured (experiments/07_quantisers, 65536 rows, k = 1024): the largest
+error of an element is 9e-8 of its row's and column's norms; sums in float32 take as long and err
+2e-7; products in float64 take two to three times the CPU time, and none of the three gave another
+code. Only the upper triangle is computed, by blocks of columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _LARGEST = 2.0**58  # squares of larger inputs, summed over _ROWS rows, leave fl
 
 
 class Hessian:
-    """The mean of x^T x over all rows that were added."""
+    """The mean of x^T x, [k, k], over all rows that were added.
+
+    k: rows of the weight, a positive integer (ValueError otherwise). Pass a Hessian to
+    ``nm.quantize(w, method="gptq", calibration=hessian)``.
+    """
 
     def __init__(self, k: int):
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k <= 0:
@@ -43,8 +47,9 @@ class Hessian:
         self._sum = np.zeros((self.k, self.k))
 
     def add(self, x: np.ndarray) -> Hessian:
-        """Inputs of the layer, [..., k] -> self. TypeError or ValueError, with nothing added, for
-        anything but finite numbers of that shape."""
+        """Add inputs x [..., k] of the layer: float16, bfloat16, float32 or float64, finite, of
+        magnitude up to 2**58. Returns self. Raises TypeError or ValueError, and then nothing has
+        been added."""
         x = as_numpy("calibration: x", x)
         if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
             raise TypeError(
@@ -73,8 +78,8 @@ class Hessian:
         return self
 
     def mean(self) -> np.ndarray:
-        """A new float64 [k, k], symmetric. ValueError if there were no rows, or nothing but
-        zeros."""
+        """The mean as a new symmetric array, float64 [k, k]. ValueError if no rows were added, or
+        only zeros."""
         if not self.rows:
             raise ValueError(
                 "calibration holds no rows: add batches of the layer's inputs, [m, k], first"
@@ -96,8 +101,8 @@ class Hessian:
 
 
 def as_hessian(calibration: Any, k: int) -> Hessian:
-    """A Hessian; one array of inputs [..., k]; or an iterable of such arrays, which is gone through
-    once."""
+    """The Hessian of ``calibration``: a Hessian, an array of inputs [..., k], or an iterable of
+    such arrays, which is read once."""
     if isinstance(calibration, Hessian):
         if calibration.k != k:
             raise ValueError(

@@ -1,26 +1,26 @@
-"""Round to nearest on block-scaled grids: NVFP4, MXFP4, MXFP8. What a kernel does that writes such
-a result, bit for bit.
+"""Round to nearest in block-scaled formats: NVFP4, MXFP4, MXFP8. Kernels whose epilogue writes such
+a result reproduce this arithmetic bit for bit.
 
 ``quantize_blocks(x, format)``: x [rows, columns] float, finite ->
-``formats.block_scaled.BlockScaled``. All arithmetic is float32, every operation rounded once to
+``formats.operands.BlockScaled``. All arithmetic is float32, every operation rounded once to
 nearest even, in this order (amax: the largest magnitude of a block):
 
 NVFP4, with a global scale S (default: the largest magnitude of x / (6 * 448), so that no block's
-scale is cut off; 1 if x is all zeros) and inverse = 1 / S:
+scale saturates; 1 if x is all zeros) and inverse = 1 / S:
 
-    scale = e4m3(amax * (inverse / 6))          cut off at 448
+    scale = e4m3(amax * (inverse / 6))          saturates at 448
     factor = inverse * (1 / scale)              0 where the scale is 0: tiny blocks become zeros
     code = e2m1(x * factor)
 
-MX, whose scales are powers of two: ``rounding="floor"``, as OCP's specification has it, takes the
-exponent of amax less that of the element's largest number, and cuts off what lies above that
-number; "ceil" takes the smallest power with which nothing is cut off.
+MX, whose scales are powers of two: ``rounding="floor"``, the rule of OCP's specification, takes the
+exponent of amax minus that of the element's largest number, and saturates what lies above that
+number; "ceil" takes the smallest power with which nothing saturates.
 
     scale = 2 ** (floor(log2(amax)) - floor(log2(largest)))     or     2 ** ceil(log2(amax /
         largest))          at least 2**-127
     code = element(x / scale)
 
-``quantize.dequantize`` turns the result back into numbers.
+``quantizers.dequantize`` turns the result back into numbers.
 
 Sources: OCP Microscaling Formats 1.0, section 6.3; NVIDIA, "Introducing NVFP4" (the two levels of
 scales).
@@ -40,16 +40,16 @@ _ONE = np.float32(1)
 
 
 def default_global_scale(amax: float) -> float:
-    """The global scale of NVFP4 numbers up to ``amax``: 1 where that of a float32 would vanish or
-    its inverse overflow."""
+    """The default global scale of NVFP4 numbers up to ``amax``; 1 if it would underflow or its
+    inverse overflow in float32."""
     with np.errstate(under="ignore", over="ignore", divide="ignore"):
         scale = np.float32(np.float32(amax) / np.float32(LARGEST["e2m1"] * LARGEST["e4m3"]))
         return float(scale) if scale > 0 and np.isfinite(_ONE / scale) else 1.0
 
 
 def inverse_of(global_scale: float, name: str = "global_scale") -> np.float32:
-    """1 / global_scale in float32; ValueError if that is not finite, TypeError for what is no
-    number."""
+    """1 / global_scale in float32. ValueError if that is not finite, TypeError if global_scale is
+    not a number."""
     with np.errstate(over="ignore", divide="ignore"):
         inverse = _ONE / np.float32(number(name, global_scale))
     if not np.isfinite(inverse) or inverse <= 0:
@@ -65,8 +65,8 @@ def check_rounding(name: str, rounding: object) -> None:
 
 
 def power_offset(element: str, rounding: str) -> int:
-    """What is subtracted from the bits of amax (float32), so that its upper 9 bits are the e8m0
-    code of a block's scale."""
+    """Subtracting this from the bits of amax (float32) leaves the e8m0 code of the block's scale in
+    the upper 9 bits."""
     check_rounding("rounding", rounding)
     largest = int(np.float32(LARGEST[element]).view(np.uint32))
     return (largest & ~0x7FFFFF if rounding == "floor" else largest - 0x7FFFFF) - (127 << 23)
@@ -75,7 +75,7 @@ def power_offset(element: str, rounding: str) -> int:
 def block_scales(
     amax: np.ndarray, form: BlockFormat, inverse: np.float32, rounding: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """amax float32 -> (uint8 codes of scales, float32 factors that numbers are multiplied by)"""
+    """amax float32 -> (uint8 codes of the scales, float32 factors that multiply the numbers)."""
     if form.scale_grid == "e8m0":
         codes = np.clip(
             (amax.view(np.uint32).astype(np.int64) - power_offset(form.element, rounding)) >> 23,
@@ -96,8 +96,9 @@ def quantize_blocks(
     global_scale: float | None = None,
     rounding: str = "floor",
 ) -> BlockScaled:
-    """See the module's docstring. x: any float type, rounded to float32 first. global_scale: of
-    NVFP4 only. rounding: of MX scales. ValueError for what is not finite."""
+    """Quantise x [rows, columns] by the rules of the module's docstring. x: any float type, rounded
+    to float32 first. global_scale: NVFP4 only. rounding: of MX scales. Raises TypeError or
+    ValueError, also for numbers that are not finite."""
     form = find_block_format(format)
     x = np.asarray(x)
     if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
@@ -121,8 +122,9 @@ def quantize_blocks(
 def round_blocks(
     x: np.ndarray, form: BlockFormat, global_scale: float, rounding: str
 ) -> BlockScaled:
-    """x [rows, columns] of a shape that fits, by the same rules, whatever its numbers are, as a
-    kernel rounds its sums: infinities are cut off, NaN is NaN in the formats that have it."""
+    """Quantise x [rows, columns], whose shape is checked already, by the same rules without a check
+    for finite numbers, as a kernel rounds its accumulators: infinities saturate, NaN stays NaN in
+    the formats that have it."""
     inverse = inverse_of(global_scale)
     rows, columns = x.shape
     data = np.empty(form.data_shape(rows, columns), np.uint8)

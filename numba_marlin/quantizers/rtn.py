@@ -5,8 +5,8 @@ In:  w [k, n], float16, float32, float64 or (with ml_dtypes) bfloat16, any strid
 Out: QuantizedWeight with uint8 codes [k, n], float16 or bfloat16 scales [groups, n] and, if not
     symmetric, uint8 zeros [groups, n].
 
-Each group of each column gets the grid that just spans its weights (``grid`` has the rule and its
-edge cases), and ``code = clamp(rint(w / scale) + zero, 0, 2**bits - 1)``.
+Each group of each column gets the smallest grid that spans its weights (``grid`` has the rule and
+its edge cases), and ``code = clamp(rint(w / scale) + zero, 0, 2**bits - 1)``.
 
 A grid that would overflow its type is a ValueError that names group and column; NaN or infinity
 anywhere is a ValueError that names the first position in row-major order.
@@ -36,15 +36,15 @@ def quantize(
     """Quantise w [k, n] by rounding to nearest, with one scale (and zero point) per ``group_size``
     rows of each column.
 
-    ``group_size`` must divide k; -1, or k or more, means one scale to a column. scale_dtype:
-    "float16" or "bfloat16".
+    ``group_size`` must divide k; -1, or k or more, means one scale per column. scale_dtype:
+    "float16" or "bfloat16". Returns a QuantizedWeight; errors as in the module's docstring.
     """
     return in_tiles(w, group_size, GridRule(bits, symmetric, scale_dtype), _spanning)
 
 
 def in_tiles(w: np.ndarray, group_size: int, rule: GridRule, choose) -> QuantizedWeight:
-    """Quantise w by rounding to nearest, on the grids that ``choose`` finds, one tile of groups and
-    columns after the other.
+    """Quantise w by rounding to nearest on the grids that ``choose`` returns, tile by tile of
+    groups and columns.
 
     choose(rule, tile [groups, rows, columns], group, column) -> scales and zeros, as
     ``GridRule.grid`` gives them. It may not change the tile, which begins at that group and column.
@@ -82,7 +82,7 @@ def in_tiles(w: np.ndarray, group_size: int, rule: GridRule, choose) -> Quantize
 
 def each_row(values: np.ndarray | int, dtype: DTypeLike) -> np.ndarray:
     """[groups, columns] -> [groups, 1, columns] of ``dtype``: scales or zeros beside the rows of
-    their group. A number becomes an array of no dimensions."""
+    their group. A number becomes a 0-dimensional array."""
     values = np.asarray(values, dtype)
     return values[:, None, :] if values.ndim else values
 

@@ -1,6 +1,6 @@
 """The float64 products, and the error bounds that are the only tolerances tests may use.
 
-- ``weights``: activations times packed weights; its names are this package's, too.
+- ``weights``: activations times quantised weights; this package exports its names.
 - ``operands``: two block-scaled operands, with the epilogues of their kernels.
 
 Imports ``formats`` and ``quantizers``, never Numba.

@@ -1,17 +1,17 @@
-"""The float64 reference of block-scaled products, and how far a correct kernel's fp32 result may be
-from it.
+"""The float64 reference of block-scaled products, and the error bound of a correct kernel's fp32
+result.
 
     D = activation(alpha * A @ B^T + beta * C + bias)
 
-A [m, k] and B [n, k] are ``BlockScaled``: their numbers are exact here and in a kernel that
-multiplies them as halves or as the codes they are. ``ACTIVATIONS``: relu; silu, v / (1 + exp(-v));
-gelu in its tanh form; gated_silu: of every 16 columns the first eight, through silu, times the
-other eight, so that D has half as many.
+A [m, k] and B [n, k] are ``BlockScaled``: their numbers are exact here, and in a kernel that
+multiplies them as fp16 or bf16 values or as block-scaled codes. ``ACTIVATIONS``: relu; silu, v / (1
++ exp(-v)); gelu in its tanh form; gated_silu: per 16 columns, silu of the first eight times the
+other eight, so that D has half as many columns.
 
-The bound, with the model and the names of ``reference``: products exact, sums in fp32 in any order
-and with chopped alignment, so ``gamma * sum |a b|``; each step of the epilogue rounds once to fp32;
-approximate exponentials and reciprocals cost 2**-20 of the result; the activation has a slope of
-1.13 at most, and a gate multiplies what either side may be off.
+The bound uses the model and the names of ``reference.weights``. Products are exact; fp32
+accumulation in any order, with truncated alignment, costs ``gamma * sum |a b|``; each step of the
+epilogue rounds once to fp32; approximate exponentials and reciprocals cost 2**-20 of the result;
+the slope of the activation is at most 1.13, and a gate multiplies the errors of both its factors.
 """
 
 from __future__ import annotations
@@ -52,8 +52,11 @@ ACTIVATIONS = {
 
 
 def interleave_gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """Rows of two weights [n, ...] as activation="gated_silu" wants them in one B [2 n, ...]: eight
-    of the gate, the eight they open, and so on."""
+    """Interleave the rows of two weights into one B for activation="gated_silu".
+
+    gate, up: arrays [n, ...] of the same shape, n a multiple of 8. Returns [2 n, ...]: eight rows
+    of gate, the eight rows of up that they multiply, and so on. ValueError for other shapes.
+    """
     gate, up = as_numpy("gate", gate), as_numpy("up", up)
     if gate.shape != up.shape or gate.ndim == 0 or gate.shape[0] % GATED_COLUMNS:
         raise ValueError(
@@ -75,7 +78,7 @@ def block_scaled_matmul(
     bias=None,
     activation: str | None = None,
 ) -> np.ndarray:
-    """-> float64 [m, n], or [m, n/2] if gated"""
+    """D in float64, [m, n], or [m, n/2] if gated. c [m, n] and bias [n]: arrays or None."""
     return block_scaled_bounds(a, b, alpha=alpha, beta=beta, c=c, bias=bias, activation=activation)[
         0
     ]
@@ -91,8 +94,8 @@ def block_scaled_bounds(
     bias=None,
     activation: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """-> (the result, how far an fp32 result may be off before it is rounded to the type of D),
-    float64 each."""
+    """(D, the largest error of a correct kernel's fp32 result before it is rounded to the type of
+    D), both float64."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation={activation!r} must be one of {tuple(ACTIVATIONS)}")
     x, w = dequantize(a, np.float64), dequantize(b, np.float64)
@@ -128,10 +131,10 @@ def block_scaled_bounds(
 def within_bounds(
     actual, exact: np.ndarray, error: np.ndarray, rounding: str = "floor"
 ) -> np.ndarray:
-    """Which elements of a kernel's result may have come from fp32 numbers within ``error`` of
-    ``exact``: bool [m, n]; NaN never may. actual: floats, or a BlockScaled whose scales were made
-    with ``rounding``: then every element of a block is out if its scale is, and else only if its
-    code is none of those between the two ends.
+    """Which elements of a kernel's result are roundings of fp32 numbers within ``error`` of
+    ``exact``: bool [m, n]; NaN never is. actual: an array of floats, or a BlockScaled whose scales
+    were made with ``rounding``. A block whose scale is impossible is wrong as a whole; otherwise an
+    element is wrong if its code is not among those between the two ends.
     """
     if not isinstance(actual, BlockScaled):
         values = np.asarray(actual).astype(np.float64)
@@ -172,5 +175,5 @@ def within_bounds(
 
 
 def _outwards(values: np.ndarray, up: bool) -> np.ndarray:
-    """float64 -> float32 below, or above."""
+    """float64 -> float32, rounded down or up."""
     return np.nextafter(values.astype(np.float32), np.float32(np.inf if up else 0))

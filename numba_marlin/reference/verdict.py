@@ -1,4 +1,5 @@
-"""``check``: is a kernel's result within the bounds of ``weights.bounds``, element by element?"""
+"""``check``: compares a kernel's result with the bounds of ``weights.bounds``, element by
+element."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from numba_marlin.reference.weights import Weight, bounds
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict of ``check``. ``worst`` is the (row, column) with the largest error / bound."""
+    """The verdict of ``check``. ``worst``: (row, column) of the largest error / bound."""
 
     ok: bool
     failures: int
@@ -42,11 +43,12 @@ def check(
     order: str = "any",
     method: str | None = None,
 ) -> Report:
-    """Judge a kernel's result ``actual`` [m, n], float16, bfloat16 or float32, elementwise. NaN
-    never passes.
+    """Check a kernel's result ``actual`` [m, n], float16, bfloat16 or float32, elementwise against
+    its error bound -> Report. NaN never passes.
 
-    ``max_error`` and ``max_ratio`` leave out infinities that are right, and are inf where NaN or
-    infinity is wrong. ``assert report.ok, report`` prints the worst element.
+    x, weight, bias, order, method: as in ``weights.error_bound``. ``max_error`` and ``max_ratio``
+    ignore correct infinities, and are inf if a NaN or an infinity is wrong. Raises TypeError or
+    ValueError for another dtype or shape. ``assert report.ok, report`` prints the worst element.
     """
     actual = np.asarray(actual)
     if actual.dtype.name not in (*HALF_TYPES, "float32"):

@@ -126,8 +126,8 @@ def dequantize_rows(weight: Plain, start: int, stop: int, dtype: np.dtype | type
 
 
 def rounded_rows(weight: Plain, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
-    """Rows ``start:stop`` as a kernel of method "weights" has them, float64: code - zero, the
-    scale, and their product, each rounded to ``dtype``; those of blocks are exact."""
+    """Rows ``start:stop`` as a kernel of method "weights" computes them, in float64: code - zero,
+    the scale, and their product, each rounded to ``dtype``; a BlockWeight's numbers are exact."""
     if isinstance(weight, BlockWeight):
         return dequantize_rows(weight, start, stop, np.float64)
     if weight.zeros_kind != "float16" and float_type(weight.scale_dtype) == dtype:
@@ -141,7 +141,7 @@ def rounded_rows(weight: Plain, start: int, stop: int, dtype: np.dtype) -> np.nd
 
 
 def _largest_scale(weight: Plain) -> float:
-    """1, or what is larger of all that multiplies a code or a sum."""
+    """The largest factor that multiplies a code or an accumulator, at least 1."""
     if not isinstance(weight, BlockWeight):
         return max(1.0, float(np.abs(weight.scales.astype(np.float64)).max()))
     factor = (
@@ -155,8 +155,8 @@ def _largest_scale(weight: Plain) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """float64 [m, n] each: the product, how far off the accumulated sum may be, and the same after
-    output rounding."""
+    """float64 [m, n] each: the exact product, the error bound of the fp32 accumulator, and the
+    error bound after output rounding."""
 
     product: np.ndarray
     accumulated: np.ndarray
@@ -286,13 +286,14 @@ def error_bound(
     method: str | None = None,
     out_dtype: np.dtype | type | str = np.float16,
 ) -> np.ndarray:
-    """How far a correct kernel's result may be from ``matmul(x, weight, bias)``: float64 [m, n].
+    """The largest error of a correct kernel's result against ``matmul(x, weight, bias)``: float64
+    [m, n].
 
-    order: "any" assumes nothing; "random" is tighter, for random data only (see the module's
-    docstring). method: how the kernel multiplies, one of METHODS (a ``KernelDefinition`` says it);
-    None: "weights" for groups, "sums" for columns. out_dtype: what the kernel returns, float16,
-    bfloat16 or float32. The bound is for results in range; ``check`` also judges overflow.
-    ValueError for non-finite x and bad options.
+    order: "any" holds for every order of summation; "random" is tighter, for random data only (see
+    the module's docstring). method: how the kernel multiplies, one of METHODS (declared in its
+    ``KernelDefinition``); None: "weights" for groups, "sums" for one scale per column. out_dtype:
+    type of the kernel's result, float16, bfloat16 or float32. The bound is for results in range;
+    ``check`` also judges overflow. ValueError for non-finite x and bad options.
     """
     return bounds(x, weight, bias, order=order, method=method, out_dtype=out_dtype).rounded
 
@@ -309,15 +310,15 @@ def _lowest_bit(values: np.ndarray, axis: int) -> np.ndarray:
 def is_exact_problem(
     x: np.ndarray, weight: Weight, out_dtype=np.float16, bias: np.ndarray | None = None
 ) -> bool:
-    """Whether every correct kernel must return exactly ``matmul(x, weight, bias)``, bit for bit, by
-    whichever method.
+    """Whether every correct kernel, of any method, must return exactly ``matmul(x, weight, bias)``,
+    bit for bit.
 
     True if every weight is exact in the 16-bit type, every partial sum in any order is exact in
-    fp32, also one that zero points have not been subtracted from (all terms are multiples of some
+    fp32, also before zero points are subtracted (all terms are multiples of some
     q, and sum |x| (|code| + |zero|) scale + |bias| <= 2**24 q), and every result is exact in
-    ``out_dtype``. Small integers and power-of-two scales do it. Zeros compare equal whatever their
-    sign. With ``out_dtype=np.float32`` a kernel that returns 16 bits must return ``round_to`` of
-    the product: it is exact until it is rounded.
+    ``out_dtype``. Small integers with power-of-two scales satisfy this. Zeros compare equal
+    whatever their sign. With ``out_dtype=np.float32`` a kernel that returns 16 bits must return
+    ``round_to`` of the product: it is exact until it is rounded.
     """
     weight = as_quantized(weight)
     half_type = _half_type(x)

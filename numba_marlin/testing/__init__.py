@@ -1,22 +1,24 @@
-"""The fuzzing kit: strategies, exact problems and ready-made tests for whatever reads, writes or
+"""The fuzzing kit: strategies, exact problems and ready-made tests for code that reads, writes or
 multiplies these formats. Needs ``hypothesis``.
 
-Somebody with a new packing, a new kernel or a new pipeline points the kit at it:
+Tests for a new packing, kernel or pipeline:
 
     from numba_marlin import testing
 
-    test_packing = testing.packing_test(testing.Packing(my_pack, my_unpack, bits=4, k_step=8,
-        n_step=16))      # packing: every bit in its place
+    # a packing: every bit in its place
+    test_packing = testing.packing_test(
+        testing.Packing(my_pack, my_unpack, bits=4, k_step=8, n_step=16)
+    )
+    # a formats.Format
     test_layout = testing.layout_test(my_format, testing.quantized_weights(**testing.EVERY_TYPE))
-        # a formats.Format
+    # a formats.stored.StoredFormat
     test_file_format = testing.stored_test(my_stored_format)
-        # a formats.stored.StoredFormat
+    # a kernel: exact results, every weight in its place, real data within their error bound
     test_kernel = testing.kernel_test(my_matmul, testing.problems(max_m=16))
-        # kernels: exact, in place, within bounds
+    # a pipeline: every order of events
     TestRing = testing.ring_machine(my_pipeline_verbs, stages=3, consumers=2).TestCase
-        # pipelines: any order of events
 
-or takes the strategies for tests of its own:
+The strategies can be used in other tests:
 
     @given(testing.quantized_weights())
     def test_my_packer_writes_marlin_bytes(weight):
@@ -27,33 +29,32 @@ or takes the strategies for tests of its own:
         testing.check_exact(my_matmul(problem.x, problem.weight), problem)
 
     @given(testing.schedules())
-    def test_my_kernel_needs_no_luck(schedule):
+    def test_my_kernel_is_right_in_every_schedule(schedule):
         machine = Machine(my_ptx, races=True)
         machine.run("my_kernel", seed=schedule, ...)
 
-experiments/08_fuzz_your_own does all of that to a toy format and a toy kernel, with bugs that the
-kit finds.
+experiments/08_fuzz_your_own applies all of this to a toy format and a toy kernel, with bugs that
+the kit finds.
 
-- ``contents``: arrays of kinds that break things, plain functions: ``make_codes``, ``make_scales``
-  (denormal, powers of two, extremes, ...), ``make_zeros`` ...
+- ``contents``: arrays of kinds that have found bugs, plain functions: ``make_codes``,
+  ``make_scales`` (denormal, powers of two, extremes, ...), ``make_zeros`` ...
 - ``weights``: strategies: ``problems``, ``codes``, ``scales``, ``weights``, ``quantized_weights``,
   ``permutations``, ``seeds``
 - ``blocks``: ``make_blocks``, ``exact_blocks``, ``block_weights``: weights of block-scaled FP4, and
   exact problems with them
 - ``exact``: ``exact_problem`` and its strategy: products with one correct result, bit for bit
-- ``schedules``: orders in which a run on the PTX machine makes progress
+- ``schedules``: interleavings of a run on the PTX machine
 - ``packing``, ``kernels``, ``pipelines``: the checks, and the tests made of them. A new kind of
   thing to fuzz is a new module beside them.
 
-Shapes are kept small, because every bug in an index shows on small ones: that is what makes the
-failing example readable. Arrays come from a drawn seed, not element by element: drawing a million
-elements is slow and shrinks to nothing useful. What is worth shrinking (shape, group size, kind of
-content, seed) is drawn. The plain functions (``exact_problem``, ``check_packing`` ...) are there
-for parametrised tests too.
+Shapes are small: index bugs show on small shapes, and failing examples stay readable. Arrays come
+from a drawn seed, not element by element: drawing a million elements is slow and shrinks to nothing
+useful. Hypothesis draws what is worth shrinking: shape, group size, kind of content, seed. The
+plain functions (``exact_problem``, ``check_packing`` ...) also serve parametrised tests.
 
-By default shapes and types are those that the published kernel takes: float16, 4 bits, symmetric, n
-a multiple of 64. What takes more is given ``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE``
-(of ``quantized_weights`` and ``exact_problems``), or the part of them that it takes.
+By default shapes and types are those of the published Marlin kernel: float16, 4 bits, symmetric, n
+a multiple of 64. For code that supports more, pass ``**EVERY_SHAPE`` to ``problems`` and
+``**EVERY_TYPE`` to ``quantized_weights`` and ``exact_problems``, or a part of them.
 """
 
 from numba_marlin.testing.blocks import KINDS_OF_BLOCKS, block_weights, exact_blocks, make_blocks

@@ -1,4 +1,4 @@
-"""Block-scaled FP4 weights to test with: ``make_blocks``, and ``exact_blocks`` for products with
+"""Block-scaled FP4 weights for tests: ``make_blocks``, and ``exact_blocks`` for products with
 one correct result, bit for bit."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def make_blocks(
     divides: bool = False,
     ordinary: bool = False,
 ) -> BlockWeight:
-    """Random codes and scales, every one that the formats have: negative ones, zeros, subnormals;
-    those of an e8m0 column within 2**24 of each other. ordinary: scales as quantisers choose them,
-    between 1/4 and 4."""
+    """A BlockWeight [k, n] with random codes and scales from all that the formats have, including
+    negative ones, zeros and subnormals; e8m0 scales of a column are within 2**24 of each other.
+    ordinary: only scales that quantisers choose, between 1/4 and 4."""
     grid, rows = _SHAPE[kind]
     rng = np.random.default_rng(seed)
     shape = -(-k // rows), n
@@ -58,7 +58,7 @@ def exact_blocks(
     bias: bool = False,
 ) -> ExactProblem:
     """Activations -1, 0, 1, all codes, scales 1, 2 ... 2**(spread - 1) and a global scale 2: as in
-    ``exact.exact_problem``, no rounding but the last."""
+    ``exact.exact_problem``, only the result is rounded."""
     grid, rows = _SHAPE[kind]
     rng = np.random.default_rng(seed)
     one, step = {"e4m3": (0x38, 8), "e8m0": (127, 1)}[grid]
@@ -75,7 +75,7 @@ def exact_blocks(
 
 def block_weights(kinds=KINDS_OF_BLOCKS, most: int = 8) -> st.SearchStrategy[BlockWeight]:
     """``make_blocks`` of these kinds, up to ``most`` blocks of 16 rows by 8 columns; NVFP4 with and
-    without a global scale, of both directions."""
+    without a global scale, multiplying or dividing."""
 
     def of(kind):
         rows, columns = (st.integers(1, most).map(step.__mul__) for step in (16, 8))

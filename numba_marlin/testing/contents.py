@@ -1,7 +1,7 @@
-"""Arrays of every kind that has broken something: plain functions of a kind and a seed. The
-strategies of ``weights`` draw the kinds and the seeds.
+"""Arrays of every kind that has found a bug: plain functions of a kind and a seed. The strategies
+of ``weights`` draw kinds and seeds.
 
-Unknown kinds are ValueErrors; the same arguments give the same array.
+The same arguments give the same array. ValueError for an unknown kind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CODE_KINDS = ("uniform", "constant", "extremes", "ramp")
 SCALE_KINDS = ("power_of_two", "ordinary", "denormal", "extreme", "signed", "zero")
 WEIGHT_KINDS = ("normal", "heavy_tailed", "tiny", "large", "sparse", "zero")
 EVERY_TYPE = {"bits": SUPPORTED_BITS, "zeros_kinds": ZEROS_KINDS, "scale_dtypes": HALF_TYPES}
-"""For the strategies: all that a QuantizedWeight may be."""
+"""For the strategies: every type of QuantizedWeight."""
 
 
 def make_codes(kind: str, k: int, n: int, seed: int, bits: int = 4) -> np.ndarray:
@@ -62,8 +62,8 @@ def make_scales(kind: str, groups: int, n: int, seed: int, dtype: str = "float16
 def make_zeros(
     kind: str | None, groups: int, n: int, seed: int, bits: int = 4
 ) -> np.ndarray | None:
-    """[groups, n] of one of ZEROS_KINDS: all integers of the grid, or float16 halves on it and
-    beside it."""
+    """Zero points [groups, n] of one of ZEROS_KINDS: any integers of the grid, or float16 multiples
+    of 1/2 on and off the grid."""
     if kind not in ZEROS_KINDS:
         raise ValueError(f"kind={kind!r} must be one of {ZEROS_KINDS}")
     rng = np.random.default_rng([seed, 1])
@@ -89,7 +89,7 @@ def make_quantized(
     zeros_kind: str | None = None,
     scale_dtype: str = "float16",
 ) -> QuantizedWeight:
-    """A weight of these kinds of codes, scales and zero points."""
+    """A QuantizedWeight [k, n] with these kinds of codes, scales and zero points."""
     groups = 1 if group_size == -1 or group_size >= k else k // group_size
     return QuantizedWeight(
         codes=make_codes(code_kind, k, n, seed, bits),

@@ -1,5 +1,5 @@
-"""Problems whose every correct result is known bit for bit: whatever order a kernel adds in, and
-wherever it rounds."""
+"""Exact problems: the correct result is known bit for bit, whatever a kernel's reduction order and
+roundings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from numba_marlin.testing.weights import Problem, problems, seeds
 
 @dataclass(frozen=True, eq=False)
 class ExactProblem:
-    """A problem whose every correct result is ``expected`` ([m, n] of x's type), bit for bit. bias:
-    [n] of x's type, or None."""
+    """A problem whose only correct result is ``expected`` ([m, n] of x's type), bit for bit. x: [m,
+    k];
+    bias: [n] of x's type, or None."""
 
     x: np.ndarray
     weight: QuantizedWeight | BlockWeight
@@ -43,10 +44,10 @@ def exact_problem(
     """Activations -1, 0, 1, all codes, and scales 1, 2, ... 2**(spread - 1): no rounding anywhere,
     whatever the kernel's method.
 
-    As many activations are non-zero as float16 can carry the sums of, but at least one to a row.
-    Where results are too coarse for that (bfloat16), or weights too large (8 bits, zero points), it
-    is fp32 that must carry the sums, and ``expected`` is rounded once, from exact ones. bias: small
-    integers.
+    The number of non-zero activations is the largest for which float16 holds the sums exactly, and
+    at least one per row. If results are too coarse for that (bfloat16), or weights too large (8
+    bits, zero points), the sums are exact in fp32, and ``expected`` is their value rounded once.
+    bias: small integers. ValueError if spread is too large for exact results.
     """
     rng = np.random.default_rng(seed)
     groups = 1 if group_size == -1 or group_size >= k else k // group_size
@@ -88,7 +89,7 @@ def exact_problems(
     scale_dtypes=("float16",),
     bias=(False,),
 ) -> ExactProblem:
-    """Problems whose result is exact: see ``exact_problem``."""
+    """A strategy of exact problems; see ``exact_problem``."""
     shape = draw(problems() if problem is None else problem)
     return exact_problem(
         shape.m,

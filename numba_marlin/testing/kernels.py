@@ -1,12 +1,11 @@
-"""Held against a matrix multiply: exact results bit for bit, every weight read from its own place,
-real data within their error bound.
+"""Tests of a matrix multiplication: exact results bit for bit, every weight read from its own
+place, real data within their error bound.
 
-    test_my_kernel = testing.kernel_test(my_matmul)                                    # my_matmul(x
-        [m, k], QuantizedWeight) -> y [m, n]
+    test_my_kernel = testing.kernel_test(my_matmul)  # my_matmul(x, QuantizedWeight) -> y [m, n]
     test_my_kernel = testing.kernel_test(my_matmul, testing.problems(max_m=16), bits=(4, 8))
 
-An assertion names the output, or the weight, that is wrong. ``configurations`` draws what a kernel
-can be configured to.
+An assertion names the wrong output or the wrong weight. ``configurations`` draws configurations of
+a kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from numba_marlin.testing.packing import USUAL_SETTINGS
 from numba_marlin.testing.weights import Problem, problems, quantized_weights, seeds
 
 ORDINARY_SCALES = ("power_of_two", "ordinary", "signed")
-"""Scales under which no product of the strategies' problems leaves float16."""
+"""Kinds of scales for which no product of the strategies' problems overflows float16."""
 
 
 def check_exact(y: np.ndarray, problem: ExactProblem) -> None:
@@ -51,8 +50,8 @@ def check_exact(y: np.ndarray, problem: ExactProblem) -> None:
 
 
 def check_places(matmul: Callable, weight: QuantizedWeight, seed: int = 0) -> None:
-    """AssertionError unless rows of the identity give the weight's rows: y[i] is W[row i], to one
-    rounding, so a wrong place has a name."""
+    """AssertionError unless multiplying rows of the identity gives the weight's rows, to one
+    rounding. The message names the weight that was read from a wrong place."""
     rows = np.random.default_rng(seed).choice(weight.k, min(weight.k, 16), replace=False)
     x = np.zeros((len(rows), weight.k), dtype=weight.scales.dtype)
     x[np.arange(len(rows)), rows] = 1
@@ -99,14 +98,14 @@ def kernel_test(
     method: str | None = "weights",
     **others,
 ) -> Callable[[], None]:
-    """A Hypothesis test of the three checks on ``matmul(x, weight)``, x and the result of the type
-    of the scales. Each example is one product.
+    """A Hypothesis test of the three checks on ``matmul(x, weight)``; x [m, k] and the result [m,
+    n] have the type of the scales. Each example is one product.
 
-    shapes: those that the kernel takes; default: ``problems()``. bits, zeros_kinds, scale_dtypes:
-    types that it takes, as in ``quantized_weights``. method: how it may round, one of
-    ``reference.METHODS``, None for what the package's own kernels do; the default lets every weight
-    be rounded once to 16 bits and the sums be those of fp32. others: than the USUAL_SETTINGS of
-    ``packing``.
+    shapes: shapes that the kernel supports; default: ``problems()``. bits, zeros_kinds,
+    scale_dtypes: types that it supports, as in ``quantized_weights``. method: how it may round, one
+    of ``reference.METHODS``, or None for the methods of the package's own kernels; the default
+    allows one rounding of each weight to 16 bits and fp32 accumulation. others: Hypothesis settings
+    that override USUAL_SETTINGS of ``packing``.
     """
     shapes = problems() if shapes is None else shapes
     kinds = {"bits": bits, "zeros_kinds": zeros_kinds, "scale_dtypes": scale_dtypes}
@@ -142,8 +141,8 @@ def kernel_test(
 
 @st.composite
 def configurations(draw, config_type: type, **fields: st.SearchStrategy) -> Any:
-    """Configurations of a kernel: ``config_type`` of these fields, as far as it does not refuse
-    them with a ValueError."""
+    """A strategy of configurations: ``config_type`` with these fields, without those for which it
+    raises ValueError."""
     drawn = draw(
         st.fixed_dictionaries(fields)
         .map(lambda values: _built(config_type, values))
@@ -167,8 +166,8 @@ def candidates(
     kernels: tuple[str, ...] = heuristics.LADDER,
     **types,
 ) -> tuple:
-    """(heuristics.Problem, Candidate): a problem and one of the configurations that are proposed
-    for it on ``device``. types: of every problem."""
+    """A strategy of (heuristics.Problem, Candidate): a problem and one of the configurations
+    proposed for it on ``device``. types: fields of every problem."""
     shape = draw(problems() if shapes is None else shapes)
     problem = heuristics.Problem(shape.m, shape.n, shape.k, shape.group_size, **types)
     ranked = [each for each in heuristics.rank(problem, device) if each.kernel in kernels]

@@ -1,12 +1,12 @@
-"""Held against a packing format: every code comes back, every bit belongs to one code, and nothing
-else moves.
+"""Tests of a packing format: every code comes back, every bit belongs to exactly one code, and
+nothing else changes.
 
     MINE = testing.Packing(pack=my_pack, unpack=my_unpack, bits=4, k_step=8, n_step=16)
     test_my_packing = testing.packing_test(MINE)
 
-An assertion says which code or which bit is wrong. ``layout_test`` does the same for an object with
-``pack`` and ``unpack`` of whole weights (``formats.Format``): codes, scales and zero points come
-back bit for bit, numbers of block-scaled weights do; ``stored_test`` to a format of files.
+An assertion names the wrong code or bit. ``layout_test`` tests an object with ``pack`` and
+``unpack`` for whole weights (``formats.Format``): codes, scales and zero points come back bit for
+bit, or, for block-scaled weights, their numbers. ``stored_test`` tests a format of files.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from numba_marlin.testing.weights import quantized_weights, seeds
 
 @dataclass(frozen=True)
 class Packing:
-    """A way to pack codes, as the kit needs to know it."""
+    """Describes a packing to the kit."""
 
-    #: uint8 [k, n], below 2**bits -> any array of integers that holds nothing else.
+    #: Packs codes: uint8 [k, n], below 2**bits -> an array of integers that holds only the codes.
     pack: Callable[[np.ndarray], np.ndarray]
-    #: (packed, k, n) -> the codes: the inverse.
+    #: The inverse: (packed, k, n) -> codes, uint8 [k, n].
     unpack: Callable[[np.ndarray, int, int], np.ndarray]
-    #: Of a code.
+    #: Bits of a code.
     bits: int = 4
-    #: What k must be a multiple of.
+    #: k must be a multiple of this.
     k_step: int = 16
-    #: What n must be a multiple of.
+    #: n must be a multiple of this.
     n_step: int = 64
     #: Whether the array may hold unused bits.
     padded: bool = False
 
     def shapes(self, most: int = 4) -> st.SearchStrategy[tuple[int, int]]:
-        """(k, n) of up to that many steps each."""
+        """A strategy of (k, n), each up to ``most`` steps."""
         return st.tuples(
             *(st.integers(1, most).map(step.__mul__) for step in (self.k_step, self.n_step))
         )
 
 
 def check_packing(packing: Packing, codes: np.ndarray, seed: int = 0) -> None:
-    """AssertionError, naming the place, unless ``packing`` keeps these codes, and random bits, each
-    in a place of its own."""
+    """AssertionError, naming the position, unless ``packing`` preserves these codes, and random
+    bits, each in its own place."""
     k, n = codes.shape
     before = codes.copy()
     packed = packing.pack(codes)
@@ -104,7 +104,7 @@ def _check_every_bit(
 def _check_one_code(
     packing: Packing, packed: np.ndarray, codes: np.ndarray, random: np.random.Generator
 ) -> None:
-    """A change of one code changes its own bits and no others."""
+    """Changing one code must change its own bits and no others."""
     row, column = (int(random.integers(size)) for size in codes.shape)
     change = int(random.integers(1, 1 << packing.bits))
     changed = codes.copy()
@@ -122,12 +122,13 @@ def _check_one_code(
 
 
 USUAL_SETTINGS = {"max_examples": 100, "deadline": None, "report_multiple_bugs": False}
-"""Of the tests that the kit makes; each takes others, as Hypothesis's ``settings`` does."""
+"""Hypothesis settings of the kit's tests; each test takes others that override them."""
 
 
 def packing_test(packing: Packing, **others) -> Callable[[], None]:
-    """A Hypothesis test of ``check_packing``: give it a name that begins with ``test_``, or call
-    it. others: than the USUAL_SETTINGS."""
+    """A Hypothesis test of ``check_packing``; give it a name that begins with ``test_``, or call
+    it.
+    others: Hypothesis settings that override USUAL_SETTINGS."""
 
     @settings(**USUAL_SETTINGS | others)
     @given(packing.shapes(), st.sampled_from(CODE_KINDS), seeds())
@@ -144,8 +145,8 @@ def formats() -> st.SearchStrategy:
 
 
 def check_layout(layout, weight: QuantizedWeight | BlockWeight) -> None:
-    """AssertionError unless ``layout.unpack(layout.pack(weight))`` is ``weight``, bit for bit; of
-    block-scaled ones, the same numbers, and itself from then on."""
+    """AssertionError unless ``layout.unpack(layout.pack(weight))`` is ``weight``, bit for bit; for
+    a block-scaled weight, its numbers, and bit for bit when that result is packed again."""
     back = layout.unpack(layout.pack(weight))
     if isinstance(weight, BlockWeight):
         _check_blocks(weight, back)
@@ -193,8 +194,9 @@ def _check_blocks(weight: BlockWeight, back: BlockWeight) -> None:
 
 
 def layout_test(layout, weights: st.SearchStrategy | None = None, **others) -> Callable[[], None]:
-    """A Hypothesis test of ``check_layout``. weights: those that the layout takes; default: what
-    the published Marlin takes, or NVFP4 and MXFP4. others: settings."""
+    """A Hypothesis test of ``check_layout``. weights: a strategy of weights that the
+    layout supports; default: those of the published Marlin, or NVFP4 and MXFP4. others:
+    settings."""
     usual = (
         block_weights
         if getattr(layout, "weights", QuantizedWeight) is BlockWeight
@@ -215,8 +217,8 @@ def stored_formats() -> st.SearchStrategy:
 
 
 def check_stored(form, weight: QuantizedWeight) -> None:
-    """AssertionError unless what ``form`` (a ``formats.stored.StoredFormat``) writes without loss
-    is, read again, the same numbers."""
+    """AssertionError unless ``form`` (a ``formats.stored.StoredFormat``) reads back the same
+    numbers that it wrote without loss."""
     back = dequantize(form.read(form.write(weight)), np.float64)
     expected = dequantize(weight, np.float64)
     assert back.shape == expected.shape, (
@@ -234,8 +236,8 @@ def check_stored(form, weight: QuantizedWeight) -> None:
 def stored_test(
     form, weights: st.SearchStrategy[QuantizedWeight] | None = None, **others
 ) -> Callable[[], None]:
-    """A Hypothesis test of ``check_stored``. weights: those that the format holds without loss;
-    default: what the published Marlin takes. others: settings."""
+    """A Hypothesis test of ``check_stored``. weights: a strategy of weights that the format
+    holds without loss; default: those of the published Marlin. others: settings."""
 
     @settings(**USUAL_SETTINGS | others)
     @given(quantized_weights() if weights is None else weights)

@@ -1,21 +1,21 @@
-"""Held against a ring of stages: a state machine that lets copies land and warps run in any order,
-and watches what they read.
+"""Tests of a multistage shared-memory ring: a state machine that lets copies land and warps run in
+any order, and checks what the consumers read.
 
     from numba_marlin.kernels.pipeline import pipeline_verbs
-    TestMyRing = testing.ring_machine(pipeline_verbs, stages=3, consumers=2).TestCase          #
-        pytest collects it
+    # pytest collects it
+    TestMyRing = testing.ring_machine(pipeline_verbs, stages=3, consumers=2).TestCase
 
-The verbs themselves run, in Python: ``make_verbs(lang, stages, producers, consumers)`` is given a
-``lang`` whose barriers are modelled here, so no second description of a pipeline is tested in place
-of the first. Any function that returns the verbs of ``kernels.pipeline`` (full, initialise,
-producer_start, consumer_start, advance, wait_full, wait_empty, expect, release) can be held against
-it.
+The pipeline's own device functions run, as Python: ``make_verbs(lang, stages, producers,
+consumers)`` gets a ``lang`` whose mbarriers are modelled here, so that the code itself is tested
+and not a second description of it. Any function that returns the verbs of ``kernels.pipeline``
+(full, initialise, producer_start, consumer_start, advance, wait_full, wait_empty, expect, release)
+can be tested.
 
-A producer fills stages with items 0, 1, 2 ... by two copies each, which land later, in any order.
-Every consumer reads every item: it waits, looks, looks again when it is done, and releases.
-Hypothesis chooses whose turn it is. Wrong are: an item that is overwritten while somebody still has
-to read it; a consumer that sees anything but the item it came for, whole; an arrival too many at a
-barrier; and a ring that stands still with work left.
+A producer fills stages with items 0, 1, 2 ... by two asynchronous copies each, which land later, in
+any order. Every consumer reads every item: it waits, reads, reads again, and releases the stage.
+Hypothesis chooses which warp runs next. Errors: an item is overwritten before all consumers have
+read it; a consumer reads anything but its whole item; a barrier gets too many arrivals; the ring
+deadlocks with work left.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ EMPTY = -1
 
 
 class Blocked(Exception):
-    """A wait whose phase is not complete: the warp would go on waiting."""
+    """Raised by a wait whose phase is not complete: the warp would keep waiting."""
 
 
 class Barrier:
-    """An mbarrier: its phase completes when no arrivals and no bytes are lacking; the next one
-    begins at once. PTX ISA, "mbarrier"."""
+    """An mbarrier: a phase completes when no arrivals and no bytes are pending; the next phase
+    begins at once (PTX ISA, "mbarrier")."""
 
     def __init__(self, count: int):
         self.count = self.pending = count
@@ -78,8 +78,8 @@ class Barrier:
 
 
 class PythonLanguage:
-    """As much of the kernel language (``kernels.definition``) as the verbs of a ring use, in plain
-    Python. barriers: address -> Barrier."""
+    """The part of the kernel language (``compiler.language``) that a ring uses, in plain Python.
+    barriers: address -> Barrier."""
 
     def __init__(self):
         self.barriers: dict[int, Barrier] = {}
@@ -120,7 +120,7 @@ class PythonLanguage:
 
 
 class RingMachine(RuleBasedStateMachine):
-    """See the module's docstring. ``ring_machine`` makes the classes that can run."""
+    """The state machine of the module's docstring. ``ring_machine`` makes concrete classes."""
 
     make_verbs: Callable
     stages, consumers = 0, 0
@@ -179,7 +179,7 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule(which=st.integers(0, 100))
     def land(self, which):
-        """One of the copies under way arrives."""
+        """One of the pending copies lands."""
         with self._turn():
             address, stage, part, item = self.in_flight.pop(which % len(self.in_flight))
             self.memory[stage][part] = item
@@ -187,7 +187,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 100))
     def consume(self, which):
-        """A consumer's turn: wait and look, or look again and release."""
+        """A consumer's turn: wait and read, or read again and release."""
         consumer = which % self.consumers
         place, item = self.places[consumer], self.done[consumer]
         with self._turn():
@@ -211,7 +211,7 @@ class RingMachine(RuleBasedStateMachine):
         )
 
     def teardown(self):
-        """Let everybody go on until the work is done: a ring that cannot is dead."""
+        """Run all warps until the work is done; a ring that cannot finish is deadlocked."""
         while self.sound and min(self.done) < self.items:
             before = self._state()
             self.produce()
@@ -234,8 +234,8 @@ class RingMachine(RuleBasedStateMachine):
 
 
 def ring_machine(make_verbs, stages: int, consumers: int) -> type[RingMachine]:
-    """A state machine over the ring of these verbs; its ``TestCase`` is a unittest, which pytest
-    collects if its name begins with ``Test``."""
+    """A state machine class for the ring that ``make_verbs`` returns. Its ``TestCase`` is a
+    unittest, which pytest collects if its name begins with ``Test``."""
     numbers = {"stages": stages, "consumers": consumers}
     machine: Any = type(
         "RingMachine", (RingMachine,), {"make_verbs": staticmethod(make_verbs), **numbers}

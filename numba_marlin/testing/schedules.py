@@ -1,4 +1,4 @@
-"""Orders in which a run on the PTX machine makes progress (``emulator.scheduling.schedules``)."""
+"""Schedules: interleavings of a run on the PTX machine (``emulator.scheduling.schedules``)."""
 
 from hypothesis import strategies as st
 
@@ -8,7 +8,7 @@ from numba_marlin.testing.weights import seeds
 
 @st.composite
 def schedules(draw, places: tuple[int, ...] = ()) -> Schedule:
-    """``places``: numbers of resident blocks to choose from besides all."""
+    """A strategy of schedules. places: numbers of resident blocks to choose from, besides all."""
     return Schedule(
         draw(seeds()),
         draw(st.sampled_from(ORDERS)),

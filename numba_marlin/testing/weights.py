@@ -1,8 +1,8 @@
 """Strategies for shapes, group structures, codes, scales, float weights and quantised ones.
 
-By default shapes and types are those that the published kernel takes: float16, 4 bits, symmetric, n
-a multiple of 64. What takes more is given ``**EVERY_SHAPE`` (of ``problems``) and ``**EVERY_TYPE``
-(of ``quantized_weights``), or the part of them that it takes.
+By default shapes and types are those of the published Marlin kernel: float16, 4 bits, symmetric, n
+a multiple of 64. For code that supports more, pass ``**EVERY_SHAPE`` to ``problems`` and
+``**EVERY_TYPE`` to ``quantized_weights``, or a part of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numba_marlin.testing.contents import (
 )
 
 EVERY_SHAPE = {"column_step": COLUMN_STEP, "group_sizes": (-1, 16, 32, 64, 128, 256)}
-"""For ``problems``: all that the Marlin layout can hold."""
+"""For ``problems``: all shapes that the Marlin layout can hold."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def quantized_weights(
     scale_dtypes=("float16",),
     permuted=(False,),
 ) -> QuantizedWeight:
-    """Anything that the Marlin layout can pack, of these types. permuted: whether rows may be
-    stored in another order than the weight's."""
+    """QuantizedWeights of these types that the Marlin layout can pack. permuted: whether rows may
+    be stored in another order than the weight's."""
     shape = draw(problems() if problem is None else problem)
     weight = make_quantized(
         draw(st.sampled_from(CODE_KINDS)),
@@ -127,8 +127,7 @@ def quantized_weights(
 
 @st.composite
 def permutations(draw, k: int) -> np.ndarray:
-    """int32 [k], every row once: shuffled, reversed, turned round, or as they come, the edge of
-    "permuted"."""
+    """Permutations, int32 [k]: shuffled, reversed, rotated, or the identity, the edge case."""
     kind = draw(st.sampled_from(("shuffled", "reversed", "rotated", "identity")))
     rows = np.arange(k, dtype=np.int32)
     if kind == "shuffled":

@@ -46,7 +46,7 @@ def launched(first: Trace, second: Trace, names: tuple[str, str]) -> Section:
     for label, read in (
         ("kernel", lambda t: str(t.about.get("kernel", t.header["kernel"]))),
         ("grid", lambda t: " x ".join(map(str, t.header["launch"]["grid"]))),
-        ("threads a block", lambda t: str(32 * t.warps)),
+        ("threads per block", lambda t: str(32 * t.warps)),
         ("shared memory", lambda t: size(t.header["launch"]["shared_bytes"])),
         ("target", lambda t: t.header["target"]),
     ):

@@ -1,6 +1,6 @@
 """Registers over time: what was in one when, what was made of it, what it was made of.
 
-``History(trace, warp)`` of one warp of the grid. A value is uint32 [32], one a lane; a step's
+``History(trace, warp)`` of one warp of the grid. A value is uint32 [32], one per lane; a step's
 number says when.
 """
 

@@ -2,13 +2,13 @@
 the pipeline, and without.
 
 The rules, all of them. A copy lands LATENCY cycles after its issue, and not before all bytes issued
-earlier have come at ``bytes_per_cycle`` (the device's bandwidth, shared by its multiprocessors, at
+earlier have come at ``bytes_per_cycle`` (the device's bandwidth, shared by its SMs, at
 ``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SM_SCHEDULERS
-schedulers that issue one a cycle each, or its tensor-core operations at ``flops_per_cycle``,
-whichever is more. With the pipeline a fill is issued when the use begins that the run issued it in;
-without it a fill is issued when the stage before has been used up. Caches, bank conflicts and
-clocks under load have no part in it: it shows what overlap is worth, not how long a kernel takes.
-"""
+schedulers that issue one instruction per cycle each, or its tensor-core operations at
+``flops_per_cycle``, whichever is more. With the pipeline a fill is issued when the use begins that
+the run issued it in; without it a fill is issued when the stage before has been used up. Caches,
+bank conflicts and clocks under load have no part in it: it shows what overlap is worth, not how
+long a kernel takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from numba_marlin.trace.record import Trace
 from numba_marlin.trace.stages import Fill, fills
 
 LATENCY = 700  # cycles from issue to data, without load
-CLOCK = 1.7e9  # cycles a second
+CLOCK = 1.7e9  # cycles per second
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Rates:
 
 
 def rates(bandwidth: float, matrix_flops: float, sms: int) -> Rates:
-    """Of one multiprocessor."""
+    """Of one SM."""
     return Rates(bandwidth / sms / CLOCK, matrix_flops / sms / CLOCK)
 
 

@@ -1,5 +1,5 @@
 """A trace as Chrome trace events, which ui.perfetto.dev and chrome://tracing open: a process a
-block, a thread a warp, a slice a visit of a verb.
+block, a thread per warp, a slice per visit of a verb.
 
 Time is the machine's: a microsecond of the file is a step. Asynchronous copies are arcs from issue
 to landing, bytes in flight a counter, accesses to locks instants.

@@ -96,8 +96,8 @@ class Trace:
     @property
     def block_scaled(self) -> bool:
         """Whether both operands are block-scaled matrices, A [m, k] and B [n, k], codes side by
-        side (``formats.block_scaled``), and D the result: about["problem"] has their format."""
-        return "format" in (self.about.get("problem") or {})
+        side (``formats.block_scaled``), and D the result."""
+        return self.about.get("kind") == "operands"
 
     @property
     def result_name(self) -> str:

@@ -312,7 +312,7 @@ class Recorder:
 def columns(
     prefix: str, names: tuple[str, ...], rows: list[tuple], repeats: list[int] | None = None
 ) -> dict[str, np.ndarray]:
-    """Rows of numbers as one array a column, each row ``repeats`` times."""
+    """Rows of numbers as one array per column, each row ``repeats`` times."""
     table = np.array(rows, np.int64).reshape(-1, len(names))
     if repeats is not None:
         table = np.repeat(table, repeats, axis=0)

@@ -80,7 +80,7 @@ class Table(Figure):
 
 @dataclass(frozen=True)
 class Grid(Figure):
-    """Small cells in rows and columns: lanes, banks, a fragment, blocks on multiprocessors."""
+    """Small cells in rows and columns: lanes, banks, a fragment, blocks on SMs."""
 
     cells: tuple[tuple[str | Cell, ...], ...]
     row_labels: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Point:
-    """``x`` operations a byte, ``y`` operations a second."""
+    """``x`` operations per byte, ``y`` operations per second."""
 
     label: str
     x: float

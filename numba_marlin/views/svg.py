@@ -176,7 +176,7 @@ def roofline(part: Roofline, colours: dict[str, int]) -> str:
                 f' r="5"/>{words(x + side, y + 4, point.label, anchor)}</g>'
             )
     body += [
-        words(WIDTH / 2, height - 6, "operations a byte", "middle", "axis"),
+        words(WIDTH / 2, height - 6, "operations per byte", "middle", "axis"),
         words(LEFT + 4, TOP + 4, "operations/s", css="axis"),
     ]
     return svg(height, body, part.title or "roofline")

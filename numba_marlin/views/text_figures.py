@@ -40,7 +40,8 @@ def letters_of(kinds: list[str]) -> dict[str, str]:
 
 
 def timeline(part: Timeline, out):
-    """A line a lane, a letter a kind; where several spans meet in one column, the longest wins."""
+    """One line per lane, one letter per kind; where several spans meet in one column, the longest
+    wins."""
     text = rich_text()
     kinds = [span.kind or span.label for lane in part.lanes for span in lane.spans]
     letters = letters_of(kinds)

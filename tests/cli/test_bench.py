@@ -335,3 +335,13 @@ def test_bad_values_are_exit_code_2_and_one_line(capsys, monkeypatch, argv, mess
 def test_a_kernel_that_is_none_is_refused_before_anything_is_timed(capsys, gpu):
     code, _, err = run(capsys, *SMALL, "--kernel", "warp-drive")
     assert code == 2 and "'warp-drive'" in err and gpu.asked == []
+
+
+def test_products_of_two_block_scaled_operands_are_counted_too(capsys):
+    given = ("--k", 64, "--n", 32, "--m", "4,65", "--format", "nvfp4", "--json")
+    code, out, _ = run(capsys, "bench", "--backend", "emulator", *given)
+    rows = json.loads(out)["rows"]
+    assert code == 0 and [each["kernel"] for each in rows] == ["block_decode", "block_scaled"]
+    assert all(each["format"] == "nvfp4" and each["instructions"] > 1000 for each in rows)
+    code, out, _ = run(capsys, "bench", "--bits", 8, *given)
+    assert code == 2 and "leave out --group-size, --bits" in json.loads(out)["error"]

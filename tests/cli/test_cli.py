@@ -318,7 +318,7 @@ def test_the_module_is_the_command():
     assert done.returncode == 0 and done.stdout.startswith("numba-marlin ")
 
 
-@pytest.mark.parametrize("verb, kinds", [("run", ("weights",)), ("trace", ()), ("profile", ())])
+@pytest.mark.parametrize("verb, kinds", [("run", ()), ("trace", ()), ("profile", ())])
 def test_every_kernel_can_be_asked_for(capsys, verb, kinds):
     from numba_marlin.kernels import registry
 
@@ -364,3 +364,16 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     with pytest.raises(RuntimeError):
         write_atomically(target, fail)
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
+
+
+def test_two_block_scaled_operands_are_multiplied_and_explained(capsys):
+    sizes = ("--m", 4, "--n", 32, "--k", 64, "--format", "nvfp4", "--json")
+    code, out, _ = run(capsys, "run", "--backend", "emulator", "--kernel", "tcgen05", *sizes)
+    data = json.loads(out)
+    assert code == 0 and data["check"]["ok"] and data["run"]["candidate"]["kernel"] == "tcgen05"
+    assert data["run"]["problem"]["format"] == "nvfp4" and data["compiled"]["target"] == "sm_100a"
+    code, out, _ = run(capsys, "explain", "--device", "H200", *sizes)
+    found = json.loads(out)
+    assert code == 0 and found["candidates"][0]["kernel"] == "block_decode"
+    code, out, _ = run(capsys, "explain", "--codes", "e2m1", *sizes)
+    assert code == 2 and "leave out --codes" in json.loads(out)["error"]

@@ -14,32 +14,27 @@ def decode_pieces(sizes, blocks, whole):
     config = DecodeConfig(batch=8, warps_n=1, warps_k=1, stage_k=64, group_blocks=4, whole=whole)
     pieces, produced = {}, {}
     for block in range(blocks):
-        verbs = decode_schedule.schedule_verbs(plain_language(block, blocks), config)
-        problem = verbs.problem_of(
-            8 * m_tiles, config.columns * n_tiles, 64 * k_units, 64 * k_units
-        )
-        units = verbs.units_of(problem)
-        assert (problem[4:6], units) == ((k_units, n_tiles), k_units * n_tiles * m_tiles)
-        position, end = verbs.stripe_of(block, units, problem)
-        column, row, _, unit, _ = (
-            verbs.tile_at(position, end, problem) if position < end else (0,) * 5
-        )
+        schedule = decode_schedule.schedule_verbs(plain_language(block, blocks), config)
+        k = 64 * k_units
+        problem = schedule.sizes_of(8 * m_tiles, config.columns * n_tiles, k, k)
+        steps = schedule.steps_of(problem)
+        assert (problem.k_steps, problem.n_tiles) == (k_units, n_tiles)
+        assert steps == k_units * n_tiles * m_tiles
+        position, end = schedule.stripe_of(block, problem)
         walked = []
-        for _ in range(position, end):
-            walked.append((column, row, unit))
-            column, row, unit = verbs.next_unit((column, row, unit), problem)
+        if position < end:
+            step = schedule.first_step_of(schedule.item_at(position, end, problem))
+            for _ in range(position, end):
+                walked.append(tuple(step))
+                step = schedule.next_step(step, problem)
         produced[block], mine = walked, []
         while position < end:
-            column, row, rows, first, count = verbs.tile_at(position, end, problem)
-            assert rows == 8
-            start = position - first
-            shared = (
-                (block, block)
-                if whole
-                else (verbs.block_of(start, units), verbs.block_of(start + k_units - 1, units))
-            )
-            mine.append(((column, row), first, count, *shared))
-            position += count
+            item = schedule.item_at(position, end, problem)
+            assert item.tile.rows == 8
+            shared = (block, block) if whole else schedule.sharers_of(position, item, problem)
+            tile = (item.tile.column, item.tile.row_first)
+            mine.append((tile, item.first_step, item.steps, *shared))
+            position += item.steps
         pieces[block] = mine
     return pieces, produced
 
@@ -50,11 +45,14 @@ def wgmma_items(sizes, blocks, config):
     steps, n_tiles, m_tiles = sizes
     found = {}
     for block in range(blocks):
-        verbs = wgmma_schedule.schedule_verbs(plain_language(block, blocks), config)
-        work = verbs.plan((config.tile_m * m_tiles, config.tile_n * n_tiles, STAGE_K * steps))
-        item, found[block] = verbs.first_item(work), []
-        while item[0] != wgmma_schedule.NO_TILE:
-            shared = verbs.sharers(work, item[0]) if config.split and item[2] < steps else None
-            found[block].append((item[:3], verbs.corner(work, item[0]), shared, work))
-            item = verbs.next_item(work, item)
+        schedule = wgmma_schedule.schedule_verbs(plain_language(block, blocks), config)
+        size_m, size_n = config.tile_m * m_tiles, config.tile_n * n_tiles
+        plan = schedule.plan_of(schedule.Sizes(size_m, size_n, STAGE_K * steps))
+        item, found[block] = schedule.first_item(plan), []
+        while item.tile != wgmma_schedule.NO_TILE:
+            cut = config.split and item.steps < plan.steps
+            sharers = schedule.sharers_of(item, plan) if cut else None
+            what = (item.tile, item.first_step, item.steps)
+            found[block].append((what, schedule.tile_of(item, plan), sharers, plan))
+            item = schedule.next_item(plan, item)
     return found

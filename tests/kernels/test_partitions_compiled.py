@@ -31,72 +31,49 @@ def probe(name, config_type, body):
 
 def make_decode_probe(lang, config):
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
-    verbs = decode_schedule.schedule_verbs(lang, config)
-    problem_of, units_of, stripe_of, block_of, tile_at = (
-        verbs.problem_of,
-        verbs.units_of,
-        verbs.stripe_of,
-        verbs.block_of,
-        verbs.tile_at,
-    )
+    schedule = decode_schedule.schedule_verbs(lang, config)
 
     def decode_probe(out, m, n, k, most):
         block = uint32(cuda.blockIdx.x)
-        problem = problem_of(uint32(m), uint32(n), uint32(k), uint32(k))
-        units = units_of(problem)
-        position, end = stripe_of(block, units, problem)
-        at = out + uint64(block) * uint64(most) * uint64(4 * PIECE)
-        if ptx.tid_x() == uint32(0):
+        sizes = schedule.sizes_of(uint32(m), uint32(n), uint32(k), uint32(k))
+        position, end = schedule.stripe_of(block, sizes)
+        at = out + uint64(block) * most * (4 * PIECE)
+        if ptx.tid_x() == 0:
             while position < end:
-                tile = tile_at(position, end, problem)
-                first = uint32(position - tile[3])
-                ptx.st_global_v4_b32(at, (tile[0], tile[1], tile[3], tile[4]))
+                item = schedule.item_at(position, end, sizes)
+                sharers = schedule.sharers_of(position, item, sizes)
                 ptx.st_global_v4_b32(
-                    at + uint64(16),
-                    (
-                        block_of(first, units),
-                        block_of(uint32(first + problem[4] - uint32(1)), units),
-                        uint32(1),
-                        uint32(0),
-                    ),
+                    at, (item.tile.column, item.tile.row_first, item.first_step, item.steps)
                 )
-                at += uint64(4 * PIECE)
-                position = uint32(position + tile[4])
+                ptx.st_global_v4_b32(at + 16, (sharers.top, sharers.bottom, 1, 0))
+                at += 4 * PIECE
+                position += item.steps
 
     return decode_probe
 
 
 def make_wgmma_probe(lang, config):
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
-    verbs = wgmma_schedule.schedule_verbs(lang, config)
-    plan, first_item, next_item, corner, sharers = (
-        verbs.plan,
-        verbs.first_item,
-        verbs.next_item,
-        verbs.corner,
-        verbs.sharers,
-    )
+    schedule = wgmma_schedule.schedule_verbs(lang, config)
     NO_TILE = wgmma_schedule.NO_TILE
 
     def wgmma_probe(out, m, n, k, most):
-        work = plan((uint32(m), uint32(n), uint32(k)))
-        at = out + uint64(uint32(cuda.blockIdx.x)) * uint64(most) * uint64(4 * PIECE)
-        if ptx.tid_x() == uint32(0):
-            item = first_item(work)
-            while item[0] != uint32(NO_TILE):
-                place = corner(work, item[0])
-                ptx.st_global_v4_b32(at, (item[0], item[1], item[2], place[0]))
-                if item[2] < work[0]:
-                    shared = sharers(work, item[0])
+        plan = schedule.plan_of(schedule.Sizes(m, n, k))
+        at = out + uint64(uint32(cuda.blockIdx.x)) * most * (4 * PIECE)
+        if ptx.tid_x() == 0:
+            item = schedule.first_item(plan)
+            while item.tile != NO_TILE:
+                tile = schedule.tile_of(item, plan)
+                ptx.st_global_v4_b32(at, (item.tile, item.first_step, item.steps, tile.row_first))
+                if item.steps < plan.steps:
+                    sharers = schedule.sharers_of(item, plan)
                     ptx.st_global_v4_b32(
-                        at + uint64(16), (place[1], shared[0], shared[1], uint32(0))
+                        at + 16, (tile.column_first, sharers.top, sharers.bottom, 0)
                     )
                 else:
-                    ptx.st_global_v4_b32(
-                        at + uint64(16), (place[1], uint32(0), uint32(0), uint32(0))
-                    )
-                at += uint64(4 * PIECE)
-                item = next_item(work, item)
+                    ptx.st_global_v4_b32(at + 16, (tile.column_first, 0, 0, 0))
+                at += 4 * PIECE
+                item = schedule.next_item(plan, item)
 
     return wgmma_probe
 

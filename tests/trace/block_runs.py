@@ -43,6 +43,7 @@ def record(name, **options):
     machine = Machine(found.compiled.ptx)
     about = {
         "kernel": name,
+        "kind": "operands",
         "problem": BlockProblem.of(found.config, *RUNS[name]).to_dict(),
         "config": asdict(found.config),
         "boxes": found.binding.boxes,

@@ -1,34 +1,87 @@
 """The decode kernel: small batches at the speed of the memory. ``C[m, n] = A[m, k] @ W[k, n]``, m
 from 1 to about 64.
 
-Parameters: raw addresses a [m, k] of ``dtype`` (rows ``a_stride`` elements apart, each 16-byte
-aligned), b int32 [k/16, n_packed * bits/2], scales [groups, n_packed] of ``scale_dtype`` (of FP4:
-``formats.fp4_marlin``, with factors) and zeros (int32 [groups, n_packed * bits/32] or fp16 [groups,
-n_packed]) in Marlin's order, 16-byte aligned, bias [n] and c [m, n] of ``dtype``, partials fp32 and
-locks int32 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32.
-k is a multiple of 16, n of 8, n_packed is n completed to 64; with ``ragged=False`` k and n fill
-whole tiles.
+Parameters: raw addresses a [m, k] of ``dtype`` (called x; rows ``a_stride`` elements apart, each
+16-byte aligned), b int32 [k/16, n_packed * bits/2], scales [groups, n_packed] of ``scale_dtype``
+(of FP4: ``formats.fp4_marlin``, with factors) and zeros (int32 [groups, n_packed * bits/32] or fp16
+[groups, n_packed]) in Marlin's order, 16-byte aligned, bias [n] and c [m, n] of ``dtype``, partials
+fp32 and locks int32 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride
+as int32. k is a multiple of 16, n of 8, n_packed is n completed to 64; with ``ragged=False`` k and
+n fill whole tiles.
 
-The sizes are in ``decode_config``, the shares of the blocks in ``decode_schedule``, the ring of
-stages in ``pipeline``, the producer in ``decode_load``, what a warp does with a stage in
-``decode_multiply``, and with the types of weights in ``decode_weights``, the way of the sums out of
-the registers in ``decode_output``. The ideas:
-- *The transposed product.* A Marlin word, dequantised, is the A fragment of W^T: 16 columns of W
-  become the rows of ``mma.m16n8k16`` and the batch its columns, so one row of x pays for 8, not 16,
-  and no byte of the published layout has to move.
-- *Warps with one job each.* A producer warp issues bulk copies (no register, no thread per byte) as
-  far ahead as the ring is deep; consumer warps wait for nothing but full stages. Each has 64
-  columns and its own part of the stage's k.
-- *Scales on the sums.* A group's products add up in fp32 before the scale multiplies them: exact
-  weights, and fewer multiplies.
-- *Equal shares.* The stages of all tiles, one tile after the other, are cut into one stripe a
-  block, equal to within a stage; the copies of the next tile are under way while the sums of the
-  last one leave.
-- *Launches that overlap.* The copies of weights begin while the kernel before this one on the
-  stream ends (``griddepcontrol``), in place kept free for them or on multiprocessors that it left:
-  8192 x 8192 at m = 1 takes 12.1 us that way and 15.3 without.
-- *No sharing where tiles come out even.* What blocks share costs 2.5 us: partial sums to L2, a
-  fence, a counter, and all of them back.
+**The idea.** At m = 1 the weights are read once and nothing else counts, so a kernel must keep as
+many bytes of them on their way as it can, and spend few instructions on each. The product is
+*transposed*: a Marlin word, dequantised, is the A fragment of W^T, 16 columns of W become the rows
+of ``mma.m16n8k16`` and the batch its columns. So one row of x pays for 8, not 16, and no byte of
+the published layout has to move. Warps are *specialised*: one producer warp issues bulk copies,
+which take no registers and no thread per byte, and consumer warps dequantise and multiply. A tile
+of C is ``batch`` rows by ``64 warps_n`` columns; *stream-K* gives every SM the same bytes to read.
+*Programmatic dependent launch* (``griddepcontrol``) overlaps a launch with the one before it:
+copies of weights begin while that one ends, in shared memory kept free for them or on SMs that it
+left: 8192 x 8192 at m = 1 takes 12.1 us that way and 15.3 without.
+
+**Who does what.** A block has ``warps_n * warps_k`` consumer warps, and one producer warp, the
+last. Consumer warp w multiplies 64 columns, number ``warp_n = w % warps_n`` of the tile, by all its
+rows, and of each stage the k16 rows of part ``warp_k = w // warps_n`` of warps_k. One lane of the
+producer warp walks through the same stages, ahead of the others (``load``).
+
+**What is in flight, and what guards a stage.** The ring has ``stages`` stages, any number from 2:
+one multiplies, up to ``stages`` - 1 others are full or on their way. A stage's *full* mbarrier
+completes when the bytes that the producer announced have landed, its *empty* mbarrier when all
+consumer warps have it in registers. ``RingPlace(stage, parity)`` is a warp's place in the ring; the
+parity says which round a wait is for (``language.pipeline``). The producer does not stop at the end
+of a tile: the next tile's stages come in during the epilogue. Inside a warp, with up to 16 rows of
+x, two k16 rows multiply while ``ldmatrix`` and ``ld.shared`` fetch the next two (``multiply``).
+
+**How work is divided.** The weight is cut into tiles of columns and those into steps of ``stage_k``
+rows, one stage each. All steps, tile after tile, are cut into one stripe per block, equal to within
+a step; the part of a stripe in one tile is a ``WorkItem``, the body of the loop in ``consume``. So
+a tile may be shared by several blocks (``schedule``). With ``whole`` stripes are cut at tiles: what
+blocks share costs 2.5 us (partial results to L2, a fence, a counter, and all of them back), which
+whole tiles save where they come out even.
+
+**Which k and n a nibble holds.** Lane 4g + t loads 16 bytes per k16 row, words j = 0 to 3. Nibble p
+of word j is W[k, n] at k = 2t + p // 4 + 8 (p % 2), n = 16j + g + 8 (p // 2 % 2) of the warp's 16 x
+64 block. In W^T that is row g or g + 8 of the 16 x 16 fragment j, and column k: nibbles (0, 4) are
+A register 0, (2, 6) register 1, (1, 5) register 2, (3, 7) register 3. B fragments are rows of x as
+they lie, by ``ldmatrix``; accumulator r of a lane is C[8b + 2t + r % 2, 16j + g + 8 (r // 2)].
+8-bit codes: ``weights``. FP4 numbers are in the same words and registers (``formats.fp4_words``).
+
+**Where scales are applied.** Group scales multiply accumulators: a group's products add up in fp32
+accumulators of their own, from codes that are exact, and are promoted to those of the tile at the
+end of the group, or of the warp's part of the stage (``promote``, with float16 zero points).
+Integer zero points are subtracted from codes (``zero_points``). Per-column scales multiply the
+result in the epilogue. Scales of FP4 blocks multiply weights (``fp4``), and a factor per column the
+result.
+
+**Reductions** (``output``): the warps of a column exchange accumulators through shared memory, each
+finishes some 16-column blocks: it begins with its own and adds the others' in the order of warp_k.
+Then the blocks of a tile leave partial results in the workspace and count themselves in; the last
+to come adds all of them up in fp32, from the top block to the bottom one, itself included: the
+order is fixed, so the same input gives the same bits, and no block waits. Factors, bias, the cast
+to ``dtype`` and the stores follow, straight from registers.
+
+**Tails** (``ragged``). k: the last stage has fewer k16 rows; the producer copies those that there
+are, and the warps multiply theirs one at a time. n: the last tile is copied as far as n_packed, its
+warps beyond that only release stages, and nothing is stored from column n on. m: rows of x beyond m
+are not copied; a lane whose row is missing reads the last one there is, and what comes of that is
+not stored.
+
+**Shared memory** (offsets, strides and a picture: ``config``):
+
+=================== ========================== ============================ ====================
+where               what                       written by                   read by
+=================== ========================== ============================ ====================
+stage, 0            weights of stage_k rows    producer, a copy per k16 row a lane: 16 bytes
+stage, scales_at    scales of their groups     producer, a copy per group   lanes of column g
+stage, zeros_at     zero points of the groups  producer, a copy per group   lanes of column g
+stage, x_at         rows of x                  producer, a copy per row     ldmatrix
+block, exchange_at  accumulators between warps consumer warps (``output``)  the owner of a column
+block, barriers_at  full and empty mbarriers   both                         both
+=================== ========================== ============================ ====================
+
+No swizzle is needed: weights lie in the order of the lanes, and the gaps between rows of x shift
+each by four banks.
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
@@ -36,198 +89,110 @@ from numba_marlin.kernels.decode.load import load_verbs
 from numba_marlin.kernels.decode.multiply import multiply_verbs
 from numba_marlin.kernels.decode.output import output_verbs
 from numba_marlin.kernels.decode.schedule import schedule_verbs
-from numba_marlin.kernels.language.pipeline import barrier_bytes, pipeline_verbs
+from numba_marlin.kernels.language.pipeline import pipeline_verbs
 
 
 def make(lang, config):
     cuda, ptx = lang.cuda, lang.ptx
     uint32, float32 = lang.uint32, lang.float32
     shared_base = lang.shared_base
+    cfg = lang.constants(config)
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=config.consumers)
-    initialise, consumer_start, advance, wait_full = (
-        ring.initialise,
-        ring.consumer_start,
-        ring.advance,
-        ring.wait_full,
-    )
     schedule = schedule_verbs(lang, config)
-    problem_of, units_of, stripe_of, block_of, tile_at, rows_of = (
-        schedule.problem_of,
-        schedule.units_of,
-        schedule.stripe_of,
-        schedule.block_of,
-        schedule.tile_at,
-        schedule.rows_of,
-    )
     produce = load_verbs(lang, config, ring, schedule)
     multiply = multiply_verbs(lang, config, ring)
-    stage_offsets, multiply_stage, done_with_stage, upper_first = (
-        multiply.stage_offsets,
-        multiply.multiply_stage,
-        multiply.done_with_stage,
-        multiply.upper_first,
-    )
     output = output_verbs(lang, config)
-    share_out, leave_partial, count_in, add_parts = (
-        output.share_out,
-        output.leave_partial,
-        output.count_in,
-        output.add_parts,
-    )
-    scale_columns, add_bias, write_result = (
-        output.scale_columns,
-        output.add_bias,
-        output.write_result,
-    )
 
-    WARPS_N, CONSUMERS, promoted, ragged = (
-        config.warps_n,
-        config.consumers,
-        config.promoted,
-        config.ragged,
-    )
-    COLUMN_FACTORS, block_scaled = config.column_factors, config.block_scaled
-    STAGE_BYTES, OWNERS, WHOLE, biased = (
-        config.stage_bytes,
-        config.owners,
-        config.whole,
-        config.bias,
-    )
-    EXCHANGE_AT = config.stages * STAGE_BYTES
-    BARRIERS_AT = config.shared_bytes - barrier_bytes(config.stages)
-    ACCUMULATORS, OWN = 16 * config.batch_blocks, 4 * config.vectors
-    SUMS, WORDS, X_REGISTERS, ZEROS, TOTALS, POINTERS = (
-        multiply.sums,
-        multiply.words,
-        multiply.x,
-        multiply.zeros,
-        multiply.totals,
-        multiply.pointers,
-    )
+    # warp_n: which 64 columns of the tile; warp_k: which part of a stage's k; warp: its number
+    Thread = lang.record("Thread", "warp_n warp_k lane warp")
+    # In shared memory: addresses of the ring of stages, which comes first, and of its barriers
+    Shared = lang.record("Shared", "base barriers")
+    # In global memory: what the epilogue reads and writes. factors: the scales of columns, or what
+    # FP4 multiplies columns by
+    Result = lang.record("Result", "c factors bias partials locks")
 
     @lang.device
-    def finish_tile(
-        acc, c, scales, bias, partials, locks, exchange, tile, top, bottom, warps, problem
-    ):
-        """Sums to where they belong: into C, or, from a tile that blocks share, into the workspace
+    def finish_tile(acc, result, exchange, item, sharers, thread, sizes):
+        """The epilogue: accumulators into C, or, from a tile that blocks share, into the workspace
         until the last of them has come."""
-        block = uint32(cuda.blockIdx.x)
-        own = cuda.local.array(OWN, float32)
-        share_out(acc, own, exchange, warps)
-        if warps[1] < uint32(OWNERS):
-            complete = WHOLE or top == bottom
+        tile, block = item.tile, uint32(cuda.blockIdx.x)
+        own = cuda.local.array(cfg.own_floats, float32)
+        output.share_out(acc, own, exchange, thread)
+        if thread.warp_k < cfg.owners:
+            complete = cfg.whole or sharers.top == sharers.bottom
             if not complete:
-                leave_partial(own, partials, block, top, tile[2], warps)
-                parts = uint32(bottom - top + uint32(1))
-                complete = count_in(locks, top, parts, warps)
+                output.leave_partial(own, result.partials, block, sharers.top, tile.rows, thread)
+                parts = sharers.bottom - sharers.top + 1
+                complete = output.count_in(result.locks, sharers.top, parts, thread)
                 if complete:
-                    add_parts(own, partials, top, parts, tile[2], warps)
+                    output.add_parts(own, result.partials, sharers.top, parts, tile.rows, thread)
             if complete:
-                if COLUMN_FACTORS:
-                    scale_columns(own, scales, tile[0], problem[1], warps)
-                if biased:
-                    add_bias(own, bias, tile[0], problem[6], warps)
-                write_result(c, own, tile[0], tile[1], tile[2], problem[6], warps)
+                if cfg.column_factors:
+                    output.scale_columns(own, result.factors, tile, thread, sizes)
+                if cfg.bias:
+                    output.add_bias(own, result.bias, tile, thread, sizes)
+                output.write_result(result.c, own, tile, thread, sizes)
 
     @lang.device
-    def consume(
-        c, scales, bias, partials, locks, shared, barriers, position, end, units, warps, problem
-    ):
-        warp_n, warp_k, lane, warp = warps
-        acc = cuda.local.array(ACCUMULATORS, float32)
-        sums = cuda.local.array(SUMS, float32)
-        registers = (
-            sums if promoted else acc,
-            cuda.local.array(WORDS, uint32),
-            cuda.local.array(X_REGISTERS, uint32),
-            cuda.local.array(ZEROS, uint32),
-            cuda.local.array(TOTALS, float32),
-            upper_first(lane),
+    def consume(result, shared, stripe, thread, sizes):
+        """A consumer warp: the main loop over the stages of each item of the stripe, and the
+        epilogue of the item."""
+        acc = cuda.local.array(cfg.accumulators, float32)
+        products = cuda.local.array(multiply.products, float32)
+        registers = multiply.Registers(
+            acc,
+            products if cfg.promoted else acc,
+            cuda.local.array(cfg.weight_words, uint32),
+            cuda.local.array(cfg.x_words, uint32),
+            cuda.local.array(multiply.corrections, uint32),
+            cuda.local.array(multiply.minus_x, float32),
+            multiply.upper_first(thread.lane),
         )
-        offsets = cuda.local.array(POINTERS, uint32)
-        place = consumer_start()
-        ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
-        while position < end:
-            tile = tile_at(position, end, problem)
-            stage_offsets(offsets, tile[2], warps)
-            for i in range(ACCUMULATORS):
+        offsets = cuda.local.array(multiply.pointers, uint32)
+        position, place = stripe.position, ring.consumer_start()
+        ptx.griddepcontrol_wait()  # the kernel before may still use c and the workspace
+        while position < stripe.end:
+            item = schedule.item_at(position, stripe.end, sizes)
+            multiply.stage_offsets(offsets, item.tile.rows, thread)
+            for i in range(cfg.accumulators):
                 acc[i] = float32(0)
-            columns_exist = (
-                not ragged
-                or uint32((tile[0] * uint32(WARPS_N) + warp_n) * uint32(COLUMNS)) < problem[1]
-            )
-            k_unit = tile[3]
-            k_end = uint32(k_unit + tile[4])
-            while k_unit < k_end:
-                wait_full(barriers, place)
+            first_column = (item.tile.column * cfg.warps_n + thread.warp_n) * COLUMNS
+            columns_exist = not cfg.ragged or first_column < sizes.n_packed
+            step = item.first_step
+            end_step = step + item.steps
+            while step < end_step:
+                ring.wait_full(shared.barriers, place)
                 if columns_exist:
-                    multiply_stage(
-                        acc,
-                        registers,
-                        shared + place[0] * uint32(STAGE_BYTES),
-                        offsets,
-                        rows_of(k_unit, problem[2]),
-                        warp_k,
-                        barriers,
-                        place,
-                        lane,
-                    )
+                    rows = schedule.rows_of(step, sizes)
+                    multiply.multiply_stage(registers, shared, offsets, place, rows, thread)
                 else:
-                    done_with_stage(barriers, place, lane)
-                place = advance(place)
-                k_unit = uint32(k_unit + uint32(1))
-            first = uint32(position - tile[3])
-            top, bottom = (
-                block_of(first, units),
-                block_of(uint32(first + problem[4] - uint32(1)), units),
-            )
-            finish_tile(
-                acc,
-                c,
-                scales,
-                bias,
-                partials,
-                locks,
-                shared + uint32(EXCHANGE_AT),
-                tile,
-                top,
-                bottom,
-                warps,
-                problem,
-            )
-            position = uint32(position + tile[4])
+                    multiply.done_with_stage(shared, place, thread.lane)
+                place = ring.advance(place)
+                step += 1
+            sharers = schedule.sharers_of(position, item, sizes)
+            exchange = shared.base + cfg.exchange_at
+            finish_tile(acc, result, exchange, item, sharers, thread, sizes)
+            position += item.steps
 
     def decode(a, b, c, scales, zeros, bias, partials, locks, m, n, k, a_stride, factors):
-        shared = shared_base()
-        barriers = shared + uint32(BARRIERS_AT)
-        thread = ptx.tid_x()
+        base = shared_base()
+        shared = Shared(base, base + cfg.barriers_at)
+        number = ptx.tid_x()
         # A shuffle tells the compiler that all lanes agree on the warp's number.
-        warp, lane = ptx.shfl_sync_idx(thread // uint32(32), uint32(0)), uint32(thread % uint32(32))
-        if thread == uint32(0):
-            initialise(barriers)
-        problem = problem_of(uint32(m), uint32(n), uint32(k), uint32(a_stride))
-        units = units_of(problem)
-        position, end = stripe_of(uint32(cuda.blockIdx.x), units, problem)
+        warp, lane = ptx.shfl_sync_idx(number // 32, 0), number % 32
+        if number == 0:
+            ring.initialise(shared.barriers)
+        sizes = schedule.sizes_of(uint32(m), uint32(n), uint32(k), uint32(a_stride))
+        stripe = schedule.stripe_of(uint32(cuda.blockIdx.x), sizes)
         cuda.syncthreads()
         ptx.griddepcontrol_launch_dependents()
-        if warp == uint32(CONSUMERS):
-            if ptx.elect_sync() != uint32(0):
-                produce(a, b, scales, zeros, shared, barriers, position, end, problem)
+        if warp == cfg.consumers:
+            if ptx.elect_sync():
+                produce(a, b, scales, zeros, shared, stripe, sizes)
         else:
-            warps = (uint32(warp % uint32(WARPS_N)), uint32(warp // uint32(WARPS_N)), lane, warp)
-            consume(
-                c,
-                factors if block_scaled else scales,
-                bias,
-                partials,
-                locks,
-                shared,
-                barriers,
-                position,
-                end,
-                units,
-                warps,
-                problem,
-            )
+            thread = Thread(warp % cfg.warps_n, warp // cfg.warps_n, lane, warp)
+            column_factors = factors if cfg.block_scaled else scales
+            result = Result(c, column_factors, bias, partials, locks)
+            consume(result, shared, stripe, thread, sizes)
 
     return decode

@@ -1,193 +1,197 @@
-"""The producer of the decode kernel (``decode``): one elected lane that copies weights, scales and
-activations into the ring of stages.
+"""The producer warp of ``decode``: one elected lane copies weights, scales, zero points and
+activations into the ring of stages, in bulk (``cp.async.bulk``).
 
-``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function; ``copy_weights``:
-another way to copy a stage's weights than ``copy_rows``. A stage holds its weights, k16 row by k16
-row, then its groups' scales and zero points, then the rows of x, each a little apart. Of one
-elected lane the assembler keeps addresses in uniform registers, five instructions a copy; with lane
-i copying row i it made a loop over the lanes, a dozen instructions each, and 4096 x 4096 at m = 1
-took 8.1 us instead of 6.1. Copies of x by 16-byte cp.async of all lanes, and by all warps for the
-first stages, measured the same.
+``load_verbs(lang, config, ring, schedule)`` -> ``produce``, a device function. ``copy_weights``:
+another way to copy a stage's weights than ``copy_rows``. ``config`` has the map of a stage.
+
+Of one elected lane the assembler keeps addresses in uniform registers, five instructions per copy;
+with lane i copying row i it made a loop over the lanes, a dozen instructions each, and 4096 x 4096
+at m = 1 took 8.1 us instead of 6.1. Copies of x by 16-byte cp.async of all lanes, and by all warps
+for the first stages, measured the same.
+
+A source is counted in elements, in 64 bits, before it becomes bytes: that is exact for the largest
+weights, and takes fewer instructions than bytes of a row plus bytes of a column.
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
 
 
 def load_verbs(lang, config, ring, schedule, copy_weights=None):
-    ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
-    columns_of, rows_of, next_unit, tile_at = (
-        schedule.columns_of,
-        schedule.rows_of,
-        schedule.next_unit,
-        schedule.tile_at,
-    )
-    producer_start, advance, wait_empty, expect, full = (
-        ring.producer_start,
-        ring.advance,
-        ring.wait_empty,
-        ring.expect,
-        ring.full,
-    )
-    BATCH, STAGES, STAGE_K, STAGE_ROWS, STAGE_BYTES = (
-        config.batch,
-        config.stages,
-        config.stage_k,
-        config.stage_rows,
-        config.stage_bytes,
-    )
-    grouped, ragged, SCALE_BLOCKS, SCALE_COLUMN = (
-        config.grouped,
-        config.ragged,
-        config.scale_blocks,
-        config.scale_bytes // COLUMNS,
-    )
-    WEIGHT_ROW, SCALE_ROW, SCALE_ROWS, X_PITCH = (
-        config.weight_row_bytes,
-        config.scale_row_bytes,
-        config.scale_rows,
-        config.x_pitch,
-    )
-    SCALES_AT, X_AT, TILE_COLUMNS = config.scales_at, config.x_at, config.columns
-    ZERO_ROW, ZERO_ROWS, ZEROS_AT, ZERO_BYTES = (
-        config.zero_row_bytes,
-        config.zero_rows,
-        config.zeros_at,
-        config.zero_bytes,
-    )
-    block_scaled, WARPS_N, SCALE_BYTES, WARP_SCALES = (
-        config.block_scaled,
-        config.warps_n,
-        config.scale_bytes,
-        config.scale_warp_bytes,
-    )
-    COLUMN_BYTES = config.row_bytes // COLUMNS  # of weights, a column of 16 of k
+    ptx, uint64 = lang.ptx, lang.uint64
+    cfg = lang.constants(config)
+    # In global memory: addresses of what is copied, and the L2 policy of weights
+    Source = lang.record("Source", "a b scales zeros policy")
+    # A stage that is being filled: its address, the barrier that counts its bytes, k16 rows,
+    # columns and groups that the matrix has of it
+    Filling = lang.record("Filling", "address barrier rows columns groups")
 
     @lang.device
-    def copy_rows(target, b, unit, rows, columns, barrier, policy, problem):
-        """The weights of a stage, a copy a k16 row."""
-        pitch = uint64(problem[1]) * uint64(COLUMN_BYTES)
-        source = (
-            b + uint64(unit[2] * uint32(STAGE_ROWS)) * pitch + uint64(unit[0] * uint32(WEIGHT_ROW))
-        )
-        for row in range(STAGE_ROWS):
-            if not ragged or uint32(row) < rows:
+    def batch_of(step, sizes):
+        """Rows of x of a tile."""
+        return min(sizes.m - step.row_first, cfg.batch)
+
+    @lang.device
+    def first_group(step):
+        """The group that the first k16 row of a stage belongs to."""
+        return step.k_step * cfg.stage_rows // cfg.scale_blocks
+
+    @lang.device
+    def copy_rows(source, step, stage, sizes):
+        """The weights of a stage, a copy per k16 row."""
+        pitch = uint64(sizes.n_packed) * cfg.weight_column_bytes
+        first = uint64(step.k_step * cfg.stage_rows) * sizes.n_packed + step.column * cfg.columns
+        row_source = source.b + first * cfg.weight_column_bytes
+        for row in range(cfg.stage_rows):
+            if not cfg.ragged or row < stage.rows:
                 ptx.cp_async_bulk_g2s_hint(
-                    target + uint32(row * WEIGHT_ROW),
-                    source,
-                    columns * uint32(COLUMN_BYTES),
-                    barrier,
-                    policy,
+                    stage.address + row * cfg.weight_row_bytes,
+                    row_source,
+                    stage.columns * cfg.weight_column_bytes,
+                    stage.barrier,
+                    source.policy,
                 )
-            source += pitch
+            row_source += pitch
+
+    @lang.device
+    def copy_group_scales(source, step, stage, sizes):
+        """A copy per group."""
+        pitch = uint64(sizes.n_packed) * cfg.scale_column_bytes
+        first = uint64(first_group(step)) * sizes.n_packed + step.column * cfg.columns
+        group_source = source.scales + first * cfg.scale_column_bytes
+        for group in range(cfg.scale_rows):
+            if not cfg.ragged or group < stage.groups:
+                ptx.cp_async_bulk_g2s(
+                    stage.address + (cfg.scales_at + group * cfg.scale_row_bytes),
+                    group_source,
+                    stage.columns * cfg.scale_column_bytes,
+                    stage.barrier,
+                )
+            group_source += pitch
+
+    @lang.device
+    def copy_block_scales(source, step, stage, sizes):
+        """Those of FP4: a copy per 64 columns, whose rows of scales follow each other."""
+        k32_rows = (sizes.k + 31) // 32
+        pitch = uint64(k32_rows) * cfg.scale_bytes
+        first = uint64(step.column * cfg.warps_n) * k32_rows + first_group(step)
+        block_source = source.scales + first * cfg.scale_bytes
+        for block in range(cfg.warps_n):
+            if not cfg.ragged or block * COLUMNS < stage.columns:
+                ptx.cp_async_bulk_g2s(
+                    stage.address + (cfg.scales_at + block * cfg.scale_warp_bytes),
+                    block_source,
+                    stage.groups * cfg.scale_bytes,
+                    stage.barrier,
+                )
+            block_source += pitch
+
+    @lang.device
+    def zero_groups(stage):
+        """Groups of a stage that have zero points; one, where those are of columns."""
+        return stage.groups if cfg.grouped else 1
+
+    @lang.device
+    def zero_bytes(stage):
+        """Of a group's zero points."""
+        return stage.columns // COLUMNS * cfg.zero_bytes
+
+    @lang.device
+    def copy_group_zeros(source, step, stage, sizes):
+        """A copy per group."""
+        pitch = uint64(sizes.n_packed // COLUMNS) * cfg.zero_bytes
+        first = uint64(step.column * cfg.warps_n)
+        if cfg.grouped:
+            first += uint64(first_group(step)) * (sizes.n_packed // COLUMNS)
+        group_source = source.zeros + first * cfg.zero_bytes
+        for group in range(cfg.zero_rows):
+            if not cfg.ragged or group < zero_groups(stage):
+                ptx.cp_async_bulk_g2s(
+                    stage.address + (cfg.zeros_at + group * cfg.zero_row_bytes),
+                    group_source,
+                    zero_bytes(stage),
+                    stage.barrier,
+                )
+            group_source += pitch
+
+    @lang.device
+    def copy_nothing(source, step, stage, sizes):
+        pass
 
     copy_weights = copy_weights or copy_rows
+    copy_scales = (
+        copy_block_scales
+        if config.block_scaled
+        else copy_group_scales
+        if config.grouped
+        else copy_nothing
+    )
+    copy_zeros = copy_group_zeros if config.zeros else copy_nothing
 
     @lang.device
-    def fetch_weights(b, scales, zeros, unit, shared, barriers, place, policy, problem):
-        """Weights, scales and zero points of one stage, after the word to the barrier how many
-        bytes are to come, activations included."""
-        column, row_first, k_unit = unit
-        m, n_packed, k = problem[0], problem[1], problem[2]
-        rows, columns = rows_of(k_unit, k), columns_of(column, n_packed)
-        groups = (rows + uint32(SCALE_BLOCKS - 1)) // uint32(SCALE_BLOCKS) if grouped else uint32(0)
-        x_bytes = uint32(min(uint32(m - row_first), uint32(BATCH))) * rows * uint32(32)
-        if ZERO_ROWS > 0:
-            zero_groups, zero_row_bytes = (
-                groups if grouped else uint32(1),
-                columns // uint32(COLUMNS) * uint32(ZERO_BYTES),
-            )
-            x_bytes += zero_groups * zero_row_bytes
-        stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
-        expect(
-            barriers,
-            place,
-            columns * (rows * uint32(COLUMN_BYTES) + groups * uint32(SCALE_COLUMN)) + x_bytes,
-        )
-        copy_weights(stage, b, unit, rows, columns, barrier, policy, problem)
-        if block_scaled:
-            pitch = uint64((k + uint32(31)) // uint32(32)) * uint64(SCALE_BYTES)
-            source = (
-                scales
-                + uint64(column * uint32(WARPS_N)) * pitch
-                + uint64(k_unit * uint32(STAGE_ROWS // SCALE_BLOCKS * SCALE_BYTES))
-            )
-            for block in range(WARPS_N):
-                if not ragged or uint32(block * COLUMNS) < columns:
-                    ptx.cp_async_bulk_g2s(
-                        stage + uint32(SCALES_AT + block * WARP_SCALES),
-                        source,
-                        groups * uint32(SCALE_BYTES),
-                        barrier,
-                    )
-                source += pitch
-        elif grouped:
-            pitch = uint64(n_packed) * uint64(SCALE_COLUMN)
-            source = (
-                scales
-                + uint64(k_unit * uint32(STAGE_ROWS) // uint32(SCALE_BLOCKS)) * pitch
-                + uint64(column * uint32(SCALE_COLUMN * TILE_COLUMNS))
-            )
-            for group in range(SCALE_ROWS):
-                if not ragged or uint32(group) < groups:
-                    ptx.cp_async_bulk_g2s(
-                        stage + uint32(SCALES_AT + group * SCALE_ROW),
-                        source,
-                        columns * uint32(SCALE_COLUMN),
-                        barrier,
-                    )
-                source += pitch
-        if ZERO_ROWS > 0:
-            pitch = uint64(n_packed // uint32(COLUMNS)) * uint64(ZERO_BYTES)
-            source = zeros + uint64(column * uint32(ZERO_ROW))
-            if grouped:
-                source += uint64(k_unit * uint32(STAGE_ROWS) // uint32(SCALE_BLOCKS)) * pitch
-            for group in range(ZERO_ROWS):
-                if not ragged or uint32(group) < zero_groups:
-                    ptx.cp_async_bulk_g2s(
-                        stage + uint32(ZEROS_AT + group * ZERO_ROW), source, zero_row_bytes, barrier
-                    )
-                source += pitch
+    def stage_bytes(step, stage, sizes):
+        """How many bytes are to come, activations included."""
+        x_bytes = batch_of(step, sizes) * stage.rows * 32
+        if cfg.zero_rows > 0:
+            x_bytes += zero_groups(stage) * zero_bytes(stage)
+        column_bytes = stage.rows * cfg.weight_column_bytes + stage.groups * cfg.scale_column_bytes
+        return stage.columns * column_bytes + x_bytes
 
     @lang.device
-    def fetch_x(a, unit, shared, barriers, place, problem):
-        """Activations of one stage, a copy a row."""
-        column, row_first, k_unit = unit
-        pitch = uint64(problem[3]) * uint64(2)
-        batch, row_bytes = (
-            uint32(min(uint32(problem[0] - row_first), uint32(BATCH))),
-            rows_of(k_unit, problem[2]) * uint32(32),
+    def fetch_weights(source, step, shared, place, sizes):
+        """Weights, scales and zero points of one stage, after the word to its barrier how many
+        bytes are to come."""
+        rows = schedule.rows_of(step.k_step, sizes)
+        stage = Filling(
+            shared.base + place.stage * cfg.stage_bytes,
+            ring.full(shared.barriers, place),
+            rows,
+            schedule.columns_of(step.column, sizes),
+            (rows + (cfg.scale_blocks - 1)) // cfg.scale_blocks if cfg.grouped else 0,
         )
-        source = a + uint64(row_first) * pitch + uint64(k_unit * uint32(2 * STAGE_K))
-        stage, barrier = shared + place[0] * uint32(STAGE_BYTES), full(barriers, place)
-        row = uint32(0)
+        ring.expect(shared.barriers, place, stage_bytes(step, stage, sizes))
+        copy_weights(source, step, stage, sizes)
+        copy_scales(source, step, stage, sizes)
+        copy_zeros(source, step, stage, sizes)
+
+    @lang.device
+    def fetch_x(source, step, shared, place, sizes):
+        """Activations of one stage, a copy per row."""
+        pitch = uint64(sizes.a_stride) * 2
+        batch = batch_of(step, sizes)
+        row_bytes = schedule.rows_of(step.k_step, sizes) * 32
+        first = uint64(step.row_first) * sizes.a_stride + step.k_step * cfg.stage_k
+        row_source = source.a + first * 2
+        target = shared.base + place.stage * cfg.stage_bytes + cfg.x_at
+        barrier = ring.full(shared.barriers, place)
+        row = 0
         while row < batch:
-            ptx.cp_async_bulk_g2s(
-                stage + uint32(X_AT) + row * uint32(X_PITCH), source, row_bytes, barrier
-            )
-            source += pitch
-            row = uint32(row + uint32(1))
+            ptx.cp_async_bulk_g2s(target + row * cfg.x_pitch, row_source, row_bytes, barrier)
+            row_source += pitch
+            row += 1
 
     @lang.device
-    def produce(a, b, scales, zeros, shared, barriers, position, end, problem):
+    def produce(a, b, scales, zeros, shared, stripe, sizes):
         """Weights do not depend on the kernel before this one, so a ring full of them is on its way
-        before that one has ended; activations do."""
-        policy = ptx.create_policy_evict_first()
-        ahead = uint32(min(uint32(position + uint32(STAGES)), end))
-        tile = tile_at(position, end, problem)
-        first = (tile[0], tile[1], tile[3])
-        unit, at, place = first, position, producer_start()
-        while at < ahead:
-            fetch_weights(b, scales, zeros, unit, shared, barriers, place, policy, problem)
-            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+        before that one has ended; activations do, and wait for it (griddepcontrol.wait)."""
+        source = Source(a, b, scales, zeros, ptx.create_policy_evict_first())
+        ahead = min(stripe.position + cfg.stages, stripe.end)
+        first = schedule.first_step_of(schedule.item_at(stripe.position, stripe.end, sizes))
+        step, position, place = first, stripe.position, ring.producer_start()
+        while position < ahead:
+            fetch_weights(source, step, shared, place, sizes)
+            step, place = schedule.next_step(step, sizes), ring.advance(place)
+            position += 1
         ptx.griddepcontrol_wait()
-        unit, at, place = first, position, producer_start()
-        while at < ahead:
-            fetch_x(a, unit, shared, barriers, place, problem)
-            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
-        while at < end:
-            wait_empty(barriers, place)
-            fetch_weights(b, scales, zeros, unit, shared, barriers, place, policy, problem)
-            fetch_x(a, unit, shared, barriers, place, problem)
-            unit, at, place = next_unit(unit, problem), uint32(at + uint32(1)), advance(place)
+        step, position, place = first, stripe.position, ring.producer_start()
+        while position < ahead:
+            fetch_x(source, step, shared, place, sizes)
+            step, place = schedule.next_step(step, sizes), ring.advance(place)
+            position += 1
+        while position < stripe.end:
+            ring.wait_empty(shared.barriers, place)
+            fetch_weights(source, step, shared, place, sizes)
+            fetch_x(source, step, shared, place, sizes)
+            step, place = schedule.next_step(step, sizes), ring.advance(place)
+            position += 1
 
     return produce

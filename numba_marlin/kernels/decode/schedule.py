@@ -1,131 +1,142 @@
-"""Who does what in the decode kernel (``decode``): the units of a launch, and the stripe of them
-that is a block's.
+"""Which block computes what in ``decode``: stream-K, cut at stages.
 
-A unit is a stage of k of one tile of C; a tile's units follow each other, then come those of the
-next column tile. ``problem``: the sizes of a launch as a tuple of uint32 (m, n_packed, k, a_stride,
-stages of k, column tiles, n). ``schedule_verbs(lang, config)`` -> namespace of device functions.
+The work is cut into *steps*. A step is one stage of k of one tile of C, what a turn of the main
+loop multiplies. Steps are numbered: those of a tile follow each other along k, then come those of
+the next tile of columns, and after the last column those of the next ``batch`` rows. All steps are
+cut into equal stripes, one per block (``whole``: at whole tiles only).
+
+``schedule_verbs(lang, config)`` -> namespace of device functions, and the records:
+
+``Sizes``     of a launch: C is m x n, n_packed is n completed to 64, rows of a lie a_stride
+              elements apart, a tile has k_steps steps, a row of tiles n_tiles
+``Stripe``    steps [position, end) of a block
+``Tile``      of C: number of its column, first row, rows that the matrix has of it
+``WorkItem``  what a block does of a tile: ``steps`` steps from ``first_step`` on, counted from 0 in
+              each tile
+``Sharers``   the blocks that have the first and the last step of a tile, ``top`` and ``bottom``
+``Step``      one step: column and first row of the tile, and which of its steps
 """
-
-from types import SimpleNamespace
 
 from numba_marlin.kernels.decode.config import COLUMNS
 
 
 def schedule_verbs(lang, config):
     cuda, uint32 = lang.cuda, lang.uint32
-    BATCH, STAGE_K, STAGE_ROWS, TILE_COLUMNS, ragged, WHOLE = (
-        config.batch,
-        config.stage_k,
-        config.stage_rows,
-        config.columns,
-        config.ragged,
-        config.whole,
-    )
+    cfg = lang.constants(config)
+    Sizes = lang.record("Sizes", "m n k a_stride n_packed k_steps n_tiles")
+    Stripe = lang.record("Stripe", "position end")
+    Tile = lang.record("Tile", "column row_first rows")
+    WorkItem = lang.record("WorkItem", "tile first_step steps")
+    Sharers = lang.record("Sharers", "top bottom")
+    Step = lang.record("Step", "column row_first k_step")
 
     @lang.device
-    def problem_of(m, n, k, a_stride):
-        k_units = uint32((k + uint32(STAGE_K - 1)) // uint32(STAGE_K))
-        n_packed = uint32((n + uint32(COLUMNS - 1)) // uint32(COLUMNS) * uint32(COLUMNS))
-        return (
+    def sizes_of(m, n, k, a_stride):
+        """m, n, k, a_stride: uint32."""
+        return Sizes(
             m,
-            n_packed,
+            n,
             k,
             a_stride,
-            k_units,
-            uint32((n + uint32(TILE_COLUMNS - 1)) // uint32(TILE_COLUMNS)),
-            n,
+            n_packed=(n + (COLUMNS - 1)) // COLUMNS * COLUMNS,
+            k_steps=(k + (cfg.stage_k - 1)) // cfg.stage_k,
+            n_tiles=(n + (cfg.columns - 1)) // cfg.columns,
         )
 
     @lang.device
-    def units_of(problem):
-        """All units of a launch."""
-        return uint32(
-            problem[4] * problem[5] * uint32((problem[0] + uint32(BATCH - 1)) // uint32(BATCH))
-        )
+    def steps_of(sizes):
+        """All steps of a launch."""
+        return sizes.k_steps * sizes.n_tiles * ((sizes.m + (cfg.batch - 1)) // cfg.batch)
 
     @lang.device
     def first_share(block, things):
         """Where the stripe of a block begins: the first ones get one more where they do not come
         out even."""
         blocks = uint32(cuda.gridDim.x)
-        return uint32(block * (things // blocks) + min(block, uint32(things % blocks)))
+        return block * (things // blocks) + min(block, things % blocks)
 
     @lang.device
-    def stripe_of(block, units, problem):
-        """(first unit, the one after the last) of a block."""
-        following = uint32(block + uint32(1))
-        if WHOLE:
-            tiles = uint32(units // problem[4])
-            return uint32(first_share(block, tiles) * problem[4]), uint32(
-                first_share(following, tiles) * problem[4]
+    def stripe_of(block, sizes):
+        if cfg.whole:
+            tiles = steps_of(sizes) // sizes.k_steps
+            return Stripe(
+                first_share(block, tiles) * sizes.k_steps,
+                first_share(block + 1, tiles) * sizes.k_steps,
             )
-        return first_share(block, units), first_share(following, units)
+        return Stripe(first_share(block, steps_of(sizes)), first_share(block + 1, steps_of(sizes)))
 
     @lang.device
-    def block_of(unit, units):
-        """The inverse, where tiles are shared: whose stripe a unit belongs to."""
+    def block_of(step, steps):
+        """The inverse, where tiles are shared: whose stripe a step of all ``steps`` belongs to."""
         blocks = uint32(cuda.gridDim.x)
-        share, longer = uint32(units // blocks), uint32(units % blocks)
-        of_longer = uint32(longer * (share + uint32(1)))
-        if unit < of_longer:
-            return uint32(unit // (share + uint32(1)))
-        return uint32(longer + (unit - of_longer) // share)
+        share, longer = steps // blocks, steps % blocks
+        of_longer = longer * (share + 1)
+        if step < of_longer:
+            return step // (share + 1)
+        return longer + (step - of_longer) // share
 
     @lang.device
-    def tile_at(position, end, problem):
-        """(column tile, first row of C, rows, first stage, stages): what a block with units up to
-        `end` does of the tile at `position`."""
-        m, k_units, n_tiles = problem[0], problem[4], problem[5]
-        tile = uint32(position // k_units)
-        stage_first = uint32(position - tile * k_units)
-        row_first = uint32(tile // n_tiles * uint32(BATCH))
-        return (
-            uint32(tile % n_tiles),
-            row_first,
-            uint32(min(uint32(m - row_first), uint32(BATCH))),
-            stage_first,
-            uint32(min(uint32(k_units - stage_first), uint32(end - position))),
+    def item_at(position, end, sizes):
+        """What a block with steps up to ``end`` does of the tile at ``position``."""
+        tile = position // sizes.k_steps
+        first_step = position - tile * sizes.k_steps
+        row_first = tile // sizes.n_tiles * cfg.batch
+        return WorkItem(
+            Tile(tile % sizes.n_tiles, row_first, min(sizes.m - row_first, cfg.batch)),
+            first_step,
+            min(sizes.k_steps - first_step, end - position),
         )
 
     @lang.device
-    def columns_of(column, n_packed):
+    def sharers_of(position, item, sizes):
+        """The blocks that share the tile of the item at ``position``."""
+        first = position - item.first_step
+        steps = steps_of(sizes)
+        return Sharers(block_of(first, steps), block_of(first + sizes.k_steps - 1, steps))
+
+    @lang.device
+    def columns_of(column, sizes):
         """Columns of a tile: fewer at the end of n."""
-        return (
-            uint32(min(uint32(n_packed - column * uint32(TILE_COLUMNS)), uint32(TILE_COLUMNS)))
-            if ragged
-            else uint32(TILE_COLUMNS)
-        )
+        if cfg.ragged:
+            return min(sizes.n_packed - column * cfg.columns, cfg.columns)
+        return uint32(cfg.columns)
 
     @lang.device
-    def rows_of(k_unit, k):
+    def rows_of(k_step, sizes):
         """k16 rows of a stage: fewer at the end of k."""
-        return (
-            uint32(min(uint32(k // uint32(16) - k_unit * uint32(STAGE_ROWS)), uint32(STAGE_ROWS)))
-            if ragged
-            else uint32(STAGE_ROWS)
-        )
+        if cfg.ragged:
+            return min(sizes.k // 16 - k_step * cfg.stage_rows, cfg.stage_rows)
+        return uint32(cfg.stage_rows)
 
     @lang.device
-    def next_unit(unit, problem):
-        """(column tile, first row of C, stage) of the stage after this one. The producer cannot
-        afford the divisions of ``tile_at`` a stage."""
-        column, row_first, k_unit = unit
-        k_unit = uint32(k_unit + uint32(1))
-        if k_unit == problem[4]:
-            k_unit = uint32(0)
-            column = uint32(column + uint32(1))
-            if column == problem[5]:
-                column = uint32(0)
-                row_first = uint32(row_first + uint32(BATCH))
-        return column, row_first, k_unit
+    def first_step_of(item):
+        return Step(item.tile.column, item.tile.row_first, item.first_step)
 
-    return SimpleNamespace(
-        problem_of=problem_of,
-        units_of=units_of,
+    @lang.device
+    def next_step(step, sizes):
+        """The step after this one. The producer cannot afford the divisions of ``item_at`` for each
+        step."""
+        column, row_first, k_step = step
+        k_step += 1
+        if k_step == sizes.k_steps:
+            k_step = 0
+            column += 1
+            if column == sizes.n_tiles:
+                column = 0
+                row_first += cfg.batch
+        return Step(column, row_first, k_step)
+
+    return lang.namespace(
+        "schedule",
+        Sizes=Sizes,
+        sizes_of=sizes_of,
+        steps_of=steps_of,
         stripe_of=stripe_of,
         block_of=block_of,
-        tile_at=tile_at,
+        item_at=item_at,
+        sharers_of=sharers_of,
         columns_of=columns_of,
         rows_of=rows_of,
-        next_unit=next_unit,
+        first_step_of=first_step_of,
+        next_step=next_step,
     )

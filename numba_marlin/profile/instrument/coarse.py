@@ -168,7 +168,8 @@ def _waits(kernel: Kernel, at: list[str | None]) -> dict[int, str]:
 
 def _begin_before_loops(kernel: Kernel, outer: list[str | None]) -> None:
     """A loop of one section, to which control comes from another: the section begins with the last
-    instruction before the loop, so that nobody asks in every round whether it has begun."""
+    instruction before the loop, so that the loop does not test in every round whether it has
+    begun."""
     count = len(kernel.instructions)
     after = {
         block.stop - 1: successors(kernel.instructions[block.stop - 1], block.stop, count)

@@ -1,5 +1,5 @@
 """An instrumented build: the same compiled kernel, that also writes down when each of its warps
-began which section, and on which multiprocessor.
+began which section, and on which SM.
 
 ``instrument(compiled, capacity) -> Instrumented``. It works on the PTX text, so the kernel's own
 code stays as it is and every kernel can be recorded: at each of ``sections.marks`` lane 0 of a warp
@@ -31,7 +31,7 @@ from numba_marlin.profile.instrument.sections import NUMBER, START, marks
 
 PARAMETER = "record"
 HEADER_BYTES, EVENT_BYTES = 64, 8
-CAPACITY = 1016  # sections a warp: with the header 8 KiB
+CAPACITY = 1016  # sections per warp: with the header 8 KiB
 NOBODY = 0xFFFFFFFF  # the place of lanes that record nothing
 
 
@@ -78,7 +78,7 @@ def instrument(
 
 def rebuilt(compiled: CompiledKernel, ptx: str, machine_code: bool = True) -> CompiledKernel:
     """``compiled`` from the edited PTX, with the recorder's parameter; without machine code if
-    nobody wants it."""
+    nothing reads it."""
     from numba_marlin.compiler.assemble import assemble
 
     cubin, resources = (

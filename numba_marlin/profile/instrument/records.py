@@ -2,8 +2,8 @@
 nanoseconds.
 
 ``read(buffer, instrumented, blocks)`` gives a ``Recording`` of one launch. Clocks of
-multiprocessors run apart from each other and tick at a rate that power decides; ``%globaltimer`` is
-one for all but may be coarse. So the clock of each multiprocessor is laid on the timer by a
+SMs run apart from each other and tick at a rate that power decides; ``%globaltimer`` is
+one for all but may be coarse. So the clock of each SM is laid on the timer by a
 straight line through the start and the end of all warps that ran on it (``align``, for the launches
 of one replay together). On the PTX machine both count warp instructions, and "ns" are those.
 
@@ -12,7 +12,7 @@ for every warp the window from the end of the launch before to the end of its ow
 "launch" (nothing of it ran yet), its sections, "unrecorded" (of a warp whose slot was full), and
 "tail" (it had ended, others had not). The parts add up to the window; so their sum is the time a
 launch takes in a row of launches, also where launches overlap: what a warp did before its window
-counts for nobody.
+counts for no warp.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _aligned(each: Raw, lines: dict) -> Recording:
 
 
 def working(recording: Recording) -> np.ndarray:
-    """bool [warps]: those that copied or multiplied anything; if nobody did, all."""
+    """bool [warps]: those that copied or multiplied anything; if none did, all."""
     busy = np.isin(recording.section, [NUMBER["copy"], NUMBER["multiply"]]).any(axis=1)
     return busy if busy.any() else np.ones(len(busy), bool)
 

@@ -7,7 +7,7 @@ section that ends, subtracted from that of the one that begins. Nothing is store
 since a store in a loop would keep later loads from being issued before it. (On an H200 the recorder
 of events cost 11 to 26% of a kernel's time, one of all its marks that adds up in registers 9 to
 22%.) What warps did before the launch before theirs had ended (``griddepcontrol.wait``) is left
-out: in a row of launches it is nobody's time. A slot is 128 bytes a warp:
+out: in a row of launches it belongs to no launch. A slot is 128 bytes per warp:
 
     byte 0  u64 %globaltimer at the end (of the block's first warp, else 0)   8  u64 %clock64 at the
             end
@@ -158,7 +158,7 @@ def raw(buffer: np.ndarray, instrumented: Instrumented, blocks: int) -> np.ndarr
 
 def align(launches: list[np.ndarray]) -> list[Totals]:
     """Launches that followed each other, on one axis of time whose zero is the first end of a
-    block: the clock of a multiprocessor is laid on the timer by a line through the ends of its
+    block: the clock of an SM is laid on the timer by a line through the ends of its
     blocks."""
     launches = _without_bygone(launches)
     everything = np.concatenate([each[each["used"][:, 0] != 0, 0] for each in launches])
@@ -180,7 +180,7 @@ def align(launches: list[np.ndarray]) -> list[Totals]:
             y.mean(),
         )
     known = lines["slope"][lines["slope"] != 0]
-    # of a multiprocessor that had one block in all
+    # of an SM that had one block in all
     lines["slope"][lines["slope"] == 0] = np.median(known) if len(known) else 1.0
     return [_aligned(each.reshape(-1), each.shape[1], smids, lines) for each in launches]
 
@@ -217,7 +217,7 @@ def _aligned(slots: np.ndarray, warps: int, smids: np.ndarray, lines: np.ndarray
 
 
 def working(launch: Totals) -> np.ndarray:
-    """bool [warps]: those that copied or multiplied anything; if nobody did, all. (A role of one
+    """bool [warps]: those that copied or multiplied anything; if none did, all. (A role of one
     warp may come with three that have nothing to do.)"""
     busy = (launch.sections_ns[:, [NUMBER["copy"], NUMBER["multiply"]]] > 0).any(axis=1)
     return busy if busy.any() else np.ones(len(busy), bool)

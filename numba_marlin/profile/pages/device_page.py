@@ -1,5 +1,5 @@
 """The page of a device's state (``device_state``): bars of the last sample, curves of the last
-minute, and who runs on it."""
+minute, and which processes run on it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def scaled(data: dict) -> str:
     part = counts["part"]
     return (
         f"Counted on the PTX machine on m={part['m']} n={part['n']} k={part['k']} (as"
-        f" {counts['sms']} multiprocessors would have it), times {counts['factor']:g}."
+        f" {counts['sms']} SMs would have it), times {counts['factor']:g}."
     )
 
 
@@ -110,7 +110,7 @@ def memory(data: dict) -> Section:
         ),
         Level(
             "shared memory, L1",
-            f"{size(limits['shared_bytes'])} a multiprocessor",
+            f"{size(limits['shared_bytes'])} per SM",
             (
                 ("a block takes", size(shape["shared_bytes"])),
                 *(
@@ -136,7 +136,7 @@ def memory(data: dict) -> Section:
         ),
         Level(
             "registers",
-            f"{size(4 * limits['registers'])} a multiprocessor",
+            f"{size(4 * limits['registers'])} per SM",
             (
                 (
                     "a thread has",

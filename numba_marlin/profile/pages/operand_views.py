@@ -162,17 +162,17 @@ def tensor(data: dict) -> Section:
         (
             ("an average block", f"{each / 1e6:.1f} MFLOP", "counted"),
             (
-                "the fullest multiprocessor",
+                "the fullest SM",
                 f"{max(blocks)} block(s), {max(blocks) * each / 1e6:.1f} MFLOP",
                 data["placement"]["source"],
             ),
             (
-                "multiprocessors with work",
+                "SMs with work",
                 f"{len(blocks)} of {data['placement']['sms']}",
                 data["placement"]["source"],
             ),
         ),
-        title="By multiprocessor",
+        title="By SM",
     )
     return Section(
         "tensor",

@@ -32,7 +32,7 @@ def page(data: dict) -> Page:
     problem, device = data["problem"], data["device"]
     size = f"m={problem['m']} n={problem['n']} k={problem['k']}, " + (
         f"{problem['format']} times {problem['format']}"
-        if "format" in problem
+        if data.get("kind") == "operands"
         else f"groups of {problem['group_size']}"
     )
     where = (
@@ -88,7 +88,7 @@ def summary(data: dict) -> Section:
             "modelled",
         ),
         *([("measured", *data["measured_elsewhere"])] if "measured_elsewhere" in data else []),
-        ("tokens a second", f"{problem['m'] / time['us'] * 1e6:,.0f} through this layer", source),
+        ("tokens per second", f"{problem['m'] / time['us'] * 1e6:,.0f} through this layer", source),
         (
             "bytes that must move",
             f"{rates['least_bytes'] / 1e6:.2f} MB: {rates['bytes_per_s'] / 1e12:.2f} TB/s",
@@ -176,7 +176,7 @@ def launch(data: dict) -> Section:
             "shared memory",
             (
                 f"{shape['shared_bytes'] / 1024:g} KiB a block, of"
-                f" {limits['shared_bytes'] / 1024:g} KiB a multiprocessor"
+                f" {limits['shared_bytes'] / 1024:g} KiB per SM"
             ),
         ),
         (
@@ -212,7 +212,7 @@ def launch(data: dict) -> Section:
         ),
     )
     each = Table(
-        ("limit", "blocks a multiprocessor"),
+        ("limit", "blocks per SM"),
         tuple(
             (Cell(name, tone="hot" if name == found["limited_by"] else ""), str(count))
             for name, count in found["each"].items()
@@ -232,7 +232,7 @@ def launch(data: dict) -> Section:
                 source=found["achieved_source"],
                 note=(
                     "Theoretical: from registers, shared memory and warps of a block. Achieved:"
-                    " warps that were on a multiprocessor, on average over the launch, of those it"
+                    " warps that were on an SM, on average over the launch, of those it"
                     " has places for."
                 ),
             ),
@@ -257,7 +257,7 @@ def blocks(data: dict) -> Section:
     idle = placement["sms"] - len(known)
     most = max((len(row["blocks"]) for row in placement["rows"]), default=0)
     note = (
-        f"{len(known)} multiprocessors have blocks, {idle} are idle; {placement['at_once']}"
+        f"{len(known)} SMs have blocks, {idle} are idle; {placement['at_once']}"
         f" block(s) fit at once, the fullest gets {most} in all. A cell: its first block, and how"
         " many follow."
     )
@@ -268,11 +268,11 @@ def blocks(data: dict) -> Section:
         tuple(labels),
         tuple(f"+{column}" for column in range(SMS_A_ROW)),
         "",
-        title="Blocks on multiprocessors",
+        title="Blocks on SMs",
         source=placement["source"],
         note=note,
     )
-    return Section("blocks", "Blocks on multiprocessors", (), (figure,))
+    return Section("blocks", "Blocks on SMs", (), (figure,))
 
 
 def cell_of(row: dict) -> Cell:
@@ -301,7 +301,7 @@ def state(data: dict) -> Section:
             "device",
             "Live device state",
             (),
-            (Facts((("not known", found.get("missing", "nobody asked")),), title="State"), *more),
+            (Facts((("not known", found.get("missing", "not asked for")),), title="State"), *more),
         )
     states = [
         State(
@@ -344,7 +344,7 @@ def compared(first: dict, second: dict, names: tuple[str, str]) -> Section:
         ("coalescing, %", ("counts", "coalescing"), "{:.1f}"),
         ("bank conflicts", ("counts", "conflicts"), "{:,}"),
         ("registers", ("launch", "registers"), "{}"),
-        ("shared bytes a block", ("launch", "shared_bytes"), "{:,}"),
+        ("shared bytes per block", ("launch", "shared_bytes"), "{:,}"),
         ("blocks", ("launch", "blocks"), "{:,}"),
         ("theoretical occupancy", ("occupancy", "share"), "{:.1%}"),
         ("achieved occupancy", ("occupancy", "achieved"), "{:.1%}"),

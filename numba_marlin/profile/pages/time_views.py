@@ -16,8 +16,8 @@ def steps_of(lanes: list[dict]) -> str:
     """What to know of a picture that has fewer spans than there were."""
     most = max(lane["count"] for lane in lanes)
     return (
-        f"Up to {most:,} activities a warp, too short to draw: every step shows one that occurs in"
-        " it, chosen so that each comes to its share of the time."
+        f"Up to {most:,} activities per warp, too short to draw: every step shows one that occurs"
+        " in it, chosen so that each comes to its share of the time."
         if most > SPANS
         else ""
     )

@@ -15,7 +15,7 @@ def page(
     """``chosen``: (k, n) of the code that was asked for, to be marked with an arrow."""
     tensor = words[0].tensor
     form, geometry = layer.form, layer.geometry
-    groups = "one scale a column" if geometry.group == -1 else f"groups of {geometry.group}"
+    groups = "one scale per column" if geometry.group == -1 else f"groups of {geometry.group}"
     array = layer.tensors[tensor]
     facts = Facts(
         (

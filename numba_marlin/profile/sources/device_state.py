@@ -1,6 +1,6 @@
 """A device's state from NVML: utilisation, memory, clocks, power, temperature, what holds the
-clocks back, who runs on it; and from NVML's GPM, where the GPU has it (Hopper on), how busy
-multiprocessors, tensor cores and memory are.
+clocks back, which processes run on it; and from NVML's GPM, where the GPU has it (Hopper on), how
+busy SMs, tensor cores and memory are.
 
     monitor = Monitor()  # the first GPU; Monitor(uuid="GPU-..."), Monitor(index=1)
     state = monitor.sample()  # a State; monitor.missing says why what is absent from it is

@@ -3,13 +3,13 @@ was where somebody measured.
 
 The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere,
 decode, wgmma); else a launch and the longer of all work and all bytes, a lower bound. A section's
-work, in cycles of a multiprocessor, is the most of what it asks of three units, from the machine's
+work, in cycles of an SM, is the most of what it asks of three units, from the machine's
 counts: warp instructions / 4 (schedulers), wavefronts of shared memory / 1, and operations of
-tensor cores / their peak a cycle (mma.sync reaches 62% of it on Hopper, wgmma all). What the bytes
-that must move take longer than that, at the memory's full rate, is waiting for copies (in kernels
-that have such a section); what then is left of the whole, but for the launch, is "latency": memory
-that is not at its full rate, warps that wait for each other. Nothing overlaps in this model but
-bytes with work, so shares of short sections are rough.
+tensor cores / their peak per cycle (mma.sync reaches 62% of it on Hopper, wgmma all). What the
+bytes that must move take longer than that, at the memory's full rate, is waiting for copies (in
+kernels that have such a section); what then is left of the whole, but for the launch, is "latency":
+memory that is not at its full rate, warps that wait for each other. Nothing overlaps in this model
+but bytes with work, so shares of short sections are rough.
 
 ``error()`` compares the predictions with the times that experiments 01_faithful and 02_hopper
 recorded (``data.measured``).

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel a multiprocessor can hold, what limits them, and how many a launch
+"""How many blocks of a kernel an SM can hold, what limits them, and how many a launch
 gives it. Pure numbers.
 
 Theoretical: by the registers, shared memory and warps of a block and what the device's SMs hold
@@ -18,9 +18,9 @@ from numba_marlin.hardware.limits import SYSTEM_SHARED_BYTES, WARP_LANES, WARP_R
 
 @dataclass(frozen=True)
 class Occupancy:
-    """blocks, warps: of a multiprocessor; ``limited_by``: "registers", "shared memory", "warps" or
+    """blocks, warps: per SM; ``limited_by``: "registers", "shared memory", "warps" or
     "blocks"; share: warps of the most there could be. ``launched``: that the grid gives an average
-    multiprocessor at a time, in warps. ``each``: blocks by every limit on its own.
+    SM at a time, in warps. ``each``: blocks by every limit on its own.
     """
 
     blocks: int
@@ -49,8 +49,8 @@ class Occupancy:
 def occupancy(
     sm: Architecture, sms: int, threads: int, registers: int | None, shared_bytes: int, blocks: int
 ) -> Occupancy:
-    """Of a grid of ``blocks`` blocks. registers: a thread; None where no assembler was found: they
-    then limit nothing. ValueError if not even one block fits."""
+    """Of a grid of ``blocks`` blocks. registers: per thread; None where no assembler was found:
+    they then limit nothing. ValueError if not even one block fits."""
     warps = -(-threads // WARP_LANES)
     each = {
         "warps": sm.warps_per_sm // warps,

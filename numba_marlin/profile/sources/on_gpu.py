@@ -31,7 +31,7 @@ from numba_marlin.problems import BlockProblem
 from numba_marlin.profile.instrument import recorder, records, totals
 from numba_marlin.profile.sources.device_state import Monitor
 
-CAPACITY = 4088  # sections a warp: slots of 32 KiB
+CAPACITY = 4088  # sections per warp: slots of 32 KiB
 LAUNCHES, READ = 8, 64  # launches of a replay, its last, of which events and totals are kept
 MOST_BYTES = 2 << 30  # of the buffers
 ROUNDS = 9

@@ -1,8 +1,8 @@
-"""A kernel on the PTX machine, counted: all of a small problem, or as many multiprocessors' share
+"""A kernel on the PTX machine, counted: all of a small problem, or as many SMs' share
 of a large one as can be run in seconds.
 
 ``observe(problem, chosen, device)`` -> ``Counted``. A large problem is cut to ``part``: fewer
-columns for fewer multiprocessors (then fewer rows), so that a block does what it would do in the
+columns for fewer SMs (then fewer rows), so that a block does what it would do in the
 whole; counts of the part times ``factor`` are those of the whole, but for rounding of tiles.
 ``factor`` is 1 where all of it ran.
 """
@@ -120,7 +120,7 @@ def observe(
 def cut(
     problem: Problem, candidate: Candidate, device: Device, work: float = WORK
 ) -> tuple[Problem, int]:
-    """(the problem, or a part of it that is little enough, multiprocessors that would have it)"""
+    """(the problem, or a part of it that is little enough, SMs that would have it)"""
 
     def cost(m: int, n: int) -> float:
         rate = find_kernel(candidate.kernel).about.machine_cost

@@ -128,9 +128,9 @@ def few_blocks(data):
     idle = sms - launch["blocks"]
     if launch["dependent"] and idle >= launch["blocks"] and launch.get("reads_early", True):
         return Finding(
-            "fewer blocks than half of the multiprocessors, and launches may overlap",
+            "fewer blocks than half of the SMs, and launches may overlap",
             GOOD,
-            f"{launch['blocks']} blocks leave {idle} of {sms} multiprocessors free: the launch"
+            f"{launch['blocks']} blocks leave {idle} of {sms} SMs free: the launch"
             " behind begins there",
         )
     more = (
@@ -139,10 +139,9 @@ def few_blocks(data):
         else "a kernel that shares tiles along k"
     )
     return Finding(
-        "fewer blocks than multiprocessors",
+        "fewer blocks than SMs",
         BAD if launch["blocks"] < 0.8 * sms else WARN,
-        f"{launch['blocks']} blocks leave {idle} of {sms} multiprocessors idle: {more} would use"
-        " them",
+        f"{launch['blocks']} blocks leave {idle} of {sms} SMs idle: {more} would use them",
     )
 
 
@@ -183,8 +182,8 @@ def waits(data):
             "memory is near its ceiling: that is what it should look like"
             if memory >= HIGH
             else (
-                "memory is not at its ceiling: more stages, or more bytes a stage, would keep more"
-                " on the way"
+                "memory is not at its ceiling: more stages, or more bytes per stage, would keep"
+                " more in flight"
             )
         ),
         "wait_barrier": (
@@ -282,7 +281,7 @@ def occupancy_limits(data):
         return Finding(
             "less than 25% occupancy, and warps wait more than half of the time",
             WARN,
-            f"{found['warps']} warps fit on a multiprocessor, limited by {found['limited_by']};"
+            f"{found['warps']} warps fit on an SM, limited by {found['limited_by']};"
             " more would hide waits",
         )
     return None
@@ -294,7 +293,7 @@ def spills(data):
         return Finding(
             "registers are spilled",
             BAD,
-            f"{spilled} bytes of registers a thread are spilled: a smaller tile would do without",
+            f"{spilled} bytes of registers per thread are spilled: a smaller tile would do without",
         )
     return (
         Finding("no register is spilled", GOOD, "no register is spilled") if spilled == 0 else None

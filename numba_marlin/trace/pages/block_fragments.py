@@ -276,7 +276,7 @@ def tensor_memory_product(
                 "shape",
                 (
                     f"{tcgen05.ROWS} x {said.n} x {kind.depth}: D in columns {d}-{d + said.n - 1}"
-                    " of tensor memory, a row a lane"
+                    " of tensor memory, one row per lane"
                 ),
             ),
             (
@@ -289,7 +289,7 @@ def tensor_memory_product(
             (
                 "scales",
                 (
-                    f"{said.scale}, {kind.vectors} a row, one for {kind.block} of k: of A from"
+                    f"{said.scale}, {kind.vectors} per row, one for {kind.block} of k: of A from"
                     f" column {sfa_at} on, of B from column {sfb_at} on, both from byte"
                     f" {said.sfa_id} of a word"
                 ),

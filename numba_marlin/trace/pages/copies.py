@@ -23,7 +23,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     if lanes:
         notes.append(
             f"Block {choice.block} issued {len(lanes):,} copies of {lanes[0].nbytes} bytes, a lane"
-            " each, by cp.async: past the registers, and done when somebody waits for them."
+            " each, by cp.async: past the registers, and complete at the next wait."
             f" {sum(copy.source < 0 for copy in lanes):,} of them bring zeros, where a tile leaves"
             " the matrix or the block's share ends."
         )
@@ -135,7 +135,7 @@ def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
 
 
 def lane_grid(cells: list[Cell], title: str, note: str = "") -> Grid:
-    """32 lanes, eight a row."""
+    """32 lanes, eight per row."""
     rows = tuple(tuple(cells[first : first + 8]) for first in range(0, 32, 8))
     return Grid(
         rows,
@@ -354,7 +354,7 @@ def load_step(trace: Trace, each: Request) -> Step:
         f" {100 * needed / asked:.0f}% coalesced ({COUNTED})."
     )
     return Step(
-        f"{name}: {each.nbytes} bytes a lane, in {ins['phase']}",
+        f"{name}: {each.nbytes} bytes per lane, in {ins['phase']}",
         (
             lane_grid(
                 cells,

@@ -61,7 +61,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
         Level(
             "L2 cache",
-            of(device.l2_bytes) + ", shared by all multiprocessors",
+            of(device.l2_bytes) + ", shared by all SMs",
             (("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),),
             f"{size(total['block_sectors'] * SECTOR_BYTES)} in {total['block_sectors']:,} sectors,"
             f" each once for every block that touches it ({COUNTED})",
@@ -70,8 +70,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
         Level(
             "L1 and shared memory",
-            f"{of(sm.l1_bytes_per_sm)} a multiprocessor,"
-            f" {of(sm.shared_bytes_per_sm)} of them shared",
+            f"{of(sm.l1_bytes_per_sm)} per SM, {of(sm.shared_bytes_per_sm)} of them shared",
             (
                 (
                     "asked for",
@@ -108,11 +107,11 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
         Level(
             "Registers",
-            f"{of(sm.register_bytes_per_sm)} a multiprocessor",
+            f"{of(sm.register_bytes_per_sm)} per SM",
             (
                 (
                     "live",
-                    f"{tally['registers']} words of 32 bits a thread at most, in the PTX",
+                    f"{tally['registers']} words of 32 bits per thread at most, in the PTX",
                     COUNTED,
                 ),
                 *(
@@ -161,8 +160,8 @@ def peak_words(trace: Trace, device: Device) -> str:
 
 
 def peak_of(trace: Trace, device: Device) -> tuple[float | None, int]:
-    """(operations a second, dense, bits of a factor) of the tensor-core instructions that the trace
-    has; None where nobody says."""
+    """(operations per second, dense, bits of a factor) of the tensor-core instructions that the
+    trace has; None if unknown."""
     bits = tensor_bits(ins["text"] for ins in trace.instructions if ins["kind"] == "tensor")
     return device.peak_flops(bits), bits
 
@@ -172,7 +171,7 @@ def ratio(value: float | None) -> str:
 
 
 def intensity(trace: Trace, choice: Choice) -> Section:
-    """Against 16-bit weights: what must move at least, and operations a byte."""
+    """Against 16-bit weights: what must move at least, and operations per byte."""
     problem = trace.about.get("problem")
     if problem and trace.block_scaled:
         return of_both(trace, choice)
@@ -207,7 +206,7 @@ def intensity(trace: Trace, choice: Choice) -> Section:
             ("result", f"{c:,}", f"{c:,}", "1.00"),
             ("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"),
             (
-                "operations a byte",
+                "operations per byte",
                 f"{flops / theirs:.1f}",
                 f"{flops / ours:.1f}",
                 f"{theirs / ours:.2f}",
@@ -242,8 +241,8 @@ def intensity(trace: Trace, choice: Choice) -> Section:
                     (
                         "ridge",
                         (
-                            f"{ridge:.0f} operations a byte: below it {device.name}'s memory is the"
-                            " limit, above it its tensor cores"
+                            f"{ridge:.0f} operations per byte: below it {device.name}'s memory is"
+                            " the limit, above it its tensor cores"
                         ),
                         SPEC,
                     ),
@@ -293,7 +292,7 @@ def of_both(trace: Trace, choice: Choice) -> Section:
     rows += [
         ("together", f"{theirs:,}", f"{ours:,}", f"{theirs / ours:.2f}"),
         (
-            "operations a byte",
+            "operations per byte",
             f"{flops / theirs:.1f}",
             f"{flops / ours:.1f}",
             f"{theirs / ours:.2f}",
@@ -337,7 +336,7 @@ def of_both(trace: Trace, choice: Choice) -> Section:
                     (
                         "ridge",
                         (
-                            f"{peak / device.bandwidth_bytes:,.0f} operations a byte: below it"
+                            f"{peak / device.bandwidth_bytes:,.0f} operations per byte: below it"
                             f" {device.name}'s memory is the limit, above it its {bits}-bit tensor"
                             " cores"
                         ),

@@ -197,7 +197,7 @@ def written(trace: Trace, choice: Choice) -> list:
             else Cell("-", tone="dim")
         )
     note = (
-        f"{first.nbytes} bytes a lane at step {first.step}: {used:,} bytes in {asked} sectors,"
+        f"{first.nbytes} bytes per lane at step {first.step}: {used:,} bytes in {asked} sectors,"
         f" {needed} would do. {said}"
     )
     return [

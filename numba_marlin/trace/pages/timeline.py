@@ -145,10 +145,10 @@ def modelled(trace: Trace, choice: Choice) -> list:
     end_without, end_with = without[-1].done, with_it[-1].done
     note = (
         f"Rules: a copy lands {model.LATENCY} cycles after its issue, and not before the bytes"
-        f" ahead of it at {rates.bytes_per_cycle:.3g} bytes a cycle ({device.name}:"
-        f" {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} multiprocessors at"
+        f" ahead of it at {rates.bytes_per_cycle:.3g} bytes per cycle ({device.name}:"
+        f" {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} SMs at"
         f" {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at"
-        f" {SM_SCHEDULERS} a cycle, or its tensor-core operations at {rates.flops_per_cycle:.0f}"
+        f" {SM_SCHEDULERS} per cycle, or its tensor-core operations at {rates.flops_per_cycle:.0f}"
         f" a cycle ({bits}-bit factors). What was issued when is recorded."
         + (f" Drawn: the first {MOST_USES} of {len(works)} uses." if len(works) > MOST_USES else "")
     )

@@ -1,0 +1,175 @@
+"""What becomes of a group's accumulators in ``decode`` before they are added to those of the tile:
+they are rid of float16 zero points, and multiplied by the group's scales.
+
+Scales multiply accumulators, not weights: products with codes, which are exact, add up in fp32
+first, and there are fewer multiplies: one per accumulator and group. ``config.promoted`` is False
+where there is nothing to do: per-column scales, which the epilogue applies, and FP4, whose scales
+multiply weights (``fp4``). Then products add up in the tile's accumulators at once.
+
+``promotion_verbs(lang, config, at)`` -> namespace:
+
+``fetch(pointers, group)``          scales and zero points of a group, for ``promote``
+``promote(registers, promotion)``   adds registers.products to registers.acc
+``add_x_first``, ``add_x``          (registers, slot): the sums of x over a k16 row, which float16
+                                    zero points multiply; the first one starts them anew
+
+float16 zero points lie between codes, and code - zero is in no 16-bit type. So weights are codes
+that nothing was subtracted from (the middle of the grid would be 8 subtractions of zero points
+more), and zero * (sum of x) is taken off their sums. The sums of x are products with a matrix of
+-1, which leaves them in the lanes that want them.
+"""
+
+from numba_marlin.kernels.dequantize.expand import pair
+
+
+def promotion_verbs(lang, config, at):
+    if not config.promoted:
+        return _nothing(lang)
+    ptx, cfg = lang.ptx, lang.constants(config)
+    # four words each: those of the lane's 8 columns, two per 16-column block, side by side
+    Promotion = lang.record("Promotion", "scales zeros")
+    offset = offset_verbs(lang, config) if config.zeros == "float16" else _no_offset(lang)
+    add_group = (scaled_sum if config.grouped else plain_sum)(lang, config)
+
+    @lang.device
+    def words_of_scales(pointers, group):
+        return ptx.ld_shared_v4_b32(pointers[at.scales] + group * cfg.scale_row_bytes)
+
+    @lang.device
+    def words_of_zeros(pointers, group):
+        return ptx.ld_shared_v4_b32(pointers[at.zeros] + group * cfg.zero_row_bytes)
+
+    @lang.device
+    def no_words(pointers, group):
+        return 0
+
+    fetch_scales = words_of_scales if config.grouped else no_words
+    fetch_zeros = words_of_zeros if config.zeros == "float16" else no_words
+
+    @lang.device
+    def fetch(pointers, group):
+        return Promotion(fetch_scales(pointers, group), fetch_zeros(pointers, group))
+
+    @lang.device
+    def promote(registers, promotion):
+        offset.subtract(registers, promotion.zeros)
+        add_group(registers.acc, registers.products, promotion.scales)
+
+    return lang.namespace(
+        "promotion",
+        fetch=fetch,
+        promote=promote,
+        add_x_first=offset.add_x_first,
+        add_x=offset.add_x,
+    )
+
+
+def scaled_sum(lang, config):
+    """-> device function (acc, products, scales): acc += products * scales of their columns."""
+    ptx, cfg = lang.ptx, lang.constants(config)
+    low_scale, high_scale = {
+        "float16": (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high),
+        "bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high),
+    }[config.scale_dtype]
+
+    @lang.device
+    def add_scaled(acc, products, scales):
+        for j in range(4):
+            low, high = low_scale(scales[j]), high_scale(scales[j])
+            for b in range(cfg.batch_blocks):
+                o = 4 * (cfg.batch_blocks * j + b)
+                acc[o] = ptx.fma_rn_f32(products[o], low, acc[o])
+                acc[o + 1] = ptx.fma_rn_f32(products[o + 1], low, acc[o + 1])
+                acc[o + 2] = ptx.fma_rn_f32(products[o + 2], high, acc[o + 2])
+                acc[o + 3] = ptx.fma_rn_f32(products[o + 3], high, acc[o + 3])
+
+    return add_scaled
+
+
+def plain_sum(lang, config):
+    """-> device function (acc, products, scales): acc += products."""
+    cfg = lang.constants(config)
+
+    @lang.device
+    def add(acc, products, scales):
+        for i in range(cfg.accumulators):
+            acc[i] += products[i]
+
+    return add
+
+
+def offset_verbs(lang, config):
+    """float16 zero points. registers.minus_x: minus the sums of x, [n8 block][4], of which a lane's
+    first two are those of its rows of x."""
+    ptx, float32, cfg = lang.ptx, lang.float32, lang.constants(config)
+    multiply_accumulate = {
+        "float16": ptx.mma_m16n8k16_f32_f16,
+        "bfloat16": ptx.mma_m16n8k16_f32_bf16,
+    }[config.dtype]
+    low_zero, high_zero = ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high
+    minus_one = pair(-1, config.dtype)
+
+    @lang.device
+    def add_block(registers, slot, b, addend):
+        x, totals = registers.x, registers.minus_x
+        o = cfg.x_row_words * b + 2 * slot
+        ones = (minus_one, minus_one, minus_one, minus_one)
+        d = multiply_accumulate(ones, (x[o], x[o + 1]), addend)
+        for r in range(4):
+            totals[4 * b + r] = d[r]
+
+    @lang.device
+    def add_x_first(registers, slot):
+        for b in range(cfg.batch_blocks):
+            add_block(registers, slot, b, (float32(0), float32(0), float32(0), float32(0)))
+
+    @lang.device
+    def add_x(registers, slot):
+        totals = registers.minus_x
+        for b in range(cfg.batch_blocks):
+            o = 4 * b
+            add_block(registers, slot, b, (totals[o], totals[o + 1], totals[o + 2], totals[o + 3]))
+
+    @lang.device
+    def subtract(registers, zeros):
+        """Zero points times sums of x, from the sums of products, for the 8 columns of this lane,
+        which Marlin's order puts side by side."""
+        products, totals = registers.products, registers.minus_x
+        for j in range(4):
+            low, high = low_zero(zeros[j]), high_zero(zeros[j])
+            for b in range(cfg.batch_blocks):
+                o = 4 * (cfg.batch_blocks * j + b)
+                products[o] = ptx.fma_rn_f32(totals[4 * b], low, products[o])
+                products[o + 1] = ptx.fma_rn_f32(totals[4 * b + 1], low, products[o + 1])
+                products[o + 2] = ptx.fma_rn_f32(totals[4 * b], high, products[o + 2])
+                products[o + 3] = ptx.fma_rn_f32(totals[4 * b + 1], high, products[o + 3])
+
+    return lang.namespace("offset", subtract=subtract, add_x_first=add_x_first, add_x=add_x)
+
+
+def _no_offset(lang):
+    @lang.device
+    def subtract(registers, zeros):
+        pass
+
+    @lang.device
+    def add_x(registers, slot):
+        pass
+
+    return lang.namespace("offset", subtract=subtract, add_x_first=add_x, add_x=add_x)
+
+
+def _nothing(lang):
+    @lang.device
+    def fetch(pointers, group):
+        return 0
+
+    @lang.device
+    def promote(registers, promotion):
+        pass
+
+    @lang.device
+    def add_x(registers, slot):
+        pass
+
+    return lang.namespace("promotion", fetch=fetch, promote=promote, add_x_first=add_x, add_x=add_x)
