@@ -45,6 +45,6 @@ def described(
     elif blocks > tiles:
         share = f"{blocks // tiles} blocks, a cluster, share the k of each"
     else:
-        share = f"{blocks} blocks, one a multiprocessor, take one after the other"
+        share = f"{blocks} blocks, one per SM, take one after the other"
     reason = f"{tiles} tile{'s' * (tiles > 1)} of {tile_m} x {tile_n}: {share}"
     return Description(None, (reason,), {"tiles": across}, leads)

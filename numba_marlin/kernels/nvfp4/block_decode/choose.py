@@ -12,7 +12,7 @@ from numba_marlin.kernels.nvfp4 import choice
 from numba_marlin.kernels.nvfp4.block_decode.config import CHUNKS, COLUMNS, BlockDecodeConfig
 from numba_marlin.problems import BlockProblem
 
-# (k_warps, split): time of a block with all of k, split times as many of which a multiprocessor has
+# (k_warps, split): time of a block with all of k, split times as many of which an SM has
 # one after the other or at once, and what comes on top of it, with 8 tokens and with more: both
 # relative to a block with all of k of the first. Fitted to an H200's times at k = 8192 and ten n
 # from 1024 to 57344 (experiments/11_block_scaled, measure --arrangements, says how well).
@@ -30,7 +30,7 @@ check = choice.check
 
 
 def choose_few_rows(m: int, n: int, sms: int, **epilogue) -> BlockDecodeConfig:
-    """The arrangement in which the fullest multiprocessor ends first. ``epilogue``: the fields that
+    """The arrangement in which the fullest SM ends first. ``epilogue``: the fields that
     the product decides: result, source, bias, activation."""
     tokens = next((each for each in (8, 16) if m <= each), 32)
     blocks = -(-n // COLUMNS) * -(-m // tokens)

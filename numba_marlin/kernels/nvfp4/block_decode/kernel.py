@@ -6,23 +6,24 @@ e4m3 in 128x4 order (``layout.block_scales``); c and d [m, n]; bias float32 [n];
 [2]: alpha, with both global scales and this kernel's powers of two in it, and beta; m, n, k as
 int32. m any, k a multiple of 32, n of 8.
 
-With few rows B is what takes time: 4.5 bits an element, once. So tensor cores multiply B by A, not
-A by B: ``mma.sync``, whose 16 rows are B's and whose 8 columns are tokens. Both operands go from
-shared memory into registers packed, 16 bytes a lane, and become halves there
-(``block_scaled_expand``: the same order of k in both, no shuffle, nothing expanded is stored). A
-warp has 64 rows of B and all tokens, so that expanding the tokens, which every warp does, costs an
-eighth of the rest for 8 of them, half for 32.
+With few rows the time depends on B: 4.5 bits an element, read once. So tensor cores multiply B by
+A, not A by B: of ``mma.sync`` the 16 rows are B's and the 8 columns are tokens. Both operands go
+from shared memory into registers packed, 16 bytes a lane, and become halves there
+(``block_scaled.expand``: the same order of k in both, no shuffle, nothing expanded is stored). A
+warp has 64 rows of B and all tokens. Every warp expands the tokens, which costs an eighth of the
+rest for 8 of them, half for 32.
 
     role        who                 takes                    gives
     load        one thread          A, B and their scales    stages, 256 of k
-    multiply    2 x k_warps warps   a stage's half, 128 k    sums in registers
+    multiply    2 x k_warps warps   a stage's half, 128 k    accumulators in registers
     epilogue    the same            all sums of a column     D
 
-Launches overlap (``griddepcontrol``): blocks come and make ready while the kernel before ends, and
-read nothing before it has.
+Programmatic dependent launch (``griddepcontrol``): blocks start and make ready while the kernel
+before ends, and read nothing before it has.
 
-Shares of k are added up in shared memory, those of a cluster's blocks through each other's, in an
-order that is always the same.
+k is split over the warps of a block and the blocks of a cluster (split-K). Their partial sums are
+added up in shared memory, those of a cluster's blocks through each other's, in an order that is
+always the same.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES

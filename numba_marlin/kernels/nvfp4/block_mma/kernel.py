@@ -1,21 +1,21 @@
-"""Block-scaled tensor cores without tensor memory: ``mma.sync`` with block scales. sm_120a (RTX
-50).
+"""Block-scaled tensor cores without tensor memory: ``mma.sync`` with block scales. sm_120a
+(RTX 50).
 
 ``D[m, n] = alpha * (A * SFA) @ (B * SFB)^T``; parameters: tensor maps (``tensor_maps``) of a uint8
-[m, k/2] and b uint8 [n, k/2] (k contiguous, of two FP4 in a byte the low one first), of sfa and
-sfb, their scales in 128x4 order (``layout.block_scales``); d [m, n] and alpha, float32 [1], as
-addresses; m, n, k as int32. m any, k a multiple of 32, n of 8.
+[m, k/2] and b uint8 [n, k/2] (k contiguous; of two FP4 in a byte the low nibble comes first), of
+sfa and sfb, their scales in 128x4 order (``layout.block_scales``); d [m, n] and alpha, float32 [1],
+as addresses; m, n, k as int32. m any, k a multiple of 32, n of 8.
 
 A block multiplies a tile of 128 x 128, a warp 32 x 64 of it. One thread of the last warp keeps the
-stages full: TMA, 128-byte swizzle. The fragments of FP4 are those of bytes, or of halves, seen as
-bytes: ``ldmatrix`` fetches them. Scales come as words, one for each row and 64 of k, and each lane
-holds other rows' words: the four lanes of a quad have those of 32 rows of A in one register, and
-those of 64 columns of B in two; every ``mma`` says which lanes' words are meant (thread-id-a, -b).
-Words of neighbouring rows lie 16 bytes apart in the 128x4 order, so a load of them takes four
-wavefronts: a quarter of the kernel's traffic with shared memory are such conflicts
+stages full, by TMA with the 128-byte swizzle. FP4 fragments have the layout of fragments of bytes,
+or of halves, seen as bytes, so ``ldmatrix`` fetches them. Scales come as words, one for each row
+and 64 of k. Each lane holds other rows' words: the four lanes of a quad have those of 32 rows of A
+in one register, and those of 64 columns of B in two; every ``mma`` says which lanes' words it means
+(thread-id-a, -b). Words of neighbouring rows lie 16 bytes apart in the 128x4 order, so a load of
+them takes four wavefronts: a quarter of the kernel's traffic with shared memory are such conflicts
 (experiments/12_blackwell).
 
-No GPU that has this instruction has run this; the PTX machine has, under the assumptions of
+No GPU that has this instruction has run this kernel; the PTX machine has, under the assumptions of
 ``emulator.tensor.block_scales``.
 """
 
@@ -63,12 +63,8 @@ def make(lang, config):
     Operands = lang.record("Operands", "a b sfa sfb")
 
     @lang.device
-    def steps_of(sizes):
-        return (sizes.k + (STAGE_K - 1)) // STAGE_K
-
-    @lang.device
-    def load_tile(shared, maps, tile, sizes):
-        barriers, steps = shared + cfg.barriers_shared, steps_of(sizes)
+    def load_tile(shared, maps, tile, steps):
+        barriers = shared + cfg.barriers_shared
         place, step = ring.producer_start(), 0
         while step < steps:
             ring.wait_empty(barriers, place)
@@ -159,8 +155,8 @@ def make(lang, config):
     multiply_odd = multiply_even if config.step_scales == 4 else step_verb(config.step_scales)
 
     @lang.device
-    def multiply_stages(shared, sizes, thread):
-        barriers, steps = shared + cfg.barriers_shared, steps_of(sizes)
+    def multiply_stages(shared, steps, thread):
+        barriers = shared + cfg.barriers_shared
         place, sums, step = ring.consumer_start(), zeros(), 0
         while step < steps:
             ring.wait_full(barriers, place)
@@ -220,16 +216,16 @@ def make(lang, config):
         sizes = Sizes(m, n, k)
         shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
         warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
-        tile = own_tile(sizes)
+        tile, steps = own_tile(sizes), (sizes.k + (STAGE_K - 1)) // STAGE_K
         if ptx.tid_x() == 0:
             ring.initialise(shared + cfg.barriers_shared)
         cuda.syncthreads()
         if warp == CONSUMERS:
             if lane == 0:
-                load_tile(shared, Maps(a_map, b_map, sfa_map, sfb_map), tile, sizes)
+                load_tile(shared, Maps(a_map, b_map, sfa_map, sfb_map), tile, steps)
         else:
             thread = Thread(warp // 2, warp % 2, lane)
-            sums = multiply_stages(shared, sizes, thread)
+            sums = multiply_stages(shared, steps, thread)
             corner = Tile(
                 tile.row + thread.warp_m * WARP_ROWS + lane // 4,
                 tile.column + thread.warp_n * WARP_COLUMNS + lane % 4 * 2,

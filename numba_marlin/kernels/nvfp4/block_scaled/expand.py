@@ -14,7 +14,7 @@ the first block is multiplied in the first half, the other in the second. A half
 ``wgmma``, two for each word: the first takes the pairs of nibbles (1, 5) and (3, 7), in places (2t,
 2t + 1) and (2t + 8, 2t + 9), the other (0, 4) and (2, 6).
 
-*The price, before it was built* (256 x 128 tile, cycles of a multiprocessor for 128 of k;
+*The price, before it was built* (256 x 128 tile, cycles of an SM for 128 of k;
 modelled):
 
     tensor cores        256 * 128 * 128 / 2048 products a cycle                               2048

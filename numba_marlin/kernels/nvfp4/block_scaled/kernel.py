@@ -4,27 +4,27 @@ of NVFP4 matrices, on Hopper, which has no FP4 tensor cores.
 Parameters: tensor maps (``tensor_maps``) of a uint8 [m, k/2] and b uint8 [n, k/2], of sfa and sfb,
 e4m3 in 128x4 order (``layout.block_scales``), of c and d where they have 16 bits; d again as an
 address, and sfd, its scales in 128x4 order, zeros before, where it is block-scaled; bias float32
-[n]; factors float32 [4] (``block_scaled_epilogue``); locks: a counter, int32, zero before and
-after; m, n, k as int32. m any, k a multiple of 32, n of 8 (16 where D is NVFP4, 32 where it is MX;
-twice that if it is gated).
+[n]; factors float32 [4] (``epilogue``); locks: a counter, int32, zero before and after; m, n, k as
+int32. m any, k a multiple of 32, n of 8 (16 where D is NVFP4, 32 where it is MX; twice that if it
+is gated).
 
-The codes become halves times 2**-14, exactly (``block_scaled_expand``), so that alpha in
-``factors`` is the caller's times 2**28 and both global scales.
+The codes become halves times 2**-14, exactly (``expand``), so alpha in ``factors`` is the caller's
+times 2**28 and both global scales.
 
-Roles, as CUTLASS's kernel for Blackwell has them, a warp or a thread each, that know of each other
-by pipelines only:
+The kernel is persistent and warp-specialised. Its roles are those of CUTLASS's kernel for
+Blackwell, each a warp, a warpgroup or a thread; they know of each other by pipelines only:
 
     role            who             takes                   gives
     scheduler       1 thread        a counter               tile numbers, to all others
     main-loop load  1 thread        A, B and their scales   packed stages, 128 of k
     expand          1 warpgroup     packed stages           B as halves, 64 of k
                     (Blackwell: the tensor cores do it)
-    mma             2 warpgroups    packed A, expanded B    sums in registers
+    mma             2 warpgroups    packed A, expanded B    accumulators in registers
                     (Blackwell: in tensor memory)
     epilogue load   1 thread        C                       its tile, where D's will be
-    epilogue        the mma warps   sums, C                 D and its scales
+    epilogue        the mma warps   accumulators, C         D and its scales
 
-While the mma warps are in the epilogue of a tile, the others fill all stages of the next.
+While the mma warps are in the epilogue of a tile, the other roles fill all stages of the next.
 """
 
 from numba_marlin.kernels.language.definition import ceil_div

@@ -1,14 +1,13 @@
-"""The roles of the block-scaled kernel (``block_scaled``) that copy tiles into shared memory, a
+"""The roles of the block-scaled kernel (``block_scaled``) that copy tiles into shared memory, one
 thread each.
 
-*Main-loop load*: a packed stage is 128 of k: rows of A (64 bytes each), rows of B (the same, in the
-64-byte swizzle), and the scales of both, which are 1024 bytes for every 128 rows in the order of
-block-scaled tensor cores: four tensor copies. What lies outside a matrix arrives as zeros, scales
-too.
+*Main-loop load.* A packed stage is 128 of k, four tensor copies: rows of A (64 bytes each), rows of
+B (the same, in the 64-byte swizzle), and the scales of both, 1024 bytes for every 128 rows, in the
+order of block-scaled tensor cores. What lies outside a matrix arrives as zeros, scales too.
 
-*Epilogue load*: C's tile of 16-bit numbers, while the products of the tile are on their way. It
+*Epilogue load.* It fetches C's tile of 16-bit numbers while the main loop multiplies the tile. C
 lands where D's tile will stand: every element of D is written over the element of C that it was
-made of. Boxes of 64 columns, rows of 128 bytes in the 128-byte swizzle.
+made of. Boxes have 64 columns, rows of 128 bytes in the 128-byte swizzle.
 """
 
 from numba_marlin.kernels.nvfp4.block_scaled.config import (

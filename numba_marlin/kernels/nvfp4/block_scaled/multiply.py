@@ -1,19 +1,19 @@
-"""The role of the block-scaled kernel (``block_scaled``) that multiplies: A from packed stages into
-registers, B from expanded stages, to the tensor cores.
+"""The main loop of the block-scaled kernel (``block_scaled``), the role that multiplies: A goes
+from packed stages into registers, B from expanded stages to the tensor cores.
 
 A warpgroup has ``words`` blocks of 64 rows of A, a warp 16 rows of each, a lane rows g and g + 8 of
-those, of which it expands share t (``block_scaled_expand`` says which codes these are). ``sums``: a
-tuple with the accumulators of each m64 block. A k16 row is one wgmma group; the next row is
-expanded while it is multiplied. The next packed stage is waited for and loaded into registers of
-its own in the middle of the one before, and the first row of it expanded while two products are
-under way: whatever stands between two products, the tensor cores of both warpgroups, which keep in
-step, wait for. A packed stage is given back when the next is in registers, an expanded one when the
-first product of the next is under way.
+those, of which it expands share t (``expand`` says which codes these are). ``sums``: a tuple with
+the accumulators of each m64 block. A k16 row is one wgmma group; the next row is expanded while it
+is multiplied. The next packed stage is waited for and loaded into registers of its own in the
+middle of the current one, and its first row is expanded while two products are in flight: the
+tensor cores wait for whatever stands between two products, for both warpgroups, which keep in step.
+A packed stage is given back when the next is in registers, an expanded one when the first product
+of the next is in flight.
 
-Tried (experiments/11_block_scaled has the times): two products in flight everywhere, with a third
-set of registers, and with the load brought forward as well, when they do not fit and the assembler
-serialises; the load beside the last product, or between; giving the packed stage back at once, in a
-branch; asking for expanded stages earlier.
+Tried, and slower (experiments/11_block_scaled has the times): two products in flight everywhere,
+with a third set of registers; the same with the load brought forward as well, when they do not fit
+and the assembler serialises; the load beside the last product, or between; giving the packed stage
+back at once, in a branch; asking for expanded stages earlier.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES

@@ -1,12 +1,12 @@
-"""Who multiplies which tile in the block-scaled kernel (``block_scaled``): whoever is ready takes
-the next one.
+"""The persistent tile scheduler of the block-scaled kernel (``block_scaled``): the block that is
+ready first takes the next tile.
 
-A block's first tile is its own number; every further one comes from a counter in global memory, so
+A block's first tile is its own number. Every further one comes from a counter in global memory, so
 that a block that was slowed down takes fewer. One thread, the scheduler, asks for it while the tile
 before is still multiplied, and hands it to all other roles through a ring of words in shared
-memory. NO_TILE is the last word. Every block asks until it gets a number that is no tile: blocks
-and tiles know how often that is in all, so the last one to ask leaves the counter at zero, as it
-was found.
+memory. NO_TILE is the last word. Every block asks until it gets a number that is no tile. So the
+number of requests depends on the numbers of blocks and tiles only, and the block that asks last
+leaves the counter at zero, as it was found.
 
 Tiles are numbered so that neighbours share rows and columns: ``tile_order``.
 """

@@ -1,12 +1,12 @@
-"""The epilogue role of the block-scaled kernel (``block_scaled``), for the warps that hold the
-sums: finished (``block_scaled_epilogue``), in the type of D, and out.
+"""The epilogue role of the block-scaled kernel (``block_scaled``), run by the warps that hold the
+accumulators: they finish them (``epilogue``), convert them to the type of D and store them.
 
 - 16 bits: ``stmatrix`` puts a warp's 16 rows into the tile in shared memory, over C if there is
-  one, and tensor stores carry them off while the next tile begins.
+  one; tensor stores copy them out while the main loop of the next tile begins.
 - float32: straight from registers, 8 bytes a lane, 32 in a row.
-- blocks: ``block_scaled_quantize``.
+- blocks: ``quantize``.
 
-A warp goes its own way: nowhere here does it wait for another.
+No warp waits for another here.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES

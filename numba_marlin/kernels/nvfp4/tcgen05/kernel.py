@@ -7,27 +7,26 @@ sfa and sfb, their scales in 128x4 order (``layout.block_scales``), and of d [m,
 [1], which takes both global scales, as an address; m, n, k as int32. m any, k a multiple of 32
 (FP4: rows are multiples of 16 bytes), n of 8 (float32: of 4).
 
-The roles of CUTLASS's kernel, without its scheduler (every block takes each gridDim-th tile) and
-its load of C; each knows of the others by mbarriers only:
+The kernel is persistent and warp-specialised. Its roles are those of CUTLASS's kernel without the
+tile scheduler (every block takes each gridDim-th tile) and the load of C; they know of each other
+by mbarriers only:
 
-    role      who       waits for                          does
-              tells
-    load      1 thread  an empty stage                     four tensor copies: A, B, their scales
-              the stage is full: the bytes count
-    mma       1 thread  a full stage, empty sums           copies scales to tensor memory;
-              the stage is empty, the sums are full:
-                                                           products, four a stage
-                                                               tcgen05.commit
-    epilogue  4 warps   full sums                          tensor memory -> registers, times
-              the sums are empty
-                                                           alpha -> shared memory -> D
+    role      who       waits for         does                          tells
+    load      1 thread  an empty stage    four tensor copies: A, B,     the stage is full: the bytes
+                                          their scales                  count
+    mma       1 thread  a full stage,     copies scales to tensor       the stage is empty, the sums
+                        empty sums        memory; products, four per    are full: tcgen05.commit
+                                          stage
+    epilogue  4 warps   full sums         tensor memory -> registers,   the sums are empty
+                                          times alpha -> shared
+                                          memory -> D
 
 One thread issues each product of 128 rows; sums never touch its registers. The warp of the mma
 thread also allocates tensor memory and gives it back. Where there is room there are two tiles of
-sums: the epilogue reads one while the other fills. What lies outside of a matrix arrives as zeros,
-scales too, and adds nothing.
+sums: the epilogue reads one while the main loop fills the other. What lies outside of a matrix
+arrives as zeros, scales too, and adds nothing.
 
-No GPU that has these instructions has run this; the PTX machine has, under assumptions that
+No GPU that has these instructions has run this kernel; the PTX machine has, under assumptions that
 ``emulator.tensor.block_scales`` and ``emulator.tensor.tensor_hazards`` state.
 """
 
