@@ -1,16 +1,15 @@
 """Rung 3: a double buffer. One idea more than rung 2: the next tiles arrive while these multiply.
 On an H200 79 us, where rung 2 takes 104 (16 rows of x, 4096 x 4096 weights; experiments/18_ladder).
 
-Shared memory holds two stages, each with a tile of x and one of the weights. ``cp.async`` (.cg)
-copies 16 bytes from global to shared memory, through no register, and does not wait. So each turn
-starts the copies of the next tiles into one stage, then waits for those of the other, which the
-turn before has started (the first, before the loop), and multiplies them.
+Shared memory holds two stages, each with a tile of x and one of the weights. ``cp.async.cg`` copies
+16 bytes from global to shared memory, through no register, and does not wait. Each turn starts
+copying the next tiles into one stage, then waits for those of the other and multiplies them. Those
+were started one turn ago, the first before the loop.
 
 Two guards make that right. A thread commits its copies as a group; ``cp.async.wait_group 1`` waits
-for all its groups but the newest, and ``syncthreads`` makes that true of all threads. The
-``syncthreads`` after the products keeps the next turn's copies, which start before that turn's
-first barrier, from overwriting what other warps still read. (Started behind that barrier, with a
-wait for all groups before it, they would need one barrier per turn, not two.)
+for all its groups but the newest, and ``syncthreads`` makes that true of all threads. The second
+``syncthreads`` keeps the next turn's copies, which start before the first, off what other warps
+still read. (Started behind the first, after a wait for all groups, they would need no second.)
 
     buffered[(n // 64, (m + 15) // 16), 128](x, qweight, scales, y)
 
@@ -39,7 +38,7 @@ def dequantize(word, scale):
 
 @cuda.jit(device=True, forceinline=True)
 def multiply(x_fragment, word, scale, sums):
-    """sums [16 x 8] += 16 rows of x times 8 columns, one in nibbles 0, 1, 4, 5 of each lane."""
+    """sums [16 x 8] += 16 rows of x times 8 columns (rung 2)."""
     return ptx.mma_m16n8k16_f32_f16(x_fragment, dequantize(word, scale), sums)
 
 

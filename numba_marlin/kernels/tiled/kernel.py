@@ -87,9 +87,7 @@ def tiled(x, qweight, scales, y):
             word = w_tile[row, 4 * lane + warp]
             group = (k_first + 16 * row) // group_size
             place = (group, col_first + 8 * g + 2 * warp)
-            pair = ptx.ld_global_b32(
-                ptx.cvta_to_global(scales, place)
-            )  # of g and g + 8: neighbours
+            pair = ptx.ld_global_b32(ptx.cvta_to_global(scales, place))  # columns g, g + 8
             left = multiply(x_fragment, word, ptx.both_low_f16x2(pair), left)
             right = multiply(x_fragment, word >> 8, ptx.both_high_f16x2(pair), right)
         cuda.syncthreads()
