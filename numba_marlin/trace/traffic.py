@@ -1,5 +1,5 @@
-"""Bytes of a block: what came from where in global memory to which place in shared memory, and
-when. From recorded addresses only."""
+"""Traffic of a block: the origin in global memory of bytes in shared memory, and the time of their
+copy. From recorded addresses only."""
 
 from __future__ import annotations
 

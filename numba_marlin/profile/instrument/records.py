@@ -1,4 +1,4 @@
-"""What an instrumented kernel wrote down -> ``Recording``: when which warp was where, in
+"""Reads the buffer of an instrumented kernel: ``Recording``, the sections of each warp over time in
 nanoseconds.
 
 ``read(buffer, instrumented, blocks)`` gives a ``Recording`` of one launch. Clocks of

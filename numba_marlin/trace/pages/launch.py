@@ -1,5 +1,5 @@
-"""Launch configuration: what was launched, which block multiplies which weights, what each warp
-does."""
+"""Launch configuration: grid and block, the weights that each block multiplies, the role of each
+warp."""
 
 from __future__ import annotations
 

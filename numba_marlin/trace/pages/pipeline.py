@@ -1,5 +1,5 @@
-"""The pipeline's state machine: what every stage of the ring was doing whenever the block began to
-use another one."""
+"""The pipeline's state machine: the state of each stage of the ring whenever the block began to use
+another stage."""
 
 from __future__ import annotations
 
