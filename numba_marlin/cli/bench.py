@@ -181,7 +181,7 @@ def _check(args) -> None:
             )
         if args.n is None:
             raise ValueError(
-                "--backend emulator needs small --n and --k: shapes of models would take hours"
+                "--backend emulator needs --n and --k, small ones: models would take hours"
             )
 
 

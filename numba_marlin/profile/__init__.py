@@ -8,7 +8,7 @@ spec.
 
 - ``sections``: the parts of a kernel's time, and where in its PTX they begin; ``recorder`` writes
   them down, ``records`` reads them.
-- ``on_gpu``: a kernel observed on this machine's GPU; ``on_machine``: on the PTX machine.
+- ``on_gpu``: a kernel observed on this computer's GPU; ``on_machine``: on the PTX machine.
   ``samples``: random operands of a problem, bound to a kernel.
 
 May import bench, compiler, counts, emulator, errors, execution, formats, hardware, heuristics,

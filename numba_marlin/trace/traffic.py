@@ -36,7 +36,7 @@ class Request:
 class Copy:
     """An asynchronous copy of one lane, or a row of a bulk copy: ``nbytes`` from global ``source``
     (-1: zeros) to shared ``target``, issued at ``step`` by ``warp``, ``lane``; landed at ``landed``
-    (-1: never); its 16-byte chunks permuted by a ``swizzle`` of so many bytes.
+    (-1: never); its 16-byte chunks permuted by a ``swizzle`` of this many bytes.
     """
 
     step: int

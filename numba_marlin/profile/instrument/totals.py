@@ -17,10 +17,10 @@ out: in a row of launches it belongs to no launch. A slot is 128 bytes per warp:
          32  u32  cycles per section since the start, or since the end of that wait
 
 ``ends_only``: sections are not separated; for measuring the cost of the ends alone. ``align``
-returns ``Totals``, ``shares`` the distribution of the time per launch in a sequence of launches. Reading the
-clock around the waits of a loop costs up to a tenth of a kernel's time, because the assembler may
-not move work across it. So ``builds`` makes one build that reads at no wait, and one per kind of
-wait, and ``divided`` combines them.
+returns ``Totals``, ``shares`` the distribution of the time per launch in a sequence of launches.
+Reading the clock around the waits of a loop costs up to a tenth of a kernel's time, because the
+assembler may not move work across it. So ``builds`` makes one build that reads at no wait, and one
+per kind of wait, and ``divided`` combines them.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def named(trace: Trace, choice: Choice, warps: list[int]) -> str:
         if all(roles) and roles
         else f"warp{'s' * (len(warps) > 1)} {ranges(warps)}"
         if warps
-        else "nobody"
+        else "none"
     )
 
 
