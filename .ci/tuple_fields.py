@@ -10,8 +10,9 @@ eight accumulators has no better name than its number. The rule:
   instruction (``ptx.NAME``) returns, a tuple whose elements are alike, or a slice, a concatenation
   or a repetition of vectors. It is not counted. Alike are results of one instruction, packed pairs
   of 16-bit numbers, elements of vectors (``(a[0], b[0])``), and expressions that differ in their
-  literals (also one added), casts, and the ordinals of their names alone: ``(w0, w1)``, ``(low,
-  high)``, ``(load(p), load(p + 16))``, ``(times(x, first_scale), times(x, second_scale))``.
+  literals (also one added, or shifted by), casts, and the ordinals of their names alone: ``(w0,
+  w1)``, ``(low, high)``, ``(load(p), load(p + 16))``, ``(times(x, first_scale), times(x,
+  second_scale))``.
 
 Where a value comes from is followed through assignments, unpacking, arguments, results, closures,
 namespaces and fields of records, over all modules that are given together, without regard to the
@@ -76,8 +77,8 @@ class _Shape(ast.NodeTransformer):
     def visit_Subscript(self, node):
         return ast.Name("element", ast.Load()) if _by_literal(node) else self.generic_visit(node)
 
-    def visit_BinOp(self, node):  # an address, and the same plus a constant
-        if isinstance(node.op, ast.Add) and isinstance(node.right, ast.Constant):
+    def visit_BinOp(self, node):  # an address plus a constant, a shifted word
+        if isinstance(node.op, ast.Add | ast.RShift) and isinstance(node.right, ast.Constant):
             return self.visit(node.left)
         return self.generic_visit(node)
 

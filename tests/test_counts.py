@@ -60,6 +60,7 @@ VECTORS = {
     "alike but for digits": "x = (w0, w1)\nuse(x[1])",
     "alike but for ordinals": "x = (times(v, low_scale), times(v, high_scale))\nuse(x[1])",
     "alike but for casts": "x = (uint32(w0), w1)\nuse(x[1])",
+    "alike but for shifts": "x = (nibbles(word, 8), nibbles(word >> 4, 8))\nuse(x[1])",
     "joined": "x = ptx.ld_v2(a) + ptx.ld_v2(b)\nuse(x[3], x[1:][0])",
     "literals meet a vector": "x = (0, 1) if lane else ptx.ld_v2(a)\nuse(x[1])",
     "a part of an array": "frag = cuda.local.array(8, f32)\nx = (frag, frag)\nuse(x[1][2])",

@@ -114,28 +114,24 @@ def decode_loader(way):
 def wgmma_loader(way):
     """``wgmma_load.load_verbs`` with another way."""
 
-    def load_verbs(lang, config, pipeline):
-        uint32 = lang.uint32
+    def load_verbs(lang, config, ring):
         if not config.grouped:
             raise ValueError(f"{config}: variants of wgmma take groups only")
-        copy_once, copy_often = (
-            way(lang, STAGE_ROWS, config.tile_n, True),
-            way(lang, STAGE_ROWS, config.tile_n, False),
-        )
-        TILE_M, TILE_N = config.tile_m, config.tile_n
+        copy_once = way(lang, STAGE_ROWS, config.tile_n, True)
+        copy_often = way(lang, STAGE_ROWS, config.tile_n, False)
+        sizes_of_tile = lang.constants(config)
 
         @lang.device
-        def copy_weights(target, b, column, step, barrier, policy, sizes):
-            k_row, number = (
-                uint32(step * uint32(STAGE_ROWS)),
-                uint32(column // uint32(TILE_N) * (sizes[2] // uint32(STAGE_K)) + step),
-            )
-            if sizes[0] <= uint32(TILE_M):
-                copy_once(target, b, k_row, column, number, barrier, policy, sizes[1])
+        def copy_weights(filling, b, column, step, policy, sizes):
+            target, barrier = filling.address + sizes_of_tile.weights_at, filling.barrier
+            k_row = step * STAGE_ROWS
+            number = column // sizes_of_tile.tile_n * (sizes.k // STAGE_K) + step
+            if sizes.m <= sizes_of_tile.tile_m:
+                copy_once(target, b, k_row, column, number, barrier, policy, sizes.n)
             else:
-                copy_often(target, b, k_row, column, number, barrier, policy, sizes[1])
+                copy_often(target, b, k_row, column, number, barrier, policy, sizes.n)
 
-        return wgmma_load.load_verbs(lang, config, pipeline, copy_weights)
+        return wgmma_load.load_verbs(lang, config, ring, copy_weights)
 
     return load_verbs
 

@@ -10,7 +10,6 @@ cheap_a     everything, but A's shifts and masks are left out; cheap_b: B's; che
 
 from contextlib import ExitStack
 from dataclasses import replace
-from types import SimpleNamespace
 from unittest import mock
 
 from numba_marlin.kernels.language.tuples import repeat
@@ -50,7 +49,7 @@ def idle_expand_verbs(lang, config, schedule, packed, expanded):
     @lang.device
     def expand_tiles(shared, sizes):
         lane = uint32(ptx.tid_x() % uint32(32))
-        steps = counts(sizes)[2]
+        steps = counts(sizes).steps
         place, target = consumer_start(), producer_start()
         tile, next_tile = fetch_together(shared, start(), lane)
         while tile != uint32(0xFFFFFFFF):
@@ -64,7 +63,7 @@ def idle_expand_verbs(lang, config, schedule, packed, expanded):
                 step = uint32(step + uint32(1))
             tile, next_tile = fetch_together(shared, next_tile, lane)
 
-    return SimpleNamespace(expand_tiles=expand_tiles)
+    return lang.namespace("expand", expand_tiles=expand_tiles)
 
 
 def idle_multiply_verbs(lang, config, packed, expanded):
@@ -77,6 +76,7 @@ def idle_multiply_verbs(lang, config, packed, expanded):
         expanded.release,
         expanded.advance,
     )
+    Places = lang.record("Places", "packed expanded")
     zero = repeat(lang, config.words, ptx.zero_f32(width=config.accumulators))
 
     @lang.device
@@ -87,9 +87,9 @@ def idle_multiply_verbs(lang, config, packed, expanded):
         return advance_expanded(target)
 
     @lang.device
-    def multiply_steps(shared, places, steps, lane_place):
+    def multiply_steps(shared, places, steps, thread):
         place, target = places
-        leader = lane_place[2] == uint32(0)
+        leader = thread.lane == 0
         while steps != uint32(0):
             wait_full(shared + uint32(BARRIERS), place)
             target = pass_by(shared, target, leader)
@@ -97,14 +97,15 @@ def idle_multiply_verbs(lang, config, packed, expanded):
                 release(shared + uint32(BARRIERS), place)
             place, target = advance(place), pass_by(shared, target, leader)
             steps = uint32(steps - uint32(1))
-        return (place, target), zero()
+        return Places(place, target), zero()
 
-    return SimpleNamespace(multiply_steps=multiply_steps)
+    return lang.namespace("multiply", multiply_steps=multiply_steps)
 
 
 def plain_numbers(lang):
-    same = lang.device(lambda word: (word, word))
-    return SimpleNamespace(odd_nibbles=same, even_nibbles=same)
+    Pairs = lang.record("Pairs", "first second")
+    same = lang.device(lambda word: Pairs(word, word))
+    return lang.namespace("numbers", odd_nibbles=same, even_nibbles=same)
 
 
 IDLE_EXPAND, IDLE_MULTIPLY = (

@@ -24,15 +24,23 @@ K, N = 4096, 4096
 BATCHES = (1, 16, 64, 256)
 
 
+def rungs():
+    """Names of the kernels that each add an idea to the one before."""
+    from numba_marlin.kernels import registry
+    from numba_marlin.problems import WEIGHTS
+
+    return [each.name for each in registry.kernels(WEIGHTS) if each.rung > 0]
+
+
 def measure(args):
     from numba_marlin.bench.measure import Bench, Settings
-    from numba_marlin.heuristics import LADDER, Problem, candidate
+    from numba_marlin.heuristics import Problem, candidate
 
     bench = Bench(Settings(rounds=args.rounds))
     with rows.Recorder(RESULTS) as out:
         for m in BATCHES:
             problem = Problem(m, N, K)
-            entrants = tuple(candidate(problem, bench.device, kernel) for kernel in LADDER)
+            entrants = tuple(candidate(problem, bench.device, kernel) for kernel in rungs())
             for row in bench.cell(problem, entrants, label=f"{K}x{N}"):
                 out.write(row)
                 print(f"m={m:4d}  {row['kernel']:10s} {row['us']:10.1f} us", flush=True)
@@ -40,12 +48,11 @@ def measure(args):
 
 def table(found):
     """Microseconds of every kernel at every m, and how many times as fast as the rung below."""
-    from numba_marlin.heuristics import LADDER
-
     times = {(row["kernel"], row["m"]): row["us"] for row in found}
     batches = sorted({m for _, m in times})
-    lines, below = [], None
-    for kernel in LADDER:
+    lines: list[list[str]] = []
+    below = None
+    for kernel in rungs():
         cells = [kernel]
         for m in batches:
             us = times[kernel, m]

@@ -62,7 +62,7 @@ def cells():
         yield "11_block_scaled", BlockProblem(m, n, k), None
 
 
-def built_before(checkout, candidate, target, folder):
+def built(checkout, candidate, target, folder):
     """The kernel of a candidate as the sources in ``checkout`` make it."""
     from numba_marlin.compiler.compiled import from_bytes
 
@@ -70,13 +70,6 @@ def built_before(checkout, candidate, target, folder):
     what = json.dumps([candidate.kernel, repr(candidate.config), target, str(file)])
     subprocess.run([sys.executable, "-c", BUILD, what], cwd=checkout, check=True)
     return from_bytes(file.read_bytes(), candidate.config)
-
-
-def built_now(candidate, target):
-    from numba_marlin import compiler
-    from numba_marlin.heuristics import find_kernel
-
-    return compiler.build(find_kernel(candidate.kernel), candidate.config, target, COMPILER)
 
 
 def instructions(compiled):
@@ -109,13 +102,15 @@ def measure(args):
     configurations = {(each.kernel, repr(each.config)): each for *_, each in wanted}
     builds = {}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor() as pool:
-        before = {
-            key: pool.submit(built_before, args.before, each, target[each.kernel], folder)
+        made = {
+            key: [
+                pool.submit(built, checkout, each, target[each.kernel], folder)
+                for checkout in (args.before, HERE.parent.parent)
+            ]
             for key, each in configurations.items()
         }
-        for key, each in configurations.items():
-            now = built_now(each, target[each.kernel])
-            old = before[key].result()
+        for key, both in made.items():
+            old, now = (each.result() for each in both)
             assert [*old.parameters] == [*now.parameters], f"{key}: other parameters"
             builds[key] = replace(now, ptx=old.ptx, cubin=old.cubin, resources=old.resources), now
     with RESULTS.open("a", encoding="utf-8") as out:

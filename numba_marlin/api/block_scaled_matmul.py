@@ -73,8 +73,10 @@ def block_scaled_matmul(
         block if gated); infinities saturate, and NaN stays NaN in the formats that have it.
     out_global_scale: the global scale of an NVFP4 result; 1 for every other format.
     out_rounding: rounding of the scales of an MX result, "floor" or "ceil".
-    kernel, config: default: the first choice of ``heuristics.rank``. Decode problems (up to 64
-        rows, D an array, no gate) have a kernel of their own.
+    kernel, config: one of the kernels for two operands, and its configuration. Default: the choice
+        of ``explain(..., format=a.format)``. Kernels made of another architecture's instructions
+        (tensor memory, block-scaled mma) are taken by name only: on that architecture, and on the
+        PTX machine.
     backend, stream, compiler, workspace, return_info: as in ``matmul``.
 
     Raises TypeError or ValueError for arguments that break these rules, CapabilityMissing as in

@@ -284,11 +284,12 @@ def _compile(report, plan, compiler: str) -> None:
             f"{used.registers} registers,"
             f" {'spills unknown' if spilled is None else f'{spilled} bytes spilled'}"
         )
+    shared = compiled.shared_bytes + (compiled.resources.static_shared or 0)
     report.row(
         "compiled",
         f"{candidate.kernel} for {compiled.target} with {compiled.compiler}"
         f" {'(from the cache)' if cached else f'in {seconds:.1f} s'}\n{costs},"
-        f" {compiled.shared_bytes / 1024:g} KiB shared memory",
+        f" {shared / 1024:g} KiB shared memory",
     )
     for reason in candidate.reasons:
         report.row("", f"- {reason}")

@@ -28,6 +28,7 @@ from numba_marlin.compiler.language import (
     record_class,
 )
 from numba_marlin.compiler.plain.parameters import parameter_types
+from numba_marlin.compiler.row_stack import restore_row_stack
 from numba_marlin.compiler.swift import made_once, remembered_calls, without_collection
 from numba_marlin.hardware.targets import Target
 from numba_marlin.isa import Instruction
@@ -42,12 +43,7 @@ _lock = threading.RLock()
 @cache
 def _numba():
     """The modules used here. MissingCompiler if numba-cuda cannot be imported."""
-    import numpy
-
-    # numba-cuda 0.30 looks up np.row_stack, which NumPy 2.5 removed (NVIDIA/numba-cuda#907, "will
-    # not be fixed"); it was vstack all along.
-    if not hasattr(numpy, "row_stack"):
-        numpy.row_stack = numpy.vstack
+    restore_row_stack()
     try:
         with warnings.catch_warnings():
             # its typing rules use time units that NumPy 2.5 deprecates; nothing of ours does

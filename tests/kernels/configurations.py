@@ -35,6 +35,7 @@ ARRANGEMENTS = {  # of wgmma: words per warp, warpgroups, rows of consumers, who
     "four parts, two rows of consumers": replace(
         WGMMA, tile_n=128, k_groups=2, stages=4, parts=4, split=False
     ),
+    "three parts, one after the other": replace(WGMMA, tile_m=128, parts=3, split=False),
 }
 
 BLOCKS = {"nvfp4": 1, "mxfp4": 2}  # k16 rows that share a scale

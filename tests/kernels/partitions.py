@@ -45,11 +45,14 @@ def wgmma_items(sizes, blocks, config):
     steps, n_tiles, m_tiles = sizes
     found = {}
     for block in range(blocks):
-        verbs = wgmma_schedule.schedule_verbs(plain_language(block, blocks), config)
-        work = verbs.plan((config.tile_m * m_tiles, config.tile_n * n_tiles, STAGE_K * steps))
-        item, found[block] = verbs.first_item(work), []
-        while item[0] != wgmma_schedule.NO_TILE:
-            shared = verbs.sharers(work, item[0]) if config.split and item[2] < steps else None
-            found[block].append((item[:3], verbs.corner(work, item[0]), shared, work))
-            item = verbs.next_item(work, item)
+        schedule = wgmma_schedule.schedule_verbs(plain_language(block, blocks), config)
+        size_m, size_n = config.tile_m * m_tiles, config.tile_n * n_tiles
+        plan = schedule.plan_of(schedule.Sizes(size_m, size_n, STAGE_K * steps))
+        item, found[block] = schedule.first_item(plan), []
+        while item.tile != wgmma_schedule.NO_TILE:
+            cut = config.split and item.steps < plan.steps
+            sharers = schedule.sharers_of(item, plan) if cut else None
+            what = (item.tile, item.first_step, item.steps)
+            found[block].append((what, schedule.tile_of(item, plan), sharers, plan))
+            item = schedule.next_item(plan, item)
     return found

@@ -126,14 +126,14 @@ def test_wgmma_shares_its_tiles_out_without_gap_or_overlap(what):
         pieces = {}
         for block, mine in items.items():
             pieces[block] = []
-            for (tile, *_), _, shared, work in mine:
+            for (tile, *_), _, shared, plan in mine:
                 if shared is not None:
                     top, bottom = shared
                     pieces[block].append(
-                        (tile, top, bottom, 2 * block + (block == top), tile - work[3] * blocks)
+                        (tile, top, bottom, 2 * block + (block == top), tile - plan.waves * blocks)
                     )
                     # a counter that there is
-                    assert 0 <= tile - work[3] * blocks < (n_tiles * m_tiles) % blocks
+                    assert 0 <= tile - plan.waves * blocks < (n_tiles * m_tiles) % blocks
         check_meetings(sizes, blocks, pieces)
 
 

@@ -54,35 +54,26 @@ def make_decode_probe(lang, config):
 
 def make_wgmma_probe(lang, config):
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
-    verbs = wgmma_schedule.schedule_verbs(lang, config)
-    plan, first_item, next_item, corner, sharers = (
-        verbs.plan,
-        verbs.first_item,
-        verbs.next_item,
-        verbs.corner,
-        verbs.sharers,
-    )
+    schedule = wgmma_schedule.schedule_verbs(lang, config)
     NO_TILE = wgmma_schedule.NO_TILE
 
     def wgmma_probe(out, m, n, k, most):
-        work = plan((uint32(m), uint32(n), uint32(k)))
-        at = out + uint64(uint32(cuda.blockIdx.x)) * uint64(most) * uint64(4 * PIECE)
-        if ptx.tid_x() == uint32(0):
-            item = first_item(work)
-            while item[0] != uint32(NO_TILE):
-                place = corner(work, item[0])
-                ptx.st_global_v4_b32(at, (item[0], item[1], item[2], place[0]))
-                if item[2] < work[0]:
-                    shared = sharers(work, item[0])
+        plan = schedule.plan_of(schedule.Sizes(m, n, k))
+        at = out + uint64(uint32(cuda.blockIdx.x)) * most * (4 * PIECE)
+        if ptx.tid_x() == 0:
+            item = schedule.first_item(plan)
+            while item.tile != NO_TILE:
+                tile = schedule.tile_of(item, plan)
+                ptx.st_global_v4_b32(at, (item.tile, item.first_step, item.steps, tile.row_first))
+                if item.steps < plan.steps:
+                    sharers = schedule.sharers_of(item, plan)
                     ptx.st_global_v4_b32(
-                        at + uint64(16), (place[1], shared[0], shared[1], uint32(0))
+                        at + 16, (tile.column_first, sharers.top, sharers.bottom, 0)
                     )
                 else:
-                    ptx.st_global_v4_b32(
-                        at + uint64(16), (place[1], uint32(0), uint32(0), uint32(0))
-                    )
-                at += uint64(4 * PIECE)
-                item = next_item(work, item)
+                    ptx.st_global_v4_b32(at + 16, (tile.column_first, 0, 0, 0))
+                at += 4 * PIECE
+                item = schedule.next_item(plan, item)
 
     return wgmma_probe
 

@@ -2,6 +2,7 @@
 nothing of it."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_words_of_weights_are_traced_to_their_bytes_in_global_memory(key):
                         address is not None
                         and b["address"] <= address < b["address"] + b["nbytes"]
                         and address % 4 == 0
-                        and ".b32" in ins["text"]
+                        and re.search(r"\.[bus]32\b", ins["text"])
                     ):
                         assert (
                             history.result(register, step)[lane]

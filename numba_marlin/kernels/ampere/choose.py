@@ -1,8 +1,8 @@
 """The faithful kernel's configurations for a problem: the original's two tile shapes, with as many
 m16 blocks as m needs, four at most.
 
-Which shape leads depends on whether wide tiles alone keep every SM busy: if not, slices are shared
-between blocks, and the deep, narrow tile shares between fewer and hands on half as much. (The
+Which shape leads depends on whether wide tiles alone keep every SM busy: if not, blocks share tile
+columns, and of the deep, narrow tile fewer share one, and they hand on half as much. (The
 original decides by m alone: deep up to m = 16, wide above. On an H200, 8192 x 8192, m = 64: 28.8 us
 deep, 34.0 wide; 8192 x 57344, m = 1: 91.7 deep, 83.5 wide.)
 """
@@ -25,12 +25,12 @@ from numba_marlin.layout.stripes import iterations_per_block
 from numba_marlin.problems import WeightProblem
 
 DEEP, WIDE = (8, 8), (16, 4)  # the original's tile shapes: (columns, depth) in units of 16
-# tiles a block must have left for a second block on each SM to pay for the slices it shares
+# tiles a block must have left for a second block on each SM to pay for the tile columns it shares
 TILES_FOR_TWO = 100
 M_BLOCKS = 4  # most m16 blocks of a tile: above, accumulators no longer fit in registers
 
 # The times of experiments/01_faithful on an H200, fitted by eye to 10%: us to start and to end, a
-# tile of so many m16 blocks, a block more that shares a slice.
+# tile of so many m16 blocks, a block more that shares a tile column.
 LAUNCH_US = 3.5
 TILE_US = {1: 0.37, 2: 0.49, 3: 0.62, 4: 0.745}
 PAIR_TILE_US = 0.58  # two blocks on an SM, a tile of each
@@ -38,15 +38,15 @@ OTHER_SHAPE = 1.1  # the shape that does not lead takes so many times as long, o
 SHARING_US = {1: 1.1, 2: 1.5, 3: 1.9, 4: 2.3}
 
 
-def wide_slices(problem: WeightProblem) -> int:
-    """Column slices of the wide tile, over all row tiles: as many blocks can work without sharing
+def wide_tile_columns(problem: WeightProblem) -> int:
+    """Tile columns of the wide shape, over all row tiles: as many blocks can work without sharing
     one."""
     return ceil_div(problem.n, 16 * WIDE[0]) * ceil_div(problem.m, 16 * M_BLOCKS)
 
 
 def wide_leads(problem: WeightProblem, sms: int) -> bool:
     """Whether wide tiles alone keep the device busy: at least three quarters of it."""
-    return 4 * wide_slices(problem) >= 3 * sms
+    return 4 * wide_tile_columns(problem) >= 3 * sms
 
 
 def configuration(
@@ -79,7 +79,7 @@ def configurations(problem: WeightProblem, device: Device) -> list[AmpereConfig]
 
 
 def invariant_configurations(problem: WeightProblem, device: Device) -> list[AmpereConfig]:
-    """The same with slices that are not shared, at the price of SMs that have none."""
+    """The same with tile columns that are not shared, at the price of SMs that have none."""
     return [replace(config, whole=True) for config in configurations(problem, device)]
 
 
@@ -122,8 +122,9 @@ def work(problem: WeightProblem, config: AmpereConfig, sms: int) -> dict:
 
 
 def predicted_us(problem: WeightProblem, config: AmpereConfig, device: Device) -> float:
-    """Tiles of a block one after the other, and the blocks that share a slice one after the other.
-    Another device's memory makes tiles of few rows slower or faster; nothing else was fitted."""
+    """Tiles of a block one after the other, and the blocks that share a tile column one after the
+    other. Another device's memory makes tiles of few rows slower or faster; nothing else was
+    fitted."""
     found = work(problem, config, device.sms)
     m_blocks, per_block = config.thread_m_blocks, found["tiles_per_block"]
     tile_us = PAIR_TILE_US if config.blocks_per_sm == 2 else TILE_US[m_blocks]
@@ -146,22 +147,22 @@ def reasons(problem: WeightProblem, config: AmpereConfig, sms: int) -> tuple[str
         16 * config.thread_k_blocks,
     )
     wide = config.thread_n_blocks == WIDE[0]
-    slices, wide_first = wide_slices(problem), wide_leads(problem, sms)
+    columns, wide_first = wide_tile_columns(problem), wide_leads(problem, sms)
     if config.whole:
         rule = (
             f"{work(problem, config, sms)['tiles_per_block']} tiles for each of"
-            f" {config.grid(m, n, k, sms)[0]} blocks, whole slices only, on {sms} SMs: no sums to"
-            " exchange"
+            f" {config.grid(m, n, k, sms)[0]} blocks, whole tile columns only, on {sms} SMs: no"
+            " sums to exchange"
         )
     elif wide_first:
         rule = (
-            f"wide tiles make {slices:,} slices, enough for {sms} SMs: few are shared, and A is"
-            " read less often"
+            f"wide tiles make {columns:,} tile columns, enough for {sms} SMs: few are shared, and A"
+            " is read less often"
         )
     else:
         rule = (
-            f"wide tiles make only {slices} slice{'s' * (slices > 1)} for {sms} SMs, so blocks"
-            " share slices: with deep tiles, fewer share one"
+            f"wide tiles make only {columns} tile column{'s' * (columns > 1)} for {sms} SMs, so"
+            " blocks share tile columns: with deep tiles, fewer share one"
         )
     found = [
         f"tile k{tile_k} x n{tile_n}: "

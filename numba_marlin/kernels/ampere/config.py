@@ -1,19 +1,34 @@
 """The sizes of ``ampere``: what can be chosen, what follows from it, and where things lie in shared
-memory. Pure.
+memory. Pure. The words (tile, tile column, slice ...) are those of ``kernel``'s docstring.
 
 Shared memory, in bytes, with what it holds over time::
 
-    0                   b_at                                      scales_at        shared_bytes
-    | A, stage by stage | B, stage by stage |                     | scales, likewise | main loop
-    | sums of other warps, or of the block below, or the result > | scales           | epilogue
+    0                   b_at                scales_at                 shared_bytes
+    | A, stage by stage | B, stage by stage | scales, stage by stage | main loop
+    | sums of warps; then a sum of blocks;  | per-column scales      | epilogue
+    | then the result: each begins at 0     |                        |
 
-The epilogue reuses the space of A and B, and may need more of it (a large tile's sums in a short
-ring). Per-column scales arrive during the reductions, so no reduction may touch theirs: the scales
-lie behind whatever is the largest, that is, at the end.
+What takes the place of A and B may be longer than they are: a tile of 64 rows and 256 columns has
+64 KiB of sums, three stages of A and B 48. Per-column scales arrive meanwhile, so scales lie behind
+the longest of these. They use the first of the ``stages`` slots alone; those of groups use all.
+(``output`` says which barriers keep apart what takes the same place.)
 
 A stage of A is [tile_m rows][a_row_chunks] chunks of 16 bytes (8 fp16 along k), swizzled; of B
-[thread_k_blocks k16 rows][b_row_chunks] chunks (a lane's four words of a 16 x 64 block); of scales
-[groups_per_tile][s_row_chunks] chunks (8 fp16).
+[thread_k_blocks k16 rows][b_row_chunks] chunks; of scales [groups_per_tile][s_row_chunks] chunks (8
+fp16, of 8 columns: those of lanes 4 g to 4 g + 3, if groups have scales).
+
+*B.* A chunk is a lane's four words of 16 x 64 weights; 32 chunks, lane by lane, hold 64 columns. A
+block copies warps_k k16 rows of a tile with one instruction, and the other warps_k with a second.
+So thread number 32 (warp_n + warps_n warp_k) + lane copies chunk 32 warp_n + lane of k16 rows
+warp_k and warp_k + warps_k: just what it multiplies, and it reads its own copies where it put them.
+
+*Swizzle.* Shared memory has 32 banks of 4 bytes. It serves 16 bytes per lane in phases, eight lanes
+at a time, and without conflict if these touch every bank once. Rows of A lie 128 or 256 bytes
+apart, whole turns of the banks, so chunks c and c + 8 of any row share banks. A write of a copy
+(``cp.async``) is eight neighbouring chunks of one row, without conflict in any case. A read
+(``ldmatrix``) is the same chunk c of eight rows, which would be in the same four banks. With chunk
+c of row r at c ^ (r % 8), the eight are in eight places; and so are those of a write, for r is the
+same. Rows of further copies and m16 blocks are multiples of 8 further down: r % 8 stays.
 """
 
 from dataclasses import dataclass
@@ -24,8 +39,8 @@ THREADS = 256
 WARPS = THREADS // 32
 # k16 rows of a tile that one warp multiplies: the two halves of the register double buffer
 HALVES = 2
-# to share a slice costs a block about the time of so many tiles (m = 128, 8192 x 8192: 50.4 us with
-# 128 blocks, 55.3 with 132)
+# to share a tile column costs a block about the time of so many tiles (m = 128, 8192 x 8192: 50.4
+# us with 128 blocks, 55.3 with 132)
 SHARING_TILES = 6
 CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 
@@ -42,13 +57,16 @@ class AmpereConfig:
     thread_k_blocks: int = 8
     #: k16 rows that share a scale; -1: one scale per column
     group_blocks: int = 8
-    #: tiles in shared memory: one multiplies, one has landed, the others are in flight
+    #: tiles in shared memory (``wait_for_stage`` says what is in which). At least 3 for speed: with
+    #: 2 a step waits for the copies that it has just begun, which is correct but hides nothing;
+    #: with 1 they would overwrite the tile that is being read
     stages: int = 4
     #: n and k need not fill whole tiles: zero-fill their tails
     ragged: bool = False
-    #: blocks of the grid that an SM holds; a second one needs registers for a single m16 block only
+    #: blocks of the grid that an SM holds; two only if tiles have a single m16 block: the registers
+    #: of more are too many for two
     blocks_per_sm: int = 1
-    #: stripes are whole columns, so that no block shares a tile of C: not Marlin's way (no
+    #: every slice is a whole tile column, so that no blocks share a tile of C: not Marlin's way (no
     #: stream-K), but the same bits for a row whatever m
     whole: bool = False
 
@@ -72,7 +90,7 @@ class AmpereConfig:
         if not 1 <= self.blocks_per_sm <= (2 if self.thread_m_blocks == 1 else 1):
             raise ValueError(
                 f"blocks_per_sm={self.blocks_per_sm} must be 1, or 2 with thread_m_blocks=1: blocks"
-                " that share a slice must all be resident"
+                " that share a tile column must all be resident"
             )
 
     # tiles and warps
@@ -89,7 +107,7 @@ class AmpereConfig:
 
     @property
     def tile_k(self):
-        """Depth of a step."""
+        """Depth of a step along k."""
         return 16 * self.thread_k_blocks
 
     @property
@@ -99,7 +117,7 @@ class AmpereConfig:
 
     @property
     def warps_k(self):
-        """Warps that share columns and divide the k16 rows of a tile among them."""
+        """Warps that share columns and divide the k16 rows of a tile among them, HALVES each."""
         return WARPS // self.warps_n
 
     @property
@@ -205,10 +223,10 @@ class AmpereConfig:
 
     @property
     def order_of_sums(self):
-        """Which k16 rows each warp adds up; where slices are shared that depends on where they are
-        cut, so on m."""
+        """Which k16 rows each warp adds up; where blocks share a tile column, that depends on where
+        it is cut, so on m."""
         return (
-            f"whole slices, tiles {self.thread_n_blocks} x {self.thread_k_blocks}"
+            f"whole tile columns, tiles {self.thread_n_blocks} x {self.thread_k_blocks}"
             if self.whole
             else None
         )
@@ -225,20 +243,22 @@ class AmpereConfig:
             )
         if self.whole:
             return (min(sms * self.blocks_per_sm, tiles // k_tiles), 1, 1)
+        # A few blocks less, with stripes of whole tile columns, if their share is longer by at most
+        # the price of sharing and a 31st of it. The kernel works the share out from the grid, all
+        # equal: it must come out as whole tile columns again.
         share = ceil_div(tiles, blocks)
-        whole = ceil_div(share, k_tiles) * k_tiles
-        fewer = ceil_div(tiles, whole)
-        # Stripes of whole columns, on a few blocks less; unless those, of equal shares again, would
-        # cut columns after all.
+        whole_share = ceil_div(share, k_tiles) * k_tiles
+        fewer = ceil_div(tiles, whole_share)
         if (
-            share < whole <= share + SHARING_TILES
-            and whole * 31 <= share * 32
-            and ceil_div(tiles, fewer) == whole
+            share < whole_share <= share + SHARING_TILES
+            and whole_share * 31 <= share * 32
+            and ceil_div(tiles, fewer) == whole_share
         ):
             blocks = fewer
         return (blocks, 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
-        """(bytes of partial sums, bytes of locks): one tile of C and one lock per block."""
+        """(bytes of partial sums, bytes of locks): one tile of C and one lock per block, which is
+        enough (``output``)."""
         blocks = 0 if self.whole else self.grid(m, n, k, sms)[0]
         return blocks * self.partial_bytes, blocks * 4

@@ -7,8 +7,8 @@ from numba_marlin.kernels.language.about import About, Demo, Stages, Trial
 from numba_marlin.kernels.language.definition import KernelDefinition
 
 STRIPES = (
-    "Marlin cuts the tiles of all columns, one column after the other, into equal stripes, so"
-    " blocks need not hold a rectangle."
+    "Marlin cuts all tiles, one tile column after the other, into equal stripes, so blocks need not"
+    " hold a rectangle."
 )
 
 
@@ -68,7 +68,7 @@ KERNEL = KernelDefinition(
         trials=(
             Trial(config=DEEP_TILES, sizes=(4, 256, 768), group_size=128, sms=3),
             Trial(
-                what="whole slices",
+                what="whole slices",  # each a whole tile column
                 config=DEEP_TILES,
                 sizes=(4, 512, 256),
                 group_size=128,

@@ -6,6 +6,26 @@ written out.
 (the first two) and g + 8. A *vector* is four of them, 16 bytes. ``thread``: the kernel's record
 (warp_n, warp_k, lane, number); ``shared``: address of the block's shared memory, free of copies in
 flight but for scales.
+
+*Across blocks.* ``top`` to ``bottom`` are the blocks with slices of one tile column; higher numbers
+are further along k, further down. They add up in turns, from bottom to top, in a tile of fp32
+(``partials``): the lock counts how many have, block b waits until bottom - b have, top sets it back
+to 0 (proofs: ``layout.stripes``).
+
+- One lock and one tile of partial sums per block are enough, numbered by ``top``: the stripe of a
+  top block whose tile column others share ends in it, so a block is top of one of these at most.
+- Nobody waits in a circle: a block waits for higher numbers only. Each of these begins its stripe
+  in this very tile column, as every block but the top one does, so it waits nowhere before. That
+  needs all blocks of the grid to run at once (``AmpereConfig.blocks_per_sm``).
+
+*Barriers.* Stages of A and B, sums of warps, a sum of other blocks and the result take the same
+place one after the other (the map in ``config``). What keeps them apart:
+
+- stages | sums of warps: the kernel waits for all copies, then a barrier;
+- sums of warps | the next: the last barrier of ``thread_block_reduce``;
+- a sum of other blocks | the result, or the next slice's stages: the first of ``barrier_release``;
+- rows of the result being written | read: the barrier inside ``write_result``;
+- the result | the next slice's stages: the kernel's last barrier.
 """
 
 from numba_marlin.kernels.ampere.config import CHUNK, THREADS
@@ -40,7 +60,8 @@ def output_verbs(lang, config):
     @lang.device
     def thread_block_reduce(sums, shared, thread):
         """Warps with the same columns and different k add up in shared memory, halving their number
-        until warp_k 0 holds the sum."""
+        until warp_k 0 holds the sum: the upper half stores, [warp_k - height][warp_n][vector]
+        [lane], and warp_k of the lower half adds what warp_k + height stored."""
         own_vectors = shared + thread.warp_n * warp_bytes + thread.lane * CHUNK
         for halving in range(halvings):
             height = cfg.warps_k >> (halving + 1)
@@ -53,16 +74,16 @@ def output_verbs(lang, config):
                 slot = own_vectors + thread.warp_k * (cfg.warps_n * warp_bytes)
                 for v in range(vectors):
                     partial = ptx.ld_shared_v4_f32(slot + WARP_VECTORS * v)
-                    if cfg.thread_m_blocks > 2:
+                    if cfg.thread_m_blocks > 2:  # 48 and 64 rows: the reason is in add_vector
                         add_vector(sums, v, partial)
-                    else:  # the loop around this one stays rolled, and its code small
+                    else:  # so the loop over the halvings stays rolled, and its code small
                         for r in range(4):
                             sums[4 * v + r] += partial[r]
             cuda.syncthreads()
 
     @lang.device
     def barrier_acquire(lock, turn, thread):
-        """Wait until ``turn`` blocks below have added their sums."""
+        """Wait until ``turn`` blocks, those of higher numbers, have added their sums."""
         if thread.number == 0:
             while ptx.ld_acquire_gpu(lock) != turn:
                 pass
@@ -70,8 +91,8 @@ def output_verbs(lang, config):
 
     @lang.device
     def barrier_release(lock, writes, thread):
-        """Hand the turn to the block above. The top block, which writes the result, leaves the lock
-        as it was before the launch."""
+        """Hand the turn to the block above, of the next lower number. The top block, which writes
+        the result, leaves the lock as it was before the launch."""
         cuda.syncthreads()
         if thread.number == 0:
             if writes:
@@ -81,14 +102,14 @@ def output_verbs(lang, config):
 
     @lang.device
     def global_reduce(sums, partial, shared, rows, begins, writes, thread):
-        """Add what the blocks below left in the column's buffer ``partial``, and leave the sum for
-        the block above; the bottom block begins, the top block writes the result instead. fp32, in
-        the order of the fragments. A large tile's sum comes by way of shared memory: registers for
-        so many loads at a time are not to be had. (m = 64: 28.8 us instead of 29.7 for 8192 x 8192;
-        for a single m16 block the detour costs more than it saves, 11.1 us instead of 10.7 for
-        4096 x 4096.)
+        """Add what the blocks below, of higher numbers, left in the tile of sums ``partial``, and
+        leave the sum for the block above; the bottom block only leaves, the top block only adds.
+        fp32, in the order of the fragments. A large tile's sum comes by way of shared memory:
+        registers for so many loads at a time are not to be had. (m = 64: 28.8 us instead of 29.7
+        for 8192 x 8192; for a single m16 block the detour costs more than it saves, 11.1 us instead
+        of 10.7 for 4096 x 4096.)
         """
-        # the other lanes hold rows below the matrix
+        # the first row of the other lanes, lane // 4, already is past the end of the matrix
         if thread.warp_k == 0 and thread.lane // 4 < rows:
             own_vectors = thread.warp_n * warp_bytes + thread.lane * CHUNK
             address = partial + own_vectors
@@ -113,7 +134,7 @@ def output_verbs(lang, config):
     @lang.device
     def scale_columns(sums, scales, shared, thread):
         """Per-column scales, in fp32: lane 4 g + t finds those of its columns 2 t, 2 t + 1 of all
-        n8 blocks side by side. ``scales``: eight registers to put them in."""
+        n8 blocks side by side, in the first slot. ``scales``: eight registers to put them in."""
         for half in range(2):
             chunk = thread.warp_n * 8 + 4 * half + thread.lane % 4
             s = ptx.ld_shared_v4_b32(shared + cfg.scales_at + chunk * CHUNK)
@@ -147,7 +168,7 @@ def output_verbs(lang, config):
                     )
         cuda.syncthreads()
         chunk = thread.number % row_chunks
-        col = (tile.column * row_chunks + chunk) * 8
+        col = (tile.n_tile * row_chunks + chunk) * 8
         for i in range(result_copies):
             row = thread.number // row_chunks + rows_per_copy * i
             if row < tile.rows and (not cfg.ragged or col < n):

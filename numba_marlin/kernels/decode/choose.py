@@ -1,13 +1,13 @@
 """The decode kernel's configurations for a problem, and how long each is likely to take.
 
-The times are modelled: a fixed part, and the bytes that the busiest multiprocessor reads, at a
-rate. Both were fitted, an arrangement at a time, to runs on an H200 (132 multiprocessors, launches
-back to back, weights not in L2): m = 1 to 32, 4096 x 4096 to 33792 x 33792. Within 10% of those,
-except that 4096 x 4096 is up to 20% faster. The rates for 32 rows are those of a form that spilled
-a few registers and, for the narrower tile, had stages of 256: as they stand they were not timed.
-Nor were 8 bits and zero points: there it is the bytes that say how long it takes. Another device's
-memory scales the rate. Block-scaled FP4 takes its own bytes at INT4's rates: 5% off on average, 13%
-at most (experiments/06_nvfp4).
+The times are modelled: a fixed part, and the bytes that the busiest SM reads, at a rate. Both were
+fitted, an arrangement at a time, to runs on an H200 (132 SMs, launches back to back, weights not in
+L2): m = 1 to 32, 4096 x 4096 to 33792 x 33792. Within 10% of those, except that 4096 x 4096 is up
+to 20% faster. The rates for 32 rows are those of a form that spilled a few registers and, for the
+narrower tile, had stages of 256: as they stand they were not timed. Nor were 8 bits and zero
+points: there it is the bytes that say how long it takes. Another device's memory scales the rate.
+Block-scaled FP4 takes its own bytes at INT4's rates: 5% off on average, 13% at most
+(experiments/06_nvfp4).
 
 What was seen: a warp wants four k16 rows of a stage or more. A tile of 64 columns that is one
 block's alone costs no workspace (2.5 us), and wins where such tiles come out even, but each reads
@@ -74,7 +74,7 @@ class Arrangement:
         )
 
 
-FITTED = {  # us of a launch, bytes that a multiprocessor takes in a ns
+FITTED = {  # us of a launch, bytes that an SM takes in a ns
     Arrangement(8, 1, 8, 512, 7, 1, True): (2.6, 30.9),
     Arrangement(8, 2, 8, 512, 4, 1, False): (5.0, 34.9),
     Arrangement(8, 4, 2, 128, 5, 2, False): (5.7, 36.7),

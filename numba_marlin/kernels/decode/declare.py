@@ -19,8 +19,8 @@ SMALL_FP4 = replace(
 KERNEL = KernelDefinition(
     name="decode",
     summary=(
-        "small batches: bulk copies by a producer warp, the transposed mma.sync, equal shares of k,"
-        " sums in the workspace"
+        "small batches: bulk copies by a producer warp, the transposed mma.sync, stream-K with"
+        " partial results in the workspace"
     ),
     rung=50,
     config_type=DecodeConfig,
@@ -68,11 +68,29 @@ KERNEL = KernelDefinition(
     chooser=choose,
     about=About(
         sections={
-            "copy": ("fetch_weights", "fetch_x", "produce"),
-            "multiply": ("multiply_row", "multiply_stage"),
+            "copy": (
+                "fetch_weights",
+                "fetch_x",
+                "produce",
+                "copy_rows",
+                "copy_group_scales",
+                "copy_block_scales",
+                "copy_group_zeros",
+            ),
+            "multiply": (
+                "multiply_stage",
+                "multiply_pairs",
+                "multiply_tail",
+                "multiply_row",
+                "fetch_pair",
+                "fetch_row",
+                "fetch_group",
+                "fetch_words",
+                "promote",
+            ),
             "reduce_block": ("share_out",),
             "reduce_grid": ("leave_partial", "count_in", "add_parts"),
-            "write": ("write_result", "scale_columns", "add_bias"),
+            "write": ("write_result", "scale_columns", "multiply_columns", "add_bias"),
         },
         stages=lambda config: stages_in_a_row(
             config.stages, config.stage_bytes, (0, config.stage_bytes)

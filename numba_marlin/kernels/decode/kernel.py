@@ -150,7 +150,7 @@ def make(lang, config):
         )
         offsets = cuda.local.array(multiply.pointers, uint32)
         position, place = stripe.position, ring.consumer_start()
-        ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
+        ptx.griddepcontrol_wait()  # the kernel before may still use c and the workspace
         while position < stripe.end:
             item = schedule.item_at(position, stripe.end, sizes)
             multiply.stage_offsets(offsets, item.tile.rows, thread)

@@ -34,13 +34,13 @@ def output_verbs(lang, config):
     pair_of = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
 
     @lang.device
-    def keep(acc, own, exchange, thread):
+    def keep_all(acc, own, exchange, thread):
         """``share_out`` of a warp that has its columns to itself."""
         for i in range(cfg.own_floats):
             own[i] = acc[i]
 
     @lang.device
-    def exchange_and_add(acc, own, exchange, thread):
+    def share_out(acc, own, exchange, thread):
         """Warps with the same columns and different k: each gets some column blocks of all the
         others, and adds its own to them. exchange: address in shared memory, [warp_n][owner][sender
         but the owner][vector][lane]."""
@@ -71,12 +71,6 @@ def output_verbs(lang, config):
                         own[4 * v + r] += d[r]
         # nobody sends the next tile's accumulators over these
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
-
-    share_columns = exchange_and_add if config.warps_k > 1 else keep
-
-    @lang.device
-    def share_out(acc, own, exchange, thread):
-        share_columns(acc, own, exchange, thread)
 
     # ---- between blocks ----
 
@@ -226,7 +220,7 @@ def output_verbs(lang, config):
 
     return lang.namespace(
         "output",
-        share_out=share_out,
+        share_out=share_out if config.warps_k > 1 else keep_all,
         leave_partial=leave_partial,
         count_in=count_in,
         add_parts=add_parts,

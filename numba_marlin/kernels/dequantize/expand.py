@@ -66,11 +66,12 @@ def expand_verbs(lang, dtype, bits, origin):
 
     @lang.device
     def expand_bfloat16_nibbles(word):
+        word0, word1, word2, word3 = word, word >> 4, word >> 8, word >> 12
         return (
-            bfloat16_nibbles(word, wide_middle),
-            bfloat16_nibbles(word >> 4, wide_middle),
-            bfloat16_nibbles(word >> 8, wide_middle),
-            bfloat16_nibbles(word >> 12, wide_middle),
+            bfloat16_nibbles(word0, wide_middle),
+            bfloat16_nibbles(word1, wide_middle),
+            bfloat16_nibbles(word2, wide_middle),
+            bfloat16_nibbles(word3, wide_middle),
         )
 
     @lang.device
@@ -84,7 +85,8 @@ def expand_verbs(lang, dtype, bits, origin):
 
     @lang.device
     def expand_bfloat16_bytes(word):
-        return bfloat16_bytes(word), bfloat16_bytes(word >> 8)
+        word0, word1 = word, word >> 8
+        return bfloat16_bytes(word0), bfloat16_bytes(word1)
 
     return {
         ("float16", 4): expand_float16_nibbles,

@@ -1,56 +1,54 @@
-"""The sizes of the Hopper kernel (``wgmma``): what can be chosen, and what follows from it.
-Pure."""
+"""The sizes of ``wgmma``: what can be chosen, and what follows from it. Pure. Where things lie in
+shared memory: ``shared``."""
 
 from dataclasses import dataclass
 
 from numba_marlin.hardware.architectures import HOPPER
-from numba_marlin.hardware.limits import BOX_ELEMENTS, SETMAXNREG_STEP, THREAD_REGISTERS
+from numba_marlin.hardware.limits import SETMAXNREG_STEP, THREAD_REGISTERS
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
-from numba_marlin.kernels.language.pipeline import barrier_bytes
-from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
+from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_ROWS, WARPGROUP, SharedMemory
 
-STAGE_K = 64  # one row of the 128-byte swizzle
-STAGE_ROWS = STAGE_K // 16
-WARPGROUP = 128
-ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24
-PIECE_BYTES = 512  # 16 x 16 halves
+SPARE_REGISTERS = 16  # of a consumer's thread, for all but accumulators while parts are added up
 PARTS = (2, 3, 4, 6, 8)  # that a tile may have
 
 
 @dataclass(frozen=True)
-class WgmmaConfig:
-    """A block multiplies tiles of tile_m rows of x by tile_n columns, with ``warpgroups`` consumers
-    side by side in n, ``k_groups`` such rows of consumers that take turns with the stages, and one
-    producer. dtype: of x, scales, bias and c, float16 or bfloat16; bits of a code, 4 or 8; zeros:
-    None, "integer" or "float16"; scaling: what scales of groups multiply, "weights" or "sums" of
-    their products, in fp32; bias: added at the end; codes: "integer", or "e2m1" for block-scaled
-    FP4, of groups of 16 or 32 (``formats.fp4_marlin``). cluster: blocks that share each tile along
-    k, and add up through each other's shared memory. parts: blocks that share each tile along k,
-    and add up through the workspace.
+class WgmmaConfig(SharedMemory):
+    """What can be chosen; the properties follow from it."""
 
-    stages: steps of k = 64 in shared memory. group_blocks: k16 rows that share a scale, -1 for
-    per-column scales. split: share k of the tiles that do not fill a wave among all blocks.
-    group_m: row tiles that a wave walks through before it moves to the next columns (locality in
-    L2).
-    """
-
+    #: rows of x, and of C, in a tile
     tile_m: int = 128
+    #: columns of a tile
     tile_n: int = 256
+    #: consumer warpgroups side by side along n
     warpgroups: int = 2
+    #: steps of k = 64 in shared memory
     stages: int = 6
+    #: k16 rows that share a scale; -1: one scale per column
     group_blocks: int = 8
+    #: stream-K: the tiles that do not fill a wave are cut along k, an equal share for every block
     split: bool = True
+    #: row tiles that a wave walks through before it moves to the next columns (locality in L2)
     group_m: int = 8
+    #: rows of consumer warpgroups: they take turns with the stages, and add up at the end
     k_groups: int = 1
+    #: blocks that share each tile along k, and add up through each other's shared memory (DSMEM)
     cluster: int = 1
+    #: split-K: blocks that share each tile along k, and add up through the workspace
     parts: int = 1
+    #: of x, scales, bias and c: "float16" or "bfloat16"
     dtype: str = "float16"
+    #: a bias is added at the end
     bias: bool = False
+    #: of a code: 4 or 8
     bits: int = 4
+    #: zero points: None (codes are symmetric), "integer" (packed like codes) or "float16"
     zeros: str | None = None
+    #: what scales of groups multiply: "weights", or "sums" of their products, in fp32
     scaling: str = "weights"
+    #: "integer", or "e2m1" for block-scaled FP4 of groups of 16 or 32 (``formats.fp4_marlin``)
     codes: str = "integer"
 
     def __post_init__(self):
@@ -114,6 +112,8 @@ class WgmmaConfig:
                 f" {self.shared_bytes} bytes of shared memory, must be {SHARED_LIMIT} at most"
             )
 
+    # ---- scales ----
+
     @property
     def grouped(self):
         return self.group_blocks != -1
@@ -129,7 +129,7 @@ class WgmmaConfig:
 
     @property
     def scales_sums(self):
-        """Whether the sums of a group are scaled, before they are added to the others."""
+        """Whether the products of a group are scaled, before they are added to the others."""
         return self.scaling == "sums"
 
     @property
@@ -140,32 +140,29 @@ class WgmmaConfig:
 
     @property
     def scales_columns(self):
-        """Whether the sums of all k are scaled."""
+        """Whether the accumulators of all k are scaled."""
         return not self.scales_weights and not self.scales_sums
 
     @property
-    def steps_per_scale(self):
-        """Steps of k that share a scale of sums."""
-        return self.group_blocks // STAGE_ROWS
-
-    @property
     def column_factors(self):
-        """Whether the sums of a column are scaled, or a bias added, before they leave."""
+        """Whether accumulators of a column are scaled, or a bias added, before they leave."""
         return self.bias or self.scales_columns or self.block_scaled
 
     @property
-    def order_of_sums(self):
-        """Whole tiles: which steps of k each row of consumers, and each block of those that share a
-        tile, adds up. (Which row of two begins alternates with the tiles that a block has done
-        before, but two sums are added in either order.) Tiles cut along k: where, depends on all
-        tiles there are.
-        """
-        groups = f", sums of {self.group_blocks} k16 rows" if self.scales_sums else ""
-        return (
-            None
-            if self.split
-            else f"whole tiles, k_groups={self.k_groups}, blocks={self.team}{groups}"
-        )
+    def groups_per_stage(self):
+        return max(1, STAGE_ROWS // self.scale_blocks) if self.grouped else 1
+
+    @property
+    def factor_rows(self):
+        """k16 rows of a stage that share a row of scales and zero points."""
+        return self.scale_blocks if self.grouped else STAGE_ROWS
+
+    @property
+    def steps_per_scale(self):
+        """Steps of k that share a scale of accumulators."""
+        return self.group_blocks // STAGE_ROWS
+
+    # ---- tiles, warps, registers ----
 
     @property
     def words(self):
@@ -174,12 +171,32 @@ class WgmmaConfig:
         return self.tile_n // (64 * self.warpgroups)
 
     @property
+    def blocks_n(self):
+        """Blocks of 64 columns in a tile."""
+        return self.tile_n // 64
+
+    @property
+    def warps_per_block(self):
+        """Warps of a warpgroup that share a block of 64 columns, each with words of its own."""
+        return 4 // self.blocks_n
+
+    @property
     def consumers(self):
+        """Consumer warpgroups."""
         return self.warpgroups * self.k_groups
 
     @property
+    def consumer_threads(self):
+        return WARPGROUP * self.consumers
+
+    @property
     def threads(self):
-        return WARPGROUP * (self.consumers + 1)
+        return self.consumer_threads + WARPGROUP
+
+    @property
+    def accumulators(self):
+        """Of a thread, for one m64 block."""
+        return self.tile_m // 2
 
     @property
     def consumer_registers(self):
@@ -194,133 +211,47 @@ class WgmmaConfig:
         )
 
     @property
+    def parts_at_once(self):
+        """Whether a thread's accumulators of all parts of a tile fit its registers together, beside
+        those that they are added to: the loads of all parts are then in flight at once."""
+        registers = self.consumer_registers or THREAD_REGISTERS
+        accumulators = self.words * self.accumulators
+        return (self.parts + 1) * accumulators + SPARE_REGISTERS <= registers
+
+    @property
+    def pieces(self):
+        """Pieces of 16 rows of x by 16 columns that a warp has of a tile."""
+        return self.words * self.pieces_per_word
+
+    @property
+    def pieces_per_word(self):
+        return self.tile_m // 16
+
+    @property
+    def block_pieces(self):
+        """Of these, those that one block of a cluster finishes."""
+        return self.pieces // self.cluster
+
+    # ---- launch ----
+
+    @property
     def team(self):
         """Blocks that take a tile together, each its part of k."""
         return self.cluster * self.parts
 
     @property
-    def pieces(self):
-        """Pieces of 16 rows of x by 16 columns that a warp has of a tile."""
-        return self.words * self.tile_m // 16
-
-    @property
-    def x_stage_bytes(self):
-        return self.tile_m * STAGE_K * 2
-
-    @property
-    def block_bytes(self):
-        """Of 16 x 64 packed weights."""
-        return 128 * self.bits
-
-    @property
-    def w_box_columns(self):
-        """Columns of a tensor copy of packed weights, which moves BOX_ELEMENTS numbers of 8 bytes
-        in a row at most; a column's 16 weights are 2 * bits bytes. A stage's boxes lie one behind
-        the other."""
-        return min(self.tile_n, BOX_ELEMENTS * 8 // (2 * self.bits))
-
-    @property
-    def w_row_bytes(self):
-        """From a k16 row of a box to the next."""
-        return self.w_box_columns // 64 * self.block_bytes
-
-    @property
-    def w_box_bytes(self):
-        return STAGE_ROWS * self.w_row_bytes
-
-    @property
-    def w_boxes(self):
-        return self.tile_n // self.w_box_columns
-
-    @property
-    def groups_per_stage(self):
-        return max(1, STAGE_ROWS // self.scale_blocks) if self.grouped else 1
-
-    @property
-    def scale_words(self):
-        """Of FP4, for 32 rows and 64 columns."""
-        return 32 // self.group_blocks if self.block_scaled else 0
-
-    @property
-    def s_row_bytes(self):
-        return self.tile_n // 64 * 4 * self.scale_words if self.block_scaled else self.tile_n * 2
-
-    @property
-    def s_rows(self):
-        """Rows of scales in a stage."""
-        return 0 if self.scales_columns else self.groups_per_stage
-
-    @property
-    def z_row_bytes(self):
-        return {None: 0, "integer": self.tile_n * self.bits // 8, "float16": self.tile_n * 2}[
-            self.zeros
-        ]
-
-    @property
-    def s_shared(self):
-        """Where the scales begin in a stage: behind x and the weights."""
-        return self.x_stage_bytes + self.w_boxes * self.w_box_bytes
-
-    @property
-    def z_shared(self):
-        """Where the zero points begin in a stage."""
-        return self.s_shared + self.s_rows * self.s_row_bytes
-
-    @property
-    def copied_bytes(self):
-        return self.z_shared + self.groups_per_stage * self.z_row_bytes
-
-    @property
-    def stage_bytes(self):
-        return ceil_div(self.copied_bytes, ALIGNMENT) * ALIGNMENT
-
-    @property
-    def c_warp_bytes(self):
-        return self.tile_m * 32 * self.words
-
-    @property
-    def c_bytes(self):
-        """The tile of C on its way out; of a cluster's tile a piece for each warp."""
+    def order_of_sums(self):
+        """Whole tiles: which steps of k each row of consumers, and each block of those that share a
+        tile, adds up. (Which row of two begins alternates with the tiles that a block has done
+        before, but two sums are added in either order.) Tiles cut along k: where, depends on all
+        tiles there are.
+        """
+        groups = f", sums of {self.group_blocks} k16 rows" if self.scales_sums else ""
         return (
-            self.tile_m * self.tile_n * 2
-            if self.cluster == 1
-            else 4 * self.warpgroups * PIECE_BYTES
+            None
+            if self.split
+            else f"whole tiles, k_groups={self.k_groups}, blocks={self.team}{groups}"
         )
-
-    @property
-    def exchange_bytes(self):
-        """fp32 sums of a tile, where warpgroups or blocks add up."""
-        return self.partial_bytes if self.k_groups > 1 or self.cluster > 1 else 0
-
-    @property
-    def c_shared(self):
-        return self.stages * self.stage_bytes
-
-    @property
-    def exchange_shared(self):
-        return self.c_shared + self.c_bytes
-
-    @property
-    def barriers_shared(self):
-        return self.exchange_shared + self.exchange_bytes
-
-    @property
-    def cluster_barriers_shared(self):
-        return self.barriers_shared + barrier_bytes(self.stages)
-
-    @property
-    def flags_shared(self):
-        return self.cluster_barriers_shared + barrier_bytes(1)
-
-    @property
-    def shared_bytes(self):
-        """Stages, the tile of C, sums to exchange, barriers, a word for each consumer, and what
-        aligning the whole may cost."""
-        return self.flags_shared + 16 + ALIGNMENT
-
-    @property
-    def partial_bytes(self):
-        return self.tile_m * self.tile_n * 4
 
     def tiles(self, m, n):
         return ceil_div(m, self.tile_m) * ceil_div(n, self.tile_n)

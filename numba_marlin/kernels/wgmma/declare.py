@@ -5,8 +5,9 @@ from dataclasses import replace
 from numba_marlin.kernels.language.about import About, Trial, stages_in_a_row
 from numba_marlin.kernels.language.definition import KernelDefinition, Takes
 from numba_marlin.kernels.wgmma import choose
-from numba_marlin.kernels.wgmma.config import ALIGNMENT, WgmmaConfig
+from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.kernels.wgmma.kernel import make, tensor_maps
+from numba_marlin.kernels.wgmma.shared import ALIGNMENT
 
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=4)
 # two rows of consumers in each block of a pair
@@ -71,7 +72,7 @@ KERNEL = KernelDefinition(
                 "fill_first",
                 "fill_stages",
                 "produce",
-                "copy_box",
+                "copy_boxes",
             ),
             "multiply": ("multiply_steps", "multiply_groups"),
             "reduce_block": ("add_groups", "add_quad"),

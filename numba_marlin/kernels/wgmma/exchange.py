@@ -1,114 +1,95 @@
-"""How consumers of the Hopper kernel (``wgmma``) that share a tile along k add up in shared memory:
-rows of consumers of a block, blocks of a cluster.
+"""How consumers of ``wgmma`` that share a tile along k add up in shared memory: rows of consumers
+of a block, blocks of a cluster (DSMEM).
 
-The exchange buffer of a block holds the fp32 sums of a tile, quad after quad, each quad's 16 bytes
-of all threads of a warpgroup side by side. First the second row of consumers puts its sums there
-and the first row adds them to its own. In a cluster every block then puts its sums there, and each
-block adds up its share of all blocks' sums, in the order of their ranks, and writes it to C: a
-share is some of the pieces of 16 rows of x by 16 columns that each warp has of the tile. Two
-cluster barriers guard the buffer: *ready*, all blocks have put theirs; *free*, all have read what
-they need.
+The exchange buffer of a block holds the fp32 accumulators of a tile, quad after quad, each quad's
+16 bytes of all threads of a warpgroup side by side. First the second row of consumers puts its
+accumulators there and the first row adds them to its own. In a cluster every block then puts its
+accumulators there, and each block adds up its share of all blocks', in the order of their ranks,
+and writes it to C: a share is some of the pieces of 16 rows of x by 16 columns that each warp has
+of the tile. Two cluster barriers guard the buffer: *ready*, all blocks have put theirs; *free*, all
+have read what they need.
 
-``turn``: tiles before this one; ``lane_place``, ``item``, ``work``: see ``wgmma_output``.
+``turn``: tiles before this one.
 """
 
-from types import SimpleNamespace
-
 from numba_marlin.hardware.limits import ALL_LANES
-from numba_marlin.kernels.language.tuples import for_each, map_each
+from numba_marlin.kernels.language.pipeline import BARRIER_BYTES
+from numba_marlin.kernels.language.tuples import for_each, map_each, together
 from numba_marlin.kernels.wgmma.columns import column_verbs
-from numba_marlin.kernels.wgmma.config import PIECE_BYTES, WARPGROUP
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
+from numba_marlin.kernels.wgmma.shared import PIECE_BYTES, QUAD_BYTES, WARPGROUP
 
 PUT_BARRIER, READ_BARRIER = 3, 5  # named barriers 3 to 6: the warpgroups of one column of consumers
 
 
 def exchange_verbs(lang, config):
     """-> namespace of device functions: open_exchange, add_groups, add_blocks, close_exchange."""
-    cuda, ptx = lang.cuda, lang.ptx
-    uint32, uint64 = lang.uint32, lang.uint64
-    corner = schedule_verbs(lang, config).corner
-    ACCUMULATORS, WORDS, WARPGROUPS, K_GROUPS, CLUSTER = (
-        config.tile_m // 2,
-        config.words,
-        config.warpgroups,
-        config.k_groups,
-        config.cluster,
-    )
-    columns = column_verbs(lang, config)
-    factors, pair_of, finish_piece = columns.factors, columns.pair_of, columns.finish_quads(8)
-    COLUMN_FACTORS, PIECES, PIECES_PER_WORD = (
-        config.column_factors,
-        config.pieces,
-        config.tile_m // 16,
-    )
-    EXCHANGE, READY, FREE, C_SHARED = (
-        config.exchange_shared,
-        config.cluster_barriers_shared,
-        config.cluster_barriers_shared + 8,
-        config.c_shared,
-    )
-    QUAD = WARPGROUP * 16
-    WORD = ACCUMULATORS // 4 * QUAD
+    cuda, ptx, uint64 = lang.cuda, lang.ptx, lang.uint64
+    cfg = lang.constants(config)
+    schedule, columns = schedule_verbs(lang, config), column_verbs(lang, config)
+    finish_piece, pair_of = columns.finish_quads(8), columns.pair_of
+    arrivals = 4 * config.warpgroups * config.cluster  # warps of the first rows of all blocks
     zero_piece = ptx.zero_f32(width=8)
 
     @lang.device
-    def add_quad(values, address):
-        other = ptx.ld_shared_v4_f32(address)
-        return (
-            values[0] + other[0],
-            values[1] + other[1],
-            values[2] + other[2],
-            values[3] + other[3],
-        )
-
-    put_word = for_each(
-        lang,
-        ACCUMULATORS,
-        4,
-        lang.device(lambda values, address: ptx.st_shared_v4_f32(address, values)),
-        QUAD,
-        uint32,
-    )
-    add_word = map_each(lang, ACCUMULATORS, 4, add_quad, QUAD, uint32)
-    put = for_each(
-        lang, WORDS, 1, lang.device(lambda one, address: put_word(one[0], address)), WORD, uint32
-    )
-    add = map_each(
-        lang, WORDS, 1, lang.device(lambda one, address: (add_word(one[0], address),)), WORD, uint32
-    )
+    def put_quad(acc, address):
+        ptx.st_shared_v4_f32(address, acc)
 
     @lang.device
-    def own_sums(shared, lane_place):
-        return uint32(
-            shared
-            + uint32(EXCHANGE)
-            + lane_place[0] * uint32(WORDS * WORD)
-            + lane_place[1] * uint32(16)
-        )
+    def add_quad(acc, address):
+        other = ptx.ld_shared_v4_f32(address)
+        return acc[0] + other[0], acc[1] + other[1], acc[2] + other[2], acc[3] + other[3]
+
+    put_accumulators = for_each(lang, config.accumulators, 4, put_quad, QUAD_BYTES)
+    add_accumulators = map_each(lang, config.accumulators, 4, add_quad, QUAD_BYTES)
+
+    @lang.device
+    def put_word(acc, address):
+        put_accumulators(acc[0], address)
+
+    @lang.device
+    def add_word(acc, address):
+        return (add_accumulators(acc[0], address),)
+
+    put = for_each(lang, config.words, 1, put_word, config.partial_word_bytes)
+    add = map_each(lang, config.words, 1, add_word, config.partial_word_bytes)
+
+    @lang.device
+    def own_accumulators(shared, thread):
+        """Where a thread's begin in the exchange buffer, of any block."""
+        start = thread.warpgroup * cfg.partial_warpgroup_bytes + thread.number * 16
+        return shared.base + cfg.exchange_at + start
+
+    @lang.device
+    def ready(shared):
+        return shared.base + cfg.cluster_barriers_at
+
+    @lang.device
+    def free(shared):
+        return shared.base + (cfg.cluster_barriers_at + BARRIER_BYTES)
 
     @lang.device
     def wait_for(barrier, parity):
-        while ptx.mbarrier_try_wait_parity(barrier, parity) == uint32(0):
+        while not ptx.mbarrier_try_wait_parity(barrier, parity):
             pass
         ptx.fence_acq_rel_cluster()
 
     @lang.device
-    def tell_all(barrier, lane_place):
+    def tell_all(barrier, thread):
         """This warp's arrival at the barrier of every block of the cluster."""
-        ptx.bar_warp_sync(uint32(ALL_LANES))
-        if lane_place[4] < uint32(CLUSTER):
+        ptx.bar_warp_sync(ALL_LANES)
+        if thread.lane < cfg.cluster:
             ptx.fence_acq_rel_cluster()
-            ptx.mbarrier_arrive_cluster(ptx.mapa_shared(barrier, lane_place[4]))
+            ptx.mbarrier_arrive_cluster(ptx.mapa_shared(barrier, thread.lane))
 
     @lang.device
     def open_exchange(shared):
         """Every thread of the block, after the ring's barriers were initialised: lets all of the
         block, and of the cluster, see all barriers."""
-        if CLUSTER > 1:
-            if ptx.tid_x() == uint32(0):
-                ptx.mbarrier_init(shared + uint32(READY), uint32(4 * WARPGROUPS * CLUSTER))
-                ptx.mbarrier_init(shared + uint32(FREE), uint32(4 * WARPGROUPS * CLUSTER))
+        if cfg.cluster > 1:
+            if ptx.tid_x() == 0:
+                ptx.mbarrier_init(ready(shared), arrivals)
+                ptx.mbarrier_init(free(shared), arrivals)
                 ptx.fence_mbarrier_init()
             ptx.cluster_arrive()
             ptx.cluster_wait()
@@ -116,107 +97,95 @@ def exchange_verbs(lang, config):
 
     @lang.device
     def wait_for_buffer(shared, turn):
-        if CLUSTER > 1:
-            wait_for(shared + uint32(FREE), uint32(uint32(turn + uint32(1)) % uint32(2)))
+        if cfg.cluster > 1:
+            wait_for(free(shared), (turn + 1) % 2)
 
     @lang.device
-    def add_groups(sums, shared, turn, slot, steps, lane_place):
-        """The first row of consumers gets the sums of both, of so many steps from that slot of the
-        ring on; nothing is to be added where it had the only one. (Both come to the same barriers,
-        and there are two: compute-sanitizer takes two places in the code for two barriers, and a
-        warp that is early at the next tile's for one that has not left this one's.)"""
-        if K_GROUPS == 2 and (CLUSTER > 1 or steps > uint32(1) or slot % uint32(2) != uint32(0)):
-            own = own_sums(shared, lane_place)
-            if lane_place[5] == uint32(1):
+    def add_groups(acc, shared, turn, slot, steps, thread):
+        """The first row of consumers gets the accumulators of both, of so many steps from that slot
+        of the ring on; nothing is to be added where it had the only one. (Both come to the same
+        barriers, and there are two: compute-sanitizer takes two places in the code for two
+        barriers, and a warp that is early at the next tile's for one that has not left this
+        one's.)"""
+        if cfg.k_groups == 2 and (cfg.cluster > 1 or steps > 1 or slot % 2 != 0):
+            own = own_accumulators(shared, thread)
+            if thread.k_group == 1:
                 wait_for_buffer(shared, turn)
-                put(sums, own)
-            ptx.bar_sync(lane_place[0] + uint32(PUT_BARRIER), uint32(2 * WARPGROUP))
-            if lane_place[5] == uint32(0):
-                sums = add(sums, own)
-            ptx.bar_sync(lane_place[0] + uint32(READ_BARRIER), uint32(2 * WARPGROUP))
-        return sums
+                put(acc, own)
+            ptx.bar_sync(thread.warpgroup + PUT_BARRIER, 2 * WARPGROUP)
+            if thread.k_group == 0:
+                acc = add(acc, own)
+            ptx.bar_sync(thread.warpgroup + READ_BARRIER, 2 * WARPGROUP)
+        return acc
 
     @lang.device
-    def add_piece(address, rank):
-        """The eight sums of a piece, from the block of that rank."""
+    def piece_of(address, rank):
+        """The eight accumulators of a piece, from the block of that rank."""
         remote = ptx.mapa_shared(address, rank)
-        return ptx.ld_shared_cluster_v4_f32(remote) + ptx.ld_shared_cluster_v4_f32(
-            remote + uint32(QUAD)
-        )
+        first = ptx.ld_shared_cluster_v4_f32(remote)
+        return first + ptx.ld_shared_cluster_v4_f32(remote + QUAD_BYTES)
+
+    @lang.device
+    def add_one(left, right, where):
+        return (left[0] + right[0],)
+
+    add_eight = together(lang, 8, 1, add_one)
 
     @lang.device
     def sum_piece(address):
-        s = zero_piece()
-        for rank in range(CLUSTER):
-            p = add_piece(address, uint32(rank))
-            s = (
-                s[0] + p[0],
-                s[1] + p[1],
-                s[2] + p[2],
-                s[3] + p[3],
-                s[4] + p[4],
-                s[5] + p[5],
-                s[6] + p[6],
-                s[7] + p[7],
-            )
-        return s
+        piece = zero_piece()
+        for rank in range(cfg.cluster):
+            piece = add_eight(piece, piece_of(address, rank), 0)
+        return piece
 
     @lang.device
-    def add_blocks(sums, shared, turn, c, scales, bias, item, work, lane_place, sizes):
-        warpgroup, own, first_word, block, lane, k_group = lane_place
-        m, n, k = sizes
-        if K_GROUPS == 1:
+    def add_blocks(acc, shared, turn, result, item, plan, thread, sizes):
+        """This block's share of the tile, of all blocks of the cluster, to C."""
+        if cfg.k_groups == 1:
             wait_for_buffer(shared, turn)
-        put(sums, own_sums(shared, lane_place))
-        tell_all(shared + uint32(READY), lane_place)
-        tile_row, tile_column = corner(work, item[0])
-        scratch = uint32(
-            shared
-            + uint32(C_SHARED)
-            + (warpgroup * uint32(4) + own // uint32(32)) * uint32(PIECE_BYTES)
-        )
-        wait_for(shared + uint32(READY), uint32(turn % uint32(2)))
-        for i in range(PIECES // CLUSTER):
-            piece = uint32(ptx.cluster_ctarank() * uint32(PIECES // CLUSTER) + uint32(i))
-            word, part = (
-                uint32(piece // uint32(PIECES_PER_WORD)),
-                uint32(piece % uint32(PIECES_PER_WORD)),
-            )
-            s = sum_piece(uint32(own_sums(shared, lane_place) + piece * uint32(2 * QUAD)))
-            column = uint32(tile_column + block * uint32(64) + (first_word + word) * uint32(16))
-            if COLUMN_FACTORS:
-                s = finish_piece(s, factors(scales, bias, column, n, uint32(lane // uint32(4))))
-            ptx.bar_warp_sync(uint32(ALL_LANES))
+        own = own_accumulators(shared, thread)
+        put(acc, own)
+        tell_all(ready(shared), thread)
+        tile, lane = schedule.tile_of(item, plan), thread.lane
+        warp = thread.warpgroup * 4 + thread.number // 32
+        scratch = shared.base + cfg.result_at + warp * PIECE_BYTES
+        scratch_row, scratch_half = lane // 16 * 8 + lane % 8, lane // 8 % 2
+        wait_for(ready(shared), turn % 2)
+        for i in range(cfg.block_pieces):
+            number = ptx.cluster_ctarank() * cfg.block_pieces + i
+            word, rows = number // cfg.pieces_per_word, number % cfg.pieces_per_word
+            piece = sum_piece(own + number * (2 * QUAD_BYTES))
+            column = tile.column_first + thread.block * 64 + (thread.first_word + word) * 16
+            if cfg.column_factors:
+                factors = columns.factors_of(result, column, lane // 4, sizes.n)
+                piece = finish_piece(piece, factors)
+            ptx.bar_warp_sync(ALL_LANES)
             ptx.stmatrix_x4_trans(
-                scratch
-                + (lane // uint32(16) * uint32(8) + lane % uint32(8)) * uint32(32)
-                + lane // uint32(8) % uint32(2) * uint32(16),
+                scratch + scratch_row * 32 + scratch_half * 16,
                 (
-                    pair_of(s[0], s[1]),
-                    pair_of(s[2], s[3]),
-                    pair_of(s[4], s[5]),
-                    pair_of(s[6], s[7]),
+                    pair_of(piece[0], piece[1]),
+                    pair_of(piece[2], piece[3]),
+                    pair_of(piece[4], piece[5]),
+                    pair_of(piece[6], piece[7]),
                 ),
             )
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            row, column = (
-                uint32(tile_row + part * uint32(16) + lane // uint32(2)),
-                uint32(column + lane % uint32(2) * uint32(8)),
-            )
-            if row < m and column < n:
+            ptx.bar_warp_sync(ALL_LANES)
+            row, column = tile.row_first + rows * 16 + lane // 2, column + lane % 2 * 8
+            if row < sizes.m and column < sizes.n:
                 ptx.st_global_v4_b32(
-                    c + (uint64(row) * uint64(n) + uint64(column)) * uint64(2),
-                    ptx.ld_shared_v4_b32(scratch + lane * uint32(16)),
+                    result.c + (uint64(row) * sizes.n + column) * 2,
+                    ptx.ld_shared_v4_b32(scratch + lane * 16),
                 )
-        tell_all(shared + uint32(FREE), lane_place)
+        tell_all(free(shared), thread)
 
     @lang.device
     def close_exchange(shared, turn):
-        """A block may go when all others have read its sums."""
-        if CLUSTER > 1:
+        """A block may go when all others have read its accumulators."""
+        if cfg.cluster > 1:
             wait_for_buffer(shared, turn)
 
-    return SimpleNamespace(
+    return lang.namespace(
+        "exchange",
         open_exchange=open_exchange,
         add_groups=add_groups,
         add_blocks=add_blocks,

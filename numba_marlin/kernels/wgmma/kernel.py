@@ -1,165 +1,169 @@
 """The Hopper kernel for larger batches: ``wgmma`` on the transposed product, straight from Marlin's
-bytes.
+bytes. ``C[m, n] = A[m, k] @ W[k, n]``.
 
-``C[m, n] = A[m, k] @ W[k, n]``; parameters: tensor maps (``tensor_maps``) of a [m, k], its rows
-a_stride elements apart and 16-byte aligned, of c [m, n], and in Marlin's order of b int32 [k/16,
-n_packed bits/2], scales [groups, n_packed], and zeros int32 [groups, n_packed bits/32] or float16
-[groups, n_packed] (of the scales again, if there are none), n_packed = n completed to 64 (of FP4:
-``formats.fp4_marlin``, with factors); c and scales once more as addresses; bias [n]; partials fp32
-and locks int32 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as
-int32. m any, k a multiple of 16, n of 8.
+Parameters: tensor maps (``tensor_maps``) of a [m, k] (called x; rows ``a_stride`` elements apart,
+16-byte aligned), of c [m, n], and in Marlin's order of b int32 [k/16, n_packed bits/2], scales
+[groups, n_packed], and zeros int32 [groups, n_packed bits/32] or float16 [groups, n_packed] (of the
+scales again, if there are none); n_packed is n completed to 64. (Of FP4: ``formats.fp4_marlin``,
+with factors.) c and scales once more as addresses; bias [n]; partials fp32 and locks int32
+(``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. m any, k a
+multiple of 16, n of 8.
 
-Why it works without a relayout: ``wgmma`` takes its first operand from registers, 16 rows a warp.
-Word j of a lane's 16-byte vector, dequantised and put in the order d0, d2, d1, d3, *is* that
-operand for 16 columns of W: the kernel computes C^T = W^T X^T, and x, the second operand, comes
-from shared memory as TMA laid it down.
+**The idea.** ``wgmma`` (sm_90a: a warpgroup, four warps, multiplies m64 by k16) takes its first
+operand, A, from registers, and its second, B, from shared memory. Weights must pass through
+registers to be dequantised, so they must be the first: the kernel computes C^T = W^T x^T. Then no
+byte of Marlin's layout has to move, dequantised weights never go back to shared memory, and x is
+multiplied where TMA laid it down.
 
-The ideas, in the order in which the kernel reads:
-- *Persistent blocks.* One block an SM. Tiles that fill whole waves are taken one after the other,
-  in an order that keeps a wave's rows and columns in L2; the tiles left over are cut along k into
-  equal stripes, one a block, so that all finish together.
-- *Roles.* One thread of the last warpgroup keeps ``stages`` steps of x, weights and scales on their
-  way; the other warpgroups multiply, each its own columns.
-- *Dequantise behind the multiply.* While the tensor cores run one k16 row, the integer units spread
-  the next one into other registers.
-- *Fix-up without waiting.* Blocks that share a tile, as stripes cut it or as equal parts of it,
-  leave fp32 partial tiles in the workspace; the last one to arrive adds them all, in the order of
-  the blocks: no block waits for another, and the same input gives the same bits.
-- *Launches that overlap.* Weights are on their way while the kernel before this one on the stream
-  ends (``griddepcontrol``), and blocks begin on multiprocessors that its blocks have left. Nothing
-  but weights is touched before that kernel is complete.
-- *Output.* ``stmatrix`` transposes the accumulators into shared memory, each warp its own columns,
-  and a tensor store carries them off while the next tile begins.
+**Who does what.** Blocks are persistent, one per SM, and warpgroups specialised. The last one is
+the producer: one thread of it copies (``load``), and it gives its registers up to the others
+(``setmaxnreg``). The other ``warpgroups * k_groups`` are consumers: they dequantise, multiply all
+rows of the tile (``tensor``), and write C (``output``). Side by side along n stand ``warpgroups``
+of them. With ``k_groups=2`` there is a second row of as many; the rows take turns with the stages.
+A consumer's share of the columns: in Marlin's bytes a lane's 16-byte vector belongs to a block of
+64 columns, and has four words, each of 16 columns. A warp takes ``words`` words of one block. Its
+r-th word, with those of the other three warps, is one m64 operand of ``wgmma``: 16 rows from each
+warp, which is where the instruction wants them. So a warpgroup issues ``words`` products per k16
+row, and has as many sets of tile_m / 2 accumulators per thread.
+
+**What is in flight, and what guards a stage.** The ring has ``stages`` stages of 64 along k, and
+runs on from tile to tile. A stage's *full* mbarrier completes when the bytes that the producer
+announced have landed, its *empty* mbarrier when all consumer warps that use the stage have released
+it, once its last product is done: that is while the next stage multiplies. ``RingPlace(stage,
+parity)`` is a thread's place in the ring (``language.pipeline``). A consumer has two wgmma groups
+in flight at most, of a k16 row each. While one multiplies, the integer units dequantise the next
+row into other registers (``tensor``). Programmatic dependent launch (``griddepcontrol``): a
+launch's blocks begin on SMs that the kernel before has left, and a ring full of weights is on its
+way before that kernel has ended. Nothing but weights, scales and zero points is touched before it
+is complete.
+
+**How work is divided** (``schedule``). Tiles of C that fill whole waves are taken one after the
+other, in an order that keeps a wave's rows and columns in L2. With ``split`` (stream-K) the tiles
+left over are cut along k into equal stripes, one per block, so that all finish together. With
+``parts`` (split-K), or ``cluster``, so many blocks share every tile, each an equal part of its k.
+
+**Which k and n a nibble holds.** Lane 4g + t loads 16 bytes per k16 row, words j = 0 to 3. Nibble p
+of word j is W[k, n] at k = 2t + p // 4 + 8 (p % 2), n = 16j + g + 8 (p // 2 % 2) of the block's 16
+x 64. In W^T that is row g or g + 8 of 16, and column k. So nibbles (0, 4), (2, 6), (1, 5) and (3,
+7) are, in this order, the four registers of this lane's A fragment of ``wgmma``: rows g, g + 8, g,
+g + 8, columns 2t and 2t + 1, the last two with 8 more. (``expand`` gives d0 to d3 of nibbles (0,
+4), (1, 5), (2, 6), (3, 7); the fragment is d0, d2, d1, d3.) 8-bit codes: ``weights``. FP4 numbers
+stand in the same words (``formats.fp4_words``). Accumulator 4v + 2h + e of the lane is C[8v + 2t +
+e, 16j + g + 8h].
+
+**Where scales are applied.** Group scales multiply weights, in 16 bits, after the zero point is
+subtracted (``weights``). With ``scaling="sums"`` weights stay integers, and a group's products are
+scaled in fp32 when they are added to the tile's (``tensor``). Per-column scales, FP4's factor per
+column, and the bias come in the epilogue, in fp32 (``columns``). FP4's block scales multiply
+weights (``fp4``).
+
+**Reductions, and their order.** Along k a consumer's accumulators add up in ``wgmma``. The second
+row of consumers hands its own to the first through shared memory. Blocks of a cluster read each
+other's through DSMEM, in the order of their ranks, and each finishes a share of the tile
+(``exchange``). Other blocks that share a tile leave fp32 partial tiles in the workspace and count
+themselves in; the last to come adds them all, its own too, in the order of the blocks (``output``).
+No block waits for another there, and the order is fixed: the same input gives the same bits. Then
+``stmatrix`` transposes the accumulators into shared memory, each warp its own columns, and a tensor
+store carries them off while the next tile begins.
+
+**Tails** need no code in the main loop: a tensor copy brings zeros for what lies outside of x, the
+weights and their scales, and a tensor store clips C. Addresses in global memory, of scales, bias
+and a cluster's pieces of C, are guarded by m and n.
+
+**Shared memory** (offsets and a picture: ``shared``):
+
+=================== ========================== ======================== ========================
+where               what                         written by               read by
+=================== ========================== ======================== ========================
+stage, 0            x, rows of 128 bytes         TMA, swizzled            wgmma, by descriptor
+stage, weights_at   four k16 rows of weights     TMA, a box or two        a lane: its words
+stage, scales_at    scales of their groups       TMA                      lanes of column g
+stage, zeros_at     zero points of the groups    TMA                      lanes of column g
+block, result_at    the tile of C, by warps      stmatrix, swizzled       the tensor store
+block, exchange_at  fp32 accumulators            consumers, blocks        consumers, the cluster
+block, barriers_at  full and empty mbarriers     both sides               both sides
+block, flags_at     how many blocks came, or 0   thread 0 of a warpgroup  its warpgroup
+=================== ========================== ======================== ========================
 """
 
 from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
-from numba_marlin.kernels.wgmma.config import (
-    ALIGNMENT,
-    PRODUCER_REGISTERS,
-    STAGE_K,
-    STAGE_ROWS,
-    WARPGROUP,
-)
+from numba_marlin.kernels.wgmma.config import PRODUCER_REGISTERS
 from numba_marlin.kernels.wgmma.exchange import exchange_verbs
 from numba_marlin.kernels.wgmma.load import load_verbs
 from numba_marlin.kernels.wgmma.output import output_verbs
 from numba_marlin.kernels.wgmma.schedule import NO_TILE, schedule_verbs
+from numba_marlin.kernels.wgmma.shared import ALIGNMENT, STAGE_K, STAGE_ROWS, WARPGROUP
 from numba_marlin.kernels.wgmma.tensor import tensor_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
 
 def make(lang, config):
-    ptx, uint32 = lang.ptx, lang.uint32
-    shared_base = lang.shared_base
-    WARPGROUPS, CONSUMERS, CLUSTER, WORDS, N_BLOCKS = (
-        config.warpgroups,
-        config.consumers,
-        config.cluster,
-        config.words,
-        config.tile_n // 64,
-    )
-    BARRIERS, C_SHARED, FLAGS, block_scaled = (
-        config.barriers_shared,
-        config.c_shared,
-        config.flags_shared,
-        config.block_scaled,
-    )
-    pipeline = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * WARPGROUPS)
-    initialise, producer_start, consumer_start = (
-        pipeline.initialise,
-        pipeline.producer_start,
-        pipeline.consumer_start,
-    )
+    ptx, shared_base = lang.ptx, lang.shared_base
+    cfg = lang.constants(config)
+    ring = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * config.warpgroups)
     schedule = schedule_verbs(lang, config)
-    plan, first_item, next_item = schedule.plan, schedule.first_item, schedule.next_item
-    load = load_verbs(lang, config, pipeline)
-    fill_first, fill_stages = load.fill_first, load.fill_stages
-    multiply_stages = tensor_verbs(lang, config, pipeline).multiply_stages
-    exchange = exchange_verbs(lang, config)
-    open_exchange, add_groups, add_blocks, close_exchange = (
-        exchange.open_exchange,
-        exchange.add_groups,
-        exchange.add_blocks,
-        exchange.close_exchange,
-    )
-    output = output_verbs(lang, config)
-    combine, finish_columns, write_result, drain = (
-        output.combine,
-        output.finish_columns,
-        output.write_result,
-        output.drain,
-    )
-    MOVE_REGISTERS = config.consumer_registers is not None
-    give_registers, take_registers = (
-        ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS),
-        ptx.setmaxnreg_inc(n=config.consumer_registers or 240),
-    )
+    load = load_verbs(lang, config, ring)
+    multiply_stages = tensor_verbs(lang, config, ring)
+    exchange, output = exchange_verbs(lang, config), output_verbs(lang, config)
+    in_cluster, moves_registers = config.cluster > 1, config.consumer_registers is not None
+    give_registers = ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS)
+    take_registers = ptx.setmaxnreg_inc(n=config.consumer_registers or 240)
+
+    # warpgroup: of the consumers side by side; k_group: their row; number: of the thread in its
+    # warpgroup; block: of 64 columns of the tile; first_word: of the warp's, among the block's four
+    Thread = lang.record("Thread", "warpgroup k_group number block first_word lane")
+    # In shared memory: addresses of the ring of stages, which comes first, and of its barriers
+    Shared = lang.record("Shared", "base barriers")
+    # In global memory: what the epilogue reads and writes. scales: of columns, or FP4's factors
+    Result = lang.record("Result", "c c_map scales bias partials locks")
 
     @lang.device
-    def own_place():
-        """(consumer warpgroup among those side by side, thread in it, its first word, its 64-column
-        block, lane, its row of consumers)"""
-        thread = ptx.tid_x()
-        warpgroup, own = uint32(thread // uint32(WARPGROUP)), uint32(thread % uint32(WARPGROUP))
-        column, k_group = (
-            uint32(warpgroup % uint32(WARPGROUPS)),
-            uint32(warpgroup // uint32(WARPGROUPS)),
-        )
-        warp = uint32(own // uint32(32))
-        first_word = uint32(
-            (warp // uint32(N_BLOCKS) + column * uint32(4 // N_BLOCKS)) * uint32(WORDS)
-        )
-        return (
-            column,
-            own,
-            first_word,
-            uint32(warp % uint32(N_BLOCKS)),
-            uint32(own % uint32(32)),
-            k_group,
-        )
+    def own_thread():
+        """A consumer's."""
+        number = ptx.tid_x() % WARPGROUP
+        consumer, warp = ptx.tid_x() // WARPGROUP, number // 32
+        warpgroup, k_group = consumer % cfg.warpgroups, consumer // cfg.warpgroups
+        first_word = (warp // cfg.blocks_n + warpgroup * cfg.warps_per_block) * cfg.words
+        return Thread(warpgroup, k_group, number, warp % cfg.blocks_n, first_word, number % 32)
 
     @lang.device
     def produce(shared, maps, sizes):
-        work = plan(sizes)
-        place = producer_start()
-        item = first_item(work)
-        if item[0] != uint32(NO_TILE):
-            place, item = fill_first(
-                shared, shared + uint32(BARRIERS), place, item, work, maps, sizes
-            )
-        while item[0] != uint32(NO_TILE):
-            place = fill_stages(shared, shared + uint32(BARRIERS), place, item, work, maps, sizes)
-            item = next_item(work, item)
+        """One thread: the stages of all items of this block."""
+        plan = schedule.plan_of(sizes)
+        place = ring.producer_start()
+        item = schedule.first_item(plan)
+        if item.tile != NO_TILE:
+            place, item = load.fill_first(shared, place, item, plan, maps, sizes)
+        while item.tile != NO_TILE:
+            place = load.fill_stages(shared, place, item, plan, maps, sizes)
+            item = schedule.next_item(plan, item)
 
     @lang.device
-    def consume(shared, c, c_map, scales, bias, partials, locks, sizes):
-        lane_place = own_place()
-        work = plan(sizes)
-        place = consumer_start()
-        item = first_item(work)
-        turn = uint32(0)
+    def consume(shared, result, sizes):
+        """A consumer's thread: the main loop of each item, and its epilogue."""
+        thread = own_thread()
+        plan = schedule.plan_of(sizes)
+        place = ring.consumer_start()
+        item = schedule.first_item(plan)
+        turn = 0
         ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
-        while item[0] != uint32(NO_TILE):
-            slot = place[0]
-            place, sums = multiply_stages(
-                shared, shared + uint32(BARRIERS), place, item[1], item[2], lane_place
-            )
-            sums = add_groups(sums, shared, turn, slot, item[2], lane_place)
-            if lane_place[5] == uint32(0):
-                if CLUSTER > 1:
-                    add_blocks(sums, shared, turn, c, scales, bias, item, work, lane_place, sizes)
+        while item.tile != NO_TILE:
+            slot = place.stage
+            place, acc = multiply_stages(shared, place, item, thread)
+            acc = exchange.add_groups(acc, shared, turn, slot, item.steps, thread)
+            if thread.k_group == 0:
+                if in_cluster:
+                    exchange.add_blocks(acc, shared, turn, result, item, plan, thread, sizes)
                 else:
-                    whole, sums = combine(
-                        sums, shared + uint32(FLAGS), partials, locks, item, work, lane_place
-                    )
+                    whole, acc = output.combine(acc, shared, result, item, plan, thread)
                     if whole:
-                        sums = finish_columns(sums, scales, bias, item, work, lane_place, sizes)
-                        write_result(sums, shared + uint32(C_SHARED), c_map, item, work, lane_place)
-            turn = uint32(turn + uint32(1))
-            item = next_item(work, item)
-        drain(lane_place)
-        close_exchange(shared, turn)
+                        acc = output.finish_columns(acc, result, item, plan, thread, sizes)
+                        output.write_result(acc, shared, result, item, plan, thread)
+            turn += 1
+            item = schedule.next_item(plan, item)
+        output.drain(thread)
+        exchange.close_exchange(shared, turn)
 
     def kernel(
         a_map,
@@ -179,23 +183,24 @@ def make(lang, config):
         z_map,
         factors,
     ):
-        sizes = (uint32(m), uint32(n), uint32(k))
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        if ptx.tid_x() == uint32(0):
-            initialise(shared + uint32(BARRIERS))
-        open_exchange(shared)
+        sizes = schedule.Sizes(m, n, k)
+        base = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        shared = Shared(base, base + cfg.barriers_at)
+        if ptx.tid_x() == 0:
+            ring.initialise(shared.barriers)
+        exchange.open_exchange(shared)
         ptx.griddepcontrol_launch_dependents()
-        if ptx.tid_x() >= uint32(WARPGROUP * CONSUMERS):
-            if MOVE_REGISTERS:
+        if ptx.tid_x() >= cfg.consumer_threads:
+            if moves_registers:
                 give_registers()
-            if ptx.tid_x() == uint32(WARPGROUP * CONSUMERS):
-                produce(shared, (a_map, b_map, s_map, z_map), sizes)
+            if ptx.tid_x() == cfg.consumer_threads:
+                produce(shared, load.Maps(a_map, b_map, s_map, z_map), sizes)
         else:
-            if MOVE_REGISTERS:
+            if moves_registers:
                 take_registers()
-            consume(
-                shared, c, c_map, factors if block_scaled else scales, bias, partials, locks, sizes
-            )
+            column_factors = factors if cfg.block_scaled else scales
+            result = Result(c, c_map, column_factors, bias, partials, locks)
+            consume(shared, result, sizes)
 
     return kernel
 

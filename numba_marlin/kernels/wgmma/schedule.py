@@ -1,116 +1,110 @@
-"""Who multiplies what in the Hopper kernel (``wgmma``): whole tiles in waves, and stripes along k
-of the tiles that are left over.
+"""Who multiplies what in ``wgmma``: whole tiles in waves, and stripes along k of the tiles that are
+left over (stream-K).
 
 Tiles are numbered so that a wave of them stays in few rows and columns (``tile_order``). With B
 blocks, tiles 0 .. waves * B - 1 are whole: block b takes b, B + b, ... The others, fewer than B,
-are shared: their steps of k, tile after tile, are cut into equal stripes, one a block. A block
-multiplies its stripe first: whole tiles of others then hide its fix-up.
+are shared: their steps of k, tile after tile, are cut into equal stripes, one per block. A block
+multiplies its stripe first: whole tiles of others then hide the reduction of the shared ones.
 
-``schedule_verbs(lang, config)`` -> namespace of device functions. ``work`` = plan(sizes): (steps of
-k in a tile, row tiles, column tiles, waves, steps in a stripe, this block's end in the stripes). An
-``item`` is (tile, first step, steps, next step of the stripe, next wave), its tile NO_TILE after
-the last. A team, the blocks of a cluster or ``parts`` lone ones, takes whole tiles as a block does,
-and each of its blocks an equal part of the steps.
+With ``cluster`` or ``parts`` (split-K) a team of blocks, those of a cluster or so many lone ones,
+takes whole tiles as a block does, and each of its blocks an equal part of the steps.
 """
-
-from types import SimpleNamespace
 
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
 from numba_marlin.kernels.wgmma.config import STAGE_K
 
 
 def schedule_verbs(lang, config):
+    """-> namespace of device functions that count in u32, and of the records that they exchange."""
     cuda, uint32 = lang.cuda, lang.uint32
-    TILE_M, TILE_N, SPLIT, TEAM = config.tile_m, config.tile_n, config.split, config.team
+    cfg = lang.constants(config)
     corner_of = tile_order_verb(lang, config.group_m, config.tile_m, config.tile_n)
 
+    Sizes = lang.record("Sizes", "m n k")
+
+    # What a block must know to find its work. steps: of k in a tile; m_tiles, n_tiles: row and
+    # column tiles; waves: whole tiles of this block; stripe: steps in a stripe, all stripes laid
+    # end to end; end: where this block's stripe ends
+    Plan = lang.record("Plan", "steps m_tiles n_tiles waves stripe end")
+
+    # steps of a tile from first_step on. tile: its number, NO_TILE after the last; position, wave:
+    # where the next item begins in the stripe, and its wave
+    WorkItem = lang.record("WorkItem", "tile first_step steps position wave")
+
+    Tile = lang.record("Tile", "row_first column_first")
+
+    # the blocks that share a tile
+    Sharers = lang.record("Sharers", "top bottom")
+
+    # this block's team, of so many; a lone block is its own
+    Team = lang.record("Team", "number teams")
+
     @lang.device
-    def team():
-        """(this block's team, teams), a lone block being its own"""
-        return uint32(uint32(cuda.blockIdx.x) // uint32(TEAM)), uint32(
-            uint32(cuda.gridDim.x) // uint32(TEAM)
-        )
+    def own_team():
+        return Team(uint32(cuda.blockIdx.x) // cfg.team, uint32(cuda.gridDim.x) // cfg.team)
 
     @lang.device
     def rank_in_team():
-        return uint32(uint32(cuda.blockIdx.x) % uint32(TEAM))
+        return uint32(cuda.blockIdx.x) % cfg.team
 
     @lang.device
-    def plan(sizes):
-        m, n, k = sizes
-        steps = uint32((k + uint32(STAGE_K - 1)) // uint32(STAGE_K))
-        m_tiles = uint32((m + uint32(TILE_M - 1)) // uint32(TILE_M))
-        n_tiles = uint32((n + uint32(TILE_N - 1)) // uint32(TILE_N))
-        block, blocks = team()
-        tiles = uint32(m_tiles * n_tiles)
-        waves = uint32(tiles // blocks)
-        left = uint32(tiles % blocks)
-        if not SPLIT:
-            waves = uint32(waves + (uint32(1) if block < left else uint32(0)))
-            return steps, m_tiles, n_tiles, waves, uint32(0), uint32(0)
-        total = uint32(left * steps)
-        stripe = uint32((total + blocks - uint32(1)) // blocks)
-        return (
-            steps,
-            m_tiles,
-            n_tiles,
-            waves,
-            stripe,
-            uint32(min(uint32(uint32(block + uint32(1)) * stripe), total)),
-        )
+    def plan_of(sizes):
+        team = own_team()
+        steps = (sizes.k + (STAGE_K - 1)) // STAGE_K
+        m_tiles = (sizes.m + (cfg.tile_m - 1)) // cfg.tile_m
+        n_tiles = (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n
+        tiles = m_tiles * n_tiles
+        waves, left = tiles // team.teams, tiles % team.teams
+        if not cfg.split:
+            return Plan(steps, m_tiles, n_tiles, waves + (1 if team.number < left else 0), 0, 0)
+        total = left * steps
+        stripe = (total + team.teams - 1) // team.teams
+        end = min((team.number + 1) * stripe, total)
+        return Plan(steps, m_tiles, n_tiles, waves, stripe, end)
 
     @lang.device
-    def first_item(work):
-        return next_item(
-            work,
-            (uint32(0), uint32(0), uint32(0), uint32(uint32(cuda.blockIdx.x) * work[4]), uint32(0)),
-        )
+    def first_item(plan):
+        return next_item(plan, WorkItem(0, 0, 0, uint32(cuda.blockIdx.x) * plan.stripe, 0))
 
     @lang.device
-    def next_item(work, item):
-        steps, m_tiles, n_tiles, waves, stripe, end = work
-        position, wave = item[3], item[4]
-        block, blocks = team()
-        if position < end:
-            first = uint32(position % steps)
-            count = uint32(min(uint32(steps - first), uint32(end - position)))
-            return (
-                uint32(waves * blocks + position // steps),
-                first,
-                count,
-                uint32(position + count),
-                wave,
-            )
-        if wave < waves:
+    def next_item(plan, item):
+        team, position, wave = own_team(), item.position, item.wave
+        if position < plan.end:
+            tile = plan.waves * team.teams + position // plan.steps
+            first_step = position % plan.steps
+            steps = min(plan.steps - first_step, plan.end - position)
+            return WorkItem(tile, first_step, steps, position + steps, wave)
+        if wave < plan.waves:
             rank = rank_in_team()
-            first = uint32(steps * rank // uint32(TEAM))
-            return (
-                uint32(wave * blocks + block),
-                first,
-                uint32(steps * uint32(rank + uint32(1)) // uint32(TEAM) - first),
-                position,
-                uint32(wave + uint32(1)),
-            )
-        return uint32(NO_TILE), uint32(0), uint32(0), position, wave
+            first_step = plan.steps * rank // cfg.team
+            steps = plan.steps * (rank + 1) // cfg.team - first_step
+            return WorkItem(wave * team.teams + team.number, first_step, steps, position, wave + 1)
+        return WorkItem(NO_TILE, 0, 0, position, wave)
 
     @lang.device
-    def corner(work, tile):
-        """-> (first row, first column) of a tile"""
-        m_tiles, n_tiles = work[1], work[2]
-        return corner_of(tile, m_tiles, n_tiles)
+    def tile_of(item, plan):
+        row_first, column_first = corner_of(item.tile, plan.m_tiles, plan.n_tiles)
+        return Tile(row_first, column_first)
 
     @lang.device
-    def sharers(work, tile):
-        """-> (first, last) block of those that share a tile"""
-        steps, m_tiles, n_tiles, waves, stripe, end = work
-        start = uint32((tile - waves * uint32(cuda.gridDim.x)) * steps)
-        return uint32(start // stripe), uint32(uint32(start + steps - uint32(1)) // stripe)
+    def shared_number(item, plan):
+        """Which of the tiles that stripes share."""
+        return item.tile - plan.waves * uint32(cuda.gridDim.x)
 
-    return SimpleNamespace(
-        plan=plan,
+    @lang.device
+    def sharers_of(item, plan):
+        start = shared_number(item, plan) * plan.steps
+        return Sharers(start // plan.stripe, (start + plan.steps - 1) // plan.stripe)
+
+    return lang.namespace(
+        "schedule",
+        Sizes=Sizes,
+        WorkItem=WorkItem,
+        plan_of=plan_of,
         first_item=first_item,
         next_item=next_item,
-        corner=corner,
-        sharers=sharers,
+        tile_of=tile_of,
+        shared_number=shared_number,
+        sharers_of=sharers_of,
         rank_in_team=rank_in_team,
     )

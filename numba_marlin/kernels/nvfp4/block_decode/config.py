@@ -23,20 +23,23 @@ ACTIVATIONS = tuple(each for each in ALL_ACTIVATIONS if each != "gated_silu")
 
 @dataclass(frozen=True)
 class BlockDecodeConfig:
-    """A block multiplies 128 rows of B by ``tokens`` rows of A, 8, 16 or 32: ``k_warps`` pairs of
-    warps share its k, and ``split`` blocks, a cluster, share the whole. stages: steps of k = 256 in
-    shared memory. result: type of D, one of RESULT_BYTES. source: whether beta * C is added, C of
-    the type of D (16 bits). bias: whether a float32 number is added to every column. activation:
-    one of ACTIVATIONS.
-    """
+    """A block multiplies 128 rows of B by ``tokens`` rows of A."""
 
+    #: rows of A: 8, 16 or 32
     tokens: int = 8
+    #: pairs of warps that share the k of a block: 2, 4 or 8
     k_warps: int = 4
+    #: blocks that share the whole k (split-K), a cluster: 1, 2, 4 or 8
     split: int = 1
+    #: steps of k = 256 in shared memory
     stages: int = 4
+    #: type of D, one of RESULT_BYTES
     result: str = "float16"
+    #: whether beta * C is added, C of the type of D (16 bits)
     source: bool = False
+    #: whether a float32 number is added to every column
     bias: bool = False
+    #: one of ACTIVATIONS
     activation: str | None = None
 
     def __post_init__(self):
@@ -60,10 +63,10 @@ class BlockDecodeConfig:
             )
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
-        if self.stages < 2 or self.stages % (self.k_warps // CHUNKS):
+        if self.stages < 2 or self.stages % self.stages_at_once:
             raise ValueError(
                 f"stages={self.stages} must be at least 2 and a multiple of k_warps / {CHUNKS} ="
-                f" {self.k_warps // CHUNKS}: a stage always has the same warps, for who skips a"
+                f" {self.stages_at_once}: a stage always has the same warps, for who skips a"
                 " phase of a barrier cannot tell it from the one after the next"
             )
         if self.shared_bytes > SHARED_LIMIT:
@@ -90,13 +93,53 @@ class BlockDecodeConfig:
         return self.tokens // 8
 
     @property
+    def result_bytes(self):
+        return RESULT_BYTES[self.result]
+
+    @property
     def consumers(self):
         """Warps that multiply."""
         return ROW_WARPS * self.k_warps
 
     @property
+    def stages_at_once(self):
+        """Stages that the warps of a block multiply side by side."""
+        return self.k_warps // CHUNKS
+
+    # registers of a lane
+
+    @property
+    def b_rows(self):
+        """Rows of B of which it has a share of k."""
+        return 2 * WARP_BLOCKS
+
+    @property
+    def b_words(self):
+        """Of codes."""
+        return 4 * self.b_rows
+
+    @property
+    def a_words(self):
+        """Of codes: it has a share of a row of A for each n8 block."""
+        return 4 * self.token_blocks
+
+    @property
+    def fragment_words(self):
+        """Of A, expanded, 16 of k."""
+        return 2 * self.token_blocks
+
+    @property
+    def sums(self):
+        """Accumulators: [m16 block of B][n8 block of tokens][4]."""
+        return 4 * WARP_BLOCKS * self.token_blocks
+
+    # launch
+
+    @property
     def threads(self):
         return 32 * (self.consumers + 1)
+
+    # shared memory
 
     @property
     def a_shared(self):

@@ -46,118 +46,88 @@ from numba_marlin.layout.tensor_map import TensorMap
 
 
 def make(lang, config):
-    cuda, ptx, uint32, int32, float32 = lang.cuda, lang.ptx, lang.uint32, lang.int32, lang.float32
-    shared_base = lang.shared_base
-    STAGE, A_SHARED, SFB_SHARED, SFA_SHARED, BARRIERS = (
-        config.stage_bytes,
-        config.a_shared,
-        config.sfb_shared,
-        config.sfa_shared,
-        config.barriers_shared,
-    )
-    TOKENS, TOKEN_BLOCKS, CONSUMERS, SPLIT, STRIDE = (
-        config.tokens,
-        config.token_blocks,
-        config.consumers,
-        config.split,
-        config.k_warps // CHUNKS,
-    )
-    BLOCKS, HALF_ROWS, SUMS, B_WORDS, A_WORDS, FRAGMENTS = (
-        WARP_BLOCKS,
-        2 * WARP_BLOCKS,
-        4 * WARP_BLOCKS * TOKEN_BLOCKS,
-        8 * WARP_BLOCKS,
-        4 * TOKEN_BLOCKS,
-        2 * TOKEN_BLOCKS,
-    )
+    cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
+    uint32, int32, float32 = lang.uint32, lang.int32, lang.float32
+    cfg = lang.constants(config)
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=ROW_WARPS * CHUNKS)
-    initialise, producer_start, advance = ring.initialise, ring.producer_start, ring.advance
-    wait_full, wait_empty, expect, full, release = (
-        ring.wait_full,
-        ring.wait_empty,
-        ring.expect,
-        ring.full,
-        ring.release,
+    numbers, output = number_verbs(lang), output_verbs(lang, config)
+    times, matmul = ptx.mul_f16x2, ptx.mma_m16n8k16_f32_f16
+
+    Sizes = lang.record("Sizes", "m n k")
+
+    # of D: its first row (of A), its first column (row of B)
+    Tile = lang.record("Tile", "token column")
+
+    # a tile and, of its steps along k, those of block number ``rank`` of the cluster
+    WorkItem = lang.record("WorkItem", "tile rank first_step steps")
+
+    # warp_n: which 64 rows of B are the warp's; warp_k: which share of k; row: the lane's of eight
+    # rows; t: its share of 128 of k, of four
+    Thread = lang.record("Thread", "warp_n warp_k row t")
+
+    Maps = lang.record("Maps", "a b sfa sfb")
+
+    Outputs = lang.record("Outputs", "c d bias factors")
+
+    # in a lane's registers, of each row that it has a share of: four words of codes and both scales
+    # as a pair of halves; the scale that is being used, twice; fragments: of A, expanded
+    Operands = lang.record(
+        "Operands", "b_words a_words b_pairs a_pairs b_scales a_scales fragments"
     )
-    numbers = number_verbs(lang)
-    odd_nibbles, even_nibbles = numbers.odd_nibbles, numbers.even_nibbles
-    times, low, high, matmul = (
-        ptx.mul_f16x2,
-        ptx.both_low_f16x2,
-        ptx.both_high_f16x2,
-        ptx.mma_m16n8k16_f32_f16,
-    )
-    output = output_verbs(lang, config)
-    leave_sums, write_out = output.leave_sums, output.write_out
 
     @lang.device
-    def load_stages(shared, maps, column, token, first, steps):
-        a_map, b_map, sfa_map, sfb_map = maps
-        place, step = producer_start(), first
-        while step < first + steps:
-            wait_empty(shared + uint32(BARRIERS), place)
-            expect(shared + uint32(BARRIERS), place, uint32(STAGE))
-            stage, barrier = (
-                shared + place[0] * uint32(STAGE),
-                full(shared + uint32(BARRIERS), place),
-            )
-            x, scale_x = int32(step * uint32(STAGE_ROW)), int32(step * uint32(SCALE_BYTES // 8))
-            ptx.cp_async_bulk_tensor_2d_g2s(stage, b_map, x, int32(column), barrier)
+    def load_stages(shared, maps, item):
+        barriers, tile = shared + cfg.barriers_shared, item.tile
+        place, step = ring.producer_start(), item.first_step
+        while step < item.first_step + item.steps:
+            ring.wait_empty(barriers, place)
+            ring.expect(barriers, place, cfg.stage_bytes)
+            stage, full = shared + place.stage * cfg.stage_bytes, ring.full(barriers, place)
+            x, scale_x = int32(step * STAGE_ROW), int32(step * (SCALE_BYTES // 8))
+            ptx.cp_async_bulk_tensor_2d_g2s(stage, maps.b, x, int32(tile.column), full)
             ptx.cp_async_bulk_tensor_2d_g2s(
-                stage + uint32(SFB_SHARED),
-                sfb_map,
-                scale_x,
-                int32(column // uint32(TILE_ROWS)),
-                barrier,
+                stage + cfg.sfb_shared, maps.sfb, scale_x, int32(tile.column // TILE_ROWS), full
             )
             ptx.cp_async_bulk_tensor_2d_g2s(
-                stage + uint32(A_SHARED), a_map, x, int32(token), barrier
+                stage + cfg.a_shared, maps.a, x, int32(tile.token), full
             )
             ptx.cp_async_bulk_tensor_2d_g2s(
-                stage + uint32(SFA_SHARED),
-                sfa_map,
-                scale_x,
-                int32(token // uint32(TILE_ROWS)),
-                barrier,
+                stage + cfg.sfa_shared, maps.sfa, scale_x, int32(tile.token // TILE_ROWS), full
             )
-            place = advance(place)
-            step = uint32(step + uint32(1))
+            place = ring.advance(place)
+            step += 1
 
     @lang.device
-    def fetch(words, scales, i, rows, row_scales):
+    def fetch(words, pairs, i, row, row_scales):
         """A lane's share of a row, 32 codes, and its two scales."""
-        v = ptx.ld_shared_v4_b32(rows)
+        v = ptx.ld_shared_v4_b32(row)
         for w in range(4):
             words[4 * i + w] = v[w]
-        scales[i] = ptx.cvt_rn_f16x2_e4m3x2(ptx.ld_shared_b16(row_scales))
+        pairs[i] = ptx.cvt_rn_f16x2_e4m3x2(ptx.ld_shared_b16(row_scales))
 
     def multiply_row(row):
         """-> device function that multiplies 16 of k: a word of every share, its odd nibbles or its
         even ones."""
-        halves_of, word = (even_nibbles if row % 2 else odd_nibbles), row // 2
+        halves_of, word = (numbers.even_nibbles if row % 2 else numbers.odd_nibbles), row // 2
 
         @lang.device
-        def multiply(acc, fragments, b_words, a_words, b_scales, a_scales):
-            for j in range(TOKEN_BLOCKS):
-                h = halves_of(a_words[4 * j + word])
-                fragments[2 * j], fragments[2 * j + 1] = (
-                    times(h[0], a_scales[j]),
-                    times(h[1], a_scales[j]),
-                )
-            for i in range(BLOCKS):
-                upper, lower = (
-                    halves_of(b_words[8 * i + word]),
-                    halves_of(b_words[8 * i + 4 + word]),
-                )
-                s, s_below = b_scales[2 * i], b_scales[2 * i + 1]
+        def multiply(acc, operands):
+            fragments = operands.fragments
+            for j in range(cfg.token_blocks):
+                h, s = halves_of(operands.a_words[4 * j + word]), operands.a_scales[j]
+                fragments[2 * j], fragments[2 * j + 1] = times(h.first, s), times(h.second, s)
+            for i in range(WARP_BLOCKS):
+                above = halves_of(operands.b_words[8 * i + word])
+                below = halves_of(operands.b_words[8 * i + 4 + word])
+                s, s_below = operands.b_scales[2 * i], operands.b_scales[2 * i + 1]
                 b = (
-                    times(upper[0], s),
-                    times(lower[0], s_below),
-                    times(upper[1], s),
-                    times(lower[1], s_below),
+                    times(above.first, s),
+                    times(below.first, s_below),
+                    times(above.second, s),
+                    times(below.second, s_below),
                 )
-                for j in range(TOKEN_BLOCKS):
-                    o = 4 * (TOKEN_BLOCKS * i + j)
+                for j in range(cfg.token_blocks):
+                    o = 4 * (cfg.token_blocks * i + j)
                     d = matmul(
                         b,
                         (fragments[2 * j], fragments[2 * j + 1]),
@@ -174,129 +144,115 @@ def make(lang, config):
         """-> device function that takes those of the first or the second block of every share"""
 
         @lang.device
-        def take(b_scales, a_scales, b_pairs, a_pairs):
-            for i in range(HALF_ROWS):
-                b_scales[i] = half(b_pairs[i])
-            for j in range(TOKEN_BLOCKS):
-                a_scales[j] = half(a_pairs[j])
+        def take(operands):
+            for i in range(cfg.b_rows):
+                operands.b_scales[i] = half(operands.b_pairs[i])
+            for j in range(cfg.token_blocks):
+                operands.a_scales[j] = half(operands.a_pairs[j])
 
         return take
 
-    first_scales, second_scales = scales_of(low), scales_of(high)
+    first_scales, second_scales = scales_of(ptx.both_low_f16x2), scales_of(ptx.both_high_f16x2)
 
     @lang.device
-    def multiply_stages(acc, shared, steps, token, lane_place):
+    def multiply_stages(acc, shared, item, thread):
         """The warp's share of the block's k."""
-        row_warp, k_warp, own, t = lane_place
-        b_words = cuda.local.array(B_WORDS, uint32)
-        a_words = cuda.local.array(A_WORDS, uint32)
-        b_pairs = cuda.local.array(HALF_ROWS, uint32)
-        a_pairs = cuda.local.array(TOKEN_BLOCKS, uint32)
-        b_scales = cuda.local.array(HALF_ROWS, uint32)
-        a_scales = cuda.local.array(TOKEN_BLOCKS, uint32)
-        fragments = cuda.local.array(FRAGMENTS, uint32)
-        chunk = uint32(k_warp % uint32(CHUNKS))
-        share = uint32(own * uint32(STAGE_ROW)) + uint32(
-            uint32(uint32(chunk * uint32(4) + t) ^ own) << uint32(4)
+        barriers = shared + cfg.barriers_shared
+        operands = Operands(
+            b_words=cuda.local.array(cfg.b_words, uint32),
+            a_words=cuda.local.array(cfg.a_words, uint32),
+            b_pairs=cuda.local.array(cfg.b_rows, uint32),
+            a_pairs=cuda.local.array(cfg.token_blocks, uint32),
+            b_scales=cuda.local.array(cfg.b_rows, uint32),
+            a_scales=cuda.local.array(cfg.token_blocks, uint32),
+            fragments=cuda.local.array(cfg.fragment_words, uint32),
         )
+        chunk, token, t = thread.warp_k % CHUNKS, item.tile.token, thread.t
+        share = thread.row * STAGE_ROW + ((chunk * 4 + t ^ thread.row) << 4)
         # Scales in 128x4 order: those of the next row are 16 bytes behind, those of the row 32
         # behind 4 bytes.
-        scale = uint32(
-            uint32(chunk * uint32(2) + t // uint32(2)) * uint32(TILE_BYTES)
-            + own * uint32(16)
-            + t % uint32(2) * uint32(2)
-        )
-        b_share, b_scale = (
-            uint32(share + row_warp * uint32(WARP_COLUMNS * STAGE_ROW)),
-            uint32(uint32(SFB_SHARED) + scale + row_warp * uint32(8)),
-        )
-        a_share, a_scale = (
-            uint32(uint32(A_SHARED) + share),
-            uint32(
-                uint32(SFA_SHARED)
-                + scale
-                + token % uint32(32) * uint32(16)
-                + token % uint32(TILE_ROWS) // uint32(32) * uint32(4)
-            ),
-        )
-        step = uint32(k_warp // uint32(CHUNKS))
+        scale = (chunk * 2 + t // 2) * TILE_BYTES + thread.row * 16 + t % 2 * 2
+        b_share = share + thread.warp_n * (WARP_COLUMNS * STAGE_ROW)
+        b_scale = cfg.sfb_shared + scale + thread.warp_n * 8
+        a_share = cfg.a_shared + share
+        a_scale = cfg.sfa_shared + scale + token % 32 * 16 + token % TILE_ROWS // 32 * 4
+        step = thread.warp_k // CHUNKS
         # a stage always has the same warps: in the first round those of its number
         place = ring.Place(step, 0)
-        while step < steps:
-            wait_full(shared + uint32(BARRIERS), place)
-            stage = shared + place[0] * uint32(STAGE)
-            for i in range(HALF_ROWS):
+        while step < item.steps:
+            ring.wait_full(barriers, place)
+            stage = shared + place.stage * cfg.stage_bytes
+            for i in range(cfg.b_rows):
                 fetch(
-                    b_words,
-                    b_pairs,
+                    operands.b_words,
+                    operands.b_pairs,
                     i,
-                    stage + b_share + uint32(8 * STAGE_ROW * i),
-                    stage + b_scale + uint32(128 * (i % 4) + 4 * (i // 4)),
+                    stage + b_share + 8 * STAGE_ROW * i,
+                    stage + b_scale + (128 * (i % 4) + 4 * (i // 4)),
                 )
-            for j in range(TOKEN_BLOCKS):
+            for j in range(cfg.token_blocks):
                 fetch(
-                    a_words,
-                    a_pairs,
+                    operands.a_words,
+                    operands.a_pairs,
                     j,
-                    stage + a_share + uint32(8 * STAGE_ROW * j),
-                    stage + a_scale + uint32(128 * j),
+                    stage + a_share + 8 * STAGE_ROW * j,
+                    stage + a_scale + 128 * j,
                 )
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if own == uint32(0) and t == uint32(0):
-                release(shared + uint32(BARRIERS), place)
-            first_scales(b_scales, a_scales, b_pairs, a_pairs)
-            row0(acc, fragments, b_words, a_words, b_scales, a_scales)
-            row1(acc, fragments, b_words, a_words, b_scales, a_scales)
-            row2(acc, fragments, b_words, a_words, b_scales, a_scales)
-            row3(acc, fragments, b_words, a_words, b_scales, a_scales)
-            second_scales(b_scales, a_scales, b_pairs, a_pairs)
-            row4(acc, fragments, b_words, a_words, b_scales, a_scales)
-            row5(acc, fragments, b_words, a_words, b_scales, a_scales)
-            row6(acc, fragments, b_words, a_words, b_scales, a_scales)
-            row7(acc, fragments, b_words, a_words, b_scales, a_scales)
-            for _ in range(STRIDE):
-                place = advance(place)
-            step = uint32(step + uint32(STRIDE))
+            ptx.bar_warp_sync(ALL_LANES)
+            if thread.row == 0 and t == 0:
+                ring.release(barriers, place)
+            first_scales(operands)
+            row0(acc, operands)
+            row1(acc, operands)
+            row2(acc, operands)
+            row3(acc, operands)
+            second_scales(operands)
+            row4(acc, operands)
+            row5(acc, operands)
+            row6(acc, operands)
+            row7(acc, operands)
+            for _ in range(cfg.stages_at_once):
+                place = ring.advance(place)
+            step += cfg.stages_at_once
 
     @lang.device
     def row_of(g):
         """Of eight rows the one that lanes 4 g .. 4 g + 3 have: rows of neighbouring g are four
         apart, so that eight lanes that load at once meet different banks of the swizzle."""
-        return uint32(uint32(uint32(g & uint32(1)) << uint32(2)) | uint32(g >> uint32(1)))
+        return (g & 1) << 2 | g >> 1
+
+    @lang.device
+    def own_item(sizes):
+        """An equal share of k for every block of the cluster, or what is left."""
+        block = uint32(cuda.blockIdx.x)
+        rank = block % cfg.split
+        tile = Tile(uint32(cuda.blockIdx.y) * cfg.tokens, block // cfg.split * COLUMNS)
+        steps = (sizes.k + (STAGE_K - 1)) // STAGE_K
+        share = (steps + (cfg.split - 1)) // cfg.split
+        first = min(rank * share, steps)
+        return WorkItem(tile, rank, first, min(steps - first, share))
 
     def kernel(a_map, b_map, sfa_map, sfb_map, c, d, bias, factors, m, n, k):
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        warp, lane = uint32(ptx.tid_x() // uint32(32)), uint32(ptx.tid_x() % uint32(32))
-        column, token = (
-            uint32(uint32(cuda.blockIdx.x) // uint32(SPLIT) * uint32(COLUMNS)),
-            uint32(uint32(cuda.blockIdx.y) * uint32(TOKENS)),
-        )
-        rank = uint32(uint32(cuda.blockIdx.x) % uint32(SPLIT))
-        all_steps = uint32((uint32(k) + uint32(STAGE_K - 1)) // uint32(STAGE_K))
-        share = uint32((all_steps + uint32(SPLIT - 1)) // uint32(SPLIT))
-        first = uint32(min(uint32(rank * share), all_steps))
-        steps = uint32(min(uint32(all_steps - first), share))
-        if ptx.tid_x() == uint32(0):
-            initialise(shared + uint32(BARRIERS))
+        sizes = Sizes(m, n, k)
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
+        item = own_item(sizes)
+        if ptx.tid_x() == 0:
+            ring.initialise(shared + cfg.barriers_shared)
         cuda.syncthreads()
         ptx.griddepcontrol_wait()  # both operands may be what the kernel before has just written
         ptx.griddepcontrol_launch_dependents()
-        if warp == uint32(CONSUMERS):
-            if lane == uint32(0):
-                load_stages(shared, (a_map, b_map, sfa_map, sfb_map), column, token, first, steps)
+        if warp == cfg.consumers:
+            if lane == 0:
+                load_stages(shared, Maps(a_map, b_map, sfa_map, sfb_map), item)
         else:
-            acc = cuda.local.array(SUMS, float32)
-            for i in range(SUMS):
+            acc = cuda.local.array(cfg.sums, float32)
+            for i in range(cfg.sums):
                 acc[i] = float32(0)
-            lane_place = (
-                uint32(warp % uint32(ROW_WARPS)),
-                uint32(warp // uint32(ROW_WARPS)),
-                row_of(uint32(lane // uint32(4))),
-                uint32(lane % uint32(4)),
-            )
-            multiply_stages(acc, shared, steps, token, lane_place)
-            leave_sums(acc, shared, lane_place)
-            write_out(shared, (c, d, bias, factors), (token, column, uint32(m), uint32(n)), rank)
+            thread = Thread(warp % ROW_WARPS, warp // ROW_WARPS, row_of(lane // 4), lane % 4)
+            multiply_stages(acc, shared, item, thread)
+            output.leave_sums(acc, shared, thread)
+            output.write_out(shared, Outputs(c, d, bias, factors), item, sizes)
 
     return kernel
 

@@ -4,15 +4,13 @@ and then within its cluster, finished in fp32, written out.
 ``output_verbs(lang, config)`` -> namespace of device functions. ``acc``: of a warp, 4 sums of each
 n8 block j of tokens of each of its m16 blocks i, at 4 * (token_blocks * i + j): those of lane 4 g +
 t are of rows r and r + 8 of B's 16, r being the row that g stands for, and of the tokens that 2 t
-and 2 t + 1 stand for: t and t + 4. ``lane_place``: (which 64 rows of B, which share of k, r, t).
+and 2 t + 1 stand for: t and t + 4. The records ``thread``, ``item``, ``sizes`` and ``outputs`` are
+those of ``kernel``.
 """
-
-from types import SimpleNamespace
 
 from numba_marlin.kernels.nvfp4.block_decode.config import (
     COLUMNS,
     PITCH,
-    RESULT_BYTES,
     WARP_BLOCKS,
     WARP_COLUMNS,
 )
@@ -23,17 +21,10 @@ CONSUMER_BARRIER = 1  # 0 is syncthreads
 
 
 def output_verbs(lang, config):
-    ptx, uint32, uint64, float32 = lang.ptx, lang.uint32, lang.uint64, lang.float32
-    TOKENS, TOKEN_BLOCKS, K_WARPS, SPLIT, THREADS = (
-        config.tokens,
-        config.token_blocks,
-        config.k_warps,
-        config.split,
-        32 * config.consumers,
-    )
-    SHARED, BYTES = config.sums_shared, config.sums_bytes
-    SOURCED, BIASED, RESULT_SIZE = config.source, config.bias, RESULT_BYTES[config.result]
-    SHARE = TOKENS * VECTORS // SPLIT  # vectors of a block of the cluster
+    ptx, uint64, float32 = lang.ptx, lang.uint64, lang.float32
+    cfg = lang.constants(config)
+    threads = 32 * config.consumers
+    share = config.tokens * VECTORS // config.split  # vectors of a block of the cluster
     activate = activation_verb(lang, config.activation)
     pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
     widen_low, widen_high = (
@@ -43,53 +34,49 @@ def output_verbs(lang, config):
     )
 
     @lang.device
-    def leave_sums(acc, shared, lane_place):
-        row_warp, k_warp, own, t = lane_place
-        first = (
+    def leave_sums(acc, shared, thread):
+        column = thread.warp_n * WARP_COLUMNS + thread.row
+        own = (
             shared
-            + uint32(SHARED)
-            + k_warp * uint32(BYTES)
-            + uint32(uint32(t * uint32(PITCH)) + row_warp * uint32(WARP_COLUMNS) + own) * uint32(4)
+            + cfg.sums_shared
+            + thread.warp_k * cfg.sums_bytes
+            + (thread.t * PITCH + column) * 4
         )
         for i in range(WARP_BLOCKS):
-            for j in range(TOKEN_BLOCKS):
-                o, address = (
-                    4 * (TOKEN_BLOCKS * i + j),
-                    first + uint32(4 * (16 * i + 8 * PITCH * j)),
-                )
+            for j in range(cfg.token_blocks):
+                o = 4 * (cfg.token_blocks * i + j)
+                address = own + 4 * (16 * i + 8 * PITCH * j)
                 ptx.st_shared_b32(address, ptx.bits_of_f32(acc[o]))
-                ptx.st_shared_b32(address + uint32(16 * PITCH), ptx.bits_of_f32(acc[o + 1]))
-                ptx.st_shared_b32(address + uint32(4 * 8), ptx.bits_of_f32(acc[o + 2]))
-                ptx.st_shared_b32(address + uint32(16 * PITCH + 4 * 8), ptx.bits_of_f32(acc[o + 3]))
-        ptx.bar_sync(uint32(CONSUMER_BARRIER), uint32(THREADS))
+                ptx.st_shared_b32(address + 16 * PITCH, ptx.bits_of_f32(acc[o + 1]))
+                ptx.st_shared_b32(address + 4 * 8, ptx.bits_of_f32(acc[o + 2]))
+                ptx.st_shared_b32(address + (16 * PITCH + 4 * 8), ptx.bits_of_f32(acc[o + 3]))
+        ptx.bar_sync(CONSUMER_BARRIER, threads)
 
     @lang.device
     def plus(a, b):
         return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
 
     @lang.device
-    def place_of(vector):
-        """In a share's partial sums, in bytes."""
-        return uint32(
-            vector // uint32(VECTORS) * uint32(4 * PITCH) + vector % uint32(VECTORS) * uint32(16)
-        )
+    def sums_at(shared, vector):
+        """Address of a vector among the partial sums of the first share of k."""
+        return shared + cfg.sums_shared + vector // VECTORS * (4 * PITCH) + vector % VECTORS * 16
 
     @lang.device
     def add_shares(shared, vector):
         """Of the block's k, first to last."""
-        address = shared + uint32(SHARED) + place_of(vector)
+        address = sums_at(shared, vector)
         v = ptx.ld_shared_v4_f32(address)
-        for each in range(1, K_WARPS):
-            v = plus(v, ptx.ld_shared_v4_f32(address + uint32(BYTES * each)))
+        for each in range(1, cfg.k_warps):
+            v = plus(v, ptx.ld_shared_v4_f32(address + cfg.sums_bytes * each))
         return v
 
     @lang.device
     def add_blocks(shared, vector):
         """Of the cluster, first to last."""
-        address = shared + uint32(SHARED) + place_of(vector)
-        v = ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, uint32(0)))
-        for rank in range(1, SPLIT):
-            v = plus(v, ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, uint32(rank))))
+        address = sums_at(shared, vector)
+        v = ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, 0))
+        for rank in range(1, cfg.split):
+            v = plus(v, ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, rank)))
         return v
 
     @lang.device
@@ -104,7 +91,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_bias(v, bias):
-        first, second = ptx.ld_global_v2_f32(bias), ptx.ld_global_v2_f32(bias + uint64(8))
+        first, second = ptx.ld_global_v2_f32(bias), ptx.ld_global_v2_f32(bias + 8)
         return (
             ptx.fma_rn_f32(v[0], float32(1), first[0]),
             ptx.fma_rn_f32(v[1], float32(1), first[1]),
@@ -113,85 +100,78 @@ def output_verbs(lang, config):
         )
 
     @lang.device
-    def finish_columns(sums, outputs, place, vector):
+    def finish_columns(sums, outputs, tile, sizes, vector):
         """Four columns of a token, if there are such: n is a multiple of 8."""
-        token, column, m, n = place
-        row, first = (
-            uint32(token + vector // uint32(VECTORS)),
-            uint32(column + vector % uint32(VECTORS) * uint32(4)),
-        )
-        if row < m and first < n:
-            c, d, bias, factors = outputs
-            alpha = ptx.ld_global_v2_f32(factors)
-            index = uint64(row) * uint64(n) + uint64(first)
-            v = (alpha[0] * sums[0], alpha[0] * sums[1], alpha[0] * sums[2], alpha[0] * sums[3])
-            if SOURCED:
-                v = add_source(v, alpha[1], c + index * uint64(RESULT_SIZE))
-            if BIASED:
-                v = add_bias(v, bias + uint64(first) * uint64(4))
-            if RESULT_SIZE == 2:
+        row, column = tile.token + vector // VECTORS, tile.column + vector % VECTORS * 4
+        if row < sizes.m and column < sizes.n:
+            alpha, beta = ptx.ld_global_v2_f32(outputs.factors)
+            number = uint64(row) * sizes.n + column
+            v = (alpha * sums[0], alpha * sums[1], alpha * sums[2], alpha * sums[3])
+            if cfg.source:
+                v = add_source(v, beta, outputs.c + number * cfg.result_bytes)
+            if cfg.bias:
+                v = add_bias(v, outputs.bias + uint64(column) * 4)
+            d = outputs.d + number * cfg.result_bytes
+            if cfg.result_bytes == 2:
                 ptx.st_global_v2_b32(
-                    d + index * uint64(RESULT_SIZE),
+                    d,
                     (
                         pair_of(activate(v[0]), activate(v[1])),
                         pair_of(activate(v[2]), activate(v[3])),
                     ),
                 )
             else:
-                ptx.st_global_v2_f32(
-                    d + index * uint64(RESULT_SIZE), (activate(v[0]), activate(v[1]))
-                )
-                ptx.st_global_v2_f32(
-                    d + index * uint64(RESULT_SIZE) + uint64(8), (activate(v[2]), activate(v[3]))
-                )
+                ptx.st_global_v2_f32(d, (activate(v[0]), activate(v[1])))
+                ptx.st_global_v2_f32(d + 8, (activate(v[2]), activate(v[3])))
 
     def for_vectors(count, verb):
-        """-> device function (shared, outputs, place, rank): ``verb`` of so many vectors, shared
+        """-> device function (shared, outputs, item, sizes): ``verb`` of so many vectors, shared
         out to all threads."""
-        ROUNDS, REST = max(1, count // THREADS), count < THREADS
+        rounds, rest = max(1, count // threads), count < threads
 
         @lang.device
-        def go_round(shared, outputs, place, rank):
-            done = uint32(0)
-            while done < uint32(ROUNDS):
-                vector = uint32(ptx.tid_x() + done * uint32(THREADS))
-                if not REST or vector < uint32(count):
-                    verb(shared, vector, outputs, place, rank)
-                done = uint32(done + uint32(1))
+        def go_round(shared, outputs, item, sizes):
+            done = 0
+            while done < rounds:
+                vector = ptx.tid_x() + done * threads
+                if not rest or vector < count:
+                    verb(shared, vector, outputs, item, sizes)
+                done += 1
 
         return go_round
 
     @lang.device
-    def add_and_finish(shared, vector, outputs, place, rank):
-        finish_columns(add_shares(shared, vector), outputs, place, vector)
+    def add_and_finish(shared, vector, outputs, item, sizes):
+        finish_columns(add_shares(shared, vector), outputs, item.tile, sizes, vector)
 
     @lang.device
-    def add_for_cluster(shared, vector, outputs, place, rank):
-        ptx.st_shared_v4_f32(shared + uint32(SHARED) + place_of(vector), add_shares(shared, vector))
+    def add_for_cluster(shared, vector, outputs, item, sizes):
+        ptx.st_shared_v4_f32(sums_at(shared, vector), add_shares(shared, vector))
 
     @lang.device
-    def add_blocks_and_finish(shared, vector, outputs, place, rank):
-        own = uint32(rank * uint32(SHARE) + vector)
-        finish_columns(add_blocks(shared, own), outputs, place, own)
+    def add_blocks_and_finish(shared, vector, outputs, item, sizes):
+        own = item.rank * share + vector
+        finish_columns(add_blocks(shared, own), outputs, item.tile, sizes, own)
 
-    finish_all, add_all, finish_share = (
-        for_vectors(TOKENS * VECTORS, add_and_finish),
-        for_vectors(TOKENS * VECTORS, add_for_cluster),
-        for_vectors(SHARE, add_blocks_and_finish),
+    vectors = config.tokens * VECTORS
+    finish_all, add_all = (
+        for_vectors(vectors, add_and_finish),
+        for_vectors(vectors, add_for_cluster),
     )
+    finish_share = for_vectors(share, add_blocks_and_finish)
 
     @lang.device
-    def write_out(shared, outputs, place, rank):
+    def write_out(shared, outputs, item, sizes):
         """Threads that multiplied; the cluster's barrier does not wait for the others, which have
         gone."""
-        if SPLIT == 1:
-            finish_all(shared, outputs, place, rank)
+        if cfg.split == 1:
+            finish_all(shared, outputs, item, sizes)
         else:
-            add_all(shared, outputs, place, rank)
+            add_all(shared, outputs, item, sizes)
             ptx.cluster_arrive()
             ptx.cluster_wait()
-            finish_share(shared, outputs, place, rank)
+            finish_share(shared, outputs, item, sizes)
             ptx.cluster_arrive()  # shared memory outlives those who read it
             ptx.cluster_wait()
 
-    return SimpleNamespace(leave_sums=leave_sums, write_out=write_out)
+    return lang.namespace("output", leave_sums=leave_sums, write_out=write_out)

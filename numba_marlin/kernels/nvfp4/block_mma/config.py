@@ -21,11 +21,13 @@ RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 @dataclass(frozen=True)
 class BlockMmaConfig:
-    """format: of A and B, "nvfp4" or "mxfp4"; result: type of D, one of RESULT_BYTES; stages: steps
-    of k = 256 in shared memory."""
+    """A block multiplies a tile of 128 rows of A by 128 rows of B."""
 
+    #: of A and B: "nvfp4" or "mxfp4"
     format: str = "nvfp4"
+    #: type of D, one of RESULT_BYTES
     result: str = "float16"
+    #: steps of k = 256 in shared memory
     stages: int = 2
 
     def __post_init__(self):
@@ -42,14 +44,28 @@ class BlockMmaConfig:
             )
 
     @property
+    def result_bytes(self):
+        return RESULT_BYTES[self.result]
+
+    @property
+    def step_scales(self):
+        """Scales of a row in a step, 64 elements."""
+        return SCALES_OF_A_STEP[self.format]
+
+    @property
     def block(self):
         """Elements that share a scale."""
-        return 64 // SCALES_OF_A_STEP[self.format]
+        return 64 // self.step_scales
 
     @property
     def scale_tiles(self):
         """Tiles of scales of 128 rows in a stage, along k."""
-        return STEPS * SCALES_OF_A_STEP[self.format] // 4
+        return STEPS * self.step_scales // 4
+
+    @property
+    def scale_bytes(self):
+        """Of 128 rows in a stage."""
+        return self.scale_tiles * TILE_BYTES
 
     @property
     def b_shared(self):
@@ -62,15 +78,21 @@ class BlockMmaConfig:
 
     @property
     def sfb_shared(self):
-        return self.sfa_shared + self.scale_tiles * TILE_BYTES
+        return self.sfa_shared + self.scale_bytes
 
     @property
     def stage_bytes(self):
-        return self.sfb_shared + self.scale_tiles * TILE_BYTES
+        """All of it is copied."""
+        return self.sfb_shared + self.scale_bytes
+
+    @property
+    def stage_pitch(self):
+        """From stage to stage."""
+        return ceil_div(self.stage_bytes, ALIGNMENT) * ALIGNMENT
 
     @property
     def barriers_shared(self):
-        return self.stages * ceil_div(self.stage_bytes, ALIGNMENT) * ALIGNMENT
+        return self.stages * self.stage_pitch
 
     @property
     def shared_bytes(self):

@@ -20,12 +20,10 @@ No GPU that has this instruction has run this; the PTX machine has, under the as
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
-from numba_marlin.kernels.language.definition import ceil_div
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_mma.config import (
     ALIGNMENT,
     CONSUMERS,
-    SCALES_OF_A_STEP,
     STAGE_K,
     STAGE_ROW,
     STEPS,
@@ -42,87 +40,62 @@ SUMS = 4  # a lane's, of a product of 16 x 8
 
 
 def make(lang, config):
-    cuda, ptx, uint32, uint64, int32 = lang.cuda, lang.ptx, lang.uint32, lang.uint64, lang.int32
-    shared_base = lang.shared_base
-    STAGE, BARRIERS, B_SHARED, SFA_SHARED, SFB_SHARED = (
-        ceil_div(config.stage_bytes, ALIGNMENT) * ALIGNMENT,
-        config.barriers_shared,
-        config.b_shared,
-        config.sfa_shared,
-        config.sfb_shared,
-    )
-    STAGE_BYTES, SCALE_UNITS, VECTORS, HALVES = (
-        config.stage_bytes,
-        config.scale_tiles * TILE_BYTES // 8,
-        SCALES_OF_A_STEP[config.format],
-        config.result != "float32",
-    )
-    RESULT_SIZE = 2 if HALVES else 4
+    cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
+    uint32, uint64, int32 = lang.uint32, lang.uint64, lang.int32
+    cfg = lang.constants(config)
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=CONSUMERS)
-    initialise, producer_start, consumer_start, advance = (
-        ring.initialise,
-        ring.producer_start,
-        ring.consumer_start,
-        ring.advance,
-    )
-    wait_full, wait_empty, expect, full, release = (
-        ring.wait_full,
-        ring.wait_empty,
-        ring.expect,
-        ring.full,
-        ring.release,
-    )
     zeros = ptx.zero_f32(width=SUMS * M_TILES * N_TILES)
     pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
 
+    Sizes = lang.record("Sizes", "m n k")
+
+    # of D: where a tile, or what a lane has of one, begins
+    Tile = lang.record("Tile", "row column")
+
+    # warp_m, warp_n: which rows and which columns of the tile are the warp's
+    Thread = lang.record("Thread", "warp_m warp_n lane")
+
+    Maps = lang.record("Maps", "a b sfa sfb")
+
+    Output = lang.record("Output", "d alpha")
+
+    # in a lane's registers, of 64 of k: fragments of A and B, a word and two words of scales
+    Operands = lang.record("Operands", "a b sfa sfb")
+
     @lang.device
-    def load_tile(shared, maps, row, column, steps):
-        a_map, b_map, sfa_map, sfb_map = maps
-        place, step = producer_start(), uint32(0)
+    def steps_of(sizes):
+        return (sizes.k + (STAGE_K - 1)) // STAGE_K
+
+    @lang.device
+    def load_tile(shared, maps, tile, sizes):
+        barriers, steps = shared + cfg.barriers_shared, steps_of(sizes)
+        place, step = ring.producer_start(), 0
         while step < steps:
-            wait_empty(shared + uint32(BARRIERS), place)
-            expect(shared + uint32(BARRIERS), place, uint32(STAGE_BYTES))
-            stage, barrier = (
-                shared + place[0] * uint32(STAGE),
-                full(shared + uint32(BARRIERS), place),
+            ring.wait_empty(barriers, place)
+            ring.expect(barriers, place, cfg.stage_bytes)
+            stage, full = shared + place.stage * cfg.stage_pitch, ring.full(barriers, place)
+            x, scale_x = int32(step * STAGE_ROW), int32(step * (cfg.scale_bytes // 8))
+            ptx.cp_async_bulk_tensor_2d_g2s_cta(stage, maps.a, x, int32(tile.row), full)
+            ptx.cp_async_bulk_tensor_2d_g2s_cta(
+                stage + cfg.b_shared, maps.b, x, int32(tile.column), full
             )
             ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage, a_map, int32(step * uint32(STAGE_ROW)), int32(row), barrier
+                stage + cfg.sfa_shared, maps.sfa, scale_x, int32(tile.row // TILE_ROWS), full
             )
             ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage + uint32(B_SHARED),
-                b_map,
-                int32(step * uint32(STAGE_ROW)),
-                int32(column),
-                barrier,
+                stage + cfg.sfb_shared, maps.sfb, scale_x, int32(tile.column // TILE_ROWS), full
             )
-            ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage + uint32(SFA_SHARED),
-                sfa_map,
-                int32(step * uint32(SCALE_UNITS)),
-                int32(row // uint32(TILE_ROWS)),
-                barrier,
-            )
-            ptx.cp_async_bulk_tensor_2d_g2s_cta(
-                stage + uint32(SFB_SHARED),
-                sfb_map,
-                int32(step * uint32(SCALE_UNITS)),
-                int32(column // uint32(TILE_ROWS)),
-                barrier,
-            )
-            place = advance(place)
-            step = uint32(step + uint32(1))
+            place = ring.advance(place)
+            step += 1
 
     @lang.device
     def fetch(rows, row, chunk):
         """Four 8 x 16-byte matrices: the lane names a row and a chunk of it."""
-        return ptx.ldmatrix_x4(
-            rows + row * uint32(STAGE_ROW) + (uint32(chunk ^ (row & uint32(7))) << uint32(4))
-        )
+        return ptx.ldmatrix_x4(rows + row * STAGE_ROW + ((chunk ^ (row & 7)) << 4))
 
     def products_from(first, count, byte):
-        """-> device function (sums of ``count`` products from number ``first`` on, a, b, sfa, sfb)
-        -> sums; product i is of rows 16 (i // N_TILES) and columns 8 (i % N_TILES) on."""
+        """-> device function (sums of ``count`` products from number ``first`` on, operands) ->
+        sums; product i is of rows 16 (i // N_TILES) and columns 8 (i % N_TILES) on."""
         if count > 1:
             half = count // 2
             own = SUMS * half
@@ -132,8 +105,8 @@ def make(lang, config):
             )
 
             @lang.device
-            def both(sums, a, b, sfa, sfb):
-                return low(sums[:own], a, b, sfa, sfb) + high(sums[own:], a, b, sfa, sfb)
+            def both(sums, operands):
+                return low(sums[:own], operands) + high(sums[own:], operands)
 
             return both
         row, column = divmod(first, N_TILES)
@@ -143,11 +116,13 @@ def make(lang, config):
             if config.format == "nvfp4"
             else ptx.mma_m16n8k64_f32_mxf4_2x(byte=byte, **threads)
         )
-        A, A_END, B, B_END, WORD = 4 * row, 4 * row + 4, 2 * column, 2 * column + 2, column // 4
+        a, a_end, b, b_end, word = 4 * row, 4 * row + 4, 2 * column, 2 * column + 2, column // 4
 
         @lang.device
-        def one(sums, a, b, sfa, sfb):
-            return multiply(a[A:A_END], b[B:B_END], sums, sfa, sfb[WORD])
+        def one(sums, operands):
+            return multiply(
+                operands.a[a:a_end], operands.b[b:b_end], sums, operands.sfa, operands.sfb[word]
+            )
 
         return one
 
@@ -155,134 +130,111 @@ def make(lang, config):
         multiply = products_from(0, M_TILES * N_TILES, byte)
 
         @lang.device
-        def multiply_step(sums, stage, step, lane_place):
+        def multiply_step(sums, stage, step, thread):
             """64 of k: all fragments and scales, then 16 products."""
-            lane, warp_row, warp_column = lane_place
-            row = warp_row * uint32(WARP_ROWS) + lane % uint32(16)
-            chunk = uint32(step * 2) + lane // uint32(16)
-            a = fetch(stage, row, chunk) + fetch(stage, row + uint32(16), chunk)
-            column = (
-                warp_column * uint32(WARP_COLUMNS)
-                + lane // uint32(16) * uint32(8)
-                + lane % uint32(8)
-            )
-            side = uint32(step * 2) + lane // uint32(8) % uint32(2)
-            rows = stage + uint32(B_SHARED)
+            lane = thread.lane
+            row = thread.warp_m * WARP_ROWS + lane % 16
+            chunk = lane // 16 + 2 * step
+            a = fetch(stage, row, chunk) + fetch(stage, row + 16, chunk)
+            column = thread.warp_n * WARP_COLUMNS + lane // 16 * 8 + lane % 8
+            side = lane // 8 % 2 + 2 * step
+            rows = stage + cfg.b_shared
             b = (
                 fetch(rows, column, side)
-                + fetch(rows, column + uint32(16), side)
-                + fetch(rows, column + uint32(32), side)
-                + fetch(rows, column + uint32(48), side)
+                + fetch(rows, column + 16, side)
+                + fetch(rows, column + 32, side)
+                + fetch(rows, column + 48, side)
             )
-            group, member = lane // uint32(4), lane % uint32(4)
-            tile = uint32(step * VECTORS // TILE_BLOCKS * TILE_BYTES)
-            sfa = ptx.ld_shared_b32(
-                stage
-                + uint32(SFA_SHARED)
-                + tile
-                + (member * uint32(8) + group) * uint32(16)
-                + warp_row * uint32(4)
-            )
-            sfb = ptx.ld_shared_v2_b32(
-                stage
-                + uint32(SFB_SHARED)
-                + tile
-                + (member * uint32(8) + group) * uint32(16)
-                + warp_column * uint32(8)
-            )
-            return multiply(sums, a, b, sfa, sfb)
+            group, member = lane // 4, lane % 4
+            tile = step * cfg.step_scales // TILE_BLOCKS * TILE_BYTES
+            scales = stage + tile + (member * 8 + group) * 16
+            sfa = ptx.ld_shared_b32(scales + cfg.sfa_shared + thread.warp_m * 4)
+            sfb = ptx.ld_shared_v2_b32(scales + cfg.sfb_shared + thread.warp_n * 8)
+            return multiply(sums, Operands(a, b, sfa, sfb))
 
         return multiply_step
 
     multiply_even = step_verb(0)
-    multiply_odd = multiply_even if VECTORS == 4 else step_verb(VECTORS)
+    # a word has the scales of two steps where a step takes two
+    multiply_odd = multiply_even if config.step_scales == 4 else step_verb(config.step_scales)
 
     @lang.device
-    def multiply_stages(shared, steps, lane_place):
-        place, sums, step = consumer_start(), zeros(), uint32(0)
+    def multiply_stages(shared, sizes, thread):
+        barriers, steps = shared + cfg.barriers_shared, steps_of(sizes)
+        place, sums, step = ring.consumer_start(), zeros(), 0
         while step < steps:
-            wait_full(shared + uint32(BARRIERS), place)
-            stage = shared + place[0] * uint32(STAGE)
+            ring.wait_full(barriers, place)
+            stage = shared + place.stage * cfg.stage_pitch
             for pair in range(STEPS // 2):
-                sums = multiply_even(sums, stage, 2 * pair, lane_place)
-                sums = multiply_odd(sums, stage, 2 * pair + 1, lane_place)
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane_place[0] == uint32(0):
-                release(shared + uint32(BARRIERS), place)
-            place = advance(place)
-            step = uint32(step + uint32(1))
+                sums = multiply_even(sums, stage, 2 * pair, thread)
+                sums = multiply_odd(sums, stage, 2 * pair + 1, thread)
+            ptx.bar_warp_sync(ALL_LANES)
+            if thread.lane == 0:
+                ring.release(barriers, place)
+            place = ring.advance(place)
+            step += 1
         return sums
 
     @lang.device
     def store_pair(d, row, column, low, high, sizes):
-        if row < sizes[0] and column < sizes[1]:
-            address = d + (uint64(row) * uint64(sizes[1]) + uint64(column)) * uint64(RESULT_SIZE)
-            if HALVES:
+        if row < sizes.m and column < sizes.n:
+            address = d + (uint64(row) * sizes.n + column) * cfg.result_bytes
+            if cfg.result_bytes == 2:
                 ptx.st_global_b32(address, pair_of(low, high))
             else:
                 ptx.st_global_v2_f32(address, (low, high))
 
     def stores_from(first, count):
+        """-> device function (sums of ``count`` products from number ``first`` on, output, the
+        lane's first row and column of the tile, sizes)"""
         if count > 1:
             half = count // 2
             own = SUMS * half
             low, high = stores_from(first, half), stores_from(first + half, count - half)
 
             @lang.device
-            def both(sums, d, row, column, alpha, sizes):
-                low(sums[:own], d, row, column, alpha, sizes)
-                high(sums[own:], d, row, column, alpha, sizes)
+            def both(sums, output, corner, sizes):
+                low(sums[:own], output, corner, sizes)
+                high(sums[own:], output, corner, sizes)
 
             return both
-        DOWN, ACROSS = first // N_TILES * 16, first % N_TILES * 8
+        down, across = first // N_TILES * 16, first % N_TILES * 8
 
         @lang.device
-        def one(sums, d, row, column, alpha, sizes):
-            store_pair(
-                d,
-                uint32(row + uint32(DOWN)),
-                uint32(column + uint32(ACROSS)),
-                sums[0] * alpha,
-                sums[1] * alpha,
-                sizes,
-            )
-            store_pair(
-                d,
-                uint32(row + uint32(DOWN + 8)),
-                uint32(column + uint32(ACROSS)),
-                sums[2] * alpha,
-                sums[3] * alpha,
-                sizes,
-            )
+        def one(sums, output, corner, sizes):
+            row, column, alpha = corner.row + down, corner.column + across, output.alpha
+            store_pair(output.d, row, column, sums[0] * alpha, sums[1] * alpha, sizes)
+            store_pair(output.d, row + 8, column, sums[2] * alpha, sums[3] * alpha, sizes)
 
         return one
 
     store = stores_from(0, M_TILES * N_TILES)
 
+    @lang.device
+    def own_tile(sizes):
+        row_tiles = (sizes.m + (TILE - 1)) // TILE
+        block = uint32(cuda.blockIdx.x)
+        return Tile(block % row_tiles * TILE, block // row_tiles * TILE)
+
     def kernel(a_map, b_map, sfa_map, sfb_map, d, alpha, m, n, k):
-        sizes = (uint32(m), uint32(n))
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        warp, lane = uint32(ptx.tid_x() // uint32(32)), uint32(ptx.tid_x() % uint32(32))
-        row_tiles = uint32((sizes[0] + uint32(TILE - 1)) // uint32(TILE))
-        row, column = (
-            uint32(uint32(cuda.blockIdx.x) % row_tiles * uint32(TILE)),
-            uint32(uint32(cuda.blockIdx.x) // row_tiles * uint32(TILE)),
-        )
-        steps = uint32((uint32(k) + uint32(STAGE_K - 1)) // uint32(STAGE_K))
-        if ptx.tid_x() == uint32(0):
-            initialise(shared + uint32(BARRIERS))
+        sizes = Sizes(m, n, k)
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
+        tile = own_tile(sizes)
+        if ptx.tid_x() == 0:
+            ring.initialise(shared + cfg.barriers_shared)
         cuda.syncthreads()
-        if warp == uint32(CONSUMERS):
-            if lane == uint32(0):
-                load_tile(shared, (a_map, b_map, sfa_map, sfb_map), row, column, steps)
+        if warp == CONSUMERS:
+            if lane == 0:
+                load_tile(shared, Maps(a_map, b_map, sfa_map, sfb_map), tile, sizes)
         else:
-            lane_place = lane, uint32(warp // uint32(2)), uint32(warp % uint32(2))
-            sums = multiply_stages(shared, steps, lane_place)
-            own_row, own_column = (
-                row + lane_place[1] * uint32(WARP_ROWS) + lane // uint32(4),
-                column + lane_place[2] * uint32(WARP_COLUMNS) + lane % uint32(4) * uint32(2),
+            thread = Thread(warp // 2, warp % 2, lane)
+            sums = multiply_stages(shared, sizes, thread)
+            corner = Tile(
+                tile.row + thread.warp_m * WARP_ROWS + lane // 4,
+                tile.column + thread.warp_n * WARP_COLUMNS + lane % 4 * 2,
             )
-            store(sums, d, uint32(own_row), uint32(own_column), ptx.ld_global_f32(alpha), sizes)
+            store(sums, Output(d, ptx.ld_global_f32(alpha)), corner, sizes)
 
     return kernel
 

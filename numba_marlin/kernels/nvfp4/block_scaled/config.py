@@ -14,6 +14,7 @@ MULTIPLIERS = 2  # warpgroups
 STEP_K = 128  # of k in a packed stage: 64 bytes a row
 ROW_BYTES = STEP_K // 2
 BLOCK = 16  # elements along k that share a scale
+BOX_COLUMNS = 64  # of C and D: a row of the 128-byte swizzle
 SCALE_ROWS = 128
 SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two tiles of 128 rows by 4 blocks
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
@@ -37,25 +38,30 @@ ACTIVATIONS = (None, "relu", "gelu", "silu", "gated_silu")
 
 @dataclass(frozen=True)
 class BlockScaledConfig:
-    """A block multiplies tiles of tile_m rows of A, 128 or 256, by tile_n rows of B, 64 or 128.
-    result: type of D, one of RESULTS. source: whether beta * C is added, C of the type of D (16
-    bits). bias: whether a float32 number is added to every column. activation: one of ACTIVATIONS.
+    """A block multiplies tiles of tile_m rows of A by tile_n rows of B."""
 
-    stages: packed steps of k = 128 in shared memory; expanded_stages: steps of k = 64 of B as
-    halves. group_m: row tiles that neighbours in the order of tiles walk through before the next
-    columns (locality in L2). rounding: of the scales of MX results, "floor" or "ceil".
-    expander_registers: of a thread that expands B; those that multiply share what is left."""
-
+    #: rows of a tile: 128 or 256
     tile_m: int = 256
+    #: columns of a tile, before gating: 64 or 128
     tile_n: int = 128
+    #: packed steps of k = 128 in shared memory
     stages: int = 4
+    #: steps of k = 64 of B as halves in shared memory
     expanded_stages: int = 3
+    #: row tiles that neighbours in the order of tiles walk through before the next columns
+    #: (locality in L2)
     group_m: int = 8
+    #: type of D, one of RESULTS
     result: str = "float16"
+    #: whether beta * C is added, C of the type of D (16 bits)
     source: bool = False
+    #: whether a float32 number is added to every column
     bias: bool = False
+    #: one of ACTIVATIONS
     activation: str | None = None
+    #: of the scales of MX results: "floor" or "ceil"
     rounding: str = "floor"
+    #: of a thread that expands B; those that multiply share what is left
     expander_registers: int = 56
 
     def __post_init__(self):
@@ -135,6 +141,21 @@ class BlockScaledConfig:
     def d_tile_n(self):
         """Columns of D in a tile."""
         return self.tile_n // 2 if self.gated else self.tile_n
+
+    @property
+    def box_bytes(self):
+        """Of a tile's rows of C and D in shared memory, BOX_COLUMNS wide."""
+        return self.tile_m * 2 * BOX_COLUMNS
+
+    @property
+    def boxes(self):
+        """Beside each other in a tile of C."""
+        return self.tile_n // BOX_COLUMNS
+
+    @property
+    def d_boxes(self):
+        """Beside each other in a tile of D."""
+        return ceil_div(self.d_tile_n, BOX_COLUMNS)
 
     @property
     def b_shared(self):

@@ -7,17 +7,13 @@ each product and sum rounded once, beta * C by a fused multiply-add. (Sums are w
 multiply-adds by 1: assemblers are free to fuse any other.) ``factors``: address of four float32
 numbers: alpha, with both operands' global scales and the kernel's own powers of two in it; beta; 1
 / D's global scale, and that divided by 6 (``quantize.block_scaled``). Accumulator 4 v + 2 h + e of
-lane 4 g + t belongs to row g + 8 h of the warp's 16 and to column 8 v + 2 t + e. ``lane_place``:
-(warpgroup, warp in it, lane).
+lane 4 g + t belongs to row g + 8 h of the warp's 16 and to column 8 v + 2 t + e.
 
 gated_silu: columns come in pairs of eight, eight of the gate and the eight they open; D has
 silu(gate) * other, half as many columns.
 """
 
-from types import SimpleNamespace
-
 from numba_marlin.kernels.language.tuples import numbered
-from numba_marlin.kernels.nvfp4.block_scaled.load import BOX_COLUMNS
 
 LOG2_E = 1.4426950408889634
 GELU_LINEAR, GELU_CUBIC = 0.7978845608028654, 0.044715
@@ -51,17 +47,19 @@ def activation_verb(lang, name):
 
 
 def finish_verbs(lang, config):
-    """-> namespace with ``finish(sums, where) -> values``; where: (factors as numbers, address of
-    the lane's first two numbers of bias, columns left from them on, address of the lane's row of C
-    in shared memory, what its chunks are xored with)"""
-    ptx, uint32, uint64, float32 = lang.ptx, lang.uint32, lang.uint64, lang.float32
+    """-> namespace with ``finish(sums, where) -> values``, and the records ``Where`` and
+    ``Factors``"""
+    ptx, float32 = lang.ptx, lang.float32
     activate = activation_verb(lang, config.activation)
-    biased, sourced, gated, BOX = (
-        config.bias,
-        config.source,
-        config.gated,
-        config.tile_m * 2 * BOX_COLUMNS,
-    )
+    biased, sourced, gated = config.bias, config.source, config.gated
+
+    # the numbers at ``factors``; sixth: inverse / 6
+    Factors = lang.record("Factors", "alpha beta inverse sixth")
+
+    # factors; address of the lane's first two numbers of bias, columns left from them on; address
+    # of the lane's row of C in shared memory, what its chunks are xored with
+    Where = lang.record("Where", "factors bias left row flip")
+
     widen_low, widen_high = {"bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high)}.get(
         config.result, (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high)
     )
@@ -79,10 +77,10 @@ def finish_verbs(lang, config):
         )
 
     @lang.device
-    def bias_at(bias, column, left):
+    def bias_at(where, column):
         return (
-            ptx.ld_global_v2_f32(bias + uint64(column * 4))
-            if biased and uint32(column) < left
+            ptx.ld_global_v2_f32(where.bias + column * 4)
+            if biased and where.left > column
             else (float32(0), float32(0))
         )
 
@@ -92,11 +90,11 @@ def finish_verbs(lang, config):
 
     def finish_sixteen(piece):
         """Two columns of eight, rows g and g + 8."""
-        column, box, chunk = 16 * piece, piece // 4 * BOX, 32 * (piece % 4)
+        column, box, chunk = 16 * piece, piece // 4 * config.box_bytes, 32 * (piece % 4)
 
         @lang.device
         def finish(sums, where):
-            (alpha, beta, inverse, sixth), bias, left, row, flip = where
+            alpha, beta = where.factors.alpha, where.factors.beta
             a, b, c, d = (
                 (alpha * sums[0], alpha * sums[1]),
                 (alpha * sums[2], alpha * sums[3]),
@@ -104,7 +102,7 @@ def finish_verbs(lang, config):
                 (alpha * sums[6], alpha * sums[7]),
             )
             if sourced:
-                s = ptx.ldmatrix_x4(row + uint32(box) + (uint32(chunk) ^ flip))
+                s = ptx.ldmatrix_x4(where.row + box + (where.flip ^ chunk))
                 a, b, c, d = (
                     add_source(a, beta, s[0]),
                     add_source(b, beta, s[1]),
@@ -112,7 +110,7 @@ def finish_verbs(lang, config):
                     add_source(d, beta, s[3]),
                 )
             if biased:
-                first, second = bias_at(bias, column, left), bias_at(bias, column + 8, left)
+                first, second = bias_at(where, column), bias_at(where, column + 8)
                 a, b, c, d = add(a, first), add(b, first), add(c, second), add(d, second)
             if gated:
                 return (
@@ -134,4 +132,5 @@ def finish_verbs(lang, config):
 
         return finish
 
-    return SimpleNamespace(finish=numbered(lang, config.accumulators, 8, finish_sixteen))
+    finish = numbered(lang, config.accumulators, 8, finish_sixteen)
+    return lang.namespace("finish", finish=finish, Where=Where, Factors=Factors)

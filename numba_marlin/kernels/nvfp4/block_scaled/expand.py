@@ -28,8 +28,6 @@ shared memory it would be 2500 for that: one of them must go through registers, 
 part of the tile, A, whose fragment a lane can expand from what it loaded itself.
 """
 
-from types import SimpleNamespace
-
 from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.dequantize.verbs import AND_OR
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
@@ -46,71 +44,48 @@ E2M1_POWER = 14  # a code's half is its number times 2**-E2M1_POWER
 
 
 def number_verbs(lang):
-    """-> namespace of device functions: ``odd_nibbles(word)``: two registers of halves times
-    2**-14, nibbles 1 and 5, nibbles 3 and 7; ``even_nibbles``: 0 and 4, 2 and 6."""
-    ptx, uint32 = lang.ptx, lang.uint32
+    """-> namespace of device functions: ``odd_nibbles(word)`` -> ``Pairs``, two registers of halves
+    times 2**-14: first nibbles 1 and 5, second nibbles 3 and 7; ``even_nibbles(word)``: 0 and 4, 2
+    and 6."""
+    ptx = lang.ptx
     and_or, shift_bytes = ptx.lop3(table=AND_OR), ptx.prmt_b32(selector=EVEN_BYTES_UP)
+    Pairs = lang.record("Pairs", "first second")
 
     @lang.device
     def halves_of(signs, magnitudes):
         """Of four codes, each the upper byte of a half, those in bytes 0 and 2, and 1 and 3."""
-        four = and_or(signs, uint32(SIGNS), uint32(magnitudes & uint32(MAGNITUDES)))
-        return shift_bytes(four, uint32(0)), uint32(four & uint32(UPPER_BYTES))
+        four = and_or(signs, SIGNS, magnitudes & MAGNITUDES)
+        return Pairs(shift_bytes(four, 0), four & UPPER_BYTES)
 
     @lang.device
     def odd_nibbles(word):
-        return halves_of(word, uint32(word >> uint32(3)))
+        return halves_of(word, word >> 3)
 
     @lang.device
     def even_nibbles(word):
-        return halves_of(uint32(word << uint32(4)), uint32(word << uint32(1)))
+        return halves_of(word << 4, word << 1)
 
-    return SimpleNamespace(odd_nibbles=odd_nibbles, even_nibbles=even_nibbles)
+    return lang.namespace("numbers", odd_nibbles=odd_nibbles, even_nibbles=even_nibbles)
 
 
 def expand_verbs(lang, config, schedule, packed, expanded):
     """packed, expanded: pipelines of both kinds of stages. -> ``expand_tiles(shared, sizes)``, for
     the 128 threads of a warpgroup: each takes a row of B."""
-    ptx, uint32, uint16 = lang.ptx, lang.uint32, lang.uint16
+    ptx, uint16 = lang.ptx, lang.uint16
+    cfg = lang.constants(config)
     numbers = number_verbs(lang)
-    odd_nibbles, even_nibbles = numbers.odd_nibbles, numbers.even_nibbles
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
-    counts, corner, fetch_together, start = (
-        schedule.counts,
-        schedule.corner,
-        schedule.fetch_together,
-        schedule.start,
-    )
-    STAGE, B_SHARED, SFB_SHARED, EXPANDED, EXPANDED_BYTES = (
-        config.stage_bytes,
-        config.b_shared,
-        config.sfb_shared,
-        config.expanded_shared,
-        config.expanded_bytes,
-    )
-    BARRIERS, EXPANDED_BARRIERS, TILE_N = (
-        config.barriers_shared,
-        config.expanded_barriers,
-        config.tile_n,
-    )
-    wait_full, release, advance, consumer_start = (
-        packed.wait_full,
-        packed.release,
-        packed.advance,
-        packed.consumer_start,
-    )
-    wait_empty, expanded_full, advance_expanded, producer_start = (
-        expanded.wait_empty,
-        expanded.full,
-        expanded.advance,
-        expanded.producer_start,
-    )
+
+    # of a packed step: the shares of lanes 0 to 3, four words each, and of each share the scales of
+    # both blocks as a pair of halves
+    RowStep = lang.record("RowStep", "shares scale_pairs")
 
     @lang.device
     def scales_of(word):
         """Four e4m3 codes -> two f16x2"""
-        return ptx.cvt_rn_f16x2_e4m3x2(uint16(word & uint32(0xFFFF))), ptx.cvt_rn_f16x2_e4m3x2(
-            uint16(word >> uint32(16))
+        return (
+            ptx.cvt_rn_f16x2_e4m3x2(uint16(word & 0xFFFF)),
+            ptx.cvt_rn_f16x2_e4m3x2(uint16(word >> 16)),
         )
 
     @lang.device
@@ -119,19 +94,19 @@ def expand_verbs(lang, config, schedule, packed, expanded):
         ptx.st_shared_v4_b32(
             target + flip,
             (
-                times(pairs0[0], scales[0]),
-                times(pairs1[0], scales[1]),
-                times(pairs2[0], scales[2]),
-                times(pairs3[0], scales[3]),
+                times(pairs0.first, scales[0]),
+                times(pairs1.first, scales[1]),
+                times(pairs2.first, scales[2]),
+                times(pairs3.first, scales[3]),
             ),
         )
         ptx.st_shared_v4_b32(
-            target + (flip ^ uint32(16)),
+            target + (flip ^ 16),
             (
-                times(pairs0[1], scales[0]),
-                times(pairs1[1], scales[1]),
-                times(pairs2[1], scales[2]),
-                times(pairs3[1], scales[3]),
+                times(pairs0.second, scales[0]),
+                times(pairs1.second, scales[1]),
+                times(pairs2.second, scales[2]),
+                times(pairs3.second, scales[3]),
             ),
         )
 
@@ -141,107 +116,105 @@ def expand_verbs(lang, config, schedule, packed, expanded):
         put_pair(
             target,
             flip,
-            odd_nibbles(words[0]),
-            odd_nibbles(words[1]),
-            odd_nibbles(words[2]),
-            odd_nibbles(words[3]),
+            numbers.odd_nibbles(words[0]),
+            numbers.odd_nibbles(words[1]),
+            numbers.odd_nibbles(words[2]),
+            numbers.odd_nibbles(words[3]),
             scales,
         )
         put_pair(
             target,
-            uint32(flip ^ uint32(32)),
-            even_nibbles(words[0]),
-            even_nibbles(words[1]),
-            even_nibbles(words[2]),
-            even_nibbles(words[3]),
+            flip ^ 32,
+            numbers.even_nibbles(words[0]),
+            numbers.even_nibbles(words[1]),
+            numbers.even_nibbles(words[2]),
+            numbers.even_nibbles(words[3]),
             scales,
         )
 
-    @lang.device
-    def put_row(target, row, first, second, scales):
-        """Half a row's step: the first words of the four shares fill chunks 0 to 3, the second
-        words 4 to 7."""
-        flip = uint32(uint32(row & uint32(7)) << uint32(4))
-        put_chunks(target + row * uint32(128), flip, first, scales)
-        put_chunks(target + row * uint32(128), uint32(flip ^ uint32(64)), second, scales)
+    def put_half(half, scale_of):
+        """-> device function (expanded stage, row number, ``RowStep``) that expands half a
+        row's step, 0 or 1: the first words of the four shares fill chunks 0 to 3, the second words
+        4 to 7."""
+        first, second = 2 * half, 2 * half + 1
+
+        @lang.device
+        def put_row(stage, number, row):
+            target, flip = stage + number * 128, (number & 7) << 4
+            q, s = row.shares, row.scale_pairs
+            scales = (scale_of(s[0]), scale_of(s[1]), scale_of(s[2]), scale_of(s[3]))
+            words = (q[0][first], q[1][first], q[2][first], q[3][first])
+            put_chunks(target, flip, words, scales)
+            words = (q[0][second], q[1][second], q[2][second], q[3][second])
+            put_chunks(target, flip ^ 64, words, scales)
+
+        return put_row
+
+    put_first_half, put_second_half = put_half(0, low), put_half(1, high)
 
     @lang.device
-    def load_row(stage, row, first_row):
-        """-> the row's 16 words, and its 8 scales as halves: of each share both blocks"""
-        address, flip = (
-            stage + uint32(B_SHARED) + row * uint32(ROW_BYTES),
-            uint32(uint32(uint32(row >> uint32(1)) & uint32(3)) << uint32(4)),
-        )
-        among = uint32(first_row % uint32(SCALE_ROWS) + row)
+    def load_row(stage, number, first_row):
+        """-> ``RowStep``; first_row: the tile's in B, which says where its scales begin"""
+        address, flip = stage + cfg.b_shared + number * ROW_BYTES, (number >> 1 & 3) << 4
+        among = first_row % SCALE_ROWS + number
         own = (
             stage
-            + uint32(SFB_SHARED)
-            + among // uint32(SCALE_ROWS) * uint32(SCALE_BYTES)
-            + among % uint32(32) * uint32(16)
-            + among % uint32(SCALE_ROWS) // uint32(32) * uint32(4)
+            + cfg.sfb_shared
+            + among // SCALE_ROWS * SCALE_BYTES
+            + among % 32 * 16
+            + among % SCALE_ROWS // 32 * 4
         )
-        s01, s23 = (
-            scales_of(ptx.ld_shared_b32(own)),
-            scales_of(ptx.ld_shared_b32(own + uint32(SCALE_BYTES // 2))),
-        )
-        return (
+        s01 = scales_of(ptx.ld_shared_b32(own))
+        s23 = scales_of(ptx.ld_shared_b32(own + SCALE_BYTES // 2))
+        return RowStep(
             (
                 ptx.ld_shared_v4_b32(address + flip),
-                ptx.ld_shared_v4_b32(address + (flip ^ uint32(16))),
-                ptx.ld_shared_v4_b32(address + (flip ^ uint32(32))),
-                ptx.ld_shared_v4_b32(address + (flip ^ uint32(48))),
+                ptx.ld_shared_v4_b32(address + (flip ^ 16)),
+                ptx.ld_shared_v4_b32(address + (flip ^ 32)),
+                ptx.ld_shared_v4_b32(address + (flip ^ 48)),
             ),
             (s01[0], s01[1], s23[0], s23[1]),
         )
 
     @lang.device
-    def publish(shared, place, lane):
+    def stage_at(shared, target):
+        return shared + cfg.expanded_shared + target.stage * cfg.expanded_bytes
+
+    @lang.device
+    def publish(shared, target, lane):
         """Ordinary stores become visible to wgmma, then the stage is full."""
         ptx.fence_proxy_async_shared()
-        ptx.bar_warp_sync(uint32(ALL_LANES))
-        if lane == uint32(0):
-            ptx.mbarrier_arrive(expanded_full(shared + uint32(EXPANDED_BARRIERS), place))
+        ptx.bar_warp_sync(ALL_LANES)
+        if lane == 0:
+            ptx.mbarrier_arrive(expanded.full(shared + cfg.expanded_barriers, target))
 
     @lang.device
     def expand_tiles(shared, sizes):
-        row = uint32(ptx.tid_x() % uint32(WARPGROUP))
-        lane = uint32(row % uint32(32))
-        steps = counts(sizes)[2]
-        place, target = consumer_start(), producer_start()
-        tile, next_tile = fetch_together(shared, start(), lane)
-        while tile != uint32(NO_TILE):
-            first_row = corner(tile, sizes)[1]
-            step = uint32(0)
+        row_number = ptx.tid_x() % WARPGROUP
+        lane = row_number % 32
+        barriers, expanded_barriers = shared + cfg.barriers_shared, shared + cfg.expanded_barriers
+        steps = schedule.counts(sizes).steps
+        place, target = packed.consumer_start(), expanded.producer_start()
+        number, following = schedule.fetch_together(shared, schedule.start(), lane)
+        while number != NO_TILE:
+            first_row, step = schedule.corner(number, sizes).column, 0
             while step < steps:
-                wait_full(shared + uint32(BARRIERS), place)
-                q, s = load_row(
-                    shared + place[0] * uint32(STAGE), uint32(row % uint32(TILE_N)), first_row
-                )
-                wait_empty(shared + uint32(EXPANDED_BARRIERS), target)
-                if row < uint32(TILE_N):
-                    put_row(
-                        shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES),
-                        row,
-                        (q[0][0], q[1][0], q[2][0], q[3][0]),
-                        (q[0][1], q[1][1], q[2][1], q[3][1]),
-                        (low(s[0]), low(s[1]), low(s[2]), low(s[3])),
-                    )
+                packed.wait_full(barriers, place)
+                stage = shared + place.stage * cfg.stage_bytes
+                row = load_row(stage, row_number % cfg.tile_n, first_row)
+                expanded.wait_empty(expanded_barriers, target)
+                if row_number < cfg.tile_n:
+                    put_first_half(stage_at(shared, target), row_number, row)
                 publish(shared, target, lane)
-                if lane == uint32(0):
-                    release(shared + uint32(BARRIERS), place)
-                place, target = advance(place), advance_expanded(target)
-                wait_empty(shared + uint32(EXPANDED_BARRIERS), target)
-                if row < uint32(TILE_N):
-                    put_row(
-                        shared + uint32(EXPANDED) + target[0] * uint32(EXPANDED_BYTES),
-                        row,
-                        (q[0][2], q[1][2], q[2][2], q[3][2]),
-                        (q[0][3], q[1][3], q[2][3], q[3][3]),
-                        (high(s[0]), high(s[1]), high(s[2]), high(s[3])),
-                    )
+                if lane == 0:
+                    packed.release(barriers, place)
+                place, target = packed.advance(place), expanded.advance(target)
+                expanded.wait_empty(expanded_barriers, target)
+                if row_number < cfg.tile_n:
+                    put_second_half(stage_at(shared, target), row_number, row)
                 publish(shared, target, lane)
-                target = advance_expanded(target)
-                step = uint32(step + uint32(1))
-            tile, next_tile = fetch_together(shared, next_tile, lane)
+                target = expanded.advance(target)
+                step += 1
+            number, following = schedule.fetch_together(shared, following, lane)
 
-    return SimpleNamespace(expand_tiles=expand_tiles)
+    return lang.namespace("expand", expand_tiles=expand_tiles)

@@ -32,6 +32,7 @@ from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.config import (
     ALIGNMENT,
     BLOCK,
+    BOX_COLUMNS,
     HELPER_REGISTERS,
     MULTIPLIERS,
     ROW_BYTES,
@@ -40,7 +41,7 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
     WARPGROUP,
 )
 from numba_marlin.kernels.nvfp4.block_scaled.expand import E2M1_POWER, expand_verbs
-from numba_marlin.kernels.nvfp4.block_scaled.load import BOX_COLUMNS, load_verbs
+from numba_marlin.kernels.nvfp4.block_scaled.load import load_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.multiply import multiply_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE, schedule_verbs
 from numba_marlin.kernels.nvfp4.block_scaled.store import store_verbs
@@ -55,105 +56,91 @@ LOADER, SCHEDULER, SOURCE_LOADER = 0, 1, 2  # warps of the last warpgroup
 
 
 def make(lang, config):
-    ptx, uint32 = lang.ptx, lang.uint32
-    cuda, shared_base = lang.cuda, lang.shared_base
-    SOURCED, BARRIERS, EXPANDED_BARRIERS, SOURCE_BARRIERS, TILE_BARRIERS = (
-        config.source,
-        config.barriers_shared,
-        config.expanded_barriers,
-        config.source_barriers,
-        config.tile_barriers,
-    )
+    cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
+    cfg = lang.constants(config)
     packed = pipeline_verbs(lang, config.stages, producers=1, consumers=WARPS * (MULTIPLIERS + 1))
     expanded = pipeline_verbs(
         lang, config.expanded_stages, producers=WARPS, consumers=WARPS * MULTIPLIERS
     )
     source = pipeline_verbs(lang, 1, producers=1, consumers=WARPS * MULTIPLIERS)
-    schedule = schedule_verbs(lang, config, listeners=WARPS * (MULTIPLIERS + 1) + 1 + SOURCED)
-    hand_out_tiles, fetch_together, start, counts = (
-        schedule.hand_out_tiles,
-        schedule.fetch_together,
-        schedule.start,
-        schedule.counts,
-    )
+    listeners = WARPS * (MULTIPLIERS + 1) + 1 + config.source
+    schedule = schedule_verbs(lang, config, listeners)
     load = load_verbs(lang, config, schedule, packed, source)
-    load_operands, load_source = load.load_operands, load.load_source
-    expand_tiles = expand_verbs(lang, config, schedule, packed, expanded).expand_tiles
-    multiply_steps = multiply_verbs(lang, config, packed, expanded).multiply_steps
+    expand = expand_verbs(lang, config, schedule, packed, expanded)
+    multiply = multiply_verbs(lang, config, packed, expanded)
     store = store_verbs(lang, config, schedule, source)
-    epilogue, drain = store.epilogue, store.drain
-    initialise_packed, initialise_expanded, initialise_source, initialise_tiles = (
-        packed.initialise,
-        expanded.initialise,
-        source.initialise,
-        schedule.initialise,
-    )
-    consumer_start = packed.consumer_start
     give_most, give_some, take_registers = (
         ptx.setmaxnreg_dec(n=HELPER_REGISTERS),
         ptx.setmaxnreg_dec(n=config.expander_registers),
         ptx.setmaxnreg_inc(n=config.multiplier_registers),
     )
 
+    Sizes = lang.record("Sizes", "m n k")
+
+    # warp: number in the warpgroup
+    Thread = lang.record("Thread", "warpgroup warp lane")
+
+    # in the rings of packed and of expanded stages
+    Places = lang.record("Places", "packed expanded")
+
+    Maps = lang.record("Maps", "a b sfa sfb")
+
+    Outputs = lang.record("Outputs", "d_map d sfd bias factors")
+
     @lang.device
     def initialise(shared):
-        initialise_packed(shared + uint32(BARRIERS))
-        initialise_expanded(shared + uint32(EXPANDED_BARRIERS))
-        if SOURCED:
-            initialise_source(shared + uint32(SOURCE_BARRIERS))
-        initialise_tiles(shared + uint32(TILE_BARRIERS))
+        packed.initialise(shared + cfg.barriers_shared)
+        expanded.initialise(shared + cfg.expanded_barriers)
+        if cfg.source:
+            source.initialise(shared + cfg.source_barriers)
+        schedule.initialise(shared + cfg.tile_barriers)
 
     @lang.device
     def help_others(shared, maps, c_map, counter, sizes):
         """The last warpgroup: one thread of a warp is a role."""
-        warp = uint32(ptx.tid_x() // uint32(32) % uint32(WARPS))
-        if ptx.tid_x() % uint32(32) == uint32(0):
-            if warp == uint32(LOADER):
-                load_operands(shared, maps, sizes)
-            elif warp == uint32(SCHEDULER):
-                hand_out_tiles(shared, counter, sizes)
-            elif SOURCED and warp == uint32(SOURCE_LOADER):
-                load_source(shared, c_map, sizes)
+        warp = ptx.tid_x() // 32 % WARPS
+        if ptx.tid_x() % 32 == 0:
+            if warp == LOADER:
+                load.load_operands(shared, maps, sizes)
+            elif warp == SCHEDULER:
+                schedule.hand_out_tiles(shared, counter, sizes)
+            elif cfg.source and warp == SOURCE_LOADER:
+                load.load_source(shared, c_map, sizes)
 
     @lang.device
-    def place_of(thread):
-        """(warpgroup, warp in it, lane)"""
-        return (
-            uint32(thread // uint32(WARPGROUP)),
-            uint32(thread // uint32(32) % uint32(WARPS)),
-            uint32(thread % uint32(32)),
-        )
+    def thread_of(number):
+        return Thread(number // WARPGROUP, number // 32 % WARPS, number % 32)
 
     @lang.device
     def multiply_tiles(shared, outputs, sizes):
-        lane_place = place_of(ptx.tid_x())
-        lane = lane_place[2]
-        places, source_place = (consumer_start(), consumer_start()), consumer_start()
-        steps = counts(sizes)[2]
-        tile, next_tile = fetch_together(shared, start(), lane)
-        while tile != uint32(NO_TILE):
-            places, sums = multiply_steps(shared, places, steps, lane_place)
+        thread, steps = thread_of(ptx.tid_x()), schedule.counts(sizes).steps
+        places = Places(packed.consumer_start(), expanded.consumer_start())
+        source_place = source.consumer_start()
+        number, following = schedule.fetch_together(shared, schedule.start(), thread.lane)
+        while number != NO_TILE:
+            places, sums = multiply.multiply_steps(shared, places, steps, thread)
             # made anew: addresses made of it would else be kept in registers that the products need
-            own_place = place_of(ptx.opaque_u32(ptx.tid_x()))
-            source_place = epilogue(shared, sums, outputs, tile, source_place, sizes, own_place)
-            tile, next_tile = fetch_together(shared, next_tile, lane)
-        drain(lane_place)
+            own = thread_of(ptx.opaque_u32(ptx.tid_x()))
+            corner = schedule.corner(number, sizes)
+            source_place = store.epilogue(shared, sums, outputs, corner, source_place, sizes, own)
+            number, following = schedule.fetch_together(shared, following, thread.lane)
+        store.drain(thread)
 
     def kernel(a_map, b_map, sfa_map, sfb_map, c_map, d_map, d, sfd, bias, factors, locks, m, n, k):
-        sizes = (uint32(m), uint32(n), uint32(k))
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        if ptx.tid_x() == uint32(0):
+        sizes = Sizes(m, n, k)
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        if ptx.tid_x() == 0:
             initialise(shared)
         cuda.syncthreads()
-        if ptx.tid_x() >= uint32(WARPGROUP * (MULTIPLIERS + 1)):
+        if ptx.tid_x() >= WARPGROUP * (MULTIPLIERS + 1):
             give_most()
-            help_others(shared, (a_map, b_map, sfa_map, sfb_map), c_map, locks, sizes)
-        elif ptx.tid_x() >= uint32(WARPGROUP * MULTIPLIERS):
+            help_others(shared, Maps(a_map, b_map, sfa_map, sfb_map), c_map, locks, sizes)
+        elif ptx.tid_x() >= WARPGROUP * MULTIPLIERS:
             give_some()
-            expand_tiles(shared, sizes)
+            expand.expand_tiles(shared, sizes)
         else:
             take_registers()
-            multiply_tiles(shared, (d_map, d, sfd, bias, factors), sizes)
+            multiply_tiles(shared, Outputs(d_map, d, sfd, bias, factors), sizes)
 
     return kernel
 

@@ -11,108 +11,72 @@ lands where D's tile will stand: every element of D is written over the element 
 made of. Boxes of 64 columns, rows of 128 bytes in the 128-byte swizzle.
 """
 
-from types import SimpleNamespace
-
-from numba_marlin.kernels.nvfp4.block_scaled.config import ROW_BYTES, SCALE_BYTES, SCALE_ROWS
+from numba_marlin.kernels.nvfp4.block_scaled.config import (
+    BOX_COLUMNS,
+    ROW_BYTES,
+    SCALE_BYTES,
+    SCALE_ROWS,
+)
 from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE
-
-BOX_COLUMNS = 64  # of C and D: a row of the 128-byte swizzle
 
 
 def load_verbs(lang, config, schedule, packed, source):
     """packed, source: pipelines of packed stages and of C. -> namespace of device functions"""
-    ptx, uint32, int32 = lang.ptx, lang.uint32, lang.int32
-    counts, corner, fetch_alone, start = (
-        schedule.counts,
-        schedule.corner,
-        schedule.fetch_alone,
-        schedule.start,
-    )
-    STAGE, B_SHARED, SFA_SHARED, SFB_SHARED = (
-        config.stage_bytes,
-        config.b_shared,
-        config.sfa_shared,
-        config.sfb_shared,
-    )
-    BARRIERS, SOURCE_BARRIERS, OUTPUT, BOX, BOXES, OUTPUT_BYTES = (
-        config.barriers_shared,
-        config.source_barriers,
-        config.output_shared,
-        config.tile_m * 2 * BOX_COLUMNS,
-        config.tile_n // BOX_COLUMNS,
-        config.output_bytes,
-    )
-    producer_start, wait_empty, expect, full, advance = (
-        packed.producer_start,
-        packed.wait_empty,
-        packed.expect,
-        packed.full,
-        packed.advance,
-    )
-    wait_source_empty, expect_source, source_full, advance_source = (
-        source.wait_empty,
-        source.expect,
-        source.full,
-        source.advance,
-    )
+    ptx, int32 = lang.ptx, lang.int32
+    cfg = lang.constants(config)
 
     @lang.device
     def load_operands(shared, maps, sizes):
-        a_map, b_map, sfa_map, sfb_map = maps
-        steps = counts(sizes)[2]
-        place = producer_start()
-        tile, next_tile = fetch_alone(shared, start())
-        while tile != uint32(NO_TILE):
-            row, column = corner(tile, sizes)
-            step = uint32(0)
+        barriers, steps = shared + cfg.barriers_shared, schedule.counts(sizes).steps
+        place = packed.producer_start()
+        number, following = schedule.fetch_alone(shared, schedule.start())
+        while number != NO_TILE:
+            corner, step = schedule.corner(number, sizes), 0
             while step < steps:
-                wait_empty(shared + uint32(BARRIERS), place)
-                expect(shared + uint32(BARRIERS), place, uint32(STAGE))
-                target, barrier = (
-                    shared + place[0] * uint32(STAGE),
-                    full(shared + uint32(BARRIERS), place),
-                )
-                x, scale_x = int32(step * uint32(ROW_BYTES)), int32(step * uint32(SCALE_BYTES // 8))
-                ptx.cp_async_bulk_tensor_2d_g2s(target, a_map, x, int32(row), barrier)
+                packed.wait_empty(barriers, place)
+                packed.expect(barriers, place, cfg.stage_bytes)
+                stage, full = shared + place.stage * cfg.stage_bytes, packed.full(barriers, place)
+                x, scale_x = int32(step * ROW_BYTES), int32(step * (SCALE_BYTES // 8))
+                ptx.cp_async_bulk_tensor_2d_g2s(stage, maps.a, x, int32(corner.row), full)
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    target + uint32(B_SHARED), b_map, x, int32(column), barrier
+                    stage + cfg.b_shared, maps.b, x, int32(corner.column), full
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    target + uint32(SFA_SHARED),
-                    sfa_map,
+                    stage + cfg.sfa_shared,
+                    maps.sfa,
                     scale_x,
-                    int32(row // uint32(SCALE_ROWS)),
-                    barrier,
+                    int32(corner.row // SCALE_ROWS),
+                    full,
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    target + uint32(SFB_SHARED),
-                    sfb_map,
+                    stage + cfg.sfb_shared,
+                    maps.sfb,
                     scale_x,
-                    int32(column // uint32(SCALE_ROWS)),
-                    barrier,
+                    int32(corner.column // SCALE_ROWS),
+                    full,
                 )
-                place = advance(place)
-                step = uint32(step + uint32(1))
-            tile, next_tile = fetch_alone(shared, next_tile)
+                place = packed.advance(place)
+                step += 1
+            number, following = schedule.fetch_alone(shared, following)
 
     @lang.device
     def load_source(shared, c_map, sizes):
-        place = producer_start()
-        tile, next_tile = fetch_alone(shared, start())
-        while tile != uint32(NO_TILE):
-            row, column = corner(tile, sizes)
-            wait_source_empty(shared + uint32(SOURCE_BARRIERS), place)
-            expect_source(shared + uint32(SOURCE_BARRIERS), place, uint32(OUTPUT_BYTES))
-            barrier = source_full(shared + uint32(SOURCE_BARRIERS), place)
-            for box in range(BOXES):
+        barriers, place = shared + cfg.source_barriers, source.producer_start()
+        number, following = schedule.fetch_alone(shared, schedule.start())
+        while number != NO_TILE:
+            corner = schedule.corner(number, sizes)
+            source.wait_empty(barriers, place)
+            source.expect(barriers, place, cfg.output_bytes)
+            full = source.full(barriers, place)
+            for box in range(cfg.boxes):
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    shared + uint32(OUTPUT + box * BOX),
+                    shared + (cfg.output_shared + box * cfg.box_bytes),
                     c_map,
-                    int32(column + uint32(box * BOX_COLUMNS)),
-                    int32(row),
-                    barrier,
+                    int32(corner.column + box * BOX_COLUMNS),
+                    int32(corner.row),
+                    full,
                 )
-            place = advance_source(place)
-            tile, next_tile = fetch_alone(shared, next_tile)
+            place = source.advance(place)
+            number, following = schedule.fetch_alone(shared, following)
 
-    return SimpleNamespace(load_operands=load_operands, load_source=load_source)
+    return lang.namespace("load", load_operands=load_operands, load_source=load_source)

@@ -12,8 +12,6 @@ are then exchanged among the four lanes, so that lane t has all of v = t and a r
 (FP8: 32) bytes at a time.
 """
 
-from types import SimpleNamespace
-
 from numba_marlin.kernels.language.tuples import numbered_each
 
 ELEMENTS = {"nvfp4": "e2m1", "mxfp4": "e2m1", "mxfp8-e4m3": "e4m3", "mxfp8-e5m2": "e5m2"}
@@ -31,9 +29,7 @@ def power_offset(element, rounding):
 
 def quantize_verbs(lang, config):
     """-> namespace with ``put_blocks(values, where)``: all of a thread's sums of 16 rows, finished;
-    where: (addresses of the first code of rows g and g + 8, 0 for a row that does not exist;
-    addresses of the rows in their tile of scales; first block of the tile in D; columns left from
-    the tile's first one on; 1 / global scale; that divided by 6; t)."""
+    and the records ``Where`` and ``Row``."""
     ptx, uint16, uint32, uint64, float32 = (
         lang.ptx,
         lang.uint16,
@@ -44,11 +40,17 @@ def quantize_verbs(lang, config):
     result = config.result if config.kind == "blocks" else "nvfp4"
     element = ELEMENTS[result]
     # of a lane's two numbers of a v
-    TWO_BLOCKS, OFFSET, CODE_BYTES = (
-        result == "nvfp4",
-        power_offset(element, config.rounding),
-        1 if element == "e2m1" else 2,
-    )
+    two_blocks, code_bytes = result == "nvfp4", 1 if element == "e2m1" else 2
+    offset = power_offset(element, config.rounding)
+
+    # addresses of a row's first code, 0 for a row that D does not have, and of the row in its tile
+    # of scales
+    Row = lang.record("Row", "codes scales")
+
+    # rows g and g + 8; first block of the tile in D; columns left from the tile's first one on;
+    # ``epilogue``'s factors; t
+    Where = lang.record("Where", "above below first_block left factors t")
+
     pair_codes = {
         "e4m3": ptx.cvt_rn_satfinite_e4m3x2_f32,
         "e5m2": ptx.cvt_rn_satfinite_e5m2x2_f32,
@@ -56,11 +58,11 @@ def quantize_verbs(lang, config):
     low_halves, high_halves = ptx.prmt_b32(selector=0x5410), ptx.prmt_b32(selector=0x7632)
     even_bytes, odd_bytes = ptx.prmt_b32(selector=0x6240), ptx.prmt_b32(selector=0x7351)
 
-    # ---- scales ----
+    # scales
 
     @lang.device
     def magnitude(v):
-        return uint32(ptx.bits_of_f32(v) & uint32(0x7FFFFFFF))
+        return ptx.bits_of_f32(v) & 0x7FFFFFFF
 
     @lang.device
     def largest_of(a, b, c, d):
@@ -68,8 +70,8 @@ def quantize_verbs(lang, config):
 
     @lang.device
     def among_lanes(bits):
-        bits = max(bits, uint32(ptx.shfl_sync_bfly(bits, uint32(1))))
-        return max(bits, uint32(ptx.shfl_sync_bfly(bits, uint32(2))))
+        bits = max(bits, ptx.shfl_sync_bfly(bits, 1))
+        return max(bits, ptx.shfl_sync_bfly(bits, 2))
 
     @lang.device
     def factor_of(scale, inverse):
@@ -96,153 +98,111 @@ def quantize_verbs(lang, config):
         bits = among_lanes(
             max(largest_of(x[0], x[1], x[2], x[3]), largest_of(x[4], x[5], x[6], x[7]))
         )
-        code = (
-            min(uint32(uint32(bits - uint32(OFFSET)) >> uint32(23)), uint32(253))
-            if bits >= uint32(OFFSET)
-            else uint32(0)
-        )
-        factor = ptx.f32_of_bits(uint32(uint32(254) - code) << uint32(23))
+        code = min((bits - offset) >> 23, 253) if bits >= offset else 0
+        factor = ptx.f32_of_bits((254 - code) << 23)
         return code, factor, factor
 
-    scales_of = decimal_scales if TWO_BLOCKS else power_scales
+    scales_of = decimal_scales if two_blocks else power_scales
 
-    # ---- codes ----
+    # codes
 
     @lang.device
     def e2m1_code(v):
-        bits = uint32(ptx.bits_of_f32(v))
-        size = ptx.min_f32(ptx.f32_of_bits(bits & uint32(0x7FFFFFFF)), float32(6))
-        binade = uint32(ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & uint32(EXPONENT))
-        steps = uint32(
-            ptx.bits_of_f32(size + ptx.f32_of_bits(uint32(binade + uint32(STEPS))))
-            - uint32(binade + uint32(STEPS))
-        )
-        return uint32(steps + uint32(uint32(binade >> uint32(22)) - uint32(2 * 127))) | uint32(
-            uint32(bits >> uint32(28)) & uint32(8)
-        )
+        bits = ptx.bits_of_f32(v)
+        size = ptx.min_f32(ptx.f32_of_bits(bits & 0x7FFFFFFF), float32(6))
+        binade = ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & EXPONENT
+        steps = ptx.bits_of_f32(size + ptx.f32_of_bits(binade + STEPS)) - (binade + STEPS)
+        return steps + ((binade >> 22) - 2 * 127) | bits >> 28 & 8
 
     @lang.device
     def nibbles(a, b):
-        return uint32(e2m1_code(a) | uint32(e2m1_code(b) << uint32(4)))
+        return e2m1_code(a) | (e2m1_code(b) << 4)
 
     @lang.device
     def word_of(x, first, second):
         """A byte for each v."""
-        lower = nibbles(x[0] * first, x[1] * first) | uint32(
-            nibbles(x[2] * first, x[3] * first) << uint32(8)
-        )
-        upper = nibbles(x[4] * second, x[5] * second) | uint32(
-            nibbles(x[6] * second, x[7] * second) << uint32(8)
-        )
-        return uint32(lower | uint32(upper << uint32(16)))
+        lower = nibbles(x[0] * first, x[1] * first) | (nibbles(x[2] * first, x[3] * first) << 8)
+        upper = nibbles(x[4] * second, x[5] * second) | (nibbles(x[6] * second, x[7] * second) << 8)
+        return lower | (upper << 16)
 
     @lang.device
     def words_of(x, first, second):
         """Two bytes for each v."""
-        lower = uint32(pair_codes(x[0] * first, x[1] * first)) | uint32(
-            uint32(pair_codes(x[2] * first, x[3] * first)) << uint32(16)
+        lower = uint32(pair_codes(x[0] * first, x[1] * first)) | (
+            uint32(pair_codes(x[2] * first, x[3] * first)) << 16
         )
-        upper = uint32(pair_codes(x[4] * second, x[5] * second)) | uint32(
-            uint32(pair_codes(x[6] * second, x[7] * second)) << uint32(16)
+        upper = uint32(pair_codes(x[4] * second, x[5] * second)) | (
+            uint32(pair_codes(x[6] * second, x[7] * second)) << 16
         )
         return lower, upper
 
     @lang.device
     def exchange_bytes(word, t):
         """Byte v of lane t -> byte t of lane v."""
-        other = uint32(ptx.shfl_sync_bfly(word, uint32(1)))
-        pairs = even_bytes(word, other) if t % uint32(2) == uint32(0) else odd_bytes(other, word)
-        opposite = uint32(ptx.shfl_sync_bfly(pairs, uint32(2)))
-        return low_halves(pairs, opposite) if t < uint32(2) else high_halves(opposite, pairs)
+        other = ptx.shfl_sync_bfly(word, 1)
+        pairs = even_bytes(word, other) if t % 2 == 0 else odd_bytes(other, word)
+        opposite = ptx.shfl_sync_bfly(pairs, 2)
+        return low_halves(pairs, opposite) if t < 2 else high_halves(opposite, pairs)
 
     @lang.device
     def exchange_halves(words, t):
         """Half-word v of lane t -> half-word t of lane v."""
-        even = t % uint32(2) == uint32(0)
+        even = t % 2 == 0
         # v = 0, 2 or 1, 3
         kept = low_halves(words[0], words[1]) if even else high_halves(words[0], words[1])
-        given = uint32(
-            ptx.shfl_sync_bfly(
-                high_halves(words[0], words[1]) if even else low_halves(words[0], words[1]),
-                uint32(1),
-            )
+        given = ptx.shfl_sync_bfly(
+            high_halves(words[0], words[1]) if even else low_halves(words[0], words[1]),
+            1,
         )
         first = low_halves(kept, given) if even else low_halves(given, kept)
         second = high_halves(kept, given) if even else high_halves(given, kept)
-        below = t < uint32(2)
-        opposite = uint32(ptx.shfl_sync_bfly(second if below else first, uint32(2)))
+        below = t < 2
+        opposite = ptx.shfl_sync_bfly(second if below else first, 2)
         return (first, opposite) if below else (opposite, second)
 
     @lang.device
     def put_word(address, x, first, second, t):
         word = exchange_bytes(word_of(x, first, second), t)
-        if address != uint64(0):
-            ptx.st_global_b32(address + uint64(uint32(4) * t), word)
+        if address != 0:
+            ptx.st_global_b32(address + 4 * t, word)
 
     @lang.device
     def put_words(address, x, first, second, t):
         words = exchange_halves(words_of(x, first, second), t)
-        if address != uint64(0):
-            ptx.st_global_v2_b32(address + uint64(uint32(8) * t), words)
+        if address != 0:
+            ptx.st_global_v2_b32(address + 8 * t, words)
 
-    put_codes = put_word if CODE_BYTES == 1 else put_words
+    put_codes = put_word if code_bytes == 1 else put_words
 
-    # ---- pieces ----
+    # pieces
 
     def put_piece(piece):
         """32 columns of rows g and g + 8."""
-        column, codes_bytes, blocks = (
-            32 * piece,
-            16 * CODE_BYTES * piece,
-            (2 if TWO_BLOCKS else 1) * piece,
-        )
+        column, codes_before = 32 * piece, 16 * code_bytes * piece
+        blocks_before = (2 if two_blocks else 1) * piece
 
         @lang.device
-        def put_row(x, address, scale_address, first_block, left, inverse, sixth, t, writer):
-            codes, first, second = scales_of(x, inverse, sixth)
-            exists = address != uint64(0) and uint32(uint32(column) + uint32(8) * t) < left
-            put_codes(address + uint64(codes_bytes) if exists else uint64(0), x, first, second, t)
-            if writer and address != uint64(0) and uint32(column) < left:
-                block = uint32(first_block + uint32(blocks))
-                place = scale_address + uint64(
-                    uint32(block // uint32(4) * uint32(512) + block % uint32(4))
-                )
-                if TWO_BLOCKS:
-                    ptx.st_global_b16(
-                        place,
-                        uint16(
-                            codes if uint32(column + 16) < left else uint32(codes & uint32(0xFF))
-                        ),
-                    )
+        def put_row(x, row, where, writer):
+            codes, first, second = scales_of(x, where.factors.inverse, where.factors.sixth)
+            exists = row.codes != 0 and column + 8 * where.t < where.left
+            put_codes(row.codes + codes_before if exists else uint64(0), x, first, second, where.t)
+            if where.t == writer and row.codes != 0 and where.left > column:
+                block = where.first_block + blocks_before
+                place = row.scales + (uint64(block // 4) * 512 + block % 4)
+                if two_blocks:
+                    both = where.left > column + 16
+                    ptx.st_global_b16(place, uint16(codes if both else codes & 0xFF))
                 else:
                     ptx.st_global_b8(place, uint16(codes))
 
         @lang.device
         def put(v, where):
-            above, below, scale_above, scale_below, first_block, left, inverse, sixth, t = where
-            put_row(
-                (v[0], v[1], v[4], v[5], v[8], v[9], v[12], v[13]),
-                above,
-                scale_above,
-                first_block,
-                left,
-                inverse,
-                sixth,
-                t,
-                t == uint32(0),
-            )
-            put_row(
-                (v[2], v[3], v[6], v[7], v[10], v[11], v[14], v[15]),
-                below,
-                scale_below,
-                first_block,
-                left,
-                inverse,
-                sixth,
-                t,
-                t == uint32(1),
-            )
+            above = (v[0], v[1], v[4], v[5], v[8], v[9], v[12], v[13])
+            below = (v[2], v[3], v[6], v[7], v[10], v[11], v[14], v[15])
+            put_row(above, where.above, where, 0)
+            put_row(below, where.below, where, 1)
 
         return put
 
-    return SimpleNamespace(put_blocks=numbered_each(lang, config.d_tile_n // 2, 16, put_piece))
+    put_blocks = numbered_each(lang, config.d_tile_n // 2, 16, put_piece)
+    return lang.namespace("quantize", put_blocks=put_blocks, Row=Row, Where=Where)

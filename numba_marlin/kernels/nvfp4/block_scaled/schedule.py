@@ -11,8 +11,6 @@ was found.
 Tiles are numbered so that neighbours share rows and columns: ``tile_order``.
 """
 
-from types import SimpleNamespace
-
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
 from numba_marlin.kernels.nvfp4.block_scaled.config import STEP_K, TILE_STAGES
@@ -20,82 +18,80 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import STEP_K, TILE_STAGES
 
 def schedule_verbs(lang, config, listeners):
     """listeners: arrivals that give a tile's word back: warps and lone threads that fetch it. ->
-    namespace of device functions."""
+    namespace of device functions. ``number``: of a tile; ``place``: in the ring of words."""
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
-    TILE_M, TILE_N, BARRIERS, TILES = (
-        config.tile_m,
-        config.tile_n,
-        config.tile_barriers,
-        config.tiles_shared,
-    )
+    cfg = lang.constants(config)
     ring = pipeline_verbs(lang, TILE_STAGES, producers=1, consumers=listeners)
-    wait_empty, wait_full, full, release, advance = (
-        ring.wait_empty,
-        ring.wait_full,
-        ring.full,
-        ring.release,
-        ring.advance,
-    )
-    producer_start = ring.producer_start
     corner_of = tile_order_verb(lang, config.group_m, config.tile_m, config.tile_n)
+
+    # of the whole product: row tiles, column tiles, packed steps along k of each
+    Counts = lang.record("Counts", "m_tiles n_tiles steps")
+
+    # of a tile: its first row of A and its first row of B
+    Corner = lang.record("Corner", "row column")
 
     @lang.device
     def counts(sizes):
-        """(row tiles, column tiles, packed steps of k)"""
-        m, n, k = sizes
-        return (
-            uint32((m + uint32(TILE_M - 1)) // uint32(TILE_M)),
-            uint32((n + uint32(TILE_N - 1)) // uint32(TILE_N)),
-            uint32((k + uint32(STEP_K - 1)) // uint32(STEP_K)),
+        return Counts(
+            (sizes.m + (cfg.tile_m - 1)) // cfg.tile_m,
+            (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n,
+            (sizes.k + (STEP_K - 1)) // STEP_K,
         )
 
     @lang.device
-    def corner(tile, sizes):
-        """-> (first row of A, first row of B) of a tile"""
-        m_tiles, n_tiles, steps = counts(sizes)
-        return corner_of(tile, m_tiles, n_tiles)
+    def corner(number, sizes):
+        all_tiles = counts(sizes)
+        row, column = corner_of(number, all_tiles.m_tiles, all_tiles.n_tiles)
+        return Corner(row, column)
+
+    @lang.device
+    def word_at(shared, place):
+        return shared + cfg.tiles_shared + place.stage * 4
 
     @lang.device
     def hand_out_tiles(shared, counter, sizes):
         """The scheduler."""
-        m_tiles, n_tiles, steps = counts(sizes)
-        tiles, blocks = uint32(m_tiles * n_tiles), uint32(cuda.gridDim.x)
-        place = producer_start()
-        tile = uint32(cuda.blockIdx.x)
-        while tile != uint32(NO_TILE):
-            wait_empty(shared + uint32(BARRIERS), place)
-            ptx.st_shared_b32(shared + uint32(TILES) + place[0] * uint32(4), tile)
-            ptx.mbarrier_arrive(full(shared + uint32(BARRIERS), place))
-            place = advance(place)
-            asked = uint32(ptx.atom_add_acq_rel_gpu(counter, uint32(1)))
+        all_tiles, barriers = counts(sizes), shared + cfg.tile_barriers
+        tiles, blocks = all_tiles.m_tiles * all_tiles.n_tiles, uint32(cuda.gridDim.x)
+        place = ring.producer_start()
+        number = uint32(cuda.blockIdx.x)
+        while number != NO_TILE:
+            ring.wait_empty(barriers, place)
+            ptx.st_shared_b32(word_at(shared, place), number)
+            ptx.mbarrier_arrive(ring.full(barriers, place))
+            place = ring.advance(place)
+            asked = ptx.atom_add_acq_rel_gpu(counter, 1)
             # tiles - blocks found a tile, and every block was told once that there is none
-            if uint32(asked + uint32(1)) == tiles:
-                ptx.st_release_gpu(counter, uint32(0))
-            tile = uint32(asked + blocks) if uint32(asked + blocks) < tiles else uint32(NO_TILE)
-        wait_empty(shared + uint32(BARRIERS), place)
-        ptx.st_shared_b32(shared + uint32(TILES) + place[0] * uint32(4), uint32(NO_TILE))
-        ptx.mbarrier_arrive(full(shared + uint32(BARRIERS), place))
+            if asked + 1 == tiles:
+                ptx.st_release_gpu(counter, 0)
+            number = asked + blocks if asked + blocks < tiles else NO_TILE
+        ring.wait_empty(barriers, place)
+        ptx.st_shared_b32(word_at(shared, place), NO_TILE)
+        ptx.mbarrier_arrive(ring.full(barriers, place))
 
     @lang.device
     def fetch_alone(shared, place):
-        """For a role that is one thread -> (tile, place)"""
-        wait_full(shared + uint32(BARRIERS), place)
-        tile = uint32(ptx.ld_shared_b32(shared + uint32(TILES) + place[0] * uint32(4)))
-        release(shared + uint32(BARRIERS), place)
-        return tile, advance(place)
+        """For a role that is one thread -> (number, place)"""
+        barriers = shared + cfg.tile_barriers
+        ring.wait_full(barriers, place)
+        number = ptx.ld_shared_b32(word_at(shared, place))
+        ring.release(barriers, place)
+        return number, ring.advance(place)
 
     @lang.device
     def fetch_together(shared, place, lane):
         """For a whole warp, one lane of which reads the word and gives it back: no other has a read
-        that could come late -> (tile, place)"""
-        wait_full(shared + uint32(BARRIERS), place)
-        tile = uint32(NO_TILE)
-        if lane == uint32(0):
-            tile = uint32(ptx.ld_shared_b32(shared + uint32(TILES) + place[0] * uint32(4)))
-            release(shared + uint32(BARRIERS), place)
-        return uint32(ptx.shfl_sync_idx(tile, uint32(0))), advance(place)
+        that could come late -> (number, place)"""
+        barriers = shared + cfg.tile_barriers
+        ring.wait_full(barriers, place)
+        number = NO_TILE
+        if lane == 0:
+            number = ptx.ld_shared_b32(word_at(shared, place))
+            ring.release(barriers, place)
+        return ptx.shfl_sync_idx(number, 0), ring.advance(place)
 
-    return SimpleNamespace(
+    return lang.namespace(
+        "schedule",
         counts=counts,
         corner=corner,
         hand_out_tiles=hand_out_tiles,

@@ -9,54 +9,48 @@ sums: finished (``block_scaled_epilogue``), in the type of D, and out.
 A warp goes its own way: nowhere here does it wait for another.
 """
 
-from types import SimpleNamespace
-
 from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import numbered_each
+from numba_marlin.kernels.nvfp4.block_scaled.config import BOX_COLUMNS
 from numba_marlin.kernels.nvfp4.block_scaled.epilogue import finish_verbs
-from numba_marlin.kernels.nvfp4.block_scaled.load import BOX_COLUMNS
 from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, quantize_verbs
 
 
 def store_verbs(lang, config, schedule, source):
-    """-> namespace with ``epilogue(shared, sums, outputs, tile, place, sizes, lane_place) -> place
-    in the ring of C`` and ``drain(lane_place)``; outputs: (d_map, d, sfd, bias, factors)."""
-    ptx, uint32, uint64, int32 = lang.ptx, lang.uint32, lang.uint64, lang.int32
-    WORDS, GATED, SOURCED, HALVES, FLOATS = (
-        config.words,
-        config.gated,
-        config.source,
-        config.kind == "halves",
-        config.kind == "floats",
-    )
-    OUTPUT, BOX, SOURCE_BARRIERS, D_TILE_N = (
-        config.output_shared,
-        config.tile_m * 2 * BOX_COLUMNS,
-        config.source_barriers,
-        config.d_tile_n,
-    )
-    corner = schedule.corner
-    finish = finish_verbs(lang, config).finish
-    wait_source, release_source, advance_source = source.wait_full, source.release, source.advance
+    """-> namespace with ``epilogue(shared, sums, outputs, corner, place, sizes, thread) -> place
+    in the ring of C`` and ``drain(thread)``; the records are those of ``kernel`` and ``schedule``.
+    """
+    ptx, uint64, int32 = lang.ptx, lang.uint64, lang.int32
+    cfg = lang.constants(config)
+    halves, floats = config.kind == "halves", config.kind == "floats"
+    finish = finish_verbs(lang, config)
+    quantize = quantize_verbs(lang, config)
     pair_of = {"bfloat16": ptx.cvt_rn_bf16x2_f32}.get(config.result, ptx.cvt_rn_f16x2_f32)
-    BLOCK, CODES_A_BYTE = (
-        16 if config.result == "nvfp4" else 32,
-        (2 if ELEMENTS.get(config.result) == "e2m1" else 1),
-    )
-    put_quantized = quantize_verbs(lang, config).put_blocks
+    block_columns = 16 if config.result == "nvfp4" else 32
+    codes_per_byte = 2 if ELEMENTS.get(config.result) == "e2m1" else 1
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
-    # ---- one block of 16 rows ----
+    # 16 rows of a tile of D, a warp's: the first of them in the tile and in D, their first column
+    # in D; rows and columns of D
+    Block = lang.record("Block", "inside row column m n")
+
+    # where a lane puts halves: its row of the tile in shared memory, what its chunks are xored with
+    HalvesAt = lang.record("HalvesAt", "row flip")
+
+    # where a lane puts floats: rows g and g + 8, 0 for one that D does not have; columns left from
+    # the lane's first on
+    FloatsAt = lang.record("FloatsAt", "above below left")
+
+    # one block of 16 rows
 
     def store_halves(piece):
         """16 columns: four matrices of 8 x 8."""
-        box, chunk = piece // 4 * BOX, 32 * (piece % 4)
+        box, chunk = piece // 4 * config.box_bytes, 32 * (piece % 4)
 
         @lang.device
         def store(v, where):
-            row, flip = where
             ptx.stmatrix_x4(
-                row + uint32(box) + (uint32(chunk) ^ flip),
+                where.row + box + (where.flip ^ chunk),
                 (
                     pair_of(v[0], v[1]),
                     pair_of(v[2], v[3]),
@@ -68,185 +62,163 @@ def store_verbs(lang, config, schedule, source):
         return store
 
     def store_floats(piece):
-        """8 columns of rows g and g + 8, whose addresses ``where`` has, with 0 for a row that does
-        not exist, and the columns left from the lane's on."""
+        """8 columns of rows g and g + 8."""
         column = 8 * piece
 
         @lang.device
         def store(v, where):
-            above, below, left = where
-            if uint32(column) < left:
-                if above != uint64(0):
-                    ptx.st_global_v2_f32(above + uint64(4 * column), (v[0], v[1]))
-                if below != uint64(0):
-                    ptx.st_global_v2_f32(below + uint64(4 * column), (v[2], v[3]))
+            if where.left > column:
+                if where.above != 0:
+                    ptx.st_global_v2_f32(where.above + 4 * column, (v[0], v[1]))
+                if where.below != 0:
+                    ptx.st_global_v2_f32(where.below + 4 * column, (v[2], v[3]))
 
         return store
 
-    put_halves = numbered_each(lang, D_TILE_N // 2, 8, store_halves)
-    put_floats = numbered_each(lang, D_TILE_N // 2, 4, store_floats)
-
-    @lang.device
-    def row_of_scales(sfd, row, n):
-        """Address of the first four scales of a row, in 128x4 order."""
-        across = uint32((n // uint32(BLOCK) + uint32(3)) // uint32(4))
-        return sfd + (
-            uint64(row // uint32(128) * across) * uint64(512)
-            + uint64(row % uint32(32) * uint32(16) + row % uint32(128) // uint32(32) * uint32(4))
-        )
-
-    @lang.device
-    def put_block(shared, values, outputs, numbers, place, lane):
-        """place: (the warp's first row in the tile, its first row in D, its first column, rows of
-        D, columns of D)"""
-        inside, row, column, m, n = place
-        g, t = uint32(lane // uint32(4)), uint32(lane % uint32(4))
-        if HALVES:
-            own = uint32(inside + lane % uint32(8) + lane // uint32(8) % uint32(2) * uint32(8))
-            put_halves(values, (uint32(shared + uint32(OUTPUT) + own * uint32(128)), flip_of(lane)))
-            ptx.fence_proxy_async_shared()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane == uint32(0):
-                for box in range((D_TILE_N + BOX_COLUMNS - 1) // BOX_COLUMNS):
-                    ptx.cp_async_bulk_tensor_2d_s2g(
-                        outputs[0],
-                        int32(column + uint32(box * BOX_COLUMNS)),
-                        int32(row),
-                        uint32(shared + uint32(OUTPUT + box * BOX) + inside * uint32(128)),
-                    )
-                ptx.cp_async_bulk_commit_group()
-        elif not FLOATS:
-            row_bytes = uint64(n // uint32(CODES_A_BYTE))
-            above = outputs[1] + (
-                uint64(row + g) * row_bytes + uint64(column // uint32(CODES_A_BYTE))
-            )
-            put_quantized(
-                values,
-                (
-                    above if uint32(row + g) < m else uint64(0),
-                    above + row_bytes * uint64(8) if uint32(row + g + uint32(8)) < m else uint64(0),
-                    row_of_scales(outputs[2], uint32(row + g), n),
-                    row_of_scales(outputs[2], uint32(row + g + uint32(8)), n),
-                    uint32(column // uint32(BLOCK)),
-                    uint32(n - column) if column < n else uint32(0),
-                    numbers[2],
-                    numbers[3],
-                    t,
-                ),
-            )
-        else:
-            first = uint32(column + uint32(2) * t)
-            left = uint32(n - first) if first < n else uint32(0)
-            above = outputs[1] + (uint64(row + g) * uint64(n) + uint64(first)) * uint64(4)
-            below = above + uint64(n) * uint64(32)
-            put_floats(
-                values,
-                (
-                    above if uint32(row + g) < m else uint64(0),
-                    below if uint32(row + g + uint32(8)) < m else uint64(0),
-                    left,
-                ),
-            )
-
-    # ---- a tile ----
+    put_halves = numbered_each(lang, config.d_tile_n // 2, 8, store_halves)
+    put_floats = numbered_each(lang, config.d_tile_n // 2, 4, store_floats)
 
     @lang.device
     def flip_of(lane):
         """What a lane's chunks of 16 bytes are xored with, in bytes: its row's share of the
         swizzle, and 16 for lanes of the right-hand matrices."""
-        return uint32(
-            uint32(uint32(lane % uint32(8)) << uint32(4)) ^ uint32(lane // uint32(16) << uint32(4))
-        )
+        return lane % 8 << 4 ^ lane // 16 << 4
 
-    def put_blocks_from(block):
-        """-> device function that finishes and stores m64 block ``block`` of a warpgroup and those
+    @lang.device
+    def own_row(shared, inside, lane):
+        """Of the tile in shared memory, in its first box."""
+        return shared + cfg.output_shared + (inside + lane % 8 + lane // 8 % 2 * 8) * 128
+
+    @lang.device
+    def left_from(column, n):
+        return n - column if column < n else 0
+
+    @lang.device
+    def scales_at(sfd, row, n):
+        """Address of the first four scales of a row, in 128x4 order."""
+        across = (n // block_columns + 3) // 4
+        tile = uint64(row // 128) * across
+        return sfd + (tile * 512 + (row % 32 * 16 + row % 128 // 32 * 4))
+
+    @lang.device
+    def put_block(shared, values, outputs, factors, block, lane):
+        g, t = lane // 4, lane % 4
+        above, below = block.row + g, block.row + g + 8
+        if halves:
+            put_halves(values, HalvesAt(own_row(shared, block.inside, lane), flip_of(lane)))
+            ptx.fence_proxy_async_shared()
+            ptx.bar_warp_sync(ALL_LANES)
+            if lane == 0:
+                for box in range(cfg.d_boxes):
+                    ptx.cp_async_bulk_tensor_2d_s2g(
+                        outputs.d_map,
+                        int32(block.column + box * BOX_COLUMNS),
+                        int32(block.row),
+                        shared + (cfg.output_shared + box * cfg.box_bytes) + block.inside * 128,
+                    )
+                ptx.cp_async_bulk_commit_group()
+        elif not floats:
+            pitch = uint64(block.n // codes_per_byte)
+            codes = outputs.d + (uint64(above) * pitch + block.column // codes_per_byte)
+            quantize.put_blocks(
+                values,
+                quantize.Where(
+                    quantize.Row(
+                        codes if above < block.m else uint64(0),
+                        scales_at(outputs.sfd, above, block.n),
+                    ),
+                    quantize.Row(
+                        codes + pitch * 8 if below < block.m else uint64(0),
+                        scales_at(outputs.sfd, below, block.n),
+                    ),
+                    block.column // block_columns,
+                    left_from(block.column, block.n),
+                    factors,
+                    t,
+                ),
+            )
+        else:
+            column = block.column + 2 * t
+            first = outputs.d + (uint64(above) * block.n + column) * 4
+            put_floats(
+                values,
+                FloatsAt(
+                    first if above < block.m else uint64(0),
+                    first + uint64(block.n) * 32 if below < block.m else uint64(0),
+                    left_from(column, block.n),
+                ),
+            )
+
+    # a tile
+
+    def put_blocks_from(m64):
+        """-> device function that finishes and stores m64 block ``m64`` of a warpgroup and those
         after it"""
 
         @lang.device
-        def put(shared, sums, outputs, numbers, place, lane_place):
-            warpgroup, warp, lane = lane_place
-            tile_row, column, m, n = place
-            inside = uint32(
-                uint32(warpgroup * uint32(WORDS) + uint32(block)) * uint32(64) + warp * uint32(16)
-            )
-            own = uint32(inside + lane % uint32(8) + lane // uint32(8) % uint32(2) * uint32(8))
-            first = uint32(column + uint32(2) * uint32(lane % uint32(4)))
-            left = uint32(n - first) if first < n else uint32(0)
-            values = finish(
-                sums[block],
-                (
-                    numbers,
-                    outputs[3] + uint64(first) * uint64(4),
-                    left,
-                    uint32(shared + uint32(OUTPUT) + own * uint32(128)),
+        def put(shared, sums, outputs, factors, corner, sizes, thread):
+            lane, column, n = thread.lane, corner.column, sizes.n
+            inside = (thread.warpgroup * cfg.words + m64) * 64 + thread.warp * 16
+            first = column + 2 * (lane % 4)
+            values = finish.finish(
+                sums[m64],
+                finish.Where(
+                    factors,
+                    outputs.bias + uint64(first) * 4,
+                    left_from(first, n),
+                    own_row(shared, inside, lane),
                     flip_of(lane),
                 ),
             )
-            d_column, d_n = (
-                (uint32(column // uint32(2)), uint32(n // uint32(2))) if GATED else (column, n)
-            )
-            put_block(
-                shared,
-                values,
-                outputs,
-                numbers,
-                (inside, uint32(tile_row + inside), d_column, m, d_n),
-                lane,
-            )
+            if cfg.gated:
+                column, n = column // 2, n // 2
+            block = Block(inside, corner.row + inside, column, sizes.m, n)
+            put_block(shared, values, outputs, factors, block, lane)
 
-        if block == WORDS - 1:
+        if m64 == config.words - 1:
             return put
-        rest = put_blocks_from(block + 1)
+        rest = put_blocks_from(m64 + 1)
 
         @lang.device
-        def put_more(shared, sums, outputs, numbers, place, lane_place):
-            put(shared, sums, outputs, numbers, place, lane_place)
-            rest(shared, sums, outputs, numbers, place, lane_place)
+        def put_more(shared, sums, outputs, factors, corner, sizes, thread):
+            put(shared, sums, outputs, factors, corner, sizes, thread)
+            rest(shared, sums, outputs, factors, corner, sizes, thread)
 
         return put_more
 
     put_blocks = put_blocks_from(0)
 
     @lang.device
-    def free_output(place, shared, lane):
+    def free_output(lane):
         """The warp's rows of the tile in shared memory may be written again: C's, when D's have
         been read."""
-        if HALVES:
-            if lane == uint32(0):
+        if halves:
+            if lane == 0:
                 wait_for_store()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
+            ptx.bar_warp_sync(ALL_LANES)
 
     @lang.device
-    def epilogue(shared, sums, outputs, tile, place, sizes, lane_place):
-        row, column = corner(tile, sizes)
-        lane = lane_place[2]
-        first, second = (
-            ptx.ld_global_v2_f32(outputs[4]),
-            ptx.ld_global_v2_f32(outputs[4] + uint64(8)),
-        )
-        if SOURCED:
-            wait_source(shared + uint32(SOURCE_BARRIERS), place)
+    def epilogue(shared, sums, outputs, corner, place, sizes, thread):
+        barriers, lane = shared + cfg.source_barriers, thread.lane
+        alpha, beta = ptx.ld_global_v2_f32(outputs.factors)
+        inverse, sixth = ptx.ld_global_v2_f32(outputs.factors + 8)
+        if cfg.source:
+            source.wait_full(barriers, place)
         else:
-            free_output(place, shared, lane)
-        put_blocks(
-            shared,
-            sums,
-            outputs,
-            (first[0], first[1], second[0], second[1]),
-            (row, column, sizes[0], sizes[1]),
-            lane_place,
-        )
-        if SOURCED:
-            free_output(place, shared, lane)
-            if lane == uint32(0):
-                release_source(shared + uint32(SOURCE_BARRIERS), place)
-            place = advance_source(place)
+            free_output(lane)
+        factors = finish.Factors(alpha, beta, inverse, sixth)
+        put_blocks(shared, sums, outputs, factors, corner, sizes, thread)
+        if cfg.source:
+            free_output(lane)
+            if lane == 0:
+                source.release(barriers, place)
+            place = source.advance(place)
         return place
 
     @lang.device
-    def drain(lane_place):
+    def drain(thread):
         """Shared memory must outlive the copies out of it."""
-        if HALVES and lane_place[2] == uint32(0):
+        if halves and thread.lane == 0:
             wait_for_store()
 
-    return SimpleNamespace(epilogue=epilogue, drain=drain)
+    return lang.namespace("store", epilogue=epilogue, drain=drain)

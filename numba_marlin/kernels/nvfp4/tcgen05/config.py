@@ -29,13 +29,15 @@ RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 @dataclass(frozen=True)
 class Tcgen05Config:
-    """A block multiplies tiles of 128 rows of A by tile_n rows of B. format: of A and B, one of
-    FORMATS; result: type of D, one of RESULT_BYTES; stages: steps of 128 bytes of k (256 elements
-    of FP4) in shared memory."""
+    """A block multiplies tiles of 128 rows of A by tile_n rows of B."""
 
+    #: columns of a tile of D: 128 or 256
     tile_n: int = 128
+    #: steps of 128 bytes of k (256 elements of FP4) in shared memory
     stages: int = 4
+    #: of A and B, one of FORMATS
     format: str = "nvfp4"
+    #: type of D, one of RESULT_BYTES
     result: str = "float16"
 
     def __post_init__(self):
@@ -68,6 +70,11 @@ class Tcgen05Config:
         return self.kind.bits
 
     @property
+    def vectors(self):
+        """Scales of a row in a product."""
+        return self.kind.vectors
+
+    @property
     def stage_k(self):
         """Elements of k in a stage."""
         return STAGE_ROW * 8 // self.bits
@@ -91,7 +98,12 @@ class Tcgen05Config:
     def scale_tiles(self):
         """Tiles of scales of 128 rows in a stage, along k; a product takes the scales of one, or
         some of them."""
-        return PRODUCTS * self.kind.vectors // 4
+        return PRODUCTS * self.vectors // 4
+
+    @property
+    def scale_bytes(self):
+        """Of 128 rows in a stage."""
+        return self.scale_tiles * TILE_BYTES
 
     @property
     def n_tiles(self):
@@ -125,11 +137,11 @@ class Tcgen05Config:
 
     @property
     def sfb_shared(self):
-        return self.sfa_shared + self.scale_tiles * TILE_BYTES
+        return self.sfa_shared + self.scale_bytes
 
     @property
     def copied_bytes(self):
-        return self.sfb_shared + self.scale_tiles * self.n_tiles * TILE_BYTES
+        return self.sfb_shared + self.n_tiles * self.scale_bytes
 
     @property
     def stage_bytes(self):

@@ -61,241 +61,178 @@ MULTIPLY = {
 
 
 def make(lang, config):
-    cuda, ptx, uint32, uint64, int32 = lang.cuda, lang.ptx, lang.uint32, lang.uint64, lang.int32
-    shared_base = lang.shared_base
-    TILE_N, STAGES, STAGE, STAGE_BYTES, STAGE_K = (
-        config.tile_n,
-        config.stages,
-        config.stage_bytes,
-        config.copied_bytes,
-        config.stage_k,
-    )
-    B_SHARED, SFA_SHARED, SFB_SHARED, RESULTS = (
-        config.b_shared,
-        config.sfa_shared,
-        config.sfb_shared,
-        config.results_shared,
-    )
-    LOADS, SUMS, WHERE = config.load_barriers, config.sum_barriers, config.address_shared
-    SCALES_TENSOR, STAGE_COLUMNS, SCALE_TILES, N_TILES, VECTORS = (
-        config.scales_tensor,
-        config.stage_columns,
-        config.scale_tiles,
-        config.n_tiles,
-        config.kind.vectors,
-    )
-    IDESC, IDESC_STEP = config.instruction_descriptor(0), config.instruction_descriptor_step
-    SCALE_UNITS = SCALE_TILES * TILE_BYTES // 8
+    cuda, ptx, shared_base = lang.cuda, lang.ptx, lang.shared_base
+    uint32, uint64, int32 = lang.uint32, lang.uint64, lang.int32
+    cfg = lang.constants(config)
+    first_descriptor = config.instruction_descriptor(0)
     loads = pipeline_verbs(lang, config.stages, producers=1, consumers=1)
     sums = pipeline_verbs(lang, config.accumulators, producers=1, consumers=EPILOGUE_WARPS)
-    wait_stage_full, wait_stage_empty, expect, stage_full, stage_empty = (
-        loads.wait_full,
-        loads.wait_empty,
-        loads.expect,
-        loads.full,
-        loads.empty,
-    )
-    wait_sums_full, wait_sums_empty, sums_full, release_sums = (
-        sums.wait_full,
-        sums.wait_empty,
-        sums.full,
-        sums.release,
-    )
-    next_stage, next_sums, initialise_loads, initialise_sums = (
-        loads.advance,
-        sums.advance,
-        loads.initialise,
-        sums.initialise,
-    )
-    producer_start, consumer_start = loads.producer_start, loads.consumer_start
-    allocate, free, multiply = (
-        ptx.tcgen05_alloc(columns=COLUMNS),
-        ptx.tcgen05_dealloc(columns=COLUMNS),
-        getattr(ptx, MULTIPLY[config.format]),
-    )
+    allocate, free = ptx.tcgen05_alloc(columns=COLUMNS), ptx.tcgen05_dealloc(columns=COLUMNS)
+    multiply = getattr(ptx, MULTIPLY[config.format])
     output = output_verbs(lang, config)
-    store_tile, wait_for_store = output.store_tile, output.wait_for_store
+
+    Sizes = lang.record("Sizes", "m n k")
+
+    # what there is to do: tiles of D, how many of them lie below each other, steps along k of each
+    Work = lang.record("Work", "tiles row_tiles steps")
+
+    # of D: its first row and column
+    Tile = lang.record("Tile", "row column")
+
+    Maps = lang.record("Maps", "a b sfa sfb")
 
     @lang.device
-    def first_tile():
+    def work_of(sizes):
+        row_tiles = (sizes.m + (TILE_M - 1)) // TILE_M
+        column_tiles = (sizes.n + (cfg.tile_n - 1)) // cfg.tile_n
+        steps = (sizes.k + (cfg.stage_k - 1)) // cfg.stage_k
+        return Work(row_tiles * column_tiles, row_tiles, steps)
+
+    @lang.device
+    def first_number():
         return uint32(cuda.blockIdx.x)
 
     @lang.device
-    def tiles_and_steps(sizes):
-        m, n, k = sizes
-        row_tiles = uint32((m + uint32(TILE_M - 1)) // uint32(TILE_M))
-        return (
-            uint32(row_tiles * uint32((n + uint32(TILE_N - 1)) // uint32(TILE_N))),
-            row_tiles,
-            uint32((k + uint32(STAGE_K - 1)) // uint32(STAGE_K)),
-        )
+    def next_number(number):
+        return number + uint32(cuda.gridDim.x)
 
     @lang.device
-    def next_tile(tile):
-        return uint32(tile + uint32(cuda.gridDim.x))
+    def tile_of(number, work):
+        return Tile(number % work.row_tiles * TILE_M, number // work.row_tiles * cfg.tile_n)
 
     @lang.device
     def load_tiles(shared, maps, sizes):
-        a_map, b_map, sfa_map, sfb_map = maps
-        tiles, row_tiles, steps = tiles_and_steps(sizes)
-        barriers = shared + uint32(LOADS)
-        place, tile = producer_start(), first_tile()
-        while tile < tiles:
-            row, column, step = (
-                uint32(tile % row_tiles * uint32(TILE_M)),
-                uint32(tile // row_tiles * uint32(TILE_N)),
-                uint32(0),
-            )
-            while step < steps:
-                wait_stage_empty(barriers, place)
-                expect(barriers, place, uint32(STAGE_BYTES))
-                stage, full = shared + place[0] * uint32(STAGE), stage_full(barriers, place)
+        work, barriers = work_of(sizes), shared + cfg.load_barriers
+        place, number = loads.producer_start(), first_number()
+        while number < work.tiles:
+            tile, step = tile_of(number, work), 0
+            while step < work.steps:
+                loads.wait_empty(barriers, place)
+                loads.expect(barriers, place, cfg.copied_bytes)
+                stage, full = shared + place.stage * cfg.stage_bytes, loads.full(barriers, place)
+                x, scale_x = int32(step * STAGE_ROW), int32(step * (cfg.scale_bytes // 8))
+                ptx.cp_async_bulk_tensor_2d_g2s(stage, maps.a, x, int32(tile.row), full)
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage, a_map, int32(step * uint32(STAGE_ROW)), int32(row), full
+                    stage + cfg.b_shared, maps.b, x, int32(tile.column), full
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + uint32(B_SHARED),
-                    b_map,
-                    int32(step * uint32(STAGE_ROW)),
-                    int32(column),
-                    full,
+                    stage + cfg.sfa_shared, maps.sfa, scale_x, int32(tile.row // TILE_ROWS), full
                 )
                 ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + uint32(SFA_SHARED),
-                    sfa_map,
-                    int32(step * uint32(SCALE_UNITS)),
-                    int32(row // uint32(TILE_ROWS)),
-                    full,
+                    stage + cfg.sfb_shared, maps.sfb, scale_x, int32(tile.column // TILE_ROWS), full
                 )
-                ptx.cp_async_bulk_tensor_2d_g2s(
-                    stage + uint32(SFB_SHARED),
-                    sfb_map,
-                    int32(step * uint32(SCALE_UNITS)),
-                    int32(column // uint32(TILE_ROWS)),
-                    full,
-                )
-                place = next_stage(place)
-                step = uint32(step + uint32(1))
-            tile = next_tile(tile)
+                place = loads.advance(place)
+                step += 1
+            number = next_number(number)
         # shared memory must outlive the commits that say its stages are empty
-        for _ in range(STAGES):
-            wait_stage_empty(barriers, place)
-            place = next_stage(place)
+        for _ in range(cfg.stages):
+            loads.wait_empty(barriers, place)
+            place = loads.advance(place)
+
+    @lang.device
+    def descriptor_of(address, fields):
+        return uint64(address >> 4) | fields
 
     @lang.device
     def copy_scales(stage, columns):
-        """To tensor memory: SCALE_TILES times A's 128 rows, then, for each of them, all of B's."""
-        for i in range(SCALE_TILES):
+        """To tensor memory: scale_tiles times A's 128 rows, then, for each of them, all of B's."""
+        for i in range(cfg.scale_tiles):
             ptx.tcgen05_cp_32x128b_warpx4(
-                columns + uint32(i * SCALE_COLUMNS),
-                uint64(stage + uint32(SFA_SHARED + i * TILE_BYTES)) >> uint64(4) | uint64(SCALES),
+                columns + i * SCALE_COLUMNS,
+                descriptor_of(stage + (cfg.sfa_shared + i * TILE_BYTES), SCALES),
             )
-            for j in range(N_TILES):
-                target = columns + uint32((SCALE_TILES + i * N_TILES + j) * SCALE_COLUMNS)
+            for j in range(cfg.n_tiles):
+                source = cfg.sfb_shared + (j * cfg.scale_tiles + i) * TILE_BYTES
                 ptx.tcgen05_cp_32x128b_warpx4(
-                    target,
-                    uint64(stage + uint32(SFB_SHARED + (j * SCALE_TILES + i) * TILE_BYTES))
-                    >> uint64(4)
-                    | uint64(SCALES),
+                    columns + (cfg.scale_tiles + i * cfg.n_tiles + j) * SCALE_COLUMNS,
+                    descriptor_of(stage + source, SCALES),
                 )
 
     @lang.device
     def multiply_stage(stage, accumulator, columns, adds):
-        a, b = (
-            uint64(stage) >> uint64(4) | uint64(MATRIX),
-            uint64(stage + uint32(B_SHARED)) >> uint64(4) | uint64(MATRIX),
-        )
+        a, b = descriptor_of(stage, MATRIX), descriptor_of(stage + cfg.b_shared, MATRIX)
         for i in range(PRODUCTS):
-            sfa, sfb = (
-                columns + uint32(i * VECTORS // TILE_BLOCKS * SCALE_COLUMNS),
-                columns
-                + uint32((SCALE_TILES + i * VECTORS // TILE_BLOCKS * N_TILES) * SCALE_COLUMNS),
-            )
+            tile, within = i * cfg.vectors // TILE_BLOCKS, i * cfg.vectors % TILE_BLOCKS
             multiply(
                 accumulator,
-                a + uint64(2 * i),
-                b + uint64(2 * i),
-                uint32(IDESC) + uint32(i * VECTORS % TILE_BLOCKS) * uint32(IDESC_STEP),
-                sfa,
-                sfb,
-                adds if i == 0 else uint32(1),
+                a + 2 * i,
+                b + 2 * i,
+                first_descriptor + within * cfg.instruction_descriptor_step,
+                columns + tile * SCALE_COLUMNS,
+                columns + (cfg.scale_tiles + tile * cfg.n_tiles) * SCALE_COLUMNS,
+                adds if i == 0 else 1,
             )
 
     @lang.device
     def multiply_tiles(shared, tensor, sizes):
-        tiles, row_tiles, steps = tiles_and_steps(sizes)
-        place, sums_place, tile = consumer_start(), producer_start(), first_tile()
-        while tile < tiles:
-            wait_sums_empty(shared + uint32(SUMS), sums_place)
-            accumulator, adds, step = tensor + sums_place[0] * uint32(TILE_N), uint32(0), uint32(0)
-            while step < steps:
-                wait_stage_full(shared + uint32(LOADS), place)
+        work = work_of(sizes)
+        barriers, sum_barriers = shared + cfg.load_barriers, shared + cfg.sum_barriers
+        place, sums_place = loads.consumer_start(), sums.producer_start()
+        number = first_number()
+        while number < work.tiles:
+            sums.wait_empty(sum_barriers, sums_place)
+            accumulator, adds, step = tensor + sums_place.stage * cfg.tile_n, 0, 0
+            while step < work.steps:
+                loads.wait_full(barriers, place)
                 ptx.tcgen05_fence_after_thread_sync()
-                stage, columns = (
-                    shared + place[0] * uint32(STAGE),
-                    tensor + uint32(SCALES_TENSOR) + place[0] * uint32(STAGE_COLUMNS),
-                )
+                stage = shared + place.stage * cfg.stage_bytes
+                columns = tensor + cfg.scales_tensor + place.stage * cfg.stage_columns
                 copy_scales(stage, columns)
                 multiply_stage(stage, accumulator, columns, adds)
-                ptx.tcgen05_commit(stage_empty(shared + uint32(LOADS), place))
-                place, adds = next_stage(place), uint32(1)
-                step = uint32(step + uint32(1))
-            ptx.tcgen05_commit(sums_full(shared + uint32(SUMS), sums_place))
-            sums_place = next_sums(sums_place)
-            tile = next_tile(tile)
+                ptx.tcgen05_commit(loads.empty(barriers, place))
+                place, adds = loads.advance(place), 1
+                step += 1
+            ptx.tcgen05_commit(sums.full(sum_barriers, sums_place))
+            sums_place = sums.advance(sums_place)
+            number = next_number(number)
 
     @lang.device
     def finish_tiles(shared, tensor, d_map, alpha, sizes):
-        tiles, row_tiles, steps = tiles_and_steps(sizes)
+        work, barriers = work_of(sizes), shared + cfg.sum_barriers
         factor = ptx.ld_global_f32(alpha)
-        warp, lane = uint32(ptx.tid_x() // uint32(32)), uint32(ptx.tid_x() % uint32(32))
-        own_lanes, results = (
-            tensor + (warp << uint32(LANE_SHIFT + 5)),
-            shared + uint32(RESULTS) + warp * uint32(BOX_BYTES),
-        )
-        place, tile = consumer_start(), first_tile()
-        while tile < tiles:
-            wait_sums_full(shared + uint32(SUMS), place)
+        warp, lane = ptx.tid_x() // 32, ptx.tid_x() % 32
+        own_lanes = tensor + (warp << (LANE_SHIFT + 5))
+        own_results = shared + cfg.results_shared + warp * BOX_BYTES
+        place, number = sums.consumer_start(), first_number()
+        while number < work.tiles:
+            sums.wait_full(barriers, place)
             ptx.tcgen05_fence_after_thread_sync()
-            row, column = (
-                int32(tile % row_tiles * uint32(TILE_M) + warp * uint32(32)),
-                int32(tile // row_tiles * uint32(TILE_N)),
-            )
-            store_tile(
-                results, d_map, own_lanes + place[0] * uint32(TILE_N), row, column, factor, lane
-            )
+            tile = tile_of(number, work)
+            own_rows = Tile(tile.row + warp * 32, tile.column)
+            accumulator = own_lanes + place.stage * cfg.tile_n
+            output.store_tile(own_results, d_map, accumulator, own_rows, factor, lane)
             ptx.tcgen05_fence_before_thread_sync()
-            ptx.bar_warp_sync(uint32(ALL_LANES))
-            if lane == uint32(0):
-                release_sums(shared + uint32(SUMS), place)
-            place = next_sums(place)
-            tile = next_tile(tile)
-        if lane == uint32(0):
-            wait_for_store()
+            ptx.bar_warp_sync(ALL_LANES)
+            if lane == 0:
+                sums.release(barriers, place)
+            place = sums.advance(place)
+            number = next_number(number)
+        if lane == 0:
+            output.wait_for_store()
 
     def kernel(a_map, b_map, sfa_map, sfb_map, d_map, alpha, m, n, k):
-        sizes = (uint32(m), uint32(n), uint32(k))
-        shared = uint32((shared_base() + uint32(ALIGNMENT - 1)) & uint32(2**32 - ALIGNMENT))
-        warp, leads = uint32(ptx.tid_x() // uint32(32)), ptx.tid_x() % uint32(32) == uint32(0)
-        if ptx.tid_x() == uint32(0):
-            initialise_loads(shared + uint32(LOADS))
-            initialise_sums(shared + uint32(SUMS))
-        if warp == uint32(MULTIPLY_WARP):
-            allocate(shared + uint32(WHERE))
+        sizes = Sizes(m, n, k)
+        shared = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
+        warp, leads = ptx.tid_x() // 32, ptx.tid_x() % 32 == 0
+        if ptx.tid_x() == 0:
+            loads.initialise(shared + cfg.load_barriers)
+            sums.initialise(shared + cfg.sum_barriers)
+        if warp == MULTIPLY_WARP:
+            allocate(shared + cfg.address_shared)
             ptx.tcgen05_relinquish_alloc_permit()
         cuda.syncthreads()
-        tensor = ptx.ld_shared_b32(shared + uint32(WHERE))
-        if warp == uint32(LOAD_WARP):
+        tensor = ptx.ld_shared_b32(shared + cfg.address_shared)
+        if warp == LOAD_WARP:
             if leads:
-                load_tiles(shared, (a_map, b_map, sfa_map, sfb_map), sizes)
-        elif warp == uint32(MULTIPLY_WARP):
+                load_tiles(shared, Maps(a_map, b_map, sfa_map, sfb_map), sizes)
+        elif warp == MULTIPLY_WARP:
             if leads:
                 multiply_tiles(shared, tensor, sizes)
         else:
             finish_tiles(shared, tensor, d_map, alpha, sizes)
-        ptx.bar_warp_sync(uint32(ALL_LANES))
+        ptx.bar_warp_sync(ALL_LANES)
         cuda.syncthreads()  # the last sums have been read
-        if warp == uint32(MULTIPLY_WARP):
+        if warp == MULTIPLY_WARP:
             free(tensor)
 
     return kernel
