@@ -1,9 +1,10 @@
 """Is Marlin, written in Python, as fast as Marlin written in CUDA?
 
-    python experiments/01_faithful/run.py measure [--shapes ideal,8192x8192] [--m 1,16,64] [--peer
-        libpeer.so]      # needs a GPU and torch
+    # needs a GPU and torch
+    python experiments/01_faithful/run.py measure [--shapes ideal,8192x8192] [--m 1,16,64] \\
+        [--peer libpeer.so]
+    # table and plot into README.md
     python experiments/01_faithful/run.py report
-        # table and plot into README.md
 
 measure: for every shape and batch size, this project's ``ampere`` kernel beside cuBLAS fp16
 (``torch.matmul``), in one process, interleaved: cold L2, CUDA graphs, medians of rounds with their

@@ -1,16 +1,17 @@
 """How near the limit of an H200 does one copy of the weights get, at every batch size?
 
-    python experiments/02_hopper/run.py measure [--shapes ideal,8192x8192] [--m 1,16,64] [--peer
-        libmarlin.so]      # needs a GPU and torch
+    # needs a GPU and torch
+    python experiments/02_hopper/run.py measure [--shapes ideal,8192x8192] [--m 1,16,64] \\
+        [--peer libmarlin.so]
+    # tables and plots into README.md
     python experiments/02_hopper/run.py report
-        # tables and plots into README.md
 
 measure: every cell of the table of goals: the heuristics' choice, the faithful kernel, cuBLAS fp16
 and, with ``--peer``, the CUDA original (experiments/01_faithful/README.md says how to build it), in
 the same interleaved rounds, cold L2, CUDA graphs (``numba_marlin.bench``). Rows are appended to
-results.jsonl as they come; cells that are there already, from these kernel sources on this device,
-are skipped (``--again``: measured once more). ``--invariant`` times the choice of the
-batch-invariant mode beside them: the price of the same bits for a row whatever m is.
+results.jsonl as they are measured; cells that are there already, from these kernel sources on this
+device, are skipped (``--again``: measured once more). ``--invariant`` times the choice of the
+batch-invariant mode beside them: the cost of bit-identical rows for every m.
 """
 
 import argparse

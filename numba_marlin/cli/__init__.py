@@ -1,12 +1,12 @@
-"""The command line: one small module per verb, which may import everything and which nothing
-imports.
+"""The command line: one small module per command (verb). It may import every other room; no room
+imports it.
 
 A verb module has ``HELP`` (a line), ``EXAMPLES`` (lines that can be copied),
-``add_arguments(parser)`` and ``execute(args, report) -> bool``: whether its checks passed. It tells
-the ``Report`` (``report.py``) rows for people and data for programs as it goes. Adding a verb is
-adding its module and a line in ``main.VERBS``. Libraries are imported inside ``execute``, so that
-``--help`` is quick.
+``add_arguments(parser)`` and ``execute(args, report) -> bool``: whether its checks passed. It
+passes rows for people and data for programs to the ``Report`` (``report.py``). A new verb needs a
+module and a line in ``main.VERBS``. Libraries are imported inside ``execute``, so that ``--help``
+is quick.
 
 Every verb takes --json, --out and --seed. Exit codes: 0 ok, 1 a check failed, 2 usage or bad input,
-3 this machine lacks something that was asked for.
+3 this computer lacks something that was asked for.
 """

@@ -1,9 +1,9 @@
-"""``numba-marlin bench``: time kernels on this machine's GPU beside cuBLAS, and hold them against
-what the GPU can do.
+"""``numba-marlin bench``: time kernels on this computer's GPU beside cuBLAS, and relate them to the
+GPU's ceilings.
 
 Cold L2, CUDA graphs, contenders in interleaved rounds, medians with quartiles
 (``numba_marlin.bench`` has the method). With ``--out`` every row is written as soon as it is
-measured, and a row that the file has already (same problem, kernel, configuration, device, driver
+measured, and a row that the file already has (same problem, kernel, configuration, device, driver
 and kernel sources) is not measured again.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from numba_marlin.cli.kernels import OPERAND_FORMATS
 
-HELP = "time kernels beside cuBLAS on this machine's GPU, and against what the GPU can do"
+HELP = "time kernels beside cuBLAS on this computer's GPU, and relate them to its ceilings"
 EXAMPLES = """  numba-marlin bench
   numba-marlin bench --shapes llama-3-70b,qwen-2.5-32b --m 1,16,64
   numba-marlin bench --k 4096 --n 4096,14336 --m 1,8 --kernel all
@@ -57,10 +57,10 @@ def add_arguments(parser) -> None:
         "--dtype",
         choices=("float16", "bfloat16"),
         default="float16",
-        help="of activations, scales and results (default float16)",
+        help="type of activations, scales and results (default float16)",
     )
     parser.add_argument(
-        "--bits", type=int, choices=(4, 8), default=4, help="of a weight (default 4)"
+        "--bits", type=int, choices=(4, 8), default=4, help="bits of a weight (default 4)"
     )
     parser.add_argument(
         "--codes",
@@ -77,19 +77,19 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--format",
         choices=OPERAND_FORMATS,
-        help="both operands block-scaled, as block_scaled_matmul takes them; --dtype of results",
+        help="both operands block-scaled, for block_scaled_matmul; --dtype: type of the result",
     )
     parser.add_argument("--bias", action="store_true", help="add a bias")
     parser.add_argument(
         "--batch-invariant",
         action="store_true",
-        help="time what gives a row of activations the same bits whatever M is",
+        help="time configurations whose results do not depend on M (bit-identical rows)",
     )
     parser.add_argument(
         "--peer",
         choices=("cublas", "none"),
         default="cublas",
-        help="what to time in the same rounds (default cublas, in the same dtype)",
+        help="contenders to time in the same rounds (default cublas, in the same dtype)",
     )
     parser.add_argument(
         "--rounds",
@@ -113,9 +113,9 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--autotune",
         action="store_true",
-        help="measure every candidate and remember the winner on this machine",
+        help="measure every candidate and store the winner on this computer",
     )
-    parser.add_argument("--again", action="store_true", help="measure what --out has already, too")
+    parser.add_argument("--again", action="store_true", help="also measure rows already in --out")
     parser.add_argument(
         "--plot",
         metavar="FILE.png",
@@ -124,7 +124,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE.jsonl",
-        help="append rows here as they come; rows that are there already are not measured again",
+        help="append rows here as they are measured; rows already there are not measured again",
     )
 
 
@@ -145,7 +145,7 @@ def execute(args, report) -> bool:
     if plot is not None:
         from numba_marlin.bench.roofline import pyplot
 
-        pyplot()  # missing now is better than missing when all is measured
+        pyplot()  # a missing library should fail before the measurement, not after
     return _measure(args, report, problems, target, plot)
 
 
@@ -169,7 +169,7 @@ def _check(args) -> None:
             find_kernel(name.strip())
     if args.autotune and args.kernel != "best":
         raise ValueError(
-            f"--autotune measures every candidate, so --kernel {args.kernel} has no say"
+            f"--autotune measures every candidate, so --kernel {args.kernel} has no effect"
         )
     if args.backend == "emulator":
         for name in ("out", "plot", "autotune"):
@@ -181,8 +181,7 @@ def _check(args) -> None:
             )
         if args.n is None:
             raise ValueError(
-                "--backend emulator needs --n and --k, small ones: the shapes of models take it"
-                " hours"
+                "--backend emulator needs --n and --k, small ones: models would take hours"
             )
 
 
@@ -255,7 +254,7 @@ def _list_shapes(report) -> bool:
 
 
 def _candidates(args, problem, device):
-    """-> (candidates to time, the heuristics' choice)."""
+    """(candidates to time, the heuristics' choice)."""
     from numba_marlin.heuristics import candidate, rank
 
     ranked = rank(problem, device)
@@ -283,7 +282,7 @@ def _measure(args, report, problems, target, plot) -> bool:
             rounds=args.rounds, compiler=args.compiler, cublas=args.peer == "cublas", seed=args.seed
         )
     )
-    # refuses problems before any is timed
+    # reports impossible problems before any is timed
     work = [
         (label, problem, *_candidates(args, problem, bench.device)) for label, problem in problems
     ]
@@ -350,8 +349,8 @@ def _plot(report, rows, plot) -> None:
 
 
 def _count(args, report, problems) -> bool:
-    """Instructions that the PTX machine executes: counted, not timed; the same PTX as on a GPU, on
-    the small device that the machine plays."""
+    """Count the instructions that the PTX machine executes, without timing: the same PTX as on a
+    GPU, on the small device that the machine models."""
     from numba_marlin.cli.bench_view import counted_table, progress
     from numba_marlin.hardware import devices
 

@@ -1,5 +1,5 @@
-"""What ``numba-marlin bench`` does on a GPU: times the problems that the file does not hold yet, or
-tunes them. What does not fit the device, or is wrong, is listed and left out."""
+"""``numba-marlin bench`` on a GPU: times the problems that the file does not have yet, or tunes
+them. Problems that do not fit the device, and wrong results, are listed and left out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 
 def timed(args, report, bench, recorder, work):
-    """-> (rows, those that the file had in their places, and what could not be measured)."""
+    """(rows, including those that the file already had; what could not be measured)."""
     from numba_marlin.cli.bench_view import progress
 
     known = [
@@ -31,7 +31,7 @@ def timed(args, report, bench, recorder, work):
 
 
 def _ceilings(args, report, bench) -> None:
-    with report.step("measuring what the GPU can do at best"):
+    with report.step("measuring the GPU's ceilings"):
         found = bench.ceilings(args.dtype)
     report.data["ceilings"] = found.to_dict()
     report.row(
@@ -65,7 +65,7 @@ def _attempt(failures, problem, measure):
 
 
 def tuned(args, report, bench, recorder, work):
-    """-> (rows of all that was timed, what could not be measured); the winners go to the report."""
+    """(rows of everything that was timed; what could not be measured); reports the winners."""
     from numba_marlin.bench.tune import tune
     from numba_marlin.cli.bench_view import progress
 

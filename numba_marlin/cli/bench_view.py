@@ -1,4 +1,4 @@
-"""What ``bench`` and ``compare`` show people: tables on stdout, progress on stderr."""
+"""The output of ``bench`` and ``compare`` for people: tables on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def print_table(
     styles: list[str] | None = None,
     dispensable: tuple[str, ...] = (),
 ) -> None:
-    """The first ``left`` columns stand left, the others right; ``styles``: one of rich's for each
-    line. Where the terminal is too narrow, ``dispensable`` columns are left out, the first of them
-    first; nothing is ever cut off."""
+    """Print a table: the first ``left`` columns are aligned left, the others right; ``styles``: a
+    rich style per line. If the terminal is too narrow, ``dispensable`` columns are left out in
+    order; cells are never truncated."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -37,7 +37,7 @@ def print_table(
 def fitting(
     headers: list[str], lines: list[list[str]], width: int, dispensable: tuple[str, ...]
 ) -> tuple[list[str], list[list[str]]]:
-    """Without as many of the ``dispensable`` columns as it takes to fit ``width``."""
+    """Drop as many ``dispensable`` columns as necessary to fit ``width``."""
     for name in dispensable:
         if _width(headers, lines) <= width:
             break
@@ -57,7 +57,7 @@ def sizes(row: dict) -> str:
 
 
 def kinds(row: dict) -> str:
-    """What is not fp16 x INT4 in groups of 128."""
+    """How the problem differs from fp16 x INT4 in groups of 128."""
     parts = [] if row["group_size"] == 128 else [f"g{row['group_size']}"]
     parts += [] if row.get("dtype", "float16") == "float16" else ["bf16"]
     parts += [] if row.get("bits", 4) == 4 else [f"{row['bits']} bit"]

@@ -1,5 +1,5 @@
-"""``numba-marlin compare A B``: is B faster than A? Two files of ``numba-marlin bench``, cell by
-cell. Needs no GPU.
+"""``numba-marlin compare A B``: is B faster than A? Compares two files of ``numba-marlin bench``,
+cell by cell. Needs no GPU.
 
 The rule is that of ``numba_marlin.bench.compare``. Exit code 1 if a cell got slower, so that a
 script can stop there.
@@ -30,7 +30,7 @@ def add_arguments(parser) -> None:
         type=float,
         default=2.0,
         metavar="PERCENT",
-        help="changes up to this are none (default 2)",
+        help="per cent; smaller changes count as none (default 2)",
     )
     parser.add_argument(
         "--by",
@@ -42,7 +42,7 @@ def add_arguments(parser) -> None:
         "--each",
         action="store_true",
         help=(
-            "match every kernel and configuration, not one row a cell (the choice, else the"
+            "match every kernel and configuration, not one row per cell (the choice, else the"
             " fastest)"
         ),
     )

@@ -14,7 +14,7 @@ EXAMPLES = """  numba-marlin convert llama-gptq/ llama-marlin/ --to marlin
   numba-marlin convert model.safetensors out.safetensors --to pack-quantized
   numba-marlin convert llama-gptq/ llama-awq/ --to awq --allow-loss"""
 
-# Written out because help loads no NumPy; a test holds it against the registry.
+# Listed here because --help does not load NumPy; a test compares the list with the registry.
 FORMATS = (
     "gptq",
     "gptq_v2",
@@ -44,12 +44,12 @@ def add_arguments(parser) -> None:
         "--from",
         dest="source_format",
         metavar="FORMAT",
-        help="read layers as this format only (default: what the files say)",
+        help="the only format in which to look for layers (default: detected)",
     )
     parser.add_argument(
         "--allow-loss",
         action="store_true",
-        help="go on where the format cannot hold everything; without it that is an error",
+        help="convert even if the format cannot hold everything; default: an error",
     )
     parser.add_argument(
         "--shard-bytes",
@@ -123,8 +123,8 @@ def _execute(args, report) -> bool:
 
 @contextlib.contextmanager
 def progress_bar(what: str):
-    """A function (done, total, name) that draws a bar on a terminal's stderr; elsewhere a line says
-    that work goes on, and nothing more."""
+    """A function (done, total, name) that draws a bar on stderr if it is a terminal; elsewhere one
+    line is printed at the start."""
     if not sys.stderr.isatty():
         print(f"{what} ...", file=sys.stderr, flush=True)
         yield None

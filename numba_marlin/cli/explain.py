@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from numba_marlin.cli.kernels import OPERAND_FORMATS
 
-HELP = "say which kernel and configuration would run for a problem, and why"
+HELP = "show which kernel and configuration would run for a problem, and why"
 EXAMPLES = """  numba-marlin explain --m 16 --n 8192 --k 8192
   numba-marlin explain --m 1 --n 4096 --k 4096 --device "RTX 4090" --json
   numba-marlin explain --m 16 --n 8192 --k 8192 --codes e2m1 --group-size 16
@@ -38,13 +38,13 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--format",
         choices=OPERAND_FORMATS,
-        help="both operands block-scaled, as block_scaled_matmul takes them",
+        help="both operands block-scaled, for block_scaled_matmul",
     )
     parser.add_argument(
         "--device",
         metavar="NAME",
         help=(
-            "a device of the table, or 'model', the PTX machine's (default: this machine's GPU,"
+            "a device of the table, or 'model', the PTX machine's (default: this computer's GPU,"
             " else H200)"
         ),
     )
@@ -52,14 +52,13 @@ def add_arguments(parser) -> None:
         "--batch-invariant",
         action="store_true",
         help=(
-            "the same bits for a row of activations whatever M is; and what that costs, by"
-            " prediction"
+            "only configurations whose results do not depend on M; with the predicted cost of that"
         ),
     )
     parser.add_argument(
         "--autotune",
         action="store_true",
-        help="first measure the candidates on this machine's GPU and remember the winner",
+        help="first measure the candidates on this computer's GPU and store the winner",
     )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
@@ -87,7 +86,7 @@ def execute(args, report) -> bool:
     report.data |= explanation.to_dict() | {"tuned": None if stored is None else stored.to_dict()}
     head, *candidates = str(explanation).split("\n\n")
     report.text(head, BOLD)
-    # the first is the choice, the others are to compare it with
+    # the first is the choice, the others are for comparison
     for position, candidate in enumerate(candidates):
         report.text("\n" + candidate, "" if position == 0 else DIM)
     if target is not None:

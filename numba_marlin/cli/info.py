@@ -1,11 +1,11 @@
-"""``numba-marlin info``: what this machine can and cannot do. Every row is found out now; what is
-missing is a row that says so."""
+"""``numba-marlin info``: the capabilities of this computer, probed now. Something missing has a row
+that says so."""
 
 from __future__ import annotations
 
 import platform
 
-HELP = "say what this machine can and cannot do: compilers, assemblers, driver, GPUs, cache"
+HELP = "show what this computer can and cannot do: compilers, assemblers, driver, GPUs, cache"
 EXAMPLES = """  numba-marlin info
   numba-marlin info --json --out machine.json"""
 PACKAGES = (
@@ -83,7 +83,7 @@ def collect() -> list[dict]:
         *_packages(),
         *compilers,
         _tool("ptxas", "no registers, no spills, no machine code: install numba-marlin[cu13]"),
-        _tool("nvdisasm", "machine code cannot be looked at, only PTX: install numba-marlin[cu13]"),
+        _tool("nvdisasm", "machine code cannot be inspected, only PTX: install numba-marlin[cu13]"),
         *gpu,
         _cache(),
         _witness(),
@@ -130,7 +130,7 @@ def _tool(name: str, without: str) -> dict:
 
 
 def _gpus() -> list[dict]:
-    """The driver, then one row per device, or one that says why there is none."""
+    """The driver, then one row per device, or one with the reason why there is none."""
     from numba_marlin.execution import driver
 
     probe = driver.probe()
@@ -155,7 +155,7 @@ def _gpus() -> list[dict]:
 
 
 def _witness() -> dict:
-    """What experiment 05 recorded of a GPU that ran the instructions of ptx/."""
+    """The results that experiment 05 recorded on a GPU for the instructions of ptx/."""
     from numba_marlin.data import measured
 
     rows = measured("witness")
@@ -178,7 +178,7 @@ def _cache() -> dict:
     directory = cache_directory()
     if directory is None:
         return row(
-            "kernel cache", False, "no directory can be written: every kernel is compiled anew"
+            "kernel cache", False, "no writable directory: kernels are compiled in every process"
         )
     sizes = [path.stat().st_size for path in directory.glob("*.kernel")]
     return row(

@@ -1,11 +1,11 @@
-"""``numba-marlin inspect``: what a checkpoint holds, by its headers alone; with ``--data`` every
-layer is read and its values checked too."""
+"""``numba-marlin inspect``: the contents of a checkpoint, from its headers alone; ``--data`` also
+reads every layer and checks its values."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-HELP = "say what a quantised checkpoint holds, and whether it is what it says"
+HELP = "show what a quantised checkpoint holds, and check it"
 EXAMPLES = """  numba-marlin inspect llama-gptq/
   numba-marlin inspect model.safetensors --layers --data --json"""
 _FILES_SHOWN = 8
@@ -118,7 +118,7 @@ def described(layer, source) -> dict:
 
 
 def _read(checkpoint, rows: list[dict], target, progress_bar) -> list[str]:
-    """What is wrong with values, or would be lost in format ``target``."""
+    """Errors in values, and what would be lost in format ``target``."""
     problems, done, total = [], 0, sum(row["bytes"] for row in rows)
     with progress_bar("reading") as progress:
         for row in rows:

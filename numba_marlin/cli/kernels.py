@@ -1,11 +1,11 @@
-"""Kernels on the command line: which may be named, which is shown unasked, and on which device.
+"""Kernels on the command line: valid names, the default kernel to show, and its device.
 
-Nothing is imported before an argument is looked at, so that --help stays quick.
+Nothing is imported before an argument is parsed, so that --help stays quick.
 """
 
 from __future__ import annotations
 
-# Of both operands of ``block_scaled_matmul``: those that some kernel multiplies.
+# Formats of both operands of ``block_scaled_matmul`` that some kernel multiplies.
 OPERAND_FORMATS = ("nvfp4", "mxfp4", "mxfp8-e4m3")
 
 
@@ -26,7 +26,7 @@ class Names:
 
 
 def shown_first() -> str:
-    """The kernel that is shown where none is asked for."""
+    """The kernel that is shown by default."""
     from numba_marlin.kernels import registry
     from numba_marlin.problems import WEIGHTS
 
@@ -34,8 +34,8 @@ def shown_first() -> str:
 
 
 def shown_for(problem) -> str:
-    """That one, or, if it does not take ``problem``, the next of the ladder that does; ValueError
-    with what is wrong with it if none does."""
+    """The default kernel, or the next one of the ladder that takes ``problem``; ValueError with the
+    reasons if none does."""
     from numba_marlin.heuristics import check_takes
     from numba_marlin.kernels import registry
 

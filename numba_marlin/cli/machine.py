@@ -1,8 +1,8 @@
-"""``numba-marlin machine``: the PTX machine on PTX from anywhere: nvcc, NVRTC, Triton, by hand.
-``entries`` lists its kernels, ``run`` runs one.
+"""``numba-marlin machine``: runs PTX from any source (nvcc, NVRTC, Triton, by hand) on the PTX
+machine. ``entries`` lists its kernels, ``run`` runs one.
 
-A hazard (a race with a copy, a read of nothing, an address out of bounds ...) makes the exit code
-1, text that is no PTX 2, an instruction that the machine lacks 3.
+Exit codes: 1 for a hazard (a race with a copy, an uninitialised read, an address out of bounds
+...), 2 for text that is not PTX, 3 for an instruction that the machine does not implement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SYNTAX = """  i32:5  u64:0x10  f32:1.5  f16:2     a number of that type (i, u: 8
   out:f32[64]:y.npy  inout:x.npy:y.npy save the result in y.npy
   tensormap:in:f16[128x64],64x64,128   a tensor map of an array: box, swizzle in bytes
   name=...                             before any of them: what messages call it"""
-HELP = "run any PTX on the CPU, on the PTX machine; no GPU needed"
+HELP = "run any PTX on the CPU, in the PTX emulator; no GPU needed"
 EXAMPLES = f"""  nvcc -ptx -arch=sm_80 sum.cu
   numba-marlin machine entries sum.ptx
   numba-marlin machine run sum.ptx --entry sum --grid 4 --block 128 \\
@@ -36,26 +36,24 @@ LISTED = 4096  # values of an output that JSON holds
 
 def add_arguments(parser) -> None:
     parser.add_argument(
-        "action", choices=("run", "entries"), help="run a kernel, or list those there are"
+        "action", choices=("run", "entries"), help="run a kernel, or list the kernels"
     )
     parser.add_argument("file", metavar="FILE.ptx", help="PTX text")
     parser.add_argument("--entry", metavar="NAME", help="the kernel (default: the only one)")
     parser.add_argument("--grid", default="1", metavar="X[,Y,Z]", help="blocks (default 1)")
     parser.add_argument(
-        "--block", default="32", metavar="X[,Y,Z]", help="threads of a block (default 32)"
+        "--block", default="32", metavar="X[,Y,Z]", help="threads per block (default 32)"
     )
     parser.add_argument(
-        "--cluster", metavar="X[,Y,Z]", help="blocks of a cluster (default: what the kernel says)"
+        "--cluster", metavar="X[,Y,Z]", help="blocks per cluster (default: as the kernel declares)"
     )
     parser.add_argument(
         "--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory (default 0)"
     )
     parser.add_argument(
-        "--args", nargs="*", default=[], metavar="ARG", help="one a parameter, see below"
+        "--args", nargs="*", default=[], metavar="ARG", help="one per parameter, see below"
     )
-    parser.add_argument(
-        "--resident", type=int, metavar="N", help="blocks on the machine at once (default all)"
-    )
+    parser.add_argument("--resident", type=int, metavar="N", help="resident blocks (default all)")
     parser.add_argument(
         "--schedule",
         type=int,
@@ -198,7 +196,7 @@ def fitting(kernel, arguments):
 
 
 def given(machine, parameter, argument) -> bytes:
-    """What the kernel gets for ``parameter``; arrays are mapped."""
+    """The bytes that the kernel gets for ``parameter``; arrays are mapped."""
     if argument.data is not None:
         return argument.data
     address = machine.memory.buffer(

@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started this: nobody reads what is said there
+        if stream is None:  # closed by the parent process: nothing can be printed
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         elif hasattr(stream, "reconfigure"):
             # what has no place in its encoding is shown as an escape
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
-    if not arguments:  # somebody who looks around
+    if not arguments:  # no command: show the help
         parser().print_help(sys.stderr)
         return USAGE
     args = parser().parse_args(arguments)
@@ -119,7 +119,7 @@ def _main(argv: list[str] | None) -> int:
         ok = args.execute(args, report)
         report.finish(ok)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read stdout has seen enough
+    except BrokenPipeError:  # the reader of stdout has closed it
         _drop_stdout()
         return PIPE_CLOSED
     except Exception as error:

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import contextmanager
 
-STEPS_SHOWN = 1  # of each section, on a terminal, where nobody asked for a section
+STEPS_SHOWN = 1  # of each section, on a terminal, if no section was asked for
 
 
 def add_page_arguments(parser) -> None:

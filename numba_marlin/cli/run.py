@@ -49,7 +49,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--format",
         choices=OPERAND_FORMATS,
-        help="both operands block-scaled, as block_scaled_matmul takes them",
+        help="both operands block-scaled, for block_scaled_matmul",
     )
     parser.add_argument(
         "--backend",
@@ -61,12 +61,12 @@ def add_arguments(parser) -> None:
         "--kernel",
         choices=Names("weights", "operands"),
         metavar="NAME",
-        help="one of %(choices)s (default: what explain says)",
+        help="one of %(choices)s (default: the choice of explain)",
     )
     parser.add_argument(
         "--batch-invariant",
         action="store_true",
-        help="the same bits for a row of activations whatever M is",
+        help="bit-identical rows for every M",
     )
     parser.add_argument(
         "--compiler",

@@ -28,7 +28,7 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --demo --kernel block_scaled --phase timeline   both NVFP4
   numba-marlin trace --demo --kernel tcgen05 --phase fragments --lane 5
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
-ALL_BLOCKS = 16  # grids of so many blocks are recorded whole
+ALL_BLOCKS = 16  # grids of up to this many blocks are recorded completely
 MORE = (
     "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane"
     " and --step what you want to look at."

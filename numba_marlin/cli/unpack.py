@@ -5,7 +5,7 @@ Of a layer of a checkpoint, or of a random one in any format.
 
 from __future__ import annotations
 
-HELP = "take words of packed codes apart, bit by bit: which weight, and what it is worth"
+HELP = "decode words of packed codes, bit by bit: which weights, and their values"
 EXAMPLES = """\
   numba-marlin unpack                                   Marlin's layout, a random layer
   numba-marlin unpack --format awq --k 3 --n 12         where is this weight?
@@ -53,7 +53,7 @@ def add_arguments(parser) -> None:
         type=int,
         default=1,
         metavar="COUNT",
-        help="so many words from there on along the row (default 1)",
+        help="number of words, along the row (default 1)",
     )
     add_view_argument(parser)
     add_page_arguments(parser)

@@ -19,7 +19,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--hardware",
         action="store_true",
-        help="the comparison with device 0 (required: there is no other)",
+        help="compare with device 0 (required: there is nothing else to compare with)",
     )
     parser.add_argument(
         "--groups", metavar="NAMES", help="some groups of probes, separated by commas (default all)"

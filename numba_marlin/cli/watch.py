@@ -11,19 +11,19 @@ import tempfile
 import threading
 import time
 
-HELP = "look at a GPU while it works: utilisation, clocks, power, tensor cores, kernels"
+HELP = "monitor a GPU: utilisation, clocks, power, tensor cores, kernels"
 EXAMPLES = """  numba-marlin watch                                        until Ctrl-C
   numba-marlin watch --hz 10 --seconds 30 --out run.json
   numba-marlin watch --m 16 --n 8192 --k 8192               and multiply meanwhile
   numba-marlin watch -- numba-marlin bench --m 1,16         while a command runs"""
 SLOWEST, FASTEST = 1.0, 10.0
-SECONDS_OF_JSON = 5.0  # how long --json looks if nothing says when to stop
+SECONDS_OF_JSON = 5.0  # duration with --json if nothing else limits it
 KEPT = 600  # samples on the curves
 
 
 def add_arguments(parser) -> None:
     parser.add_argument(
-        "command", nargs="*", metavar="-- COMMAND", help="run this and look until it ends"
+        "command", nargs="*", metavar="-- COMMAND", help="run this, monitor until it ends"
     )
     parser.add_argument(
         "--hz",
@@ -36,7 +36,7 @@ def add_arguments(parser) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help=f"stop after so long (default: Ctrl-C; with --json {SECONDS_OF_JSON:g})",
+        help=f"stop after this time (default: Ctrl-C; with --json {SECONDS_OF_JSON:g})",
     )
     parser.add_argument(
         "--device", type=int, default=0, metavar="I", help="number of the GPU (default 0)"
@@ -45,7 +45,7 @@ def add_arguments(parser) -> None:
         "--m",
         type=int,
         metavar="M",
-        help="with --n and --k: this process multiplies M x K by K x N all the while",
+        help="with --n and --k: this process multiplies M x K by K x N meanwhile",
     )
     parser.add_argument("--n", type=int, metavar="N")
     parser.add_argument("--k", type=int, metavar="K")
@@ -70,8 +70,7 @@ def _execute(args, report) -> bool:
         raise ValueError("--m, --n and --k go together: the product to run meanwhile")
     if args.m is not None and args.command:
         raise ValueError(
-            "--m, --n, --k and a COMMAND exclude each other: one of them works while the other"
-            " looks"
+            "--m, --n, --k and a COMMAND exclude each other: either is the work to be monitored"
         )
     monitor = Monitor(args.device)
     seconds = (
@@ -100,7 +99,7 @@ def _execute(args, report) -> bool:
             )
     finally:
         monitor.close()
-    if not states:  # interrupted before there was anything to say
+    if not states:  # interrupted before the first sample
         raise KeyboardInterrupt
     kernels = work.kernels()
     report.data = {

@@ -1,4 +1,4 @@
-"""Reading one weight matrix from a file that somebody else made: ``.npy`` or ``.safetensors``.
+"""Reading one weight matrix from a file that may be of any origin: ``.npy`` or ``.safetensors``.
 
 ``load(path, tensor, transpose)`` -> ``Weight``: ``values`` float [k, n] and where it came from.
 ValueError, in one line, for a file that is missing, damaged, of another kind, or holds no such
@@ -54,7 +54,7 @@ def layer(path: str, name: str | None = None, transpose: bool = False):
     """(weight, where it came from) of a quantised layer of a checkpoint, a .safetensors file or a
     directory: the layer called ``name``, or that has a tensor of this name, or the only one there
     is. None where nothing quantised is stored, or ``name`` is the name of something else.
-    ValueError for a choice that is nobody's.
+    ValueError for a choice that does not exist.
     """
     from numba_marlin.checkpoints import CheckpointError, load_checkpoint
 

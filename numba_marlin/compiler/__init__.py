@@ -1,13 +1,12 @@
-"""Kernel + configuration + target -> PTX -> cubin, on any machine: no GPU, no driver. And back from
-a disk cache in milliseconds.
+"""Compiles a kernel in a configuration for a target to PTX and cubin, without a GPU or a driver; a
+disk cache loads compiled kernels in milliseconds.
 
     from numba_marlin.compiler import build
     compiled = build(KERNEL, config, target="sm_90a", compiler="numba-cuda")
 
-The only room that knows the insides of a compiler: ``numba_cuda`` and ``numba_cuda_mlir`` stand
-side by side with the same two functions, ``language()`` (what kernels are written in) and
-``to_ptx(...)``. It may import ``isa`` and ``kernels.definition``; numba is imported when something
-is compiled.
+Only this room depends on the internals of a compiler: ``numba_cuda`` and ``numba_cuda_mlir`` have
+the same two functions, ``language()`` (the kernel language) and ``to_ptx(...)``. It may import
+``isa`` and ``kernels.language``; numba is imported only when a kernel is compiled.
 """
 
 from numba_marlin.compiler.builder import COMPILERS, available_compilers, build

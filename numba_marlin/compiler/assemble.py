@@ -1,10 +1,10 @@
-"""PTX to cubin without a GPU, and what it costs.
+"""Assembles PTX to a cubin without a GPU, and reports its resources.
 
 ``assemble(ptx, target) -> (cubin | None, Resources)``. Assemblers are tried in this order: the
 ptxas of the pip wheels (libnvvm of the same wheels may emit PTX newer than another ptxas takes),
-the ptxas of CUDA_HOME and of PATH, nvJitLink through cuda.core. One that is too old for the PTX, or
-does not know the target, is passed over. Without any, cubin is None; if all refuse the PTX:
-AssemblyError.
+the ptxas of CUDA_HOME and of PATH, nvJitLink through cuda.core. An assembler that is too old
+for the PTX, or does not support the target, is skipped. Without any, cubin is None; if all reject
+the PTX, AssemblyError is raised.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
 
 
 def _ptxas(path):
-    """A compiler may be one release ahead of the assembler beside it and stamp its PTX with a
-    version of which it uses nothing new: that PTX is tried again under the assembler's own version.
-    (nvJitLink takes it too, but as part of a larger program: it ignores setmaxnreg and makes wgmma
-    wait for each other.)
+    """A ptxas. A compiler one release ahead of it may stamp its PTX with a newer version without
+    using anything new; such PTX is retried with the assembler's own version. (nvJitLink accepts it
+    too, but
+    as part of a larger program: it ignores setmaxnreg and serialises wgmma.)
     """
 
     def run(ptx, target):
@@ -91,22 +91,22 @@ def _nvjitlink(ptx, target):
             ObjectCode.from_ptx(ptx.encode()), options=LinkerOptions(arch=target.name, verbose=True)
         )
         return "nvJitLink", bytes(linker.link("cubin").code), linker.get_info_log()
-    # of a type that depends on the release, as a missing library is; only a refusal quotes the
-    # assembler inside
+    # the error's type depends on the release, as for a missing library; only a rejection quotes the
+    # assembler
     except Exception as error:
         return "nvJitLink", None, str(error) if "ptxas" in str(error) else None
 
 
 @cache
 def tool_version(path: str) -> str:
-    """Such as "13.4.92", from ``--version``; "unknown" if it prints none."""
+    """Such as "13.4.92", from ``--version``; "unknown" if it prints no version."""
     done = subprocess.run([path, "--version"], **_TEXT)
     match = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
     return match[1] if match else "unknown"
 
 
 def disassemble(cubin: bytes) -> str | None:
-    """The listing of an nvdisasm that understands the cubin; None without one."""
+    """The SASS listing of the first nvdisasm that supports the cubin; None without one."""
     for path in find_tools("nvdisasm"):
         with tempfile.NamedTemporaryFile(
             suffix=".cubin", prefix="numba_marlin_", delete=False

@@ -1,8 +1,8 @@
-"""``build``: a kernel, a configuration and a target in; PTX, cubin and resources out; from the disk
-cache if they are there.
+"""``build``: compiles a kernel in a configuration for a target to PTX, cubin and resources, or
+loads them from the disk cache.
 
-What compiles and assembles is imported when a kernel is not in the cache: a process that finds its
-kernels there starts several times as fast.
+The compiler and the assembler are imported only if a kernel is not in the cache; a process that
+finds its kernels there starts several times as fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DISTRIBUTIONS = {
     "numba-cuda": ("numba", "numba-cuda", "llvmlite"),
     "numba-cuda-mlir": ("numba-cuda-mlir", "numba"),
 }
-"""Name of a compiler -> the distributions whose versions decide what it makes of a kernel."""
+"""Name of a compiler -> the distributions whose versions determine its output."""
 
 COMPILERS = tuple(_DISTRIBUTIONS)
 """Names of the compilers, the default first."""
@@ -37,7 +37,7 @@ def _check_compiler(compiler):
 
 
 def available_compilers() -> tuple[str, ...]:
-    """Those that are installed, the default first. Looks, but does not import them."""
+    """The installed compilers, the default first, found without importing them."""
     return tuple(
         name
         for name in COMPILERS
@@ -53,13 +53,13 @@ def build(
     cache: bool = True,
     line_info: bool = False,
 ) -> CompiledKernel:
-    """Compile ``kernel`` in ``config`` for ``target``. Needs neither a GPU nor a driver.
-    ``line_info``: the PTX says which line and device function each instruction comes from, and is
+    """Compile ``kernel`` in ``config`` for ``target`` -> CompiledKernel. Needs neither a GPU nor a
+    driver. ``line_info``: the PTX has the line and device function of each instruction, and is
     otherwise the same; numba-cuda only.
 
     TypeError for a config of another kernel; ValueError for an unknown target or compiler, a target
     below the kernel's min_arch, or a compiler without line_info; MissingCompiler if the compiler is
-    not installed; AssemblyError if the PTX is refused. cache=False neither reads nor writes the
+    not installed; AssemblyError if the PTX is rejected. cache=False neither reads nor writes the
     cache.
     """
     kernel.check_config(config)
@@ -70,7 +70,7 @@ def build(
             f"kernel {kernel.name} needs {kernel.min_arch}, target={target!r} does not have it"
         )
     if line_info and compiler != COMPILERS[0]:
-        raise ValueError(f"line_info is what compiler={COMPILERS[0]!r} can do, not {compiler!r}")
+        raise ValueError(f"line_info needs compiler={COMPILERS[0]!r}, not {compiler!r}")
     versions = disk.installed_versions(_DISTRIBUTIONS[compiler])
     key = disk.cache_key(kernel, config, target, compiler, versions, line_info)
     found = disk.load(key, config) if cache else None

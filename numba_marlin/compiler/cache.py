@@ -1,15 +1,15 @@
-"""Compiled kernels on disk, so that a kernel is compiled once for a machine. Loading one imports no
-compiler and takes milliseconds.
+"""The disk cache of compiled kernels: a kernel is compiled once per computer. Loading one imports
+no compiler and takes milliseconds.
 
 An entry is a file named by the SHA-256 of everything it was made from: the source of this package's
-kernels, compiler, isa and ptx rooms (and of the kernel's own file, if it stands elsewhere), kernel
-name, configuration, target, compiler, the versions of what compiles and assembles, NUMBA_*
+kernels, compiler, isa and ptx rooms (and of the kernel's own file, if it is elsewhere), kernel
+name, configuration, target, compiler, the versions of compiler and assembler, NUMBA_*
 settings. Entries are written to a temporary file and renamed, so any number of processes may share
 the directory; a damaged entry fails its checksum and counts as absent. An experiment whose kernel
 imports helpers from other files of its own should build with cache=False while it changes those.
 
-The directory: NUMBA_MARLIN_CACHE, else the platform's place for caches, else (not writable) a
-private one for temporary files.
+The directory: NUMBA_MARLIN_CACHE, else the platform's cache directory, else (not writable) a
+private directory for temporary files.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info$")
 
 
 def cache_directory() -> Path | None:
-    """An existing, writable directory; None if there is none to be had, which costs only time."""
+    """An existing, writable directory; None if there is none, which costs only time."""
     for candidate, private in _candidates():
         try:
             candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # a stranger's directory under a guessable name could hold a stranger's machine code
+            # another user's directory under a guessable name could hold foreign machine code
             if private and hasattr(os, "getuid") and candidate.stat().st_uid != os.getuid():
                 continue
         except OSError:
@@ -77,7 +77,7 @@ def _candidates():
 
 
 def _for_temporary_files():
-    # here and in ``store``: who finds a kernel in the cache does not need it, and it is slow to
+    # imported here and in ``store``: loading a cached kernel does not need it, and it is slow to
     # import
     import tempfile
 
@@ -87,7 +87,7 @@ def _for_temporary_files():
 def cache_key(
     kernel, config, target: str, compiler: str, versions: dict[str, str], line_info: bool = False
 ) -> str:
-    """SHA-256 in hex of all that the compiled kernel depends on."""
+    """SHA-256, in hex, of everything that the compiled kernel depends on."""
     settings = {
         name: value
         for name, value in os.environ.items()
@@ -113,7 +113,7 @@ def cache_key(
 
 
 def load(key: str, config) -> CompiledKernel | None:
-    """The entry, or None if it is absent, damaged or not what its name says."""
+    """The entry, or None if it is absent, damaged or does not match its name."""
     directory = cache_directory()
     if directory is None:
         return None
@@ -125,7 +125,7 @@ def load(key: str, config) -> CompiledKernel | None:
 
 
 def store(compiled: CompiledKernel) -> None:
-    """Write the entry, whole or not at all. A full or vanished disk is no error."""
+    """Write the entry atomically. A full or missing disk is not an error."""
     directory = cache_directory()
     if directory is None:
         return
@@ -148,8 +148,8 @@ def store(compiled: CompiledKernel) -> None:
 def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     """Name -> version of those that are installed, of Python and of the toolkit wheels.
 
-    Read from the names of the .dist-info directories: importlib.metadata would take longer than all
-    the rest of loading a kernel.
+    They are read from the names of .dist-info directories: importlib.metadata would take longer
+    than the rest of loading a kernel.
     """
     wanted = {name.replace("-", "_").lower(): name for name in (*distributions, *_TOOLKIT)}
     found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}

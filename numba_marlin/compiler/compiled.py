@@ -1,8 +1,8 @@
-"""``CompiledKernel``: what the compiler room hands out; and its form in the disk cache.
+"""``CompiledKernel``, the result of the compiler, and its format in the disk cache.
 
 On disk: a line naming the format and its version, a line with the SHA-256 of what follows, then
-sections ``name length\\n`` + that many bytes. The configuration is not in there: who asks for a
-kernel has it.
+sections ``name length\\n`` + that many bytes. The configuration is not stored: the caller of
+``load`` has it.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ MAGIC = b"numba_marlin kernel 2\n"
 class CompiledKernel:
     """One kernel for one target."""
 
-    #: Its name.
+    #: Name of the kernel.
     kernel: str
-    #: The configuration it was made from.
+    #: Its configuration.
     config: Any
-    #: Such as "sm_90a".
+    #: Target, such as "sm_90a".
     target: str
-    #: "numba-cuda" or "numba-cuda-mlir".
+    #: Compiler: "numba-cuda" or "numba-cuda-mlir".
     compiler: str
-    #: The text.
+    #: PTX text.
     ptx: str
-    #: Symbol in ptx and cubin.
+    #: Symbol of the entry in ptx and cubin.
     entry: str
-    #: ((name, "u64", "i32" or "tensormap"), ...) in order.
+    #: Parameters in order: ((name, "u64", "i32" or "tensormap"), ...).
     parameters: tuple[tuple[str, str], ...]
-    #: Per block.
+    #: Threads per block.
     threads: int
-    #: Dynamic shared memory per block.
+    #: Dynamic shared memory per block, in bytes.
     shared_bytes: int
-    #: Machine code; None where no assembler was found.
+    #: Machine code; None if no assembler was found.
     cubin: bytes | None
-    #: What the assembler said of it.
+    #: Resources reported by the assembler.
     resources: Resources
-    #: SHA-256, in hex, of all it was made from.
+    #: SHA-256, in hex, of everything that it was made from.
     key: str
-    #: Of compilers and tools.
+    #: Versions of compilers and tools.
     versions: dict[str, str]
-    #: Whether it was read, not compiled.
+    #: Whether it was loaded from the cache.
     from_cache: bool = field(default=False, compare=False)
 
 

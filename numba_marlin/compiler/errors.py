@@ -1,12 +1,11 @@
-"""What can go wrong between a kernel and its machine code, apart from wrong arguments (ValueError,
-TypeError)."""
+"""Errors of compilation and assembly, besides those of wrong arguments (ValueError, TypeError)."""
 
 from numba_marlin.errors import CapabilityMissing
 
 
 class MissingCompiler(CapabilityMissing):
-    """A compiler that is not installed; the message holds the command that installs it."""
+    """A compiler is not installed; the message has the command that installs it."""
 
 
 class AssemblyError(RuntimeError):
-    """PTX that no assembler took; the message holds its log."""
+    """No assembler accepts the PTX; the message has their logs."""

@@ -1,8 +1,9 @@
-"""Static promises that every kernel keeps, checked on its PTX and its resources without running it.
+"""Static gates that every kernel must pass, checked on its PTX and its resources without running
+it.
 
 ``broken_promises(compiled) -> list[str]`` is empty for a good kernel. ``opcode_count(compiled,
 "mma.sync")`` counts in the PTX, ``machine_count(compiled, "HMMA")`` in the machine code, which
-takes an nvdisasm and as long as assembling it.
+needs nvdisasm and takes as long as assembling.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ _count = lru_cache(maxsize=64)(count_ptx)
 _listing = lru_cache(maxsize=4)(disassemble)
 
 # ptxas (seen with 13.0 and 13.4) may fold a uniform shared-memory offset and an L2 cache policy
-# into one uniform register pair: the descriptor then has an odd number. An H200 refuses such a copy
-# as an illegal instruction. Keep the address out of uniform registers.
+# into one uniform register pair: the descriptor then has an odd number. On an H200 such a
+# copy is an illegal instruction. Keep the address out of uniform registers.
 _FOLDED_POLICY = re.compile(r"LDGSTS\S*\s+\[R\d+\+UR\d+[^\]]*\], desc\[UR\d*[13579]\]")
 
 
 def opcode_count(compiled: CompiledKernel, prefix: str) -> int:
-    """PTX instructions in the kernel whose opcode is ``prefix`` or goes on from it with a dot."""
+    """PTX instructions in the kernel whose opcode is ``prefix``, possibly with modifiers."""
     return _matching(_count(compiled.ptx), prefix)
 
 
 def machine_count(compiled: CompiledKernel, prefix: str) -> int | None:
-    """Instructions of the machine code whose opcode is ``prefix`` or goes on from it with a dot;
-    None without a cubin or an nvdisasm that reads it."""
+    """Instructions of the machine code whose opcode is ``prefix``, possibly with modifiers; None
+    without a cubin or an nvdisasm that supports it."""
     listing = _listing(compiled.cubin) if compiled.cubin else None
     return None if listing is None else _matching(count_sass(listing), prefix)
 
@@ -43,8 +44,8 @@ def _matching(counts, prefix):
 
 
 def broken_promises(compiled: CompiledKernel) -> list[str]:
-    """What is wrong, a sentence each: local memory, double precision, calls, spills, a stack,
-    static beside dynamic shared memory, serialised wgmma, copies that Hopper refuses."""
+    """Violations, one sentence each: local memory, double precision, calls, spills, a stack,
+    static beside dynamic shared memory, serialised wgmma, copies that are illegal on Hopper."""
     found = []
     opcodes = _count(compiled.ptx)
     if re.search(r"\.local\b", compiled.ptx):
@@ -84,5 +85,5 @@ def broken_promises(compiled: CompiledKernel) -> list[str]:
 
 
 def refused_copies(listing: str) -> list[str]:
-    """The asynchronous copies in an nvdisasm listing that Hopper refuses."""
+    """The asynchronous copies in an nvdisasm listing that are illegal on Hopper."""
     return _FOLDED_POLICY.findall(listing)

@@ -39,9 +39,10 @@ sizes; whatever it closes over is a constant. ``lang`` is a ``Language``:
 - A variable that is given ints in several places is a uint32: ``i = 0`` and ``i += 1`` in a loop.
 
 **Records** are namedtuples. Fields have any type (numbers, tuples, arrays, records), integers
-enter unsigned: a literal as uint32, an address as uint64. They cost nothing: pass them on, return
-them, reassign them in loops (the fields keep their types), make them by position or name, take
-them apart with ``a, b = pair``. The same name and fields are the same class, everywhere. A record
+enter unsigned: a literal as uint32, an address as uint64. They have no cost at run time: pass them
+on, return them, reassign them in loops (the fields keep their types), make them by position or
+name, take them apart with ``a, b = pair``. The same name and fields are the same class, everywhere.
+A record
 that holds an array is made, not reassigned: numba-cuda-mlir has no place for a second one.
 
 **Namespaces** are module objects, which Numba looks into while it compiles: ``ring.advance(place)``
@@ -93,7 +94,7 @@ SHARED_SYMBOL, SHARED_ALIGNMENT = "dynamic_shared", 128
 
 OPAQUE_WORD = ("mov.b32 $0, $1;", "=r,r")
 """Inline assembly that hides where a word comes from: knowing that an address was 64 bits wide
-once, LLVM computes with 64 bits ever after."""
+once, LLVM keeps computing with 64 bits."""
 
 
 class RecordType(type):
@@ -132,7 +133,7 @@ def constants(config) -> Namespace:
 
 @dataclass(frozen=True)
 class Language:
-    """The language as one compiler speaks it; made once a process. compiler: its name."""
+    """The language for one compiler; made once per process. compiler: its name."""
 
     compiler: str
     cuda: Any

@@ -1,9 +1,9 @@
 """The objects behind ``numba_marlin.ptx``: callable in a plain ``@cuda.jit`` kernel of either
 compiler.
 
-An object is not tied to a compiler. Each of the two asks a value that it does not know for its
-``_numba_type_``; the answer depends on who asks, and is the type of an intrinsic of that compiler,
-made on that occasion.
+An object is not tied to a compiler. Each compiler asks an unknown value for its
+``_numba_type_``; the answer depends on the calling compiler: it is the type of an intrinsic for
+that compiler, made on demand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def address(name: str) -> DeviceFunction:
 
 
 class DeviceFunction:
-    """Something that kernels call. Subclasses make the intrinsic: ``_intrinsic(compiler)``."""
+    """A function that kernels can call. Subclasses make the intrinsic: ``_intrinsic(compiler)``."""
 
     def __init__(self, name: str, doc: str, signature: inspect.Signature):
         self.__name__ = self.__qualname__ = name
@@ -81,7 +81,7 @@ def _without_types(signature):
 
 
 class PtxInstruction(DeviceFunction):
-    """An instruction of ``ptx/``. immediates: pairs of those that are filled in."""
+    """An instruction of ``ptx/``. immediates: (name, value) pairs of those already given."""
 
     def __init__(self, definition: Instruction, immediates: tuple):
         self.definition, self.immediates = definition, immediates

@@ -1,4 +1,4 @@
-"""What a compiled kernel costs: parsed from assembler logs, SASS listings and PTX text. Pure
+"""The resources of a compiled kernel: parsed from assembler logs, SASS listings and PTX text. Pure
 functions on strings.
 
 ``parse_log`` reads what ``ptxas -v`` and nvJitLink's verbose linking print; ``count_sass`` an
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel takes of an SM, as the assembler says; each None where unknown. (How often an
-    instruction occurs is counted where it is asked for: ``compiler.gates``.)
+    """Resources that a kernel needs, as the assembler reports; None if unknown. (``compiler.gates``
+    counts instructions.)
     """
 
-    #: Per thread.
+    #: Registers per thread.
     registers: int | None = None
     #: Bytes per thread.
     spill_stores: int | None = None
@@ -28,9 +28,9 @@ class Resources:
     stack: int | None = None
     #: Bytes per block.
     static_shared: int | None = None
-    #: Which one made the cubin, None if there is none.
+    #: The assembler that made the cubin, None without one.
     assembler: str | None = None
-    #: Its remarks on wgmma instructions that must wait for each other, None if there are none.
+    #: Its remarks on serialised wgmma instructions, None if there are none.
     serialized: str | None = None
 
     @property

@@ -1,13 +1,13 @@
-"""What makes a compilation take half the time without a change to what it makes: three things that
-Numba does over and over.
+"""Three measures that halve compilation time without changing the output. Each avoids work that
+Numba repeats.
 
-``made_once(decorate)``: a decorator of device functions that gives the same object again for a
-function of the same code over the same constants, so that two configurations of a kernel share what
-Numba made of their common verbs (libnvvm still sees all of it, once a kernel).
+``made_once(decorate)``: a decorator of device functions that returns the same object for functions
+with the same code and the same constants, so that two configurations of a kernel share Numba's work
+on their common verbs (libnvvm still compiles all of it, once per kernel).
 
-``remembered_calls(...)``: while it lasts, how a call of a built-in function, an operator or a
-number type resolves is found out once for each combination of argument types, not at every place of
-the kernel: a body has thousands of them, of some two hundred kinds. ``without_collection()``: no
+``remembered_calls(...)``: a context in which the resolution of a call of a built-in function, an
+operator or a number type is cached per combination of argument types: a kernel has thousands of
+calls, of about two hundred kinds. ``without_collection()``: no
 garbage collection; a compilation makes millions of objects, few of them garbage before its end, and
 collecting walks through all of Numba each time. The last two are entered for one compilation, under
 the lock of the compiler's module. (numba-cuda, six kernels of ampere, decode and wgmma: 18.2 s of
@@ -29,7 +29,7 @@ def remembered_calls(typing_context, function_type, number_type):
     """typing_context: the class whose ``resolve_function_type(func, args, kws)`` gives a signature;
     function_type: the class of types of functions, whose ``get_call_type(context, args, kws)``
     does, and notes under the signature's arguments which implementation belongs to it; number_type:
-    that of number types, the calls of which are conversions. Failures are not remembered."""
+    that of number types, the calls of which are conversions. Failures are not cached."""
     real_resolve, real_call_type = typing_context.resolve_function_type, function_type.get_call_type
     known = {}
 
@@ -86,8 +86,8 @@ def without_collection():
 
 
 def made_once(decorate):
-    """decorate: a decorator of functions, whose result depends on nothing but their code and what
-    that refers to."""
+    """decorate: a decorator whose result depends only on a function's code and on what that refers
+    to."""
     known = {}
 
     def once(function):

@@ -1,7 +1,7 @@
-"""Which assemblers and disassemblers there are: looked for, not run.
+"""Finds assemblers and disassemblers without running them.
 
-Apart from ``assemble``, which runs them: a kernel out of the disk cache needs to know which ptxas
-would be taken, and nothing else of it.
+This is separate from ``assemble``, which runs them: loading a kernel from the disk cache only needs
+to know which ptxas would be used.
 """
 
 from __future__ import annotations

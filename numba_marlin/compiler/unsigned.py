@@ -2,7 +2,7 @@
 what numba-cuda and numba-cuda-mlir have in common, their typing.
 
 Numba's own ``uint32`` becomes 64 bits wide in every sum, and a float64 beside a Python int. So the
-kernel language has types of its own, which nobody else's kernels see: ``u32`` and ``u64``.
+kernel language has its own types, which are invisible to other kernels: ``u32`` and ``u64``.
 ``numba_marlin.compiler.language`` says what they promise; what must be known here is how:
 
 - They are Numba ``Integer`` types, so that all that takes any integer (an index, a conversion, the

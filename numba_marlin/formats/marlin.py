@@ -6,11 +6,12 @@ Out: PackedWeight; ``unpack`` is the exact inverse. Columns are padded to n_pack
      multiple of 64, with weights that decode to zero: the middle code, the zero point in the
      middle, scale 0.
 
-    qweight int32 [k/16, n_packed * bits / 2]     blocks of 16 x 64 codes, row by row
-    scales  as they came [groups, n_packed]       permuted inside every 64 columns, or 32 if there
-            is a single group
-    zeros   None; int32 [groups, n_packed * bits / 32], packed codes; or float16 [groups, n_packed]
-            in the order of group scales
+    qweight int32 [k/16, n_packed * bits / 2]
+            blocks of 16 x 64 codes, row by row
+    scales  float16 or bfloat16 [groups, n_packed]
+            permuted within each 64 columns, or 32 for a single group
+    zeros   None; int32 [groups, n_packed * bits / 32], packed codes;
+            or float16 [groups, n_packed] in the order of group scales
 
 Anything else raises ValueError, naming the value and the rule.
 """

@@ -4,10 +4,10 @@
 In a block of 16 (k) x 64 (n), with g = lane // 4 and t = lane % 4, ``formats.marlin_order`` derives
 that
 
-    4 bits: word 4 lane + j, nibble p, holds the code at      k = 2 t + (p >> 2) + 8 (p & 1)    n =
-        16 j + g + 8 ((p >> 1) & 1)
-    8 bits: word 8 lane + 2 j + h, byte p, holds the code at  k = 2 t + (p >> 1) + 8 (p & 1)    n =
-        16 j + g + 8 h
+    4 bits: word 4 lane + j, nibble p, holds the code at
+            k = 2 t + (p >> 2) + 8 (p & 1),  n = 16 j + g + 8 ((p >> 1) & 1)
+    8 bits: word 8 lane + 2 j + h, byte p, holds the code at
+            k = 2 t + (p >> 1) + 8 (p & 1),  n = 16 j + g + 8 h
 
 So a word combines the four rows 2t, 2t + 8, 2t + 1, 2t + 9 of one column (8 bits) or of the columns
 n and n + 8 (4 bits, nibbles 0, 1, 4, 5 being the left one). The work is done in two steps with a

@@ -49,7 +49,7 @@ __all__ = list(_EXPORTS)
 
 
 def __getattr__(name):
-    if name == "instructions":  # read from disk only when somebody asks for it
+    if name == "instructions":  # read from disk on first use
         return __getattr__("load_instructions")()
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

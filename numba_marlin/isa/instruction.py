@@ -25,7 +25,7 @@ EFFECTS = {
     "async": "commits or awaits asynchronous copies",
     "barrier": "waits for other threads",
     "fence": "orders memory accesses",
-    "pinned": "touches no memory, but is to be executed again wherever it stands",
+    "pinned": "touches no memory, but must be executed at every occurrence",
     "convergent": (
         "all lanes of a warp execute it together, so it must not move under another condition"
     ),

@@ -1,13 +1,14 @@
-"""What a kernel does with its time and a device with its units: occupancy, sections of time,
-traffic, bottlenecks; and what NVML says while it runs.
+"""Profiles of a kernel: occupancy, time per section, traffic, bottlenecks, and NVML's readings
+while it runs.
 
-Two sources. On a GPU: CUDA events, an *instrumented build* of the same kernel (``recorder``) that
-says when each warp was where, NVML. Anywhere: the PTX machine's counts and a timing model. Every
-figure says which: measured, counted, modelled or spec.
+There are two sources. On a GPU: CUDA events, an *instrumented build* of the same kernel
+(``recorder``) that records the section of each warp over time, and NVML. Anywhere: the PTX
+machine's counts and a timing model. Every figure states its source: measured, counted, modelled or
+spec.
 
 - ``sections``: the parts of a kernel's time, and where in its PTX they begin; ``recorder`` writes
   them down, ``records`` reads them.
-- ``on_gpu``: a kernel observed on this machine's GPU; ``on_machine``: on the PTX machine.
+- ``on_gpu``: a kernel observed on this computer's GPU; ``on_machine``: on the PTX machine.
   ``samples``: random operands of a problem, bound to a kernel.
 
 May import bench, compiler, counts, emulator, errors, execution, formats, hardware, heuristics,

@@ -1,4 +1,4 @@
-"""One profile: everything that was measured, counted and modelled of a launch, as plain data that
+"""One profile: everything measured, counted and modelled about a launch, as plain data that
 can be saved, opened again, shown (``profile_page``), judged (``rules``) and compared.
 
 ``build(counted, device, observation=None, ...) -> dict``. Without an observation on a GPU,
@@ -114,7 +114,7 @@ def build(
 
 
 def limits(counted: Counted, device: Device) -> dict:
-    """What the device holds at once, and its peaks."""
+    """Residency limits and peak rates of the device."""
     sm = device.architecture
     return {
         "warps": sm.warps_per_sm,
@@ -177,8 +177,8 @@ def times(modelled: model.Modelled, candidate, observation) -> dict:
 
 
 def parts(modelled: model.Modelled, observation) -> dict:
-    """Where the time of an average warp goes; ``raw_us``: as one build saw it that tells everything
-    apart, where that is not the same."""
+    """The time of an average warp by part; ``raw_us``: the measurement of the single build that
+    separates all parts, if that differs."""
 
     def listed(found: dict[str, float]) -> dict[str, float]:
         return {name: round(value, 4) for name, value in found.items() if value > LEAST_US}
@@ -233,7 +233,7 @@ def section_counts(counted: Counted) -> dict:
 
 
 def counts_of(counted: Counted) -> dict:
-    """Of the part that ran (``part``), and what it is times to be the whole."""
+    """Counts of the part that ran (``part``), and the factor that scales them to the whole."""
     total = counted.counts.total
     tally, factor = total.tally, counted.factor
     return {
@@ -279,8 +279,7 @@ def counts_of(counted: Counted) -> dict:
 
 
 def placement(blocks: int, fits, device: Device, observation) -> dict:
-    """Which SM had which blocks. Without a GPU: dealt out in turn, as many at once as
-    fit."""
+    """The blocks of each SM. Without a GPU: distributed in turn, as many at once as fit."""
     if observation is None:
         rows = [
             {"sm": sm, "blocks": list(range(sm, blocks, device.sms))}

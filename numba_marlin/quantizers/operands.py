@@ -16,8 +16,8 @@ MX, whose scales are powers of two: ``rounding="floor"``, the rule of OCP's spec
 exponent of amax minus that of the element's largest number, and saturates what lies above that
 number; "ceil" takes the smallest power with which nothing saturates.
 
-    scale = 2 ** (floor(log2(amax)) - floor(log2(largest)))     or     2 ** ceil(log2(amax /
-        largest))          at least 2**-127
+    scale = 2 ** (floor(log2(amax)) - floor(log2(largest)))     floor; at least 2**-127
+    scale = 2 ** ceil(log2(amax / largest))                     ceil; at least 2**-127
     code = element(x / scale)
 
 ``quantizers.dequantize`` turns the result back into numbers.

@@ -1,13 +1,12 @@
-"""What one run on the PTX machine did, recorded, and views of it: nothing is shown that was not in
-the record.
+"""Traces: recordings of one run on the PTX machine, and views of them. Views show only what was
+recorded.
 
 ``record(machine, ...)`` runs a kernel and returns a Trace: plain arrays and a header that ``file``
-saves and opens again. ``recorder`` listens to the machine, ``history`` answers questions about
-registers (what was in it when, what was made of it), ``traffic`` about bytes (who copied them from
-where), ``stages`` about the pipeline, ``roles`` about who does what. ``pages`` makes a page
-(``views``) of a trace, one module a section; ``perfetto`` a file for ui.perfetto.dev; ``compare`` a
-page of two. The room imports ``counts``, ``emulator``, ``formats``, ``layout``, ``devices``,
-``sizes`` and ``views``.
+saves and opens again. ``recorder`` listens to the machine. ``history`` has the values of registers
+over time, ``traffic`` the origin of bytes, ``stages`` the pipeline, ``roles`` the roles of warps.
+``pages`` makes a page (``views``) of a trace, one module per section; ``perfetto`` a file for
+ui.perfetto.dev; ``compare`` a page of two traces. The room imports ``counts``, ``emulator``,
+``formats``, ``layout``, ``devices``, ``sizes`` and ``views``.
 """
 
 from numba_marlin.trace.file import open_trace, save

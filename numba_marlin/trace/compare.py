@@ -1,5 +1,5 @@
-"""Two traces side by side: what was launched, what was moved and done, verb by verb, and whether
-the results agree. All from the two records."""
+"""A page that compares two traces: launches, traffic, operations per verb, and results. All figures
+come from the two recordings."""
 
 from __future__ import annotations
 

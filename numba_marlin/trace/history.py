@@ -1,7 +1,7 @@
-"""Registers over time: what was in one when, what was made of it, what it was made of.
+"""Registers over time: their values, what was computed from them, and from what.
 
 ``History(trace, warp)`` of one warp of the grid. A value is uint32 [32], one per lane; a step's
-number says when.
+number is the time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""A small model of time: how long the recorded fills and multiplications of a block would take with
-the pipeline, and without.
+"""A small timing model: the time of the recorded fills and multiplications of a block with the
+pipeline, and without it.
 
-The rules, all of them. A copy lands LATENCY cycles after its issue, and not before all bytes issued
-earlier have come at ``bytes_per_cycle`` (the device's bandwidth, shared by its SMs, at
+All of its rules: a copy lands LATENCY cycles after its issue, and not before all bytes issued
+earlier have arrived at ``bytes_per_cycle`` (the device's bandwidth, shared by its SMs, at
 ``CLOCK``). Using a stage takes as many cycles as its warp instructions need from SM_SCHEDULERS
 schedulers that issue one instruction per cycle each, or its tensor-core operations at
-``flops_per_cycle``, whichever is more. With the pipeline a fill is issued when the use begins that
-the run issued it in; without it a fill is issued when the stage before has been used up. Caches,
-bank conflicts and clocks under load have no part in it: it shows what overlap is worth, not how
-long a kernel takes."""
+``flops_per_cycle``, whichever is more. With the pipeline, a fill is issued at the start of the
+use during which the run issued it; without it, after the use of the previous stage. The model
+ignores
+caches, bank conflicts and clocks under load: it shows the benefit of overlap, not the time of a
+kernel.
+"""
 
 from __future__ import annotations
 

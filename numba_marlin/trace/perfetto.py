@@ -1,4 +1,4 @@
-"""A trace as Chrome trace events, which ui.perfetto.dev and chrome://tracing open: a process a
+"""A trace as Chrome trace events, which ui.perfetto.dev and chrome://tracing open: a process per
 block, a thread per warp, a slice per visit of a verb.
 
 Time is the machine's: a microsecond of the file is a step. Asynchronous copies are arcs from issue

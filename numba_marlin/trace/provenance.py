@@ -1,10 +1,10 @@
 """Which bits of a register come from which code of a packed word, through the bitwise and the
 half-precision instructions of dequantisation.
 
-The word is altered, one bit of one code at a time, and the chain of instructions evaluated anew:
-what changes comes from there. A wrong evaluation is noticed: that of the word as it was must give
-the recorded results. Arithmetic on halves mixes the bits of a half; each half then belongs to the
-codes that went into it.
+One bit of one code of the word is changed at a time, and the chain of instructions is evaluated
+again; bits of the result that change come from that code. To check the evaluation, the original
+word must give the recorded results. Arithmetic on fp16 values mixes the bits of a value, which then
+belongs to all codes that contributed to it.
 """
 
 from __future__ import annotations

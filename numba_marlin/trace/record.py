@@ -1,26 +1,32 @@
-"""``Trace``: what was recorded of one run. A header of plain data, and arrays; nothing else, so
-that a file of it is all there is.
+"""``Trace``: the recording of one run: a header of plain data, and arrays. A trace file is
+self-contained.
 
 header: ``kernel`` entry's name, ``launch`` (grid, block, cluster, shared_bytes, shared_base),
 ``target``, ``result`` (instructions, steps, blocks, shared_bytes), ``blocks`` whose registers and
 addresses were recorded, ``complete`` whether registers were recorded to the end, ``instructions``
 [pc] of {line, text, root, phase, source, kind, reads, writes, guarded}, ``registers`` names,
 ``buffers`` of {name, address, nbytes, dtype, shape}, ``counts`` (counts.Counts as plain data),
-``about`` what the caller says of the problem.
+``about`` the caller's description of the problem.
 
-arrays. One instruction by the warps that stood there together is a step; a step's number is the
-    machine's time. A warp's number counts over the grid. step_pc, step_set int32 [steps]; set_start
-    int64 [sets + 1], set_warp int32, set_mask uint32 [members]: who takes part in a set, with which
-    lanes access_step, access_pc, access_kind (of KINDS), access_space (of SPACES), access_bytes (a
-    lane), access_warp [N]; access_address int64 [N, 32], -1 for lanes that take no part bulk_step,
-    bulk_pc, bulk_kind, bulk_warp, bulk_lane, bulk_address, bulk_bytes [N]: bulk copies, a row a
-    contiguous piece write_step, write_register, write_warp [N]; write_value uint32 [N, 32]:
-    registers after each instruction that wrote them, 64-bit ones in two rows lock_step, lock_pc,
-    lock_warp, lock_address, lock_before [N]: accesses to the buffer "locks", of all blocks, and
-    what was there before tile_step, tile_pc, tile_warp, tile_address [N]; tile_value uint8 [N, 16]:
-    16-byte chunks that wgmma and tcgen05 read by descriptor, at issue; of tcgen05.mma those of A,
-    row after row, then those of B words_NAME, after_NAME uint8: the contents of buffer NAME before
-    the run, and after it if it could be written
+arrays. A step is one instruction, executed by one or more warps together; step numbers are the
+machine's time. Warps are numbered over the whole grid.
+
+- step_pc, step_set int32 [steps]
+- set_start int64 [sets + 1], set_warp int32, set_mask uint32 [members]: the warps and lanes of a
+set
+- access_step, access_pc, access_kind (of KINDS), access_space (of SPACES), access_bytes (per lane),
+  access_warp [N]; access_address int64 [N, 32], -1 for inactive lanes
+- bulk_step, bulk_pc, bulk_kind, bulk_warp, bulk_lane, bulk_address, bulk_bytes [N]: bulk copies,
+  one row per contiguous piece
+- write_step, write_register, write_warp [N]; write_value uint32 [N, 32]: registers after each
+  instruction that wrote them; a 64-bit register takes two rows
+- lock_step, lock_pc, lock_warp, lock_address, lock_before [N]: accesses of all blocks to the buffer
+  "locks", and the value before
+- tile_step, tile_pc, tile_warp, tile_address [N]; tile_value uint8 [N, 16]: 16-byte chunks that
+  wgmma and tcgen05 read by descriptor, at issue; for tcgen05.mma those of A, row by row, then those
+  of B
+- words_NAME, after_NAME uint8: the contents of buffer NAME before the run, and after it if it was
+  writable
 """
 
 from __future__ import annotations

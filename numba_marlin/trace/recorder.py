@@ -2,8 +2,8 @@
 address and every register that was written.
 
 The listeners are the machine's own (``observer``, ``watch``, ``requests``, ``started``, ``after``);
-counts are taken along. The registers of a block of eight warps make a kilobyte an instruction, so
-there is a bound on rows; what lies beyond is not recorded, and the header says so.
+counts are taken along. The registers of a block of eight warps take a kilobyte per instruction, so
+the number of rows is limited; beyond the limit nothing is recorded, and the header says so.
 """
 
 from __future__ import annotations

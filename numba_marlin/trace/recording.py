@@ -1,5 +1,5 @@
-"""``record``: run a kernel on the machine with a ``Recorder`` that listens, and put what it heard
-together with the launch and the contents of the buffers."""
+"""``record``: run a kernel on the machine with a ``Recorder``, and combine its data with the launch
+and the contents of the buffers."""
 
 from __future__ import annotations
 

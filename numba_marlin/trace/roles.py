@@ -1,5 +1,5 @@
-"""Who does what in a kernel whose warps have roles: told by the verbs that only one role has. From
-recorded steps; nothing where no line numbers were compiled in.
+"""The roles of warps in a warp-specialised kernel, recognised by the verbs that only one role
+executes. From recorded steps; needs line numbers in the PTX.
 
 The kernel declares its roles and their verbs (``kernels.language.about``), and the trace keeps
 them: about["roles"], {role: verbs}. A warp is in a role from the first instruction of one of its

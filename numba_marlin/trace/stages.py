@@ -1,9 +1,9 @@
-"""The pipeline of a block: which stage of shared memory was filled when, from where, and read when.
-From recorded addresses and where the stages lie.
+"""The pipeline of a block: when each stage of shared memory was filled, from where, and when it was
+read. From recorded addresses and the addresses of the stages.
 
-Where the stages lie stands in a trace's header: about["stages"], [stage][part] of byte ranges
-[start, stop) in shared memory, empty for a kernel without a ring, as ``kernels.language.about``
-makes it of what the kernel declares.
+A trace's header has the addresses of the stages: about["stages"], [stage][part] of byte ranges
+[start, stop) in shared memory, empty for a kernel without a ring, which
+``kernels.language.about`` derives from the kernel's declaration.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Bytes of a block: what came from where in global memory to which place in shared memory, and
-when. From recorded addresses only."""
+"""Traffic of a block: the origin in global memory of bytes in shared memory, and the time of their
+copy. From recorded addresses only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Request:
 class Copy:
     """An asynchronous copy of one lane, or a row of a bulk copy: ``nbytes`` from global ``source``
     (-1: zeros) to shared ``target``, issued at ``step`` by ``warp``, ``lane``; landed at ``landed``
-    (-1: never); its 16-byte chunks permuted by a ``swizzle`` of so many bytes.
+    (-1: never); its 16-byte chunks permuted by a ``swizzle`` of this many bytes.
     """
 
     step: int

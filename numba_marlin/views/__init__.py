@@ -1,11 +1,11 @@
 """Pages as data, and three ways to show one: text for a terminal, one self-contained HTML file,
 JSON.
 
-``page`` has the pieces: a Page is a title and sections, a Section notes, parts and steps, a part a
-paragraph, a table or a figure. Whoever knows something builds a page of it; ``text.render``,
-``html.render`` and ``plain.render`` show any page alike. Every figure can say where its numbers
-come from (``page.SOURCES``). Kinds (a verb, a warp, a lane) get their colour from ``palette``, the
-same all over a page. The room imports nothing of the package, and rich only to print.
+``page`` has the pieces: a Page has a title and sections, a Section has notes, parts and steps, a
+part is a paragraph, a table or a figure. Other rooms build pages; ``text.render``, ``html.render``
+and ``plain.render`` show them. A figure states the source of its numbers (``page.SOURCES``). Kinds
+(a verb, a warp, a lane) have the same colour all over a page (``palette``). The room imports
+nothing of the package, and rich only to print.
 """
 
 from numba_marlin.views.page import (

@@ -1,6 +1,6 @@
-"""What a page is made of: frozen dataclasses, no rendering.
+"""The parts of a page: frozen dataclasses, no rendering.
 
-``source`` of a figure says where its numbers come from: "measured" (on a device), "recorded" (read
+``source`` of a figure states the origin of its numbers: "measured" (on a device), "recorded" (read
 out of a run on the PTX machine), "counted" (added up over such a run), "modelled" (computed by
 stated rules), "spec" (the maker's data sheet); "" where a figure has no numbers. ``kind`` of a
 span, a cell or a bar names what it is (a verb, a warp): equal kinds have equal colours on a page.

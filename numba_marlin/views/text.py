@@ -1,7 +1,7 @@
 """A page as text for a terminal, with rich: any width from 50 columns, with or without colour, with
 or without line-drawing characters.
 
-What colour says, a letter or a pattern says too: spans of a timeline are drawn with a letter a
+Letters or patterns repeat what colours show: spans of a timeline are drawn with a letter per
 kind, chosen cells stand in brackets.
 """
 
@@ -68,8 +68,8 @@ def render(
     unicode: bool = True,
     steps: int | None = None,
 ) -> str:
-    """The whole page; lines end where they end, without trailing blanks. ``steps``: so many of a
-    section at most (and a word about the others), None for all."""
+    """The whole page; lines end where they end, without trailing blanks. ``steps``: at most this
+    many steps of a section at most (and a word about the others), None for all."""
     from rich.console import Console
 
     out = Terminal(width, colour, unicode, palette(page))

@@ -21,7 +21,7 @@ def rich_text():
 
 
 def letters_of(kinds: list[str]) -> dict[str, str]:
-    """A different letter for every kind: one of its own where possible, and not of what all begin
+    """A different letter per kind: one of its own where possible, and not of what all begin
     with ("lane 3" becomes 3)."""
     result: dict[str, str] = {}
     kinds = list(dict.fromkeys(kinds))

@@ -313,7 +313,7 @@ def test_block_scaled_weights_are_counted_too(capsys):
         (["--n", 64, "--k", "x"], "--k x: 'x' is not an integer"),
         (["--m", "0"], "--m 0: 0 must be at least 1"),
         (["--shapes", "gpt-9"], "shape 'gpt-9' must be KxN or one of"),
-        (["--autotune", "--kernel", "all"], "--kernel all has no say"),
+        (["--autotune", "--kernel", "all"], "--kernel all has no effect"),
         (["--out", "r.json"], "--out r.json must end in .jsonl"),
         (["--plot", "r.txt"], "--plot r.txt must end in .png"),
         (["--backend", "emulator"], "--backend emulator needs --n and --k"),

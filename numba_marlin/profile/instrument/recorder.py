@@ -1,21 +1,24 @@
-"""An instrumented build: the same compiled kernel, that also writes down when each of its warps
-began which section, and on which SM.
+"""An instrumented build: the same compiled kernel, which also records the time at which each of its
+warps began each section, and its SM.
 
 ``instrument(compiled, capacity) -> Instrumented``. It works on the PTX text, so the kernel's own
 code stays as it is and every kernel can be recorded: at each of ``sections.marks`` lane 0 of a warp
 stores %clock and the section's number in a buffer of its warp; before the first instruction and
 before ``ret`` it stores %globaltimer, %clock64 and %smid. One parameter is added, the last: the
-address of the buffer, a multiple of ``slot_bytes``. The buffer has ``slot_bytes`` a warp, blocks in
-order, x fastest:
+address of the buffer, a multiple of ``slot_bytes``. The buffer has ``slot_bytes`` per warp, blocks
+in order, x fastest:
 
-    byte 0  u64 %globaltimer at the start     8  u64 %clock64 at the start     16  u32 %smid    20
-            u32 the warp's number in the block
-        24  u64 %globaltimer at the end      32  u64 %clock64 at the end       40  u32 bytes of the
-            slot in use; when it is full, later sections are not recorded
-        64  pairs of u32: %clock, section
+    byte  0  u64  %globaltimer at the start
+          8  u64  %clock64 at the start
+         16  u32  %smid
+         20  u32  number of the warp in the block
+         24  u64  %globaltimer at the end
+         32  u64  %clock64 at the end
+         40  u32  bytes of the slot in use; when it is full, later sections are not recorded
+         64  pairs of u32: %clock, section
 
 The kernel must have been compiled with ``line_info``. ``records`` reads the buffer; the PTX machine
-and a GPU fill it alike.
+and a GPU fill it in the same way.
 (https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-clock64, -globaltimer,
 -smid. %clock is 32 bits wide: 2 s of a GPU.)
 """
@@ -37,8 +40,8 @@ NOBODY = 0xFFFFFFFF  # the place of lanes that record nothing
 
 @dataclass(frozen=True)
 class Instrumented:
-    """``compiled``: the kernel with one parameter more; ``marks``: in how many places it records;
-    ``slot_bytes`` of a warp."""
+    """``compiled``: the kernel with one more parameter; ``marks``: number of places that record;
+    ``slot_bytes``: per warp."""
 
     compiled: CompiledKernel
     marks: int
@@ -50,8 +53,8 @@ class Instrumented:
         return -(-self.compiled.threads // 32)
 
     def nbytes(self, blocks: int) -> int:
-        """Bytes of the buffer for a grid of so many blocks; allocate ``slot_bytes`` more to align
-        it."""
+        """Bytes of the buffer for a grid of ``blocks`` blocks; allocate ``slot_bytes`` more to
+        align it."""
         return blocks * self.warps * self.slot_bytes
 
 
@@ -98,7 +101,7 @@ def rebuilt(compiled: CompiledKernel, ptx: str, machine_code: bool = True) -> Co
 def instrumented_text(
     ptx: str, entry: str, parameters: int, warps: int, slot_bytes: int
 ) -> tuple[str, int]:
-    """(PTX that records, in how many places)."""
+    """(PTX that records, number of places that record)."""
     name = f"{entry}_param_{parameters}"
     return edited(
         ptx,

@@ -1,4 +1,4 @@
-"""What an instrumented kernel wrote down -> ``Recording``: when which warp was where, in
+"""Reads the buffer of an instrumented kernel: ``Recording``, the sections of each warp over time in
 nanoseconds.
 
 ``read(buffer, instrumented, blocks)`` gives a ``Recording`` of one launch. Clocks of
@@ -117,7 +117,7 @@ def align(raws: list[Raw]) -> list[Recording]:
 
 
 def lines_of(raws: list[Raw]) -> dict:
-    """Multiprocessor -> (clock of its first warp's start, ns a tick, ns of that start)."""
+    """SM -> (clock of its first warp's start, ns a tick, ns of that start)."""
     smid = np.concatenate([each.header["smid"] for each in raws])
     origin = min(int(each.header["timer0"].min()) for each in raws)
     lines = {}
@@ -212,7 +212,7 @@ def period_ns(recordings: list[Recording]) -> float:
 
 
 def active_warps(recording: Recording) -> dict[int, float]:
-    """Multiprocessor -> warps that were on it, on average over the launch's span."""
+    """SM -> its resident warps, on average over the launch."""
     span = recording.last_ns - recording.first_ns
     found = np.bincount(recording.smid, recording.end_ns - recording.start_ns)
     return (

@@ -1,5 +1,5 @@
-"""The sections of a kernel's time: which instruction belongs to which, and where control passes
-from one to the next.
+"""The sections of a kernel's time: the section of each instruction, and the places where control
+passes from one section to another.
 
 A section is coarser than a verb (``counts.phases``): the compiler and the assembler mix the
 instructions of neighbouring verbs, so that only what waits, moves data, multiplies or leaves the
@@ -7,7 +7,7 @@ kernel is a mark in time that stays where it is. Which verbs belong to which sec
 declares (``kernels.language.about``); one that it does not name belongs to the verb that called it.
 What waits is told by its opcode.
 
-``sections(module, kernel)`` -> for every pc the section it is counted in. ``marks(module, kernel)``
+``sections(module, kernel)`` -> per pc, the section that it is counted in. ``marks(module, kernel)``
 -> where a recorder must write down that a section begins: the instructions before which control may
 come from another section.
 """

@@ -1,5 +1,4 @@
-"""The light instrumented builds: how long each warp was in each section altogether, and nothing
-about when.
+"""The light instrumented builds: the total time of each warp in each section, without a timeline.
 
 ``instrument(compiled) -> Instrumented``, as ``recorder`` makes, but the clock is read only where
 ``coarse`` says, and what is read goes into a register for each section: added to that of the
@@ -9,17 +8,19 @@ of events cost 11 to 26% of a kernel's time, one of all its marks that adds up i
 22%.) What warps did before the launch before theirs had ended (``griddepcontrol.wait``) is left
 out: in a row of launches it belongs to no launch. A slot is 128 bytes per warp:
 
-    byte 0  u64 %globaltimer at the end (of the block's first warp, else 0)   8  u64 %clock64 at the
-            end
-        16  u32 %smid   20  u32 warp of the block   24  u32 1   28  u32 1 if the kernel waits for
-            the one before   32  u32 cycles of each section since the start, or since that wait was
-            over
+    byte  0  u64  %globaltimer at the end (of the block's first warp, else 0)
+          8  u64  %clock64 at the end
+         16  u32  %smid
+         20  u32  number of the warp in the block
+         24  u32  1
+         28  u32  1 if the kernel waits for the previous one (griddepcontrol.wait)
+         32  u32  cycles per section since the start, or since the end of that wait
 
-``ends_only``: sections are not told apart; for measuring what the ends alone cost. ``align`` gives
-``Totals``, ``shares`` says where the time of a launch in a row of launches went. To read the clock
-around the waits of a loop costs up to a tenth of a kernel's time, since the assembler may not move
-work across it. So ``builds`` makes one that reads at none, and one for each kind of wait, and
-``divided`` puts them together.
+``ends_only``: sections are not separated; for measuring the cost of the ends alone. ``align``
+returns ``Totals``, ``shares`` the distribution of the time per launch in a sequence of launches.
+Reading the clock around the waits of a loop costs up to a tenth of a kernel's time, because the
+assembler may not move work across it. So ``builds`` makes one build that reads at no wait, and one
+per kind of wait, and ``divided`` combines them.
 """
 
 from __future__ import annotations

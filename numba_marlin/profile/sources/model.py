@@ -1,5 +1,5 @@
-"""How long a launch takes and how its sections share the time, without a GPU; and how far off that
-was where somebody measured.
+"""A timing model for use without a GPU: the time of a launch and the shares of its sections, with
+the model's error against measurements.
 
 The whole: ``heuristics``' prediction, which was fitted to an H200, where there is one (ampere,
 decode, wgmma); else a launch and the longer of all work and all bytes, a lower bound. A section's

@@ -1,13 +1,14 @@
-"""A kernel on this machine's GPU, looked at: its time, and where its warps spend it. Needs torch.
+"""Observes a kernel on this computer's GPU: its time, and its distribution over sections. Needs
+torch.
 
 ``observe(problem, candidate)`` -> ``Observation``. The plain kernel, its instrumented builds
 (``totals``: how long in each section; ``recorder``: when) and cuBLAS are timed in the same rounds,
 cold L2 (``bench``), with launches kept apart: where they overlap, the time from one end to the next
 is less than a launch takes. Totals are read after every round, events once. All builds come from
-the same PTX with line numbers, which change no instruction. The timeline never knows the plain
-kernel's time: how long, says the build that tells no wait from work; how it divides, those that do
-(``totals.divided``). Where that build is not the faster one, the one that tells everything is
-believed as it is.
+the same PTX with line numbers, which change no instruction. The timeline does not contain
+the plain kernel's time: the duration comes from the build that does not separate waits from work,
+the breakdown from the builds that do (``totals.divided``). If the former is not faster, the build
+that separates everything is used unchanged.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 of a large one as can be run in seconds.
 
 ``observe(problem, chosen, device)`` -> ``Counted``. A large problem is cut to ``part``: fewer
-columns for fewer SMs (then fewer rows), so that a block does what it would do in the
+columns for fewer SMs (then fewer rows), so that a block does the same work as in the
 whole; counts of the part times ``factor`` are those of the whole, but for rounding of tiles.
 ``factor`` is 1 where all of it ran.
 """

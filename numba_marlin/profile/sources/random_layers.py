@@ -15,7 +15,7 @@ GROUP = 32
 def random_layer(
     form: StoredFormat, k: int, n: int, bits: int | None, seed: int
 ) -> dict[str, np.ndarray]:
-    """name -> tensor. ValueError if the format has no codes of so many bits, or no room for k and
+    """name -> tensor. ValueError if the format has no codes of this size, or no room for k and
     n."""
     rng = np.random.default_rng(seed)
     bits = (4 if 4 in form.bits else form.bits[0]) if bits is None else bits

@@ -1,5 +1,4 @@
-"""What a profile's numbers mean, by stated rules: which resource is the bottleneck, and what
-follows.
+"""Conclusions from a profile by stated rules: the bottleneck, and advice.
 
 ``findings(data) -> [Finding]``; every rule is a function of the profile (``profile.build``) alone:
 its condition, its sentence and the figures it stands on are in one place, so that another profile
@@ -27,8 +26,8 @@ class Finding:
 
 
 def shares(data: dict) -> dict[str, float]:
-    """What the launch uses of what there is, and how much of an average warp's time is waiting, by
-    name."""
+    """Utilisation of each resource by the launch, and the share of an average warp's time that is
+    waiting, by name."""
     rates, us = data["rates"], data["time"]["us"]
     found = {
         "memory bandwidth": rates["memory_share"],

@@ -1,5 +1,5 @@
-"""The page of a trace: one module a section. ``page(trace, choice)`` has them all, in the order in
-which a kernel is understood."""
+"""The page of a trace: one module per section. ``page(trace, choice)`` has all sections, in a
+didactic order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A block-scaled product: codes, the scales that blocks of them share, and how both make a sum. Of
-``mma.sync`` out of registers, of ``tcgen05.mma`` as it lay in shared memory.
+"""A block-scaled product: codes, scales of blocks, and the accumulator that they give. For
+``mma.sync`` from registers, for ``tcgen05.mma`` from shared memory.
 
-Sums are worked out from the recorded codes and scales, block after block.
+Accumulators are computed from the recorded codes and scales, block by block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the reader has chosen to look at, and the words that several sections have for it."""
+"""The reader's choice of block, warp and lane, and the words for it that several sections share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Global to shared: who copies which bytes, in which sectors, to which banks. Step by step through
-a block's first copies; loads where a kernel has no copies."""
+"""Copies from global to shared memory: bytes, sectors and banks per lane. Step by step through a
+block's first copies, or its loads if the kernel has no copies."""
 
 from __future__ import annotations
 

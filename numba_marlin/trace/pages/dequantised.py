@@ -1,5 +1,5 @@
-"""What a warp made of a word of weights, register by register: the instructions of dequantisation
-in the order in which they ran, and the values that multiply."""
+"""Dequantisation of a word of weights by a warp: its instructions in order of execution, register
+by register, and the resulting operands of the tensor cores."""
 
 from __future__ import annotations
 

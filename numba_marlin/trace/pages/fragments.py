@@ -315,7 +315,7 @@ def fragment_grid(
 def lane_rows(
     name: str, fragment, values: np.ndarray, registers: list[str], lane: int
 ) -> list[tuple]:
-    """A row for every register of a lane's fragment; values [elements, lanes]."""
+    """A row per register of a lane's fragment; values [elements, lanes]."""
     each = fragment.elements // len(registers)
     rows = []
     for position, register in enumerate(registers):

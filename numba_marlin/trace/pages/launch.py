@@ -1,5 +1,5 @@
-"""Launch configuration: what was launched, which block multiplies which weights, what each warp
-does."""
+"""Launch configuration: grid and block, the weights that each block multiplies, the role of each
+warp."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def facts(trace: Trace) -> Facts:
 
 
 def weights_read(trace: Trace) -> tuple[np.ndarray, np.ndarray] | None:
-    """(block, address) of every 16 bytes or less of weights that somebody asked for, from recorded
+    """(block, address) of every 16 bytes or less of weights that a lane requested, from recorded
     addresses."""
     b = trace.buffer("b")
     if b is None:
@@ -190,7 +190,7 @@ def tiles(trace: Trace) -> Grid | None:
 
 def results(trace: Trace) -> Grid | None:
     """Which block wrote which part of D: rows down, columns across, from the first of every 16
-    bytes that somebody wrote."""
+    bytes that were written."""
     d, problem = trace.buffer("d"), trace.about["problem"]
     stores = np.flatnonzero((trace.access_kind == WRITES[0]) & (trace.access_space == 0))
     pieces = np.flatnonzero(trace.bulk_kind == WRITES[1])

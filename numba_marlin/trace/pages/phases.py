@@ -1,5 +1,5 @@
-"""The kernel's verbs: what each did, over all blocks, and the order in which a warp came to
-them."""
+"""The kernel's verbs (device functions): the work of each over all blocks, and the order in which a
+warp executed them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The pipeline's state machine: what every stage of the ring was doing whenever the block began to
-use another one."""
+"""The pipeline's state machine: the state of each stage of the ring whenever the block began to use
+another stage."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def named(trace: Trace, choice: Choice, warps: list[int]) -> str:
         if all(roles) and roles
         else f"warp{'s' * (len(warps) > 1)} {ranges(warps)}"
         if warps
-        else "nobody"
+        else "none"
     )
 
 

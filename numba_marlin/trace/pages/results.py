@@ -1,5 +1,5 @@
-"""What happens to sums behind the last product: across warps, across blocks by way of locks, and
-out."""
+"""The epilogue: reduction of accumulators across warps, across blocks with locks (split-K,
+stream-K), and the store of the result."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def locks(trace: Trace) -> Table | Text:
             (
                 "was: the counter's value when a block's scheduler asked. Its first tile is its own"
                 " number, the next one the counter's value and the number of blocks, if there are"
-                " so many; who asks last sets it back to 0."
+                " that number; the last block resets it to 0."
             ),
         )
     return Table(

@@ -1,5 +1,5 @@
-"""From accumulators to the result: one lane's sums product by product, then across warps, across
-blocks, by way of locks, and out."""
+"""From accumulators to the result: one lane's accumulators product by product, then the reduction
+across warps and across blocks with locks, and the store."""
 
 from __future__ import annotations
 

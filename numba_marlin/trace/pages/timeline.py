@@ -1,4 +1,5 @@
-"""Order and time: what each warp did when (recorded), and what the pipeline is worth (modelled)."""
+"""Order and time: the activity of each warp (recorded), and the benefit of the pipeline
+(modelled)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One 32-bit word of weights, unpacked: from its bits to the values that multiply, every register
-as it was in the run."""
+"""One 32-bit word of weights, unpacked: from its bits to the operands of the tensor cores, with the
+registers of the run."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                 f" tensor-core kernels take them out: code 0 and code {codes // 2} are the two"
                 f" halves of the first register. Low bits first: code 0 is the lowest {bits} bits,"
                 " at the right. (Plain row-major packing, two to a byte in reading order, would"
-                " need a shift and a mask for every weight.)"
+                " need a shift and a mask per weight.)"
             )
         )
     )
