@@ -31,14 +31,14 @@ def half_verbs(lang, dtype):
 
 def weight_verbs(lang, config):
     """-> (load_code, load_scale, load_zero), float32 each, of a column. config: bits, zeros,
-    scale_dtype and group_size as ``naive`` has them."""
+    scale_dtype and group_size as ``general`` has them."""
     ptx, uint64, int32, float32 = lang.ptx, lang.uint64, lang.int32, lang.float32
     bits, zeros, per_column = config.bits, config.zeros, config.group_size == -1
     words_per_lane = bits  # of a block of 16 x 64: 4 with 8 codes, or 8 with 4 codes
     last_code = (1 << bits) - 1
     middle = MIDDLE[bits]
-    load_scale_value = half_verbs(lang, config.scale_dtype)[0]
-    load_zero_value = half_verbs(lang, "float16")[0]
+    load_scale_value, _ = half_verbs(lang, config.scale_dtype)
+    load_zero_value, _ = half_verbs(lang, "float16")
 
     @lang.device
     def extract(address, word, number):

@@ -84,13 +84,13 @@ def make(lang, config):
         row = uint32(output // uint64(n))
         col = uint32(output % uint64(n))
         if row < uint32(m):
-            n_packed = (uint32(n) + uint32(63)) // uint32(64) * uint32(64)
+            n_packed = (uint32(n) + 63) // 64 * 64
             total = float32(0)
-            # what the distance between scales hangs on
+            # the distance between scales depends on it
             columns_or_rows = uint32(k) if fp4 else n_packed
-            scale = load_scale(scales, uint32(0), col, columns_or_rows)
-            zero = load_zero(zeros, uint32(0), col, n_packed)
-            for k_row in range(uint32(k) // uint32(16)):
+            scale = load_scale(scales, 0, col, columns_or_rows)
+            zero = load_zero(zeros, 0, col, n_packed)
+            for k_row in range(uint32(k) // 16):
                 if not per_column:
                     scale = load_scale(
                         scales, uint32(k_row) // uint32(group_rows), col, columns_or_rows
