@@ -43,7 +43,7 @@ MAXIMA = {
     "wide_functions": 0,
     "kernel_names": 0,
     "long_lines": 0,
-    "long_modules": 3,
+    "long_modules": 2,
 }
 
 Sources = dict[str, str]

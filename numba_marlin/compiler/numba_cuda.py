@@ -109,6 +109,7 @@ def _taught():
         numba.typing_context,
     )
     lower, word = numba.lower_builtin, taught.Unsigned
+
     @numba.register_model(word)
     class UnsignedModel(numba.models.IntegerModel):
         pass
