@@ -109,9 +109,6 @@ def _taught():
         numba.typing_context,
     )
     lower, word = numba.lower_builtin, taught.Unsigned
-    # the types that arrays may have
-    numba.types.number_domain |= {taught.u32, taught.u64}
-
     @numba.register_model(word)
     class UnsignedModel(numba.models.IntegerModel):
         pass
@@ -193,6 +190,9 @@ def to_ptx(
     and which inlined function an instruction comes from.
     """
     numba = _numba()
+    # The types that arrays may have. Before every compilation, not once: the set belongs to a
+    # module of Numba, and one compilation of many thousand did not find them there.
+    numba.types.number_domain |= {_taught().u32, _taught().u64}
     kinds = parameter_types(numba.types, _taught().u64, plain)
     signature = numba.types.void(*(kinds(kind) for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())

@@ -71,7 +71,7 @@ Q = nm.quantize(np.ones((128, 64), np.float32))
             {"a": nm.quantize_blocks(np.ones((16, 64), np.float32))},
             {},
             TypeError,
-            "to_weight makes one of it",
+            "to_weight converts it",
         ),
         (
             {"a": Q},

@@ -32,7 +32,7 @@ def decode_pieces(sizes, blocks, whole):
             item = schedule.item_at(position, end, problem)
             assert item.tile.rows == 8
             shared = (block, block) if whole else schedule.sharers_of(position, item, problem)
-            tile = (item.tile.column, item.tile.row_first)
+            tile = (item.tile.tile_column, item.tile.row_first)
             mine.append((tile, item.first_step, item.steps, *shared))
             position += item.steps
         pieces[block] = mine

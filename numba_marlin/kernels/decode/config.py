@@ -30,9 +30,9 @@ from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_d
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 
 COLUMNS = 64  # of C, to a consumer warp: the width of a Marlin block
-SCALE_BYTES = 128  # of a group's scales for 64 columns
-BLOCK_SCALE_BYTES = {1: 128, 2: 64}  # of FP4's for 64 columns and 32 rows, by k16 rows of a block
-# of its zero points; integers: for each bit of a code
+SCALE_BYTES = 128  # bytes of the scales of one group for 64 columns
+BLOCK_SCALE_BYTES = {1: 128, 2: 64}  # of FP4's for 64 columns and 32 of k; key: ``group_blocks``
+# bytes of the zero points of one group for 64 columns; of "integer", for each bit of a code
 ZERO_BYTES = {None: 0, "integer": 8, "float16": 128}
 VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
 X_PADDING = 16  # bytes between rows of x in shared memory
@@ -52,7 +52,7 @@ class DecodeConfig:
     warps_k: int = 2
     #: depth of a stage along k: what a step of the main loop multiplies
     stage_k: int = 128
-    #: stages of the ring in shared memory
+    #: stages of the ring in shared memory, 2 or more
     stages: int = 5
     #: k16 rows that share a scale; -1: one scale per column
     group_blocks: int = 8
@@ -174,7 +174,7 @@ class DecodeConfig:
 
     @property
     def scale_blocks(self):
-        """k16 rows to a row of scales."""
+        """k16 rows per row of scales. FP4's scales lie in rows for 32 of k, whatever the block."""
         return 2 if self.block_scaled else self.group_blocks
 
     @property

@@ -69,8 +69,8 @@ KERNEL = KernelDefinition(
     about=About(
         sections={
             "copy": (
-                "fetch_weights",
-                "fetch_x",
+                "copy_weights_and_scales",
+                "copy_x",
                 "produce",
                 "copy_rows",
                 "copy_group_scales",
@@ -84,6 +84,8 @@ KERNEL = KernelDefinition(
                 "multiply_row",
                 "fetch_pair",
                 "fetch_row",
+                "fetch_pair_scales",
+                "fetch_row_scales",
                 "fetch_group",
                 "fetch_words",
                 "promote",

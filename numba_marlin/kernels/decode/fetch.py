@@ -16,22 +16,22 @@ def fetch_verbs(lang, config, weights):
     at = pointer_names(lang, config)
 
     @lang.device
-    def stage_offsets(offsets, rows, thread):
+    def stage_offsets(offsets, x_rows, thread):
         """Where this lane reads in a stage: its weights, its scales and zero points, and its row of
-        x for every n8 block. rows: of the tile. Rows of x below the matrix were never copied: the
-        last one that was stands in for them, and the columns of the product that it spoils are
-        never written."""
-        first_row = thread.warp_k * cfg.rows_per_warp
-        group = first_row // cfg.scale_blocks if cfg.scale_rows > 1 else 0
+        x for every n8 block. x_rows: rows of x that the tile has. Those below the matrix were never
+        copied: the last one that was stands in for them, and the columns of the product that it
+        spoils are never written."""
+        first_k16_row = thread.warp_k * cfg.rows_per_warp
+        group = first_k16_row // cfg.scale_blocks if cfg.scale_rows > 1 else 0
         offsets[at.weights] = (
-            first_row * cfg.weight_row_bytes
+            first_k16_row * cfg.weight_row_bytes
             + thread.warp_n * cfg.row_bytes
             + thread.lane * (cfg.row_bytes // 32)
         )
         if cfg.row_words == 8:
-            half = 16 if weights.upper_first(thread.lane) else 0
-            offsets[at.second_half] = offsets[at.weights] + (16 - half)
-            offsets[at.weights] += half
+            skipped = 16 if weights.upper_first(thread.lane) else 0
+            offsets[at.second_half] = offsets[at.weights] + (16 - skipped)
+            offsets[at.weights] += skipped
         offsets[at.scales] = (
             cfg.scales_at
             + group * cfg.scale_row_bytes
@@ -46,9 +46,9 @@ def fetch_verbs(lang, config, weights):
                 + thread.lane // 4 * (cfg.zero_bytes // 8)
             )
         for b in range(cfg.batch_blocks):
-            row = min(thread.lane % 8 + 8 * b, rows - 1)
+            x_row = min(thread.lane % 8 + 8 * b, x_rows - 1)
             offsets[at.x + b] = (
-                cfg.x_at + row * cfg.x_pitch + first_row * 32 + thread.lane // 8 * 16
+                cfg.x_at + x_row * cfg.x_pitch + first_k16_row * 32 + thread.lane // 8 * 16
             )
 
     @lang.device
@@ -62,17 +62,17 @@ def fetch_verbs(lang, config, weights):
         )
 
     @lang.device
-    def fetch_pair(registers, half, pointers, number):
-        """Weights, scales of blocks and activations of two k16 rows, 32 of k, as deep as one
-        ldmatrix reaches: pair ``number`` of the warp's, to slots 2 half and 2 half + 1."""
+    def fetch_pair(registers, buffer, pointers, number):
+        """Weights, FP4's scales and activations of a pair of k16 rows: number ``number`` of the
+        warp's, to slots 2 buffer and 2 buffer + 1."""
         for row in range(2):
-            fetch_row_words(registers, 2 * half + row, pointers, 2 * number + row)
+            fetch_row_words(registers, 2 * buffer + row, pointers, 2 * number + row)
         for b in range(cfg.batch_blocks):
             d = ptx.ldmatrix_x4(pointers[at.x + b] + 64 * number)
             for r in range(4):
-                registers.x[cfg.x_row_words * b + 4 * half + r] = d[r]
-        weights.fetch_pair(
-            registers.corrections, half, pointers[at.scales] + cfg.scale_row_bytes * number
+                registers.x[cfg.x_row_words * b + 4 * buffer + r] = d[r]
+        weights.fetch_pair_scales(
+            registers.corrections, buffer, pointers[at.scales] + cfg.scale_row_bytes * number
         )
 
     @lang.device
@@ -87,14 +87,14 @@ def fetch_verbs(lang, config, weights):
     @lang.device
     def fetch_pair_scales(registers, pointers, number):
         """Of FP4: those of pair ``number``, whose rows come one after the other."""
-        weights.fetch_pair(
+        weights.fetch_pair_scales(
             registers.corrections, 0, pointers[at.scales] + cfg.scale_row_bytes * number
         )
 
     @lang.device
     def fetch_row_scales(registers, pointers, row):
         """Of FP4: those of a row that comes alone."""
-        weights.fetch_row(
+        weights.fetch_row_scales(
             registers.corrections, row, pointers[at.scales] + row // 2 * cfg.scale_row_bytes
         )
 

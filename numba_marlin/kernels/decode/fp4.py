@@ -2,9 +2,11 @@
 for powers of two.
 
 ``weight_verbs(lang, config)`` -> the namespace that ``weights`` has for integers, with words of
-scales as ``corrections``. ``half``: which of two pairs of k16 rows, ``of_pair``: which row of it.
-``fetch_pair(scales, half, address)``: a lane's words of scales for a pair; ``fetch_row(scales, row,
-address)``: for a row that comes alone, as if it were the first of its pair.
+scales as ``corrections``. ``buffer`` and ``of_pair``: see ``multiply``.
+
+``fetch_pair_scales(scales, buffer, address)``: a lane's words of scales for a pair.
+``fetch_row_scales(scales, row, address)``: for a row that comes alone, as if it were the first of
+its pair.
 
 Scales multiply weights, not accumulators: a block has but one k16 row, or two, and to scale its
 accumulators takes an instruction for each 16 of them and each 8 rows of x, where weights take 16
@@ -26,11 +28,11 @@ def weight_verbs(lang, config):
         return False
 
     @lang.device
-    def fetch_words(words, at, address, other):
-        """A lane's words of a k16 row, to words[at] and after."""
+    def fetch_words(words, first, address, other):
+        """A lane's words of a k16 row, to words[first] and after."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[at + j] = q[j]
+            words[first + j] = q[j]
 
     @lang.device
     def nothing_of_a_group(scales, address):
@@ -51,8 +53,8 @@ def weight_verbs(lang, config):
         upper_first=upper_first,
         fetch_words=fetch_words,
         fetch_group=nothing_of_a_group,
-        fetch_pair=scales_verbs.fetch_pair,
-        fetch_row=scales_verbs.fetch_row,
+        fetch_pair_scales=scales_verbs.fetch_pair_scales,
+        fetch_row_scales=scales_verbs.fetch_row_scales,
         fragment=fragment,
     )
 
@@ -63,24 +65,28 @@ def scales_of_16(lang, numbers):
     ptx = lang.ptx
 
     @lang.device
-    def fetch_pair(scales, half, address):
+    def fetch_pair_scales(scales, buffer, address):
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            scales[4 * half + j] = q[j]
+            scales[4 * buffer + j] = q[j]
 
     @lang.device
-    def fetch_row(scales, row, address):
-        fetch_pair(scales, 0, address)
+    def fetch_row_scales(scales, row, address):
+        fetch_pair_scales(scales, 0, address)
         for j in range(4):
             scales[j] = numbers.other_pair(scales[j]) if row % 2 != 0 else scales[j]
 
     @lang.device
-    def word_of(scales, half, j, of_pair):
-        word = scales[4 * half + j]
+    def word_of(scales, buffer, j, of_pair):
+        word = scales[4 * buffer + j]
         return numbers.other_pair(word) if of_pair == 1 else word
 
     return lang.namespace(
-        "scales", registers=8, fetch_pair=fetch_pair, fetch_row=fetch_row, word_of=word_of
+        "scales",
+        registers=8,
+        fetch_pair_scales=fetch_pair_scales,
+        fetch_row_scales=fetch_row_scales,
+        word_of=word_of,
     )
 
 
@@ -89,20 +95,24 @@ def scales_of_32(lang, numbers):
     ptx = lang.ptx
 
     @lang.device
-    def fetch_pair(scales, half, address):
+    def fetch_pair_scales(scales, buffer, address):
         q = ptx.ld_shared_v2_b32(address)
         for i in range(2):
-            scales[2 * half + i] = q[i]
+            scales[2 * buffer + i] = q[i]
 
     @lang.device
-    def fetch_row(scales, row, address):
-        fetch_pair(scales, 0, address)
+    def fetch_row_scales(scales, row, address):
+        fetch_pair_scales(scales, 0, address)
 
     @lang.device
-    def word_of(scales, half, j, of_pair):
-        word = scales[2 * half + j // 2]
+    def word_of(scales, buffer, j, of_pair):
+        word = scales[2 * buffer + j // 2]
         return numbers.other_pair(word) if j % 2 == 1 else word
 
     return lang.namespace(
-        "scales", registers=4, fetch_pair=fetch_pair, fetch_row=fetch_row, word_of=word_of
+        "scales",
+        registers=4,
+        fetch_pair_scales=fetch_pair_scales,
+        fetch_row_scales=fetch_row_scales,
+        word_of=word_of,
     )

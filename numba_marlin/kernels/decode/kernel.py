@@ -1,13 +1,26 @@
-"""The decode kernel: small batches at the speed of the memory. ``C[m, n] = A[m, k] @ W[k, n]``, m
-from 1 to about 64.
+"""The decode kernel: small batches at the speed of the memory. ``C[m, n] = A[m, k] @ W[k, n]`` for
+batches of up to 32 rows; more rows are further passes over the weights. On an H200, 4096 x 4096
+INT4 weights take 4.6 us at m = 1, 6.9 at m = 16 and 14.7 at m = 64, where ``ampere`` takes 9.8,
+10.0 and 16.5 (experiments/18_ladder).
 
-Parameters: raw addresses a [m, k] of ``dtype`` (called x; rows ``a_stride`` elements apart, each
-16-byte aligned), b int32 [k/16, n_packed * bits/2], scales [groups, n_packed] of ``scale_dtype``
-(of FP4: ``formats.fp4_marlin``, with factors) and zeros (int32 [groups, n_packed * bits/32] or fp16
-[groups, n_packed]) in Marlin's order, 16-byte aligned, bias [n] and c [m, n] of ``dtype``, partials
-fp32 and locks int32 (``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride
-as int32. k is a multiple of 16, n of 8, n_packed is n completed to 64; with ``ragged=False`` k and
-n fill whole tiles.
+Parameters, in this order. Addresses are raw; a, its rows, b, scales, zeros and partials are 16-byte
+aligned:
+
+a                     [m, k] of ``dtype``, called x; rows are ``a_stride`` elements apart
+b                     packed weights, int32 [k/16, n_packed * bits/2], in Marlin's order
+c                     [m, n] of ``dtype``
+scales                [groups, n_packed] of ``scale_dtype`` in Marlin's order; of FP4:
+                      ``formats.fp4_marlin``
+zeros                 int32 [groups, n_packed * bits/32] or float16 [groups, n_packed]
+bias                  [n] of ``dtype``
+partials, locks       workspace, fp32 and int32 (``workspace_bytes``); locks are zero before and
+                      zero again after
+m, n, k, a_stride     int32; k is a multiple of 16, n of 8; n_packed is n completed to 64; with
+                      ``ragged=False`` k and n fill whole tiles
+factors               with FP4: fp32 [n_packed], what a column is multiplied by at the end
+
+A *k16 row* is a row of packed words, 16 of k. A *pair* is two of them, 32 of k: as deep as one
+``ldmatrix.x4`` reaches. An *n8 block* is 8 rows of x: n of the transposed product, see next.
 
 **The idea.** At m = 1 the weights are read once and nothing else counts, so a kernel must keep as
 many bytes of them on their way as it can, and spend few instructions on each. The product is
@@ -25,20 +38,25 @@ last. Consumer warp w multiplies 64 columns, number ``warp_n = w % warps_n`` of 
 rows, and of each stage the k16 rows of part ``warp_k = w // warps_n`` of warps_k. One lane of the
 producer warp walks through the same stages, ahead of the others (``load``).
 
-**What is in flight, and what guards a stage.** The ring has ``stages`` stages, any number from 2:
-one multiplies, up to ``stages`` - 1 others are full or on their way. A stage's *full* mbarrier
-completes when the bytes that the producer announced have landed, its *empty* mbarrier when all
-consumer warps have it in registers. ``RingPlace(stage, parity)`` is a warp's place in the ring; the
-parity says which round a wait is for (``language.pipeline``). The producer does not stop at the end
-of a tile: the next tile's stages come in during the epilogue. Inside a warp, with up to 16 rows of
-x, two k16 rows multiply while ``ldmatrix`` and ``ld.shared`` fetch the next two (``multiply``).
+**What is in flight, and what guards a stage.** The ring has ``stages`` stages: one multiplies, the
+others are full or on their way. A stage is released before its last products, which are of words in
+registers by then, so for that long all of them may be on their way. (At least 2 is for speed: one
+would be correct.) A stage's *full* mbarrier completes when the bytes that the producer announced
+have landed, its *empty* mbarrier when all consumer warps have read it. ``RingPlace(stage, parity)``
+is a warp's place in the ring; the parity says which round a wait is for (``language.pipeline``).
+The ring begins empty: in the first round the producer waits for no empty mbarrier. It does not stop
+at the end of a tile: the next tile's stages come in during the epilogue, and so nothing else may
+use the ring's memory. Inside a warp, with up to 16 rows of x, a pair multiplies while ``ldmatrix``
+and ``ld.shared`` fetch the next one of the stage (``multiply``). That ends with the stage: its
+first pair is fetched with nothing to multiply meanwhile, and other warps must fill that time. (What
+it costs was not measured.)
 
 **How work is divided.** The weight is cut into tiles of columns and those into steps of ``stage_k``
 rows, one stage each. All steps, tile after tile, are cut into one stripe per block, equal to within
 a step; the part of a stripe in one tile is a ``WorkItem``, the body of the loop in ``consume``. So
 a tile may be shared by several blocks (``schedule``). With ``whole`` stripes are cut at tiles: what
-blocks share costs 2.5 us (partial results to L2, a fence, a counter, and all of them back), which
-whole tiles save where they come out even.
+blocks share costs 2.5 us (partial results to L2, an atomic add with acquire and release semantics,
+and all of them back), which whole tiles save where they come out even.
 
 **Which k and n a nibble holds.** Lane 4g + t loads 16 bytes per k16 row, words j = 0 to 3. Nibble p
 of word j is W[k, n] at k = 2t + p // 4 + 8 (p % 2), n = 16j + g + 8 (p // 2 % 2) of the warp's 16 x
@@ -61,11 +79,11 @@ to come adds all of them up in fp32, from the top block to the bottom one, itsel
 order is fixed, so the same input gives the same bits, and no block waits. Factors, bias, the cast
 to ``dtype`` and the stores follow, straight from registers.
 
-**Tails** (``ragged``). k: the last stage has fewer k16 rows; the producer copies those that there
-are, and the warps multiply theirs one at a time. n: the last tile is copied as far as n_packed, its
-warps beyond that only release stages, and nothing is stored from column n on. m: rows of x beyond m
-are not copied; a lane whose row is missing reads the last one there is, and what comes of that is
-not stored.
+**Tails.** Of k and n with ``ragged``, of m always. k: the last stage has fewer k16 rows; the
+producer copies those that there are, and the warps multiply theirs one at a time. n: the last tile
+is copied as far as n_packed, its warps beyond that only release stages, and nothing is stored from
+column n on. m: rows of x beyond m are not copied; a lane whose row is missing reads the last one
+there is, and what comes of that is not stored.
 
 **Shared memory** (offsets, strides and a picture: ``config``):
 
@@ -107,8 +125,8 @@ def make(lang, config):
     Thread = lang.record("Thread", "warp_n warp_k lane warp")
     # In shared memory: addresses of the ring of stages, which comes first, and of its barriers
     Shared = lang.record("Shared", "base barriers")
-    # In global memory: what the epilogue reads and writes. factors: the scales of columns, or what
-    # FP4 multiplies columns by
+    # In global memory: what the epilogue reads and writes. factors: per-column scales, or FP4's
+    # factors
     Result = lang.record("Result", "c factors bias partials locks")
 
     @lang.device
@@ -156,14 +174,14 @@ def make(lang, config):
             multiply.stage_offsets(offsets, item.tile.rows, thread)
             for i in range(cfg.accumulators):
                 acc[i] = float32(0)
-            first_column = (item.tile.column * cfg.warps_n + thread.warp_n) * COLUMNS
+            first_column = (item.tile.tile_column * cfg.warps_n + thread.warp_n) * COLUMNS
             columns_exist = not cfg.ragged or first_column < sizes.n_packed
             step = item.first_step
             end_step = step + item.steps
             while step < end_step:
                 ring.wait_full(shared.barriers, place)
                 if columns_exist:
-                    rows = schedule.rows_of(step, sizes)
+                    rows = schedule.k16_rows_of(step, sizes)
                     multiply.multiply_stage(registers, shared, offsets, place, rows, thread)
                 else:
                     multiply.done_with_stage(shared, place, thread.lane)
@@ -185,6 +203,9 @@ def make(lang, config):
         sizes = schedule.sizes_of(uint32(m), uint32(n), uint32(k), uint32(a_stride))
         stripe = schedule.stripe_of(uint32(cuda.blockIdx.x), sizes)
         cuda.syncthreads()
+        # As early as this: the next launch starts when all blocks have come here, in the room that
+        # they leave, and reads only weights before its own griddepcontrol.wait, which waits until
+        # this launch has ended.
         ptx.griddepcontrol_launch_dependents()
         if warp == cfg.consumers:
             if ptx.elect_sync():

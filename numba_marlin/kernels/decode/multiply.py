@@ -16,9 +16,14 @@ make A fragments of them, ``promote`` adds a group's accumulators to those of th
 ``minus_x``      minus the sums of x (``promote``)
 ``upper_first``  whether the lane's words begin with their upper half (``weights``)
 
-A slot has room for a k16 row. Up to 16 rows of x a warp has four: the pair of slots 2 half and 2
-half + 1 multiplies while the other pair is on its way from shared memory. Above that there are
-registers for a single slot, and k16 rows take turns.
+A slot is the registers of a k16 row (16 of k). Up to 16 rows of x a warp has four slots, that is
+two buffers of a pair of rows (32 of k): ``buffer`` 0 or 1 is slots 2 buffer and 2 buffer + 1, and
+``of_pair`` 0 or 1 is which row of the pair. The pair in one buffer multiplies while the next one is
+on its way from shared memory to the other. Above 16 rows there are registers for a single slot, and
+k16 rows take turns. An n8 block is 8 rows of x.
+
+Overlap ends with a stage: ``from_first_fetch`` waits for the stage's first pair, and only other
+warps' work can hide that.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -123,7 +128,11 @@ def row_product(lang, config, codes, promotion, first):
 
 def all_pairs(lang, config, parts):
     """-> device function (registers, pointers, shared, place, lane): all of a warp's k16 rows of a
-    full stage, pair by pair, unrolled. It releases the stage after its last read."""
+    full stage, pair by pair, unrolled. It releases the stage after its last read.
+
+    A pair's code depends on its number: which group, whether it begins or ends one, what to fetch
+    next. So each pair is a device function of its own, made here from the last to the first, and
+    calls the next one, ``rest``: all of them are inlined, and no number is left at run time."""
     late = config.zeros == "float16"
     pair_verb = double_buffered if config.two_pairs else late_turns if late else in_turns
 
@@ -150,8 +159,8 @@ def group_verbs(lang, config, parts, number):
     """-> namespace: what pair ``number`` does for its group, besides its products. The first pair
     of a group fetches integer zero points, and its first product replaces ``products``; the last
     pair promotes, with the ``terms`` that it has fetched."""
-    group, place = divmod(number, config.pairs_per_scale)
-    begins, ends = place == 0, place + 1 == config.pairs_per_scale
+    group, pair_of_group = divmod(number, config.pairs_per_scale)
+    begins, ends = pair_of_group == 0, pair_of_group + 1 == config.pairs_per_scale
 
     @lang.device
     def fetch_zeros(registers, pointers):
@@ -185,7 +194,7 @@ def group_verbs(lang, config, parts, number):
 def double_buffered(lang, config, parts, number, rest):
     """-> device function: pair ``number``, which is in registers, while the next one is on its way
     to them; then ``rest``."""
-    group, half = group_verbs(lang, config, parts, number), number % 2
+    group, buffer = group_verbs(lang, config, parts, number), number % 2
     last = number + 1 == config.pairs
 
     @lang.device
@@ -195,9 +204,9 @@ def double_buffered(lang, config, parts, number, rest):
         if last:
             parts.done_with_stage(shared, place, lane)
         else:
-            parts.fetch.fetch_pair(registers, 1 - half, pointers, number + 1)
-        group.multiply_first(registers, 2 * half, 0)
-        parts.multiply_next(registers, 2 * half + 1, 1)
+            parts.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
+        group.multiply_first(registers, 2 * buffer, 0)
+        parts.multiply_next(registers, 2 * buffer + 1, 1)
         group.promote(registers, terms)
         rest(registers, pointers, shared, place, lane)
 

@@ -2,11 +2,12 @@
 scaled, and written out.
 
 ``output_verbs(lang, config)`` -> namespace of device functions. ``acc``: the accumulators of a
-warp, 4 of each n8 block b of each of its four 16-column blocks j, at 4 * (batch_blocks * j + b):
-those of (column, row of C) = (16j + g, 8b + 2t), (16j + g, 8b + 2t + 1) and the same at column + 8,
-for lane 4g + t. ``thread``: Thread(warp_n, warp_k, lane, warp). After ``share_out`` the warp holds
-the finished accumulators of its ``own_blocks`` 16-column blocks in ``own``, in the same order, and
-everything else happens warp by warp: no barrier of the block, no warp waits for another.
+warp, 4 of each n8 block b (8 rows of C) of each of its four 16-column blocks j, at 4 *
+(batch_blocks * j + b): those of (column, row of C) = (16j + g, 8b + 2t), (16j + g, 8b + 2t + 1) and
+the same at column + 8, for lane 4g + t. ``half``, 0 or 1: which 8 of the 16 columns. ``thread``:
+Thread(warp_n, warp_k, lane, warp). After ``share_out`` the warp holds the finished accumulators of
+its ``own_blocks`` 16-column blocks in ``own``, in the same order, and everything else happens warp
+by warp: no barrier of the block, no warp waits for another.
 
 Between blocks (stream-K's fixup): each leaves its partial result in the workspace, then counts
 itself in at the tile's counter, the lock. The last one to come adds all of them up, from the top
@@ -44,7 +45,7 @@ def output_verbs(lang, config):
         """Warps with the same columns and different k: each gets some column blocks of all the
         others, and adds its own to them. exchange: address in shared memory, [warp_n][owner][sender
         but the owner][vector][lane]."""
-        column = (
+        lane_address = (
             exchange
             + thread.warp_n * (cfg.owners * (cfg.warps_k - 1) * cfg.own_bytes)
             + thread.lane * 16
@@ -52,11 +53,11 @@ def output_verbs(lang, config):
         for owner in range(cfg.owners):
             if thread.warp_k != owner:
                 sender = thread.warp_k - 1 if thread.warp_k > owner else thread.warp_k
-                slot = column + (owner * (cfg.warps_k - 1) + sender) * cfg.own_bytes
+                address = lane_address + (owner * (cfg.warps_k - 1) + sender) * cfg.own_bytes
                 for v in range(cfg.vectors):
                     o = 4 * (owner * cfg.vectors + v)
                     ptx.st_shared_v4_f32(
-                        slot + VECTOR_BYTES * v, (acc[o], acc[o + 1], acc[o + 2], acc[o + 3])
+                        address + VECTOR_BYTES * v, (acc[o], acc[o + 1], acc[o + 2], acc[o + 3])
                     )
             else:
                 for i in range(cfg.own_floats):
@@ -64,9 +65,11 @@ def output_verbs(lang, config):
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
         if thread.warp_k < cfg.owners:
             for sender in range(cfg.warps_k - 1):
-                slot = column + (thread.warp_k * (cfg.warps_k - 1) + sender) * cfg.own_bytes
+                address = (
+                    lane_address + (thread.warp_k * (cfg.warps_k - 1) + sender) * cfg.own_bytes
+                )
                 for v in range(cfg.vectors):
-                    d = ptx.ld_shared_v4_f32(slot + VECTOR_BYTES * v)
+                    d = ptx.ld_shared_v4_f32(address + VECTOR_BYTES * v)
                     for r in range(4):
                         own[4 * v + r] += d[r]
         # nobody sends the next tile's accumulators over these
@@ -76,12 +79,13 @@ def output_verbs(lang, config):
 
     @lang.device
     def partial_address(partials, block, is_top, thread):
-        """A block shares at most the last tile of its stripe as the tile's top block, and the first
-        one as another: a slot for either."""
-        slot = block * 2 + (1 if is_top else 0)
+        """Of the tiles that a block shares, it can be the top block only of the last, and a lower
+        one only of the first: so it leaves two partial results at most, number 0 and 1 of its own.
+        And a tile is named by its top block, which is how locks are numbered."""
+        number = block * 2 + (1 if is_top else 0)
         return (
             partials
-            + uint64(slot) * cfg.partial_bytes
+            + uint64(number) * cfg.partial_bytes
             + (thread.warp * cfg.own_bytes + thread.lane * 16)
         )
 
@@ -103,13 +107,16 @@ def output_verbs(lang, config):
 
     @lang.device
     def count_in(locks, top, parts, thread):
-        """True for the last of the ``parts`` blocks; its counter is back at zero."""
+        """True for the last of the ``parts`` blocks; its counter is back at zero. Every warp counts
+        for itself: the same warp of the other blocks left what it will read."""
         lock = locks + uint64(top * cfg.consumers + thread.warp) * 4
+        # Orders all lanes' partial results before lane 0's atomic, whose release publishes them.
         ptx.bar_warp_sync(ALL_LANES)
         before = 0
         if thread.lane == 0:
             before = ptx.atom_add_acq_rel_gpu(lock, 1)
         before = ptx.shfl_sync_idx(before, 0)
+        # Orders lane 0's acquire before all lanes' reads of what other blocks have left.
         ptx.bar_warp_sync(ALL_LANES)
         last = before + 1 == parts
         if last and thread.lane == 0:
@@ -148,7 +155,7 @@ def output_verbs(lang, config):
     def first_column(tile, thread):
         """Of C, the one of own[0]; the 16-column blocks of a warp follow each other."""
         return (
-            tile.column * cfg.columns
+            tile.tile_column * cfg.columns
             + thread.warp_n * COLUMNS
             + thread.warp_k * (16 * cfg.own_blocks)
             + thread.lane // 4
@@ -163,10 +170,10 @@ def output_verbs(lang, config):
         pair = thread.lane // 8
         for j in range(cfg.own_blocks):
             for half in range(2):
-                at = own_column + (16 * j + 8 * half)
-                if at < sizes.n_packed:
+                column = own_column + (16 * j + 8 * half)
+                if column < sizes.n_packed:
                     word = ptx.ld_global_b32(
-                        scales + uint64(at // 32 * 16 + pair * 4 + at % 32 // 8) * 4
+                        scales + uint64(column // 32 * 16 + pair * 4 + column % 32 // 8) * 4
                     )
                     scale = scale_of_low(word >> odd * 16)
                     for b in range(cfg.batch_blocks):
@@ -179,9 +186,11 @@ def output_verbs(lang, config):
         """Factors of columns (FP4), float32: those of columns g and g + 8 of 16 side by side."""
         own_column = first_column(tile, thread)
         for j in range(cfg.own_blocks):
-            at = own_column + 16 * j
-            if at < sizes.n_packed:
-                factor = ptx.ld_global_v2_f32(factors + uint64(at // 16 * 16 + at % 16 * 2) * 4)
+            column = own_column + 16 * j
+            if column < sizes.n_packed:
+                factor = ptx.ld_global_v2_f32(
+                    factors + uint64(column // 16 * 16 + column % 16 * 2) * 4
+                )
                 for b in range(cfg.batch_blocks):
                     o = 4 * (cfg.batch_blocks * j + b)
                     own[o] *= factor[0]
@@ -194,9 +203,9 @@ def output_verbs(lang, config):
         own_column = first_column(tile, thread)
         for j in range(cfg.own_blocks):
             for half in range(2):
-                at = own_column + (16 * j + 8 * half)
-                if at < sizes.n:
-                    addend = bias_of_low(ptx.ld_global_b16(bias + uint64(at) * 2))
+                column = own_column + (16 * j + 8 * half)
+                if column < sizes.n:
+                    addend = bias_of_low(ptx.ld_global_b16(bias + uint64(column) * 2))
                     for b in range(cfg.batch_blocks):
                         o = 4 * (cfg.batch_blocks * j + b) + 2 * half
                         own[o] += addend
@@ -209,10 +218,10 @@ def output_verbs(lang, config):
         for v in range(cfg.vectors):
             row = first_row(thread) + 8 * (v % cfg.batch_blocks)
             for half in range(2):
-                at = own_column + (16 * (v // cfg.batch_blocks) + 8 * half)
-                if at < sizes.n:
+                column = own_column + (16 * (v // cfg.batch_blocks) + 8 * half)
+                if column < sizes.n:
                     word = pair_of(own[4 * v + 2 * half], own[4 * v + 2 * half + 1])
-                    address = c + (uint64(tile.row_first + row) * sizes.n + at) * 2
+                    address = c + (uint64(tile.row_first + row) * sizes.n + column) * 2
                     if row < tile.rows:
                         ptx.st_global_b16(address, uint16(word & 0xFFFF))
                     if row + 1 < tile.rows:

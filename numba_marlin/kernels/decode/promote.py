@@ -13,10 +13,13 @@ multiply weights (``fp4``). Then products add up in the tile's accumulators at o
 ``add_x_first``, ``add_x``          (registers, slot): the sums of x over a k16 row, which float16
                                     zero points multiply; the first one starts them anew
 
-float16 zero points lie between codes, and code - zero is in no 16-bit type. So weights are codes
-that nothing was subtracted from (the middle of the grid would be 8 subtractions of zero points
-more), and zero * (sum of x) is taken off their sums. The sums of x are products with a matrix of
--1, which leaves them in the lanes that want them.
+float16 zero points lie between codes, and code - zero is in no 16-bit type. But over a group
+
+    sum x (code - zero) = sum x code - zero * sum x
+
+so weights are the bare codes, and the second term is taken off their sums in fp32. (Codes minus the
+middle of their grid would take 8 subtractions more, from zero points.) ``mma.sync`` makes the sums
+of x, as products with a matrix of -1, which leaves them in the lanes that want them.
 """
 
 from numba_marlin.kernels.dequantize.expand import pair

@@ -10,11 +10,11 @@ cut into equal stripes, one per block (``whole``: at whole tiles only).
 ``Sizes``     of a launch: C is m x n, n_packed is n completed to 64, rows of a lie a_stride
               elements apart, a tile has k_steps steps, a row of tiles n_tiles
 ``Stripe``    steps [position, end) of a block
-``Tile``      of C: number of its column, first row, rows that the matrix has of it
+``Tile``      of C: which column of tiles, first row, rows that the matrix has of it
 ``WorkItem``  what a block does of a tile: ``steps`` steps from ``first_step`` on, counted from 0 in
               each tile
 ``Sharers``   the blocks that have the first and the last step of a tile, ``top`` and ``bottom``
-``Step``      one step: column and first row of the tile, and which of its steps
+``Step``      one step: column of tiles and first row of its tile, and which of the tile's steps
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
@@ -25,10 +25,10 @@ def schedule_verbs(lang, config):
     cfg = lang.constants(config)
     Sizes = lang.record("Sizes", "m n k a_stride n_packed k_steps n_tiles")
     Stripe = lang.record("Stripe", "position end")
-    Tile = lang.record("Tile", "column row_first rows")
+    Tile = lang.record("Tile", "tile_column row_first rows")
     WorkItem = lang.record("WorkItem", "tile first_step steps")
     Sharers = lang.record("Sharers", "top bottom")
-    Step = lang.record("Step", "column row_first k_step")
+    Step = lang.record("Step", "tile_column row_first k_step")
 
     @lang.device
     def sizes_of(m, n, k, a_stride):
@@ -95,14 +95,14 @@ def schedule_verbs(lang, config):
         return Sharers(block_of(first, steps), block_of(first + sizes.k_steps - 1, steps))
 
     @lang.device
-    def columns_of(column, sizes):
-        """Columns of a tile: fewer at the end of n."""
+    def columns_of(tile_column, sizes):
+        """Columns of W that a tile has: fewer at the end of n."""
         if cfg.ragged:
-            return min(sizes.n_packed - column * cfg.columns, cfg.columns)
+            return min(sizes.n_packed - tile_column * cfg.columns, cfg.columns)
         return uint32(cfg.columns)
 
     @lang.device
-    def rows_of(k_step, sizes):
+    def k16_rows_of(k_step, sizes):
         """k16 rows of a stage: fewer at the end of k."""
         if cfg.ragged:
             return min(sizes.k // 16 - k_step * cfg.stage_rows, cfg.stage_rows)
@@ -110,21 +110,21 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def first_step_of(item):
-        return Step(item.tile.column, item.tile.row_first, item.first_step)
+        return Step(item.tile.tile_column, item.tile.row_first, item.first_step)
 
     @lang.device
     def next_step(step, sizes):
         """The step after this one. The producer cannot afford the divisions of ``item_at`` for each
         step."""
-        column, row_first, k_step = step
+        tile_column, row_first, k_step = step
         k_step += 1
         if k_step == sizes.k_steps:
             k_step = 0
-            column += 1
-            if column == sizes.n_tiles:
-                column = 0
+            tile_column += 1
+            if tile_column == sizes.n_tiles:
+                tile_column = 0
                 row_first += cfg.batch
-        return Step(column, row_first, k_step)
+        return Step(tile_column, row_first, k_step)
 
     return lang.namespace(
         "schedule",
@@ -136,7 +136,7 @@ def schedule_verbs(lang, config):
         item_at=item_at,
         sharers_of=sharers_of,
         columns_of=columns_of,
-        rows_of=rows_of,
+        k16_rows_of=k16_rows_of,
         first_step_of=first_step_of,
         next_step=next_step,
     )

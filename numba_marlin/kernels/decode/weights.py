@@ -2,7 +2,8 @@
 
 ``weight_verbs(lang, config)`` -> namespace of device functions, and how many registers they want
 for ``corrections``: integer zero points here, scales of blocks in ``fp4``, whose namespace is the
-same. ``registers``, ``slot``: see ``multiply``; half, of_pair: see ``fp4``.
+same. registers, slot, buffer, of_pair: see ``multiply``; j: which 16 of the 64 columns; half: which
+8 of those. ``fetch_pair_scales`` and ``fetch_row_scales`` are of FP4: nothing is to do here.
 
 A lane's share of a k16 row and 64 columns is ``row_words`` words. Of its 16-column block j it is
 word j, or words 2j and 2j + 1 of 8-bit codes. Lane 4g + t holds W[k, n] of the 16 x 64 block
@@ -10,9 +11,10 @@ word j, or words 2j and 2j + 1 of 8-bit codes. Lane 4g + t holds W[k, n] of the 
 - as nibble p of word j:     k = 2t + p // 4 + 8 (p % 2),  n = 16j + g + 8 (p // 2 % 2)
 - as byte p of word 2j + h:  k = 2t + p // 2 + 8 (p % 2),  n = 16j + g + 8h
 
-(``formats.marlin_order``). So registers of ``expand`` hold W[2t, n] and W[2t + 1, n], or W[2t + 8,
-n] and W[2t + 9, n], of column n = g or g + 8 of 16: in another order, the A fragment of those
-columns of W^T.
+(``formats.marlin_order``). ``expand`` makes registers of two weights, W[k, n] and W[k + 1, n]:
+those of a 4-bit word j are for (k, n) = (2t, g), (2t + 8, g), (2t, g + 8) and (2t + 8, g + 8) of
+block j, those of an 8-bit word for both k and one n. The A fragment has both n of one k before
+those of the other: ``fragment`` returns them in that order.
 
 An 8-bit lane has 32 bytes, two loads. If all lanes loaded their lower half first, lanes 0 and 4
 would want the same bank, so every second column of lanes begins with its upper half, and picks the
@@ -31,7 +33,7 @@ def weight_verbs(lang, config):
     by_bits = {4: nibble_verbs, 8: byte_verbs}[config.bits](lang, codes)
 
     @lang.device
-    def nothing_of_a_pair(corrections, half, address):
+    def nothing_of_a_pair(corrections, buffer, address):
         pass
 
     @lang.device
@@ -44,8 +46,8 @@ def weight_verbs(lang, config):
         upper_first=by_bits.upper_first,
         fetch_words=by_bits.fetch_words,
         fetch_group=codes.fetch_group,
-        fetch_pair=nothing_of_a_pair,
-        fetch_row=nothing_of_a_row,
+        fetch_pair_scales=nothing_of_a_pair,
+        fetch_row_scales=nothing_of_a_row,
         fragment=by_bits.fragment,
     )
 
@@ -76,11 +78,11 @@ def nibble_verbs(lang, codes):
         return False
 
     @lang.device
-    def fetch_words(words, at, address, other):
-        """A lane's words of a k16 row, to words[at] and after."""
+    def fetch_words(words, first, address, other):
+        """A lane's words of a k16 row, to words[first] and after."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[at + j] = q[j]
+            words[first + j] = q[j]
 
     @lang.device
     def fragment(registers, slot, j, of_pair):
@@ -103,15 +105,15 @@ def byte_verbs(lang, codes):
         return lane // 4 % 2 != 0
 
     @lang.device
-    def fetch_words(words, at, address, other):
-        """A lane's words of a k16 row, to words[at] and after; other: the address of the half that
-        is fetched second."""
+    def fetch_words(words, first, address, other):
+        """A lane's words of a k16 row, to words[first] and after; other: the address of the half
+        that is fetched second."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[at + j] = q[j]
+            words[first + j] = q[j]
         q = ptx.ld_shared_v4_b32(other)
         for j in range(4):
-            words[at + 4 + j] = q[j]
+            words[first + 4 + j] = q[j]
 
     @lang.device
     def fragment(registers, slot, j, of_pair):

@@ -48,12 +48,12 @@ def power_verbs(lang, dtype):
     power, above = pair(POWER[dtype], dtype), UPPER_BYTES[dtype]
 
     @lang.device
-    def add_power(zeros, at, word):
+    def add_power(zeros, first, word):
         """The four bytes of a word, each added to 2**p, in both halves of a register."""
-        zeros[at] = byte_0(word, above)
-        zeros[at + 1] = byte_1(word, above)
-        zeros[at + 2] = byte_2(word, above)
-        zeros[at + 3] = byte_3(word, above)
+        zeros[first] = byte_0(word, above)
+        zeros[first + 1] = byte_1(word, above)
+        zeros[first + 2] = byte_2(word, above)
+        zeros[first + 3] = byte_3(word, above)
 
     @lang.device
     def low_minus(word, zero):
