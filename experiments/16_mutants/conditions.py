@@ -24,23 +24,6 @@ def passes_over_waits_for_copies(cell, program, branch):
     )
 
 
-def repeats_the_loops_question(cell, program, branch):
-    """Another branch compares the same two registers, and this one stands inside of the loop that
-    it keeps going."""
-    asked = condition(program, branch)
-    if asked is None:
-        return False
-    pair = set(asked.operands[1:])
-    return any(
-        other.root == "bra"
-        and other.guard is not None
-        and other.pc > branch.pc >= other.target
-        and (setp := condition(program, other)) is not None
-        and set(setp.operands[1:]) == pair
-        for other in program.instructions
-    )
-
-
 def first_tile_of_a_slice(cell, program, ins):
     """The copy's bytes depend on nothing but the comparison that guards the loop over the slice's
     tiles."""

@@ -116,15 +116,6 @@ PROOFS = (
         " positive.",
     ),
     Proof(
-        "asked twice",
-        ("tiled",),
-        BRANCH,
-        (NEVER,),
-        "bra",
-        conditions.repeats_the_loops_question,
-        "the first k16 row of a step exists, or the loop would not have begun the step.",
-    ),
-    Proof(
         "first tile",
         ("ampere",),
         ("size",),
