@@ -73,6 +73,26 @@ def asks_whether_k_is_zero(cell, program, branch):
     return names is not None and len(names) == 1 and next(iter(names)).endswith(K[cell.kernel])
 
 
+def every_warp_has_a_step(cell, program, branch):
+    """The guard of a warp's loop over stages, its number among those that multiply side by side
+    against the number of steps; where one stage is multiplied at a time, and a block has all of k,
+    that is 0 against all steps."""
+    asked = condition(program, branch)
+    if cell.kernel != "block_decode" or asked is None or asked.modifiers[0] != "ge":
+        return False
+    config, makers = cell.config, program.writers.get(asked.operands[1], [])
+    return (
+        config.split == 1
+        and config.stages_at_once == 1
+        and guards_a_loop(cell, program, branch)
+        and any(ins.root == "mma" for ins in sides(program, branch)[1])
+        and any(
+            ins.root == "shr" and 1 << number_of(program, ins.operands[2]) == 32 * config.consumers
+            for ins in makers
+        )
+    )
+
+
 def reached_if_k_is_zero(cell, program, ins):
     branches = [
         each

@@ -138,10 +138,7 @@ class HopperBlocks:
 
     @cached_property
     def launches(self):
-        return tuple(
-            launch_of_blocks(prepared, expected | {"locks": np.zeros(1, np.int32)})
-            for prepared, expected in self.prepared
-        )
+        return tuple(launch_of_blocks(*each) for each in self.prepared)
 
 
 @dataclass(frozen=True)
@@ -187,6 +184,8 @@ class BlackwellBlocks:
 def launch_of_blocks(prepared, expected):
     """-> numba_marlin.mutation.judge.Launch"""
     m, n, k, _ = prepared.sizes
+    if "locks" in prepared.buffers:
+        expected = expected | {"locks": np.zeros_like(prepared.buffers["locks"])}
     return Launch(
         f"m={m} n={n} k={k}, {prepared.grid[0]} blocks",
         prepared.compiled.entry,
@@ -265,7 +264,7 @@ CELLS = {
             ((4, 256, 1408, 3), (4, 128, 640, 4), (16, 128, 384, 2), (4, 384, 768, 2)),
         ),
         Cell(
-            "ampere, ragged, a scale a column, two rows",
+            "ampere, ragged, a scale per column, two rows",
             "ampere",
             AmpereConfig(2, 16, 4, -1, 4, True),
             (
@@ -293,13 +292,13 @@ CELLS = {
             "decode, groups of 64",
             "decode",
             PLAIN,
-            ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8)),
+            # the last: two rows of x in a ring that goes round
+            ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8), (2, 128, 512, 1)),
         ),
         Cell(
             "decode, NVFP4",
             "decode",
             replace(PLAIN, group_blocks=1, codes="e2m1", scale_dtype="e5m3"),
-            # the last: two rows of x in a ring that goes round
             ((3, 384, 640, 5), (9, 256, 512, 3), (2, 128, 1024, 8), (2, 128, 512, 1)),
         ),
         Cell(
@@ -368,7 +367,13 @@ CELLS = {
             "tcgen05",
             blackwell.TCGEN05,
             Tcgen05Config(),
-            ((150, 136, 288, 2), (700, 24, 800, 1), (20, 24, 544, 1), (20, 24, 1184, 1)),
+            (
+                (150, 136, 288, 2),
+                (700, 24, 800, 1),
+                (20, 24, 544, 1),
+                (20, 24, 1184, 1),
+                (20, 24, 1312, 1),
+            ),
         ),
         BlackwellBlocks(
             "block_mma", blackwell.BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))

@@ -17,20 +17,10 @@ from shapes import (
 )
 
 
-def repeats_the_loops_question(cell, program, branch):
-    """Another branch compares the same two registers, and this one stands inside of the loop that
-    it keeps going."""
-    asked = condition(program, branch)
-    if asked is None:
-        return False
-    pair = set(asked.operands[1:])
-    return any(
-        other.root == "bra"
-        and other.guard is not None
-        and other.pc > branch.pc >= other.target
-        and (setp := condition(program, other)) is not None
-        and set(setp.operands[1:]) == pair
-        for other in program.instructions
+def passes_over_waits_for_copies(cell, program, branch):
+    """A branch that is never taken then waits; the wait must not be where a taken one leads."""
+    return skips_only("cp.async.bulk.wait_group")(cell, program, branch) and not opcodes(
+        sides(program, branch)[0]
     )
 
 
@@ -104,11 +94,14 @@ def k_is_positive(cell, program, branch):
 
 
 def a_slice_has_a_tile(cell, program, branch):
-    """The guard of the loop over a slice's tiles asks what the loop asks behind each round."""
+    """The guard of the loop over a slice's tiles, up to the smaller of two numbers, asks what the
+    loop asks behind each round."""
     asked = condition(program, branch)
     return (
         guards_a_loop(cell, program, branch)
-        and compares(program, branch, "le", "min")
+        and asked is not None
+        and asked.modifiers[0] == "ge"
+        and made_by(program, asked.operands[2]) == "min"
         and any(
             ins.root == "bra"
             and ins.guard is not None

@@ -177,6 +177,15 @@ HOPPER_PROOFS = (
         "k is a positive multiple of 32: there is a step.",
     ),
     Proof(
+        "every warp has a step",
+        ("block_decode",),
+        BRANCH,
+        (NEVER,),
+        "bra",
+        block_conditions.every_warp_has_a_step,
+        "a block has all of k, and its warps are at the same stage: each has the first step.",
+    ),
+    Proof(
         "no steps of k",
         BLOCKS,
         ("wait", "phase", "commit", "arrival", "predicate"),

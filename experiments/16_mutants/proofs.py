@@ -54,7 +54,7 @@ PROOFS = (
         BRANCH,
         (NEVER,),
         "bra",
-        skips_only("cp.async.bulk.wait_group"),
+        conditions.passes_over_waits_for_copies,
         "a thread that has issued no bulk copies waits for none.",
     ),
     Proof(
@@ -114,15 +114,6 @@ PROOFS = (
         shapes.sign_of_numbers_that_have_none,
         "Numba's floor division asks whether remainder and divisor differ in sign: both are"
         " positive.",
-    ),
-    Proof(
-        "asked twice",
-        ("tiled",),
-        BRANCH,
-        (NEVER,),
-        "bra",
-        conditions.repeats_the_loops_question,
-        "the first k16 row of a step exists, or the loop would not have begun the step.",
     ),
     Proof(
         "first tile",
@@ -200,8 +191,8 @@ PROOFS = (
         r"bar\.sync",
         conditions.nobody_writes_before_the_next,
         "from the sums that warps add up to the next barrier nobody writes to shared memory but"
-        " each thread to the place it has just read itself: with scales a column, a barrier behind"
-        " the wait for their copies comes before results are put there.",
+        " each thread to the place it has just read itself: with a scale per column, a barrier"
+        " behind the wait for their copies comes before results are put there.",
     ),
     Proof(
         "rows that do not exist",

@@ -4,13 +4,14 @@ compares, where a value goes."""
 from collections import Counter
 
 from numba_marlin.emulator.text.cfg import EXIT
-from numba_marlin.emulator.text.program import Register, Vector
+from numba_marlin.emulator.text.program import Address, Register, Vector
 from numba_marlin.kernels.language.pipeline import BARRIER_BYTES
 from numba_marlin.mutation.flow import reachable, touches
 from numba_marlin.mutation.program import operand_texts, registers
 
 # of what touches memory
 RESULT_FIRST = ("ld", "ldu", "atom", "ldmatrix", "mbarrier.try_wait", "mbarrier.test_wait")
+ARITHMETIC = ("mov", "add", "sub", "mul", "mad", "shl", "shr", "and", "or", "xor")
 HINT = ".L2::cache_hint"
 
 
@@ -66,16 +67,9 @@ def guards_a_loop(cell, program, branch):
 def meaning(program, text):
     """An operand as it is written, or, where it is a register that one instruction makes, what that
     does."""
-    found = next(
-        (
-            writers
-            for register, writers in program.writers.items()
-            if text in (register.name, f"[{register.name}]")
-        ),
-        [],
-    )
-    # an address stands first, too
-    made = [ins for ins in found if ins.root in RESULT_FIRST or not touches(ins)]
+    names = (text, text.strip("[]"))
+    register = next((each for each in program.writers if each.name in names), None)
+    made = writers_of(program, register)
     return (made[0].opcode, *operand_texts(made[0])[1:]) if len(made) == 1 else text
 
 
@@ -112,15 +106,39 @@ def waits_again(cell, program, branch):
     )
 
     def question(ins):
-        return [number_of(program, operand, operand) for operand in ins.operands[1:]]
+        return [expression(program, operand, leaves) for operand in ins.operands[1:]]
 
-    return (
-        not opcodes(taken)
-        and len(again) == 1
-        and before is not None
-        and before.opcode == again[0].opcode
-        and question(before) == question(again[0])
-    )
+    if opcodes(taken) or len(again) != 1 or before is None or before.opcode != again[0].opcode:
+        return False
+    leaves = set()
+    if question(before) != question(again[0]):
+        return False
+    since = [*program.instructions[before.pc + 1 : branch.pc], *through]
+    return not any(leaves & set(registers(ins.operands[:1])) for ins in since)
+
+
+def writers_of(program, register):
+    """Instructions that write a register; among ``program.writers`` are those with an address in
+    front as well."""
+    found = program.writers.get(register, [])
+    return [ins for ins in found if ins.root in RESULT_FIRST or not touches(ins)]
+
+
+def expression(program, operand, leaves):
+    """What a value is computed from, down to registers that more than one instruction writes, or
+    one that does no arithmetic: these are added to ``leaves``. The same expression has the same
+    value as long as nobody writes to a leaf; a compiler may compute it twice."""
+    if isinstance(operand, Address):
+        parts = (operand.base, operand.index)
+        return (operand.offset, *(expression(program, part, leaves) for part in parts))
+    if not isinstance(operand, Register):
+        return getattr(operand, "value", operand)
+    made = writers_of(program, operand)
+    if len(made) != 1 or made[0].root not in ARITHMETIC or made[0].guard is not None:
+        leaves.add(operand)
+        return operand
+    values = [expression(program, each, leaves) for each in made[0].operands[1:]]
+    return values[0] if made[0].root == "mov" else (made[0].opcode, *values)
 
 
 def number_of(program, operand, otherwise=None):
