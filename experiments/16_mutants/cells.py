@@ -347,7 +347,7 @@ CELLS = {
         HopperBlocks(
             "block_scaled, NVFP4 results",
             replace(SMALL_BLOCKS, result="nvfp4"),
-            ((140, 128, 96, 2), (140, 80, 352, 1)),
+            ((140, 128, 96, 2), (140, 80, 352, 1), (140, 208, 96, 1)),
         ),
         # more steps than the ring has places for both blocks, and none for the second; tokens for
         # two blocks; rings that go round three times, and one step
