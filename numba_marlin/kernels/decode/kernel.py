@@ -170,7 +170,7 @@ def make(lang, config):
         position, place = stripe.position, ring.consumer_start()
         ptx.griddepcontrol_wait()  # the kernel before may still use c and the workspace
         while position < stripe.end:
-            item = schedule.item_at(position, stripe.end, sizes)
+            item = schedule.worked_out(schedule.item_at(position, stripe.end, sizes))
             multiply.stage_offsets(offsets, item.tile.rows, thread)
             for i in range(cfg.accumulators):
                 acc[i] = float32(0)
