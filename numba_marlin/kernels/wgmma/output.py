@@ -149,6 +149,8 @@ def output_verbs(lang, config):
         parts = count_in(lock, cfg.parts - 1, shared, thread)
         if parts == 0:
             return False, acc
+        if cfg.parts == 2:  # a + b is b + a: the other's to its own
+            return True, add(acc, partial + uint64(1 - schedule.rank_in_team()) * cfg.partial_bytes)
         acc = clear(acc, 0)
         if cfg.parts_at_once:
             for part in range(cfg.parts):
