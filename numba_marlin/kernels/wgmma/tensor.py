@@ -78,12 +78,25 @@ def tensor_verbs(lang, config, ring):
         return acc
 
     @lang.device
-    def skip_foreign(place, remaining, thread):
+    def first_own(place, remaining, thread):
         """Past the stage of the other row of consumers, if this is one. (There is an even number of
         stages: each row has its own.)"""
         if cfg.k_groups == 2 and remaining != 0 and place.stage % 2 != thread.k_group:
             return ring.advance(place), remaining - 1
         return place, remaining
+
+    @lang.device
+    def next_own(place, remaining):
+        """On to the next stage of this row of consumers, or behind the last of the item."""
+        if cfg.k_groups == 1:
+            return ring.advance(place), remaining - 1
+        stages = min(cfg.k_groups, remaining)
+        stage = place.stage + stages
+        around = stage >= cfg.stages
+        place = ring.Place(
+            stage - cfg.stages if around else stage, place.parity ^ 1 if around else place.parity
+        )
+        return place, remaining - stages
 
     @lang.device
     def x_descriptor(stage):
@@ -101,7 +114,7 @@ def tensor_verbs(lang, config, ring):
         last = weights.no_fragments()
         scales = weights.no_scales()
         before = place
-        place, remaining = skip_foreign(place, steps, thread)
+        place, remaining = first_own(place, steps, thread)
         begun = False
         while remaining != 0:
             ring.wait_full(shared.barriers, place)
@@ -135,7 +148,7 @@ def tensor_verbs(lang, config, ring):
             wait_for_last_but_one()
             weights.keep_fragments(a2, 0)
             before, begun = place, True
-            place, remaining = skip_foreign(ring.advance(place), remaining - 1, thread)
+            place, remaining = next_own(place, remaining)
         wait_for_all()
         weights.keep_fragments(last, 0)
         if leader and begun:
