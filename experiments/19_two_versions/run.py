@@ -7,8 +7,9 @@
 Every kernel is built twice, with this checkout's sources and, in another process, with those of
 ``--before``, in the configurations that the heuristics choose today. Both builds multiply the same
 problem in the same interleaved rounds (``numba_marlin.bench``): cold L2, CUDA graphs, every product
-checked. The kernels' parameters must be the same in both. Rows are appended to results.jsonl: one
-per cell, with times, instructions and registers of both builds.
+checked. The build of ``--before`` takes part twice, loaded twice: how far these two are apart is the
+noise of the run. The kernels' parameters must be the same in both. Rows are appended to
+results.jsonl: one per cell, with times, instructions and registers of both builds.
 """
 
 import argparse
@@ -120,7 +121,7 @@ def measure(args):
             both = builds[each.kernel, repr(each.config)]
             entrants = [
                 contenders.kernel(problem, each, weights, batch, COMPILER, compiled=compiled)
-                for compiled in both
+                for compiled in (*both, both[0])
             ]
             for entrant in entrants:
                 measure.checked(entrant, batch)
@@ -138,17 +139,17 @@ def measure(args):
             print(
                 f"{label:16s} {each.kernel:12s} m={problem.m:5d} n={problem.n:6d} k={problem.k:6d}"
                 f"  {row['us_before']:9.1f} -> {row['us']:9.1f} us  {row['ratio']:.3f}"
-                f" +- {row['spread']:.3f}",
+                f" +- {row['spread']:.3f}  again {row['again']:.3f}",
                 flush=True,
             )
 
 
 def described(label, problem, candidate, both, times):
-    """ratio: of the medians, now over before; spread: half the distance between the quartiles of
-    the rounds' ratios."""
+    """ratio: of the medians, now over before; again: before, loaded a second time, over before;
+    spread: half the distance between the quartiles of the rounds' ratios."""
     import statistics
 
-    before, now = (statistics.median(times[position]) for position in (0, 1))
+    before, now, again = (statistics.median(times[position]) for position in range(3))
     ratios = sorted(b / a for a, b in zip(times[0], times[1]))
     quarter = len(ratios) // 4
     old, new = both
@@ -162,6 +163,7 @@ def described(label, problem, candidate, both, times):
         "us_before": round(before, 3),
         "us": round(now, 3),
         "ratio": round(now / before, 4),
+        "again": round(again / before, 4),
         "spread": round((ratios[-1 - quarter] - ratios[quarter]) / 2, 4),
         "registers_before": old.resources.registers,
         "registers": new.resources.registers,
@@ -191,12 +193,14 @@ def report(args):
             f"{row['us_before']:.1f}",
             f"{row['us']:.1f}",
             f"{row['ratio']:.3f}",
+            f"{row['again']:.3f}" if "again" in row else "",
             f"{row['instructions_before']} -> {row['instructions']}",
             f"{row['registers_before']} -> {row['registers']}",
         ]
         for row in found
     ]
     header = ["cells of", "kernel", "m", "k x n", "before, us", "now, us", "now : before"]
+    header.append("again : before")
     body = markdown([*header, "instructions", "registers"], lines, left=2)
     replace_between(HERE / "README.md", MARKERS, f"{body}\n\n{origin(found)}")
 
