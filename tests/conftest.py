@@ -7,6 +7,7 @@ wherever a test does not say how many: a thousand schedules a kernel
 (tests/kernels/test_schedules.py) among them.
 """
 
+import json
 import os
 
 # a worker a core: NumPy's own threads would fight each other, 50 times slower than one
@@ -42,6 +43,14 @@ def pytest_addoption(parser):
         ),
     )
     parser.addoption(
+        "--kernels-to",
+        metavar="FILE",
+        help=(
+            "append each kernel, configuration and target that a test compiles or finds in the"
+            " cache, a JSON line each (experiments/19_two_versions compiles them again)"
+        ),
+    )
+    parser.addoption(
         "--thorough",
         action="store_true",
         help=(
@@ -49,6 +58,23 @@ def pytest_addoption(parser):
             " compiles a kernel (always on a GPU)"
         ),
     )
+
+
+def pytest_configure(config):
+    file = config.getoption("--kernels-to")
+    if file is None:
+        return
+    from numba_marlin.compiler import cache
+
+    real = cache.cache_key
+
+    def noted(kernel, configuration, target, compiler, *others):
+        line = json.dumps([kernel.name, repr(configuration), target, compiler])
+        with open(file, "a", encoding="utf-8") as out:
+            out.write(line + "\n")
+        return real(kernel, configuration, target, compiler, *others)
+
+    cache.cache_key = noted
 
 
 def is_nightly():

@@ -2,14 +2,20 @@
 
     git worktree add /tmp/before COMMIT
     python experiments/19_two_versions/run.py measure --before /tmp/before    # a GPU, and torch
+    python -m pytest --kernels-to kernels.jsonl                               # what tests compile
+    python experiments/19_two_versions/run.py compile --before /tmp/before kernels.jsonl
     python experiments/19_two_versions/run.py report                          # into README.md
 
 Every kernel is built twice, with this checkout's sources and, in another process, with those of
 ``--before``, in the configurations that the heuristics choose today. Both builds multiply the same
 problem in the same interleaved rounds (``numba_marlin.bench``): cold L2, CUDA graphs, every product
-checked. The build of ``--before`` takes part twice, loaded twice: how far these two are apart is the
+checked. The build of ``--before`` takes part twice, and how far these two are apart is the
 noise of the run. The kernels' parameters must be the same in both. Rows are appended to
 results.jsonl: one per cell, with times, instructions and registers of both builds.
+
+``compile`` needs no GPU: it compiles every configuration of the tests with both checkouts' sources,
+for numba-cuda, and leaves instructions, registers and spilled bytes in builds.jsonl. Kernels that
+are not in both, or whose parameters differ, are left out.
 """
 
 import argparse
@@ -26,8 +32,9 @@ sys.path[:0] = [str(HERE.parent.parent)]
 
 from numba_marlin.bench.tables import markdown, origin, replace_between
 
-RESULTS = HERE / "results.jsonl"
+RESULTS, BUILDS = HERE / "results.jsonl", HERE / "builds.jsonl"
 MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
+BUILD_MARKERS = ("<!-- builds: begin -->", "<!-- builds: end -->")
 COMPILER = "numba-cuda"
 
 # Runs with the sources of the other checkout: kernels to files.
@@ -63,14 +70,17 @@ def cells():
         yield "11_block_scaled", BlockProblem(m, n, k), None
 
 
-def built(checkout, candidate, target, folder):
-    """The kernel of a candidate as the sources in ``checkout`` make it."""
+def built(checkout, kernel, config, target, folder):
+    """A kernel as the sources in ``checkout`` make it. config: its text, or itself."""
     from numba_marlin.compiler.compiled import from_bytes
 
     file = Path(tempfile.mkstemp(dir=folder)[1])
-    what = json.dumps([candidate.kernel, repr(candidate.config), target, str(file)])
-    subprocess.run([sys.executable, "-c", BUILD, what], cwd=checkout, check=True)
-    return from_bytes(file.read_bytes(), candidate.config)
+    text = config if isinstance(config, str) else repr(config)
+    what = json.dumps([kernel, text, target, str(file)])
+    subprocess.run(
+        [sys.executable, "-c", BUILD, what], cwd=checkout, check=True, stderr=subprocess.PIPE
+    )
+    return from_bytes(file.read_bytes(), config)
 
 
 def instructions(compiled):
@@ -105,7 +115,7 @@ def measure(args):
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor() as pool:
         made = {
             key: [
-                pool.submit(built, checkout, each, target[each.kernel], folder)
+                pool.submit(built, checkout, each.kernel, each.config, target[each.kernel], folder)
                 for checkout in (args.before, HERE.parent.parent)
             ]
             for key, each in configurations.items()
@@ -174,6 +184,41 @@ def described(label, problem, candidate, both, times):
     }
 
 
+def compare_builds(args):
+    """Every configuration in the file, built with both checkouts' sources."""
+    wanted = set()
+    for line in args.kernels.read_text(encoding="utf-8").splitlines():
+        kernel, config, target, compiler = json.loads(line)
+        if compiler == COMPILER:
+            wanted.add((kernel, config, target))
+
+    def both(kernel, config, target):
+        try:
+            return [
+                built(checkout, kernel, config, target, folder)
+                for checkout in (args.before, HERE.parent.parent)
+            ]
+        except subprocess.CalledProcessError:
+            return None
+
+    left_out = 0
+    with tempfile.TemporaryDirectory() as folder, BUILDS.open("w", encoding="utf-8") as out:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            made = pool.map(lambda each: (each, both(*each)), sorted(wanted))
+            for (kernel, config, target), pair in made:
+                if pair is None or [*pair[0].parameters] != [*pair[1].parameters]:
+                    left_out += 1
+                    continue
+                row = {"kernel": kernel, "config": config, "target": target}
+                for name, build in zip(("_before", ""), pair):
+                    row["instructions" + name] = instructions(build)
+                    row["registers" + name] = build.resources.registers
+                    row["spills" + name] = build.resources.spill_stores
+                row["assembler"] = pair[1].resources.assembler
+                out.write(json.dumps(row) + "\n")
+    print(f"{len(wanted)} builds, {left_out} of them left out: not in both, or other parameters")
+
+
 def newest():
     found = {}
     for line in RESULTS.read_text(encoding="utf-8").splitlines():
@@ -203,6 +248,55 @@ def report(args):
     header.append("again : before")
     body = markdown([*header, "instructions", "registers"], lines, left=2)
     replace_between(HERE / "README.md", MARKERS, f"{body}\n\n{origin(found)}")
+    report_builds()
+
+
+def report_builds():
+    """A line per kernel, then each build that takes more of anything than before."""
+    import statistics
+
+    rows = [json.loads(line) for line in BUILDS.read_text(encoding="utf-8").splitlines()]
+    kernels, more = {}, []
+    for row in rows:
+        kernels.setdefault(row["kernel"], []).append(row)
+        if any(row[what] > row[what + "_before"] for what in ("registers", "spills")) or (
+            row["instructions"] > row["instructions_before"]
+        ):
+            more.append(row)
+    lines = []
+    for kernel, of_kernel in kernels.items():
+        ratios = sorted(row["instructions"] / row["instructions_before"] for row in of_kernel)
+        change = [row["registers"] - row["registers_before"] for row in of_kernel]
+        lines.append(
+            [
+                kernel,
+                str(len(of_kernel)),
+                f"{ratios[0]:.2f}",
+                f"{statistics.median(ratios):.2f}",
+                f"{ratios[-1]:.2f}",
+                f"{sum(c < 0 for c in change)}, {change.count(0)}, {sum(c > 0 for c in change)}",
+                str(sum(row["spills"] for row in of_kernel)),
+            ]
+        )
+    header = ["kernel", "builds", "instructions, least", "median", "most"]
+    header += ["registers: fewer, same, more", "bytes spilled"]
+    body = markdown(header, lines, left=1)
+    listed = markdown(
+        ["with more of something", "target", "instructions", "registers", "spilled"],
+        [
+            [
+                row["config"],
+                row["target"],
+                *(
+                    f"{row[what + '_before']} -> {row[what]}"
+                    for what in ("instructions", "registers", "spills")
+                ),
+            ]
+            for row in more
+        ],
+        left=1,
+    )
+    replace_between(HERE / "README.md", BUILD_MARKERS, f"{body}\n\n{listed}" if more else body)
 
 
 def main():
@@ -215,6 +309,10 @@ def main():
     measuring.add_argument("--rounds", type=int, default=9)
     measuring.add_argument("--only", default="", help="such as 01_faithful,06_nvfp4")
     measuring.set_defaults(run=measure)
+    compiling = commands.add_parser("compile")
+    compiling.add_argument("--before", required=True, metavar="CHECKOUT")
+    compiling.add_argument("kernels", type=Path, metavar="KERNELS.jsonl")
+    compiling.set_defaults(run=compare_builds)
     commands.add_parser("report").set_defaults(run=report)
     args = parser.parse_args()
     args.run(args)
