@@ -44,7 +44,7 @@ KERNEL = KernelDefinition(
     about=About(
         sections={
             "copy": ("load_tiles",),
-            "multiply": ("dequantize", "multiply"),
+            "multiply": ("multiply",),
             "write": ("store",),
         },
         tile=lambda config: (16, 64),
