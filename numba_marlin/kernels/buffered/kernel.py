@@ -88,7 +88,7 @@ def buffered(x, qweight, scales, y):
             x_fragment = ptx.ldmatrix_x4(ptx.cvta_to_shared(x_tile, place))
             word = w_tile[stage, w_row, 4 * lane + warp]  # a 4-way bank conflict, left as it is
             here = ((k_first + 16 * w_row) // group_size, col_first + 8 * g + 2 * warp)
-            pair = ptx.ld_global_b32(ptx.cvta_to_global(scales, here))  # the warp's columns g, g + 8
+            pair = ptx.ld_global_b32(ptx.cvta_to_global(scales, here))  # the warp's columns g, g+8
             left = multiply(x_fragment, word, ptx.both_low_f16x2(pair), left)  # low half, twice
             right = multiply(x_fragment, word >> 8, ptx.both_high_f16x2(pair), right)
         cuda.syncthreads()
