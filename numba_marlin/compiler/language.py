@@ -6,13 +6,23 @@ sizes; whatever it closes over is a constant. ``lang`` is a ``Language``:
 
 ``lang.cuda``           the compiler's own ``cuda``: blockIdx, syncthreads, local.array ...
 ``lang.ptx.NAME``       the instruction ``ptx/NAME.ptx``. One with immediates is specialised while
-                        the kernel is made: ``wait = lang.ptx.cp_async_wait_group(n=2)``
+                        the kernel is made, outside its body, which calls the result:
+                        ``wait = lang.ptx.cp_async_wait_group(n=2)``, then ``wait()``
 ``lang.device``         decorator: a function that the kernel calls, always inlined
 ``lang.shared_base()``  address of the block's dynamic shared memory, a u32 of the shared window
 ``lang.uint32`` ...     number types, called to convert: uint16 uint32 uint64 int32 int64 float32
 ``lang.record``         state with names: ``Tile = lang.record("Tile", "row column rows")``
 ``lang.namespace``      what belongs together: ``ring = lang.namespace("ring", advance=advance)``
 ``lang.constants``      the numbers of a configuration: ``sizes = lang.constants(config)``
+
+**Plain kernels** (the first ones of the ladder, and yours) have no ``lang``: they are ``@cuda.jit``
+over arrays, with ``from numba_marlin import ptx``, which has the same instructions. There a call
+``ptx.NAME(...)`` in the kernel *is* the instruction, and immediates are keywords of that call:
+``ptx.cp_async_wait_group(n=1)`` waits. It also has ``cvta_to_global(array, index)`` and
+``cvta_to_shared(array, index)``: the address (uint64; uint32 in shared memory) of array[index], by
+the array's strides; index is an int or a tuple. A NAME may be a few instructions:
+``both_low_f16x2(pair)`` is the low half of ``pair``, twice. ``numba_marlin.ptx`` says more. What
+follows about unsigned numbers and records holds for kernels over ``lang`` only.
 
 **Unsigned numbers** calculate as in C. ``uint32`` and ``uint64`` (what instructions return, what
 ``uint32(x)`` makes, addresses) are types of their own beside Numba's, whose sum of two uint32 has

@@ -1,6 +1,7 @@
 """Contract under test: the first rungs are plain Numba files. Each is one file of less than 100
 lines that imports Numba, NumPy and ``numba_marlin.ptx`` alone; copied somewhere else and launched
-as ``kernel[grid, block](x, qweight, scales, y)`` it multiplies, with either compiler.
+as ``kernel[grid, block](x, qweight, scales, y)`` it multiplies, with either compiler. The example
+in its docstring is run as it stands, after the copy, as in a notebook.
 
 On a GPU (``--run-on cuda``) Numba itself launches the copy; without one, what Numba makes of the
 copy runs on the PTX machine.
@@ -8,6 +9,7 @@ copy runs on the PTX machine.
 
 import ast
 import importlib.util
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,10 @@ def test_a_plain_rung_is_one_short_file_over_numba_numpy_and_ptx(name):
 
 def copied(name, compiler, folder):
     """The kernel, from a copy of its file that imports the compiler's cuda."""
+    return getattr(copied_module(name, compiler, folder), name)
+
+
+def copied_module(name, compiler, folder):
     file = folder / f"notebook_{name}.py"
     module = compiler.replace("-", "_")
     text = source_of(name).read_text(encoding="utf-8")
@@ -57,7 +63,7 @@ def copied(name, compiler, folder):
     spec = importlib.util.spec_from_file_location(file.stem, file)
     copy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copy)
-    return getattr(copy, name)
+    return copy
 
 
 def grid_of(name, m, n):
@@ -85,6 +91,41 @@ def test_a_copy_of_the_file_multiplies(name, compiler, run_on, tmp_path):
     else:
         on_machine(name, kernel, language, operands, y)
     assert (y == problem.expected).all()
+
+
+class OnMachine:
+    """A kernel whose launches run on the PTX machine."""
+
+    def __init__(self, name, kernel, language):
+        self.name, self.kernel, self.language = name, kernel, language
+
+    def __getitem__(self, launch):
+        grid, threads = launch
+
+        def run(*arrays):
+            assert threads == 128
+            *operands, y = arrays
+            assert grid == grid_of(self.name, *y.shape)
+            on_machine(self.name, self.kernel, self.language, operands, y)
+
+        return run
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_example_in_the_docstring_multiplies(name, compiler, run_on, tmp_path):
+    """It is the indented paragraph that begins with an import, and it checks its result itself."""
+    language = backend(compiler)
+    if compiler != COMPILERS[0]:
+        pytest.importorskip("numba_cuda_mlir")
+    copy = copied_module(name, compiler, tmp_path)
+    paragraphs = [textwrap.dedent(each) for each in copy.__doc__.split("\n\n")]
+    (example,) = [each for each in paragraphs if each.startswith("import numba_marlin as nm")]
+    notebook = dict(vars(copy))
+    if run_on != "cuda":
+        notebook[name] = OnMachine(name, getattr(copy, name), language)
+    exec(example, notebook)
+    assert f"{name}[" in example and "assert" in example and notebook["y"].any()
 
 
 def on_machine(name, kernel, language, operands, y):

@@ -28,7 +28,8 @@ def make(lang, config):
 
 
 def stages(config: BufferedConfig) -> Stages:
-    """Both tiles of x, then both of the weights."""
+    """Both tiles of x, then both of the weights. Two are written into the kernel; static shared
+    memory (48 KiB at most) would have room for eleven of 4352 bytes."""
     return [
         [
             (X_BYTES * stage, X_BYTES * (stage + 1)),
@@ -51,11 +52,13 @@ KERNEL = KernelDefinition(
     static_shared_bytes=lambda config: 2 * (X_BYTES + W_BYTES),
     grid=lambda config, m, n, k, sms: (n // 64, ceil_div(m, 16), 1),
     min_arch="sm_80",
+    # n in tiles of 64 columns; group_size of at least 16, not -1: one scale per column stands in
+    # another order (see kernel.py). k % 16 and the rest: ``pack``. matmul refuses all else here.
     takes=Takes(group_sizes=GroupScales.TAKEN),
     order_of_sums=lambda config: "one k16 row after the other",
     chooser=ChooseTypes(BufferedConfig, "a double buffer of tiles: to compare with"),
     about=About(
-        sections={"copy": ("fetch",), "multiply": ("dequantize", "multiply"), "write": ("store",)},
+        sections={"copy": ("fetch",), "multiply": ("multiply",), "write": ("store",)},
         tile=lambda config: (16, 64),
         stages=stages,
         trials=(

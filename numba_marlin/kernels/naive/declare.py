@@ -35,6 +35,8 @@ KERNEL = KernelDefinition(
     shared_bytes=lambda config: 0,
     grid=lambda config, m, n, k, sms: (ceil_div(m * n, THREADS), 1, 1),
     min_arch="sm_80",
+    # n in tiles of 64 columns; group_size of at least 16, not -1: one scale per column stands in
+    # another order (see kernel.py). k % 16 and the rest: ``pack``. matmul refuses all else here.
     takes=Takes(group_sizes=GroupScales.TAKEN),
     method=lambda config: "sums",
     order_of_sums=lambda config: "one k after the other",

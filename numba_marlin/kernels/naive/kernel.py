@@ -1,33 +1,50 @@
-"""Rung 1: a thread per output. What the product *is*, with no idea about how to make it fast:
-1333 us on an H200, for 16 rows of x times 4096 x 4096 weights (experiments/18_ladder).
+"""The first kernel of the ladder (README.md): one thread per output. It shows what the product is,
+with no idea about how to make it fast: 1333 us on an H200, for 16 rows of x times 4096 x 4096
+weights in groups of 128 (cold L2, experiments/18_ladder). Next: ``tiled``, ``buffered``.
 
-    y[row, col] = sum over k of x[row, k] * (code[k, col] - 8) * scale[k's group, col]
+    y[row, col] = sum over k of x[row, k] * (code[k, col] - 8) * scale[k // group_size, col]
 
-    x, y      float16 [m, k] and [m, n]
+    x, y      float16 [m, k] and [m, n]; m is any number
     qweight   int32 [k / 16, 2 n]: 4-bit codes, eight to a word, in the order of the Marlin format
-    scales    float16 [groups, n]: one per column and group of k / groups weights, in Marlin's order
+    scales    float16 [groups, n], where group_size = k / groups, in Marlin's order
 
-k is a multiple of 16, so is the length of a group, and n is a multiple of 64. There are two groups
-or more: of a single one, a scale per column, Marlin stores the scales in another order, and this
-kernel would take the wrong ones without a word. Nothing else is checked here either. To try it:
+To try it, copy this file to a notebook and run this after it. It needs a GPU of compute capability
+8.0 or more and, by ``pip install -e '.[cu13]'`` in a checkout, numba-cuda 0.30 or newer (which is
+then what ``from numba import cuda`` gives) and numba_marlin, to quantise and pack the weights.
 
-    import numpy as np, numba_marlin as nm
-    w = np.random.randn(k, n).astype(np.float32)
-    p = nm.pack(nm.quantize(w, group_size=64))      # p.qweight and p.scales are what is wanted here
-    threads = 128
+    import numba_marlin as nm
+    m, n, k, threads = 16, 256, 512, 128
+    x = np.random.randn(m, k).astype(np.float16)
+    p = nm.pack(nm.quantize(np.random.randn(k, n).astype(np.float32), group_size=128))
+    y = np.empty((m, n), np.float16)
     naive[(m * n + threads - 1) // threads, threads](x, p.qweight, p.scales, y)
+    wanted = x.astype(np.float32) @ nm.dequantize(p, np.float32)
+    np.testing.assert_allclose(y, wanted, rtol=0.001, atol=0.05)
 
-The one thing to learn here is where Marlin keeps a weight. It packs blocks of 16 (k) by 64 (n)
-weights, 128 words each: four consecutive words for each of 32 lanes. "Lane" means a place in the
-format here: this kernel has no use for warps. Word 4 * lane + j, j = 0 to 3, holds eight codes;
-nibble p (bits 4 p to 4 p + 3) is that of
+These are NumPy arrays: Numba copies them to the GPU and back (and warns that this is slow). Arrays
+on the device (``cuda.to_device``, CuPy, torch) do as well. Without a GPU, ``nm.matmul(x, p,
+"emulator", kernel="naive")`` runs the kernel on this package's PTX emulator.
 
-    k = 2 * (lane % 4) + p // 4 + 8 * (p % 2)
-    n = 16 * j + lane // 4 + 8 * (p // 2 % 2)
+The launch checks nothing, ``nm.matmul`` does (declare.py): k and group_size must be multiples of
+16, n of 64, group_size a divisor of k and less than k. Of a single group (one scale per column)
+Marlin keeps the scales in another order (``load_scale`` of kernels/dequantize/lookup.py), and this
+kernel would take the wrong ones without a word.
 
-because that is what a lane of the tensor core's ``mma.m16n8k16`` multiplies (the next rung uses
-it). Read backwards, this gives the word and the nibble of any k and n, below. Group scales are
-permuted for the same reason: inside 64 columns, column c stands at place 8 * (c % 8) + c // 8.
+The one thing to learn here is where Marlin keeps a weight. W [k, n] is cut into pieces of 16 x 64
+weights, 128 words each. That of rows k0 to k0 + 15 and columns n0 to n0 + 63 is in row k0 / 16 of
+qweight, words 2 n0 to 2 n0 + 127: four consecutive words for each of 32 lanes. "Lane" means a place
+in the format here: this kernel has no use for warps. Word 4 * lane + j of the piece, j = 0 to 3,
+holds eight codes; nibble p (bits 4 p to 4 p + 3) is the code of weight [k, n],
+
+    k = k0 + 2 * (lane % 4) + p // 4 + 8 * (p % 2)
+    n = n0 + 16 * j + lane // 4 + 8 * (p // 2 % 2)
+
+because that is what a lane of the tensor core's ``mma.m16n8k16`` multiplies (``tiled`` uses it);
+``code_of`` is the same read backwards. Scales are permuted for the same reason: that of column
+n0 + c, c = 0 to 63, stands at place n0 + 8 * (c % 8) + c // 8 of its group's row.
+
+Every sum is one thread's, in fp32, in the order of k: the same result in each run. There is no
+shared memory, and nothing is in flight. Eight neighbouring threads read words 64 bytes apart.
 """
 
 import numpy as np
@@ -36,9 +53,8 @@ from numba import cuda
 
 @cuda.jit(device=True, forceinline=True)
 def code_of(qweight, k, n):
-    """The code of weight [k, n], 0 to 15."""
-    # n % 8 is lane // 4, and k // 2 % 4 is lane % 4
-    lane = n % 8 * 4 + k // 2 % 4
+    """The code, 0 to 15, of weight [k, n] of the whole matrix."""
+    lane = n % 8 * 4 + k // 2 % 4  # n % 8 is lane // 4, and k // 2 % 4 is lane % 4
     nibble = k // 8 % 2 + 2 * (n // 8 % 2) + 4 * (k % 2)
     word = qweight[k // 16, n // 64 * 128 + 4 * lane + n // 16 % 4]
     return (word >> (4 * nibble)) & 15
@@ -48,9 +64,9 @@ def code_of(qweight, k, n):
 def naive(x, qweight, scales, y):
     m, n = y.shape
     group_size = x.shape[1] // scales.shape[0]
-    output = cuda.grid(1)
+    output = cuda.grid(1)  # y's elements in the order of memory, one per thread
     row, col = output // n, output % n
-    if row >= m:
+    if row >= m:  # a thread of the last thread block, past the end of y
         return
     total = np.float32(0)
     for group in range(scales.shape[0]):
@@ -59,4 +75,4 @@ def naive(x, qweight, scales, y):
         for k in range(group * group_size, (group + 1) * group_size):
             weight = np.float32(code_of(qweight, k, col) - 8) * scale
             total += np.float32(x[row, k]) * weight
-    y[row, col] = total
+    y[row, col] = total  # rounded to float16 here

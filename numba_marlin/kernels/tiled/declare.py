@@ -36,6 +36,8 @@ KERNEL = KernelDefinition(
     static_shared_bytes=lambda config: 16 * 72 * 2 + 4 * 128 * 4,
     grid=lambda config, m, n, k, sms: (n // 64, ceil_div(m, 16), 1),
     min_arch="sm_80",
+    # n in tiles of 64 columns; group_size of at least 16, not -1: one scale per column stands in
+    # another order (see kernel.py). k % 16 and the rest: ``pack``. matmul refuses all else here.
     takes=Takes(group_sizes=GroupScales.TAKEN),
     order_of_sums=lambda config: "one k16 row after the other",
     chooser=ChooseTypes(
@@ -44,7 +46,7 @@ KERNEL = KernelDefinition(
     about=About(
         sections={
             "copy": ("load_tiles",),
-            "multiply": ("dequantize", "multiply"),
+            "multiply": ("multiply",),
             "write": ("store",),
         },
         tile=lambda config: (16, 64),
