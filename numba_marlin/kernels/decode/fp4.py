@@ -7,10 +7,10 @@ or 32 weights of one column that share a scale.
 
 Codes: e2m1, in the places of Marlin's nibbles, the bits of a word turned so that they need no table
 (``formats.fp4_words``; ``dequantize.expand_fp4`` takes them out). Scales: 8 bits that are bits 14
-to 7 of a float16. In global memory, and in a stage, 64 columns and 32 rows of W have 32 words (FP4
-blocks of 16) or 16 (of 32), which lie as [g][word i]: of g those of blocks of 16 hold, for i = 0 to
-3, columns 16i + g and 16i + g + 8, for the first k16 row of the pair and then for the second; those
-of blocks of 32, for i = 0 and 1, columns 32i + g and 32i + g + 8, then the two 16 columns on.
+to 7 of a float16. In global memory and in a stage, the scales of 64 columns and 32 rows of W (a
+pair) are words [g][i]. FP4 blocks of 16: i = 0 to 3, a word has those of columns 16i + g and
+16i + g + 8, of the first k16 row and then of the second. Blocks of 32: i = 0 and 1, a word has
+those of columns 32i + g and 32i + g + 8, then those of the two columns 16 further.
 
 ``fetch_pair_scales(scales, buffer, address)``: a lane's words of scales for a pair.
 ``fetch_row_scales(scales, row, address)``: for a row that comes alone, as if it were the first of

@@ -48,14 +48,15 @@ earlier form 8192 x 8192 at m = 1 took 13.5 us that way and 15.3 without (experi
 dimension, no clusters. The steps of all tiles, in a row, are cut into one contiguous stripe per
 block, equal to within a step, so several blocks may share a tile, each a part of its k. The part of
 a stripe in one tile is a ``WorkItem``, the body of the outer loop in ``consume``. With ``whole``
-stripes are cut at tiles: to share costs about 2.5 us (partial results to L2, an atomic add with
-acquire and release semantics, all of them back), which whole tiles save if they come out even.
+stripes are whole tiles, and there are no more blocks than tiles: to share costs about 2.5 us
+(partial results to L2, an atomic add with acquire and release semantics, all of them back), which
+whole tiles save if they come out even.
 
 **Who does what.** A block has ``warps_n * warps_k`` consumer warps, and one producer warp, the
 last. Consumer warp w multiplies 64 columns of the tile, number ``warp_n = w % warps_n``, by all
-rows of the tile. Of each stage it takes k16 rows [warp_k, warp_k + 1) * rows_per_warp, ``warp_k = w
-// warps_n``: warps of equal warp_n add up in the epilogue. One lane of the producer warp walks
-through the same steps, ahead of the others (``load``).
+rows of the tile. Of each stage it takes the k16 rows from warp_k * rows_per_warp up to (warp_k + 1)
+* rows_per_warp, ``warp_k = w // warps_n``: warps of equal warp_n add up in the epilogue. One lane
+of the producer warp walks through the same steps, ahead of the others (``load``).
 
 **Shared memory** (sizes, index shapes, an example in bytes, why no bank conflicts: ``shared``):
 
@@ -89,8 +90,8 @@ is not pure is volatile and clobbers memory, so the compiler keeps the order.)
 
 **Stage counts.** 2 or more: with one the kernel would be correct, but copy nothing while it
 multiplies. At most what ``shared_limit`` has room for: with the default sizes 5, as two blocks
-should fit on an SM (11 with resident=1). Any number: only the ring's length, ``exchange_at`` and
-``barriers_at`` depend on it, no sum and no branch.
+should fit on an SM (11 with resident=1). Any number: only the ring's length, ``exchange_at``,
+``barriers_at`` and how far the producer begins ahead depend on it, no sum and no branch.
 
 **A round of the main loop.** A consumer warp waits for a stage, adds its address to the offsets
 that the lane reads at, fetches and multiplies its pairs (``multiply``, where the table is), which
@@ -107,8 +108,8 @@ register 0, (2, 6) register 1, (1, 5) register 2, (3, 7) register 3. Which word 
 with 8-bit codes. FP4 numbers are in the same words and registers (``fp4``). B fragments are rows of
 x as they lie, by ``ldmatrix``.
 
-**Where scales are applied.** In Marlin's order the scale of column n of 64 stands at 8 (n % 8) + n
-// 8, so a lane has its eight columns' in 16 bytes; float16 zero points likewise. Packed zero
+**Where scales are applied.** In Marlin's order the scale of column n of 64 stands at ``8 (n % 8) +
+n // 8``, so a lane has its eight columns' in 16 bytes; float16 zero points likewise. Packed zero
 points of 64 columns: nibble p of word g is column 16 (p % 4) + 8 (p // 4) + g; byte p of word 2g +
 h is column 32 h + 16 (p % 2) + 8 (p // 2) + g. Group scales multiply accumulators: a group's
 products add up in fp32 accumulators of their own, from codes that are exact, and are *promoted*,

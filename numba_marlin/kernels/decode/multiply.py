@@ -82,8 +82,9 @@ def multiply_verbs(lang, config, ring):
 
     @lang.device
     def multiply_stage(registers, shared, offsets, place, k16_rows, thread):
-        """A full stage, which it releases. offsets: of what the lane reads, in bytes from where a
-        stage begins (``fetch.stage_offsets``); k16_rows: what the matrix has of the stage."""
+        """The warp's part of a stage that has landed; then the stage is released. offsets: of what
+        the lane reads, in bytes from where a stage begins (``fetch.stage_offsets``); k16_rows: what
+        the matrix has of the stage."""
         pointers = cuda.local.array(at.length, uint32)
         for i in range(at.length):
             pointers[i] = shared.base + place.stage * cfg.stage_bytes + offsets[i]

@@ -9,9 +9,9 @@ epilogue; and the two mbarriers of every stage, 8 bytes each::
     | stage 0 | stage 1 | ... | stages - 1 | accumulators, fp32        | [stages][full, empty] |
     +---------+---------+-----+------------+---------------------------+-----------------------+
 
-The accumulators are [warp_n][owner][sender][vector][lane][4], of sizes [warps_n][owners][warps_k -
-1][vectors][32][4]: an owner finishes them (``output``), a sender is one of the other warps of the
-same columns, a vector is the 4 fp32 of a 16-column block and an n8 block.
+The accumulators are [warp_n][owner][sender][vector][lane][4], of which there are warps_n, owners,
+warps_k - 1, vectors, 32 and 4: an owner finishes them (``output``), a sender is one of the other
+warps of the same columns, a vector is the 4 fp32 of a 16-column block and an n8 block.
 
 A stage holds stage_k rows of W for the columns of a tile, what dequantises them, and stage_k
 columns of x for the rows of a tile, one part behind the other, and is completed to a multiple of
@@ -29,7 +29,7 @@ The default configuration (batch=8, 4 x 2 warps, stage_k=128, groups of 128, 4 b
 rows of 272), together 19072. Five stages are 95360, the exchange 8192 (4 x 2 x 1 x 2 x 512) and the
 barriers 80: 103632 bytes.
 
-**Bank conflicts: none**, with neither swizzle nor shuffle. What a warp reads:
+**Bank conflicts: none**, without any swizzle. What a warp reads:
 
 - weights of 4 bits: lane i the i-th 16 of 512 contiguous bytes. (8 bits: ``weights``.)
 - x: a row is followed by 16 bytes of nothing, so x_pitch is 16 more than a multiple of 128. Each
