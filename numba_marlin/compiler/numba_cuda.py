@@ -55,7 +55,11 @@ def _numba():
             # the redirector: without it `numba.cuda` is another, older code base
             import numba_cuda  # noqa: F401
             from llvmlite import ir
-            from numba import cuda, types
+            from numba import cuda
+
+            # the module itself: ``numba.types`` is another once anybody has imported that name,
+            # and what is set on that one numba-cuda does not see
+            from numba.core import types
             from numba.cuda import debuginfo, dispatcher
             from numba.cuda.core import ir as numba_ir
             from numba.cuda.core import typeinfer
@@ -135,6 +139,7 @@ def _taught():
     def is_zero(context, builder, signature, args):
         return builder.icmp_unsigned("==", args[0], args[0].type(0))
 
+    numba.types.number_domain |= {taught.u32, taught.u64}  # so that arrays may have them
     for number in (taught.u32, taught.u64):
         state = numba.types.RangeType(number)
         numba.rangeobj.make_range_impl(number, state, state.iterator_type)
@@ -191,9 +196,6 @@ def to_ptx(
     and which inlined function an instruction comes from.
     """
     numba = _numba()
-    # The types that arrays may have. Before every compilation, not once: the set belongs to a
-    # module of Numba, and one compilation of many thousand did not find them there.
-    numba.types.number_domain |= {_taught().u32, _taught().u64}
     kinds = parameter_types(numba.types, _taught().u64, plain)
     signature = numba.types.void(*(kinds(kind) for _, kind in parameters))
     capability = target.capability + (("a",) if target.specific else ())

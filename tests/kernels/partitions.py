@@ -30,10 +30,10 @@ def decode_pieces(sizes, blocks, whole):
         produced[block], mine = walked, []
         while position < end:
             item = schedule.item_at(position, end, problem)
-            assert item.tile.rows == 8
+            assert item.tile.x_rows == 8
             shared = (block, block) if whole else schedule.sharers_of(position, item, problem)
-            tile = (item.tile.tile_column, item.tile.row_first)
-            mine.append((tile, item.first_step, item.steps, *shared))
+            tile = (item.tile.n_tile, item.tile.row_first)
+            mine.append((tile, item.first_k_step, item.steps, *shared))
             position += item.steps
         pieces[block] = mine
     return pieces, produced

@@ -166,7 +166,7 @@ def test_every_type_is_exact_with_tails_of_m_n_and_k_and_compiles_cleanly(number
     rows, products = config.rows_per_warp + 1, 5 if config.zeros == "float16" else 4
     assert (
         gates.opcode_count(compiled, "mma.sync.aligned.m16n8k16")
-        == rows * products * config.batch_blocks
+        == rows * products * config.n8_blocks
     )
 
 

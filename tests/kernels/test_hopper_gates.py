@@ -47,9 +47,7 @@ def check_decode(compiled, config):
     assert not gates.broken_promises(compiled)
     # the loop over a stage, and the row at a time of its tail
     rows = config.rows_per_warp + (1 if config.ragged else 0)
-    assert (
-        gates.opcode_count(compiled, "mma.sync.aligned.m16n8k16") == rows * 4 * config.batch_blocks
-    )
+    assert gates.opcode_count(compiled, "mma.sync.aligned.m16n8k16") == rows * 4 * config.n8_blocks
 
 
 def check_wgmma(compiled, config):

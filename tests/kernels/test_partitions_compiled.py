@@ -43,7 +43,7 @@ def make_decode_probe(lang, config):
                 item = schedule.item_at(position, end, sizes)
                 sharers = schedule.sharers_of(position, item, sizes)
                 ptx.st_global_v4_b32(
-                    at, (item.tile.tile_column, item.tile.row_first, item.first_step, item.steps)
+                    at, (item.tile.n_tile, item.tile.row_first, item.first_k_step, item.steps)
                 )
                 ptx.st_global_v4_b32(at + 16, (sharers.top, sharers.bottom, 1, 0))
                 at += 4 * PIECE

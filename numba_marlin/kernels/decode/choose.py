@@ -186,7 +186,7 @@ def predicted_us(problem: WeightProblem, config: DecodeConfig, device: Device) -
         ceil_div(n, config.columns) * ceil_div(m, config.batch),
         config.grid(m, n, k, device.sms)[0],
     )
-    scale_rows = k / (16 * config.scale_blocks) if config.grouped else 1
+    scale_rows = k / (16 * config.k16_rows_per_scale_row) if config.grouped else 1
     # those of columns come with every stage
     zero_rows = scale_rows if config.grouped else ceil_div(k, config.stage_k)
     group_bytes = (

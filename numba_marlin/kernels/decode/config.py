@@ -1,67 +1,41 @@
-"""The sizes of ``decode``: what can be chosen, what follows from it, and where things lie in shared
-memory. Pure.
-
-Shared memory, in bytes. It holds the ring of stages, behind it what warps of the same columns tell
-each other in the epilogue, and last the two mbarriers of every stage::
-
-    0                                        exchange_at               barriers_at    shared_bytes
-    | stage 0 | stage 1 | ... | stages - 1   | accumulators: [warps_n] | [stages]     |
-    |         |         |     |              | [owners][warps_k - 1]   | full, empty  |
-    |         |         |     |              | [vectors][lane][4] fp32 | 8 bytes each |
-
-A stage holds stage_k rows of W for the columns of a tile, with what dequantises them, and the same
-stage_k columns of x for the rows of a tile::
-
-    0                     scales_at              zeros_at             x_at        stage_bytes
-    | packed weights      | scales               | zero points        | x         | gap |
-    | [stage_rows]        | [scale_rows]         | [zero_rows]        | [batch]   | to  |
-    | [warps_n][row_bytes]| [warps_n][scale_bytes] [warps_n][zero_bytes] [x_pitch] | 128 |
-
-Scales of FP4 lie as [warps_n][scale_rows][scale_bytes]. A row of x is followed by 16 bytes of
-nothing, which shift each row by four banks: the eight rows that a phase of ``ldmatrix`` reads then
-touch every bank once.
-"""
+"""The sizes of ``decode``: what can be chosen, and what follows from it. Where things lie in shared
+memory, and in how many bytes: ``shared``. Pure."""
 
 from dataclasses import dataclass
 
-from numba_marlin.hardware.architectures import HOPPER
-from numba_marlin.hardware.limits import SYSTEM_SHARED_BYTES
+from numba_marlin.kernels.decode.shared import VECTOR_BYTES, ZERO_BYTES, SharedMemory
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div, check_codes
-from numba_marlin.kernels.language.pipeline import barrier_bytes
 
-COLUMNS = 64  # of C, to a consumer warp: the width of a Marlin block
-SCALE_BYTES = 128  # bytes of the scales of one group for 64 columns
-BLOCK_SCALE_BYTES = {1: 128, 2: 64}  # of FP4's for 64 columns and 32 of k; key: ``group_blocks``
-# bytes of the zero points of one group for 64 columns; of "integer", for each bit of a code
-ZERO_BYTES = {None: 0, "integer": 8, "float16": 128}
-VECTOR_BYTES = 512  # four fp32 accumulators of each lane of a warp
-X_PADDING = 16  # bytes between rows of x in shared memory
-ALIGNMENT = 128  # of a stage
-BATCHES = (8, 16, 24, 32)  # more take more registers than there are
+COLUMNS = 64  # of C, to a consumer warp: the width of a block of Marlin's layout
+# Rows of a tile of C. 32 rows are 64 accumulators per lane and 64 more of a group; with some types
+# they spill already (``choose``).
+BATCHES = (8, 16, 24, 32)
 
 
 @dataclass(frozen=True)
-class DecodeConfig:
+class DecodeConfig(SharedMemory):
     """What can be chosen; the properties follow from it."""
 
-    #: rows of a tile of C: 8, 16, 24 or 32
+    #: rows of a tile of C, padded: 8, 16, 24 or 32; more rows of x (m) are more tiles
     batch: int = 8
     #: consumer warps side by side along n, with 64 columns each
     warps_n: int = 4
     #: consumer warps that share columns and divide the k of a stage among them
     warps_k: int = 2
-    #: depth of a stage along k: what a step of the main loop multiplies
+    #: depth of a stage along k
     stage_k: int = 128
-    #: stages of the ring in shared memory, 2 or more
+    #: stages of the ring in shared memory: 2 or more, as many as fit (``shared_limit``), in no
+    #: relation to anything else
     stages: int = 5
-    #: k16 rows that share a scale; -1: one scale per column
+    #: k16 rows of a group: weights of one column that share a scale; -1: one scale per column
     group_blocks: int = 8
     #: k need not fill whole stages, nor n whole tiles
     ragged: bool = False
     #: blocks of a launch per SM
     blocks_per_sm: int = 1
-    #: blocks that an SM must have room for; more than ``blocks_per_sm`` if those of the next launch
-    #: are to copy weights meanwhile
+    #: blocks that an SM must have room for, which bounds shared memory (``shared_limit``) and
+    #: registers (launch bounds: 65536 // (threads * resident) per thread, in steps of 8). More than
+    #: ``blocks_per_sm`` if blocks of the next launch are to copy weights while this one ends
     resident: int = 2
     #: stripes are whole tiles, so that blocks share none: no stream-K, no workspace
     whole: bool = False
@@ -85,6 +59,7 @@ class DecodeConfig:
             raise ValueError(f"warps_n={self.warps_n} must be 1, 2, 4, 8 or 16")
         if self.warps_k not in (1, 2, 4, 8):
             raise ValueError(f"warps_k={self.warps_k} must be 1, 2, 4 or 8")
+        # so at most 8 named barriers, numbers 1 to 8: only warps_k > 1 needs them (``output``)
         if self.consumers > 16:
             raise ValueError(f"warps_n * warps_k={self.consumers} must be at most 16")
         if self.stage_k not in (64, 128, 256, 512):
@@ -96,7 +71,8 @@ class DecodeConfig:
             )
         if self.stages < 2:
             raise ValueError(
-                f"stages={self.stages} must be at least 2: one is used while another fills"
+                f"stages={self.stages} must be at least 2: with one nothing is copied while it is"
+                " multiplied"
             )
         check_codes(self)
         if not 1 <= self.blocks_per_sm <= self.resident <= 4:
@@ -137,8 +113,8 @@ class DecodeConfig:
         return COLUMNS * self.warps_n
 
     @property
-    def batch_blocks(self):
-        """n8 blocks of the transposed product: x in steps of 8 rows."""
+    def n8_blocks(self):
+        """n8 blocks of a tile: its rows in steps of 8, the n of the transposed product."""
         return self.batch // 8
 
     @property
@@ -162,8 +138,9 @@ class DecodeConfig:
         return self.codes == "e2m1"
 
     @property
-    def column_factors(self):
-        """Whether the accumulators of a column are multiplied by something of the column's."""
+    def has_column_factors(self):
+        """Whether the epilogue multiplies columns by a factor each: per-column scales, or FP4's
+        factors."""
         return self.block_scaled or not self.grouped
 
     @property
@@ -173,132 +150,40 @@ class DecodeConfig:
         return self.grouped and not self.block_scaled or self.zeros == "float16"
 
     @property
-    def scale_blocks(self):
-        """k16 rows per row of scales. FP4's scales lie in rows for 32 of k, whatever the block."""
+    def k16_rows_per_scale_row(self):
+        """k16 rows per row of scales: those of a group. FP4's scales lie in rows for 32 of k,
+        whatever the group size."""
         return 2 if self.block_scaled else self.group_blocks
 
     @property
-    def rows_per_scale(self):
-        """k16 rows that a warp multiplies before it scales their sum."""
-        return min(self.rows_per_warp, self.scale_blocks) if self.grouped else self.rows_per_warp
+    def k16_rows_per_sum(self):
+        """k16 rows whose products a warp adds up before it promotes them: those of a group, or of
+        its part of a stage. (Used where ``promoted``, and for groups of zero points.)"""
+        if not self.grouped:
+            return self.rows_per_warp
+        return min(self.rows_per_warp, self.k16_rows_per_scale_row)
 
     @property
     def order_of_sums(self):
-        """Which k16 rows each warp adds up; where blocks share a tile that depends on where it is
-        cut, so on all tiles there are."""
+        """Key of the order in which products are added up: configurations with equal keys give a
+        row of C the same bits, whatever m and the grid (``KernelDefinition.order_of_sums``, which
+        the batch-invariant mode asks). None where there is no such key: where blocks share a tile
+        the order depends on where stripes cut it, so on m, n and the grid."""
         return (
             f"whole tiles, warps_k={self.warps_k}, stage_k={self.stage_k}" if self.whole else None
         )
-
-    # ---- shared memory: a stage ----
-
-    @property
-    def row_bytes(self):
-        """Of packed weights: 16 of k times 64 columns, 16 or 32 bytes per lane."""
-        return 128 * self.bits
-
-    @property
-    def weight_row_bytes(self):
-        """From a k16 row of a stage to the next."""
-        return self.warps_n * self.row_bytes
-
-    @property
-    def scale_bytes(self):
-        """Of a row of scales for 64 columns."""
-        return BLOCK_SCALE_BYTES[self.group_blocks] if self.block_scaled else SCALE_BYTES
-
-    @property
-    def scale_rows(self):
-        """Rows of scales of a stage; a stage that ends within a group has its scales all the
-        same."""
-        return max(1, self.stage_rows // self.scale_blocks) if self.grouped else 0
-
-    @property
-    def scale_row_bytes(self):
-        """From a row of scales to the next: FP4's of 64 columns lie one behind the other."""
-        return self.scale_bytes if self.block_scaled else self.warps_n * self.scale_bytes
-
-    @property
-    def scale_warp_bytes(self):
-        """From the scales of 64 columns to those of the next."""
-        return self.scale_rows * self.scale_bytes if self.block_scaled else self.scale_bytes
-
-    @property
-    def zero_bytes(self):
-        """Of a group's zero points for 64 columns."""
-        return ZERO_BYTES[self.zeros] * (self.bits if self.zeros == "integer" else 1)
-
-    @property
-    def zero_rows(self):
-        """Groups whose zero points a stage has: those of columns too, as products cannot wait for
-        them."""
-        return max(1, self.scale_rows) if self.zeros else 0
-
-    @property
-    def zero_row_bytes(self):
-        """From a row of zero points to the next."""
-        return self.warps_n * self.zero_bytes
-
-    @property
-    def x_pitch(self):
-        """From a row of x to the next."""
-        return 2 * self.stage_k + X_PADDING
-
-    @property
-    def scales_at(self):
-        """Where the scales begin in a stage: behind the weights."""
-        return self.stage_rows * self.weight_row_bytes
-
-    @property
-    def zeros_at(self):
-        """Where the zero points begin in a stage."""
-        return self.scales_at + self.scale_rows * self.warps_n * self.scale_bytes
-
-    @property
-    def x_at(self):
-        """Where the activations begin in a stage."""
-        return self.zeros_at + self.zero_rows * self.zero_row_bytes
-
-    @property
-    def stage_bytes(self):
-        return ALIGNMENT * ceil_div(self.x_at + self.batch * self.x_pitch, ALIGNMENT)
-
-    # ---- shared memory: a block ----
-
-    @property
-    def exchange_at(self):
-        """Where warps of the same columns tell each other their accumulators."""
-        return self.stages * self.stage_bytes
-
-    @property
-    def exchange_bytes(self):
-        return self.warps_n * self.owners * (self.warps_k - 1) * self.own_bytes
-
-    @property
-    def barriers_at(self):
-        """Where the two mbarriers of every stage begin."""
-        return self.exchange_at + self.exchange_bytes
-
-    @property
-    def shared_bytes(self):
-        return self.barriers_at + barrier_bytes(self.stages)
-
-    @property
-    def shared_limit(self):
-        """Shared memory that a block may have on Hopper if ``resident`` blocks fit on an SM."""
-        return HOPPER.shared_bytes_per_sm // self.resident - SYSTEM_SHARED_BYTES
 
     # ---- registers of a lane, in the main loop ----
 
     @property
     def accumulators(self):
         """[16-column block][n8 block][4]."""
-        return 16 * self.batch_blocks
+        return 16 * self.n8_blocks
 
     @property
     def two_pairs(self):
-        """Whether a warp holds two pairs of k16 rows, one on its way while the other multiplies, or
-        a single row."""
+        """Whether a warp has registers for two pairs of k16 rows, one of which is fetched while the
+        other multiplies; if not, for a single k16 row."""
         return self.batch <= 16
 
     @property
@@ -307,12 +192,12 @@ class DecodeConfig:
         return self.rows_per_warp // 2
 
     @property
-    def pairs_per_scale(self):
-        return max(1, self.rows_per_scale // 2)
+    def pairs_per_sum(self):
+        return max(1, self.k16_rows_per_sum // 2)
 
     @property
     def row_words(self):
-        """Words of packed weights of a k16 row."""
+        """Words of packed weights of a k16 row: one lane's."""
         return self.bits
 
     @property
@@ -321,20 +206,21 @@ class DecodeConfig:
         return (4 if self.two_pairs else 1) * self.row_words
 
     @property
-    def x_row_words(self):
+    def x_block_words(self):
         """Words of x for each n8 block: two of each k16 row that the warp holds."""
         return 8 if self.two_pairs else 2
 
     @property
     def x_words(self):
         """[n8 block][k16 row that the warp holds][2]."""
-        return self.x_row_words * self.batch_blocks
+        return self.x_block_words * self.n8_blocks
 
     # ---- registers of a lane, in the epilogue ----
 
     @property
     def owners(self):
-        """Warps of the same columns that finish them: they share out four 16-column blocks."""
+        """Warps of the same columns that finish them: they share out the four 16-column blocks that
+        64 columns are, so 4 at most; the warps from warp_k = owners on finish none."""
         return min(4, self.warps_k)
 
     @property
@@ -345,7 +231,7 @@ class DecodeConfig:
     @property
     def vectors(self):
         """Vectors of four accumulators that a lane finishes: [16-column block][n8 block]."""
-        return self.own_blocks * self.batch_blocks
+        return self.own_blocks * self.n8_blocks
 
     @property
     def own_floats(self):
@@ -356,12 +242,12 @@ class DecodeConfig:
         """Of the accumulators that a warp finishes."""
         return self.vectors * VECTOR_BYTES
 
-    # ---- global memory: bytes of a column ----
+    # ---- global memory: bytes per column ----
 
     @property
     def weight_column_bytes(self):
-        """Of 16 rows of packed weights."""
-        return self.row_bytes // COLUMNS
+        """Of a k16 row of packed weights."""
+        return self.warp_row_bytes // COLUMNS
 
     @property
     def scale_column_bytes(self):
@@ -370,7 +256,7 @@ class DecodeConfig:
     # ---- launch ----
 
     def steps(self, m, n, k):
-        """Stages of all tiles together: what the grid shares out."""
+        """Steps of a launch (``schedule``): the stages of all tiles, which the blocks share."""
         return ceil_div(k, self.stage_k) * ceil_div(n, self.columns) * ceil_div(m, self.batch)
 
     def grid(self, m, n, k, sms):
@@ -379,6 +265,7 @@ class DecodeConfig:
         blocks = min(
             sms * self.blocks_per_sm, steps // ceil_div(k, self.stage_k) if self.whole else steps
         )
+        # numbers of steps are 32 bits in the kernel and go up to ``steps``: a little to spare
         if steps + blocks > 2**32:
             raise ValueError(
                 f"m={m}, n={n}, k={k} are {steps} stages for {blocks} blocks, must be 2**32 at most"
@@ -388,7 +275,7 @@ class DecodeConfig:
 
     @property
     def partial_bytes(self):
-        """What a block may leave of one tile."""
+        """Partial results of one tile, which a block may leave."""
         return self.batch * self.columns * 4
 
     def workspace_bytes(self, m, n, k, sms):

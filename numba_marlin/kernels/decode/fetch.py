@@ -4,9 +4,12 @@
 of a lane's ``pointers`` is what.
 
 Weights, scales and zero points lie in the order of the lanes already: lane 4g + t reads 16 bytes
-(or twice 16) of weights at its number, and the scales of its columns at g. Rows of x are B
-fragments of the transposed product; ``ldmatrix`` fetches those of two k16 rows and 8 rows of x at a
-time.
+(or twice 16) of weights at its number, and at g the scales of its eight columns g + 8i. Rows of x
+are B fragments of the transposed product; ``ldmatrix`` fetches those of a pair (two k16 rows) and 8
+rows of x at a time: lane i passes the address of row i % 8, k from 8 (i // 8) on.
+
+*Offsets* are bytes from where a stage begins, and change with the tile; *pointers* are the same
+with the stage's address added, and change with the stage. Their elements have names, ``at``.
 """
 
 
@@ -18,15 +21,15 @@ def fetch_verbs(lang, config, weights):
     @lang.device
     def stage_offsets(offsets, x_rows, thread):
         """Where this lane reads in a stage: its weights, its scales and zero points, and its row of
-        x for every n8 block. x_rows: rows of x that the tile has. Those below the matrix were never
-        copied: the last one that was stands in for them, and the columns of the product that it
-        spoils are never written."""
+        x for every n8 block. x_rows: rows of x that the matrix has of the tile. Others were never
+        copied: the last one that was stands in for them, and the rows of C that come of it are
+        never written."""
         first_k16_row = thread.warp_k * cfg.rows_per_warp
-        group = first_k16_row // cfg.scale_blocks if cfg.scale_rows > 1 else 0
+        group = first_k16_row // cfg.k16_rows_per_scale_row if cfg.scale_rows > 1 else 0
         offsets[at.weights] = (
-            first_k16_row * cfg.weight_row_bytes
-            + thread.warp_n * cfg.row_bytes
-            + thread.lane * (cfg.row_bytes // 32)
+            first_k16_row * cfg.weight_pitch
+            + thread.warp_n * cfg.warp_row_bytes
+            + thread.lane * (cfg.warp_row_bytes // 32)
         )
         if cfg.row_words == 8:
             skipped = 16 if weights.upper_first(thread.lane) else 0
@@ -34,18 +37,18 @@ def fetch_verbs(lang, config, weights):
             offsets[at.weights] += skipped
         offsets[at.scales] = (
             cfg.scales_at
-            + group * cfg.scale_row_bytes
-            + thread.warp_n * cfg.scale_warp_bytes
+            + group * cfg.scale_pitch
+            + thread.warp_n * cfg.scale_warp_pitch
             + thread.lane // 4 * (cfg.scale_bytes // 8)
         )
         if cfg.zero_rows > 0:
             offsets[at.zeros] = (
                 cfg.zeros_at
-                + group * cfg.zero_row_bytes
+                + group * cfg.zero_pitch
                 + thread.warp_n * cfg.zero_bytes
                 + thread.lane // 4 * (cfg.zero_bytes // 8)
             )
-        for b in range(cfg.batch_blocks):
+        for b in range(cfg.n8_blocks):
             x_row = min(thread.lane % 8 + 8 * b, x_rows - 1)
             offsets[at.x + b] = (
                 cfg.x_at + x_row * cfg.x_pitch + first_k16_row * 32 + thread.lane // 8 * 16
@@ -53,7 +56,8 @@ def fetch_verbs(lang, config, weights):
 
     @lang.device
     def fetch_row_words(registers, slot, pointers, row):
-        offset = row * cfg.weight_row_bytes
+        """Weights of a k16 row, number ``row`` of the warp's."""
+        offset = row * cfg.weight_pitch
         weights.fetch_words(
             registers.words,
             cfg.row_words * slot,
@@ -67,41 +71,41 @@ def fetch_verbs(lang, config, weights):
         warp's, to slots 2 buffer and 2 buffer + 1."""
         for row in range(2):
             fetch_row_words(registers, 2 * buffer + row, pointers, 2 * number + row)
-        for b in range(cfg.batch_blocks):
+        for b in range(cfg.n8_blocks):
             d = ptx.ldmatrix_x4(pointers[at.x + b] + 64 * number)
             for r in range(4):
-                registers.x[cfg.x_row_words * b + 4 * buffer + r] = d[r]
+                registers.x[cfg.x_block_words * b + 4 * buffer + r] = d[r]
         weights.fetch_pair_scales(
-            registers.corrections, buffer, pointers[at.scales] + cfg.scale_row_bytes * number
+            registers.zeros_or_scales, buffer, pointers[at.scales] + cfg.scale_pitch * number
         )
 
     @lang.device
     def fetch_row(registers, pointers, row):
         """Weights and activations of a single k16 row, to slot 0."""
         fetch_row_words(registers, 0, pointers, row)
-        for b in range(cfg.batch_blocks):
+        for b in range(cfg.n8_blocks):
             d = ptx.ldmatrix_x2(pointers[at.x + b] + row * 32)
             for r in range(2):
-                registers.x[cfg.x_row_words * b + r] = d[r]
+                registers.x[cfg.x_block_words * b + r] = d[r]
 
     @lang.device
     def fetch_pair_scales(registers, pointers, number):
-        """Of FP4: those of pair ``number``, whose rows come one after the other."""
+        """Of FP4: those of pair ``number``, whose rows are multiplied in turn, to buffer 0."""
         weights.fetch_pair_scales(
-            registers.corrections, 0, pointers[at.scales] + cfg.scale_row_bytes * number
+            registers.zeros_or_scales, 0, pointers[at.scales] + cfg.scale_pitch * number
         )
 
     @lang.device
     def fetch_row_scales(registers, pointers, row):
-        """Of FP4: those of a row that comes alone."""
+        """Of FP4: those of a k16 row that comes alone, number ``row`` of the warp's."""
         weights.fetch_row_scales(
-            registers.corrections, row, pointers[at.scales] + row // 2 * cfg.scale_row_bytes
+            registers.zeros_or_scales, row, pointers[at.scales] + row // 2 * cfg.scale_pitch
         )
 
     @lang.device
     def fetch_group(registers, pointers, group):
-        """Integer zero points."""
-        weights.fetch_group(registers.corrections, pointers[at.zeros] + group * cfg.zero_row_bytes)
+        """A group's integer zero points; group: counted from the warp's first of the stage."""
+        weights.fetch_group(registers.zeros_or_scales, pointers[at.zeros] + group * cfg.zero_pitch)
 
     return lang.namespace(
         "fetch",
@@ -116,9 +120,10 @@ def fetch_verbs(lang, config, weights):
 
 
 def pointer_names(lang, config):
-    """-> namespace: places in a lane's ``pointers``, which are ``number`` long. x: the first of
-    one for each n8 block; second_half: of 8-bit codes."""
-    x, zeros = 2, 2 + config.batch_blocks
+    """-> namespace: places in a lane's ``pointers``, which are ``length`` long. x: the first of one
+    for each n8 block; second_half: of 8-bit codes, what is loaded second. Where there are no zero
+    points, or no second half, the name is element 0: an address is computed, nobody reads there."""
+    x, zeros = 2, 2 + config.n8_blocks
     second_half = zeros + (config.zeros is not None)
     wide = config.row_words == 8
     return lang.namespace(
@@ -128,5 +133,5 @@ def pointer_names(lang, config):
         x=x,
         zeros=zeros if config.zeros else 0,
         second_half=second_half if wide else 0,
-        number=second_half + wide,
+        length=second_half + wide,
     )

@@ -2,15 +2,23 @@
 for powers of two.
 
 ``weight_verbs(lang, config)`` -> the namespace that ``weights`` has for integers, with words of
-scales as ``corrections``. ``buffer`` and ``of_pair``: see ``multiply``.
+scales in ``zeros_or_scales``. ``buffer`` and ``of_pair``: see ``multiply``. An FP4 block is the 16
+or 32 weights of one column that share a scale.
+
+Codes: e2m1, in the places of Marlin's nibbles, the bits of a word turned so that they need no table
+(``formats.fp4_words``; ``dequantize.expand_fp4`` takes them out). Scales: 8 bits that are bits 14
+to 7 of a float16. In global memory and in a stage, the scales of 64 columns and 32 rows of W (a
+pair) are words [g][i]. FP4 blocks of 16: i = 0 to 3, a word has those of columns 16i + g and
+16i + g + 8, of the first k16 row and then of the second. Blocks of 32: i = 0 and 1, a word has
+those of columns 32i + g and 32i + g + 8, then those of the two columns 16 further.
 
 ``fetch_pair_scales(scales, buffer, address)``: a lane's words of scales for a pair.
 ``fetch_row_scales(scales, row, address)``: for a row that comes alone, as if it were the first of
 its pair.
 
-Scales multiply weights, not accumulators: a block has but one k16 row, or two, and to scale its
-accumulators takes an instruction for each 16 of them and each 8 rows of x, where weights take 16
-for any number of them, and need no second set of accumulators. (With 8 rows it would have come out
+Scales multiply weights, not accumulators: an FP4 block is one k16 row, or two. To scale its
+accumulators takes 16 instructions per n8 block; to scale its weights takes 16 per k16 row for any
+number of rows of x, and no second set of accumulators. (With blocks of 16 and batch=8 it comes out
 level.)
 """
 
@@ -42,14 +50,14 @@ def weight_verbs(lang, config):
     def fragment(registers, slot, j, of_pair):
         """Column block j of a k16 row, as the A fragment of the transposed product."""
         w = numbers.expand(registers.words[4 * slot + j])
-        scales = scales_verbs.word_of(registers.corrections, slot // 2, j, of_pair)
+        scales = scales_verbs.word_of(registers.zeros_or_scales, slot // 2, j, of_pair)
         pair = numbers.scale_pair(scales)
         low, high = ptx.both_low_f16x2(pair), ptx.both_high_f16x2(pair)
         return times(w[0], low), times(w[2], high), times(w[1], low), times(w[3], high)
 
     return lang.namespace(
         "weights",
-        corrections=scales_verbs.registers,
+        zeros_or_scales_length=scales_verbs.registers,
         upper_first=upper_first,
         fetch_words=fetch_words,
         fetch_group=nothing_of_a_group,

@@ -3,31 +3,47 @@ columns and its own part of the stage's k by all rows of x.
 
 ``multiply_verbs(lang, config, ring)`` -> namespace of device functions, and the lengths of the
 local arrays that they want. ``fetch`` brings a stage's words to registers, ``weights`` and ``fp4``
-make A fragments of them, ``promote`` adds a group's accumulators to those of the tile.
+make A fragments of them, ``promote`` adds a group's accumulators to those of the tile. Words as
+``kernel`` has them.
 
 ``Registers``, of a lane:
 
-``acc``          accumulators of the tile, [16-column block][n8 block][4]
-``products``     those of a group, promoted to ``acc`` at its end; ``acc`` itself if nothing is done
-                 to a group's products
-``words``        packed weights, [slot][row_words]
-``x``            B fragments, [n8 block][slot][2]
-``corrections``  integer zero points (``zero_points``), or scales of blocks (``fp4``)
-``minus_x``      minus the sums of x (``promote``)
-``upper_first``  whether the lane's words begin with their upper half (``weights``)
+``acc``              accumulators of the tile, [16-column block][n8 block][4]
+``products``         those of a group, promoted to ``acc`` at its end. ``acc`` itself where nothing
+                     is promoted (``config.promoted``); the array made for it has one element then
+``words``            packed weights, [slot][row_words]
+``x``                B fragments, [n8 block][slot][2]
+``zeros_or_scales``  a group's integer zero points (``zero_points``), or scales of FP4 (``fp4``), or
+                     nothing, one element: what a fragment is made with besides its words
+``minus_x``          minus the sums of x (``promote``), with float16 zero points
+``upper_first``      whether the lane's words begin with their upper half (``weights``)
 
-A slot is the registers of a k16 row (16 of k). Up to 16 rows of x a warp has four slots, that is
-two buffers of a pair of rows (32 of k): ``buffer`` 0 or 1 is slots 2 buffer and 2 buffer + 1, and
-``of_pair`` 0 or 1 is which row of the pair. The pair in one buffer multiplies while the next one is
-on its way from shared memory to the other. Above 16 rows there are registers for a single slot, and
-k16 rows take turns. An n8 block is 8 rows of x.
+A *slot* is the registers of a k16 row. With ``batch`` up to 16 a warp has four slots, that is two
+buffers of a pair: ``buffer`` 0 or 1 is slots 2 buffer and 2 buffer + 1, and ``of_pair`` 0 or 1 says
+which row of the pair. Above 16 there is a single slot. In which order a warp does things in a full
+stage, a pair after the other:
 
-Overlap ends with a stage: ``from_first_fetch`` waits for the stage's first pair, and only other
-warps' work can hide that.
+===================  ==============================================================================
+batch <= 16          Before all: fetch pair 0 to buffer 0. Then, for each pair: fetch the zero
+``double_buffered``  points or scales that it needs; fetch the next pair to the other buffer, or,
+                     if it is the last, release the stage; multiply its two k16 rows; promote if a
+                     group ends. So shared loads of a pair overlap the products of the one before.
+batch > 16           For each pair: fetch zero points, scales and its first k16 row; multiply that;
+``in_turns``         fetch its second row, release the stage if it was the last; multiply it;
+                     promote if a group ends. Nothing overlaps within a warp.
+the same, float16    For each pair: fetch and multiply both rows in turn, then fetch the group's
+zero points          scales and zero points if it ends one, release the stage if this was the last
+``late_turns``       pair, promote.
+===================  ==============================================================================
+
+Overlap ends with a stage: the warp waits for the stage's first pair with nothing to multiply, and
+only other warps' work can hide that. With rows_per_warp = 2 there is but that pair. In the last
+stage of k, if it is not full, k16 rows come one at a time (``tail``).
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
-from numba_marlin.kernels.decode import fp4, weights
+from numba_marlin.kernels.decode import fp4 as fp4_weights
+from numba_marlin.kernels.decode import weights as integer_weights
 from numba_marlin.kernels.decode.fetch import fetch_verbs
 from numba_marlin.kernels.decode.promote import promotion_verbs
 
@@ -35,41 +51,48 @@ from numba_marlin.kernels.decode.promote import promotion_verbs
 def multiply_verbs(lang, config, ring):
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
     cfg = lang.constants(config)
-    codes = (fp4 if config.block_scaled else weights).weight_verbs(lang, config)
-    fetch = fetch_verbs(lang, config, codes)
+    kind = fp4_weights if config.block_scaled else integer_weights
+    weights = kind.weight_verbs(lang, config)
+    fetch = fetch_verbs(lang, config, weights)
     at = fetch.at
     promotion = promotion_verbs(lang, config, at)
-    Registers = lang.record("Registers", "acc products words x corrections minus_x upper_first")
+    Registers = lang.record("Registers", "acc products words x zeros_or_scales minus_x upper_first")
 
     @lang.device
     def done_with_stage(shared, place, lane):
-        """All lanes have read all they need, though not yet used it."""
+        """To be called when the warp has fetched all it needs of a stage, used or not. The barrier
+        of the warp orders all lanes' reads before lane 0's arrival at the empty mbarrier, whose
+        release orders them before the producer's next copy."""
         ptx.bar_warp_sync(ALL_LANES)
         if lane == 0:
             ring.release(shared.barriers, place)
 
+    # A group's first product replaces ``products``. Where nothing is promoted these are the tile's
+    # accumulators, and all products are added.
     parts = lang.namespace(
         "parts",
         fetch=fetch,
         promotion=promotion,
-        multiply_first=row_product(lang, config, codes, promotion, first=config.promoted),
-        multiply_next=row_product(lang, config, codes, promotion, first=False),
+        multiply_first=row_product(lang, config, weights, promotion, first=config.promoted),
+        multiply_next=row_product(lang, config, weights, promotion, first=False),
         done_with_stage=done_with_stage,
     )
     multiply_pairs = all_pairs(lang, config, parts)
     multiply_tail = tail(lang, config, parts)
 
     @lang.device
-    def multiply_stage(registers, shared, offsets, place, rows, thread):
-        """rows: k16 rows that the matrix has of the stage."""
-        pointers = cuda.local.array(at.number, uint32)
-        for i in range(at.number):
+    def multiply_stage(registers, shared, offsets, place, k16_rows, thread):
+        """The warp's part of a stage that has landed; then the stage is released. offsets: of what
+        the lane reads, in bytes from where a stage begins (``fetch.stage_offsets``); k16_rows: what
+        the matrix has of the stage."""
+        pointers = cuda.local.array(at.length, uint32)
+        for i in range(at.length):
             pointers[i] = shared.base + place.stage * cfg.stage_bytes + offsets[i]
-        if not cfg.ragged or rows == cfg.stage_rows:
+        if not cfg.ragged or k16_rows == cfg.stage_rows:
             multiply_pairs(registers, pointers, shared, place, thread.lane)
         else:
             before = thread.warp_k * cfg.rows_per_warp
-            own_rows = min(rows - before, cfg.rows_per_warp) if rows > before else 0
+            own_rows = min(k16_rows - before, cfg.rows_per_warp) if k16_rows > before else 0
             multiply_tail(registers, pointers, own_rows)
             done_with_stage(shared, place, thread.lane)
 
@@ -79,18 +102,18 @@ def multiply_verbs(lang, config, ring):
         stage_offsets=fetch.stage_offsets,
         multiply_stage=multiply_stage,
         done_with_stage=done_with_stage,
-        upper_first=codes.upper_first,
-        products=config.accumulators if config.promoted else 1,
-        corrections=codes.corrections,
-        minus_x=4 * config.batch_blocks if config.zeros == "float16" else 1,
-        pointers=at.number,
+        upper_first=weights.upper_first,
+        products_length=config.accumulators if config.promoted else 1,
+        zeros_or_scales_length=weights.zeros_or_scales_length,
+        minus_x_length=4 * config.n8_blocks if config.zeros == "float16" else 1,
+        pointers_length=at.length,
     )
 
 
-def row_product(lang, config, codes, promotion, first):
-    """-> device function (registers, slot, of_pair): one k16 row, four blocks of 16 columns each,
-    times all rows of x. first: the product replaces ``products``. of_pair: which row of its pair it
-    is."""
+def row_product(lang, config, weights, promotion, first):
+    """-> device function (registers, slot, of_pair): one k16 row, four 16-column blocks, times all
+    rows of x. first: the product replaces ``products``. With float16 zero points it sums up x too
+    (``add_x``, otherwise empty)."""
     ptx, float32, cfg = lang.ptx, lang.float32, lang.constants(config)
     multiply_accumulate = {
         "float16": ptx.mma_m16n8k16_f32_f16,
@@ -112,9 +135,9 @@ def row_product(lang, config, codes, promotion, first):
     def multiply_row(registers, slot, of_pair):
         products, x = registers.products, registers.x
         for j in range(4):
-            w = codes.fragment(registers, slot, j, of_pair)
-            for b in range(cfg.batch_blocks):
-                o, i = 4 * (cfg.batch_blocks * j + b), cfg.x_row_words * b + 2 * slot
+            w = weights.fragment(registers, slot, j, of_pair)
+            for b in range(cfg.n8_blocks):
+                o, i = 4 * (cfg.n8_blocks * j + b), cfg.x_block_words * b + 2 * slot
                 d = multiply_accumulate(w, (x[i], x[i + 1]), addend(products, o))
                 for r in range(4):
                     products[o + r] = d[r]
@@ -131,10 +154,15 @@ def all_pairs(lang, config, parts):
     full stage, pair by pair, unrolled. It releases the stage after its last read.
 
     A pair's code depends on its number: which group, whether it begins or ends one, what to fetch
-    next. So each pair is a device function of its own, made here from the last to the first, and
-    calls the next one, ``rest``: all of them are inlined, and no number is left at run time."""
-    late = config.zeros == "float16"
-    pair_verb = double_buffered if config.two_pairs else late_turns if late else in_turns
+    next. A loop in a device function could not look up a different function for each number, so
+    each pair is a device function of its own, made here from the last to the first, and calls the
+    next one, ``rest``: all of them are inlined, and no number is left at run time."""
+    if config.two_pairs:
+        pair_verb = double_buffered
+    elif config.zeros == "float16":
+        pair_verb = late_turns
+    else:
+        pair_verb = in_turns
 
     @lang.device
     def no_more_pairs(registers, pointers, shared, place, lane):
@@ -156,11 +184,13 @@ def all_pairs(lang, config, parts):
 
 
 def group_verbs(lang, config, parts, number):
-    """-> namespace: what pair ``number`` does for its group, besides its products. The first pair
-    of a group fetches integer zero points, and its first product replaces ``products``; the last
-    pair promotes, with the ``terms`` that it has fetched."""
-    group, pair_of_group = divmod(number, config.pairs_per_scale)
-    begins, ends = pair_of_group == 0, pair_of_group + 1 == config.pairs_per_scale
+    """-> namespace: what pair ``number`` of a stage does for its group, besides its products. The
+    first pair of a group fetches integer zero points, and its first product replaces ``products``
+    if these are promoted; the last pair promotes, with the ``terms`` (scales, float16 zero points)
+    that it has fetched. A group that spans several stages, or several warps, is promoted part by
+    part: a warp's part of a stage always ends with its last pair."""
+    group, pair_of_group = divmod(number, config.pairs_per_sum)
+    begins, ends = pair_of_group == 0, pair_of_group + 1 == config.pairs_per_sum
 
     @lang.device
     def fetch_zeros(registers, pointers):
@@ -215,7 +245,7 @@ def double_buffered(lang, config, parts, number, rest):
 
 def in_turns(lang, config, parts, number, rest):
     """-> device function: pair ``number``, one k16 row fetched and multiplied after the other; then
-    ``rest``."""
+    ``rest``. For batch > 16."""
     group, last = group_verbs(lang, config, parts, number), number + 1 == config.pairs
 
     @lang.device
@@ -236,8 +266,8 @@ def in_turns(lang, config, parts, number, rest):
 
 
 def late_turns(lang, config, parts, number, rest):
-    """``in_turns`` with float16 zero points: no registers to keep scales and zero points in while a
-    row multiplies."""
+    """``in_turns`` with float16 zero points: there are no registers to keep scales and zero points
+    in while a row multiplies. So they are read last, and the stage is released behind them."""
     group, last = group_verbs(lang, config, parts, number), number + 1 == config.pairs
 
     @lang.device
@@ -259,15 +289,16 @@ def late_turns(lang, config, parts, number, rest):
 
 
 def tail(lang, config, parts):
-    """-> device function (registers, pointers, rows): the last stage of k, of fewer rows than a
-    stage holds: one after the other, each a group of its own, and nothing that was not copied."""
+    """-> device function (registers, pointers, k16_rows): a warp's rows of the last stage of k, of
+    which the matrix has fewer than a stage holds. They are multiplied one by one, each promoted by
+    itself, so that nothing is read that was not copied."""
     cfg = lang.constants(config)
 
     @lang.device
-    def multiply_tail(registers, pointers, rows):
+    def multiply_tail(registers, pointers, k16_rows):
         row = 0
-        while row < rows:
-            group = row // cfg.rows_per_scale
+        while row < k16_rows:
+            group = row // cfg.k16_rows_per_sum
             parts.fetch.fetch_group(registers, pointers, group)
             parts.fetch.fetch_row(registers, pointers, row)
             parts.fetch.fetch_row_scales(registers, pointers, row)

@@ -3,23 +3,38 @@ scaled, and written out.
 
 ``output_verbs(lang, config)`` -> namespace of device functions. ``acc``: the accumulators of a
 warp, 4 of each n8 block b (8 rows of C) of each of its four 16-column blocks j, at 4 *
-(batch_blocks * j + b): those of (column, row of C) = (16j + g, 8b + 2t), (16j + g, 8b + 2t + 1) and
+(n8_blocks * j + b): those of (column, row of C) = (16j + g, 8b + 2t), (16j + g, 8b + 2t + 1) and
 the same at column + 8, for lane 4g + t. ``half``, 0 or 1: which 8 of the 16 columns. ``thread``:
-Thread(warp_n, warp_k, lane, warp). After ``share_out`` the warp holds the finished accumulators of
-its ``own_blocks`` 16-column blocks in ``own``, in the same order, and everything else happens warp
-by warp: no barrier of the block, no warp waits for another.
+Thread(warp_n, warp_k, lane, warp).
 
-Between blocks (stream-K's fixup): each leaves its partial result in the workspace, then counts
-itself in at the tile's counter, the lock. The last one to come adds all of them up, from the top
-block to the bottom one whichever it is itself, so the same input gives the same bits; nobody ever
-waits.
+**Within a block** (``share_out``): warps of the same columns have different parts of k. The first
+``owners`` of them, min(4, warps_k), own ``own_blocks`` 16-column blocks each: warp_k = 0 the first
+ones, and so on. Every warp writes what others own to shared memory; each owner then adds to its own
+accumulators those of the other warps, in the order of warp_k. It keeps the result in ``own``, in
+the order of ``acc``. Warps that own nothing are done. From here on everything happens warp by warp:
+no barrier of the block, no warp waits for another.
+
+**Between blocks** (stream-K's fix-up): each block that shares a tile leaves its partial result in
+the workspace, then counts itself in at the tile's lock, an atomic counter. The last one to come
+starts from 0 and adds all of them up, from the top block (smallest k) to the bottom one, whichever
+it is itself. So the order does not depend on who comes last, and the same input on the same grid
+gives the same bits. Nobody waits.
+
+**To C.** In fp32, ``own`` is multiplied by factors of columns (per-column scales, or FP4's), and
+the bias is added. A lane's accumulators 2 half and 2 half + 1 are two neighbouring rows, 2t and 2t
++ 1, of one column. One conversion puts them in a register, the first in its low half, and two
+stores of 2 bytes write them: the 8 lanes of equal t write 8 neighbouring columns, 16 bytes. Results
+are neither staged nor shuffled, and stores are no vectors: at small batches C is a small part of
+the bytes.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
-from numba_marlin.kernels.decode.config import COLUMNS, VECTOR_BYTES
+from numba_marlin.kernels.decode.config import COLUMNS
+from numba_marlin.kernels.decode.shared import VECTOR_BYTES
 
-LOADS_IN_FLIGHT = 12  # vectors of other blocks' partial results that a lane asks for at a time
-FIRST_BARRIER = 1  # of the named ones; 0 is syncthreads
+# vectors of 16 bytes of blocks' partial results that a lane asks for at a time: 48 registers
+LOADS_IN_FLIGHT = 12
+FIRST_BARRIER = 1  # of the named ones, one for each warp_n; 0 is syncthreads
 
 
 def output_verbs(lang, config):
@@ -30,21 +45,23 @@ def output_verbs(lang, config):
         {"float16": ptx.cvt_f32_f16_low, "bfloat16": ptx.cvt_f32_bf16_low}.get(dtype)
         for dtype in (config.scale_dtype, config.dtype)
     )
-    PARTS = max(1, LOADS_IN_FLIGHT // config.vectors)  # blocks that a lane asks at a time
-    HELD = PARTS * config.own_floats
+    # partial results, each of a block, that a lane has on their way at a time, and their floats
+    parts_at_once = max(1, LOADS_IN_FLIGHT // config.vectors)
+    held_floats = parts_at_once * config.own_floats
     pair_of = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
 
     @lang.device
     def keep_all(acc, own, exchange, thread):
-        """``share_out`` of a warp that has its columns to itself."""
+        """``share_out`` with warps_k = 1: a warp has its columns to itself."""
         for i in range(cfg.own_floats):
             own[i] = acc[i]
 
     @lang.device
     def share_out(acc, own, exchange, thread):
-        """Warps with the same columns and different k: each gets some column blocks of all the
-        others, and adds its own to them. exchange: address in shared memory, [warp_n][owner][sender
-        but the owner][vector][lane]."""
+        """Of the warps of the same columns each owner gets its 16-column blocks of all the others,
+        and adds them to its own. exchange: address in shared memory of [warp_n][owner][sender,
+        without the owner][vector][lane]; a part of it belongs to one warp_n, and so does the
+        barrier."""
         lane_address = (
             exchange
             + thread.warp_n * (cfg.owners * (cfg.warps_k - 1) * cfg.own_bytes)
@@ -72,16 +89,19 @@ def output_verbs(lang, config):
                     d = ptx.ld_shared_v4_f32(address + VECTOR_BYTES * v)
                     for r in range(4):
                         own[4 * v + r] += d[r]
-        # nobody sends the next tile's accumulators over these
+        # Before anybody sends the next tile's accumulators over these
         ptx.bar_sync(thread.warp_n + FIRST_BARRIER, 32 * cfg.warps_k)
 
     # ---- between blocks ----
 
     @lang.device
     def partial_address(partials, block, is_top, thread):
-        """Of the tiles that a block shares, it can be the top block only of the last, and a lower
-        one only of the first: so it leaves two partial results at most, number 0 and 1 of its own.
-        And a tile is named by its top block, which is how locks are numbered."""
+        """[block][is_top: 0 or 1][warp][vector][lane][4] floats. A block's stripe begins in the
+        middle of one tile at most, and ends in the middle of one at most. Of the tile that it
+        begins in the middle of it is a lower block, and its partial result is number 0; of the tile
+        that it begins and does not end it is the top block, and its partial result is number 1. So
+        a block is the top block of one shared tile at most, and locks are numbered by the top
+        block: none serves two tiles of a launch."""
         number = block * 2 + (1 if is_top else 0)
         return (
             partials
@@ -90,16 +110,16 @@ def output_verbs(lang, config):
         )
 
     @lang.device
-    def first_row(thread):
-        """Of a tile: the row of own[0], the next being that of own[1]."""
+    def row_in_n8_block(thread):
+        """The row of an n8 block that own[0] belongs to, 2t; that of own[1] is the next."""
         return thread.lane % 4 * 2
 
     @lang.device
-    def leave_partial(own, partials, block, top, rows, thread):
-        """Only lanes that hold rows of the matrix: at m = 1 one in four."""
+    def leave_partial(own, partials, block, top, x_rows, thread):
+        """Only lanes that hold rows of the matrix: at m = 1 one in four. x_rows: of the tile."""
         address = partial_address(partials, block, block == top, thread)
         for v in range(cfg.vectors):
-            if first_row(thread) + 8 * (v % cfg.batch_blocks) < rows:
+            if row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks) < x_rows:
                 ptx.st_global_v4_f32(
                     address + VECTOR_BYTES * v,
                     (own[4 * v], own[4 * v + 1], own[4 * v + 2], own[4 * v + 3]),
@@ -107,8 +127,10 @@ def output_verbs(lang, config):
 
     @lang.device
     def count_in(locks, top, parts, thread):
-        """True for the last of the ``parts`` blocks; its counter is back at zero. Every warp counts
-        for itself: the same warp of the other blocks left what it will read."""
+        """True for the last of the ``parts`` blocks that share a tile. Every warp counts for
+        itself, [top block][warp]: the same warp of the other blocks left what it will read. The
+        last one puts the lock back to zero, with a plain store: in this launch nobody looks at it
+        again, and the next one waits for the end of this."""
         lock = locks + uint64(top * cfg.consumers + thread.warp) * 4
         # Orders all lanes' partial results before lane 0's atomic, whose release publishes them.
         ptx.bar_warp_sync(ALL_LANES)
@@ -124,38 +146,39 @@ def output_verbs(lang, config):
         return last
 
     @lang.device
-    def add_parts(own, partials, top, parts, rows, thread):
+    def add_parts(own, partials, top, parts, x_rows, thread):
         """All blocks' partial results, top to bottom, several loads at a time: one after the other
         each would cost a round trip to L2."""
-        held = cuda.local.array(HELD, float32)
+        held = cuda.local.array(held_floats, float32)
         for i in range(cfg.own_floats):
             own[i] = float32(0)
         part = 0
         while part < parts:
-            for p in range(PARTS):
+            for p in range(parts_at_once):
                 block = top + min(part + p, parts - 1)
                 address = partial_address(partials, block, block == top, thread)
                 for v in range(cfg.vectors):
                     o = p * cfg.own_floats + 4 * v
                     for r in range(4):
                         held[o + r] = float32(0)
-                    if first_row(thread) + 8 * (v % cfg.batch_blocks) < rows:
+                    if row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks) < x_rows:
                         d = ptx.ld_global_v4_f32(address + VECTOR_BYTES * v)
                         for r in range(4):
                             held[o + r] = d[r]
-            for p in range(PARTS):
+            for p in range(parts_at_once):
                 if part + p < parts:
                     for i in range(cfg.own_floats):
                         own[i] += held[p * cfg.own_floats + i]
-            part += PARTS
+            part += parts_at_once
 
     # ---- to C ----
 
     @lang.device
     def first_column(tile, thread):
-        """Of C, the one of own[0]; the 16-column blocks of a warp follow each other."""
+        """The column of C that own[0] belongs to; the 16-column blocks of a warp follow each
+        other."""
         return (
-            tile.tile_column * cfg.columns
+            tile.n_tile * cfg.columns
             + thread.warp_n * COLUMNS
             + thread.warp_k * (16 * cfg.own_blocks)
             + thread.lane // 4
@@ -164,7 +187,8 @@ def output_verbs(lang, config):
     @lang.device
     def scale_columns(own, scales, tile, thread, sizes):
         """Per-column scales. In every 32 columns Marlin puts 2i + {0, 1, 8, 9, 16, 17, 24, 25} side
-        by side: those of this lane are one half of a word each."""
+        by side, i = 0 to 3: those of this lane are one half of a word each, the low one if g is
+        even."""
         own_column = first_column(tile, thread)
         odd = thread.lane // 4 % 2
         pair = thread.lane // 8
@@ -176,8 +200,8 @@ def output_verbs(lang, config):
                         scales + uint64(column // 32 * 16 + pair * 4 + column % 32 // 8) * 4
                     )
                     scale = scale_of_low(word >> odd * 16)
-                    for b in range(cfg.batch_blocks):
-                        o = 4 * (cfg.batch_blocks * j + b) + 2 * half
+                    for b in range(cfg.n8_blocks):
+                        o = 4 * (cfg.n8_blocks * j + b) + 2 * half
                         own[o] *= scale
                         own[o + 1] *= scale
 
@@ -191,8 +215,8 @@ def output_verbs(lang, config):
                 factor = ptx.ld_global_v2_f32(
                     factors + uint64(column // 16 * 16 + column % 16 * 2) * 4
                 )
-                for b in range(cfg.batch_blocks):
-                    o = 4 * (cfg.batch_blocks * j + b)
+                for b in range(cfg.n8_blocks):
+                    o = 4 * (cfg.n8_blocks * j + b)
                     own[o] *= factor[0]
                     own[o + 1] *= factor[0]
                     own[o + 2] *= factor[1]
@@ -206,25 +230,26 @@ def output_verbs(lang, config):
                 column = own_column + (16 * j + 8 * half)
                 if column < sizes.n:
                     addend = bias_of_low(ptx.ld_global_b16(bias + uint64(column) * 2))
-                    for b in range(cfg.batch_blocks):
-                        o = 4 * (cfg.batch_blocks * j + b) + 2 * half
+                    for b in range(cfg.n8_blocks):
+                        o = 4 * (cfg.n8_blocks * j + b) + 2 * half
                         own[o] += addend
                         own[o + 1] += addend
 
     @lang.device
     def write_result(c, own, tile, thread, sizes):
-        """Two neighbouring rows of C per pair of registers, half a word each."""
+        """Two neighbouring rows of C per register, half of it each. Columns from n on and rows
+        from x_rows on are not stored."""
         own_column = first_column(tile, thread)
         for v in range(cfg.vectors):
-            row = first_row(thread) + 8 * (v % cfg.batch_blocks)
+            row = row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks)
             for half in range(2):
-                column = own_column + (16 * (v // cfg.batch_blocks) + 8 * half)
+                column = own_column + (16 * (v // cfg.n8_blocks) + 8 * half)
                 if column < sizes.n:
                     word = pair_of(own[4 * v + 2 * half], own[4 * v + 2 * half + 1])
                     address = c + (uint64(tile.row_first + row) * sizes.n + column) * 2
-                    if row < tile.rows:
+                    if row < tile.x_rows:
                         ptx.st_global_b16(address, uint16(word & 0xFFFF))
-                    if row + 1 < tile.rows:
+                    if row + 1 < tile.x_rows:
                         ptx.st_global_b16(address + uint64(sizes.n) * 2, uint16(word >> 16))
 
     return lang.namespace(
@@ -233,7 +258,7 @@ def output_verbs(lang, config):
         leave_partial=leave_partial,
         count_in=count_in,
         add_parts=add_parts,
-        scale_columns=multiply_columns if config.block_scaled else scale_columns,
+        apply_column_factors=multiply_columns if config.block_scaled else scale_columns,
         add_bias=add_bias,
         write_result=write_result,
     )

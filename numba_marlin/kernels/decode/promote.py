@@ -8,8 +8,8 @@ multiply weights (``fp4``). Then products add up in the tile's accumulators at o
 
 ``promotion_verbs(lang, config, at)`` -> namespace:
 
-``fetch(pointers, group)``          scales and zero points of a group, for ``promote``
-``promote(registers, promotion)``   adds registers.products to registers.acc
+``fetch(pointers, group)``          -> Terms: scales and zero points of a group, for ``promote``
+``promote(registers, terms)``       adds registers.products to registers.acc
 ``add_x_first``, ``add_x``          (registers, slot): the sums of x over a k16 row, which float16
                                     zero points multiply; the first one starts them anew
 
@@ -17,9 +17,14 @@ float16 zero points lie between codes, and code - zero is in no 16-bit type. But
 
     sum x (code - zero) = sum x code - zero * sum x
 
-so weights are the bare codes, and the second term is taken off their sums in fp32. (Codes minus the
-middle of their grid would take 8 subtractions more, from zero points.) ``mma.sync`` makes the sums
-of x, as products with a matrix of -1, which leaves them in the lanes that want them.
+so weights are the bare codes, and the second term is taken off their sums in fp32. (With the middle
+of their range subtracted from codes, as without zero points, it would have to be subtracted from
+zero points too: 8 instructions more.) ``mma.sync`` makes the sums of x, as products with a matrix
+of -1, which leaves them in the lanes that want them.
+
+A lane's scales of a group are 16 bytes at g, float16 zero points likewise: word j has those of
+columns 16j + g (low half) and 16j + g + 8 (high half). In Marlin's order a scale of column n of 64
+is number 8 (n % 8) + n // 8.
 """
 
 from numba_marlin.kernels.dequantize.expand import pair
@@ -30,17 +35,17 @@ def promotion_verbs(lang, config, at):
         return _nothing(lang)
     ptx, cfg = lang.ptx, lang.constants(config)
     # four words each: those of the lane's 8 columns, two per 16-column block, side by side
-    Promotion = lang.record("Promotion", "scales zeros")
+    Terms = lang.record("Terms", "scales zeros")
     offset = offset_verbs(lang, config) if config.zeros == "float16" else _no_offset(lang)
     add_group = (scaled_sum if config.grouped else plain_sum)(lang, config)
 
     @lang.device
     def words_of_scales(pointers, group):
-        return ptx.ld_shared_v4_b32(pointers[at.scales] + group * cfg.scale_row_bytes)
+        return ptx.ld_shared_v4_b32(pointers[at.scales] + group * cfg.scale_pitch)
 
     @lang.device
     def words_of_zeros(pointers, group):
-        return ptx.ld_shared_v4_b32(pointers[at.zeros] + group * cfg.zero_row_bytes)
+        return ptx.ld_shared_v4_b32(pointers[at.zeros] + group * cfg.zero_pitch)
 
     @lang.device
     def no_words(pointers, group):
@@ -51,12 +56,12 @@ def promotion_verbs(lang, config, at):
 
     @lang.device
     def fetch(pointers, group):
-        return Promotion(fetch_scales(pointers, group), fetch_zeros(pointers, group))
+        return Terms(fetch_scales(pointers, group), fetch_zeros(pointers, group))
 
     @lang.device
-    def promote(registers, promotion):
-        offset.subtract(registers, promotion.zeros)
-        add_group(registers.acc, registers.products, promotion.scales)
+    def promote(registers, terms):
+        offset.subtract(registers, terms.zeros)
+        add_group(registers.acc, registers.products, terms.scales)
 
     return lang.namespace(
         "promotion",
@@ -79,8 +84,8 @@ def scaled_sum(lang, config):
     def add_scaled(acc, products, scales):
         for j in range(4):
             low, high = low_scale(scales[j]), high_scale(scales[j])
-            for b in range(cfg.batch_blocks):
-                o = 4 * (cfg.batch_blocks * j + b)
+            for b in range(cfg.n8_blocks):
+                o = 4 * (cfg.n8_blocks * j + b)
                 acc[o] = ptx.fma_rn_f32(products[o], low, acc[o])
                 acc[o + 1] = ptx.fma_rn_f32(products[o + 1], low, acc[o + 1])
                 acc[o + 2] = ptx.fma_rn_f32(products[o + 2], high, acc[o + 2])
@@ -115,7 +120,7 @@ def offset_verbs(lang, config):
     @lang.device
     def add_block(registers, slot, b, addend):
         x, totals = registers.x, registers.minus_x
-        o = cfg.x_row_words * b + 2 * slot
+        o = cfg.x_block_words * b + 2 * slot
         ones = (minus_one, minus_one, minus_one, minus_one)
         d = multiply_accumulate(ones, (x[o], x[o + 1]), addend)
         for r in range(4):
@@ -123,13 +128,13 @@ def offset_verbs(lang, config):
 
     @lang.device
     def add_x_first(registers, slot):
-        for b in range(cfg.batch_blocks):
+        for b in range(cfg.n8_blocks):
             add_block(registers, slot, b, (float32(0), float32(0), float32(0), float32(0)))
 
     @lang.device
     def add_x(registers, slot):
         totals = registers.minus_x
-        for b in range(cfg.batch_blocks):
+        for b in range(cfg.n8_blocks):
             o = 4 * b
             add_block(registers, slot, b, (totals[o], totals[o + 1], totals[o + 2], totals[o + 3]))
 
@@ -140,8 +145,8 @@ def offset_verbs(lang, config):
         products, totals = registers.products, registers.minus_x
         for j in range(4):
             low, high = low_zero(zeros[j]), high_zero(zeros[j])
-            for b in range(cfg.batch_blocks):
-                o = 4 * (cfg.batch_blocks * j + b)
+            for b in range(cfg.n8_blocks):
+                o = 4 * (cfg.n8_blocks * j + b)
                 products[o] = ptx.fma_rn_f32(totals[4 * b], low, products[o])
                 products[o + 1] = ptx.fma_rn_f32(totals[4 * b + 1], low, products[o + 1])
                 products[o + 2] = ptx.fma_rn_f32(totals[4 * b], high, products[o + 2])
@@ -168,7 +173,7 @@ def _nothing(lang):
         return 0
 
     @lang.device
-    def promote(registers, promotion):
+    def promote(registers, terms):
         pass
 
     @lang.device

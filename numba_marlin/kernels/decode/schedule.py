@@ -1,34 +1,43 @@
 """Which block computes what in ``decode``: stream-K, cut at stages.
 
-The work is cut into *steps*. A step is one stage of k of one tile of C, what a turn of the main
-loop multiplies. Steps are numbered: those of a tile follow each other along k, then come those of
-the next tile of columns, and after the last column those of the next ``batch`` rows. All steps are
-cut into equal stripes, one per block (``whole``: at whole tiles only).
+C is cut into tiles of ``batch`` rows by ``64 warps_n`` columns. A *step* is stage_k of k of one
+tile: what fills a stage and what a turn of the main loop multiplies. Steps are numbered through a
+launch, and that number is a step's *position*: those of a tile follow each other along k, then come
+those of the next tile to the right (``n_tile``), and after the last one those of the next ``batch``
+rows. All steps are cut into contiguous *stripes*, one per block, equal to within a step. With
+``whole`` tiles are what is cut into stripes, equal to within a tile.
+
+So the steps of a tile may lie in several stripes. Its *top* block is the one that has its first
+step, the smallest k, its *bottom* block the one that has its last; a tile is shared by all blocks
+from top to bottom, and by nobody if they are the same. An example: 2 tiles of 4 steps and 3 blocks
+are stripes of 3, 3 and 2 steps. Block 0 has steps 0 to 2 of tile 0; block 1 has its step 3, and
+steps 0 and 1 of tile 1; block 2 the rest. Tile 0 has top 0 and bottom 1, tile 1 top 1 and bottom 2.
 
 ``schedule_verbs(lang, config)`` -> namespace of device functions, and the records:
 
 ``Sizes``     of a launch: C is m x n, n_packed is n completed to 64, rows of a lie a_stride
-              elements apart, a tile has k_steps steps, a row of tiles n_tiles
-``Stripe``    steps [position, end) of a block
-``Tile``      of C: which column of tiles, first row, rows that the matrix has of it
-``WorkItem``  what a block does of a tile: ``steps`` steps from ``first_step`` on, counted from 0 in
-              each tile
-``Sharers``   the blocks that have the first and the last step of a tile, ``top`` and ``bottom``
-``Step``      one step: column of tiles and first row of its tile, and which of the tile's steps
+              elements apart, a tile has k_steps steps, a row of tiles n_tiles tiles
+``Stripe``    of a block: the steps at positions [position, end)
+``Tile``      n_tile: its number from the left; row_first: its first row, of C and of x; x_rows:
+              rows that the matrix has of it, 1 to batch
+``WorkItem``  what a block does of a tile: ``steps`` steps from ``first_k_step`` on, which is
+              counted from 0 in each tile
+``Sharers``   the numbers of a tile's ``top`` and ``bottom`` block: all from top to bottom share it
+``Step``      one step: n_tile and row_first of its tile, and k_step, counted from 0 in each tile
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
 
 
 def schedule_verbs(lang, config):
-    cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
+    cuda, uint32 = lang.cuda, lang.uint32
     cfg = lang.constants(config)
     Sizes = lang.record("Sizes", "m n k a_stride n_packed k_steps n_tiles")
     Stripe = lang.record("Stripe", "position end")
-    Tile = lang.record("Tile", "tile_column row_first rows")
-    WorkItem = lang.record("WorkItem", "tile first_step steps")
+    Tile = lang.record("Tile", "n_tile row_first x_rows")
+    WorkItem = lang.record("WorkItem", "tile first_k_step steps")
     Sharers = lang.record("Sharers", "top bottom")
-    Step = lang.record("Step", "tile_column row_first k_step")
+    Step = lang.record("Step", "n_tile row_first k_step")
 
     @lang.device
     def sizes_of(m, n, k, a_stride):
@@ -49,65 +58,60 @@ def schedule_verbs(lang, config):
         return sizes.k_steps * sizes.n_tiles * ((sizes.m + (cfg.batch - 1)) // cfg.batch)
 
     @lang.device
-    def first_share(block, things):
-        """Where the stripe of a block begins: the first ones get one more where they do not come
-        out even."""
+    def stripe_start(block, units):
+        """The unit (a step, or a tile with ``whole``) that the stripe of a block begins with, of
+        all ``units``. If they do not come out even the first blocks have one more."""
         blocks = uint32(cuda.gridDim.x)
-        return block * (things // blocks) + min(block, things % blocks)
+        return block * (units // blocks) + min(block, units % blocks)
 
     @lang.device
     def stripe_of(block, sizes):
         if cfg.whole:
             tiles = steps_of(sizes) // sizes.k_steps
             return Stripe(
-                first_share(block, tiles) * sizes.k_steps,
-                first_share(block + 1, tiles) * sizes.k_steps,
+                stripe_start(block, tiles) * sizes.k_steps,
+                stripe_start(block + 1, tiles) * sizes.k_steps,
             )
-        return Stripe(first_share(block, steps_of(sizes)), first_share(block + 1, steps_of(sizes)))
-
-    @lang.device
-    def block_of(step, steps):
-        """The inverse, where tiles are shared: whose stripe a step of all ``steps`` belongs to."""
-        blocks = uint32(cuda.gridDim.x)
-        share, longer = steps // blocks, steps % blocks
-        of_longer = longer * (share + 1)
-        if step < of_longer:
-            return step // (share + 1)
-        return longer + (step - of_longer) // share
-
-    @lang.device
-    def item_at(position, end, sizes):
-        """What a block with steps up to ``end`` does of the tile at ``position``."""
-        tile = position // sizes.k_steps
-        first_step = position - tile * sizes.k_steps
-        row_first = tile // sizes.n_tiles * cfg.batch
-        return WorkItem(
-            Tile(tile % sizes.n_tiles, row_first, min(sizes.m - row_first, cfg.batch)),
-            first_step,
-            min(sizes.k_steps - first_step, end - position),
+        return Stripe(
+            stripe_start(block, steps_of(sizes)), stripe_start(block + 1, steps_of(sizes))
         )
 
     @lang.device
-    def worked_out(item):
-        """The item, with its column of tiles worked out here, in the shadow of the first copies.
-        The assembler does a division where its result is first used, which is in the epilogue: 1 %
-        of a launch of 4.5 us. It does not move a shuffle. All lanes of a warp."""
-        tile = item.tile
-        tile_column = ptx.shfl_sync_idx(tile.tile_column, 0)
-        return WorkItem(Tile(tile_column, tile.row_first, tile.rows), item.first_step, item.steps)
+    def block_of(position, steps):
+        """The inverse of ``stripe_start`` where units are steps: whose stripe has the step at
+        ``position``, of all ``steps``. (Means nothing with ``whole``.)"""
+        blocks = uint32(cuda.gridDim.x)
+        share, longer = steps // blocks, steps % blocks
+        of_longer = longer * (share + 1)
+        if position < of_longer:
+            return position // (share + 1)
+        return longer + (position - of_longer) // share
+
+    @lang.device
+    def item_at(position, end, sizes):
+        """What a block does of the tile at ``position``, its stripe ending at ``end``."""
+        tile = position // sizes.k_steps
+        first_k_step = position - tile * sizes.k_steps
+        row_first = tile // sizes.n_tiles * cfg.batch
+        return WorkItem(
+            Tile(tile % sizes.n_tiles, row_first, min(sizes.m - row_first, cfg.batch)),
+            first_k_step,
+            min(sizes.k_steps - first_k_step, end - position),
+        )
 
     @lang.device
     def sharers_of(position, item, sizes):
-        """The blocks that share the tile of the item at ``position``."""
-        first = position - item.first_step
+        """The blocks that share the tile of the item at ``position``. (Not with ``whole``, where
+        nobody looks at it.)"""
+        first = position - item.first_k_step
         steps = steps_of(sizes)
         return Sharers(block_of(first, steps), block_of(first + sizes.k_steps - 1, steps))
 
     @lang.device
-    def columns_of(tile_column, sizes):
-        """Columns of W that a tile has: fewer at the end of n."""
+    def columns_of(n_tile, sizes):
+        """Columns of W that a tile has, padded to 64: fewer at the end of n."""
         if cfg.ragged:
-            return min(sizes.n_packed - tile_column * cfg.columns, cfg.columns)
+            return min(sizes.n_packed - n_tile * cfg.columns, cfg.columns)
         return uint32(cfg.columns)
 
     @lang.device
@@ -119,31 +123,33 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def first_step_of(item):
-        return Step(item.tile.tile_column, item.tile.row_first, item.first_step)
+        """Step, of a WorkItem."""
+        return Step(item.tile.n_tile, item.tile.row_first, item.first_k_step)
 
     @lang.device
     def next_step(step, sizes):
         """The step after this one. The producer cannot afford the divisions of ``item_at`` for each
         step."""
-        tile_column, row_first, k_step = step
+        n_tile, row_first, k_step = step
         k_step += 1
         if k_step == sizes.k_steps:
             k_step = 0
-            tile_column += 1
-            if tile_column == sizes.n_tiles:
-                tile_column = 0
+            n_tile += 1
+            if n_tile == sizes.n_tiles:
+                n_tile = 0
                 row_first += cfg.batch
-        return Step(tile_column, row_first, k_step)
+        return Step(n_tile, row_first, k_step)
 
     return lang.namespace(
         "schedule",
         Sizes=Sizes,
+        Tile=Tile,
+        WorkItem=WorkItem,
         sizes_of=sizes_of,
         steps_of=steps_of,
         stripe_of=stripe_of,
         block_of=block_of,
         item_at=item_at,
-        worked_out=worked_out,
         sharers_of=sharers_of,
         columns_of=columns_of,
         k16_rows_of=k16_rows_of,

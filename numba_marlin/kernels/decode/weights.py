@@ -1,9 +1,9 @@
 """From a stage's words to A fragments, for every integer type of weight that ``decode`` takes.
 
-``weight_verbs(lang, config)`` -> namespace of device functions, and how many registers they want
-for ``corrections``: integer zero points here, scales of blocks in ``fp4``, whose namespace is the
-same. registers, slot, buffer, of_pair: see ``multiply``; j: which 16 of the 64 columns; half: which
-8 of those. ``fetch_pair_scales`` and ``fetch_row_scales`` are of FP4: nothing is to do here.
+``weight_verbs(lang, config)`` -> namespace of device functions, and the length of the array
+``zeros_or_scales``: integer zero points here, scales in ``fp4``, whose namespace has the same
+names. registers, slot, buffer, of_pair: see ``multiply``; j: which 16 of the 64 columns; half:
+which 8 of those. ``fetch_pair_scales`` and ``fetch_row_scales`` are of FP4: nothing is to do here.
 
 A lane's share of a k16 row and 64 columns is ``row_words`` words. Of its 16-column block j it is
 word j, or words 2j and 2j + 1 of 8-bit codes. Lane 4g + t holds W[k, n] of the 16 x 64 block
@@ -11,15 +11,22 @@ word j, or words 2j and 2j + 1 of 8-bit codes. Lane 4g + t holds W[k, n] of the 
 - as nibble p of word j:     k = 2t + p // 4 + 8 (p % 2),  n = 16j + g + 8 (p // 2 % 2)
 - as byte p of word 2j + h:  k = 2t + p // 2 + 8 (p % 2),  n = 16j + g + 8h
 
+with p from 0 to 7 (nibbles) or 0 to 3 (bytes), counted from the lowest bits, and h 0 or 1. In
+global memory, b int32 [k/16, n_packed bits/2], that word of k16 row R and 64 columns number B is
+
+- 4 bits: element R * 2 n_packed + 128 B + 4 (4g + t) + j
+- 8 bits: element R * 4 n_packed + 256 B + 8 (4g + t) + 2j + h
+
 (``formats.marlin_order``). ``expand`` makes registers of two weights, W[k, n] and W[k + 1, n]:
 those of a 4-bit word j are for (k, n) = (2t, g), (2t + 8, g), (2t, g + 8) and (2t + 8, g + 8) of
 block j, those of an 8-bit word for both k and one n. The A fragment has both n of one k before
 those of the other: ``fragment`` returns them in that order.
 
-An 8-bit lane has 32 bytes, two loads. If all lanes loaded their lower half first, lanes 0 and 4
-would want the same bank, so every second column of lanes begins with its upper half, and picks the
-words it means when it expands them: 8 instructions per k16 row, which takes twice as long to arrive
-as one of 4 bits. (Reckoned, not timed.)
+A lane of 8-bit codes has 32 bytes, two loads of 16. If all lanes loaded their lower half first,
+lanes 0 and 4 would want the same bank. So lanes of odd g begin with their upper half: the 8 lanes
+of a phase then touch all 32 banks once. They pick the words that are meant when they expand them,
+which is 8 instructions per k16 row (two selects for each j); the row's 1024 bytes take twice as
+long to arrive as those of 4 bits. (Counted, not timed.)
 """
 
 from numba_marlin.kernels.decode.zero_points import zero_point_verbs
@@ -33,16 +40,16 @@ def weight_verbs(lang, config):
     by_bits = {4: nibble_verbs, 8: byte_verbs}[config.bits](lang, codes)
 
     @lang.device
-    def nothing_of_a_pair(corrections, buffer, address):
+    def nothing_of_a_pair(scales, buffer, address):
         pass
 
     @lang.device
-    def nothing_of_a_row(corrections, row, address):
+    def nothing_of_a_row(scales, row, address):
         pass
 
     return lang.namespace(
         "weights",
-        corrections=codes.registers,
+        zeros_or_scales_length=codes.registers,
         upper_first=by_bits.upper_first,
         fetch_words=by_bits.fetch_words,
         fetch_group=codes.fetch_group,
@@ -53,8 +60,8 @@ def weight_verbs(lang, config):
 
 
 def symmetric_verbs(lang, config):
-    """Codes minus the middle of their grid, or, where ``promote`` subtracts float16 zero points,
-    minus nothing."""
+    """Codes minus the middle of their range (8 or 128), or, where ``promote`` subtracts float16
+    zero points, minus nothing."""
     origin = 0 if config.zeros == "float16" else MIDDLE[config.bits]
     expand_word = expand_verbs(lang, config.dtype, config.bits, origin)
 
@@ -87,7 +94,7 @@ def nibble_verbs(lang, codes):
     @lang.device
     def fragment(registers, slot, j, of_pair):
         """Column block j of a k16 row, as the A fragment of the transposed product."""
-        w = codes.expand(registers.words[4 * slot + j], registers.corrections, j, 0)
+        w = codes.expand(registers.words[4 * slot + j], registers.zeros_or_scales, j, 0)
         return w[0], w[2], w[1], w[3]
 
     return lang.namespace(
@@ -118,7 +125,7 @@ def byte_verbs(lang, codes):
     @lang.device
     def fragment(registers, slot, j, of_pair):
         """Column block j of a k16 row, as the A fragment of the transposed product."""
-        words, zeros = registers.words, registers.corrections
+        words, zeros = registers.words, registers.zeros_or_scales
         one, other = 8 * slot + 2 * j, 8 * slot + (2 * j + 4) % 8
         low_word = words[other] if registers.upper_first else words[one]
         high_word = words[other + 1] if registers.upper_first else words[one + 1]

@@ -1,6 +1,6 @@
-"""Codes minus integer zero points, for ``weights``: subtracted where the middle of the grid is
-otherwise, from a register instead of a constant, so that a weight costs no instruction more, and
-stays exact.
+"""Codes minus integer zero points, for ``weights``. Codes without zero points have the middle of
+their range subtracted, a constant; here it is a register instead, so a weight costs no instruction
+more, and stays exact.
 
 ``zero_point_verbs(lang, config)`` -> namespace: ``registers`` that hold a group's zero points for
 the columns of a lane; ``fetch_group(zeros, address)`` fills them; ``expand(word, zeros, j, half)``:
@@ -10,9 +10,10 @@ the lower or upper 8 columns (half 0 or 1).
 
 A register of zero points is 2**p + zero, twice: 2**p + code is as far from it as code from zero. It
 comes out of one ``prmt``: a byte of zero points below the upper byte of 2**p, twice. That is 8 to
-22 instructions for a warp's part of a group, and 8 or 16 registers. The other way, to take zero *
-(sum of x) off the group's accumulators (``promote``), is a product more for each k16 row and an
-instruction more for each accumulator: 35 with four k16 rows at m = 8, 55 at m = 16.
+22 instructions for a warp's part of a group, its load apart, and 8 or 16 registers. The other way,
+to take zero * (sum of x) off the group's accumulators (``promote``), is a product more for each k16
+row and n8 block, 8 conversions, and an instruction more for each accumulator: 4 + 8 + 16 with four
+k16 rows and batch=8, 8 + 8 + 32 with batch=16, and to unpack zero points comes on top.
 
 A code is or-ed into the mantissa of 2**p, so p leaves as many bits as that takes: float16's 1024
 takes 8, bfloat16's 128 takes 4. Registers stand in the order of packed zero points: of columns g +
