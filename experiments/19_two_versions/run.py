@@ -21,6 +21,7 @@ are not in both, or whose parameters differ, are left out.
 import argparse
 import concurrent.futures
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,19 +38,24 @@ MARKERS = ("<!-- table: begin -->", "<!-- table: end -->")
 BUILD_MARKERS = ("<!-- builds: begin -->", "<!-- builds: end -->")
 COMPILER = "numba-cuda"
 
-# Runs with the sources of the other checkout: kernels to files.
+# Runs with the sources of a checkout: kernels to files. Of what it cannot build there is no file.
 BUILD = """
 import importlib, json, sys
 from numba_marlin import compiler
 from numba_marlin.compiler.compiled import to_bytes
-name, config, target, file = json.loads(sys.argv[1])
-try:
-    from numba_marlin.kernels.registry import find_kernel
-    kernel = find_kernel(name)
-except ImportError:
-    kernel = importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
-config = eval(config, {kernel.config_type.__name__: kernel.config_type})
-open(file, "wb").write(to_bytes(compiler.build(kernel, config, target)))
+for name, config, target, file in json.load(sys.stdin):
+    try:
+        try:
+            from numba_marlin.kernels.registry import find_kernel
+            kernel = find_kernel(name)
+        except ImportError:
+            kernel = importlib.import_module(f"numba_marlin.kernels.{name}").KERNEL
+        config = eval(config, {kernel.config_type.__name__: kernel.config_type})
+        compiled = compiler.build(kernel, config, target)
+    except Exception as error:
+        print(name, config, target, repr(error)[:300], file=sys.stderr)
+    else:
+        open(file, "wb").write(to_bytes(compiled))
 """
 
 
@@ -70,17 +76,43 @@ def cells():
         yield "11_block_scaled", BlockProblem(m, n, k), None
 
 
-def built(checkout, kernel, config, target, folder):
-    """A kernel as the sources in ``checkout`` make it. config: its text, or itself."""
+def built(checkouts, wanted, folder):
+    """wanted: (kernel, configuration or its text, target) each. -> {of wanted: a CompiledKernel or
+    None from each of the checkouts}. As many processes as there are processors."""
     from numba_marlin.compiler.compiled import from_bytes
 
-    file = Path(tempfile.mkstemp(dir=folder)[1])
-    text = config if isinstance(config, str) else repr(config)
-    what = json.dumps([kernel, text, target, str(file)])
-    subprocess.run(
-        [sys.executable, "-c", BUILD, what], cwd=checkout, check=True, stderr=subprocess.PIPE
-    )
-    return from_bytes(file.read_bytes(), config)
+    files = [
+        [str(Path(folder, f"{number}-{place}.kernel")) for place in range(len(checkouts))]
+        for number in range(len(wanted))
+    ]
+    workers = os.cpu_count() or 1
+
+    def build(place, first):
+        what = [
+            [kernel, config if isinstance(config, str) else repr(config), target, paths[place]]
+            for (kernel, config, target), paths in zip(
+                wanted[first::workers], files[first::workers]
+            )
+        ]
+        subprocess.run(
+            [sys.executable, "-c", BUILD],
+            cwd=checkouts[place],
+            input=json.dumps(what),
+            text=True,
+            check=True,
+        )
+
+    def loaded(path, config):
+        return from_bytes(Path(path).read_bytes(), config) if Path(path).exists() else None
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for done in [
+            pool.submit(build, place, first)
+            for first in range(workers)
+            for place in range(len(checkouts))
+        ]:
+            done.result()
+    return {each: [loaded(path, each[1]) for path in paths] for each, paths in zip(wanted, files)}
 
 
 def instructions(compiled):
@@ -110,20 +142,16 @@ def measure(args):
     target = {
         each.kernel: target_for(find_kernel(each.kernel), bench.device) for *_, each in wanted
     }
-    configurations = {(each.kernel, repr(each.config)): each for *_, each in wanted}
+    wanted_builds = list({(each.kernel, each.config, target[each.kernel]) for *_, each in wanted})
     builds = {}
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor() as pool:
-        made = {
-            key: [
-                pool.submit(built, checkout, each.kernel, each.config, target[each.kernel], folder)
-                for checkout in (args.before, HERE.parent.parent)
-            ]
-            for key, each in configurations.items()
-        }
-        for key, both in made.items():
-            old, now = (each.result() for each in both)
-            assert [*old.parameters] == [*now.parameters], f"{key}: other parameters"
-            builds[key] = replace(now, ptx=old.ptx, cubin=old.cubin, resources=old.resources), now
+    with tempfile.TemporaryDirectory() as folder:
+        made = built((args.before, HERE.parent.parent), wanted_builds, folder)
+        for (kernel, config, _), (old, now) in made.items():
+            assert [*old.parameters] == [*now.parameters], f"{kernel}: other parameters"
+            builds[kernel, repr(config)] = (
+                replace(now, ptx=old.ptx, cubin=old.cubin, resources=old.resources),
+                now,
+            )
     with RESULTS.open("a", encoding="utf-8") as out:
         for label, problem, each in wanted:
             weights = bench.weights(problem)
@@ -192,30 +220,20 @@ def compare_builds(args):
         if compiler == COMPILER:
             wanted.add((kernel, config, target))
 
-    def both(kernel, config, target):
-        try:
-            return [
-                built(checkout, kernel, config, target, folder)
-                for checkout in (args.before, HERE.parent.parent)
-            ]
-        except subprocess.CalledProcessError:
-            return None
-
     left_out = 0
     with tempfile.TemporaryDirectory() as folder, BUILDS.open("w", encoding="utf-8") as out:
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            made = pool.map(lambda each: (each, both(*each)), sorted(wanted))
-            for (kernel, config, target), pair in made:
-                if pair is None or [*pair[0].parameters] != [*pair[1].parameters]:
-                    left_out += 1
-                    continue
-                row = {"kernel": kernel, "config": config, "target": target}
-                for name, build in zip(("_before", ""), pair):
-                    row["instructions" + name] = instructions(build)
-                    row["registers" + name] = build.resources.registers
-                    row["spills" + name] = build.resources.spill_stores
-                row["assembler"] = pair[1].resources.assembler
-                out.write(json.dumps(row) + "\n")
+        made = built((args.before, HERE.parent.parent), sorted(wanted), folder)
+        for (kernel, config, target), pair in made.items():
+            if None in pair or [*pair[0].parameters] != [*pair[1].parameters]:
+                left_out += 1
+                continue
+            row = {"kernel": kernel, "config": config, "target": target}
+            for name, build in zip(("_before", ""), pair):
+                row["instructions" + name] = instructions(build)
+                row["registers" + name] = build.resources.registers
+                row["spills" + name] = build.resources.spill_stores
+            row["assembler"] = pair[1].resources.assembler
+            out.write(json.dumps(row) + "\n")
     print(f"{len(wanted)} builds, {left_out} of them left out: not in both, or other parameters")
 
 
