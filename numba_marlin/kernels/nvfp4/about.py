@@ -12,15 +12,15 @@ TIMED_ELSEWHERE = (
     "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb"
     " does"
 )
-# Fields of a configuration: where, in bytes, its parts begin in a stage. Each lacks that of the part
-# which begins the stage, A or B.
+# Fields of a configuration: where, in bytes, the parts of a stage begin. Each configuration lacks
+# that of the first part, A or B.
 PARTS = ("a_shared", "b_shared", "sfa_shared", "sfb_shared")
 
 
 def operand_stages(config: Any, alignment: int, copied_bytes: int | None = None) -> Stages:
-    """Where the stages of a ring lie that hold A, B and their scales: one behind the other, each from
-    a multiple of ``alignment`` bytes on. ``copied_bytes`` of each are filled, by default all of
-    stage_bytes."""
+    """Where the stages of a ring lie that hold A, B and their scales: one behind the other, each
+    from a multiple of ``alignment`` bytes on. ``copied_bytes`` of each are filled, by default all
+    of stage_bytes."""
     pitch = ceil_div(config.stage_bytes, alignment) * alignment
     starts = sorted(getattr(config, name) for name in PARTS if hasattr(config, name))
     end = config.stage_bytes if copied_bytes is None else copied_bytes

@@ -14,10 +14,11 @@ A; what PTX calls A is B here. Both operands go from shared memory into register
 per lane, and become halves there: nothing expanded is stored. Every warp expands all tokens of the
 tile, which costs an eighth of its work on B for 8 of them, half of it for 32.
 
-**Who does what.** A thread block has 128 rows of B (columns of D) and ``tokens`` rows of A. Its k
-goes in steps of 256, a stage each. ``split`` neighbours in x are a cluster and share a tile's k:
-the block of rank r has ceil(steps / split) steps from r times as many on, the last ranks fewer, or
-none, and then add zeros. In a block (``warp_n`` = warp % 2, ``warp_k`` = warp // 2):
+**Who does what.** A thread block has 128 rows of B (columns of D) and ``tokens`` rows of A:
+blockIdx.x is split * column tile + rank, blockIdx.y the tile of tokens. k goes in steps of 256, a
+stage each. The ``split`` blocks that are neighbours in x are a cluster and share a tile's k: rank r
+has ceil(steps / split) steps from r times as many on, the last ranks fewer, or none, and then add
+zeros. In a block (``warp_n`` = warp % 2, ``warp_k`` = warp // 2):
 
     role      who                what
     load      lane 0 of the      fills stages: B, A and their scales
@@ -41,8 +42,9 @@ just before ``mma`` takes them.
 
 **Which k and n.** Lane 4 g + t takes 32 codes of each of its rows: nibble p of word w is
 
-    k = 256 step + 128 (warp_k % 2) + 32 t + 8 w + p
-    n = tile.column + 64 warp_n + 8 i + row_of(g), i = 0 .. 7 (a token alike, of tokens / 8)
+    k = 256 step + 128 (warp_k % 2) + 32 t + 8 w + p      (steps counted from k = 0)
+    n = tile.column + 64 warp_n + 8 i + row_of(g)         i = 0 .. 7
+    token = tile.token + 8 j + row_of(g)                  j = 0 .. tokens / 8 - 1
 
 The codes of words 0 and 1 have the row's scale 2 t of the run, those of words 2 and 3 scale
 2 t + 1. A product takes four nibbles of a word, in the same places in A and in B, so the sum over k
@@ -55,14 +57,15 @@ operands, it is still exact: six significant bits.
 chunk c ^ (r % 8). Eight lanes at a time load 16 bytes: t = 0 .. 3 of two neighbouring g, whose rows
 ``row_of`` puts 4 apart, so they touch chunks 0 .. 7, all 32 banks. Sums: ``config.PITCH``. Scales
 do conflict: lanes t and t + 2 read words 512 bytes apart, one bank, so a load of them takes two
-wavefronts, not one. That is 1 of 6 wavefronts of the main loop; with 8 tokens a warp's run takes 54
-of them but some 540 instructions, and an SM issues four of these a cycle.
+wavefronts, not one. That is 1 of 6 wavefronts of the main loop. It matters little: with 8 tokens a
+warp's run takes 54 wavefronts, but some 540 instructions, which are 135 cycles of an SM's four
+schedulers (modelled: experiments/11_block_scaled).
 
 **Reductions.** Slices are added in shared memory, then ranks through distributed shared memory,
 both from first to last in fp32 (``output``): the same input gives the same bits.
 
-**Tails.** TMA gives zeros outside of a matrix and outside of its tiles of scales, and a code 0 is 0
-times whatever its scale is. Only if k % 64 is 32 are there scales beyond k inside a tile: the host
+**Tails.** TMA gives zeros outside of a matrix and outside of its tiles of scales, and a code 0 adds
+0. Only if k % 64 is 32 are there scales beyond k inside a tile: the host
 must make that padding 0 (``api.block_scaled_matmul``), since 0 times NaN is NaN. Rows of A beyond m
 and of B beyond n give sums that are not stored.
 
