@@ -30,6 +30,8 @@ TILE_ROWS, TILE_BLOCKS = 128, 4
 TILE_BYTES = TILE_ROWS * TILE_BLOCKS
 LANES = 32
 LANE_BYTES = 16  # of tensor memory's 32 lanes
+MAP_ELEMENT_BYTES = 8  # of ``tensor_map``: a box of at most 256 elements then holds four tiles
+TILE_MAP_WIDTH = TILE_BYTES // MAP_ELEMENT_BYTES  # of a tile, in elements of ``tensor_map``
 
 
 def tiles(rows: int, blocks: int) -> tuple[int, int]:
@@ -59,12 +61,16 @@ def place(row, block, blocks: int):
 
 
 def tensor_map(rows: int, blocks: int, box: tuple[int, int]) -> TensorMap:
-    """Of scales [rows, blocks] in 128x4 order, as rows of tiles, each 64 numbers of 8 bytes;
-    ``box``: (tiles along the rows, tiles along k) that a copy brings."""
-    row_tiles, block_tiles = tiles(rows, blocks)
-    across = block_tiles * TILE_BYTES
+    """Of scales [rows, blocks] in 128x4 order, as rows of tiles, each TILE_MAP_WIDTH numbers of 8
+    bytes; ``box``: (tiles along the rows, tiles along k) that a copy brings. A copy's coordinates
+    are x in these numbers, y in tiles."""
+    (row_tiles, block_tiles), (box_rows, box_tiles) = tiles(rows, blocks), box
     return TensorMap(
-        "uint64", (row_tiles, across // 8), (across, 8), (box[0], box[1] * TILE_BYTES // 8), 0, 256
+        "uint64",
+        (row_tiles, block_tiles * TILE_MAP_WIDTH),
+        (block_tiles * TILE_BYTES, MAP_ELEMENT_BYTES),
+        (box_rows, box_tiles * TILE_MAP_WIDTH),
+        l2_promotion=256,
     )
 
 

@@ -12,13 +12,15 @@ TIMED_ELSEWHERE = (
     "not these sizes: experiments/11_block_scaled times others on an H200, and on one this verb"
     " does"
 )
-# where the parts of a stage begin; one that a configuration does not name begins the stage
+# Fields of a configuration: where, in bytes, the parts of a stage begin. Each configuration lacks
+# that of the first part, A or B.
 PARTS = ("a_shared", "b_shared", "sfa_shared", "sfb_shared")
 
 
 def operand_stages(config: Any, alignment: int, copied_bytes: int | None = None) -> Stages:
-    """Stages of A, B and their scales, each beginning at a multiple of ``alignment`` bytes;
-    ``copied_bytes`` of each are filled, default all."""
+    """Where the stages of a ring lie that hold A, B and their scales: one behind the other, each
+    from a multiple of ``alignment`` bytes on. ``copied_bytes`` of each are filled, by default all
+    of stage_bytes."""
     pitch = ceil_div(config.stage_bytes, alignment) * alignment
     starts = sorted(getattr(config, name) for name in PARTS if hasattr(config, name))
     end = config.stage_bytes if copied_bytes is None else copied_bytes

@@ -9,7 +9,7 @@ from typing import Any
 from numba_marlin.hardware.devices import Device
 from numba_marlin.kernels.language.choice import Description
 from numba_marlin.kernels.nvfp4 import choice
-from numba_marlin.kernels.nvfp4.block_decode.config import CHUNKS, COLUMNS, BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_decode.config import COLUMNS, RUNS, BlockDecodeConfig
 from numba_marlin.problems import BlockProblem
 
 # (k_warps, split): time of a block with all of k, split times as many of which an SM has
@@ -46,7 +46,7 @@ def choose_few_rows(m: int, n: int, sms: int, **epilogue) -> BlockDecodeConfig:
 def changed(config: BlockDecodeConfig, changes: dict[str, Any]) -> BlockDecodeConfig:
     """With other k_warps, as many stages as they need."""
     if "k_warps" in changes:
-        changes = {"stages": max(2, changes["k_warps"] // CHUNKS)} | changes
+        changes = {"stages": max(2, changes["k_warps"] // RUNS)} | changes
     return replace(config, **changes)
 
 

@@ -1,33 +1,71 @@
-"""The sizes of the ``block_decode`` kernel: what can be chosen, and what follows from it. Pure."""
+"""The sizes of the ``block_decode`` kernel: what can be chosen, and what follows from it. Pure.
+
+Shared memory, in bytes, from a multiple of 1024 (ALIGNMENT) on. Behind the ring of stages lie the
+partial sums of the epilogue, in memory of their own, for a warp that has finished leaves its sums
+while others still read stages; last the mbarriers::
+
+    0                                      sums_shared               barriers_shared
+    | stage 0 | stage 1 | ... | stages - 1 | sums, fp32              | [stages]        |
+    |         |         |     |            | [k_warps][tokens][PITCH]| full, empty     |
+    |         |         |     |            |                         | of 8 bytes each |
+
+A stage, 256 of k::
+
+    0                a_shared = 16384    sfb_shared       sfa_shared       stage_bytes
+    | B: codes       | A: codes          | scales of B    | scales of A    |
+    | u8 [128][128]  | u8 [tokens][128]  | u8 [4 tiles]   | u8 [4 tiles]   |
+    | 16384          | 128 * tokens      | 2048           | 2048           |
+
+Codes are in the 128-byte swizzle. A tile of scales is 512 bytes, [row % 32][row // 32][4] of 128
+rows and 64 of k; of A's 128 rows the block needs its ``tokens``, which a tile cannot be cut to.
+
+``stages`` is a multiple of k_warps / 2, since so many stages are multiplied side by side and each
+must always have the same warps (``__post_init__`` says why); 2 at least, so that one can be on its
+way while another is read; and as many at most as shared memory holds, 227 KiB on Hopper:
+
+    tokens   stage_bytes   k_warps = 2   4   8
+    8        21504                  10   8   8
+    16       22528                   9   8   4
+    32       24576                   7   6   -
+
+More stages are more bytes on their way and change nothing else. ``choose`` takes k_warps of them.
+"""
 
 from dataclasses import dataclass
 
+from numba_marlin.hardware.architectures import HOPPER
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
 from numba_marlin.kernels.nvfp4.block_scaled.config import ACTIVATIONS as ALL_ACTIVATIONS
-from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT, SHARED_LIMIT
 from numba_marlin.layout.block_scales import TILE_BYTES
+from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
-COLUMNS = 128  # rows of B, columns of D, of a block: those of a tile of scales
+SCALED = 16  # elements of NVFP4, along k, that share a scale
+COLUMNS = 128  # rows of B, columns of D, of a thread block: those of a tile of scales
 STAGE_ROW = 128  # bytes of a row in a stage: 256 elements, one row of the 128-byte swizzle
 STAGE_K = 2 * STAGE_ROW
-SCALE_BYTES = 4 * TILE_BYTES  # of 128 rows in a stage: four tiles of 128 rows by 4 blocks
-ROW_WARPS, WARP_COLUMNS = 2, 64  # warps beside each other, and the rows of B of each
-WARP_BLOCKS = WARP_COLUMNS // 16  # m16 blocks of the instruction that a warp has
-CHUNKS = 2  # of a stage: 128 of k, as much as a warp multiplies at a time
-# numbers of a row of partial sums: lanes that write at once meet different banks
+RUNS = 2  # of a stage, each 128 of k: what a warp multiplies at a time
+STAGE_SCALE_TILES = 4  # of 128 rows in a stage: 128 rows by 64 of k each
+SCALE_BYTES = STAGE_SCALE_TILES * TILE_BYTES
+WARPS_N, WARP_COLUMNS = 2, 64  # warps side by side along n, and the rows of B of each
+M16_TILES = WARP_COLUMNS // 16  # of B in a warp: rows of ``mma.m16n8k16``
+STAGE_READERS = WARPS_N * RUNS  # warps that multiply a stage
+# Numbers of a row of partial sums. 8 more than 128, so that rows t = 0 .. 3, which a warp writes at
+# once, begin 8 banks apart, and its eight columns of each fill what lies between.
 PITCH = COLUMNS + 8
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: of what a 128-byte swizzle is applied to
+SHARED_LIMIT = HOPPER.shared_bytes_per_block  # 227 KiB
 RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 ACTIVATIONS = tuple(each for each in ALL_ACTIVATIONS if each != "gated_silu")
 
 
 @dataclass(frozen=True)
 class BlockDecodeConfig:
-    """A block multiplies 128 rows of B by ``tokens`` rows of A."""
+    """A thread block multiplies 128 rows of B by ``tokens`` rows of A."""
 
     #: rows of A: 8, 16 or 32
     tokens: int = 8
-    #: pairs of warps that share the k of a block: 2, 4 or 8
+    #: pairs of warps that share the k of a block, a slice each: 2, 4 or 8
     k_warps: int = 4
     #: blocks that share the whole k (split-K), a cluster: 1, 2, 4 or 8
     split: int = 1
@@ -65,7 +103,7 @@ class BlockDecodeConfig:
             raise ValueError(f"activation={self.activation!r} must be one of {ACTIVATIONS}")
         if self.stages < 2 or self.stages % self.stages_at_once:
             raise ValueError(
-                f"stages={self.stages} must be at least 2 and a multiple of k_warps / {CHUNKS} ="
+                f"stages={self.stages} must be at least 2 and a multiple of k_warps / {RUNS} ="
                 f" {self.stages_at_once}: a stage always has the same warps, for who skips a"
                 " phase of a barrier cannot tell it from the one after the next"
             )
@@ -88,8 +126,8 @@ class BlockDecodeConfig:
         return COLUMNS
 
     @property
-    def token_blocks(self):
-        """n8 blocks of the instruction."""
+    def n8_tiles(self):
+        """Of tokens: columns of ``mma.m16n8k16``."""
         return self.tokens // 8
 
     @property
@@ -99,39 +137,39 @@ class BlockDecodeConfig:
     @property
     def consumers(self):
         """Warps that multiply."""
-        return ROW_WARPS * self.k_warps
+        return WARPS_N * self.k_warps
 
     @property
     def stages_at_once(self):
-        """Stages that the warps of a block multiply side by side."""
-        return self.k_warps // CHUNKS
+        """Stages that a block's warps multiply side by side; a warp goes on by so many."""
+        return self.k_warps // RUNS
 
-    # registers of a lane
+    # registers of a lane: see the record Operands of ``kernel``
 
     @property
     def b_rows(self):
-        """Rows of B of which it has a share of k."""
-        return 2 * WARP_BLOCKS
+        """Rows of B of which a lane has codes: two of each m16 tile."""
+        return 2 * M16_TILES
 
     @property
     def b_words(self):
-        """Of codes."""
+        """[row of B][4]"""
         return 4 * self.b_rows
 
     @property
     def a_words(self):
-        """Of codes: it has a share of a row of A for each n8 block."""
-        return 4 * self.token_blocks
+        """[n8 tile][4]: a lane has codes of one token of each."""
+        return 4 * self.n8_tiles
 
     @property
     def fragment_words(self):
-        """Of A, expanded, 16 of k."""
-        return 2 * self.token_blocks
+        """[n8 tile][2]: tokens, expanded, 16 of k"""
+        return 2 * self.n8_tiles
 
     @property
     def sums(self):
-        """Accumulators: [m16 block of B][n8 block of tokens][4]."""
-        return 4 * WARP_BLOCKS * self.token_blocks
+        """Accumulators: [m16 tile][n8 tile][4]."""
+        return 4 * M16_TILES * self.n8_tiles
 
     # launch
 
@@ -139,11 +177,10 @@ class BlockDecodeConfig:
     def threads(self):
         return 32 * (self.consumers + 1)
 
-    # shared memory
+    # shared memory: offsets in a stage and in all of it, see the module's docstring
 
     @property
     def a_shared(self):
-        """Where A begins in a stage, behind B; then come the scales, B's first."""
         return COLUMNS * STAGE_ROW
 
     @property
@@ -161,12 +198,11 @@ class BlockDecodeConfig:
 
     @property
     def sums_shared(self):
-        """Partial sums: for each share of k, a row for each token."""
         return self.stages * self.stage_bytes
 
     @property
     def sums_bytes(self):
-        """Of one share of k."""
+        """Of one slice of k."""
         return self.tokens * PITCH * 4
 
     @property
@@ -175,7 +211,9 @@ class BlockDecodeConfig:
 
     @property
     def shared_bytes(self):
+        """With room to round the start up to ALIGNMENT."""
         return self.barriers_shared + barrier_bytes(self.stages) + ALIGNMENT
 
     def grid(self, m, n):
+        """Clusters are (split, 1, 1)."""
         return (ceil_div(n, COLUMNS) * self.split, ceil_div(m, self.tokens), 1)

@@ -6,11 +6,11 @@ from numba_marlin.kernels.nvfp4.about import ALL_ROLES, TIMED_ELSEWHERE, operand
 from numba_marlin.kernels.nvfp4.block_decode import choose
 from numba_marlin.kernels.nvfp4.block_decode.config import (
     ACTIVATIONS,
+    ALIGNMENT,
     RESULT_BYTES,
     BlockDecodeConfig,
 )
 from numba_marlin.kernels.nvfp4.block_decode.kernel import make, tensor_maps
-from numba_marlin.kernels.nvfp4.block_scaled.config import ALIGNMENT
 from numba_marlin.kernels.nvfp4.block_scaled.declare import epilogue_factors
 
 KERNEL = KernelDefinition(
@@ -56,16 +56,16 @@ KERNEL = KernelDefinition(
     about=About(
         sections={
             "copy": ("load_stages",),
-            "multiply": ("multiply_row", "multiply_stages"),
-            "reduce_block": ("leave_sums", "add_shares"),
-            "reduce_grid": ("add_blocks",),
+            "multiply": ("multiply_k16", "multiply_stages"),
+            "reduce_block": ("leave_sums", "add_slices"),
+            "reduce_grid": ("add_ranks",),
             "write": ("finish_columns", "add_bias"),
         },
-        waits={"wait_block": ("add_blocks", "write_out")},
+        waits={"wait_block": ("add_ranks", "write_out")},
         roles={
             "load": ("load_stages",),
             "multiply": ("multiply_stages", "fetch", "multiply"),
-            "epilogue": ("leave_sums", "add_shares", "add_blocks", "finish_columns"),
+            "epilogue": ("leave_sums", "add_slices", "add_ranks", "finish_columns"),
         },
         shared_alignment=ALIGNMENT,
         stages=lambda config: operand_stages(config, ALIGNMENT),

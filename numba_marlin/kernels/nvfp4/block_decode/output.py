@@ -1,30 +1,42 @@
 """How the sums of the ``block_decode`` kernel leave it: added up in shared memory, within a block
 and then within its cluster, finished in fp32, written out.
 
-``output_verbs(lang, config)`` -> namespace of device functions. ``acc``: of a warp, 4 sums of each
-n8 block j of tokens of each of its m16 blocks i, at 4 * (token_blocks * i + j): those of lane 4 g +
-t are of rows r and r + 8 of B's 16, r being the row that g stands for, and of the tokens that 2 t
-and 2 t + 1 stand for: t and t + 4. The records ``thread``, ``item``, ``sizes`` and ``outputs`` are
-those of ``kernel``.
+``output_verbs(lang, config)`` -> namespace of device functions; the records ``thread``, ``item``,
+``sizes`` and ``outputs`` are those of ``kernel``.
+
+``acc`` of a warp is [m16 tile i][n8 tile j][4]. Accumulator r of lane 4 g + t is D[8 j + t +
+4 (r % 2), 64 warp_n + 16 i + 8 (r // 2) + row_of(g)] of the tile: mma has row g and column 2 t +
+r % 2, and ``row_of`` says which of eight rows of B, or tokens, stand there (``row_of(2 t) = t``).
+
+1. Every slice of k (``warp_k``) leaves its sums in shared memory, fp32 [token][PITCH], 128 columns
+   and a gap; a named barrier of the warps that multiply.
+2. A thread takes *vectors*, four neighbouring columns of a token, number 32 * token + column / 4,
+   and adds up their slices, first to last.
+3. With a split, the totals replace the first slice's sums; cluster barrier; every rank takes
+   1 / split of the vectors and adds up the ranks' totals, first to last, by distributed shared
+   memory. A second cluster barrier keeps blocks alive until all have read.
+4. alpha * sum + beta * C + bias, the activation, the type of D: one 8-byte store of a vector (16
+   bytes of float32 in two). A warp writes 128 columns of a token.
 """
 
 from numba_marlin.kernels.nvfp4.block_decode.config import (
     COLUMNS,
+    M16_TILES,
     PITCH,
-    WARP_BLOCKS,
     WARP_COLUMNS,
 )
 from numba_marlin.kernels.nvfp4.block_scaled.epilogue import activation_verb
 
 VECTORS = COLUMNS // 4  # of a token, four columns each
-CONSUMER_BARRIER = 1  # 0 is syncthreads
+CONSUMER_BARRIER = 1  # a named barrier; 0 is that of syncthreads
 
 
 def output_verbs(lang, config):
     ptx, uint64, float32 = lang.ptx, lang.uint64, lang.float32
     cfg = lang.constants(config)
     threads = 32 * config.consumers
-    share = config.tokens * VECTORS // config.split  # vectors of a block of the cluster
+    vectors = config.tokens * VECTORS
+    rank_vectors = vectors // config.split  # that a block of the cluster finishes
     activate = activation_verb(lang, config.activation)
     pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
     widen_low, widen_high = (
@@ -35,6 +47,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def leave_sums(acc, shared, thread):
+        """For all to read. Lanes write 32 banks at once: 8 t + row."""
         column = thread.warp_n * WARP_COLUMNS + thread.row
         own = (
             shared
@@ -42,9 +55,9 @@ def output_verbs(lang, config):
             + thread.warp_k * cfg.sums_bytes
             + (thread.t * PITCH + column) * 4
         )
-        for i in range(WARP_BLOCKS):
-            for j in range(cfg.token_blocks):
-                o = 4 * (cfg.token_blocks * i + j)
+        for i in range(M16_TILES):
+            for j in range(cfg.n8_tiles):
+                o = 4 * (cfg.n8_tiles * i + j)
                 address = own + 4 * (16 * i + 8 * PITCH * j)
                 ptx.st_shared_b32(address, ptx.bits_of_f32(acc[o]))
                 ptx.st_shared_b32(address + 16 * PITCH, ptx.bits_of_f32(acc[o + 1]))
@@ -58,20 +71,20 @@ def output_verbs(lang, config):
 
     @lang.device
     def sums_at(shared, vector):
-        """Address of a vector among the partial sums of the first share of k."""
+        """Address of a vector among the sums of the first slice of k."""
         return shared + cfg.sums_shared + vector // VECTORS * (4 * PITCH) + vector % VECTORS * 16
 
     @lang.device
-    def add_shares(shared, vector):
+    def add_slices(shared, vector):
         """Of the block's k, first to last."""
         address = sums_at(shared, vector)
         v = ptx.ld_shared_v4_f32(address)
-        for each in range(1, cfg.k_warps):
-            v = plus(v, ptx.ld_shared_v4_f32(address + cfg.sums_bytes * each))
+        for warp_k in range(1, cfg.k_warps):
+            v = plus(v, ptx.ld_shared_v4_f32(address + cfg.sums_bytes * warp_k))
         return v
 
     @lang.device
-    def add_blocks(shared, vector):
+    def add_ranks(shared, vector):
         """Of the cluster, first to last."""
         address = sums_at(shared, vector)
         v = ptx.ld_shared_cluster_v4_f32(ptx.mapa_shared(address, 0))
@@ -91,6 +104,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_bias(v, bias):
+        """As multiply-adds by 1, for assemblers are free to fuse any other sum."""
         first, second = ptx.ld_global_v2_f32(bias), ptx.ld_global_v2_f32(bias + 8)
         return (
             ptx.fma_rn_f32(v[0], float32(1), first[0]),
@@ -101,7 +115,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def finish_columns(sums, outputs, tile, sizes, vector):
-        """Four columns of a token, if there are such: n is a multiple of 8."""
+        """Four columns of a token, all of them inside of D or all outside: n is a multiple of 8."""
         row, column = tile.token + vector // VECTORS, tile.column + vector % VECTORS * 4
         if row < sizes.m and column < sizes.n:
             alpha, beta = ptx.ld_global_v2_f32(outputs.factors)
@@ -125,16 +139,16 @@ def output_verbs(lang, config):
                 ptx.st_global_v2_f32(d + 8, (activate(v[2]), activate(v[3])))
 
     def for_vectors(count, verb):
-        """-> device function (shared, outputs, item, sizes): ``verb`` of so many vectors, shared
-        out to all threads."""
-        rounds, rest = max(1, count // threads), count < threads
+        """-> device function (shared, outputs, item, sizes): ``verb`` of vectors 0 to count - 1,
+        neighbours by neighbouring threads. Both numbers are powers of two."""
+        rounds, too_few = max(1, count // threads), count < threads
 
         @lang.device
         def go_round(shared, outputs, item, sizes):
             done = 0
             while done < rounds:
                 vector = ptx.tid_x() + done * threads
-                if not rest or vector < count:
+                if not too_few or vector < count:
                     verb(shared, vector, outputs, item, sizes)
                 done += 1
 
@@ -142,35 +156,34 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_and_finish(shared, vector, outputs, item, sizes):
-        finish_columns(add_shares(shared, vector), outputs, item.tile, sizes, vector)
+        finish_columns(add_slices(shared, vector), outputs, item.tile, sizes, vector)
 
     @lang.device
     def add_for_cluster(shared, vector, outputs, item, sizes):
-        ptx.st_shared_v4_f32(sums_at(shared, vector), add_shares(shared, vector))
+        ptx.st_shared_v4_f32(sums_at(shared, vector), add_slices(shared, vector))
 
     @lang.device
-    def add_blocks_and_finish(shared, vector, outputs, item, sizes):
-        own = item.rank * share + vector
-        finish_columns(add_blocks(shared, own), outputs, item.tile, sizes, own)
+    def add_ranks_and_finish(shared, vector, outputs, item, sizes):
+        own = item.rank * rank_vectors + vector
+        finish_columns(add_ranks(shared, own), outputs, item.tile, sizes, own)
 
-    vectors = config.tokens * VECTORS
     finish_all, add_all = (
         for_vectors(vectors, add_and_finish),
         for_vectors(vectors, add_for_cluster),
     )
-    finish_share = for_vectors(share, add_blocks_and_finish)
+    finish_own = for_vectors(rank_vectors, add_ranks_and_finish)
 
     @lang.device
     def write_out(shared, outputs, item, sizes):
-        """Threads that multiplied; the cluster's barrier does not wait for the others, which have
-        gone."""
+        """By the threads that multiplied. The cluster's barrier waits for all others that have not
+        returned; those of the load warp return."""
         if cfg.split == 1:
             finish_all(shared, outputs, item, sizes)
         else:
             add_all(shared, outputs, item, sizes)
             ptx.cluster_arrive()
             ptx.cluster_wait()
-            finish_share(shared, outputs, item, sizes)
+            finish_own(shared, outputs, item, sizes)
             ptx.cluster_arrive()  # shared memory outlives those who read it
             ptx.cluster_wait()
 

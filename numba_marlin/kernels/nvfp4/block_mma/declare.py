@@ -3,14 +3,13 @@
 import numpy as np
 
 from numba_marlin.kernels.language.about import About, Demo, Ring, Trial
-from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands, ceil_div
+from numba_marlin.kernels.language.definition import KernelDefinition, TakesOperands
 from numba_marlin.kernels.nvfp4.about import operand_stages
 from numba_marlin.kernels.nvfp4.block_mma import choose
 from numba_marlin.kernels.nvfp4.block_mma.config import (
     ALIGNMENT,
-    CONSUMERS,
+    K64_SCALES,
     RESULT_BYTES,
-    SCALES_OF_A_STEP,
     TILE,
     BlockMmaConfig,
 )
@@ -33,13 +32,13 @@ KERNEL = KernelDefinition(
         ("k", "i32"),
     ),
     make=make,
-    threads=lambda config: 32 * (CONSUMERS + 1),
+    threads=lambda config: config.threads,
     shared_bytes=lambda config: config.shared_bytes,
-    grid=lambda config, m, n, k, sms: (ceil_div(m, TILE) * ceil_div(n, TILE), 1, 1),
+    grid=lambda config, m, n, k, sms: config.grid(m, n),
     tensor_maps=tensor_maps,
     waits=False,
     min_arch="sm_120a",
-    takes=TakesOperands(formats=tuple(SCALES_OF_A_STEP), results=tuple(RESULT_BYTES)),
+    takes=TakesOperands(formats=tuple(K64_SCALES), results=tuple(RESULT_BYTES)),
     factors=lambda alpha, beta, inverse: {"alpha": np.array([alpha], np.float32)},
     chooser=choose,
     about=About(

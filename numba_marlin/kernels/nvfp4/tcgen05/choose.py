@@ -22,5 +22,5 @@ def invariant_configurations(problem: BlockProblem, device: Device) -> list[Tcge
 
 
 def described(problem: BlockProblem, config: Tcgen05Config, device: Device) -> Description:
-    blocks = math.prod(config.grid(problem.m, problem.n, problem.k, device.sms))
+    blocks = math.prod(config.grid(problem.m, problem.n, device.sms))
     return choice.described(problem, (TILE_M, config.tile_n), blocks)

@@ -1,24 +1,66 @@
 """The sizes of the Blackwell kernel (``tcgen05``): what can be chosen, and what follows from it.
-Pure."""
+Pure.
+
+Shared memory, in bytes, from a multiple of 1024 (ALIGNMENT) on::
+
+    0                     results_shared  load_barriers   sum_barriers     address_shared
+    | stages              | results       | [stages]      | [accumulators] | address of  |
+    | 0, 1, ... stages -1 | [4 warps]     | full, empty   | full, empty    | tensor      |
+    |                     | [32][128 B]   | of 8 bytes    | of 8 bytes     | memory      |
+
+A stage, 128 bytes of k (``stage_k``: 256 of FP4, 128 of FP8), is filled up to a multiple of 1024::
+
+    0              b_shared = 16384  sfa_shared         sfb_shared               copied_bytes
+    | A: codes     | B: codes        | scales of A      | scales of B            |
+    | u8 [128][128]| u8 [tile_n][128]| u8 [scale_tiles] | u8 [n_tiles]           |
+    |              |                 | [512]            | [scale_tiles][512]     |
+
+Codes are in the 128-byte swizzle. A tile of scales is [row % 32][row // 32][4], 128 rows by four
+along k; scale_tiles is 4 for nvfp4, 2 for mxfp4, 1 for mxfp8.
+
+Tensor memory, 128 lanes, in columns of 4 bytes::
+
+    0                        scales_tensor                                  of 512
+    | sums, fp32             | stage 0 | ... | stages - 1, stage_columns each: |
+    | [accumulators][tile_n] |   scales of A [scale_tiles], 4 columns each,    |
+    | row of D = lane        |   scales of B [scale_tiles][n_tiles], 4 each    |
+
+``stages`` is 2 at least, so that one can be on its way while another is multiplied, and as many at
+most as fit into 227 KiB of shared memory; tensor memory would hold more:
+
+    tile_n   nvfp4   mxfp4   mxfp8
+    128          5       6       6
+    256          3       4       4     so not the default of 4 with nvfp4
+
+More stages are more bytes on their way and change nothing else.
+"""
 
 from dataclasses import dataclass
 
 from numba_marlin.hardware.architectures import BLACKWELL
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory, ceil_div
 from numba_marlin.kernels.language.pipeline import barrier_bytes
-from numba_marlin.layout.block_scales import TILE_BYTES
-from numba_marlin.layout.tcgen05 import COLUMNS, KINDS, SCALE_COLUMNS, InstructionDescriptor
+from numba_marlin.layout.block_scales import TILE_BLOCKS, TILE_BYTES
+from numba_marlin.layout.tcgen05 import (
+    COLUMNS,
+    K_BYTES,
+    KINDS,
+    SCALE_COLUMNS,
+    InstructionDescriptor,
+)
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 TILE_M = 128  # rows of a product, all lanes of tensor memory
 STAGE_ROW = 128  # bytes of a row in a stage, one row of the 128-byte swizzle
-PRODUCTS = 4  # of 32 bytes of k, in a stage
-ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
-SHARED_LIMIT = BLACKWELL.shared_bytes_per_block
+PRODUCTS = STAGE_ROW // K_BYTES  # of a stage: 4, each of 32 bytes of every row
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: of what a 128-byte swizzle is applied to
+SHARED_LIMIT = BLACKWELL.shared_bytes_per_block  # 227 KiB
 EPILOGUE_WARPS = 4
 LOAD_WARP, MULTIPLY_WARP = 4, 5
-THREADS = 32 * 6
-BOX_BYTES = 32 * STAGE_ROW  # of results, a warp's 32 rows
+THREADS = 32 * (EPILOGUE_WARPS + 2)
+BOX_BYTES = 32 * STAGE_ROW  # of results: a warp's 32 rows, a row of the swizzle each
+ADDRESS_BYTES = 16  # of tensor memory's address, which takes four of them
+# format -> (kind and scale vector size as in layout.tcgen05.KINDS, type of codes, type of scales)
 FORMATS = {
     "nvfp4": (("mxf4nvf4", "4X"), "e2m1", "e4m3"),
     "mxfp4": (("mxf4", "2X"), "e2m1", "e8m0"),
@@ -29,11 +71,12 @@ RESULT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 @dataclass(frozen=True)
 class Tcgen05Config:
-    """A block multiplies tiles of 128 rows of A by tile_n rows of B."""
+    """A thread block multiplies tiles of 128 rows of A by tile_n rows of B."""
 
     #: columns of a tile of D: 128 or 256
     tile_n: int = 128
-    #: steps of 128 bytes of k (256 elements of FP4) in shared memory
+    #: steps of 128 bytes of k (256 elements of FP4) in shared memory; with tile_n=256 and nvfp4, 3
+    #: at most
     stages: int = 4
     #: of A and B, one of FORMATS
     format: str = "nvfp4"
@@ -71,7 +114,7 @@ class Tcgen05Config:
 
     @property
     def vectors(self):
-        """Scales of a row in a product."""
+        """Scales of a row in a product (PTX: 4 of scale_vec::4X)."""
         return self.kind.vectors
 
     @property
@@ -79,26 +122,32 @@ class Tcgen05Config:
         """Elements of k in a stage."""
         return STAGE_ROW * 8 // self.bits
 
-    def instruction_descriptor(self, first):
-        """Of products whose scales begin with the ``first`` of the four bytes of a word."""
+    @property
+    def result_bytes(self):
+        return RESULT_BYTES[self.result]
+
+    def instruction_descriptor(self, scale_byte):
+        """Of a product whose scales, of A and of B, begin with that byte of their words."""
         _, element, scale = FORMATS[self.format]
-        return InstructionDescriptor(self.tile_n, element, element, scale, first, first).encode(
-            self.kind
-        )
+        return InstructionDescriptor(
+            self.tile_n, element, element, scale, scale_byte, scale_byte
+        ).encode(self.kind)
 
     @property
-    def instruction_descriptor_step(self):
-        """From one first byte to the next."""
-        ids = self.kind.scale_ids
-        return (self.instruction_descriptor(ids[-1]) - self.instruction_descriptor(0)) // max(
-            1, ids[-1]
-        )
+    def scale_byte_step(self):
+        """What to add to an instruction descriptor for every byte that scales begin later: 1 in its
+        field of A's scales and 1 in that of B's, which may hold the kind's ``scale_ids``. 0 if
+        that is byte 0 alone."""
+        last = self.kind.scale_ids[-1]
+        if last == 0:
+            return 0
+        return (self.instruction_descriptor(last) - self.instruction_descriptor(0)) // last
 
     @property
     def scale_tiles(self):
-        """Tiles of scales of 128 rows in a stage, along k; a product takes the scales of one, or
-        some of them."""
-        return PRODUCTS * self.vectors // 4
+        """Of A, or of 128 rows of B, in a stage, along k: four scales of each row. A product takes
+        all four, or two or one of them."""
+        return PRODUCTS * self.vectors // TILE_BLOCKS
 
     @property
     def scale_bytes(self):
@@ -107,28 +156,28 @@ class Tcgen05Config:
 
     @property
     def n_tiles(self):
-        """Tiles of scales of B across a tile's columns."""
+        """Tiles of scales that cover the rows of B in a stage, tile_n."""
         return self.tile_n // 128
 
     @property
     def accumulators(self):
         """Tiles of sums in tensor memory: the mma warp begins the next while the epilogue reads the
-        last, if there is room."""
+        last, if there is room: two of 256 columns would leave none for scales."""
         return 2 if self.tile_n == 128 else 1
 
     @property
     def scales_tensor(self):
         """Column behind the sums, where the scales of the stages begin: every stage has its own,
-        for nothing orders a copy after the products before it."""
+        for nothing orders a copy after the products before it (``kernel``)."""
         return self.accumulators * self.tile_n
 
     @property
     def stage_columns(self):
+        """Of tensor memory, for the scales of a stage."""
         return self.scale_tiles * SCALE_COLUMNS * (1 + self.n_tiles)
 
     @property
     def b_shared(self):
-        """Where B begins in a stage; then its scales: those of A, those of B."""
         return TILE_M * STAGE_ROW
 
     @property
@@ -149,8 +198,8 @@ class Tcgen05Config:
 
     @property
     def box_columns(self):
-        """Of results, in a box of 128 bytes a row."""
-        return STAGE_ROW // RESULT_BYTES[self.result]
+        """Of results, in a row of 128 bytes."""
+        return STAGE_ROW // self.result_bytes
 
     @property
     def results_shared(self):
@@ -171,7 +220,8 @@ class Tcgen05Config:
 
     @property
     def shared_bytes(self):
-        return self.address_shared + 16 + ALIGNMENT
+        """With room to round the start up to ALIGNMENT."""
+        return self.address_shared + ADDRESS_BYTES + ALIGNMENT
 
-    def grid(self, m, n, k, sms):
+    def grid(self, m, n, sms):
         return (min(sms, ceil_div(m, TILE_M) * ceil_div(n, self.tile_n)), 1, 1)

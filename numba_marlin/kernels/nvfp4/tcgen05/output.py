@@ -1,29 +1,43 @@
 """How sums leave the Blackwell kernel (``tcgen05``): from tensor memory to registers, times alpha,
-and through shared memory to D."""
+and through shared memory to D.
+
+A warp has 32 rows of a tile, a row per lane, and takes a *box* of them at a time: 128 bytes of each
+row of D, 64 columns of 16 bits or 32 of float32. It loads them from tensor memory, 32 columns a
+time, rounds them, writes them to its 4 KiB of shared memory, and lane 0 starts a tensor copy from
+there to D.
+
+Banks: lane r writes row r, 16-byte chunk c of it where the 128-byte swizzle has it, at chunk
+c ^ (r % 8); so eight lanes, which write at once, touch all 32 banks. The copy's map names the same
+swizzle.
+"""
 
 from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.language.tuples import for_each, map_each
 from numba_marlin.kernels.nvfp4.tcgen05.config import STAGE_ROW
 
+PART_BYTES = 64  # of 32 halves, the first part of a row; a row of floats has no second part
+
 
 def output_verbs(lang, config):
     """-> namespace of device functions. ``store_tile(results, d_map, accumulator, tile, alpha,
     lane)``: a warp's 32 rows of a tile from tile.row, tile.column of D on; results: 4 KiB of shared
-    memory for it alone; accumulator: the tensor memory address of its first sum.
-    ``wait_for_store()``: until D's copies have read shared memory.
+    memory for it alone, from a multiple of 1024 on; accumulator: the tensor memory address of its
+    first sum. ``wait_for_store()``: until this thread's copies to D have read shared memory.
     """
     ptx, int32 = lang.ptx, lang.int32
     cfg = lang.constants(config)
     halves = config.result != "float32"
-    boxes, parts = config.tile_n // config.box_columns, config.box_columns // 32
+    boxes = config.tile_n // config.box_columns
+    parts = config.box_columns // 32  # loads of 32 columns that make a box: 2 of 16 bits, 1
     read_columns = ptx.tcgen05_ld_32x32b_f32(n=32)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
     pair_of = ptx.cvt_rn_bf16x2_f32 if config.result == "bfloat16" else ptx.cvt_rn_f16x2_f32
 
     @lang.device
     def store_chunk(values, address):
-        """8 halves, or 4 floats, to 16 bytes of a row, where the 128-byte swizzle has them."""
-        target = address ^ (address >> 7 & 7) << 4
+        """8 numbers as halves, or 4 floats, to 16 bytes of a row, where the 128-byte swizzle has
+        them: address bits 4 to 6 xor bits 7 to 9, the row % 8."""
+        target = address ^ ((address >> 7 & 7) << 4)
         if halves:
             ptx.st_shared_v4_b32(
                 target,
@@ -37,21 +51,23 @@ def output_verbs(lang, config):
         else:
             ptx.st_shared_v4_f32(target, values)
 
+    # (32 values, address): 8 or 4 at a time, each 16 bytes behind the last
     store_columns = for_each(lang, 32, 8 if halves else 4, store_chunk, 16)
+    # (32 values, factor) -> 32 values
     times = map_each(lang, 32, 1, lang.device(lambda value, factor: (value[0] * factor,)))
 
     @lang.device
     def store_tile(results, d_map, accumulator, tile, alpha, lane):
-        """The warp's 32 rows of a tile, a box of 128 bytes a row at a time; when it returns, all of
-        them are out of tensor memory."""
+        """The warp's 32 rows of a tile. When it returns, all of them have been loaded from tensor
+        memory, which may be written again; the last copy to D may still be running."""
         for box in range(boxes):
-            if lane == 0:
+            if lane == 0:  # the copies are its own
                 wait_for_store()
             ptx.bar_warp_sync(ALL_LANES)
             for part in range(parts):
                 values = read_columns(accumulator + (box * cfg.box_columns + part * 32))
                 ptx.tcgen05_wait_ld()
-                store_columns(times(values, alpha), results + lane * STAGE_ROW + part * 64)
+                store_columns(times(values, alpha), results + lane * STAGE_ROW + part * PART_BYTES)
             ptx.fence_proxy_async_shared()
             ptx.bar_warp_sync(ALL_LANES)
             if lane == 0:
