@@ -104,7 +104,8 @@ SHARED_SYMBOL, SHARED_ALIGNMENT = "dynamic_shared", 128
 
 OPAQUE_WORD = ("mov.b32 $0, $1;", "=r,r")
 """Inline assembly that hides where a word comes from: knowing that an address was 64 bits wide
-once, LLVM keeps computing with 64 bits."""
+once, LLVM keeps computing with 64 bits. (The instruction ``opaque_u32``, for kernels, is such a
+move too, and volatile: what is computed from its result is computed anew.)"""
 
 
 class RecordType(type):

@@ -89,7 +89,13 @@ def test_phases_are_the_kernels_verbs(faithful):
     assert sum(phase.tally.executed for phase in faithful.phases) == faithful.total.tally.executed
     assert {row.source.rpartition(":")[0] for row in faithful.instructions if row.source} == {
         f"numba_marlin/kernels/{name}.py"
-        for name in ("ampere/kernel", "ampere/output", "dequantize/verbs")
+        for name in (
+            "ampere/kernel",
+            "ampere/load",
+            "ampere/output",
+            "ampere/schedule",
+            "dequantize/verbs",
+        )
     }
 
 

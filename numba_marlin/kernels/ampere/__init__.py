@@ -1,5 +1,6 @@
-"""The kernel ``ampere``: ``kernel`` is what to read first, ``config`` holds its sizes,
-``choose`` says which of them a problem gets, ``declare`` what others want to know."""
+"""The kernel ``ampere``: ``kernel`` is what to read first, then ``schedule`` (which block does
+what), ``load`` (copies to shared memory), ``output`` (the epilogue) and ``config`` (sizes, shared
+memory). ``choose`` says which sizes a problem gets, ``declare`` what others want to know."""
 
 from numba_marlin.kernels.ampere.config import AmpereConfig
 from numba_marlin.kernels.ampere.declare import KERNEL

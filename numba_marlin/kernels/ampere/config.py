@@ -8,27 +8,40 @@ Shared memory, in bytes, with what it holds over time::
     | sums of warps; then a sum of blocks;  | per-column scales      | epilogue
     | then the result: each begins at 0     |                        |
 
-What takes the place of A and B may be longer than they are: a tile of 64 rows and 256 columns has
-64 KiB of sums, three stages of A and B 48. Per-column scales arrive meanwhile, so scales lie behind
-the longest of these. They use the first of the ``stages`` slots alone; those of groups use all.
-(``output`` says which barriers keep apart what takes the same place.)
+What takes the place of A and B may be longer than they are (an output tile of 64 rows and 256
+columns has 64 KiB of sums, three stages of A and B 48): scales_at is behind the longest of these,
+with a gap behind B then, so that per-column scales can arrive meanwhile. They use the first of the
+``stages`` slots alone; scales of groups use all. (``output`` has the shapes of what the epilogue
+keeps there, and says which barriers keep apart what takes the same place.)
 
-A stage of A is [tile_m rows][a_row_chunks] chunks of 16 bytes (8 fp16 along k), swizzled; of B
-[thread_k_blocks k16 rows][b_row_chunks] chunks; of scales [groups_per_tile][s_row_chunks] chunks (8
-fp16, of 8 columns: those of lanes 4 g to 4 g + 3, if groups have scales).
+A stage is, in chunks of 16 bytes:
 
-*B.* A chunk is a lane's four words of 16 x 64 weights; 32 chunks, lane by lane, hold 64 columns. A
-block copies warps_k k16 rows of a tile with one instruction, and the other warps_k with a second.
-So thread number 32 (warp_n + warps_n warp_k) + lane copies chunk 32 warp_n + lane of k16 rows
-warp_k and warp_k + warps_k: just what it multiplies, and it reads its own copies where it put them.
+=======  ==================================  ======================================================
+A        [tile_m][a_row_chunks], swizzled    a row's tile_k fp16; a chunk is 8 of k
+B        [thread_k_blocks][b_row_chunks]     k16 rows; a chunk is a lane's four words of 16 x 64
+                                             weights, 32 chunks in the order of lanes 64 columns
+scales   [groups_per_tile][s_row_chunks]     a chunk is 8 fp16, in the order of ``kernel``: columns
+                                             g + 8 i (i = 0 .. 7) of 64, for lanes 4 g to 4 g + 3;
+                                             per column 8 r + 2 t + e of 32, for lanes of that t
+=======  ==================================  ======================================================
 
-*Swizzle.* Shared memory has 32 banks of 4 bytes. It serves 16 bytes per lane in phases, eight lanes
-at a time, and without conflict if these touch every bank once. Rows of A lie 128 or 256 bytes
-apart, whole turns of the banks, so chunks c and c + 8 of any row share banks. A write of a copy
-(``cp.async``) is eight neighbouring chunks of one row, without conflict in any case. A read
-(``ldmatrix``) is the same chunk c of eight rows, which would be in the same four banks. With chunk
-c of row r at c ^ (r % 8), the eight are in eight places; and so are those of a write, for r is the
-same. Rows of further copies and m16 blocks are multiples of 8 further down: r % 8 stays.
+*Who copies what of B.* The block copies warps_k k16 rows of a tile with one instruction, and the
+other warps_k with a second: those of half 0 and of half 1. Thread number 32 (warp_n + warps_n
+warp_k) + lane copies chunk 32 warp_n + lane of k16 rows warp_k and warp_k + warps_k: just what it
+multiplies, and it reads its own copies where it put them.
+
+*Banks.* Shared memory has 32 banks of 4 bytes. It serves 16 bytes per lane in phases, eight lanes
+at a time, and without conflict if these touch every bank once; lanes that read the same address
+count as one. Rows of A lie 128 or 256 bytes apart, whole turns of the banks, so chunks c and c + 8
+of any row share banks. A write of a copy (``cp.async``) is eight neighbouring chunks of one row,
+without conflict in any case. A read (``ldmatrix``) is the same chunk c of eight rows, which would
+be in the same four banks. With chunk c of row r at c ^ (r % 8), the *XOR swizzle*, the eight are in
+eight places; and so are those of a write, for r is the same. Rows of further copies and m16 blocks
+are multiples of 8 further down: r % 8 stays. Nothing else needs a swizzle:
+
+- B, sums of warps and sums of blocks: a lane's 16 bytes lie beside its neighbour's.
+- scales: a phase reads two chunks (g), or four (t), neighbours, which several lanes share.
+- the result: ``result_row_bytes`` for its writes; a read is eight neighbouring chunks of one row.
 """
 
 from dataclasses import dataclass
@@ -42,6 +55,8 @@ HALVES = 2
 # to share a tile column costs a block about the time of so many tiles (m = 128, 8192 x 8192: 50.4
 # us with 128 blocks, 55.3 with 132)
 SHARING_TILES = 6
+# stripes get longer by at most one tile in so many: 128 blocks instead of 132 are one in 32
+LONGER_BY_ONE_IN = 31
 CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 
 
@@ -49,22 +64,27 @@ CHUNK = 16  # bytes of one cp.async, one ldmatrix row, one lane's packed weights
 class AmpereConfig:
     """What can be chosen; the properties follow from it."""
 
-    #: rows of a tile of C, in units of 16
+    #: rows of an output tile, in units of 16
     thread_m_blocks: int = 1
-    #: columns of a tile of C, in units of 16
+    #: columns of an output tile, in units of 16
     thread_n_blocks: int = 8
-    #: depth of a step of the main loop, in units of 16 along k
+    #: depth of a step of the main loop, in units of 16 along k. Eight warps, each with four units
+    #: of columns and HALVES of k, make thread_n_blocks * thread_k_blocks = 64; the original has the
+    #: shapes (8, 8), deep, and (16, 4), wide
     thread_k_blocks: int = 8
-    #: k16 rows that share a scale; -1: one scale per column
+    #: k16 rows of a scale group; -1: one scale per column
     group_blocks: int = 8
-    #: tiles in shared memory (``wait_for_stage`` says what is in which). At least 3 for speed: with
-    #: 2 a step waits for the copies that it has just begun, which is correct but hides nothing;
-    #: with 1 they would overwrite the tile that is being read
+    #: tiles in shared memory (``wait_for_stage`` says what is in which). At least 3, for
+    #: speed: with 2 a step would wait for the copies that it has just begun, which is correct but
+    #: hides nothing; with 1 they would overwrite the tile that is being read. At most what fits:
+    #: ``shared_bytes`` may be 99 KiB on sm_86, sm_89 and sm_120, 163 on sm_80, 227 on sm_90 and
+    #: sm_100, which is 3 to 9, 6 to 15 and 9 to 21 stages, by tile (``heuristics.candidates``
+    #: checks it for the device). Any number will do: none need be a power of two
     stages: int = 4
     #: n and k need not fill whole tiles: zero-fill their tails
     ragged: bool = False
-    #: blocks of the grid that an SM holds; two only if tiles have a single m16 block: the registers
-    #: of more are too many for two
+    #: blocks of the grid per SM; two only if tiles have a single m16 block: the registers of more
+    #: are too many for two
     blocks_per_sm: int = 1
     #: every slice is a whole tile column, so that no blocks share a tile of C: not Marlin's way (no
     #: stream-K), but the same bits for a row whatever m
@@ -84,8 +104,8 @@ class AmpereConfig:
             )
         if self.stages < 3:
             raise ValueError(
-                f"stages={self.stages} must be at least 3: one tile multiplies, one has landed, the"
-                " others are in flight"
+                f"stages={self.stages} must be at least 3: with 2, a step would wait for the copies"
+                " that it has just begun"
             )
         if not 1 <= self.blocks_per_sm <= (2 if self.thread_m_blocks == 1 else 1):
             raise ValueError(
@@ -97,12 +117,12 @@ class AmpereConfig:
 
     @property
     def tile_m(self):
-        """Rows of a tile of C."""
+        """Rows of an output tile."""
         return 16 * self.thread_m_blocks
 
     @property
     def tile_n(self):
-        """Columns of a tile of C."""
+        """Columns of an output tile."""
         return 16 * self.thread_n_blocks
 
     @property
@@ -126,12 +146,14 @@ class AmpereConfig:
 
     @property
     def groups_per_tile(self):
+        """Scale groups of a tile, along k; 1 also where a scale group has several tiles."""
         return max(1, self.thread_k_blocks // self.group_blocks) if self.grouped else 1
 
     # shared memory
 
     @property
     def a_row_chunks(self):
+        """Of a row of a tile of A: tile_k fp16."""
         return 2 * self.thread_k_blocks
 
     @property
@@ -149,6 +171,7 @@ class AmpereConfig:
 
     @property
     def b_row_chunks(self):
+        """Of a k16 row of a tile: half a chunk per column."""
         return 8 * self.thread_n_blocks
 
     @property
@@ -157,10 +180,12 @@ class AmpereConfig:
 
     @property
     def b_rows_per_copy(self):
+        """k16 rows that the block's threads copy with one instruction: warps_k."""
         return THREADS // self.b_row_chunks
 
     @property
     def s_row_chunks(self):
+        """Of the scales of a tile's columns in one scale group."""
         return 2 * self.thread_n_blocks
 
     @property
@@ -181,7 +206,7 @@ class AmpereConfig:
 
     @property
     def partial_bytes(self):
-        """A tile of C in fp32."""
+        """An output tile in fp32."""
         return self.tile_m * self.tile_n * 4
 
     @property
@@ -207,11 +232,11 @@ class AmpereConfig:
         return HALVES * self.thread_m_blocks * 4
 
     @property
-    def b_fragment_words(self):
+    def weight_words(self):
         return HALVES * 4
 
     @property
-    def s_fragment_words(self):
+    def scale_words(self):
         return HALVES * 4
 
     @property
@@ -223,8 +248,9 @@ class AmpereConfig:
 
     @property
     def order_of_sums(self):
-        """Which k16 rows each warp adds up; where blocks share a tile column, that depends on where
-        it is cut, so on m."""
+        """A key (``KernelDefinition.order_of_sums``): configurations with the same one add up a
+        row's products in the same order. None where blocks share output tiles: then the order
+        depends on where tile columns are cut, so on m."""
         return (
             f"whole tile columns, tiles {self.thread_n_blocks} x {self.thread_k_blocks}"
             if self.whole
@@ -243,22 +269,22 @@ class AmpereConfig:
             )
         if self.whole:
             return (min(sms * self.blocks_per_sm, tiles // k_tiles), 1, 1)
-        # A few blocks less, with stripes of whole tile columns, if their share is longer by at most
-        # the price of sharing and a 31st of it. The kernel works the share out from the grid, all
-        # equal: it must come out as whole tile columns again.
+        # Fewer blocks, with stripes of whole tile columns, if that makes stripes longer by at most
+        # the price of sharing, SHARING_TILES, and one tile in LONGER_BY_ONE_IN. The kernel divides
+        # all tiles by this number of blocks: what it finds must be the same whole tile columns.
         share = ceil_div(tiles, blocks)
         whole_share = ceil_div(share, k_tiles) * k_tiles
         fewer = ceil_div(tiles, whole_share)
         if (
             share < whole_share <= share + SHARING_TILES
-            and whole_share * 31 <= share * 32
+            and (whole_share - share) * LONGER_BY_ONE_IN <= share
             and ceil_div(tiles, fewer) == whole_share
         ):
             blocks = fewer
         return (blocks, 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
-        """(bytes of partial sums, bytes of locks): one tile of C and one lock per block, which is
+        """(bytes of partial sums, bytes of locks): one output tile and one lock per block, which is
         enough (``output``)."""
         blocks = 0 if self.whole else self.grid(m, n, k, sms)[0]
         return blocks * self.partial_bytes, blocks * 4

@@ -1,11 +1,15 @@
 """The epilogue of ``ampere``: accumulators are added up across warps and across blocks, scaled, and
 written out.
 
-``output_verbs(lang, config)`` -> namespace of device functions. ``sums``: a lane's accumulators of
-``mma.m16n8k16``, [m16 block][n8 block][4] floats: lane 4 g + t has columns 2 t, 2 t + 1 of rows g
-(the first two) and g + 8. A *vector* is four of them, 16 bytes. ``thread``: the kernel's record
-(warp_n, warp_k, lane, number); ``shared``: address of the block's shared memory, free of copies in
-flight but for scales.
+``output_verbs(lang, config)`` -> namespace of device functions. Their parameters:
+
+sums                 a lane's accumulators of ``mma.m16n8k16``, [m16 block][n8 block][4] floats:
+                     lane 4 g + t has columns 2 t, 2 t + 1 of row g (the first two) and of row
+                     g + 8. A *vector* is four of them, 16 bytes
+base                 address of the block's shared memory, free of copies in flight but for scales
+partial, lock        addresses of the output tile's, in global memory
+is_top, is_bottom    whether this block has the tile column's first tile, or its last one
+thread, output_tile  records of ``kernel`` and ``schedule``; rows: output_tile.rows
 
 *Across blocks.* ``top`` to ``bottom`` are the blocks with slices of one tile column; higher numbers
 are further along k, further down. They add up in turns, from bottom to top, in a tile of fp32
@@ -16,14 +20,18 @@ to 0 (proofs: ``layout.stripes``).
   top block whose tile column others share ends in it, so a block is top of one of these at most.
 - Nobody waits in a circle: a block waits for higher numbers only. Each of these begins its stripe
   in this very tile column, as every block but the top one does, so it waits nowhere before. That
-  needs all blocks of the grid to run at once (``AmpereConfig.blocks_per_sm``).
+  needs all blocks of the grid to run at once (``AmpereConfig.blocks_per_sm``; a launch checks it).
 
-*Barriers.* Stages of A and B, sums of warps, a sum of other blocks and the result take the same
-place one after the other (the map in ``config``). What keeps them apart:
+*Shared memory*, all from ``base`` on, where stages of A and B were (the map in ``config``): sums of
+warps [warp_k of those that read][warp_n][vector][lane], one halving after the other; then a sum of
+other blocks [warp_n][vector][lane]; then the result, tile_m rows of ``result_row_bytes``. What
+keeps them apart:
 
 - stages | sums of warps: the kernel waits for all copies, then a barrier;
-- sums of warps | the next: the last barrier of ``thread_block_reduce``;
-- a sum of other blocks | the result, or the next slice's stages: the first of ``barrier_release``;
+- sums of warps | those of the next halving, a sum of other blocks, or the result: the barrier at
+  the end of each halving in ``thread_block_reduce``;
+- a sum of other blocks | the result, or the next slice's stages: the barrier in
+  ``barrier_release``, before the lock;
 - rows of the result being written | read: the barrier inside ``write_result``;
 - the result | the next slice's stages: the kernel's last barrier.
 """
@@ -38,7 +46,7 @@ def output_verbs(lang, config):
     cuda, ptx, uint64 = lang.cuda, lang.ptx, lang.uint64
     cfg = lang.constants(config)
     vectors = 8 * config.thread_m_blocks  # of a lane
-    warp_bytes = vectors * WARP_VECTORS
+    warp_bytes = vectors * WARP_VECTORS  # of all sums of a warp
     row_bytes, row_chunks = config.result_row_bytes, 2 * config.thread_n_blocks
     rows_per_copy = THREADS // row_chunks
     result_copies = ceil_div(config.tile_m, rows_per_copy)
@@ -46,8 +54,9 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_vector(sums, v, vector):
-        """Written out: a loop here leaves the one around it rolled where a large tile is compiled
-        for sm_120 with CUDA 13.0, and the sums in local memory."""
+        """Written out. A loop over vectors must be unrolled, for its index says which registers;
+        with a loop inside, it stays rolled where a large tile is compiled for sm_120 with CUDA
+        13.0, and the sums are in local memory."""
         sums[4 * v] += vector[0]
         sums[4 * v + 1] += vector[1]
         sums[4 * v + 2] += vector[2]
@@ -58,11 +67,11 @@ def output_verbs(lang, config):
         return sums[4 * v], sums[4 * v + 1], sums[4 * v + 2], sums[4 * v + 3]
 
     @lang.device
-    def thread_block_reduce(sums, shared, thread):
+    def thread_block_reduce(sums, base, thread):
         """Warps with the same columns and different k add up in shared memory, halving their number
-        until warp_k 0 holds the sum: the upper half stores, [warp_k - height][warp_n][vector]
-        [lane], and warp_k of the lower half adds what warp_k + height stored."""
-        own_vectors = shared + thread.warp_n * warp_bytes + thread.lane * CHUNK
+        until warp_k 0 holds the sum: of 2 height of them, warp_k = height .. 2 height - 1 store, in
+        the slot of warp_k - height, which then adds what is there to its own sums."""
+        own_vectors = base + thread.warp_n * warp_bytes + thread.lane * CHUNK
         for halving in range(halvings):
             height = cfg.warps_k >> (halving + 1)
             if thread.warp_k >= height and thread.warp_k < 2 * height:
@@ -74,9 +83,11 @@ def output_verbs(lang, config):
                 slot = own_vectors + thread.warp_k * (cfg.warps_n * warp_bytes)
                 for v in range(vectors):
                     partial = ptx.ld_shared_v4_f32(slot + WARP_VECTORS * v)
-                    if cfg.thread_m_blocks > 2:  # 48 and 64 rows: the reason is in add_vector
+                    # With a loop over r that over v is unrolled, and that over halvings stays
+                    # rolled, which makes for less code; not so with 48 and 64 rows (add_vector).
+                    if cfg.thread_m_blocks > 2:
                         add_vector(sums, v, partial)
-                    else:  # so the loop over the halvings stays rolled, and its code small
+                    else:
                         for r in range(4):
                             sums[4 * v + r] += partial[r]
             cuda.syncthreads()
@@ -90,56 +101,56 @@ def output_verbs(lang, config):
         cuda.syncthreads()
 
     @lang.device
-    def barrier_release(lock, writes, thread):
-        """Hand the turn to the block above, of the next lower number. The top block, which writes
-        the result, leaves the lock as it was before the launch."""
+    def barrier_release(lock, is_top, thread):
+        """Hand the turn to the block above, of the next lower number. The top block leaves the lock
+        as it was before the launch."""
         cuda.syncthreads()
         if thread.number == 0:
-            if writes:
+            if is_top:
                 ptx.st_global_b32(lock, 0)
             else:
                 ptx.red_release_gpu_add(lock, 1)
 
     @lang.device
-    def global_reduce(sums, partial, shared, rows, begins, writes, thread):
+    def global_reduce(sums, partial, base, rows, is_bottom, is_top, thread):
         """Add what the blocks below, of higher numbers, left in the tile of sums ``partial``, and
         leave the sum for the block above; the bottom block only leaves, the top block only adds.
-        fp32, in the order of the fragments. A large tile's sum comes by way of shared memory:
-        registers for so many loads at a time are not to be had. (m = 64: 28.8 us instead of 29.7
-        for 8192 x 8192; for a single m16 block the detour costs more than it saves, 11.1 us instead
-        of 10.7 for 4096 x 4096.)
+        fp32 [warp_n][vector][lane]. A large tile's sum comes by way of shared memory: registers for
+        so many loads at a time are not to be had. (m = 64: 28.8 us instead of 29.7 for 8192 x 8192;
+        for a single m16 block the detour costs more than it saves, 11.1 us instead of 10.7 for
+        4096 x 4096.) Either way ``barrier_acquire`` has made the other blocks' stores visible.
         """
-        # the first row of the other lanes, lane // 4, already is past the end of the matrix
+        # lane // 4 is a lane's first row: where the matrix has not even that, nothing is exchanged
         if thread.warp_k == 0 and thread.lane // 4 < rows:
             own_vectors = thread.warp_n * warp_bytes + thread.lane * CHUNK
             address = partial + own_vectors
-            if not begins and cfg.thread_m_blocks == 1:
+            if not is_bottom and cfg.thread_m_blocks == 1:
                 for v in range(vectors):
                     below = ptx.ld_global_v4_f32(address + WARP_VECTORS * v)
                     for r in range(4):
                         sums[4 * v + r] += below[r]
-            elif not begins:
+            elif not is_bottom:
                 for v in range(vectors):
                     ptx.cp_async_16(
-                        shared + own_vectors + WARP_VECTORS * v, address + WARP_VECTORS * v
+                        base + own_vectors + WARP_VECTORS * v, address + WARP_VECTORS * v
                     )
                 ptx.cp_async_wait_all()
                 for v in range(vectors):
-                    below = ptx.ld_shared_v4_f32(shared + own_vectors + WARP_VECTORS * v)
+                    below = ptx.ld_shared_v4_f32(base + own_vectors + WARP_VECTORS * v)
                     add_vector(sums, v, below)
-            if not writes:
+            if not is_top:
                 for v in range(vectors):
                     ptx.st_global_v4_f32(address + WARP_VECTORS * v, vector_of(sums, v))
 
     @lang.device
-    def scale_columns(sums, scales, shared, thread):
-        """Per-column scales, in fp32: lane 4 g + t finds those of its columns 2 t, 2 t + 1 of all
-        n8 blocks side by side, in the first slot. ``scales``: eight registers to put them in."""
-        for half in range(2):
-            chunk = thread.warp_n * 8 + 4 * half + thread.lane % 4
-            s = ptx.ld_shared_v4_b32(shared + cfg.scales_at + chunk * CHUNK)
+    def scale_columns(sums, scales, base, thread):
+        """Per-column scales, in fp32. ``scales``: eight registers, one per n8 block, to put those
+        of columns 2 t, 2 t + 1 in; four of them are a chunk, in the first slot."""
+        for columns32 in range(2):  # which 32 of the warp's 64 columns
+            chunk = thread.warp_n * 8 + 4 * columns32 + thread.lane % 4
+            words = ptx.ld_shared_v4_b32(base + cfg.scales_at + chunk * CHUNK)
             for r in range(4):
-                scales[4 * half + r] = s[r]
+                scales[4 * columns32 + r] = words[r]
         # one flat loop: nested ones stay rolled for some targets, and the sums in local memory
         for v in range(vectors):
             low, high = ptx.cvt_f32_f16_low(scales[v % 8]), ptx.cvt_f32_f16_high(scales[v % 8])
@@ -149,32 +160,33 @@ def output_verbs(lang, config):
             sums[4 * v + 3] *= high
 
     @lang.device
-    def write_result(c, sums, shared, tile, thread, n):
-        """Fragments to shared memory, then whole 16-byte chunks of rows to global memory."""
+    def write_result(c, sums, base, output_tile, thread, n):
+        """Pairs of sums, rounded to fp16, to shared memory as rows; then all threads write chunks
+        of 16 bytes of them to global memory."""
         if thread.warp_k == 0:
             corner = (
-                shared
+                base
                 + thread.lane // 4 * row_bytes
                 + thread.lane % 4 * 4
                 + thread.warp_n * (8 * CHUNK)
             )
             for i in range(cfg.thread_m_blocks):
                 for n8 in range(8):
-                    o = (i * 8 + n8) * 4
+                    at = (i * 8 + n8) * 4  # of sums
                     address = corner + (16 * row_bytes * i + CHUNK * n8)
-                    ptx.st_shared_b32(address, ptx.cvt_rn_f16x2_f32(sums[o], sums[o + 1]))
+                    ptx.st_shared_b32(address, ptx.cvt_rn_f16x2_f32(sums[at], sums[at + 1]))
                     ptx.st_shared_b32(
-                        address + 8 * row_bytes, ptx.cvt_rn_f16x2_f32(sums[o + 2], sums[o + 3])
+                        address + 8 * row_bytes, ptx.cvt_rn_f16x2_f32(sums[at + 2], sums[at + 3])
                     )
         cuda.syncthreads()
         chunk = thread.number % row_chunks
-        col = (tile.n_tile * row_chunks + chunk) * 8
+        column = (output_tile.n_tile * row_chunks + chunk) * 8
         for i in range(result_copies):
             row = thread.number // row_chunks + rows_per_copy * i
-            if row < tile.rows and (not cfg.ragged or col < n):
+            if row < output_tile.rows and (not cfg.ragged or column < n):
                 ptx.st_global_v4_b32(
-                    c + (uint64(tile.row_first + row) * n + col) * 2,
-                    ptx.ld_shared_v4_b32(shared + row * row_bytes + chunk * CHUNK),
+                    c + (uint64(output_tile.row_first + row) * n + column) * 2,
+                    ptx.ld_shared_v4_b32(base + row * row_bytes + chunk * CHUNK),
                 )
 
     return lang.namespace(
