@@ -44,7 +44,7 @@ def exact(m, n, k, group_size, config, run_on, **options):
     assert (actual == problem.expected).all(), np.argwhere(actual != problem.expected)[:4]
 
 
-# Every number of words, warpgroups, rows of consumers, and way of sharing a tile.
+# Every number of strips, warpgroups, k groups, and way of sharing a tile.
 TELLING = (
     "one word, one warpgroup",
     "four words",
