@@ -71,8 +71,8 @@ def check_gates(config):
     ),
 )
 def test_gates(config, group_blocks):
-    """No spills, no local memory, no float64; one wgmma for each strip and k16 row of a stage; none made
-    to wait for another by the assembler."""
+    """No spills, no local memory, no float64; one wgmma for each strip and k16 row of a stage; none
+    made to wait for another by the assembler."""
     check_gates(replace(config, group_blocks=group_blocks))
 
 
