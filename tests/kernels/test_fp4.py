@@ -233,7 +233,7 @@ def test_code_is_clean_and_expands_without_a_multiplication(config, kind, dtype)
         rows = config.rows_per_warp + 1  # and the row at a time of a stage's tail
         assert products == rows * 4 * 4
     else:
-        assert products % (4 * config.words * 4) == 0 < products
+        assert products % (4 * config.strips * 4) == 0 < products
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def check_decode(compiled, config):
 def check_wgmma(compiled, config):
     assert not gates.broken_promises(compiled)
     assert (
-        gates.opcode_count(compiled, "wgmma.mma_async") % (STAGE_ROWS * config.words)
+        gates.opcode_count(compiled, "wgmma.mma_async") % (STAGE_ROWS * config.strips)
         == 0
         < gates.opcode_count(compiled, "wgmma.mma_async")
     )

@@ -68,7 +68,7 @@ def make_wgmma_probe(lang, config):
                 if item.steps < plan.steps:
                     sharers = schedule.sharers_of(item, plan)
                     ptx.st_global_v4_b32(
-                        at + 16, (tile.column_first, sharers.top, sharers.bottom, 0)
+                        at + 16, (tile.column_first, sharers.first, sharers.last, 0)
                     )
                 else:
                     ptx.st_global_v4_b32(at + 16, (tile.column_first, 0, 0, 0))

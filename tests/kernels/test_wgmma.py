@@ -44,7 +44,7 @@ def exact(m, n, k, group_size, config, run_on, **options):
     assert (actual == problem.expected).all(), np.argwhere(actual != problem.expected)[:4]
 
 
-# Every number of words, warpgroups, rows of consumers, and way of sharing a tile.
+# Every number of strips, warpgroups, k groups, and way of sharing a tile.
 TELLING = (
     "one word, one warpgroup",
     "four words",
@@ -300,7 +300,7 @@ def test_nothing_but_weights_is_touched_before_the_launch_before_is_complete(nam
         ({"scaling": "sums"}, "tile_m 64 at most"),
         ({"scaling": "sums", "tile_m": 64, "group_blocks": 2}, "groups of 64"),
         ({"scaling": "sums", "tile_m": 64, "group_blocks": -1}, "groups of 64"),
-        ({"scaling": "sums", "tile_m": 64, "zeros": "float16"}, "on the grid"),
+        ({"scaling": "sums", "tile_m": 64, "zeros": "float16"}, "integer zero points"),
     ),
 )
 def test_a_configuration_that_cannot_be_is_refused(wrong, rule):

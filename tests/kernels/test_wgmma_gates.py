@@ -42,10 +42,10 @@ LARGEST, SMALLEST = (
 def check_gates(config):
     compiled = compiler.build(KERNEL, config)
     assert not gates.broken_promises(compiled)
-    assert gates.opcode_count(compiled, "wgmma.mma_async") == 4 * config.words
+    assert gates.opcode_count(compiled, "wgmma.mma_async") == 4 * config.strips
     assert compiled.shared_bytes <= SHARED_LIMIT
     if gates.machine_count(compiled, "HGMMA") is not None:
-        assert gates.machine_count(compiled, "HGMMA") == 4 * config.words
+        assert gates.machine_count(compiled, "HGMMA") == 4 * config.strips
         assert gates.machine_count(compiled, "WARPGROUP.DEPBAR") == 5, (
             "the assembler put waits of its own between the multiplies"
         )
@@ -71,8 +71,8 @@ def check_gates(config):
     ),
 )
 def test_gates(config, group_blocks):
-    """No spills, no local memory, no float64; one wgmma for each word and row of a stage; none made
-    to wait for another by the assembler."""
+    """No spills, no local memory, no float64; one wgmma for each strip and k16 row of a stage; none
+    made to wait for another by the assembler."""
     check_gates(replace(config, group_blocks=group_blocks))
 
 

@@ -2,13 +2,14 @@
 does for float16 and 4 bits, and its relatives.
 
 ``expand_verbs(lang, dtype, bits, origin)`` -> ``expand(word)``: a tuple of 16 / bits registers of
-two numbers of ``dtype``, register r of the codes r (low half) and r + 16 / bits (high half) of the
-word, minus ``origin``, all exact. origin: 8 or 128, the zero point of symmetric weights, or 0 where
-zero points are subtracted later; a word of packed zero points goes through the same verb and gives
-pairs that go with ``formats.marlin``'s pairs of group scales. Which element a code is:
-``formats.marlin_order``. As for fragments, 4-bit registers (0, 1) and (2, 3) are the B fragments of
-two n8 tiles, and (0, 2, 1, 3) is the A fragment of 16 columns of the transposed product; an 8-bit
-word is half as much.
+two numbers of ``dtype``. Register r has code r of the word in its low half and code r + 16 / bits
+in its high half (code p is bits p * bits and on), each minus ``origin``, all exact. origin: 8 or
+128, the zero point of symmetric weights, or 0 where zero points are subtracted later; a word of
+packed zero points goes through the same verb and gives pairs that go with ``formats.marlin``'s
+pairs of group scales. Which element of W a code is: ``formats.marlin_order``; ``lookup.load_code``
+has it as code. As for fragments, 4-bit registers (0, 1) and (2, 3) are the B fragments of two n8
+tiles, and (0, 2, 1, 3) is the A fragment of 16 columns of the transposed product; an 8-bit word is
+half as much.
 
 A code is or-ed, or put by ``prmt``, into the mantissa of a power of two whose last place is 1, and
 the power is subtracted again: float16 has room for 8 bits (1024), bfloat16 for 4 (128), so that its
@@ -42,7 +43,8 @@ def expand_verbs(lang, dtype, bits, origin):
 
     @lang.device
     def float16_nibbles(word):
-        """Nibbles 0, 4 and 1, 5; the second pair counts sixteenths of 1024's neighbours."""
+        """Nibbles 0, 4 and 1, 5. The second pair stands 4 bits higher in the significand, as 1024
+        + 16 code: divided by 16, less 64 and the origin, that is the code too."""
         low = and_or(word, LOW_NIBBLES, exponent)
         high = and_or(word, HIGH_NIBBLES, exponent)
         return ptx.sub_f16x2(low, power), ptx.fma_rn_f16x2(high, sixteenth, minus_sixteenths)

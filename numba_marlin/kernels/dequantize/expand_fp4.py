@@ -2,10 +2,19 @@
 the bits stand, and why.
 
 ``fp4_verbs(lang, dtype)`` -> namespace of device functions: ``expand(word)``: the four registers of
-a word of codes, code * 2**-14 (float16) or * 2**-126 (bfloat16); ``other_pair(word)``: a word of
-scales, turned so that its second pair is where the first was; ``scale_pair(word)``: the first pair,
-to multiply registers of codes by: of float16 the scale that is stored, of bfloat16 that times
-2**112. Their product is code * scale * 2**-14, exactly.
+a word of codes, code * 2**-14 (float16) or * 2**-126 (bfloat16), register r of codes r (low half)
+and r + 4 (high half), which are the elements of W that Marlin's nibbles of these numbers are;
+``other_pair(word)``: a word of scales, turned so that its second pair is where the first was;
+``scale_pair(word)``: the first pair, to multiply registers of codes by: of float16 the scale that
+is stored, of bfloat16 that times 2**112. Their product is code * scale * 2**-14, exactly.
+
+Where the bits of the codes stand: register r is (w shifted ^ w shifted) & mask, where a half of the
+mask has the sign and the three other bits of an e2m1 code where a 16-bit float has its sign, the
+last bits of its exponent and the first of its significand:
+
+    dtype     mask        register 0   1        2                    3
+    float16   0x8e008e00  w            w << 8   (w >> 3) ^ (w << 7)  (w << 5) ^ (w << 15)
+    bfloat16  0x81c081c0  w            w << 3   (w >> 3) ^ (w << 1)  (w << 2) ^ (w << 6)
 
 Instructions for a word of codes: 8 to float16, 9 to bfloat16, whose exponent reaches over a byte's
 border.

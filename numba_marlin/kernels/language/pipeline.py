@@ -2,10 +2,12 @@
 use them up (the consumers), guarded by mbarriers: the verbs of both sides.
 
 Every stage has two barriers. *full*: the producer's arrivals are in and all bytes that it announced
-have come. *empty*: all consumers are done with the stage. A phase of a barrier has a parity, 0 for
-the first, 1 for the next, and so on; a wait names its phase by the parity. Both sides walk round
-the ring on their own, each with its ``RingPlace(stage, parity)``, two u32, which ``advance`` moves
-on:
+have come. *empty*: all consumers are done with the stage. A barrier completes one phase per round
+of the ring. A phase has a parity, 0 for the first, 1 for the next, 0 again, and so on; a wait names
+its phase by the parity. Both sides walk round the ring on their own, each with its
+``RingPlace(stage, parity)``, two u32, which ``advance`` moves on: the stage's number, and the
+parity of the phase to wait for, which changes from round to round. The producer is ahead by
+``stages`` stages at most:
 
     ring = pipeline_verbs(lang, stages, producers=1, consumers=8)
     one thread:    ring.initialise(barriers)                # then all: syncthreads

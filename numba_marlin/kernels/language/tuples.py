@@ -1,10 +1,17 @@
-"""Device verbs over tuples of registers, cut into pieces by halving at compile time: accumulators
-never see an array, nor an index at run time.
+"""Device verbs over tuples of registers, cut into pieces at compile time: accumulators never see an
+array, nor an index at run time.
 
-A verb takes (tuple of ``piece`` values, where) and is applied to one piece after the other.
-``stride`` moves ``where`` from piece to piece: bytes, or a function that says how far the second
-half lies behind a first half of that many pieces; 0 hands on ``where``, of whatever type, as it is.
-(``number`` is of no more use: ``where`` keeps its type.)
+A verb takes (tuple of ``piece`` values, where) and is applied to one piece after the other, from
+the first to the last: ``for_each(lang, width, piece, verb, stride)`` makes a device function of
+(values, where) that does what this would do for a tuple of ``width``::
+
+    for i in range(width // piece):
+        verb(values[i * piece : (i + 1) * piece], where + i * stride)
+
+``where`` is an address, say, and ``stride`` bytes, or a function: the sum of the strides of that
+many first pieces. With stride 0 ``where`` may have any type, a record too, and every piece gets it
+as it is; a verb that does not need it is given a 0. (Tuples are halved again and again, since
+Numba unrolls no loop over slices of a tuple. ``number`` has no effect.)
 """
 
 
@@ -27,7 +34,7 @@ def for_each(lang, width, piece, verb, stride=0, number=None):
 
 
 def map_each(lang, width, piece, verb, stride=0, number=None):
-    """-> device function (values, where) that returns the verb's tuples, put together."""
+    """-> device function (values, where) that returns the verb's tuples, joined to one."""
     if width == piece:
         return verb
     half, moved = _halve(lang, width, piece, stride, number)
@@ -83,7 +90,7 @@ def numbered_each(lang, width, piece, verb_of, first=0):
 
 def together(lang, width, piece, verb):
     """-> device function (left, right, where) that returns the tuples of verb(piece of left, piece
-    of right, where), put together."""
+    of right, where), joined to one. ``where`` is the same for all pieces."""
     if width == piece:
         return verb
     half = (width // piece + 1) // 2 * piece
@@ -97,7 +104,7 @@ def together(lang, width, piece, verb):
 
 
 def repeat(lang, width, verb):
-    """-> device function () -> tuple of ``width`` results of verb()."""
+    """-> device function () -> tuple of the results of ``width`` calls of verb()."""
 
     @lang.device
     def one():

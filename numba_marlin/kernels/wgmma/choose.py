@@ -45,7 +45,7 @@ from numba_marlin.problems import WeightProblem
 
 SUSTAINED_US, SUSTAINED_SLOWER = 400, 1.12  # what a long launch loses to falling clocks
 LARGEST_TILE, LARGEST_STEP_US, LEAST_STEP_US = 128 * 256, 0.67, 0.2
-# the last: of a tile, where two rows of consumers add up
+# the last: of a tile, where two k groups add up
 LAUNCH_US, WHOLE_TILE_US, CLUSTER_TILE_US, K_GROUPS_US = 2.5, 0.5, 5.0, 1.0
 # Of a KiB of fp32 sums: what a tile in parts costs, and each part more; what stripes cost a launch
 PARTS_US, PART_US, STRIPES_US = 0.025, 0.0113, 0.1
@@ -249,8 +249,8 @@ def reasons(problem: WeightProblem, config: WgmmaConfig, sms: int) -> tuple[str,
         found.append("whole tiles only: no sums to exchange")
     if config.k_groups > 1:
         found.append(
-            "two rows of consumers take turns with the stages: with few rows to multiply, a warp"
-            " waits for its own latency"
+            "two k groups of consumers take turns with the stages: with few rows to multiply, a"
+            " warp waits for its own latency"
         )
     if not was_timed(config):
         found.append("nobody timed this arrangement: its time is a guess")

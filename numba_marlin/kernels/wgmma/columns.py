@@ -2,9 +2,10 @@
 one per column, its bias, and the cast.
 
 ``column_verbs(lang, config)`` -> namespace: ``factors_of(result, column, g, n)``: the
-``ColumnFactors`` of columns g and g + 8 of the word that begins at ``column``, 1 and 0 where there
-is none; ``finish_quads(width)`` -> device function (accumulators, factors) -> accumulators, quads
-of two each of the two columns; ``pair_of``: two of them -> a register of ``config.dtype``.
+``ColumnFactors`` of columns g and g + 8 of the strip that begins at ``column``, 1 and 0 where there
+is none; ``finish_quads(width)`` -> device function (accumulators, factors) -> accumulators, in
+quads, two of column g, then two of column g + 8; ``pair_of(low, high)``: two of them -> a register
+of ``config.dtype``, the first in the low half (PTX's cvt names the high one first).
 """
 
 from numba_marlin.kernels.language.tuples import map_each
@@ -13,35 +14,36 @@ from numba_marlin.kernels.language.tuples import map_each
 def column_verbs(lang, config):
     ptx, uint64, float32 = lang.ptx, lang.uint64, lang.float32
     cfg = lang.constants(config)
-    pair_of, number_of = {
+    pair_of, float_of = {
         "float16": (ptx.cvt_rn_f16x2_f32, ptx.cvt_f32_f16_low),
         "bfloat16": (ptx.cvt_rn_bf16x2_f32, ptx.cvt_f32_bf16_low),
     }[config.dtype]
 
-    # of columns g (lower) and g + 8 (upper) of a word's 16
+    # of columns g (lower) and g + 8 (upper) of a strip's 16
     ColumnFactors = lang.record("ColumnFactors", "lower upper lower_bias upper_bias")
 
     @lang.device
-    def number_at(address, position, exists, otherwise):
-        return number_of(ptx.ld_global_b16(address + uint64(position) * 2)) if exists else otherwise
+    def float_at(address, position, exists, otherwise):
+        return float_of(ptx.ld_global_b16(address + uint64(position) * 2)) if exists else otherwise
 
     @lang.device
     def factors_of(result, column, g, n):
-        """One scale per column stands, in every 32 columns, in the order 2i + {0, 1, 8, 9, 16, 17,
-        24, 25}; there are scales for all of 64 columns or none. Factors of FP4, in their place:
-        those of columns g and g + 8 side by side."""
+        """One scale per column: position 8i + j, i = 0 to 3, of every 32 is that of column 2i +
+        (0, 1, 8, 9, 16, 17, 24, 25)[j]. Factors of FP4: position 2g + h of every 16 is that of
+        column g + 8h. Both are padded to whole panels, so that column < n guards upper ones too;
+        the bias is not."""
         position = column // 32 * 32 + column // 16 % 2 * 4 + g // 2 * 8 + g % 2
         one, none = float32(1), float32(0)
         scaled = cfg.scales_columns and column < n
-        lower = number_at(result.scales, position, scaled, one)
-        upper = number_at(result.scales, position + 2, scaled, one)
+        lower = float_at(result.factors, position, scaled, one)
+        upper = float_at(result.factors, position + 2, scaled, one)
         if cfg.block_scaled and column < n:
-            lower, upper = ptx.ld_global_v2_f32(result.scales + uint64(column + 2 * g) * 4)
+            lower, upper = ptx.ld_global_v2_f32(result.factors + uint64(column + 2 * g) * 4)
         return ColumnFactors(
             lower,
             upper,
-            number_at(result.bias, column + g, cfg.bias and column < n, none),
-            number_at(result.bias, column + 8 + g, cfg.bias and column + 8 < n, none),
+            float_at(result.bias, column + g, cfg.bias and column < n, none),
+            float_at(result.bias, column + 8 + g, cfg.bias and column + 8 < n, none),
         )
 
     @lang.device

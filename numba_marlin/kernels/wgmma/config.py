@@ -1,5 +1,5 @@
 """The sizes of ``wgmma``: what can be chosen, and what follows from it. Pure. Where things lie in
-shared memory: ``shared``."""
+shared memory: ``shared``. Terms (panel, strip, k16 row, k group, ...): ``kernel``."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_ROWS, WARPGROUP, Sh
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 PRODUCER_REGISTERS = 24
 SPARE_REGISTERS = 16  # of a consumer's thread, for all but accumulators while parts are added up
-PARTS = (2, 3, 4, 6, 8)  # that a tile may have
+PARTS = (2, 3, 4, 6, 8)  # how many parts along k a tile may be cut into
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class WgmmaConfig(SharedMemory):
 
     #: rows of x, and of C, in a tile
     tile_m: int = 128
-    #: columns of a tile
+    #: columns of a tile: 64, 128 or 256
     tile_n: int = 256
-    #: consumer warpgroups side by side along n
+    #: consumer warpgroups that share the columns of a tile: 1 or 2, each 64 at least
     warpgroups: int = 2
     #: steps of k = 64 in shared memory
     stages: int = 6
-    #: k16 rows that share a scale; -1: one scale per column
+    #: k16 rows that share a scale: 2, 4, 8 or 16 (FP4: 1 or 2); -1: one scale per column
     group_blocks: int = 8
     #: stream-K: the tiles that do not fill a wave are cut along k, an equal share for every block
     split: bool = True
-    #: row tiles that a wave walks through before it moves to the next columns (locality in L2)
+    #: row tiles that a wave walks through before it moves to the next columns (``schedule``)
     group_m: int = 8
-    #: rows of consumer warpgroups: they take turns with the stages, and add up at the end
+    #: sets of ``warpgroups`` consumers that take turns with the stages, and add up at the end
     k_groups: int = 1
     #: blocks that share each tile along k, and add up through each other's shared memory (DSMEM)
     cluster: int = 1
@@ -44,7 +44,8 @@ class WgmmaConfig(SharedMemory):
     bias: bool = False
     #: of a code: 4 or 8
     bits: int = 4
-    #: zero points: None (codes are symmetric), "integer" (packed like codes) or "float16"
+    #: zero points: None (codes are symmetric, 8 or 128 means 0), "integer" (``bits`` each, packed)
+    #: or "float16"
     zeros: str | None = None
     #: what scales of groups multiply: "weights", or "sums" of their products, in fp32
     scaling: str = "weights"
@@ -61,11 +62,11 @@ class WgmmaConfig(SharedMemory):
                 f"warpgroups={self.warpgroups} must be 1 or 2, with 64 of the tile_n={self.tile_n}"
                 " columns at least for each"
             )
-        check_codes(self)
-        if self.words * self.tile_m > 256:
+        check_codes(self)  # codes, group_blocks, bits and zeros go together; values: see above
+        if self.strips * self.tile_m > 256:
             raise ValueError(
-                f"tile_m={self.tile_m} with {self.words} words a warp takes"
-                f" {self.words * self.tile_m // 2} accumulators a thread, must be 128 at most"
+                f"tile_m={self.tile_m} with {self.strips} strips a warp takes"
+                f" {self.strips * self.tile_m // 2} accumulators a thread, must be 128 at most"
             )
         if self.dtype not in ("float16", "bfloat16"):
             raise ValueError(f"dtype={self.dtype!r} must be float16 or bfloat16")
@@ -80,8 +81,8 @@ class WgmmaConfig(SharedMemory):
         ):
             raise ValueError(
                 f"scaling='sums' with group_blocks={self.group_blocks}, zeros={self.zeros} and"
-                f" tile_m={self.tile_m} must have groups of 64 at least, zero points on the grid if"
-                " any, and two sets of sums: tile_m 64 at most"
+                f" tile_m={self.tile_m} must have groups of 64 at least, integer zero points if"
+                " any, and tile_m 64 at most: a group's accumulators stand beside the tile's"
             )
         if self.group_m < 1:
             raise ValueError(f"group_m={self.group_m} must be at least 1")
@@ -124,7 +125,15 @@ class WgmmaConfig(SharedMemory):
 
     @property
     def scale_blocks(self):
-        """k16 rows to a row of scales."""
+        """k16 rows of W per row of the scales' tensor map. Units::
+
+        codes, group_blocks      scale_blocks  groups_per_stage  factor_rows  steps_per_scale
+        integer, 2               2             2                 2            -
+        integer, 4               4             1                 4            1
+        integer, 8, 16           8, 16         1                 8, 16        2, 4
+        integer, -1              -             1                 4            -
+        e2m1, 1 or 2             2             2                 2            -
+        """
         return 2 if self.block_scaled else self.group_blocks
 
     @property
@@ -135,7 +144,7 @@ class WgmmaConfig(SharedMemory):
     @property
     def scales_weights(self):
         """Whether weights are scaled, each of them, before they are multiplied: those of groups,
-        and those that zero points off the grid have rounded already."""
+        and those that a float16 zero point has rounded already."""
         return self.grouped and not self.scales_sums or self.zeros == "float16"
 
     @property
@@ -144,41 +153,43 @@ class WgmmaConfig(SharedMemory):
         return not self.scales_weights and not self.scales_sums
 
     @property
-    def column_factors(self):
-        """Whether accumulators of a column are scaled, or a bias added, before they leave."""
+    def finishes_columns(self):
+        """Whether accumulators of a column are multiplied, or a bias added, in the epilogue."""
         return self.bias or self.scales_columns or self.block_scaled
 
     @property
     def groups_per_stage(self):
+        """Rows of scales and zero points in a stage, 1 or 2."""
         return max(1, STAGE_ROWS // self.scale_blocks) if self.grouped else 1
 
     @property
     def factor_rows(self):
-        """k16 rows of a stage that share a row of scales and zero points."""
+        """k16 rows that share a row of scales and zero points: in a stage, row r's is number
+        r // factor_rows."""
         return self.scale_blocks if self.grouped else STAGE_ROWS
 
     @property
     def steps_per_scale(self):
-        """Steps of k that share a scale of accumulators."""
+        """Steps of k that share a scale of accumulators; only with scaling="sums"."""
         return self.group_blocks // STAGE_ROWS
 
     # ---- tiles, warps, registers ----
 
     @property
-    def words(self):
-        """Words of a lane's 16-byte vector that one warp takes: as many m64 blocks of the
-        instruction a warpgroup multiplies."""
+    def strips(self):
+        """Strips of one panel that a warp takes: as many products of m64 a warpgroup issues per
+        k16 row."""
         return self.tile_n // (64 * self.warpgroups)
 
     @property
-    def blocks_n(self):
-        """Blocks of 64 columns in a tile."""
+    def panels(self):
+        """Of 64 columns, in a tile."""
         return self.tile_n // 64
 
     @property
-    def warps_per_block(self):
-        """Warps of a warpgroup that share a block of 64 columns, each with words of its own."""
-        return 4 // self.blocks_n
+    def warps_per_panel(self):
+        """Warps of a warpgroup that share a panel, each with strips of its own."""
+        return 4 // self.panels
 
     @property
     def consumers(self):
@@ -195,13 +206,18 @@ class WgmmaConfig(SharedMemory):
 
     @property
     def accumulators(self):
-        """Of a thread, for one m64 block."""
+        """Of a thread, for one strip: its part of an m64 by tile_m product."""
         return self.tile_m // 2
 
     @property
     def consumer_registers(self):
         """Registers a consumer's thread may have when the producer has given up all but
-        PRODUCER_REGISTERS; None where none need to move."""
+        PRODUCER_REGISTERS: with 384 threads 65536 / 384 are 168 for each, and 240 for each of 256
+        then; with 640, 96 and 112. None where all threads have the most there are: with 256.
+
+        Nobody here checks that accumulators fit. With 640 threads shared memory allows 96 of them
+        (112 with a cluster), where ptxas must spill: ``compiler.gates`` calls that a broken
+        promise, and ``choose`` has no such configuration."""
         step, most = SETMAXNREG_STEP, THREAD_REGISTERS // SETMAXNREG_STEP * SETMAXNREG_STEP
         launched = min(most, HOPPER.registers_per_sm // self.threads // step * step)
         return (
@@ -215,21 +231,21 @@ class WgmmaConfig(SharedMemory):
         """Whether a thread's accumulators of all parts of a tile fit its registers together, beside
         those that they are added to: the loads of all parts are then in flight at once."""
         registers = self.consumer_registers or THREAD_REGISTERS
-        accumulators = self.words * self.accumulators
+        accumulators = self.strips * self.accumulators
         return (self.parts + 1) * accumulators + SPARE_REGISTERS <= registers
 
     @property
     def pieces(self):
-        """Pieces of 16 rows of x by 16 columns that a warp has of a tile."""
-        return self.words * self.pieces_per_word
+        """Pieces of 16 rows by 16 columns, one strip, that a warp has of a tile of C."""
+        return self.strips * self.pieces_per_strip
 
     @property
-    def pieces_per_word(self):
+    def pieces_per_strip(self):
         return self.tile_m // 16
 
     @property
     def block_pieces(self):
-        """Of these, those that one block of a cluster finishes."""
+        """Of a warp's pieces, those that one block of a cluster finishes."""
         return self.pieces // self.cluster
 
     # ---- launch ----
@@ -241,10 +257,11 @@ class WgmmaConfig(SharedMemory):
 
     @property
     def order_of_sums(self):
-        """Whole tiles: which steps of k each row of consumers, and each block of those that share a
-        tile, adds up. (Which row of two begins alternates with the tiles that a block has done
-        before, but two sums are added in either order.) Tiles cut along k: where, depends on all
-        tiles there are.
+        """For ``KernelDefinition.order_of_sums``: all that the order depends on in which a
+        result's products are added. Whole tiles: which steps of k each k group, and each block of
+        those that share a tile, adds up. (Which of two k groups has the first step depends on the
+        items that a block has done before, but a + b is b + a.) Stripes: where they cut a tile
+        depends on all tiles there are, so there is no such key.
         """
         groups = f", sums of {self.group_blocks} k16 rows" if self.scales_sums else ""
         return (
@@ -269,9 +286,9 @@ class WgmmaConfig(SharedMemory):
         return (min(sms, units if self.split else tiles), 1, 1)
 
     def workspace_bytes(self, m, n, k, sms):
-        """A block holds two partial tiles at most: the end of one that another block began, and the
-        beginning of one that another ends. Parts of tiles that are shared alike have a place
-        each."""
+        """Of partials and locks. Stripes: a block has two partial tiles at most, the end of one
+        that another block began, and the beginning of one that another ends. ``parts``: a place
+        for each part of each tile. A lock for each warpgroup and tile that is shared."""
         if self.parts > 1:
             tiles = self.tiles(m, n)
             return tiles * self.parts * self.partial_bytes, 4 * tiles * self.warpgroups

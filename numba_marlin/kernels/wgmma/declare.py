@@ -10,7 +10,7 @@ from numba_marlin.kernels.wgmma.kernel import make, tensor_maps
 from numba_marlin.kernels.wgmma.shared import ALIGNMENT
 
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=4)
-# two rows of consumers in each block of a pair
+# two k groups in each block of a pair
 PAIRS = replace(
     SMALL, tile_m=32, tile_n=128, cluster=2, k_groups=2, stages=4, split=False, group_blocks=-1
 )

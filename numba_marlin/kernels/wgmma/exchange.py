@@ -1,15 +1,21 @@
-"""How consumers of ``wgmma`` that share a tile along k add up in shared memory: rows of consumers
-of a block, blocks of a cluster (DSMEM).
+"""How consumers of ``wgmma`` that share a tile along k add up in shared memory: k groups of a
+block, blocks of a cluster (DSMEM).
 
-The exchange buffer of a block holds the fp32 accumulators of a tile, quad after quad, each quad's
-16 bytes of all threads of a warpgroup side by side. First the second row of consumers puts its
-accumulators there and the first row adds them to its own. In a cluster every block then puts its
-accumulators there, and each block adds up its share of all blocks', in the order of their ranks,
-and writes it to C: a share is some of the pieces of 16 rows of x by 16 columns that each warp has
-of the tile. Two cluster barriers guard the buffer: *ready*, all blocks have put theirs; *free*, all
-have read what they need.
+The exchange buffer of a block holds the fp32 accumulators of a tile, [warpgroups][strips][tile_m /
+8 quads][128 threads] of 16 bytes. First the second k group puts its accumulators there and the
+first adds them to its own. In a cluster every block then puts its accumulators there, and each
+block adds up its share of all blocks', in the order of their ranks from 0 on, and writes it to C. A
+share is some of the pieces of 16 rows by 16 columns that each warp has of the tile; a piece is two
+quads, and they are numbered as they lie, strip after strip: block ``rank`` has number rank *
+block_pieces and on.
 
-``turn``: tiles before this one.
+Two mbarriers of every block of the cluster guard the buffer, each with an arrival of every warp of
+every block's first k group: *ready*, all have put theirs; *free*, all have read what they need.
+``turn`` is the number of items that this block has done before, the same in all of a cluster: the
+turn's phase of ready and free has parity turn % 2. Before it writes, a thread waits for the phase
+of *free* before that one, parity (turn + 1) % 2, which at turn 0 counts as complete. Waits and
+arrivals of mbarriers order memory for the block only, so a fence for the cluster stands beside
+them.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -19,7 +25,8 @@ from numba_marlin.kernels.wgmma.columns import column_verbs
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
 from numba_marlin.kernels.wgmma.shared import PIECE_BYTES, QUAD_BYTES, WARPGROUP
 
-PUT_BARRIER, READ_BARRIER = 3, 5  # named barriers 3 to 6: the warpgroups of one column of consumers
+# Named barriers: 3 and 4, 5 and 6, for warpgroup 0 and 1 of both k groups (1 and 2: ``output``).
+PUT_BARRIER, READ_BARRIER = 3, 5
 
 
 def exchange_verbs(lang, config):
@@ -28,7 +35,7 @@ def exchange_verbs(lang, config):
     cfg = lang.constants(config)
     schedule, columns = schedule_verbs(lang, config), column_verbs(lang, config)
     finish_piece, pair_of = columns.finish_quads(8), columns.pair_of
-    arrivals = 4 * config.warpgroups * config.cluster  # warps of the first rows of all blocks
+    arrivals = 4 * config.warpgroups * config.cluster  # warps of the first k groups of all blocks
     zero_piece = ptx.zero_f32(width=8)
 
     @lang.device
@@ -44,19 +51,20 @@ def exchange_verbs(lang, config):
     add_accumulators = map_each(lang, config.accumulators, 4, add_quad, QUAD_BYTES)
 
     @lang.device
-    def put_word(acc, address):
+    def put_strip(acc, address):
         put_accumulators(acc[0], address)
 
     @lang.device
-    def add_word(acc, address):
+    def add_strip(acc, address):
         return (add_accumulators(acc[0], address),)
 
-    put = for_each(lang, config.words, 1, put_word, config.partial_word_bytes)
-    add = map_each(lang, config.words, 1, add_word, config.partial_word_bytes)
+    put = for_each(lang, config.strips, 1, put_strip, config.partial_strip_bytes)
+    add = map_each(lang, config.strips, 1, add_strip, config.partial_strip_bytes)
 
     @lang.device
     def own_accumulators(shared, thread):
-        """Where a thread's begin in the exchange buffer, of any block."""
+        """Where a thread's accumulators begin in the exchange buffer, at the same offset in every
+        block."""
         start = thread.warpgroup * cfg.partial_warpgroup_bytes + thread.number * 16
         return shared.base + cfg.exchange_at + start
 
@@ -101,13 +109,17 @@ def exchange_verbs(lang, config):
             wait_for(free(shared), (turn + 1) % 2)
 
     @lang.device
-    def add_groups(acc, shared, turn, slot, steps, thread):
-        """The first row of consumers gets the accumulators of both, of so many steps from that slot
-        of the ring on; nothing is to be added where it had the only one. (Both come to the same
-        barriers, and there are two: compute-sanitizer takes two places in the code for two
-        barriers, and a warp that is early at the next tile's for one that has not left this
-        one's.)"""
-        if cfg.k_groups == 2 and (cfg.cluster > 1 or steps > 1 or slot % 2 != 0):
+    def add_groups(acc, shared, turn, first_slot, steps, thread):
+        """The first k group gets the sums of both, of ``steps`` steps from stage ``first_slot`` of
+        the ring on. Nothing is to be added if the only step was in an even stage, the first k
+        group's own. (In a cluster it must be gone through all the same: only the second k group
+        waits for *free*, and its barrier tells the first, which puts its own in ``add_blocks``.)
+
+        The first barrier: the second k group has put its own. The second: the first has read them,
+        and they may be overwritten. (For compute-sanitizer both k groups come to both in the same
+        place of the code, and the two have two numbers: it takes two places for two barriers, and a
+        warp that is early at the next item's for one that has not left this one's.)"""
+        if cfg.k_groups == 2 and (cfg.cluster > 1 or steps > 1 or first_slot % 2 != 0):
             own = own_accumulators(shared, thread)
             if thread.k_group == 1:
                 wait_for_buffer(shared, turn)
@@ -120,7 +132,7 @@ def exchange_verbs(lang, config):
 
     @lang.device
     def piece_of(address, rank):
-        """The eight accumulators of a piece, from the block of that rank."""
+        """A thread's eight accumulators of a piece, from the block of that rank."""
         remote = ptx.mapa_shared(address, rank)
         first = ptx.ld_shared_cluster_v4_f32(remote)
         return first + ptx.ld_shared_cluster_v4_f32(remote + QUAD_BYTES)
@@ -140,7 +152,7 @@ def exchange_verbs(lang, config):
 
     @lang.device
     def add_blocks(acc, shared, turn, result, item, plan, thread, sizes):
-        """This block's share of the tile, of all blocks of the cluster, to C."""
+        """All blocks' sums of this block's share of the tile, to C."""
         if cfg.k_groups == 1:
             wait_for_buffer(shared, turn)
         own = own_accumulators(shared, thread)
@@ -149,14 +161,15 @@ def exchange_verbs(lang, config):
         tile, lane = schedule.tile_of(item, plan), thread.lane
         warp = thread.warpgroup * 4 + thread.number // 32
         scratch = shared.base + cfg.result_at + warp * PIECE_BYTES
+        # of a lane's address for stmatrix, as in ``output.write_result``; 32 bytes a row
         scratch_row, scratch_half = lane // 16 * 8 + lane % 8, lane // 8 % 2
         wait_for(ready(shared), turn % 2)
         for i in range(cfg.block_pieces):
             number = ptx.cluster_ctarank() * cfg.block_pieces + i
-            word, rows = number // cfg.pieces_per_word, number % cfg.pieces_per_word
+            strip, rows = number // cfg.pieces_per_strip, number % cfg.pieces_per_strip
             piece = sum_piece(own + number * (2 * QUAD_BYTES))
-            column = tile.column_first + thread.block * 64 + (thread.first_word + word) * 16
-            if cfg.column_factors:
+            column = tile.column_first + thread.panel * 64 + (thread.first_strip + strip) * 16
+            if cfg.finishes_columns:
                 factors = columns.factors_of(result, column, lane // 4, sizes.n)
                 piece = finish_piece(piece, factors)
             ptx.bar_warp_sync(ALL_LANES)
@@ -170,6 +183,7 @@ def exchange_verbs(lang, config):
                 ),
             )
             ptx.bar_warp_sync(ALL_LANES)
+            # two lanes store a row of the piece, 16 bytes each
             row, column = tile.row_first + rows * 16 + lane // 2, column + lane % 2 * 8
             if row < sizes.m and column < sizes.n:
                 ptx.st_global_v4_b32(
@@ -180,7 +194,7 @@ def exchange_verbs(lang, config):
 
     @lang.device
     def close_exchange(shared, turn):
-        """A block may go when all others have read its accumulators."""
+        """A block may end when all others have read its accumulators: its memory goes with it."""
         if cfg.cluster > 1:
             wait_for_buffer(shared, turn)
 

@@ -1,10 +1,16 @@
-"""Block-scaled FP4 in ``wgmma``: the scales of its m64 blocks, from a stage in shared memory.
+"""Block-scaled FP4 in ``wgmma``: scales, from a stage in shared memory. A "block" here is FP4's, 16
+or 32 rows of one column.
+
+A stage has two rows of scales, of 32 rows of W each, [panels][2 rows][8 g][LANE_BYTES]: what the
+four lanes of a g need. Blocks of 16: LANE_BYTES = 16, word j is that of strip j, with two pairs
+(columns g and g + 8), for the first 16 of the 32 rows and for the other 16. Blocks of 32:
+LANE_BYTES = 8, word j // 2 has the pairs of strips j = 0 and 1, or 2 and 3. Which bits of a word a
+pair is, and how a code's bits stand: ``dequantize.expand_fp4``.
 
 ``block_verbs(lang, config)`` -> namespace of device functions: ``expand``: see ``expand_fp4``;
-``load_scales(address, thread) -> scales`` of the 32 rows of the weight whose scales begin at
-``address`` (those of 64 columns and the two times 32 rows of a stage lie together), one for each
-m64 block; ``pair_of_row(scale, row)``: the scales of columns g and g + 8 for the k16 row 0 or 1 of
-them, to multiply registers by.
+``load_scales(address, thread) -> scales`` of the row of scales that begins at ``address``, one for
+each strip; ``pair_of_row(scale, odd)``: the pair to multiply registers by, odd: of the second k16
+row of the 32 rows.
 """
 
 from numba_marlin.kernels.dequantize.expand_fp4 import fp4_verbs
@@ -13,30 +19,30 @@ from numba_marlin.kernels.dequantize.expand_fp4 import fp4_verbs
 def block_verbs(lang, config):
     ptx = lang.ptx
     fp4, row_blocks = fp4_verbs(lang, config.dtype), config.group_blocks == 1
-    LANE = 16 if row_blocks else 8  # bytes of a lane, its four column blocks together
+    LANE_BYTES = 16 if row_blocks else 8
 
     @lang.device
     def own_scales(address, thread):
-        return address + (thread.block * (16 * LANE) + thread.lane // 4 * LANE)
+        return address + (thread.panel * (2 * 8 * LANE_BYTES) + thread.lane // 4 * LANE_BYTES)
 
-    # Blocks of 16: a word for each column block, with a pair for each of two k16 rows, picked when
-    # it is needed.
+    # Blocks of 16: a word for each strip, with a pair for each of two k16 rows, picked when it is
+    # needed.
 
     @lang.device
     def one_word(address):
         return (ptx.ld_shared_b32(address),)
 
-    words_of = {1: one_word, 2: ptx.ld_shared_v2_b32, 4: ptx.ld_shared_v4_b32}[config.words]
+    words_of = {1: one_word, 2: ptx.ld_shared_v2_b32, 4: ptx.ld_shared_v4_b32}[config.strips]
 
     @lang.device
     def load_words(address, thread):
-        return words_of(own_scales(address, thread) + thread.first_word * 4)
+        return words_of(own_scales(address, thread) + thread.first_strip * 4)
 
     @lang.device
-    def pair_of_word(word, row):
-        return fp4.scale_pair(fp4.other_pair(word) if row == 1 else word)
+    def pair_of_word(word, odd):
+        return fp4.scale_pair(fp4.other_pair(word) if odd == 1 else word)
 
-    # Blocks of 32: a pair for each column block, two to a word, picked when it is loaded.
+    # Blocks of 32: a pair for each strip, two to a word, picked when it is loaded.
 
     @lang.device
     def both_pairs(word):
@@ -45,12 +51,12 @@ def block_verbs(lang, config):
 
     @lang.device
     def load_pair(address, thread):
-        word = ptx.ld_shared_b32(own_scales(address, thread) + thread.first_word // 2 * 4)
-        return (fp4.scale_pair(fp4.other_pair(word) if thread.first_word % 2 != 0 else word),)
+        word = ptx.ld_shared_b32(own_scales(address, thread) + thread.first_strip // 2 * 4)
+        return (fp4.scale_pair(fp4.other_pair(word) if thread.first_strip % 2 != 0 else word),)
 
     @lang.device
     def load_two_pairs(address, thread):
-        return both_pairs(ptx.ld_shared_b32(own_scales(address, thread) + thread.first_word * 2))
+        return both_pairs(ptx.ld_shared_b32(own_scales(address, thread) + thread.first_strip * 2))
 
     @lang.device
     def load_four_pairs(address, thread):
@@ -58,10 +64,10 @@ def block_verbs(lang, config):
         return both_pairs(words[0]) + both_pairs(words[1])
 
     @lang.device
-    def same_pair(pair, row):
+    def same_pair(pair, odd):
         return pair
 
-    load_pairs = {1: load_pair, 2: load_two_pairs, 4: load_four_pairs}[config.words]
+    load_pairs = {1: load_pair, 2: load_two_pairs, 4: load_four_pairs}[config.strips]
     return lang.namespace(
         "fp4",
         expand=fp4.expand,

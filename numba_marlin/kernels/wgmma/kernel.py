@@ -1,89 +1,142 @@
 """The Hopper kernel for larger batches: ``wgmma`` on the transposed product, straight from Marlin's
-bytes. ``C[m, n] = A[m, k] @ W[k, n]``.
+bytes. ``C[m, n] = A[m, k] @ W[k, n]``. On an H200, 4096 x 4096 INT4 weights in
+groups of 128 take 6.4 us at m = 16 and 9.5 us at m = 64. The rungs before it take: naive 1333 and
+5078, tiled 104 and 105, buffered 79 and 84, ``ampere`` 10.0 and 16.5, ``decode`` 6.9 and 14.7: over
+``decode`` a factor of 1.08 and 1.54 is gained (experiments/18_ladder; at m = 1 ``decode`` wins).
 
-Parameters: tensor maps (``tensor_maps``) of a [m, k] (called x; rows ``a_stride`` elements apart,
-16-byte aligned), of c [m, n], and in Marlin's order of b int32 [k/16, n_packed bits/2], scales
-[groups, n_packed], and zeros int32 [groups, n_packed bits/32] or float16 [groups, n_packed] (of the
-scales again, if there are none); n_packed is n completed to 64. (Of FP4: ``formats.fp4_marlin``,
-with factors.) c and scales once more as addresses; bias [n]; partials fp32 and locks int32
-(``workspace_bytes``; locks zero before, zero again after); m, n, k, a_stride as int32. m any, k a
-multiple of 16, n of 8.
+Parameters, in the signature's order:
 
-**The idea.** ``wgmma`` (sm_90a: a warpgroup, four warps, multiplies m64 by k16) takes its first
-operand, A, from registers, and its second, B, from shared memory. Weights must pass through
-registers to be dequantised, so they must be the first: the kernel computes C^T = W^T x^T. Then no
-byte of Marlin's layout has to move, dequantised weights never go back to shared memory, and x is
-multiplied where TMA laid it down.
+a_map, b_map, s_map, c_map   tensor maps of the next rows' matrices (``tensor_maps``):
+                             x = A [m, k], rows ``a_stride`` elements apart, 16-byte aligned;
+                             b int32 [k/16, n_packed * bits/2] in Marlin's order (the map counts it
+                             in uint64); scales [groups, n_packed]; c [m, n]
+c, scales                    addresses of the same; of scales, where there is one per column
+zeros                        not used: ``z_map`` brings them
+bias                         [n]
+partials, locks              workspace, fp32 and int32 (``workspace_bytes``); locks are zero before
+                             and zero again after
+m, n, k, a_stride            int32; m is any, k a multiple of 16, n of 8
+z_map                        of zeros int32 [groups, n_packed * bits/32] or float16
+                             [groups, n_packed]; of the scales again if there are no zero points
+factors                      with FP4: fp32 [n_packed] (``formats.fp4_marlin``, as b and scales)
+
+n_packed is n rounded up to a multiple of 64.
+
+**Terms.** *x* is the matrix A of the interface; an *A fragment* is ``wgmma``'s first operand, which
+is weights. *Block*: a thread block. *Panel*: 64 columns of W, as wide as Marlin's permutation.
+*Strip*: 16 columns of a panel. *k16 row*: 16 rows of W, one row of b. *Stage*, or *step*: 64 of k,
+four k16 rows. *Tile*: tile_m x tile_n of C. *k group*: the consumers that take every k_groups-th
+stage. *Scale group*: the rows of W that share a scale. *Word*: 32 bits. *Lane* 4g + t: g = 0 to 7,
+t = 0 to 3. *Row* alone: of x and C.
+
+**The idea.** ``wgmma`` (sm_90a: a warpgroup, four warps, multiplies m64 by k16) takes A from
+registers or shared memory, and B from shared memory only. Weights must pass through registers to be
+dequantised, so they must be A: the kernel computes C^T = W^T x^T. The instruction's M is along n
+here, its N is tile_m. So no byte of Marlin's layout has to move, dequantised weights never go back
+to shared memory, and x is multiplied where TMA laid it down.
 
 **Who does what.** Blocks are persistent, one per SM, and warpgroups specialised. The last one is
-the producer: one thread of it copies (``load``), and it gives its registers up to the others
-(``setmaxnreg``). The other ``warpgroups * k_groups`` are consumers: they dequantise, multiply all
-rows of the tile (``tensor``), and write C (``output``). Side by side along n stand ``warpgroups``
-of them. With ``k_groups=2`` there is a second row of as many; the rows take turns with the stages.
-A consumer's share of the columns: in Marlin's bytes a lane's 16-byte vector belongs to a block of
-64 columns, and has four words, each of 16 columns. A warp takes ``words`` words of one block. Its
-r-th word, with those of the other three warps, is one m64 operand of ``wgmma``: 16 rows from each
-warp, which is where the instruction wants them. So a warpgroup issues ``words`` products per k16
-row, and has as many sets of tile_m / 2 accumulators per thread.
+the producer: one thread of it copies (``load``), and the warpgroup gives its registers up to the
+others (``setmaxnreg``). The other ``warpgroups * k_groups`` are consumers: they dequantise,
+multiply all rows of the tile (``tensor``), and write C (``output``). Number i of them is warpgroup
+i % warpgroups of k group i // warpgroups. With ``k_groups=2``, stage s of the ring belongs to k
+group s % 2. Warp w of a warpgroup has ``strips`` neighbouring strips of one panel, w % panels, from
+``first_strip`` on:
 
-**What is in flight, and what guards a stage.** The ring has ``stages`` stages of 64 along k, and
-runs on from tile to tile. A stage's *full* mbarrier completes when the bytes that the producer
-announced have landed, its *empty* mbarrier when all consumer warps that use the stage have released
-it, once its last product is done: that is while the next stage multiplies. ``RingPlace(stage,
-parity)`` is a thread's place in the ring (``language.pipeline``). A consumer has two wgmma groups
-in flight at most, of a k16 row each. While one multiplies, the integer units dequantise the next
-row into other registers (``tensor``). Programmatic dependent launch (``griddepcontrol``): a
+    tile_n  warpgroups  panels  strips  first_strip
+    64      1           1       1       w
+    128     1           2       2       w // 2 * 2
+    128     2           2       1       w // 2 + 2 * warpgroup
+    256     1           4       4       0
+    256     2           4       2       2 * warpgroup
+
+So a warpgroup has no contiguous part of the tile, but the same strips of every panel: a lane's
+words of neighbouring strips are neighbours in b, and one load brings all that its warp takes. The
+r-th strips of the four warps are the m64 of one ``wgmma``: 16 rows of W^T from each warp, which is
+where the instruction wants them. So a warpgroup issues ``strips`` products per k16 row, and a
+thread has as many tuples of tile_m / 2 accumulators.
+
+**What is in flight, and what guards a stage.** The ring has ``stages`` stages, and runs on from
+tile to tile. Up to all of them are on their way or full; of these a k group multiplies one, and
+holds the one before while that one's last products run. A stage's *full* mbarrier has one arrival,
+the producer's, with the bytes that it announces; consumers wait for it before they read. Its
+*empty* mbarrier has one arrival of each of the 4 * warpgroups warps of the k group that the stage
+belongs to, made when its last product is done: that is while the next stage of the k group
+multiplies (``tensor``). The producer waits for it before it overwrites, but for the first round:
+the ring is empty then (``load``). ``RingPlace(stage, parity)`` is a thread's place in the ring, the
+parity is that of its round (``language.pipeline``). A consumer has two wgmma groups in flight at
+most, of a k16 row each. The tile of C on its way out, and the accumulators that are exchanged, are
+guarded apart (``output``, ``exchange``). Programmatic dependent launch (``griddepcontrol``): a
 launch's blocks begin on SMs that the kernel before has left, and a ring full of weights is on its
 way before that kernel has ended. Nothing but weights, scales and zero points is touched before it
-is complete.
+is complete: the producer waits before its first copy of x, consumers before all.
 
-**How work is divided** (``schedule``). Tiles of C that fill whole waves are taken one after the
-other, in an order that keeps a wave's rows and columns in L2. With ``split`` (stream-K) the tiles
-left over are cut along k into equal stripes, one per block, so that all finish together. With
-``parts`` (split-K), or ``cluster``, so many blocks share every tile, each an equal part of its k.
+**How many stages.** At least 2 * k_groups: a k group gives a stage back when its next one has begun
+to multiply, so with fewer it would wait for itself. A multiple of k_groups: a stage belongs to one
+k group for good. At most what fits in the 227 KiB that a block may have on Hopper
+(``shared_bytes``, checked in ``config``): 6 of 25 KiB beside 64 KiB of C for 128 x 256 INT4, 18 for
+16 x 256 and two k groups. Any number in between works, odd ones with k_groups=1. It changes how far
+the producer runs ahead, and where what lies behind the ring is (``shared``), and nothing in the
+main loop.
 
-**Which k and n a nibble holds.** Lane 4g + t loads 16 bytes per k16 row, words j = 0 to 3. Nibble p
-of word j is W[k, n] at k = 2t + p // 4 + 8 (p % 2), n = 16j + g + 8 (p // 2 % 2) of the block's 16
-x 64. In W^T that is row g or g + 8 of 16, and column k. So nibbles (0, 4), (2, 6), (1, 5) and (3,
-7) are, in this order, the four registers of this lane's A fragment of ``wgmma``: rows g, g + 8, g,
-g + 8, columns 2t and 2t + 1, the last two with 8 more. (``expand`` gives d0 to d3 of nibbles (0,
-4), (1, 5), (2, 6), (3, 7); the fragment is d0, d2, d1, d3.) 8-bit codes: ``weights``. FP4 numbers
-stand in the same words (``formats.fp4_words``). Accumulator 4v + 2h + e of the lane is C[8v + 2t +
-e, 16j + g + 8h].
+**How work is divided among blocks** (``schedule``). Tiles of C that fill whole waves are taken one
+after the other. With ``split`` (stream-K) the tiles left over are cut along k into equal stripes,
+one per block, so that all finish together. With ``parts`` (split-K), or ``cluster``, so many blocks
+share every tile, and of its steps of k each has an equal part, give or take one, perhaps none.
 
-**Where scales are applied.** Group scales multiply weights, in 16 bits, after the zero point is
-subtracted (``weights``). With ``scaling="sums"`` weights stay integers, and a group's products are
-scaled in fp32 when they are added to the tile's (``tensor``). Per-column scales, FP4's factor per
-column, and the bias come in the epilogue, in fp32 (``columns``). FP4's block scales multiply
-weights (``fp4``).
+**Which k and n a code has.** In row R of b, which begins at word R * n_packed * bits/2, of panel P
+of the matrix and strip j of it, lane = 4g + t has
 
-**Reductions, and their order.** Along k a consumer's accumulators add up in ``wgmma``. The second
-row of consumers hands its own to the first through shared memory. Blocks of a cluster read each
-other's through DSMEM, in the order of their ranks, and each finishes a share of the tile
-(``exchange``). Other blocks that share a tile leave fp32 partial tiles in the workspace and count
-themselves in; the last to come adds them all, its own too, in the order of the blocks (``output``).
-No block waits for another there, and the order is fixed: the same input gives the same bits. Then
-``stmatrix`` transposes the accumulators into shared memory, each warp its own columns, and a tensor
-store carries them off while the next tile begins.
+    4 bits: word 128 * P + 4 * lane + j, nibble p          k = 2t + p // 4 + 8 * (p % 2)
+                                                           n = 16j + g + 8 * (p // 2 % 2)
+    8 bits: word 256 * P + 8 * lane + 2j + h, byte p       k = 2t + p // 2 + 8 * (p % 2)
+            (h is 0 or 1)                                  n = 16j + g + 8h
 
-**Tails** need no code in the main loop: a tensor copy brings zeros for what lies outside of x, the
-weights and their scales, and a tensor store clips C. Addresses in global memory, of scales, bias
-and a cluster's pieces of C, are guarded by m and n.
+of which k counts from 16 R and n from 64 P. In W^T that is row g or g + 8 of the strip's 16, and
+column k. So nibbles (0, 4), (2, 6), (1, 5) and (3, 7) are, in this order, the four registers of the
+lane's A fragment: rows g, g + 8, g, g + 8, columns 2t and 2t + 1, the last two with 8 more.
+``expand`` gives d0 to d3, register r of nibbles (r, r + 4), or of bytes (0, 2) and (1, 3) of word h
+= 0, then of word h = 1: the fragment is d0, d2, d1, d3. FP4 codes have the k and n of the nibbles
+of the same word, with their bits turned (``expand_fp4``). Of x and C, accumulator 4v + 2h + e of
+strip j is row 8v + 2t + e and column 16j + g + 8h.
 
-**Shared memory** (offsets and a picture: ``shared``):
+**Scales.** Scales of groups, and zero points, come with a stage, by TMA, and multiply weights in 16
+bits after the zero point is subtracted (which scale is where: ``weights``). With ``scaling="sums"``
+weights stay integers, and a scale group's products are scaled in fp32 when they are added to the
+tile's (``tensor``). Scales per column, FP4's factor per column, and the bias are loaded from global
+memory in the epilogue and applied in fp32 (``columns``). (Beside float16 zero points, which round a
+weight when they are subtracted, scales per column come with the stage too, and multiply weights.)
+FP4's block scales multiply weights (``fp4``).
 
-=================== ========================== ======================== ========================
-where               what                         written by               read by
-=================== ========================== ======================== ========================
-stage, 0            x, rows of 128 bytes         TMA, swizzled            wgmma, by descriptor
-stage, weights_at   four k16 rows of weights     TMA, a box or two        a lane: its words
-stage, scales_at    scales of their groups       TMA                      lanes of column g
-stage, zeros_at     zero points of the groups    TMA                      lanes of column g
-block, result_at    the tile of C, by warps      stmatrix, swizzled       the tensor store
-block, exchange_at  fp32 accumulators            consumers, blocks        consumers, the cluster
-block, barriers_at  full and empty mbarriers     both sides               both sides
-block, flags_at     how many blocks came, or 0   thread 0 of a warpgroup  its warpgroup
-=================== ========================== ======================== ========================
+**Partial sums, and their order.** Along k a consumer's accumulators add up in ``wgmma``. The second
+k group hands its own to the first through shared memory. Blocks of a cluster read each other's
+through DSMEM, in the order of their ranks, and each finishes a share of the tile (``exchange``).
+Other blocks that share a tile leave fp32 partial tiles in the workspace and count themselves in;
+the last to come adds them all, its own too, in the order of the blocks (of two parts, the other's
+to its own: a + b is b + a), and no block waits for another (``output``). So the order is fixed: the
+same input, configuration and number of SMs give the same bits.
+
+**Epilogue.** Factors and bias in fp32, conversion to 16 bits, ``stmatrix``, which transposes, into
+shared memory, each warp its own columns; then a tensor store of [tile_m][16 * strips] carries them
+off while the next tile begins (``output``). Of a cluster's share, 16-byte stores (``exchange``).
+
+**Tails** need no code in the main loop. The copies of a step announce whole boxes, and bring zeros
+for what lies outside of x, b, scales and zero points. Beyond k, x is 0, and weights, codes of 0
+with a scale, are finite: their products are 0. Beyond n and m, products go to places that the
+tensor store clips. Loads of factors and bias, and a cluster's stores, are guarded by column < n and
+row < m. The host refuses what is no multiple of 8 for n (``declare``: column_step), of 16 for k
+(``formats.marlin`` packs no such weights), or of 16 bytes for the rows of a tensor map, and so for
+a_stride (``layout.tensor_map``).
+
+**Shared memory**, with its offsets, sizes, shapes and bank conflicts: ``shared``. **The order of a
+round, and the state of the main loop**: ``tensor``.
+
+**Tuples.** A thread's accumulators, fragments and scales are tuples with an element per strip. They
+are walked while the kernel is compiled (``language.tuples``): ``for_each(lang, width, piece, f,
+stride)`` makes a function (values, where) that calls f(values[i : i + piece], where + i // piece *
+stride) for i = 0, piece, ...; ``map_each`` joins the tuples that f returns; ``together`` walks two
+tuples, (left, right, where); ``repeat(lang, width, f)`` makes a tuple of ``width`` results of f().
+A bare 0 for ``where`` is one that nobody reads.
 """
 
 from numba_marlin.kernels.language.definition import ceil_div
@@ -95,12 +148,13 @@ from numba_marlin.kernels.wgmma.output import output_verbs
 from numba_marlin.kernels.wgmma.schedule import NO_TILE, schedule_verbs
 from numba_marlin.kernels.wgmma.shared import ALIGNMENT, STAGE_K, STAGE_ROWS, WARPGROUP
 from numba_marlin.kernels.wgmma.tensor import tensor_verbs
-from numba_marlin.layout.tensor_map import TensorMap
+from numba_marlin.layout.tensor_map import ELEMENT_BYTES, TensorMap
 
 
 def make(lang, config):
     ptx, shared_base = lang.ptx, lang.shared_base
     cfg = lang.constants(config)
+    # consumers: the warps of one k group, since only one uses a stage
     ring = pipeline_verbs(lang, config.stages, producers=1, consumers=4 * config.warpgroups)
     schedule = schedule_verbs(lang, config)
     load = load_verbs(lang, config, ring)
@@ -108,26 +162,29 @@ def make(lang, config):
     exchange, output = exchange_verbs(lang, config), output_verbs(lang, config)
     in_cluster, moves_registers = config.cluster > 1, config.consumer_registers is not None
     give_registers = ptx.setmaxnreg_dec(n=PRODUCER_REGISTERS)
+    # (without moves_registers nobody calls it, but it must be made with some number)
     take_registers = ptx.setmaxnreg_inc(n=config.consumer_registers or 240)
 
-    # warpgroup: of the consumers side by side; k_group: their row; number: of the thread in its
-    # warpgroup; block: of 64 columns of the tile; first_word: of the warp's, among the block's four
-    Thread = lang.record("Thread", "warpgroup k_group number block first_word lane")
+    # warpgroup: which of those in a k group, 0 or 1; k_group: 0 or 1; number: the thread's in its
+    # warpgroup, 0 to 127; panel: the warp's in the tile; first_strip: the warp's first of the
+    # panel's four; lane: of the warp
+    Thread = lang.record("Thread", "warpgroup k_group number panel first_strip lane")
     # In shared memory: addresses of the ring of stages, which comes first, and of its barriers
     Shared = lang.record("Shared", "base barriers")
-    # In global memory: what the epilogue reads and writes. scales: of columns, or FP4's factors
-    Result = lang.record("Result", "c c_map scales bias partials locks")
+    # In global memory: what the epilogue reads and writes. factors: scales per column, or FP4's
+    Result = lang.record("Result", "c c_map factors bias partials locks")
 
     @lang.device
     def own_thread():
-        """A consumer's. (The thread's number is read once: twice is two registers, and with 640
-        threads that took 14 instructions more per step, to work out addresses anew.)"""
+        """A consumer's. (%tid.x is read once: a compiler takes two reads for two numbers, and
+        keeps both. With 640 threads, short of registers, that took 14 instructions more per step,
+        to work out addresses anew.)"""
         own = ptx.tid_x()
         consumer, number = own // WARPGROUP, own % WARPGROUP
         warp = number // 32
         warpgroup, k_group = consumer % cfg.warpgroups, consumer // cfg.warpgroups
-        first_word = (warp // cfg.blocks_n + warpgroup * cfg.warps_per_block) * cfg.words
-        return Thread(warpgroup, k_group, number, warp % cfg.blocks_n, first_word, number % 32)
+        first_strip = (warp // cfg.panels + warpgroup * cfg.warps_per_panel) * cfg.strips
+        return Thread(warpgroup, k_group, number, warp % cfg.panels, first_strip, number % 32)
 
     @lang.device
     def produce(shared, maps, sizes):
@@ -143,7 +200,10 @@ def make(lang, config):
 
     @lang.device
     def consume(shared, result, sizes):
-        """A consumer's thread: the main loop of each item, and its epilogue."""
+        """A consumer's thread: the main loop of each item, and its epilogue. place: the first stage
+        of the ring that this thread has not looked at yet, the same for all consumers between
+        items; item: steps of a tile to multiply; turn: how many items, whole tiles or parts of
+        one, this block has done before; first_slot: the stage of the item's first step."""
         thread = own_thread()
         plan = schedule.plan_of(sizes)
         place = ring.consumer_start()
@@ -151,9 +211,9 @@ def make(lang, config):
         turn = 0
         ptx.griddepcontrol_wait()  # c and the workspace may still be those of the kernel before
         while item.tile != NO_TILE:
-            slot = place.stage
+            first_slot = place.stage
             place, acc = multiply_stages(shared, place, item, thread)
-            acc = exchange.add_groups(acc, shared, turn, slot, item.steps, thread)
+            acc = exchange.add_groups(acc, shared, turn, first_slot, item.steps, thread)
             if thread.k_group == 0:
                 if in_cluster:
                     exchange.add_blocks(acc, shared, turn, result, item, plan, thread, sizes)
@@ -186,6 +246,7 @@ def make(lang, config):
         factors,
     ):
         sizes = schedule.Sizes(m, n, k)
+        # rounded up: the language aligns to 128 bytes only, less than a swizzle's pattern
         base = (shared_base() + (ALIGNMENT - 1)) & (2**32 - ALIGNMENT)
         shared = Shared(base, base + cfg.barriers_at)
         if ptx.tid_x() == 0:
@@ -208,69 +269,81 @@ def make(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """x in boxes of a tile's rows by one swizzle row; weights, 8 bytes for 4 bits a column and k16
-    row, scales and zero points in boxes of a stage by the tile's columns, or half of them; c in
-    boxes of a tile's rows by one warp's columns."""
-    columns, n_packed, groups = (
-        16 * config.words,
+    """-> {map: (parameter, TensorMap of dtype, shape, strides in bytes, box)}. Boxes: of x, a
+    tile's rows by 64 of k, which is one row of the swizzle; of b, scales and zero points, a stage's
+    rows by the tile's columns (b: or half of them); of c, the tile's rows by one warp's columns.
+    Elements of b's map are uint64: a k16 row has ``w_elements`` of them per column, 1 with 4 bits
+    and 2 with 8. Those of FP4's scales are int32: a row is a panel, and has ``scale_words`` per 32
+    rows of W."""
+    warp_columns, n_packed, groups = (
+        16 * config.strips,
         ceil_div(n, 64) * 64,
         ceil_div(k, 16 * config.scale_blocks) if config.grouped else 1,
     )
-    numbers, rows = config.bits // 4, config.groups_per_stage
-    scales = TensorMap(
-        config.dtype, (groups, n_packed), (2 * n_packed, 2), (rows, config.tile_n), 0, 128
-    )
+    w_elements, rows = config.w_elements, config.groups_per_stage
+
+    def per_group(dtype, pitch, box_columns):
+        """Of [groups, columns] in rows of ``pitch`` bytes."""
+        size = ELEMENT_BYTES[dtype]
+        return TensorMap(
+            dtype,
+            (groups, pitch // size),
+            (pitch, size),
+            (rows, box_columns),
+            l2_promotion=128,
+        )
+
+    scales = per_group(config.dtype, 2 * n_packed, config.tile_n)
     if config.block_scaled:
-        words_of_scales = groups * config.scale_words
+        words_of_panel = groups * config.scale_words
         scales = TensorMap(
             "int32",
-            (n_packed // 64, words_of_scales),
-            (4 * words_of_scales, 4),
+            (n_packed // 64, words_of_panel),
+            (4 * words_of_panel, 4),
             (config.tile_n // 64, rows * config.scale_words),
-            0,
-            128,
+            l2_promotion=128,
         )
-    words = 32 // config.bits
+    codes_per_word = 32 // config.bits
     zeros = {
         None: ("scales", scales),  # a map must be passed, nobody reads it
         "integer": (
             "zeros",
-            TensorMap(
-                "int32",
-                (groups, n_packed // words),
-                (4 * n_packed // words, 4),
-                (rows, config.tile_n // words),
-                0,
-                128,
-            ),
+            per_group("int32", 4 * n_packed // codes_per_word, config.tile_n // codes_per_word),
         ),
-        "float16": (
-            "zeros",
-            TensorMap(
-                "float16", (groups, n_packed), (2 * n_packed, 2), (rows, config.tile_n), 0, 128
-            ),
-        ),
+        "float16": ("zeros", per_group("float16", 2 * n_packed, config.tile_n)),
     }[config.zeros]
     return {
         "a_map": (
             "a",
-            TensorMap(config.dtype, (m, k), (2 * a_stride, 2), (config.tile_m, STAGE_K), 128, 256),
+            TensorMap(
+                config.dtype,
+                (m, k),
+                (2 * a_stride, 2),
+                (config.tile_m, STAGE_K),
+                swizzle=128,
+                l2_promotion=256,
+            ),
         ),
         "b_map": (
             "b",
             TensorMap(
                 "uint64",
-                (k // 16, numbers * n_packed),
-                (8 * numbers * n_packed, 8),
-                (STAGE_ROWS, numbers * config.w_box_columns),
-                0,
-                256,
+                (k // 16, w_elements * n_packed),
+                (8 * w_elements * n_packed, 8),
+                (STAGE_ROWS, w_elements * config.w_box_columns),
+                l2_promotion=256,
             ),
         ),
         "s_map": ("scales", scales),
         "c_map": (
             "c",
-            TensorMap(config.dtype, (m, n), (2 * n, 2), (config.tile_m, columns), 2 * columns, 0),
+            TensorMap(
+                config.dtype,
+                (m, n),
+                (2 * n, 2),
+                (config.tile_m, warp_columns),
+                swizzle=2 * warp_columns,
+            ),
         ),
         "z_map": zeros,
     }

@@ -1,9 +1,10 @@
 """The producer of ``wgmma``: one thread that keeps the stages of the ring full.
 
 A stage takes one tensor copy (TMA) each of x, weights, scales and zero points; of weights one per
-box (``shared`` has the map of a stage). What lies outside a matrix arrives as zeros. (Measured:
-with a bulk copy per k16 row, and its tails worked out by the same thread, that thread was the
-limit: about 1000 cycles per stage, 2.0 TB/s whatever the batch and the consumers.)
+box (``shared`` has the map of a stage). What lies outside a matrix arrives as zeros, and counts:
+the announced bytes are those of whole boxes. (Measured: with a bulk copy per k16 row, and its tails
+worked out by the same thread, that thread was the limit: about 1000 cycles per stage, 2.0 TB/s
+whatever the batch and the consumers.)
 
 All but x does not depend on the kernel before this one on the stream: a ring full of it is on its
 way before that kernel has ended.
@@ -15,12 +16,15 @@ from numba_marlin.kernels.wgmma.shared import STAGE_K, STAGE_ROWS
 
 def load_verbs(lang, config, ring, copy_weights=None):
     """-> namespace of two device functions and of a record. copy_weights: another way to copy a
-    stage's weights than ``copy_boxes``.
+    stage's weights than ``copy_boxes`` (experiments/03_tma compares some).
 
-    ``fill_first(shared, place, item, plan, maps, sizes) -> (place, item)``: waits for the kernel
-    before this one, and fills as many stages of the block's first item as the ring has; what comes
-    back is the rest of the item. ``fill_stages`` (the same) ``-> place`` fills all stages of an
-    item. ``Maps``: addresses of the tensor maps of what is copied.
+    ``fill_first(shared, place, item, plan, maps, sizes) -> (place, item)``: fills as many stages of
+    the block's first item as the ring has, the weights before and x after it has waited for the
+    kernel before this one; what comes back is the rest of the item. It waits for no empty mbarrier:
+    the ring is empty. ``fill_stages`` (the same) ``-> place`` fills a stage for each step of an
+    item, and waits for each to be empty; where the first round is not over yet, such a wait passes
+    at once. place: the stage to be filled next, with the producer's parity. ``Maps``: addresses of
+    the tensor maps of what is copied.
     """
     ptx = lang.ptx
     cfg = lang.constants(config)
@@ -38,38 +42,39 @@ def load_verbs(lang, config, ring, copy_weights=None):
 
     @lang.device
     def copy_boxes(filling, weights, column, step, policy, sizes):
-        """The weights of a stage, whose first column is ``column``, the step-th of k. Those that
-        only one row of tiles reads make room in L2 at once."""
+        """The weights of a stage, columns from ``column`` on, step ``step`` of k. If m fits one
+        tile they are read once, and need not stay in L2: evict first."""
         for box in range(cfg.w_boxes):
             target = filling.address + (cfg.weights_at + box * cfg.w_box_bytes)
-            x = (column + box * cfg.w_box_columns) * cfg.w_numbers
-            y = step * STAGE_ROWS
+            at = (column + box * cfg.w_box_columns) * cfg.w_elements
+            k16_row, barrier = step * STAGE_ROWS, filling.barrier
             if sizes.m <= cfg.tile_m:
-                ptx.cp_async_bulk_tensor_2d_g2s_hint(target, weights, x, y, filling.barrier, policy)
+                ptx.cp_async_bulk_tensor_2d_g2s_hint(target, weights, at, k16_row, barrier, policy)
             else:
-                ptx.cp_async_bulk_tensor_2d_g2s(target, weights, x, y, filling.barrier)
+                ptx.cp_async_bulk_tensor_2d_g2s(target, weights, at, k16_row, barrier)
 
     copy_weights = copy_weights or copy_boxes
 
     @lang.device
     def fetch_weights(shared, place, column, step, maps, policy, sizes):
-        """Weights, scales and zero points of a stage, after the word to its barrier how many bytes
-        are to come, x included."""
+        """Weights, scales and zero points of a stage. First the stage's full mbarrier is told how
+        many bytes are to come, x included."""
         filling = filling_at(shared, place)
         ring.expect(shared.barriers, place, cfg.copied_bytes)
         copy_weights(filling, maps.weights, column, step, policy, sizes)
         group = step * STAGE_ROWS // cfg.scale_blocks if cfg.grouped else 0
         if copies_scales:
-            x = group * cfg.scale_words if cfg.block_scaled else column
-            y = column // 64 if cfg.block_scaled else group
+            # rows of the map: groups, or panels of FP4's scales
+            at = group * cfg.scale_words if cfg.block_scaled else column
+            map_row = column // 64 if cfg.block_scaled else group
             ptx.cp_async_bulk_tensor_2d_g2s(
-                filling.address + cfg.scales_at, maps.scales, x, y, filling.barrier
+                filling.address + cfg.scales_at, maps.scales, at, map_row, filling.barrier
             )
         if copies_zeros:
             ptx.cp_async_bulk_tensor_2d_g2s(
                 filling.address + cfg.zeros_at,
                 maps.zeros,
-                column // cfg.z_number_columns,
+                column // cfg.z_element_columns,
                 group,
                 filling.barrier,
             )
@@ -86,18 +91,18 @@ def load_verbs(lang, config, ring, copy_weights=None):
         tile = schedule.tile_of(item, plan)
         policy = ptx.create_policy_evict_first()
         ahead = min(item.steps, cfg.stages)
-        at, behind = 0, place
-        while at < ahead:
-            step = item.first_step + at
+        done, place_of_x = 0, place
+        while done < ahead:
+            step = item.first_step + done
             fetch_weights(shared, place, tile.column_first, step, maps, policy, sizes)
             place = ring.advance(place)
-            at += 1
+            done += 1
         ptx.griddepcontrol_wait()
-        at = 0
-        while at < ahead:
-            fetch_x(shared, behind, tile.row_first, item.first_step + at, maps)
-            behind = ring.advance(behind)
-            at += 1
+        done = 0
+        while done < ahead:
+            fetch_x(shared, place_of_x, tile.row_first, item.first_step + done, maps)
+            place_of_x = ring.advance(place_of_x)
+            done += 1
         rest = schedule.WorkItem(
             item.tile, item.first_step + ahead, item.steps - ahead, item.position, item.wave
         )

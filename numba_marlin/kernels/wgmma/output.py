@@ -1,8 +1,22 @@
 """The epilogue of ``wgmma``: accumulators are added up across blocks, scaled, transposed, stored.
 
-The accumulators are a tuple with, for each word that a warp takes, those of one m64 block.
-Accumulator 4 v + 2 h + e of lane 4 g + t is the product of column g + 8 h of the word's 16 and row
-8 v + 2 t + e of x. A warpgroup goes its own way: nowhere here does it wait for the other.
+The accumulators are a tuple with an element per strip of the warp. Accumulator 4v + 2h + e of lane
+4g + t is the result of row 8v + 2t + e and of column g + 8h of the strip's 16. ``pair_of(a, b)``
+rounds two of them to 16 bits, e = 0 in the low half of a register, e = 1 in the high: two rows of a
+column. That is what a lane passes to ``stmatrix.trans`` of an 8 x 8 matrix whose rows are rows of
+C: eight accumulators are four matrices, 16 rows by 16 columns. A warpgroup goes its own way:
+nowhere here does it wait for the other.
+
+Blocks that share a tile. Each puts its accumulators into the workspace, [place][warpgroups]
+[strips][tile_m / 8 quads][128 threads] of 16 bytes, and adds 1 to the lock of that tile and
+warpgroup, with acquire and release semantics. Who finds that all others have been there sets the
+lock to 0 again and adds all of them, from place to place in the order of the blocks, which is that
+of k. The places of a tile: with ``parts``, tile * parts + part. With stripes a block b has two, 2b
+for the tile that others began, 2b + 1 for the one that it begins and does not end; a tile that
+blocks first to last share has
+
+    block   first        first + 1        first + 2      ...   last
+    place   2 first + 1  2 (first + 1)    2 (first + 2)        2 last
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -11,7 +25,7 @@ from numba_marlin.kernels.wgmma.columns import column_verbs
 from numba_marlin.kernels.wgmma.schedule import schedule_verbs
 from numba_marlin.kernels.wgmma.shared import QUAD_BYTES, WARPGROUP
 
-# the named barriers of one warpgroup each; 0 is syncthreads, 3 to 6 are those of ``exchange``
+# Named barriers 1 and 2, of warpgroup 0 and 1; 0 is syncthreads, 3 to 6 are those of ``exchange``.
 FIRST_BARRIER = 1
 
 
@@ -22,15 +36,15 @@ def output_verbs(lang, config):
     cfg = lang.constants(config)
     schedule, columns = schedule_verbs(lang, config), column_verbs(lang, config)
     pair_of, finish = columns.pair_of, columns.finish_quads(config.accumulators)
-    column_factors = config.column_factors
+    finishes_columns = config.finishes_columns
     zeros = ptx.zero_f32(width=config.accumulators)
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
-    # Where a lane's part of stmatrix writes in shared memory: its row's address, its chunk of 16
-    # bytes in the row, and what that is swizzled with (xor)
+    # Where the matrix row whose address a lane passes to stmatrix is in shared memory: the address
+    # of its row of C, its chunk of 16 bytes in the row, and what that is swizzled with (xor)
     Target = lang.record("Target", "row chunk swizzle")
 
-    # ---- quads, words, all words of a thread's accumulators ----
+    # ---- quads, strips, all strips of a thread's accumulators ----
 
     @lang.device
     def put_quad(acc, address):
@@ -60,36 +74,36 @@ def output_verbs(lang, config):
     )
 
     @lang.device
-    def put_word(acc, address):
+    def put_strip(acc, address):
         put_accumulators(acc[0], address)
 
     @lang.device
-    def clear_word(acc, where):
+    def clear_strip(acc, where):
         return (zeros(),)
 
     @lang.device
-    def add_word(acc, address):
+    def add_strip(acc, address):
         return (add_accumulators(acc[0], address),)
 
     @lang.device
-    def store_word(acc, target):
+    def store_strip(acc, target):
         store_accumulators(acc[0], target.row + (target.chunk ^ target.swizzle) * 16)
 
-    put = for_each(lang, config.words, 1, put_word, config.partial_word_bytes)
-    add = map_each(lang, config.words, 1, add_word, config.partial_word_bytes)
-    clear = map_each(lang, config.words, 1, clear_word)
+    put = for_each(lang, config.strips, 1, put_strip, config.partial_strip_bytes)
+    add = map_each(lang, config.strips, 1, add_strip, config.partial_strip_bytes)
+    clear = map_each(lang, config.strips, 1, clear_strip)
 
-    def finish_from(words):
-        """-> device function (accumulators, first column of a word, ...): word after word, 16
-        columns on each time"""
+    def finish_from(strips):
+        """-> device function (accumulators, result, first column of a strip, g, n): strip after
+        strip, 16 columns on each time (more than ``map_each``'s ``where`` can say)"""
 
         @lang.device
         def finish_one(acc, result, column, g, n):
             return (finish(acc[0], columns.factors_of(result, column, g, n)),)
 
-        if words == 1:
+        if strips == 1:
             return finish_one
-        rest = finish_from(words - 1)
+        rest = finish_from(strips - 1)
 
         @lang.device
         def finish_more(acc, result, column, g, n):
@@ -99,27 +113,29 @@ def output_verbs(lang, config):
 
         return finish_more
 
-    finish_words = finish_from(config.words)
+    finish_strips = finish_from(config.strips)
 
-    def store_from(words):
-        if words == 1:
-            return store_word
-        rest = store_from(words - 1)
+    def store_from(strips):
+        """-> device function (accumulators, target): strip after strip, two chunks on each time,
+        before they are swizzled"""
+        if strips == 1:
+            return store_strip
+        rest = store_from(strips - 1)
 
         @lang.device
         def store(acc, target):
-            store_word(acc[:1], target)
+            store_strip(acc[:1], target)
             rest(acc[1:], Target(target.row, target.chunk + 2, target.swizzle))
 
         return store
 
-    store_words = store_from(config.words)
+    store_strips = store_from(config.strips)
 
     # ---- blocks that share a tile ----
 
     @lang.device
     def own_partial(result, thread):
-        """Where a thread's accumulators begin in the workspace's first tile."""
+        """Where a thread's accumulators begin in the workspace's place 0."""
         return (
             result.partials
             + uint64(thread.warpgroup) * cfg.partial_warpgroup_bytes
@@ -128,8 +144,9 @@ def output_verbs(lang, config):
 
     @lang.device
     def count_in(lock, others, shared, thread):
-        """How many blocks share a tile, if this is the last of them, ``others`` having come before;
-        else 0. The lock is zero again then."""
+        """How many blocks share a tile, if this is the last of them to come, after all ``others``;
+        else 0. The warpgroup's first barrier: all its threads have put theirs, which thread 0's
+        atomic then publishes; its second: the answer is in shared memory, for all threads."""
         flag = shared.base + cfg.flags_at + thread.warpgroup * 4
         ptx.bar_sync(thread.warpgroup + FIRST_BARRIER, WARPGROUP)
         if thread.number == 0:
@@ -142,7 +159,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def combine_parts(acc, shared, result, item, plan, thread):
-        """Of a tile that a team shares: a place for each part of each tile."""
+        """Of a tile that a team shares."""
         partial = own_partial(result, thread) + uint64(item.tile) * (cfg.parts * cfg.partial_bytes)
         put(acc, partial + uint64(schedule.rank_in_team()) * cfg.partial_bytes)
         lock = result.locks + uint64(item.tile * cfg.warpgroups + thread.warpgroup) * 4
@@ -167,21 +184,20 @@ def output_verbs(lang, config):
 
     @lang.device
     def combine_stripes(acc, shared, result, item, plan, thread):
-        """Of a tile that stripes cut: a block has a place for the end of one that others began, and
-        one for the beginning of one."""
+        """Of a tile that stripes cut, if they do cut this one."""
         if item.steps == plan.steps:
             return True, acc
         block = uint32(cuda.blockIdx.x)
         sharers = schedule.sharers_of(item, plan)
         own = own_partial(result, thread)
-        place = 2 * block + (1 if block == sharers.top else 0)
+        place = 2 * block + (1 if block == sharers.first else 0)
         put(acc, own + uint64(place) * cfg.partial_bytes)
         shared_tile = schedule.shared_number(item, plan)
         lock = result.locks + uint64(shared_tile * cfg.warpgroups + thread.warpgroup) * 4
-        others = sharers.bottom - sharers.top
+        others = sharers.last - sharers.first
         if count_in(lock, others, shared, thread) == 0:
             return False, acc
-        partial = own + uint64(2 * sharers.top + 1) * cfg.partial_bytes
+        partial = own + uint64(2 * sharers.first + 1) * cfg.partial_bytes
         acc = add(clear(acc, 0), partial)
         partial += cfg.partial_bytes
         while others != 0:
@@ -194,9 +210,7 @@ def output_verbs(lang, config):
     def combine_nothing(acc, shared, result, item, plan, thread):
         return True, acc
 
-    # -> (whether this block has all of a tile, accumulators). A part of a tile goes to the
-    # workspace; the last block to come takes all parts of the tile out again and adds them in the
-    # order of the blocks.
+    # -> (whether this block has all of a tile now, accumulators)
     combine = (
         combine_parts if config.parts > 1 else combine_stripes if config.split else combine_nothing
     )
@@ -206,29 +220,32 @@ def output_verbs(lang, config):
     @lang.device
     def finish_columns(acc, result, item, plan, thread, sizes):
         """Per-column scales and a bias, in fp32, before the cast."""
-        if not column_factors:
+        if not finishes_columns:
             return acc
         tile = schedule.tile_of(item, plan)
-        first = tile.column_first + thread.block * 64 + thread.first_word * 16
-        return finish_words(acc, result, first, thread.lane // 4, sizes.n)
+        first = tile.column_first + thread.panel * 64 + thread.first_strip * 16
+        return finish_strips(acc, result, first, thread.lane // 4, sizes.n)
 
     @lang.device
     def write_result(acc, shared, result, item, plan, thread):
         """The warp's columns of the tile: transposed into its own part of shared memory, from there
-        to C, clipped at the matrix's edges."""
+        to C, clipped at the matrix's edges. Before: lane 0, which issued the warp's last tensor
+        store, waits until that has read the same memory, and tells the others."""
         tile, lane = schedule.tile_of(item, plan), thread.lane
         warp = thread.warpgroup * 4 + thread.number // 32
         box = shared.base + cfg.result_at + warp * cfg.result_warp_bytes
         if lane == 0:
             wait_for_store()
         ptx.bar_warp_sync(ALL_LANES)
+        # Lane i has the address of row i % 8 of matrix i // 8: matrices 0 and 1 are rows 0 to 7,
+        # chunks 0 and 1; 2 and 3 are rows 8 to 15. The next 16 rows have the same swizzle.
         row = lane // 16 * 8 + lane % 8
-        swizzle = row // cfg.swizzle_rows % (2 * cfg.words)
-        store_words(acc, Target(box + row * cfg.result_row_bytes, lane // 8 % 2, swizzle))
+        swizzle = row // cfg.line_rows % (2 * cfg.strips)
+        store_strips(acc, Target(box + row * cfg.result_row_bytes, lane // 8 % 2, swizzle))
         ptx.fence_proxy_async_shared()
         ptx.bar_warp_sync(ALL_LANES)
         if lane == 0:
-            column = tile.column_first + thread.block * 64 + thread.first_word * 16
+            column = tile.column_first + thread.panel * 64 + thread.first_strip * 16
             ptx.cp_async_bulk_tensor_2d_s2g(result.c_map, column, tile.row_first, box)
             ptx.cp_async_bulk_commit_group()
 

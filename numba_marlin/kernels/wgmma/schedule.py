@@ -1,13 +1,18 @@
 """Who multiplies what in ``wgmma``: whole tiles in waves, and stripes along k of the tiles that are
 left over (stream-K).
 
-Tiles are numbered so that a wave of them stays in few rows and columns (``tile_order``). With B
-blocks, tiles 0 .. waves * B - 1 are whole: block b takes b, B + b, ... The others, fewer than B,
-are shared: their steps of k, tile after tile, are cut into equal stripes, one per block. A block
-multiplies its stripe first: whole tiles of others then hide the reduction of the shared ones.
+Tiles are numbered so that a wave of them stays in few rows and columns, and these in L2: down
+``group_m`` row tiles, then down the same rows of the next column tile, ...; after the last column
+the next group_m rows. That is, with i = tile % (group_m * n_tiles), first = tile // (group_m *
+n_tiles) * group_m and rows = min(group_m, m_tiles - first): row tile first + i % rows, column tile
+i // rows (``language.tile_order``). With B blocks, tiles 0 .. waves * B - 1 are whole: block b
+takes b, B + b, ... The others, fewer than B, are shared: their steps of k, tile after tile, are cut
+into equal stripes of ceil(steps / B), one per block. A block multiplies its stripe first: whole
+tiles of others then hide the reduction of the shared ones.
 
 With ``cluster`` or ``parts`` (split-K) a team of blocks, those of a cluster or so many lone ones,
-takes whole tiles as a block does, and each of its blocks an equal part of the steps.
+takes whole tiles as a block does, and block r of a team of T steps S r // T up to S (r + 1) // T of
+a tile's S: none, if S < T, and then it adds zeros.
 """
 
 from numba_marlin.kernels.language.tile_order import NO_TILE, tile_order_verb
@@ -23,20 +28,22 @@ def schedule_verbs(lang, config):
     Sizes = lang.record("Sizes", "m n k")
 
     # What a block must know to find its work. steps: of k in a tile; m_tiles, n_tiles: row and
-    # column tiles; waves: whole tiles of this block; stripe: steps in a stripe, all stripes laid
-    # end to end; end: where this block's stripe ends
+    # column tiles; waves: whole tiles of this block; stripe: steps in a stripe; end: where this
+    # block's stripe ends, in steps from the beginning of the first stripe, all laid end to end.
+    # Without ``split`` both are 0: position < end never holds.
     Plan = lang.record("Plan", "steps m_tiles n_tiles waves stripe end")
 
-    # steps of a tile from first_step on. tile: its number, NO_TILE after the last; position, wave:
-    # where the next item begins in the stripe, and its wave
+    # What to multiply: ``steps`` steps of a tile from first_step on. tile: its number, NO_TILE
+    # after the last. Where the next item is: position, in the stripes, counted as Plan.end is;
+    # wave: whole tiles that this block has had
     WorkItem = lang.record("WorkItem", "tile first_step steps position wave")
 
     Tile = lang.record("Tile", "row_first column_first")
 
-    # the blocks that share a tile
-    Sharers = lang.record("Sharers", "top bottom")
+    # the first and the last of the blocks that share a tile: the first has the lowest k
+    Sharers = lang.record("Sharers", "first last")
 
-    # this block's team, of so many; a lone block is its own
+    # this block's team, of so many; without ``cluster`` and ``parts`` a block is its own team
     Team = lang.record("Team", "number teams")
 
     @lang.device
@@ -88,7 +95,7 @@ def schedule_verbs(lang, config):
 
     @lang.device
     def shared_number(item, plan):
-        """Which of the tiles that stripes share."""
+        """The number of a tile among those that stripes share."""
         return item.tile - plan.waves * uint32(cuda.gridDim.x)
 
     @lang.device

@@ -1,21 +1,47 @@
 """Where things lie in the shared memory of ``wgmma``: offsets in bytes, from an address that is a
-multiple of ALIGNMENT.
+multiple of ALIGNMENT. Names are properties, below or in ``config``; the last index is in bytes.
 
-A block has the ring of stages; the tile of C on its way out; fp32 accumulators on their way between
-its consumers (``k_groups``) or the blocks of its cluster; and mbarriers, full and empty ones of the
-stages, then *ready* and *free* of a cluster::
+A block::
 
-    0                            result_at   exchange_at    barriers_at    flags_at
-    | stage 0 | ... | stages - 1 | tile of C | accumulators | full, empty; | a word for  |
-    |         |     |            |           | (fp32)       | ready, free  | a warpgroup |
+    offset               what                              shape
+    0                    the ring of stages                [stages][stage_bytes]
+    result_at            the tile of C on its way out,     [4 * warpgroups][tile_m][32 * strips]
+                         per warp; with a cluster 16 x 16  [4 * warpgroups][16][32]
+    exchange_at          fp32 accumulators, with k_groups  [warpgroups][strips][tile_m / 8]
+                         2 or a cluster                    [128 threads][16]
+    barriers_at          mbarriers of the ring             [stages][full 8, empty 8]
+    cluster_barriers_at  of a cluster (``exchange``)       [ready 8, free 8]
+    flags_at             words of ``output.count_in``      [warpgroups][4], in 16 bytes
 
-A stage holds 64 columns of x for the rows of a tile, the weights of as many rows for its columns,
-and what dequantises them::
+A stage. TMA writes all of it; wgmma reads x, a lane its own weights, and lanes 4g to 4g + 3 the
+scales and zero points of columns with that g::
 
-    0                    weights_at               scales_at       zeros_at             stage_bytes
-    | x [tile_m][128],   | weights [w_boxes]      | scales        | zero points        | gap |
-    | swizzled by        | [STAGE_ROWS]           | [s_rows]      | [groups_per_stage] | to  |
-    | chunks of 16 bytes | [w_row_bytes]          | [s_row_bytes] | [z_row_bytes]      | 1 K |
+    offset        what                           shape
+    0             x, swizzled                    [tile_m][128]
+    weights_at    weights of four k16 rows       [w_boxes][4][w_panels][32 lanes][4 * bits]
+    scales_at     scales of groups               [s_rows][tile_n][2]
+                  of FP4                         [panels][s_rows][8 g][scale_words / 8 words][4]
+    zeros_at      zero points, integer, packed   [groups_per_stage][panels][8 g][bits]
+                  float16                        [groups_per_stage][tile_n][2]
+    copied_bytes  a gap, to a multiple of 1024
+
+Bank conflicts (32 banks of 4 bytes; ``bits`` is 4 or 8):
+
+- x: a stage is 128 bytes deep in k because that is the widest swizzle: TMA puts chunk c of 16 bytes
+  of row r at c ^ r % 8. ``wgmma`` reads 8 rows of a chunk at once, and these lie in 8 different
+  groups of 4 banks. It undoes the swizzle, which its descriptor names.
+- Weights lie as in Marlin's bytes, lanes 16 bytes apart with 4 bits and 32 with 8, and a lane loads
+  a word, or two, per strip. With 4 bits and 4 strips that is all 16 bytes: no conflict. With fewer
+  strips a load takes as long as if it brought everything: 2-way conflicts with 2 strips, 4-way with
+  one. 8 bits: 2-way with 4 or 2 strips, 4-way with one. That is left so. The loads of a step of 256
+  columns, two warpgroups and 4 bits take 8 warps x 4 k16 rows x 4 = 128 cycles of shared memory;
+  the shortest such step takes 0.33 us, some 600 cycles (``choose``).
+- Scales and zero points: the four lanes of a g read one address, and all eight g 128 bytes at most.
+- The tile of C: a row is 32 * strips bytes, and chunk c of row r goes to c ^ r // line_rows % (2 *
+  strips), which is the swizzle of 32, 64 or 128 bytes that the tensor store undoes. ``stmatrix``
+  writes 8 rows of a chunk at once: they lie in 8 different groups of 4 banks. (A cluster's pieces
+  are not swizzled: 8 rows, 32 bytes apart, conflict 2-way.)
+- Exchange: neighbouring threads, neighbouring 16 bytes.
 """
 
 from numba_marlin.hardware.limits import BOX_ELEMENTS
@@ -27,7 +53,7 @@ STAGE_K = 64  # depth of a stage: one row of the 128-byte swizzle
 STAGE_ROWS = STAGE_K // 16
 WARPGROUP = 128  # threads
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
-PIECE_BYTES = 512  # 16 x 16 halves
+PIECE_BYTES = 512  # 16 rows by 16 columns of C, two bytes each
 QUAD_BYTES = WARPGROUP * 16  # four fp32 accumulators of each thread of a warpgroup
 
 
@@ -41,31 +67,32 @@ class SharedMemory:
         return self.tile_m * STAGE_K * 2
 
     @property
-    def block_bytes(self):
-        """Of 16 x 64 packed weights."""
+    def panel_bytes(self):
+        """Of a panel's part of a k16 row, 16 x 64 packed weights."""
         return 128 * self.bits
 
     @property
     def w_box_columns(self):
-        """Columns of a tensor copy of packed weights, which moves BOX_ELEMENTS numbers of 8 bytes
-        in a row at most; a column's 16 weights are 2 * bits bytes. A stage's boxes lie one behind
-        the other."""
-        return min(self.tile_n, BOX_ELEMENTS * 8 // (2 * self.bits))
+        """Columns of a tensor copy of packed weights. A box has at most BOX_ELEMENTS = 256
+        elements in a row, w_elements of them per column: 256 columns of 4 bits, 128 of 8. A
+        stage's boxes lie one behind the other."""
+        return min(self.tile_n, BOX_ELEMENTS // self.w_elements)
 
     @property
-    def w_numbers(self):
-        """Numbers of 8 bytes that the 16 weights of a column are."""
+    def w_elements(self):
+        """Elements of the tensor map of weights, uint64, per column of a k16 row: 16 weights are
+        2 * bits bytes. (What stands there is not that column's: Marlin permutes panels.)"""
         return self.bits // 4
 
     @property
-    def w_blocks(self):
-        """Blocks of 64 columns in a box."""
+    def w_panels(self):
+        """Panels in a box."""
         return self.w_box_columns // 64
 
     @property
     def w_row_bytes(self):
         """From a k16 row of a box to the next."""
-        return self.w_blocks * self.block_bytes
+        return self.w_panels * self.panel_bytes
 
     @property
     def w_box_bytes(self):
@@ -77,22 +104,23 @@ class SharedMemory:
 
     @property
     def scale_words(self):
-        """Of FP4, for 32 rows and 64 columns."""
+        """Words of FP4's scales for 32 rows of W and a panel."""
         return 32 // self.group_blocks if self.block_scaled else 0
 
     @property
     def s_row_bytes(self):
-        return self.blocks_n * 4 * self.scale_words if self.block_scaled else self.tile_n * 2
+        """Of a stage's row of scales, all panels together."""
+        return self.panels * 4 * self.scale_words if self.block_scaled else self.tile_n * 2
 
     @property
     def s_rows(self):
-        """Rows of scales in a stage."""
+        """Rows of scales in a stage, one per scale group (FP4: per 32 rows of W)."""
         return 0 if self.scales_columns else self.groups_per_stage
 
     @property
     def s_next_row(self):
-        """From a row of scales to the next of the same columns: those of FP4 lie together for each
-        64 columns."""
+        """From a row of scales to the next of the same columns: s_row_bytes, but for FP4, where
+        both rows of a panel lie together."""
         return 4 * self.scale_words if self.block_scaled else self.s_row_bytes
 
     @property
@@ -102,8 +130,8 @@ class SharedMemory:
         ]
 
     @property
-    def z_number_columns(self):
-        """Columns of a number that zero points are copied in."""
+    def z_element_columns(self):
+        """Columns per element of the tensor map of zero points: a word of codes, or a float16."""
         return 32 // self.bits if self.zeros == "integer" else 1
 
     @property
@@ -121,7 +149,7 @@ class SharedMemory:
 
     @property
     def copied_bytes(self):
-        """That a stage's full barrier waits for."""
+        """That a stage's full barrier waits for: whole boxes, whatever lies outside of a matrix."""
         return self.zeros_at + self.groups_per_stage * self.z_row_bytes
 
     @property
@@ -133,7 +161,7 @@ class SharedMemory:
     @property
     def result_row_bytes(self):
         """Of a warp's columns of the tile of C."""
-        return 32 * self.words
+        return 32 * self.strips
 
     @property
     def result_warp_bytes(self):
@@ -141,7 +169,7 @@ class SharedMemory:
 
     @property
     def result_bytes(self):
-        """The tile of C on its way out; of a cluster's tile a piece for each warp."""
+        """The tile of C on its way out; with a cluster, a piece for each warp."""
         return (
             self.tile_m * self.tile_n * 2
             if self.cluster == 1
@@ -149,10 +177,10 @@ class SharedMemory:
         )
 
     @property
-    def swizzle_rows(self):
-        """Rows of the result that share a value to xor its chunks with: those of 128 bytes, and
-        four at most (the swizzle of the tensor copy, as wide as a row, asks for that)."""
-        return {1: 4, 2: 2, 4: 1}[self.words]
+    def line_rows(self):
+        """Rows of the tile of C in a 128-byte line of shared memory: the swizzle of the tensor
+        store exclusive-ors a chunk's number with that of its line."""
+        return {1: 4, 2: 2, 4: 1}[self.strips]
 
     @property
     def partial_bytes(self):
@@ -160,13 +188,14 @@ class SharedMemory:
         return self.tile_m * self.tile_n * 4
 
     @property
-    def partial_word_bytes(self):
-        """Of one m64 block of a warpgroup: quad after quad of each thread's accumulators."""
+    def partial_strip_bytes(self):
+        """Of a warpgroup's accumulators of one strip per warp: quad after quad, a quad being four
+        accumulators, 16 bytes, of each of its 128 threads."""
         return self.accumulators // 4 * QUAD_BYTES
 
     @property
     def partial_warpgroup_bytes(self):
-        return self.words * self.partial_word_bytes
+        return self.strips * self.partial_strip_bytes
 
     @property
     def exchange_bytes(self):
@@ -191,7 +220,8 @@ class SharedMemory:
 
     @property
     def flags_at(self):
-        """A word for each warpgroup of the first row of consumers."""
+        """A word for each warpgroup of the first k group: whether it was the last to come to a
+        tile that blocks share (``output.count_in``)."""
         return self.cluster_barriers_at + barrier_bytes(1)
 
     @property
