@@ -7,19 +7,17 @@ wherever a test does not say how many: a thousand schedules a kernel
 (tests/kernels/test_schedules.py) among them.
 """
 
+import gc
 import os
 
 # a worker a core: NumPy's own threads would fight each other, 50 times slower than one
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import gc
-
-gc.disable()  # until all tests are collected: what importing and collecting make, stays
-
 import hypothesis
 import pytest
 
+gc.disable()  # until all tests are collected: what importing and collecting make, stays
 NIGHTLY = 1000
 # a busy machine, or the first call's imports, are no failure
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -86,6 +84,7 @@ def pytest_collection_finish():
     again while a test makes many objects, which took a quarter of the processor time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)  # a compiler's objects live as long
     gc.enable()
 
 

@@ -107,9 +107,7 @@ def test_tails_of_k_and_m_of_the_plain_rungs(name, m, k, run_on):
 @pytest.mark.parametrize("sms", (1, 2, 3, 4, 5, 7, 16))
 @pytest.mark.parametrize(
     "tile, group_size",
-    cases(
-        product(TILES, (-1, 128)), lambda tile, group_size: (tile, group_size) != (TILES[1], -1)
-    ),
+    cases(product(TILES, (-1, 128)), lambda tile, group_size: (tile, group_size) != (TILES[1], -1)),
 )
 def test_stripes_of_any_number_of_blocks(tile, group_size, sms, run_on):
     """Slices cut at every place: one block a slice, many blocks a slice, a block with parts of
@@ -164,14 +162,21 @@ def test_identity_activations_return_the_dequantised_weight(name, group_size, ru
 
 
 @pytest.mark.parametrize(
-    "max_m, tiles", (((16, TILES[:1])), pytest.param(40, TILES, marks=pytest.mark.thorough))
+    "max_m, tiles, group_sizes",
+    (
+        (16, TILES[:1], (-1, 32)),
+        pytest.param(40, TILES, (-1, 32, 64, 128), marks=pytest.mark.thorough),
+    ),
 )
-def test_any_shape_any_grid_is_exact(max_m, tiles, run_on):
-    """One row of blocks and one tile are eight kernels, all are three times as many and more."""
+def test_any_shape_any_grid_is_exact(max_m, tiles, group_sizes, run_on):
+    """One row of blocks, one tile and two kinds of groups are four kernels, which other tests
+    compile too; all are ten times as many."""
 
     @settings(max_examples=12 if max_m > 16 else 6, deadline=None)
     @given(
-        problem=testing.exact_problems(testing.problems(max_m=max_m, max_n=320, max_k=384)),
+        problem=testing.exact_problems(
+            testing.problems(max_m=max_m, max_n=320, max_k=384, group_sizes=group_sizes)
+        ),
         sms=st.integers(1, 6),
         tile=st.sampled_from(tiles),
     )

@@ -88,9 +88,7 @@ COMPILED = {  # types that test_wgmma compiles too: in which arrangement, and wh
                 ("bfloat16", 4, "float16"),
             )
         ),
-        lambda dtype, bits, zeros, group_size: (
-            (dtype, bits, zeros, group_size) in COMPILED
-        ),
+        lambda dtype, bits, zeros, group_size: (dtype, bits, zeros, group_size) in COMPILED,
     ),
 )
 def test_other_types_stay_under_the_bound(dtype, bits, zeros, group_size, run_on):
