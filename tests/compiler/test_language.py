@@ -3,14 +3,13 @@ calculate as in C, in their own width and no other; records and namespaces cost 
 
 import operator
 import re
-from functools import lru_cache
 
 import numpy as np
 import pytest
 
 from numba_marlin.compiler.builder import COMPILERS, backend
-from numba_marlin.emulator import Machine
 from numba_marlin.hardware.targets import target_named
+from tests.kernels.harness import machine_of
 
 THREADS = 32
 PARAMETERS = (("out", "u64"), ("words", "u64"), ("count", "i32"))
@@ -31,12 +30,9 @@ def compiled(compiler, make):
     return backend(compiler).to_ptx(body, PARAMETERS, target_named("sm_80"), THREADS)
 
 
-machine_of = lru_cache(1)(Machine)  # reading a kernel takes longer than a run of it
-
-
 def run(ptx, words=(), count=0, size=THREADS):
     """What the kernel leaves in ``out``."""
-    machine, out, words = machine_of(ptx), np.zeros(size, np.uint32), np.uint32(words or [0])
+    machine, out, words = machine_of(ptx, False), np.zeros(size, np.uint32), np.uint32(words or [0])
     for buffer in machine.memory.buffers:  # of the run before
         machine.memory.release(buffer)
     addresses = [machine.memory.buffer(a, n).address for a, n in ((out, "out"), (words, "words"))]
