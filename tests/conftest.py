@@ -7,6 +7,7 @@ wherever a test does not say how many: a thousand schedules a kernel
 (tests/kernels/test_schedules.py) among them.
 """
 
+import gc
 import json
 import os
 
@@ -17,6 +18,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import hypothesis
 import pytest
 
+gc.disable()  # until all tests are collected: what importing and collecting make, stays
 NIGHTLY = 1000
 # a busy machine, or the first call's imports, are no failure
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -100,6 +102,16 @@ def pytest_collection_modifyitems(config, items):
                         reason="one more configuration of a property shown by others: --thorough"
                     )
                 )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Modules and 7000 tests live to the end: the collector need not walk through them again and
+    again while a test makes many objects, which took a quarter of the processor time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)  # a compiler's objects live as long
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

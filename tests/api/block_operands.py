@@ -5,12 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 import numba_marlin as nm
-from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from tests.kernels.block_problems import SMALL
 
 # those of tests.kernels.test_block_scaled: compiled once
-SMALL = BlockScaledConfig(
-    tile_m=128, tile_n=64, stages=2, expanded_stages=2, source=True, bias=True
-)
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
 BLOCKS = replace(FLOATS, result="nvfp4")
 

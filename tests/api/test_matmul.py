@@ -2,6 +2,7 @@
 and says where it ran."""
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,10 +13,9 @@ from numba_marlin import heuristics, reference
 from numba_marlin.execution import arrays, driver
 from numba_marlin.formats.floats import float_type, round_to
 from numba_marlin.hardware import devices
-from numba_marlin.kernels.decode.config import DecodeConfig
-from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.testing import exact_problem
 from tests.api.engines import choose
+from tests.kernels.configurations import DECODE, WGMMA
 
 K, N, M = 256, 128, 4
 
@@ -23,7 +23,7 @@ K, N, M = 256, 128, 4
 @pytest.fixture(scope="module")
 def problem():
     """Small integers and powers of two: every backend must give the same bits."""
-    return exact_problem(M, N, K, 128, seed=1)
+    return exact_problem(M, N, K, 64, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_auto_without_a_gpu_runs_the_machine_and_says_so(problem, packed, expect
     assert (
         info.candidate.kernel
         == info.compiled.kernel
-        == nm.explain(M, N, K, device="model").choice.kernel
+        == nm.explain(M, N, K, 64, device="model").choice.kernel
         and info.instructions > 0
     )
     assert "ran on PTX machine" in caplog.text and "no NVIDIA driver" in caplog.text
@@ -114,7 +114,7 @@ def test_out_is_filled_and_returned(problem, packed, expected, make):
 
 
 def test_a_workspace_of_the_callers_is_used_and_checked(problem, packed, expected):
-    plan = heuristics.candidate(heuristics.Problem(M, N, K), devices.MODEL, "ampere")
+    plan = heuristics.candidate(heuristics.Problem(M, N, K, 64), devices.MODEL, "ampere")
     locks = arrays.aligned_empty((plan.grid[0],), np.int32)
     locks[...] = 0
     partials = arrays.aligned_empty((1 << 20,), np.float32)
@@ -236,7 +236,7 @@ def test_torch_in_torch_out(problem, packed, expected):
 
 @pytest.mark.parametrize(
     "name, config",
-    (("decode", DecodeConfig(ragged=True)), ("wgmma", WgmmaConfig(tile_m=64, stages=3))),
+    (("decode", DECODE), ("wgmma", replace(WGMMA, group_blocks=4))),
 )
 def test_the_machine_runs_hopper_kernels_too(problem, expected, name, config, monkeypatch):
     """Tensor maps, and the distance of rows, reach them as on a GPU."""
@@ -245,16 +245,18 @@ def test_the_machine_runs_hopper_kernels_too(problem, expected, name, config, mo
     assert np.array_equal(y, expected) and info.candidate.kernel == name
 
 
-@pytest.mark.parametrize("backend", ("reference", "emulator"))
+@pytest.mark.parametrize(
+    "backend, options", (("reference", {}), ("emulator", {"kernel": "general"})), ids=str
+)
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
-def test_a_bias_is_added_before_the_one_rounding(problem, packed, dtype, backend):
+def test_a_bias_is_added_before_the_one_rounding(problem, packed, dtype, backend, options):
     kind = (
         float_type(dtype)
         if dtype == "float16"
         else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     )
     x, bias = problem.x.astype(kind), (np.arange(N) % 7 - 3).astype(kind)
-    y = nm.matmul(x, packed, backend, bias=bias)
+    y = nm.matmul(x, packed, backend, bias=bias, **options)
     exact = reference.matmul(x, problem.weight) + bias.astype(np.float64)
     assert y.dtype == kind and np.array_equal(y, round_to(exact, kind))
 

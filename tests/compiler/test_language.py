@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from numba_marlin.compiler.builder import COMPILERS, backend
-from numba_marlin.emulator import Machine
 from numba_marlin.hardware.targets import target_named
+from tests.kernels.harness import machine_of
 
 THREADS = 32
 PARAMETERS = (("out", "u64"), ("words", "u64"), ("count", "i32"))
@@ -34,8 +34,9 @@ def compiled(compiler, make):
 
 def run(ptx, words=(), count=0, size=THREADS):
     """What the kernel leaves in ``out``."""
-    machine, out = Machine(ptx), np.zeros(size, np.uint32)
-    words = np.array(words or [0], np.uint32)
+    machine, out, words = machine_of(ptx, False), np.zeros(size, np.uint32), np.uint32(words or [0])
+    for buffer in machine.memory.buffers:  # of the run before
+        machine.memory.release(buffer)
     addresses = [machine.memory.buffer(a, n).address for a, n in ((out, "out"), (words, "words"))]
     machine.run(block=THREADS, args=(*addresses, count))
     return out.tolist()

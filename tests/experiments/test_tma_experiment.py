@@ -15,10 +15,9 @@ import pytest
 from numba_marlin import compiler, testing
 from numba_marlin.emulator import Machine
 from numba_marlin.formats import marlin
-from numba_marlin.kernels.decode import DecodeConfig
-from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from tests.bench.invented import row
 from tests.kernels import harness
+from tests.kernels.configurations import ARRANGEMENTS, DECODE
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "03_tma"
 
@@ -169,8 +168,11 @@ def test_another_way_of_copying_changes_no_bit(experiment, name):
     original = experiment["variants"].VARIANTS[variant.engine]
     decode = variant.engine == "decode"
     m, n, k = 5, 512, 256
-    config = DecodeConfig(8, 2, 2, 128, 3) if decode else WgmmaConfig(16, 256, 2, 3)
-    weight = testing.make_quantized("uniform", "ordinary", k, n, 128, seed=1)
+    # as other tests compile the originals
+    config = (
+        DECODE if decode else replace(ARRANGEMENTS["two warpgroups, two words"], group_blocks=4)
+    )
+    weight = testing.make_quantized("uniform", "ordinary", k, n, 64, seed=1)
     packed = marlin.pack(weight)
     x = np.random.default_rng(2).standard_normal((m, k)).astype(np.float16)
     expected = harness.run_kernel(original.definition, x, packed, config=config, sms=3).c

@@ -58,10 +58,11 @@ def check_gates(config):
     "config, group_blocks",
     cases(
         product(PRODUCTION, (-1, 8)),
-        # the same as in test_hopper_gates, parts; a pair with per-column scales
+        # the same as in test_hopper_gates, parts among them; a pair with per-column scales
         lambda config, group_blocks: (
             group_blocks == (-1 if config.cluster == 2 else 8)
             and config not in (SHARED_BY_NOBODY[2], SHARED_BY_NOBODY[3])
+            and config.parts == 1
         ),
     ),
     ids=lambda c: (

@@ -65,10 +65,11 @@ class Arrangement:
 
     def like(self, config: WgmmaConfig) -> bool:
         """Whether ``config`` is arranged so, be it with fewer stages."""
-        return all(
-            getattr(config, name) == value
-            for name, value in asdict(self).items()
-            if name != "stages"
+        return (self.tile_m, self.tile_n, self.warpgroups, self.k_groups) == (
+            config.tile_m,
+            config.tile_n,
+            config.warpgroups,
+            config.k_groups,
         )
 
 
