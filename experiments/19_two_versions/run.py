@@ -1,4 +1,4 @@
-"""Is a kernel as fast as it was at another commit? For changes that should not cost anything.
+"""Is a kernel as fast as it was at another commit? For changes that should not affect speed.
 
     git worktree add /tmp/before COMMIT
     python experiments/19_two_versions/run.py measure --before /tmp/before    # a GPU, and torch
@@ -144,8 +144,8 @@ def measure(args):
 
 
 def described(label, problem, candidate, both, times):
-    """ratio: of the medians, now over before; spread: half the distance between the quartiles of
-    the rounds' ratios."""
+    """ratio: the median time now divided by the one before; spread: half the distance between the
+    quartiles of the rounds' ratios."""
     import statistics
 
     before, now = (statistics.median(times[position]) for position in (0, 1))

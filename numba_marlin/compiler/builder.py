@@ -70,7 +70,7 @@ def build(
     the_target = target_named(target)
     if not the_target.supports(kernel.min_arch):
         raise ValueError(
-            f"kernel {kernel.name} requires {kernel.min_arch}, which target={target!r} lacks"
+            f"kernel {kernel.name} needs {kernel.min_arch}, which target={target!r} lacks"
         )
     if line_info and compiler != COMPILERS[0]:
         raise ValueError(f"line_info needs compiler={COMPILERS[0]!r}, not {compiler!r}")
