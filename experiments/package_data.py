@@ -1,6 +1,6 @@
-"""Extracts what the package shows of the experiments' rows: writes numba_marlin/data/measured/.
+"""Extracts the rows of experiments that the package shows, to numba_marlin/data/measured/.
 
-    python experiments/package_data.py            # after an experiment has recorded anew
+    python experiments/package_data.py            # after an experiment has recorded new rows
     python experiments/package_data.py --check    # exit code 1 if a file is not what it would write
 
 The package never reads experiments/, so an installed wheel shows what a checkout does.

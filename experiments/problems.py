@@ -1,8 +1,8 @@
-"""Small problems and all that a launch of them needs, the same bytes wherever they are made: for
-experiments that compare bits or look for races. Imports no CUDA.
+"""Small problems and everything that their launches need, with the same bytes on every computer,
+for experiments that compare bits or search for races. Imports no CUDA.
 
-A ``Case`` names a kernel, a shape and the data; ``Launch`` is that as host arrays: operands, C and
-partial sums of NaN, locks of zero.
+A ``Case`` names a kernel, a shape and the data. ``Launch`` contains its host arrays: operands, C
+and partial sums filled with NaN, and locks of zero.
 """
 
 import concurrent.futures
@@ -177,7 +177,7 @@ class Launch:
 
     @cached_property
     def binding(self):
-        """The launch but for a compiled kernel and addresses."""
+        """Return the launch without a compiled kernel and addresses."""
         case, (x, weight) = self.case, self.operands
         packed = (
             find_format("marlin-fp4").pack(weight, case.dtype)
@@ -217,7 +217,7 @@ class Launch:
 
     @cached_property
     def digest(self):
-        """SHA-256 in hex of the bytes that the kernel reads."""
+        """Return the SHA-256, in hex, of the bytes that the kernel reads."""
         return hashlib.sha256(
             b"".join(self.buffers[name].tobytes() for name in ("a", "b", "scales"))
         ).hexdigest()
@@ -228,7 +228,7 @@ def _build(case, compiled_by, target):
 
 
 def warm_cache(cases, compilers, target, jobs=None):
-    """Compile everything once, in processes side by side, so that it lies in the disk cache."""
+    """Compile everything into the disk cache, in parallel processes."""
     work = {(case.config, by): (case, by, target) for case in cases for by in compilers}
     with concurrent.futures.ProcessPoolExecutor(
         jobs, mp_context=multiprocessing.get_context("spawn")

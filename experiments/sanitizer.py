@@ -7,14 +7,14 @@ tools should find: what ``sanitize.py`` of several experiments share.
     compute-sanitizer --tool racecheck --report-api-errors no python
         experiments/NN_question/sanitize.py run --cases 0,3    # one tool by hand
 
-A launch is raw addresses and nothing else: no framework's allocator that rounds sizes up. Every
-buffer is exactly as long as the kernel may think; C and the partial sums are never initialised, so
-that initcheck sees a block that reads a sum before it was left there. (C is, where a tensor copy
-stores it: initcheck does not see those.) "0 errors" is worth something only if the tool can see
-these kernels: so each is also shown some that have an error it looks for. One that it must find
-(``Plant.must``) and does not makes its verdict not clean; what else it finds or misses says how far
-it sees. Errors of API calls are not counted: the CUDA bindings look for entry points that a driver
-need not have.
+A launch passes raw addresses, without a framework's allocator, which would round sizes up. Every
+buffer is exactly as long as the kernel may assume. C and the partial sums are not initialised, so
+that initcheck reports a block that reads a sum before it is written. (C is initialised if a tensor
+copy stores it, because initcheck does not see such stores.) "0 errors" means something only if the
+tool can see errors in these kernels. Therefore each tool also runs kernels with a planted error of
+the kind that it detects. If it misses one that it must find (``Plant.must``), its verdict is not
+clean; what else it finds or misses shows its limits. Errors of API calls are not counted, because
+the CUDA bindings look up entry points that a driver need not have.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def edited(compiled, edit):
 
 
 def run_case(case, compiled, plant=None):
-    """Launch once; -> the report of ``reference.check``, None of a planted error."""
+    """Launch once. Returns the report of ``reference.check``; None for a planted error."""
     from numba_marlin.execution import gpu
 
     launch, arrays = Launch(case), {}
@@ -160,7 +160,7 @@ def run(suite, args):
 
 
 def under(suite, tool, sanitizer, args, what, seconds):
-    """Run ``run`` with the options ``what`` under a tool -> (its whole output, seconds)."""
+    """Run ``run`` with the options ``what`` under a tool. Returns (its whole output, seconds)."""
     command = [
         sanitizer,
         "--tool",

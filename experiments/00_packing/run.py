@@ -1,8 +1,8 @@
 """How fast are weights packed and unpacked on the CPU? Target: 1 GB/s of packed output on 2 cores.
 
-Times ``hostloops`` (compiled loops) and, where a weight is small enough to wait for, the NumPy
-specification. A time is that of a whole call, with the allocation of its result, and a GB is 10**9
-bytes of packed codes (k * n / 2). Appends one object per shape and operation to results.jsonl and
+Times ``hostloops`` (compiled loops) and, for small weights, the NumPy specification. A time is that
+of a whole call, including the allocation of its result. A GB is 10**9 bytes of packed codes
+(k * n / 2). Appends one object per shape and operation to results.jsonl and
 rewrites the table in README.md from this run.
 
     python experiments/00_packing/run.py [--shapes 4096x4096,8192x8192] [--repeats 9] [--threads 2]
@@ -35,7 +35,7 @@ TARGET_GB_PER_S = 1.0
 
 
 def seconds(function, argument, repeats):
-    """Times of ``repeats`` calls after one that compiles and warms up."""
+    """Return the times of ``repeats`` calls, after one call that compiles and warms up."""
     function(argument)
     times = []
     for _ in range(repeats):
@@ -46,7 +46,7 @@ def seconds(function, argument, repeats):
 
 
 def measure(k, n, repeats):
-    """One result for each operation on one shape."""
+    """Return one result for each operation on one shape."""
     codes = np.random.default_rng(0).integers(0, 16, (k, n), dtype=np.uint8)
     words = hostloops.pack_marlin_codes(codes)
     if not np.array_equal(hostloops.unpack_marlin_codes(words), codes):

@@ -1,4 +1,4 @@
-"""What is measured: which loaders, which kernels in which configuration, on which shapes. Pure."""
+"""The measured cells: loaders, kernels with their configurations, and shapes. No side effects."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -19,8 +19,8 @@ X_COLUMNS, X_STAGES = 256, 4  # of loaders that bring x: a stage of 128 of k
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of it: stages of the loaders' rings and rows of x they bring; rounds, and the length
-    of a graph in microseconds."""
+    """How much is measured: the stages of the loaders' rings, the rows of x that they copy, the
+    number of rounds, and the length of a graph in microseconds."""
 
     stages: tuple[int, ...]
     x_batches: tuple[int, ...]
@@ -33,8 +33,8 @@ FULL = Amount((2, 3, 4, 5, 6, 8, 10), (8, 16, 32, 64), 9, 3000.0)
 
 
 def loader_configs(amount):
-    """Marlin's bytes in tiles of every width, relaid ones (the width is no matter then), and both
-    with x beside them."""
+    """Return the loaders' configurations: Marlin's layout in tiles of every width, the relaid
+    layout (for which the width does not matter), and both with x in addition."""
     found = [
         LoaderConfig(method, False, columns, stages)
         for method, columns, stages in product(METHODS, (64, 128, 256), amount.stages)
@@ -50,9 +50,10 @@ def loader_configs(amount):
 
 
 def kernel_config(engine, m, n, k):
-    """One configuration of an engine for each batch, the same whatever the way its weights come."""
+    """Return the configuration of an engine for a batch. It does not depend on how weights are
+    copied."""
     if engine == "ampere":
-        # enough tiles of 256 columns for most multiprocessors
+        # enough tiles of 256 columns for most SMs
         wide = n // 256 * ceil_div(m, 64) >= 99
         return AmpereConfig(min(4, ceil_div(m, 16)), *((16, 4) if wide else (8, 8)))
     if engine == "decode":

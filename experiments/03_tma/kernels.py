@@ -1,20 +1,19 @@
-"""Kernels that load weights and do nothing with them: what each way of copying can deliver, with no
-multiply to hide behind.
+"""Kernels that load weights and do not multiply: they show the bandwidth of each way of copying.
 
-``source``: int32 [k/16, 2 n], Marlin's bytes or the same relaid (``relayout.relaid``). A *unit* is
-a stage: ``stage_rows`` k16 rows by ``columns`` columns, always ``STAGE_BYTES``; a tile column's
-units follow each other, then come the next column's. A persistent grid, one block an SM, shares
-them out in equal stripes. With ``batch``, each unit brings its rows of x [batch, k] too. All
-kernels read all that landed, by the same threads in the same order, and leave its XOR in ``c``,
-uint32 [blocks, THREADS, 4]: ``relayout.expected_sinks`` says what must be there.
+``source`` is int32 [k/16, 2 n], in Marlin's layout or relaid (``relayout.relaid``). A *unit* is the
+content of a stage: ``stage_rows`` k16 rows by ``columns`` columns, always ``STAGE_BYTES``. The
+units of a tile column follow each other, then those of the next column. A persistent grid of one
+block per SM divides them into equal stripes (stream-K). With ``batch``, each unit also copies its
+rows of x [batch, k]. In all kernels the same threads read all copied data in the same order and
+leave its XOR in ``c``, uint32 [blocks, THREADS, 4], which ``relayout.expected_sinks`` predicts.
 
-The ways (``loader_config.LoaderConfig.method``):
-- cp_async  every thread copies 16 bytes at a time and all wait for each other (Marlin: Ampere's
-            pipeline); the same threads then read. x is swizzled by the threads.
-- bulk      one thread of a producer warp, cp.async.bulk: a copy a k16 row, or one for a relaid
-            stage; x a copy a row, rows 16 bytes apart
-- tensor    one thread of a producer warp, one tensor copy (TMA): the box of a stage; x in boxes of
-            64 columns with the 128-byte swizzle
+The ways of copying (``loader_config.LoaderConfig.method``):
+- cp_async  Every thread copies 16 bytes at a time and all threads wait for each other (Ampere's
+            pipeline, as in Marlin); the same threads then read. The threads swizzle x.
+- bulk      One thread of a producer warp issues cp.async.bulk: one copy per k16 row, or one per
+            relaid stage. x takes one copy per row; rows are padded by 16 bytes.
+- tensor    One thread of a producer warp issues one tensor copy (TMA) per stage, a box of weights.
+            x is copied in boxes of 64 columns with the 128-byte swizzle.
 """
 
 from loader_config import ALIGNMENT, CHUNK, STAGE_BYTES, SWIZZLE_COLUMNS, THREADS, LoaderConfig
@@ -24,12 +23,12 @@ from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.kernels.language.pipeline import pipeline_verbs
 from numba_marlin.layout.tensor_map import TensorMap
 
-LINE = 256  # uint64 of a box of relaid weights
+LINE = 256  # elements (uint64) of a box of relaid weights
 
 
 def make_threads(lang, config):
-    """cp_async: Ampere's pipeline. All threads wait for the oldest stage, refill the one they read
-    before, and read."""
+    """Make the kernel of method cp_async: Ampere's pipeline. All threads wait for the oldest stage,
+    refill the stage that they read before, and read."""
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
     shared_base = lang.shared_base
     stripe_of, next_unit, read_stage, x_chunk = common_verbs(lang, config)
@@ -47,8 +46,8 @@ def make_threads(lang, config):
 
     @lang.device
     def fetch(a, b, position, unit, stage, thread, lane, policy, n, a_stride):
-        # The sum through a shuffle: a copy with an L2 policy must not see a uniform register in its
-        # address (see kernels.ampere).
+        # A shuffle computes the sum, because the address of a copy with an L2 policy must not be in
+        # a uniform register (see kernels.ampere).
         own = ptx.shfl_sync_idx(stage + thread * uint32(CHUNK), lane)
         if RELAID:
             source, step = (
@@ -136,7 +135,7 @@ def make_threads(lang, config):
 
 
 def bulk_verbs(lang, config):
-    """-> (fetch_weights, fetch_x) by bulk copies."""
+    """Return (fetch_weights, fetch_x), which issue bulk copies."""
     ptx, uint32, uint64 = lang.ptx, lang.uint32, lang.uint64
     STAGE_ROWS, ROW, STAGE_K, RELAID, BATCH, X_PITCH = (
         config.stage_rows,
@@ -186,7 +185,8 @@ def bulk_verbs(lang, config):
 
 
 def tensor_verbs(lang, config):
-    """-> (fetch_weights, fetch_x) by tensor copies; a and b are the addresses of tensor maps."""
+    """Return (fetch_weights, fetch_x), which issue tensor copies; a and b are the addresses of
+    tensor maps."""
     ptx, uint32, int32 = lang.ptx, lang.uint32, lang.int32
     STAGE_ROWS, COLUMNS, STAGE_K, RELAID, BATCH = (
         config.stage_rows,
@@ -231,8 +231,8 @@ def tensor_verbs(lang, config):
 
 
 def make_ring(lang, config):
-    """bulk and tensor: a producer warp of which one lane works, and a ring of stages between it and
-    the warps that read (``kernels.pipeline``)."""
+    """Make the kernel of methods bulk and tensor, with warp specialisation: one lane of a producer
+    warp copies, and a ring of stages connects it to the warps that read (``kernels.pipeline``)."""
     cuda, ptx, uint32, uint64 = lang.cuda, lang.ptx, lang.uint32, lang.uint64
     shared_base = lang.shared_base
     stripe_of, next_unit, read_stage, _ = common_verbs(lang, config)
@@ -312,8 +312,8 @@ def make_ring(lang, config):
 
 
 def tensor_maps(config, m, n, k, a_stride):
-    """Of weights a stage's box of Marlin's bytes, or lines of relaid ones; of x boxes of 128 bytes
-    by batch, swizzled."""
+    """Return the tensor maps: boxes of a stage in Marlin's layout, or lines of relaid weights; and
+    swizzled boxes of x, 128 bytes by ``batch`` rows."""
     native = TensorMap(
         "uint64", (k // 16, n), (8 * n, 8), (config.stage_rows, config.columns), 0, 256
     )

@@ -1,5 +1,5 @@
-"""``LoaderConfig``: what a loader of ``kernels`` copies, how, and where its stages lie in shared
-memory. Pure."""
+"""``LoaderConfig``: what a loader of ``kernels`` copies, how it copies, and where its stages are in
+shared memory. No side effects."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 
 METHODS = ("cp_async", "bulk", "tensor")
 STAGE_BYTES = 16384
-THREADS = 256  # that read
+THREADS = 256  # threads that read
 CHUNK = 16  # bytes of a cp.async and of a thread's read
 ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
 SWIZZLE_COLUMNS = 64  # of x, 128 bytes
@@ -19,8 +19,8 @@ SHARED_LIMIT = HOPPER.shared_bytes_per_block
 
 @dataclass(frozen=True)
 class LoaderConfig:
-    """columns of a tile: 64, 128 or 256; relaid: each unit is contiguous in memory; batch: rows of
-    x, 0 for none."""
+    """columns: width of a tile, 64, 128 or 256; relaid: whether each unit is contiguous in memory;
+    batch: rows of x, 0 for none."""
 
     method: str = "bulk"
     relaid: bool = False
@@ -63,7 +63,7 @@ class LoaderConfig:
 
     @property
     def pitch(self):
-        """From a stage to the next in shared memory."""
+        """Bytes from one stage to the next in shared memory."""
         return STAGE_BYTES + -(-self.batch * self.x_pitch // ALIGNMENT) * ALIGNMENT
 
     @property

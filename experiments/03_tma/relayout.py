@@ -1,20 +1,23 @@
-"""Marlin's bytes in another order, and what the loaders of ``kernels`` must leave of them. Pure."""
+"""The relaid layout of Marlin's weights, and the results that the loaders of ``kernels`` must
+leave. No side effects."""
 
 import numpy as np
 from loader_config import THREADS
 
 
 def relaid(packed, rows, columns):
-    """Marlin's bytes [k/16, 2 n] (NumPy or torch) with every tile of ``rows`` k16 rows by
-    ``columns`` columns contiguous, a tile column's tiles one after the other."""
+    """Rearrange weights in Marlin's layout [k/16, 2 n] (NumPy or torch) so that every tile of
+    ``rows`` k16 rows by ``columns`` columns is contiguous. The tiles of a tile column follow each
+    other."""
     k_rows, words = packed.shape
     tiles = packed.reshape(k_rows // rows, rows, words // (2 * columns), 2 * columns)
     return tiles.swapaxes(1, 2).swapaxes(0, 1).reshape(k_rows, words)
 
 
 def expected_sinks(packed, x, config, blocks):
-    """What the kernels leave in c, uint32 [blocks, THREADS, 4]. packed: Marlin's bytes whatever the
-    config; x: float16 [batch, k], ignored without a batch."""
+    """Return what the kernels must leave in c, uint32 [blocks, THREADS, 4]. packed: weights in
+    Marlin's layout, also if the configuration is relaid; x: float16 [batch, k], ignored without a
+    batch."""
     k_rows, words = packed.shape
     k, n = 16 * k_rows, words // 2
     units, k_units = config.units(n, k), k // config.stage_k

@@ -1,5 +1,5 @@
-"""results.jsonl -> the tables, the plot and the verdict of this README, between their markers. The
-newest row of a cell counts."""
+"""Writes the tables, the plot and the verdict of this README, between their markers, from
+results.jsonl. The newest row of a cell counts."""
 
 import json
 
@@ -14,7 +14,9 @@ MARKERS = {
     for part in ("verdict", "loaders", "x", "kernels")
 }
 WAYS = {"cp_async": "cp.async", "bulk": "bulk", "tensor": "TMA"}
-WINS = 1.05  # a relayout that is that much faster than the best on Marlin's bytes earns its place
+WINS = (
+    1.05  # a relayout must be faster than the best on Marlin's layout by this factor to be useful
+)
 
 
 def newest(rows):
@@ -34,7 +36,7 @@ def newest(rows):
 
 
 def picked(found, **wanted):
-    """The loaders' rows of a shape whose configuration has these values, by stages."""
+    """Return {stages: row} of a shape's loaders whose configuration has these values."""
     return sorted(
         (
             row
@@ -105,8 +107,8 @@ def x_table(loaders):
 
 
 def kernel_table(kernels):
-    """Microseconds; the fastest on Marlin's bytes in bold, and what relaid weights win over it and
-    over their own engine."""
+    """Table of microseconds, with the fastest on Marlin's layout in bold, and the gain of the best
+    relaid kernel over it."""
     names = list(
         dict.fromkeys(
             name for cells in kernels.values() for cell in cells.values() for name in cell
@@ -152,8 +154,8 @@ def kernel_table(kernels):
 
 
 def gain(cell, engine=None):
-    """Time of the best on Marlin's bytes over that of the best on relaid ones; of one engine's if
-    it is named; None without both."""
+    """Return the best time on Marlin's layout divided by the best time on relaid weights; of one
+    engine if it is named; None unless both were measured."""
     rows = [row for row in cell.values() if engine in (None, row["engine"])]
     native, relaid = (
         [row["us"] for row in rows if row["relaid"] is which] for which in (False, True)
@@ -162,13 +164,14 @@ def gain(cell, engine=None):
 
 
 def loader_gain(found):
-    """The best relaid loader's rate over the best native one's, without x; None without both."""
+    """Return the best relaid loader's rate divided by the best native one's, without x; None unless
+    both were measured."""
     native, relaid = (best(picked(found, relaid=which, batch=0)) for which in (False, True))
     return relaid["tb_per_s"] / native["tb_per_s"] if native and relaid else None
 
 
 def verdict(loaders, kernels):
-    """Sentences; the first says whether a relayout wins more than 5% somewhere."""
+    """Return sentences, the first of which says whether a relayout wins more than 5% somewhere."""
     cells = [(size, m, cell) for size, by_batch in kernels.items() for m, cell in by_batch.items()]
     gains = {(size, m): gain(cell) for size, m, cell in cells if gain(cell) is not None}
     wins = [
@@ -250,7 +253,7 @@ def plot(loaders, path):
 
 
 def show(rows):
-    """Print what there is."""
+    """Print the tables that have rows."""
     loaders, kernels = newest(rows)
     with_x = {
         size: found
@@ -272,8 +275,8 @@ def show(rows):
 
 
 def write(results, readme, picture):
-    """results.jsonl -> README.md and the plot; parts without rows keep saying so. SystemExit if
-    there are none at all."""
+    """Write README.md and the plot from results.jsonl. Parts without rows are not changed. Raises
+    SystemExit if there are no rows at all."""
     rows = [
         row
         for row in (rows_module.read(results) if results.exists() else [])

@@ -8,10 +8,10 @@ bytes, at batch 1 to 4096?
                                                         README.md
 
 measure: loaders (``kernels``), then whole kernels and their variants (``variants``), in the cells
-of ``cells``; first what each leaves is compared, then all of a cell's are timed in the same
-interleaved rounds (``numba_marlin.bench``: CUDA graphs, cold L2). Kernels are compiled by several
-processes while earlier ones are timed. What fails is named and left out. Rows are appended to
-results.jsonl as they come.
+of ``cells``. All results of a cell are checked first; then its kernels are timed in the same
+interleaved rounds (``numba_marlin.bench``: CUDA graphs, cold L2). Several processes compile kernels
+while earlier ones are timed. A kernel that fails is named and omitted. Rows are appended to
+results.jsonl as they are measured.
 """
 
 import argparse
@@ -36,8 +36,8 @@ BEGIN = time.monotonic()
 
 
 def compile_one(name, config, target):
-    """In a process of its own: the result goes by the disk cache. -> (spilled bytes, what an
-    assembler says of serialised wgmma)"""
+    """Compile into the disk cache, in a separate process. Returns (spilled bytes, the assembler's
+    remarks on serialised wgmma)."""
     from numba_marlin import compiler
 
     resources = compiler.build(definition_of(name), config, target=target).resources
@@ -49,8 +49,8 @@ def definition_of(name):
 
 
 class Compilers:
-    """Processes that compile; ``wait(name, config)`` raises what compiling raised. They are forked
-    before anything touches the GPU."""
+    """Processes that compile kernels. ``wait(name, config)`` raises the error of a compilation. The
+    processes are forked before this one uses the GPU."""
 
     def __init__(self, wanted, target, processes):
         self._pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("fork"))
@@ -93,20 +93,20 @@ class Measurement:
         return late
 
     def entrant(self, what, make):
-        """``make()``, or None after noting why not. After a kernel that does not end nothing more
-        can be measured."""
+        """Return ``make()``; None, after recording the error, if it fails. After a kernel that does
+        not terminate nothing more can be measured."""
         from numba_marlin.bench.timing import KernelStuck
 
         try:
             return make()
         except KernelStuck:
             raise
-        except Exception as error:  # one way that fails must not cost the others
+        except Exception as error:  # the failure of one way must not stop the others
             self.failures.append(f"{what}: {type(error).__name__}: {str(error)[:300]}")
             return None
 
     def timed_rows(self, launches, least, rows):
-        """launches, rows: by name. Times all, writes a row each."""
+        """Time all launches and write a row for each. launches, rows: {name: ...}."""
         from numba_marlin.bench.measure import timed
         from numba_marlin.bench.timing import GraphTimer, interleave
 
@@ -146,7 +146,7 @@ class Measurement:
         torch = self.torch
         nbytes = k * n // 2
         cold = COLD_FACTOR * torch.cuda.get_device_properties(self.ordinal).L2_cache_size
-        # A loader cannot tell Marlin's bytes from relaid ones, nor either from random ones.
+        # A loader's speed does not depend on the data, so random weights represent both layouts.
         packed = [
             torch.randint(-(2**31), 2**31 - 1, (k // 16, 2 * n), dtype=torch.int32, device="cuda")
             for _ in range(max(1, -(-cold // nbytes)))

@@ -1,12 +1,12 @@
-"""What the loading kernels share: a block's stripe of units, the walk through it, and the threads
-that read all that landed."""
+"""Device functions that the loading kernels share: a block's stripe of units, the order of its
+units, and the reading of all copied data."""
 
 from loader_config import CHUNK, STAGE_BYTES, THREADS
 
 
 def common_verbs(lang, config):
-    """-> (stripe_of, next_unit, read_stage, x_chunk): the share of a block, the walk through it,
-    the readers' part, and where a chunk of x lies."""
+    """Return (stripe_of, next_unit, read_stage, x_chunk): the stripe of a block, the step to its
+    next unit, the reading of a stage, and the place of a chunk of x."""
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
     COLUMNS, STAGE_K, BATCH, X_PITCH = config.columns, config.stage_k, config.batch, config.x_pitch
     READS, X_CHUNKS = STAGE_BYTES // (CHUNK * THREADS), config.batch * config.stage_k // 8
@@ -60,7 +60,7 @@ def common_verbs(lang, config):
 
     @lang.device
     def read_stage(sink, stage, thread):
-        """A vector a lane at a time, until all the stage is read."""
+        """Read the whole stage, one vector per lane at a time."""
         for i in range(READS):
             sink = mixed(
                 sink, ptx.ld_shared_v4_b32(stage + (thread + uint32(THREADS * i)) * uint32(CHUNK))

@@ -1,13 +1,14 @@
-"""The two Hopper kernels with another way of copying their weights: everything else, instruction by
-instruction, is the project's own.
+"""The two Hopper kernels with other ways of copying their weights. Everything else is the same,
+instruction by instruction.
 
-``VARIANTS[name]`` -> Variant: a KernelDefinition, and whether it reads Marlin's bytes or those
-relaid for its stages (``Variant.packed``).
+``VARIANTS[name]`` is a Variant: a KernelDefinition, and whether it reads Marlin's layout or weights
+that are relaid for its stages (``Variant.packed``).
 
-``decode`` copies a k16 row at a time (cp.async.bulk), ``wgmma`` a stage's box (a tensor copy). Here
-each also has the other's way, and one bulk copy of a relaid stage. A kernel's ``make`` takes
-``load_verbs`` from its module: a variant is that same function with the name bound to one made
-here. Whole tiles only, groups of 16 to a stage's k.
+``decode`` copies one k16 row at a time (cp.async.bulk), ``wgmma`` the box of a stage (a tensor
+copy). Here each kernel also has the other's way, and one bulk copy of a relaid stage. A kernel's
+``make`` takes ``load_verbs`` from its module; a variant is the same function with this name bound
+to another function. Variants require whole tiles, and groups of at least 16 and at most a stage's
+k.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ from numba_marlin.layout.tensor_map import TensorMap
 
 
 def bulk_copy(lang, hinted):
-    """-> (target, source, bytes, barrier, policy); the policy counts where ``hinted``"""
+    """Return a copy function (target, source, bytes, barrier, policy). The policy is used only if
+    ``hinted``."""
     plain = lang.ptx.cp_async_bulk_g2s
     if hinted:
         return lang.ptx.cp_async_bulk_g2s_hint
@@ -60,7 +62,7 @@ def bulk_rows(lang, rows, columns, hinted):
 
 
 def tensor_box(lang, rows, columns, hinted):
-    """Only hinted: who reads weights twice has this way already."""
+    """Always with a cache policy: the kernel that reads weights twice already copies this way."""
     ptx, int32 = lang.ptx, lang.int32
 
     @lang.device
@@ -82,7 +84,7 @@ def relaid_stage(lang, rows, columns, hinted):
 
 
 def decode_loader(way):
-    """``decode_load.load_verbs`` with another way."""
+    """Return ``decode_load.load_verbs`` with another way of copying weights."""
 
     def load_verbs(lang, config, ring, schedule):
         if config.ragged or not config.grouped or config.zeros is not None or config.bits != 4:
@@ -112,7 +114,7 @@ def decode_loader(way):
 
 
 def wgmma_loader(way):
-    """``wgmma_load.load_verbs`` with another way."""
+    """Return ``wgmma_load.load_verbs`` with another way of copying weights."""
 
     def load_verbs(lang, config, ring):
         if not config.grouped:
@@ -137,7 +139,7 @@ def wgmma_loader(way):
 
 
 def with_loader(module, load_verbs):
-    """The ``make`` of a kernel's module, its ``load_verbs`` replaced."""
+    """Return the ``make`` of a kernel's module with its ``load_verbs`` replaced."""
     original = module.make
     changed = FunctionType(
         original.__code__,
@@ -178,8 +180,8 @@ def _retyped(parameters, old, new, kind):
 
 @dataclass(frozen=True)
 class Variant:
-    """engine: whose kernel it is; way: how its weights come; relaid: they are read in the order of
-    its stages."""
+    """engine: the kernel that it is a variant of; way: how it copies weights; relaid: whether it
+    reads weights that are relaid for its stages."""
 
     engine: str
     way: str
@@ -187,7 +189,8 @@ class Variant:
     relaid: bool = False
 
     def packed(self, config, marlin):
-        """What parameter b points to, of Marlin's bytes [k/16, 2 n] (NumPy or torch)."""
+        """Return what parameter b points to. marlin: weights in Marlin's layout [k/16, 2 n] (NumPy
+        or torch)."""
         if not self.relaid:
             return marlin
         return (

@@ -1,15 +1,14 @@
-"""What does an eager call cost the host, and the first call of a process? Beside torch.matmul and
-CuPy's product, in one run.
+"""What does an eager call cost the host, and what does the first call of a process cost? Compared
+with torch.matmul and CuPy's product in the same run.
 
-Calls are only enqueued: 200 at a time, a synchronisation before and after, outside of the clock;
-the product is so small (m=16, 1024 x 1024) that the GPU is never what the host waits for. Variants
-take turns in every round. The first call is that of a fresh process whose kernel lies in the disk
-cache.
+Calls are only enqueued, 200 at a time, between two synchronisations that are not timed. The product
+is so small (m=16, 1024 x 1024) that the host never waits for the GPU. Variants take turns in every
+round. The first call is that of a new process whose kernel is in the disk cache.
 
     python experiments/04_launch/run.py [--rounds 25] [--commit HASH] [--no-record]
 
-Needs a GPU, torch and CuPy. Appends one object a variant to results.jsonl and rewrites the table in
-README.md.
+Needs a GPU, torch and CuPy. Appends one object per variant to results.jsonl and rewrites the table
+in README.md.
 """
 
 import argparse
@@ -39,8 +38,8 @@ PROCESSES = 7
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 PACKAGES = ("numpy", "numba", "numba-cuda", "cuda-bindings", "torch", "cupy-cuda13x")
 
-# A fresh process: argv is the weight's file. It prints seconds: NumPy, this package, CUDA context,
-# the first product.
+# A new process, whose argument is the file of a weight. It prints the seconds of importing NumPy,
+# of importing this package, of the CUDA context, and of the first product.
 FIRST_CALL = """
 import sys, time
 marks = [time.perf_counter()]
@@ -63,7 +62,7 @@ print(*(b - a for a, b in zip(marks, marks[1:])), end - begin, "numba" in sys.mo
 
 
 def variants(weight, packed):
-    """{name: call}, and a check that all of them give the same product."""
+    """Return {name: call}, after checking that all of them give the same product."""
     import cupy
     import torch
     from numba import cuda
@@ -105,7 +104,7 @@ def variants(weight, packed):
 
 
 def time_variants(found, rounds):
-    """-> {name: us a call in each round}; the variants take turns."""
+    """Return {name: microseconds per call, for each round}. The variants take turns."""
     for call in found.values():
         for _ in range(CALLS):
             call()
@@ -122,8 +121,8 @@ def time_variants(found, rounds):
 
 
 def time_first_calls(packed):
-    """-> {part: us in each process}. The first process is not counted: it may fill the kernel
-    cache."""
+    """Return {part: microseconds, for each process}. The first process does not count, because it
+    may fill the kernel cache."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "weight.npz")
         np.savez(

@@ -1,5 +1,5 @@
-"""Does a GPU do with the instructions of ptx/ what the PTX machine does? One short visit to a GPU,
-the rest anywhere.
+"""Does a GPU execute the instructions of ptx/ as the PTX machine does? Only the first command needs
+a GPU.
 
 python experiments/05_hardware/run.py hardware --save hardware.npz    # on a GPU: all probes,
     results or digests of them to hardware.npz, 20 s
@@ -66,7 +66,7 @@ def hardware(args):
 
 @cache
 def _kept(files):
-    """(arrays, what is told of them) of all files; later ones win."""
+    """Return (arrays, their descriptions) of all files. Later files take precedence."""
     from numba_marlin.witness.visit import meta
 
     arrays, about = {}, {}
@@ -116,7 +116,7 @@ def report(args):
 
 
 def table(rows):
-    """Markdown: a line an instruction, and one for every probe of what must fail."""
+    """Return Markdown with a line per instruction, and a line per probe that must fail."""
     elsewhere = [row for row in rows if row["outcome"].startswith(ELSEWHERE)]
     rows = [row for row in rows if row not in elsewhere]
     totals, refusals = {}, [row for row in rows if not row["covers"]]

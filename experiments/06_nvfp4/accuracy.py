@@ -1,13 +1,13 @@
-"""How far 4-bit weights are from the float ones, and their products from the float products: NVFP4,
-MXFP4 and INT4 with groups of 128 and of 32, rounded to nearest. A CPU, seconds.
+"""Errors of 4-bit weights and of their products, relative to float weights: NVFP4, MXFP4 and INT4
+with groups of 128 and of 32, rounded to nearest. Runs on a CPU, in seconds.
 
 Weights [k, n] are drawn from a normal distribution, from Student's t with 5 and with 3 degrees of
 freedom, scaled to the same variance (the fewer, the heavier the tails), and from a normal one of
 which one row in 128 is eight times as large, as those of input channels with outliers are.
-``relative_rms``: rms of the weights' errors over their rms. ``relative_output``: the same of x W, x
-[256, k] standard normal. INT4 also with the scale of least square error for each group
-(``method="mse"``), MXFP4 with scales rounded up, so that nothing is cut off; beside the rule of the
-specifications.
+``relative_rms`` is the rms of the weights' errors divided by the weights' rms; ``relative_output``
+is the same for x W with standard normal x [256, k]. INT4 is also measured with the scale of least
+square error for each group (``method="mse"``), and MXFP4 also with scales rounded up, so that
+nothing is clipped, instead of the rule of the specification.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
-"""results.jsonl and accuracy.jsonl -> the tables and plots of README.md, between their markers.
+"""Writes the tables and plots of README.md, between their markers, from results.jsonl and
+accuracy.jsonl.
 
-Of every cell (k, n, m) and kind of weights the newest rows count, those of one run; the heuristics'
-choice is that of today, if its configuration was timed.
+For every cell (k, n, m) and kind of weights the newest rows count, which are those of one run. The
+configuration is the one that the heuristics choose today, if it was timed.
 """
 
 import json
@@ -55,8 +56,8 @@ def newest(path, dtype):
 
 
 def chosen(timed):
-    """The row of the configuration that the heuristics choose today, else of the one they chose
-    when it was measured; None if that was not timed."""
+    """Return the row of the configuration that the heuristics choose today, else of the one that
+    they chose when the cell was measured; None if neither was timed."""
     some = next(iter(timed.values()))
     problem = Problem(
         *(some[name] for name in ("m", "n", "k", "group_size", "dtype")),
@@ -73,7 +74,7 @@ def chosen(timed):
 
 
 def share(row, int4):
-    """Bytes a second, as a share of what INT4 with groups of 128 reaches."""
+    """Return bytes per second relative to INT4 with groups of 128."""
     return row["tb_per_s"] / int4["tb_per_s"]
 
 
@@ -231,7 +232,7 @@ def plot_accuracy(rows, path):
 
 
 def write(results, accuracy, readme, speed_picture, accuracy_picture):
-    """Whatever was measured, between the markers of ``readme``; all arguments are paths."""
+    """Write what was measured between the markers of ``readme``. All arguments are paths."""
     if accuracy.exists():
         rows = [json.loads(line) for line in accuracy.read_text(encoding="utf-8").splitlines()]
         plot_accuracy(rows, accuracy_picture)

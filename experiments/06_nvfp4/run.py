@@ -1,4 +1,4 @@
-"""What do block-scaled FP4 weights cost and keep, beside INT4?
+"""How fast and how accurate are block-scaled FP4 weights, compared with INT4?
 
     python experiments/06_nvfp4/run.py measure [--shapes 8192x8192,28672x8192] [--m 1,16,64]
         [--every]    # needs a GPU and torch
@@ -9,12 +9,11 @@
     python experiments/06_nvfp4/sanitize.py all
         # compute-sanitizer: a GPU
 
-measure: NVFP4, MXFP4 and INT4 with groups of 128 and of 32, each as the heuristics run it, and
-cuBLAS fp16, all of a cell in the same interleaved rounds, cold L2, CUDA graphs
-(``numba_marlin.bench``). ``--every`` times all configurations that are ranked, not the first alone.
-Rows are appended to results.jsonl; cells that are there already, from these kernel sources on this
-device, are skipped (``--again``: measured once more). accuracy: ``accuracy.py``, to accuracy.jsonl,
-written anew.
+measure: times NVFP4, MXFP4 and INT4 with groups of 128 and of 32, each as the heuristics run it,
+and cuBLAS fp16, all of a cell in the same interleaved rounds, with cold L2 and CUDA graphs
+(``numba_marlin.bench``). ``--every`` times all ranked configurations, not only the first. Rows are
+appended to results.jsonl. Cells that it already has from these kernel sources on this device are
+skipped, unless ``--again`` is given. accuracy: runs ``accuracy.py`` and rewrites accuracy.jsonl.
 """
 
 import argparse
@@ -30,7 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 SHAPES = ((4096, 4096), (8192, 8192), (28672, 8192), (8192, 57344), (135168, 33792))  # k, n
 NAMES = {f"{k}x{n}": (k, n) for k, n in SHAPES}
 BATCHES = (1, 16, 32, 64, 128, 256, 1024, 4096)
-# beyond that it takes long, and says nothing that 28672 x 8192 does not
+# larger m takes long and shows nothing that 28672 x 8192 does not show
 LARGEST = {(135168, 33792): 64}
 KINDS = {
     "nvfp4": {"group_size": 16, "codes": "e2m1"},
@@ -39,7 +38,7 @@ KINDS = {
     "int4-g32": {"group_size": 32},
 }
 KERNELS = ("decode", "wgmma")
-HOPELESS = 1.6  # times the fastest prediction: not worth a measurement
+HOPELESS = 1.6  # configurations slower than the fastest prediction by this factor are not measured
 
 
 def problems(m, n, k, kinds, dtype):

@@ -1,10 +1,10 @@
-"""A whole model, one quantiser after the other: errors of every linear layer and of the model's
-logits.
+"""Quantises a whole model with each quantiser, and measures the errors of every linear layer and of
+the model's logits.
 
 Blocks are quantised in order, and so are the stages of a block: q, k, v; o; gate, up; down.
-Calibration is sequential: a layer's inputs come from the layers before it as they are by then,
-quantised. (``sequential=False``: all from the float model, for comparison.) Errors are measured on
-other text.
+Calibration is sequential: a layer's inputs come from the previous layers after their quantisation.
+(With ``sequential=False``, for comparison, all inputs come from the float model.) Errors are
+measured on other text.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ VARIANTS = {
 def quantise(
     model: Transformer, tokens: np.ndarray, quantiser: Callable, sequential: bool = True
 ) -> dict[str, np.ndarray]:
-    """name -> [inputs, outputs] float32, dequantised. quantiser(name, w, Hessian) ->
-    QuantizedWeight."""
+    """Return {name: dequantised weight, float32 [inputs, outputs]}. quantiser: function (name, w,
+    Hessian) -> QuantizedWeight."""
     weights = dict(model.weights)
     stream = model.embed(tokens)
     for layer in range(model.shape.layers):
@@ -70,8 +70,8 @@ def quantise(
 def layer_errors(
     model: Transformer, weights: dict[str, np.ndarray], tokens: np.ndarray
 ) -> dict[str, float]:
-    """Relative output error of every layer alone, on the inputs that it has in the float model: |x
-    (Q - W)| / |x W|."""
+    """Return the relative output error of every layer by itself, |x (Q - W)| / |x W|, for its
+    inputs x in the float model."""
     found = {}
 
     def listen(name, x, weight):
@@ -86,8 +86,8 @@ def layer_errors(
 def end_to_end(
     model: Transformer, weights: dict[str, np.ndarray], tokens: np.ndarray
 ) -> dict[str, float]:
-    """Kullback-Leibler divergence (nats a token) of the next token's distribution, relative error
-    of the logits, and how often the likeliest token stays."""
+    """Return the Kullback-Leibler divergence (nats per token) of the next token's distribution, the
+    relative error of the logits, and the share of tokens whose likeliest successor stays."""
     before, after = (
         model.logits(tokens, each).astype(np.float64) for each in (model.weights, weights)
     )
@@ -107,7 +107,7 @@ def end_to_end(
 def measure(
     model: Transformer, variant: str, group_size: int, symmetric: bool = True
 ) -> Iterator[dict]:
-    """One row a layer, one for the whole."""
+    """Return one row per layer, and one for the whole model."""
     shape = model.shape
     calibration, evaluation = (
         texts(shape, CALIBRATION, TOKENS, 1),

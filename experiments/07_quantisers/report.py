@@ -1,5 +1,5 @@
-"""results.jsonl -> the tables and the plot of this README. Of every measurement the newest row
-counts.
+"""Writes the tables and the plot of this README from results.jsonl. The newest row of every
+measurement counts.
 
 python experiments/07_quantisers/report.py
 """
@@ -31,7 +31,7 @@ COLOURS = {"rtn": "#9a9a9a", "mse": "#d98c3f", "gptq": "#3f72b5", "gptq, act ord
 
 
 def newest(path=RESULTS):
-    """Rows, the newest of each measurement, in the order in which they first came."""
+    """Return the newest row of each measurement, in the order of their first rows."""
     rows = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         row = json.loads(line)

@@ -3,9 +3,9 @@ CPU, in about a quarter of an hour on two quiet cores.
 
     python experiments/07_quantisers/run.py [model clipping hessian cost] [--no-record]
 
-Appends one object a measurement to results.jsonl, then ``report.py`` rewrites the tables and the
-plot of the README from the newest ones. ``cost`` is to be run in a process of its own, as its
-memory figures are the process's.
+Appends one object per measurement to results.jsonl; then ``report.py`` rewrites the tables and the
+plot of the README from the newest ones. Run ``cost`` in a separate process, because its memory
+figures are those of the whole process.
 """
 
 import argparse

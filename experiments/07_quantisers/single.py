@@ -1,5 +1,5 @@
-"""One synthetic layer: what clipping should be judged by, what the Hessian's precision changes, and
-what it all costs."""
+"""Measurements on one synthetic layer: the criterion for clipping, the effect of the Hessian's
+precision, and the cost of each step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numba_marlin.quantizers.hessian import Hessian
 
 
 def layer(k: int, n: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs [rows, k] with a falling spectrum and eight large channels, and heavy-tailed weights
-    [k, n]; float32."""
+    """Return inputs [rows, k] with a falling spectrum and eight large channels, and heavy-tailed
+    weights [k, n], in float32."""
     random = np.random.default_rng(seed)
     x = random.standard_normal((rows, k), dtype=np.float32) @ (
         random.standard_normal((k, k), dtype=np.float32)
@@ -27,14 +27,14 @@ def layer(k: int, n: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def loss(weight, w: np.ndarray, h: np.ndarray) -> float:
-    """Mean square of the change of the outputs."""
+    """Return the mean square of the change of the outputs."""
     error = dequantize(weight, np.float64) - w
     return float(np.sum(error * (h @ error)) / w.shape[1])
 
 
 def by_projection(wanted, back, rule, clips, group, column):
-    """What ``gptq.round_group`` does, but grids are compared as the Marlin paper's tool compares
-    them: by the loss of rounding to nearest."""
+    """Do what ``gptq.round_group`` does, but compare grids as the Marlin paper's tool does: by the
+    loss of rounding to nearest."""
     return _chosen(
         wanted,
         back,
@@ -47,7 +47,7 @@ def by_projection(wanted, back, rule, clips, group, column):
 
 
 def by_squares(wanted, back, rule, clips, group, column):
-    """By the squares of the weights' errors."""
+    """Compare grids by the squares of the weights' errors."""
     return _chosen(wanted, back, rule, clips, lambda error: np.sum(np.square(error), axis=0))
 
 
@@ -66,7 +66,7 @@ def _chosen(wanted, back, rule, clips, badness):
 
 
 def clipping(seeds=(0, 1, 2), k: int = 1024, n: int = 512) -> Iterator[dict]:
-    """Losses with groups of 128, in units of round-to-nearest's."""
+    """Return losses with groups of 128, relative to the loss of rounding to nearest."""
     own = gptq.round_group
     for seed in seeds:
         x, w = layer(k, n, 4 * k, seed)
@@ -103,7 +103,7 @@ def clipping(seeds=(0, 1, 2), k: int = 1024, n: int = 512) -> Iterator[dict]:
 
 
 class Given(Hessian):
-    """A Hessian of one's own making."""
+    """A Hessian with given values."""
 
     def __init__(self, h: np.ndarray):
         super().__init__(len(h))
@@ -111,8 +111,8 @@ class Given(Hessian):
 
 
 def precision(seeds=(0, 1, 2), k: int = 1024, n: int = 256, rows: int = 65536) -> Iterator[dict]:
-    """Sums of x^T x in float32, as ``Hessian`` makes them, and in float64: error, CPU time, and
-    what changes in the quantised weight."""
+    """Compare sums of x^T x in float32, as in ``Hessian``, with sums in float64: error, CPU time,
+    and changes in the quantised weight."""
     for seed in seeds:
         x, w = layer(k, n, rows, seed)
         start = time.process_time()
@@ -148,8 +148,8 @@ def precision(seeds=(0, 1, 2), k: int = 1024, n: int = 256, rows: int = 65536) -
 
 
 def costs(k: int = 4096, n: int = 4096, rows: int = 8192) -> Iterator[dict]:
-    """CPU seconds (of all threads) of each step for one large layer, and the process's largest
-    memory so far."""
+    """Return the CPU seconds (of all threads) of each step for one large layer, and the process's
+    peak memory so far."""
     x, w = layer(k, n, rows, 0)
     h = None
 

@@ -1,7 +1,7 @@
 """A small decoder-only transformer in NumPy, with hooks on its linear layers. Its weights are
 random: synthetic, but shaped like trained ones where that matters to a quantiser.
 
-What a quantiser meets in language models, and how it is made here:
+Properties of language models that matter to a quantiser, and how they are generated here:
 
 - inputs of a layer are strongly correlated: embeddings and the layers' outputs have falling spectra
   (power laws);
@@ -11,10 +11,11 @@ What a quantiser meets in language models, and how it is made here:
 - weights are heavier-tailed than a normal distribution;
 - tokens are not uniform: Zipf's law, each drawn near the one before.
 
-What it cannot show: whether a *trained* model's text gets worse. It can show how errors of layers
-add up, and which quantiser leaves fewer.
+It cannot show whether the text of a *trained* model gets worse. It can show how the errors of
+layers add up, and which quantiser leaves smaller ones.
 
-RMSNorm, rotary positions, causal attention, a gated MLP (SiLU), tied to nothing; all in float32.
+The model has RMSNorm, rotary positions, causal attention and a gated MLP (SiLU); the embeddings are
+not tied. Everything is in float32.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Transformer:
-    """weights: name ("0.q", ...) -> [inputs, outputs]; gains: name -> [width]."""
+    """weights: {name, such as "0.q": [inputs, outputs]}; gains: {name: [width]}."""
 
     shape: Shape
     embedding: np.ndarray
@@ -68,7 +69,8 @@ class Transformer:
     def linear(
         self, name: str, x: np.ndarray, weights: dict[str, np.ndarray], hook: Hook | None
     ) -> np.ndarray:
-        """x @ weights[name]; a hook may look at (name, x, weight) and may return another result."""
+        """Return x @ weights[name]. A hook receives (name, x, weight) and may return another
+        result."""
         given = None if hook is None else hook(name, x, weights[name])
         return x @ weights[name] if given is None else given
 

@@ -1,11 +1,11 @@
-"""Does the kit find a bug in something that it has never seen? Points it at the toy format, kernel
-and ring of ``toy.py``, as they are and with a bug planted in each.
+"""Does the fuzzing kit find a bug in code that it does not know? Applies it to the toy format,
+kernel and ring of ``toy.py``, both correct and with a planted bug in each.
 
     python experiments/08_fuzz_your_own/run.py [--searches 20] [--no-record]
 
-No GPU. Searches are random, and nothing is remembered between them. Appends one object a target to
+Needs no GPU. Searches are random and independent of each other. Appends one object per target to
 results.jsonl and rewrites the table in README.md: how often the bug was found, after how many
-examples, and what Hypothesis says of the smallest.
+examples, and Hypothesis's message about the smallest example.
 """
 
 import argparse
@@ -38,7 +38,7 @@ BUGS = {
 
 
 class Count:
-    """A function that knows how often it was called."""
+    """A function that counts its calls."""
 
     def __init__(self, function):
         self.function, self.calls = function, 0

@@ -1,4 +1,4 @@
-"""All there is to write to have a format, a kernel and a pipeline fuzzed: ``pytest
+"""Everything that is needed to fuzz a format, a kernel and a pipeline: ``pytest
 experiments/08_fuzz_your_own/test_toy.py``."""
 
 import sys

@@ -1,5 +1,5 @@
-"""The pictures of ``numba-marlin trace``, taken from its pages by a headless Chromium, and
-README.md's table of them.
+"""Takes the pictures of ``numba-marlin trace`` from its pages with a headless Chromium, and writes
+the table of them in README.md.
 
     python experiments/09_views/run.py            pictures and table
     python experiments/09_views/run.py --table    the table alone
@@ -43,7 +43,7 @@ def command(options: tuple) -> list[str]:
 
 
 def pages(folder: Path) -> dict[tuple, Path]:
-    """One page for each set of options."""
+    """Build one page for each set of options."""
     found = {}
     for options in dict.fromkeys(view[3] for view in VIEWS):
         path = folder / f"{len(found)}.html"

@@ -1,5 +1,5 @@
-"""results.jsonl -> the tables of README.md: where the time goes, by cell; and the ten views beside
-what was asked for."""
+"""Writes the tables of README.md from results.jsonl: where the time goes, by cell; and the ten
+views, with what each was requested to show."""
 
 import json
 import os
@@ -149,7 +149,7 @@ VIEWS = (
 
 
 def latest(path: Path) -> list[dict]:
-    """The last row of every cell, in the order in which cells first came."""
+    """Return the last row of every cell, in the order of the cells' first rows."""
     rows = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -158,7 +158,7 @@ def latest(path: Path) -> list[dict]:
 
 
 def alone(row: dict) -> float:
-    """us of the plain kernel, launches kept apart."""
+    """Return the microseconds of the plain kernel with launches that do not overlap."""
     return row.get("alone_us", row["us"])
 
 

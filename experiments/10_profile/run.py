@@ -1,4 +1,4 @@
-"""Where does a kernel's time go on a GPU, do the parts add up to it, and what does looking cost?
+"""Where does a kernel's time go on a GPU, do the parts add up to it, and what does measuring cost?
 
     python experiments/10_profile/run.py measure [--cells NAMES] [--out results.jsonl]     # needs a
         GPU and torch, three minutes
@@ -10,10 +10,10 @@
 measure: for every cell the plain kernel, its instrumented builds (``numba_marlin.profile``:
 ``totals`` of each section, ``recorder`` of every event) and cuBLAS are timed in the same
 interleaved rounds, cold L2, CUDA graphs. The parts of an average warp's time from one launch's end
-to the next one's add up to ``timeline_us``, which must be within 10% of the plain kernel's time,
-launches kept apart (``alone_us``), though it is taken from builds that never were the plain kernel
-and never scaled. ``raw_timeline_us``: of the one build that tells everything. Exit code 1 if a cell
-is not.
+to the next one's add up to ``timeline_us``. It must be within 10% of the plain kernel's time with
+launches that do not overlap (``alone_us``), although it comes from other builds and is not scaled;
+otherwise the exit code is 1. ``raw_timeline_us`` comes from the one build that measures all
+sections at once.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def candidate_of(name, device):
 
 
 def build(name):
-    """In a process of its own, into the disk cache."""
+    """Compile into the disk cache, in a separate process."""
     from numba_marlin import compiler
     from numba_marlin.execution import driver
     from numba_marlin.profile.sources.on_machine import definition_of

@@ -1,5 +1,5 @@
-"""What is measured: shapes, and for each the kernels: (part, configuration), a part being the whole
-kernel or what ``variants`` leaves of it."""
+"""The measured cells: shapes, and the kernels for each shape as (part, configuration). A part is
+the whole kernel or one of ``variants``."""
 
 from dataclasses import replace
 
@@ -50,12 +50,13 @@ EPILOGUES = (
 
 
 def chosen_for(shape, **epilogue):
-    """The configuration of the kernel that leads on an H200."""
+    """Return the configuration of the kernel that is chosen first on an H200."""
     return rank(BlockProblem(*shape, **epilogue), H200)[0].config
 
 
 def quick():
-    """Neighbours of the chosen configuration, at the two sizes that the kernel is made for."""
+    """Return neighbours of the chosen configuration, at the two sizes that the kernel is designed
+    for."""
     usual = chosen_for(LARGE[0])
     others = [
         replace(usual, **fields)
@@ -73,8 +74,8 @@ def quick():
 
 
 def arrangements():
-    """Every way to share out block_decode's k, at many widths: what its ARRANGEMENTS are fitted
-    to."""
+    """Return every division of block_decode's k (split-K), at many widths. Its ARRANGEMENTS are
+    fitted to these measurements."""
     shapes = [
         (m, n, 8192)
         for n in (1024, 4096, 5120, 8192, 9216, 11008, 14336, 18432, 28672, 57344)
@@ -94,8 +95,8 @@ def arrangements():
 
 
 def full():
-    """The chosen configuration of every shape; what it costs to leave parts out at the largest, and
-    to have each epilogue at the other."""
+    """Return the chosen configuration of every shape; the parts of the kernel at the largest shape,
+    and each epilogue at the other."""
     small, large = LARGE
     chosen = {shape: chosen_for(shape) for shape in (*LARGE, *LAYERS, *FEW)}
     kernels = {shape: [("whole", config)] for shape, config in chosen.items()}

@@ -1,5 +1,5 @@
-"""results.jsonl -> the tables of this README, between their markers. The newest row of a cell
-counts."""
+"""Writes the tables of this README, between their markers, from results.jsonl. The newest row of a
+cell counts."""
 
 import json
 from pathlib import Path
@@ -99,7 +99,8 @@ def few_table(found):
 
 
 def tried_table(rows):
-    """Variants of kernels that were measured once, each in a run with others, and are gone."""
+    """Table of kernel variants that were measured once, each compared with others in the same run,
+    and no longer exist."""
     lines = [
         [
             row["what"],
@@ -114,8 +115,8 @@ def tried_table(rows):
 
 
 def arrangements_line(rows):
-    """How far the arrangement that is chosen is from the best, by (m, n, k). Rings of other lengths
-    count as the same arrangement where the chosen one was not measured."""
+    """Return how far the chosen arrangement is from the best, by (m, n, k). If the chosen one was
+    not measured, one with another number of stages represents it."""
     measured = {}
     for row in rows:
         measured.setdefault((row["m"], row["n"], row["k"]), []).append(

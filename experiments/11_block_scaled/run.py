@@ -1,5 +1,5 @@
-"""How fast is a product of two NVFP4 matrices on a GPU without FP4 tensor cores, beside cuBLAS on
-the same numbers in fp16?
+"""How fast is a product of two NVFP4 matrices on a GPU without FP4 tensor cores, compared with
+cuBLAS on the same numbers in fp16?
 
     python experiments/11_block_scaled/run.py measure           # needs an H100 or H200 and torch
     python experiments/11_block_scaled/run.py measure --quick   # two shapes, several
@@ -12,9 +12,10 @@ the same numbers in fp16?
 measure: operands of random codes and scales; each kernel's result is compared with cuBLAS's on the
 dequantised operands (fp32 output, before anything is timed), then the kernels of a shape and cuBLAS
 are timed in the same interleaved rounds (``numba_marlin.bench``: CUDA graphs). cuBLAS multiplies
-the same numbers: what tensor cores draw, and so their clock, depends on them. Kernels with parts of
-their work left out (``variants``) are timed beside the whole one, and not compared. Rows are
-appended to results.jsonl as they come; what fails is named and left out.
+the same numbers, because the power that tensor cores draw, and so their clock, depends on them.
+Kernels without parts of their work (``variants``) are timed in the same rounds as the whole kernel;
+their results are not checked. Rows are appended to results.jsonl as they are measured; a kernel
+that fails is named and omitted.
 """
 
 import argparse
@@ -40,8 +41,8 @@ BEGIN = time.monotonic()
 
 
 def compile_one(part, config):
-    """In a process of its own: the result goes by the disk cache. -> (registers, bytes spilled,
-    what an assembler says of serialised wgmma)"""
+    """Compile into the disk cache, in a separate process. Returns (registers, bytes spilled, the
+    assembler's remarks on serialised wgmma)."""
     from numba_marlin import compiler
 
     resources = compiler.build(kernel_of(part, config), config, target=TARGET).resources
@@ -55,8 +56,8 @@ def kernel_of(part, config):
 
 
 class Operands:
-    """A and B of a shape on the device, NVFP4 and as halves, and what else a launch needs; all
-    random. Of B there are copies, so that it does not stay in L2."""
+    """Random A and B of a shape on the device, in NVFP4 and in fp16, and what else a launch needs.
+    There are several copies of B, so that it does not stay in L2."""
 
     def __init__(self, torch, m, n, k, seed=0):
         self.torch, self.m, self.n, self.k = torch, m, n, k
@@ -188,7 +189,7 @@ class Measurement:
                 }
             except KernelStuck:
                 raise
-            except Exception as error:  # one configuration that fails must not cost the others
+            except Exception as error:  # the failure of one configuration must not stop the others
                 self.failures.append(
                     f"{m} x {n} x {k} {part} {config}: {type(error).__name__}: {str(error)[:300]}"
                 )

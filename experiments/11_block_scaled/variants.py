@@ -1,11 +1,11 @@
-"""The block-scaled kernel with parts of its work left out: what each role could do if the others
-cost nothing. Pipelines are whole; results are wrong.
+"""The block-scaled kernel without parts of its work: how fast each role would be if the others cost
+nothing. Pipelines are complete; results are wrong.
 
-loads       stages are filled, and given back unread
-expand      B is expanded too
-multiply    A is expanded and multiplied by whatever the expanded stages hold
+loads       stages are filled, and freed unread
+expand      B is also expanded
+multiply    A is expanded and multiplied by whatever the expanded stages contain
 products    the same without A's shifts and masks
-cheap_a     everything, but A's shifts and masks are left out; cheap_b: B's; cheap_ab: both
+cheap_a     everything except A's shifts and masks; cheap_b: except B's; cheap_ab: except both
 """
 
 from contextlib import ExitStack
@@ -67,7 +67,7 @@ def idle_expand_verbs(lang, config, schedule, packed, expanded):
 
 
 def idle_multiply_verbs(lang, config, packed, expanded):
-    """Barriers only; sums are zeros."""
+    """Barriers only; accumulators are zeros."""
     ptx, uint32 = lang.ptx, lang.uint32
     BARRIERS, EXPANDED_BARRIERS = config.barriers_shared, config.expanded_barriers
     wait_full, release, advance = packed.wait_full, packed.release, packed.advance

@@ -1,11 +1,11 @@
-"""What does an NVFP4 GEMM move on Blackwell? Counted on the PTX machine, beside the figures of a
-published walk-through of CUTLASS's kernel.
+"""What does an NVFP4 GEMM move on Blackwell? Counted on the PTX machine, and compared with the
+figures of a published walk-through of CUTLASS's kernel.
 
 The walk-through analyses D = A B^T of 2048 x 2048 x 2048 in tiles of 128 x 128 x 256 (CUTLASS
 example 72b). Here the same problem is multiplied by the kernel ``tcgen05`` in the same tiles, and
-by ``block_mma``, on the PTX machine, and every byte is counted; the product is compared with the
-float64 one first. Nothing is timed, for nobody here has such a GPU. Rewrites results.jsonl, an
-object a kernel, and the tables in README.md.
+by ``block_mma``, on the PTX machine, and every byte is counted. The product is compared with the
+float64 one first. Nothing is timed, because no such GPU is available here. Rewrites results.jsonl,
+one object per kernel, and the tables in README.md.
 
     python experiments/12_blackwell/run.py [--size 2048] [--no-record]      # a minute and a half
     python experiments/12_blackwell/run.py report                           # the tables again, from

@@ -1,13 +1,13 @@
 """How fast is a checkpoint converted, and in how much memory? Targets: disk speed or 500 MB/s on 2
 cores; a model of 70B in less than 4 GB.
 
-Makes a GPTQ checkpoint of random bytes (layers of Llama-2-70B's shapes, one of each in turn, and an
-fp16 embedding), converts it with ``numba_marlin.checkpoints.convert`` in a process of its own, and
-divides the source's bytes by the time; MB are 10**6. Beside it, what the disk does: the same files
-copied 16 MB a write and brought to disk the same way; and bytes by CPU seconds, which other
-people's load does not change. The peak is that process's resident memory, mapped pages included,
-less what it was before. Appends one object a conversion to results.jsonl and rewrites the table in
-README.md from this run.
+Creates a GPTQ checkpoint of random bytes (layers of Llama-2-70B's shapes in turn, and an fp16
+embedding), converts it with ``numba_marlin.checkpoints.convert`` in a separate process, and divides
+the source's bytes by the time; an MB is 10**6 bytes. For comparison, the same files are copied with
+16 MB per write and synchronised to disk in the same way; and bytes are divided by CPU seconds,
+which do not depend on other load. The peak is the process's resident memory, including mapped
+pages, minus its value before. Appends one object per conversion to results.jsonl and rewrites the
+table in README.md from this run.
 
     python experiments/13_convert/run.py [--gigabytes 3] [--where /tmp] [--repeats 3] [--no-record]
 """
@@ -115,7 +115,7 @@ def make(directory, gigabytes):
 
 
 def copied(source, target):
-    """Seconds to copy the files, 16 MB a write, and bring them to disk."""
+    """Return the seconds to copy the files, 16 MB per write, and to synchronise them to disk."""
     start = time.perf_counter()
     target.mkdir()
     for path in sorted(source.glob("*.safetensors")):
@@ -128,7 +128,8 @@ def copied(source, target):
 
 
 def measure(source, target, form, repeats):
-    """Medians over ``repeats`` conversions, each to a new directory; the last stays."""
+    """Return medians over ``repeats`` conversions, each to a new directory; the last one is
+    kept."""
     seconds, cpu, peaks = [], [], []
     for _ in range(repeats):
         shutil.rmtree(target, ignore_errors=True)
@@ -214,7 +215,7 @@ def main():
 
 
 def compared(place, where, conversions, args, facts):
-    """One result a conversion, all in a file system of their own, "memory" or "disk"."""
+    """Return one result per conversion, all in one file system, "memory" or "disk"."""
     rows = []
     with tempfile.TemporaryDirectory(dir=where) as name:
         directory = Path(name)

@@ -1,13 +1,13 @@
 """How fast does the PTX machine run the faithful kernel, and in how much memory? Targets: m=16,
-n=256, k=1024 in under 3 s on 2 cores; a million warp instructions a second, once the PTX is read,
-where many warps run side by side; m=16, n=1024, k=4096 in less than 1 GB.
+n=256, k=1024 in under 3 s on 2 cores; a million warp instructions per second, after the PTX is
+parsed, if many warps run side by side; m=16, n=1024, k=4096 in less than 1 GB.
 
-A time is that of a whole run: parsing the PTX, placing the buffers, executing the grid; beside it,
-what executing takes alone, once the PTX is read. The result is compared with the float64 reference
-before anything is timed. Activations and weights are normal numbers, of whose products tensor cores
-cut bits off, and in the last case small integers, of which they do not. Every case has a process of
-its own, and its peak memory is all of that process's. Appends one object a case to results.jsonl
-and rewrites the table in README.md.
+A time is that of a whole run: parsing the PTX, placing the buffers, executing the grid. A second
+time is that of the execution alone. The result is compared with the float64 reference before
+anything is timed. Activations and weights are normal numbers, of whose products tensor cores
+truncate bits, and in the last case small integers, whose products are exact. Every case runs in a
+separate process, and its peak memory is that of the whole process. Appends one object per case to
+results.jsonl and rewrites the table in README.md.
 
     python experiments/14_machine/run.py [--repeats 5] [--no-record]
 """
@@ -74,8 +74,8 @@ def run_once(compiled, x, packed, blocks):
 
 
 def peak_megabytes():
-    """The most resident memory that this process has had; None where nobody says. (ru_maxrss would
-    count what the parent held when it forked.)"""
+    """Return the peak resident memory of this process; None if the system does not report it.
+    (ru_maxrss would include the parent's memory at the fork.)"""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,9 +1,9 @@
 """Do round trips between every pair of formats hold on a million random codes?
 
-Random weights of every kind that both formats of a pair hold (sizes of codes, zero points,
-activation order, types of scales) are written as the tensors of the first, read, written as the
-second's, read, and written as the first's again: same numbers, same bytes. Writes results.jsonl,
-one object a pair, and the table in README.md.
+Random weights of every kind that both formats of a pair can store (sizes of codes, zero points,
+activation order, types of scales) are written in the first format, read, written in the second,
+read, and written in the first again. The numbers and the bytes must be the same. Writes
+results.jsonl, one object per pair, and the table in README.md.
 
     python experiments/15_round_trips/run.py [--codes 1000000] [--seed 0] [--no-record]
 """
@@ -28,7 +28,7 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 def measure(source, target, wanted, seed):
-    """One pair of names -> its row; AssertionError where a weight comes back as another."""
+    """Return the row of one pair of formats. Raises AssertionError if a weight changes."""
     forms, codec = (find_stored(source), find_stored(target)), hostloops.Compiled()
     held = conformance.round_trips(*forms, conformance.probes(), codec)
     size = math.isqrt(-(-wanted // held) - 1) + 1

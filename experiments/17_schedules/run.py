@@ -1,11 +1,11 @@
-"""Does any of a thousand schedules a kernel change a bit of its result, or show a race?
+"""Does any of a thousand schedules per kernel change a bit of its result, or show a race?
 
 The problems, and the schedules that Hypothesis draws, are those of tests/kernels/test_schedules.py:
 orders of warps, blocks and copies, fewer places than blocks, every run with the race detector on.
-Schedules are run a hundred at a time, each hundred from a seed of its own, and results.jsonl keeps
-one object a hundred: stop it when you like, a later call goes on with what is not there for today's
-PTX of a kernel; with which machine, the commit says (remove the file to run all again). A failure
-ends the run and names its Schedule.
+Schedules are run in batches of a hundred, each of which has its own seed and one object in
+results.jsonl. The run may be stopped at any time: a later call continues with the batches that are
+missing for the current PTX of a kernel. The commit identifies the version of the PTX machine;
+remove the file to run everything again. A failure ends the run and names its Schedule.
 
     python experiments/17_schedules/run.py [--schedules 1000] [--kernel NAME ...]    # no GPU, one
         process; then the table in README.md
@@ -38,15 +38,15 @@ HUNDRED = 100
 
 
 def judged_by(small):
-    """A digest of what a row is about: the kernel's PTX and its problem."""
+    """Return a digest of what a row depends on: the kernel's PTX and its problem."""
     return hashlib.sha256(
         "\n".join([small.ptx, *map(repr, (small.shape, small.sms, small.places))]).encode()
     ).hexdigest()[:16]
 
 
 def a_hundred(name, number):
-    """Runs hundred ``number`` of the kernel -> its row. AssertionError, or the machine's error,
-    with the Schedule in a note."""
+    """Run batch ``number`` of the kernel and return its row. Raises AssertionError, or the PTX
+    machine's error, with the Schedule in a note."""
     small, seen = SMALLS[name], Counter()
     start = time.process_time()
 
@@ -93,7 +93,7 @@ def read():
 
 
 def table(rows):
-    """One line a kernel, and how often each kind of schedule was drawn."""
+    """Return one line per kernel, and how often each kind of schedule was drawn."""
     lines, drawn = [], Counter()
     for name in SMALLS:
         mine = [row for row in rows if row["kernel"] == name]

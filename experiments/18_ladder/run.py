@@ -25,7 +25,8 @@ BATCHES = (1, 16, 64, 256)
 
 
 def rungs():
-    """Names of the kernels that each add an idea to the one before."""
+    """Return the names of the kernels of the ladder, each of which adds an idea to the previous
+    one."""
     from numba_marlin.kernels import registry
     from numba_marlin.problems import WEIGHTS
 

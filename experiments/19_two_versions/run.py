@@ -1,4 +1,4 @@
-"""Is a kernel as fast as it was at another commit? For changes that should not cost anything.
+"""Is a kernel as fast as it was at another commit? For changes that should not affect speed.
 
     git worktree add /tmp/before COMMIT
     python experiments/19_two_versions/run.py measure --before /tmp/before    # a GPU, and torch

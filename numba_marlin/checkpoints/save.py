@@ -187,7 +187,7 @@ class _Job:
     def _check_free(self) -> None:
         if self.target.exists():
             raise CheckpointError(
-                f"{self.target} exists: a checkpoint is never written over; remove it or choose"
+                f"{self.target} exists: a checkpoint is never overwritten; remove it or choose"
                 " another name"
             )
 

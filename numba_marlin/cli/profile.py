@@ -1,5 +1,5 @@
-"""``numba-marlin profile``: where a kernel's time goes and what it does with the device, on this
-machine's GPU, or counted on the PTX machine and modelled."""
+"""``numba-marlin profile``: where a kernel's time goes and how it uses the device. The figures are
+measured on this computer's GPU, or counted on the PTX machine and modelled."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 from numba_marlin.cli.kernels import Names, device_for, multiplies_operands, shown_first
 
-HELP = "say where a kernel's time goes, what limits it, and what would help"
+HELP = "show where a kernel's time goes, what limits it, and what would help"
 EXAMPLES = """\
   numba-marlin profile --demo                                    no GPU needed
   numba-marlin profile --m 16 --n 8192 --k 8192 --kernel ampere --html page.html
   numba-marlin profile --m 1 --n 4096 --k 4096 --device "RTX 4090" --view summary,timeline
-  numba-marlin profile --m 16 --n 8192 --k 8192 --save run.json  keep it
+  numba-marlin profile --m 16 --n 8192 --k 8192 --save run.json  save the profile
   numba-marlin profile --open run.json --html page.html          show it again
-  numba-marlin profile --open before.json --against after.json   compare two
+  numba-marlin profile --open before.json --against after.json   compare two profiles
   numba-marlin profile --demo --kernel block_scaled              both operands NVFP4, on Hopper
   numba-marlin profile --demo --kernel tcgen05 --view memory     a published walk-through's problem
 
-Figures are measured on a GPU, counted on the PTX machine, modelled, or from a data sheet; each says
-which."""
+Every figure says whether it is measured on a GPU, counted on the PTX machine, modelled, or from a
+data sheet."""
 
 
 def add_arguments(parser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--demo",
         action="store_true",
-        help=("the kernel's own problem to look at (m=16, n=4096, k=4096 where none is named)"),
+        help="the kernel's demonstration problem (without --kernel: m=16, n=4096, k=4096)",
     )
     parser.add_argument("--m", type=int, metavar="M", help="rows of activations")
     parser.add_argument("--n", type=int, metavar="N", help="columns of the weight")
@@ -41,31 +41,29 @@ def add_arguments(parser) -> None:
         "--kernel",
         choices=Names(),
         metavar="NAME",
-        help="%(choices)s (default: what explain says)",
+        help="%(choices)s (default: the kernel that `explain` reports)",
     )
     parser.add_argument(
         "--config",
         nargs="+",
         metavar="NAME=VALUE",
         help=(
-            "fields of the kernel's configuration (with --kernel), in place of what would be chosen"
+            "fields of the kernel's configuration that replace the chosen values; requires --kernel"
         ),
     )
     parser.add_argument(
         "--device",
         metavar="NAME",
         help=(
-            "model this device, of the table, even if there is a GPU (default: this machine's GPU,"
-            " else H200, or the fastest of the table that has the kernel's instructions)"
+            "model this device (a name as in `explain`), even if there is a GPU (default: this"
+            " computer's GPU, else H200, or the fastest device that has the kernel's instructions)"
         ),
     )
     parser.add_argument(
-        "--save", metavar="RUN.json", help="keep the profile, to open or compare it later"
+        "--save", metavar="RUN.json", help="save the profile, for --open and --against"
     )
-    parser.add_argument(
-        "--open", metavar="RUN.json", help="show a profile that was kept; nothing runs"
-    )
-    parser.add_argument("--against", metavar="RUN.json", help="compare it with this one")
+    parser.add_argument("--open", metavar="RUN.json", help="show a saved profile; no kernel runs")
+    parser.add_argument("--against", metavar="RUN.json", help="compare with this saved profile")
     add_view_argument(parser)
     add_page_arguments(parser)
 
@@ -130,10 +128,10 @@ def _profile(args, report) -> dict:
     from numba_marlin.profile.sources import on_machine
     from numba_marlin.profile.sources.other_tools import other_tools
 
-    # of a kernel's lambdas, where line numbers are asked for: they are known all the same
+    # Compiling a kernel's lambdas with line numbers warns, but the numbers are correct.
     warnings.filterwarnings("ignore", message=".*Could not find source for function")
     if args.config is not None and args.kernel is None:
-        raise ValueError("--config is of one kernel's fields: give --kernel too")
+        raise ValueError("--config sets fields of one kernel's configuration: also give --kernel")
     if multiplies_operands(args.kernel):
         return _block_scaled(args, report)
     problem = _problem(args)
@@ -170,7 +168,7 @@ def _profile(args, report) -> dict:
             "missing": (
                 f"no GPU was used: {probe.reason}"
                 if not probe.usable
-                else f"{device.name} was modelled, this machine's GPU was not asked"
+                else f"{device.name} was modelled, this computer's GPU was not used"
             )
         }
     )
@@ -178,8 +176,8 @@ def _profile(args, report) -> dict:
 
 
 def _block_scaled(args, report) -> dict:
-    """Of a kernel with two block-scaled operands: measured where the GPU has its instructions, else
-    counted, and modelled for a device that has them."""
+    """Profile a kernel with two block-scaled operands: measured if the GPU has the kernel's
+    instructions, else counted on the PTX machine and modelled for a device that has them."""
     from dataclasses import fields
 
     from numba_marlin import heuristics
@@ -193,8 +191,8 @@ def _block_scaled(args, report) -> dict:
 
     if args.group_size is not None:
         raise ValueError(
-            f"--group-size is not for {args.kernel}: blocks of its operands are what their format"
-            " says (--config format=...)"
+            f"--group-size is not for {args.kernel}: the format of its operands determines their"
+            " blocks (--config format=...)"
         )
     definition = find_kernel(args.kernel)
     m, n, k = _sizes(args, definition.about.demo.profile)
@@ -212,7 +210,8 @@ def _block_scaled(args, report) -> dict:
     if device.source == "measured":
         observation, ceilings = _observed(problem, candidate, device, report)
         if not definition.about.half_products:
-            ceilings = None  # cuBLAS's halves say nothing of the tensor cores that this kernel uses
+            # the ceiling of cuBLAS for 16-bit operands does not apply to other tensor-core kinds
+            ceilings = None
         state, recorded = observation.state, None
     else:
         observation, ceilings = None, None
@@ -220,7 +219,7 @@ def _block_scaled(args, report) -> dict:
             "missing": (
                 f"no GPU was used: {probe.reason}"
                 if not probe.usable
-                else f"{device.name} was modelled, this machine's GPU was not asked"
+                else f"{device.name} was modelled, this computer's GPU was not used"
             )
         }
         recorded = model.recorded(args.kernel, problem, config)
@@ -242,16 +241,16 @@ def _block_scaled(args, report) -> dict:
 
 
 def _elsewhere(kernel: str, row: dict | None, modelled_us: float) -> list[str]:
-    """What is known of a kernel's time that this run did not measure, and its source if it is a
-    measurement."""
+    """Return what is known about a kernel's time that this run did not measure: [text], or [text,
+    "measured"] if it comes from a measurement."""
     from numba_marlin.kernels.registry import find_kernel
 
     if row is None:
         return [find_kernel(kernel).about.unmeasured]
     return [
         (
-            f"{row['us']:.1f} us on {row['device']}, {row['us'] / modelled_us:.2f} times what the"
-            f" model says; cuBLAS fp16 {row['cublas_us']:.1f} us in the same rounds"
+            f"{row['us']:.1f} us on {row['device']}, {row['us'] / modelled_us:.2f} times the"
+            f" modelled time; cuBLAS fp16 {row['cublas_us']:.1f} us in the same rounds"
             f" (experiments/11_block_scaled, {row['date']})"
         ),
         "measured",
@@ -261,13 +260,12 @@ def _elsewhere(kernel: str, row: dict | None, modelled_us: float) -> list[str]:
 def _check_timed(device) -> None:
     if device.source == "model":
         raise ValueError(
-            "--device model is the PTX machine itself, which has no time to profile; name a GPU of"
-            " the table"
+            "--device model is the PTX machine itself, which has no timing; name a GPU of the table"
         )
 
 
 def _observed(problem, candidate, device, report) -> tuple:
-    """(what a GPU did, its measured ceilings)"""
+    """Return (observation of a run on the GPU, the GPU's measured ceilings)."""
     from numba_marlin.bench import ceilings
     from numba_marlin.profile.sources import on_gpu
 
@@ -281,10 +279,10 @@ def _observed(problem, candidate, device, report) -> tuple:
 def _sizes(args, demo: tuple[int, int, int]) -> tuple[int, int, int]:
     sizes = (args.m, args.n, args.k)
     if args.demo and any(size is not None for size in sizes):
-        raise ValueError("--demo has its own problem; leave it out, or --m, --n and --k")
+        raise ValueError("--demo has its own problem; omit --demo, or --m, --n and --k")
     if not args.demo and None in sizes:
         raise ValueError(
-            "which problem? give --m, --n and --k, or --demo, or --open a profile that was kept"
+            "no problem is given: give --m, --n and --k, or --demo, or --open with a saved profile"
         )
     return demo if args.demo else sizes
 

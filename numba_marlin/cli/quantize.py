@@ -1,13 +1,14 @@
-"""``numba-marlin quantize``: float matrices of a file or directory -> a checkpoint of quantised
-ones, everything else copied.
+"""``numba-marlin quantize``: quantises float matrices of a file or directory, writes them to a new
+checkpoint, and copies all other tensors.
 
-SRC is a .npy file (one matrix), a .safetensors file or a directory of those. Which matrices:
-``--tensor`` patterns, or the only one there is. A tensor "a.b.weight" becomes the layer "a.b" of
-DST; a .npy file the layer "weight". Calibration is a .npy file for a single layer, [..., k]; for
-several a .safetensors file that holds, under each layer's name, its inputs. config.json of a
-directory comes along, other files (tokenizers) do not. Layers are quantised one by one while DST is
-written, beside its name, which it gets when it is complete; a float matrix, its codes and a Hessian
-are in memory.
+SRC is a .npy file (one matrix), a .safetensors file or a directory of those. ``--tensor`` patterns
+choose the matrices; without them SRC must contain exactly one. A tensor "a.b.weight" becomes the
+layer "a.b" of DST, and a .npy file becomes the layer "weight". Calibration data for a single layer
+are a .npy file [..., k]; for several layers, a .safetensors file that contains the inputs of each
+layer under its name. The config.json of a directory is copied, other files (tokenizers) are not.
+
+Layers are quantised one after the other while DST is written. DST is written under a temporary name
+and renamed when it is complete. Memory holds one float matrix, its codes and its Hessian at a time.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "target",
         metavar="DST",
-        help="what to write: a .safetensors file, or a directory; must not exist",
+        help="the .safetensors file or directory to write; must not exist",
     )
     parser.add_argument(
         "--method",
         choices=("rtn", "mse", "gptq"),
         default="rtn",
-        help="round to nearest (default), the same with scale search, or GPTQ",
+        help="rtn: round to nearest (default); mse: rtn with a search for scales; gptq: GPTQ",
     )
     parser.add_argument(
         "--calib",
         metavar="FILE",
-        help="gptq: inputs of the layer, .npy [..., k]; of several layers, .safetensors",
+        help="gptq: inputs of the layer, .npy [..., k]; for several layers, .safetensors",
     )
     parser.add_argument(
         "--tensor",
         metavar="PATTERN",
         action="append",
-        help="which tensors, with * and ?; may be repeated",
+        help="names of the tensors to quantise, with * and ?; may be repeated",
     )
     parser.add_argument(
         "--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does"
@@ -65,7 +66,7 @@ def add_arguments(parser) -> None:
         metavar="G",
         help="rows that share a scale; -1: all (default 128)",
     )
-    parser.add_argument("--asymmetric", action="store_true", help="with zero points")
+    parser.add_argument("--asymmetric", action="store_true", help="quantise with zero points")
     parser.add_argument(
         "--damping",
         type=float,
@@ -73,23 +74,23 @@ def add_arguments(parser) -> None:
         help="gptq: added to the Hessian's diagonal, in units of its mean (default 0.01)",
     )
     parser.add_argument(
-        "--no-clip", action="store_true", help="gptq: grids span all weights, none are searched"
+        "--no-clip", action="store_true", help="gptq: no search for scales: grids span all weights"
     )
     parser.add_argument(
-        "--act-order", action="store_true", help="gptq: rows with the largest inputs first"
+        "--act-order", action="store_true", help="gptq: quantise rows with the largest inputs first"
     )
     parser.add_argument(
         "--static-groups",
         action="store_true",
-        help="gptq: with --act-order, groups of neighbours, so no g_idx",
+        help="gptq: with --act-order, groups are neighbouring rows, so that no g_idx is stored",
     )
     parser.add_argument(
-        "--format", choices=FORMATS, default="marlin", help="of DST (default marlin)"
+        "--format", choices=FORMATS, default="marlin", help="format of DST (default marlin)"
     )
     parser.add_argument(
         "--allow-loss",
         action="store_true",
-        help="go on where the format cannot hold all there is to say",
+        help="write even if the format cannot store everything",
     )
     parser.add_argument("--out", metavar="FILE.json", help="also write the JSON object here")
 
@@ -111,7 +112,7 @@ def _execute(args, report) -> bool:
         raise ValueError("--method gptq needs --calib FILE: inputs of the layer")
     if Path(args.target).exists():
         raise ValueError(
-            f"{args.target} exists: a checkpoint is never written over; remove it or choose another"
+            f"{args.target} exists: a checkpoint is never overwritten; remove it or choose another"
             " name"
         )
     layers, others, config = _source(args)
@@ -154,7 +155,7 @@ def _execute(args, report) -> bool:
 
 
 class _Quantised(Mapping):
-    """layer -> QuantizedWeight, made when it is asked for and not kept."""
+    """{layer: QuantizedWeight}. A weight is quantised when it is looked up, and is not cached."""
 
     def __init__(self, args, report, layers, inputs):
         self.args, self.report, self.layers, self.inputs = args, report, layers, inputs
@@ -175,7 +176,7 @@ class _Quantised(Mapping):
 
 
 def _source(args):
-    """(layer -> matrix [k, n], name -> other tensor, config.json)"""
+    """Return ({layer: float matrix [k, n]}, {name: tensor that is copied}, config.json or None)."""
     if Path(args.source).suffix == ".npy":
         from numba_marlin.cli.weights import load
 
@@ -198,8 +199,8 @@ def _source(args):
     if args.tensor is None:
         if len(matrices) != 1:
             raise ValueError(
-                f"{args.source} holds {len(matrices)} matrices of floats; choose with --tensor"
-                f" PATTERN: {', '.join(matrices[:20]) or 'there is none'}"
+                f"{args.source} contains {len(matrices)} matrices of floats; choose with --tensor"
+                f" PATTERN from {', '.join(matrices[:20]) or 'none'}"
             )
         chosen = matrices
     else:
@@ -211,8 +212,8 @@ def _source(args):
         for pattern in args.tensor:
             if not fnmatch.filter(matrices, pattern):
                 raise ValueError(
-                    f"--tensor {pattern}: no matrix of floats in {args.source} is called so; it"
-                    f" holds: {', '.join(matrices[:20]) or 'none'}"
+                    f"--tensor {pattern}: no matrix of floats in {args.source} matches; it contains"
+                    f" {', '.join(matrices[:20]) or 'none'}"
                 )
     layers = {name.removesuffix(".weight"): source.array(name) for name in chosen}
     if len(layers) < len(chosen):
@@ -227,16 +228,16 @@ def _source(args):
     ]
     if floats8:
         raise ValueError(
-            f"{args.source}: tensor {floats8[0]!r} holds 8-bit floats: this checkpoint is quantised"
-            " already (`numba-marlin convert` reads those)"
+            f"{args.source}: tensor {floats8[0]!r} has 8-bit floats: this checkpoint is already"
+            " quantised (`numba-marlin convert` reads such checkpoints)"
         )
     others = {name: source.array(name) for name in source.entries if name not in chosen}
     return {name: w.T if args.transpose else w for name, w in layers.items()}, others, source.config
 
 
 def _check_holds(args, name: str, k: int, n: int) -> None:
-    """Refuse, before any work, what DST's format could not hold of such a weight: tried on one of
-    zeros."""
+    """Check, with a weight of zeros, that DST's format can store such a weight, before any weight
+    is quantised. Raises ValueError (LossError if something would be lost)."""
     import numpy as np
 
     from numba_marlin.formats import QuantizedWeight
@@ -264,7 +265,7 @@ def _check_holds(args, name: str, k: int, n: int) -> None:
 
 
 def _calibration(args, names: list[str]):
-    """layer -> inputs, mapped."""
+    """Return {layer: its calibration inputs [..., k]}, memory-mapped."""
     from numba_marlin.cli.weights import load_array
 
     path = Path(args.calib)
@@ -275,8 +276,8 @@ def _calibration(args, names: list[str]):
     if path.suffix == ".npy":
         if len(names) != 1:
             raise ValueError(
-                f"--calib {path} holds one array, for one layer; {len(names)} layers need a"
-                " .safetensors file with an array for each"
+                f"--calib {path} contains one array, for one layer; {len(names)} layers need a"
+                " .safetensors file with an array for each of them"
             )
         return {names[0]: load_array(path, "--calib")}
     if path.suffix != ".safetensors":
@@ -287,8 +288,8 @@ def _calibration(args, names: list[str]):
     missing = [name for name in names if name not in file.entries]
     if missing:
         raise ValueError(
-            f"--calib {path} holds no inputs for {len(missing)} of {len(names)} layers:"
-            f" {', '.join(missing[:20])}; it holds: {', '.join(list(file.entries)[:20])}"
+            f"--calib {path} contains no inputs for {len(missing)} of {len(names)} layers:"
+            f" {', '.join(missing[:20])}; it contains {', '.join(list(file.entries)[:20])}"
         )
     return {name: file.array(name) for name in names}
 
@@ -351,5 +352,5 @@ def _quantise(args, report, name: str, w, inputs):
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Of two sums of squares, the ratio of their roots."""
+    """The ratio of the square roots of two sums of squares; 0 if ``whole`` is 0."""
     return float((max(float(part), 0.0) / float(whole)) ** 0.5) if whole else 0.0

@@ -1,8 +1,8 @@
-"""``numba-marlin trace``: one product, run on the PTX machine and recorded, and walked through
-phase by phase. Needs no GPU.
+"""``numba-marlin trace``: runs one product on the PTX machine, records it, and shows it phase by
+phase. Needs no GPU.
 
-Every figure is read from the record: registers, addresses, order. The record can be saved, opened
-again (with other choices: no need to run anew) and compared.
+Every figure is read from the record: registers, addresses, order. The record can be saved, compared
+with another one, and opened again with another choice of block, warp and lane without a new run.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from numba_marlin.cli.kernels import (
 )
 from numba_marlin.cli.traced import GROUP_SIZE, WEIGHTS
 
-HELP = (
-    "walk through a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
-)
-EXAMPLES = """  numba-marlin trace                      the faithful kernel, a small problem
-  numba-marlin trace --html walk.html     the same as a page; arrow keys step
+HELP = "show a kernel's run step by step: launch, copies, unpacking, fragments, sums, pipeline"
+EXAMPLES = """  numba-marlin trace                      the faithful kernel on a small problem
+  numba-marlin trace --html walk.html     the same as a page; arrow keys change the step
   numba-marlin trace --phase unpack --warp 2 --lane 5
   numba-marlin trace --m 8 --n 512 --k 1024 --kernel decode --phase pipeline
   numba-marlin trace --save run.npz --perfetto run.json
@@ -30,8 +28,8 @@ EXAMPLES = """  numba-marlin trace                      the faithful kernel, a s
   numba-marlin trace --kernel block_mma --input model-nvfp4/ --tensor mlp.up_proj"""
 ALL_BLOCKS = 16  # grids of up to this many blocks are recorded completely
 MORE = (
-    "--phase NAME shows every step of a section, --html FILE all of them, --block, --warp, --lane"
-    " and --step what you want to look at."
+    "--phase NAME shows every step of a section, --html FILE shows all sections. --block, --warp,"
+    " --lane and --step choose what is shown."
 )
 
 
@@ -42,8 +40,8 @@ def add_arguments(parser) -> None:
         "--demo",
         action="store_true",
         help=(
-            "the faithful kernel (or --kernel) on the problem that it is shown on: what runs where"
-            " nothing else is asked for"
+            "the faithful kernel (or --kernel) on its demonstration problem; the default if no"
+            " option describes a problem"
         ),
     )
     parser.add_argument(
@@ -59,14 +57,14 @@ def add_arguments(parser) -> None:
         "--input",
         metavar="FILE",
         help=(
-            "your own weight [k, n]: .npy or .safetensors; or a quantised checkpoint, a"
+            "your own weight [k, n], .npy or .safetensors; or a quantised checkpoint, a"
             " .safetensors file or a directory"
         ),
     )
     parser.add_argument(
         "--tensor",
         metavar="NAME",
-        help="which tensor of a .safetensors file, or layer of a checkpoint",
+        help="name of a tensor of a .safetensors file, or of a layer of a checkpoint",
     )
     parser.add_argument(
         "--transpose", action="store_true", help="the file holds [n, k], as torch.nn.Linear does"
@@ -83,34 +81,34 @@ def add_arguments(parser) -> None:
         "--weights",
         choices=tuple(WEIGHTS),
         help=(
-            "what a code is (default int4); with two block-scaled operands, of both (default"
-            " nvfp4). A kernel that does not take it says so"
+            "format of the weights (default int4); of both operands if both are block-scaled"
+            " (default nvfp4)"
         ),
     )
     parser.add_argument(
         "--kernel",
         choices=Names(),
         metavar="NAME",
-        help="%(choices)s (default: the faithful kernel, or the next that takes the weights)",
+        help="%(choices)s (default: the faithful kernel, or the next one that takes the weights)",
     )
     parser.add_argument(
         "--config",
         nargs="+",
         metavar="NAME=VALUE",
-        help="fields of the kernel's configuration, in place of what would be chosen",
+        help="fields of the kernel's configuration that replace the chosen values",
     )
     parser.add_argument(
         "--sms",
         type=int,
         metavar="N",
-        help=("SMs that the machine plays (default 4; 2 with two block-scaled operands)"),
+        help="SMs of the PTX machine (default 4; 2 with two block-scaled operands)",
     )
     parser.add_argument(
         "--device",
         metavar="NAME",
         help=(
-            "whose memory hierarchy is shown, from the table of `explain` (default H200, or the"
-            " fastest that has the kernel's instructions)"
+            "the device (a name as in `explain`) whose memory hierarchy is shown (default H200, or"
+            " the fastest that has the kernel's instructions)"
         ),
     )
     parser.add_argument(
@@ -122,21 +120,26 @@ def add_arguments(parser) -> None:
         ),
     )
     for name, what in (
-        ("block", "of the grid"),
-        ("lane", "of the warp"),
-        ("step", "which tensor-core instruction of the warp"),
+        ("block", "block of the grid"),
+        ("lane", "lane of the warp"),
+        ("step", "tensor-core instruction of the warp, by number"),
     ):
         parser.add_argument(
             f"--{name}", type=int, default=0, metavar="I", help=f"{what} (default 0)"
         )
     parser.add_argument(
-        "--warp", type=int, metavar="I", help="of the block (default: the first that multiplies)"
+        "--warp",
+        type=int,
+        metavar="I",
+        help="warp of the block (default: the first that multiplies)",
     )
-    parser.add_argument("--save", metavar="FILE.npz", help="keep the record")
+    parser.add_argument("--save", metavar="FILE.npz", help="save the record")
     parser.add_argument(
-        "--open", metavar="FILE.npz", help="show a record that was kept, instead of running"
+        "--open", metavar="FILE.npz", help="show a saved record instead of running a kernel"
     )
-    parser.add_argument("--compare", metavar="FILE.npz", help="show what differs from this record")
+    parser.add_argument(
+        "--compare", metavar="FILE.npz", help="show the differences from this record"
+    )
     parser.add_argument(
         "--perfetto",
         metavar="FILE.json",
@@ -166,10 +169,10 @@ def _execute(args, report) -> bool:
     )
     keys = tuple(key for key in (args.phase or "").split(",") if key)
     pages.check_keys(keys)
-    device_for(args.device, args.kernel)  # before any work
+    # all arguments are checked before the kernel runs
+    device_for(args.device, args.kernel)
     if args.compare is not None and keys:
-        raise ValueError("--compare shows sections of its own; leave out --phase")
-    # before any work
+        raise ValueError("--compare shows sections of its own; omit --phase")
     for name, limit in (("lane", 32), ("step", None), ("warp", None), ("block", None)):
         if getattr(args, name) is not None and (
             getattr(args, name) < 0 or limit is not None and getattr(args, name) >= limit
@@ -223,7 +226,8 @@ def _execute(args, report) -> bool:
 
 
 def _describes(args) -> list[str]:
-    """Options of a problem that were given; ValueError if they contradict --demo or --open."""
+    """Return the given options that describe a problem. Raises ValueError if they contradict --demo
+    or --open."""
     given = [
         name
         for name in (
@@ -245,15 +249,16 @@ def _describes(args) -> list[str]:
         against = [name for name in given if (option, name) != ("demo", "kernel")]
         if getattr(args, option) and against:
             raise ValueError(
-                f"--{option} says what is traced; leave out --{against[0].replace('_', '-')}"
+                f"--{option} determines what is traced; omit --{against[0].replace('_', '-')}"
             )
     if args.demo and args.open:
-        raise ValueError("--demo and --open are two ways to say what is traced: choose one")
+        raise ValueError("--demo and --open both determine what is traced: choose one")
     return given
 
 
 def _recorded(args, report):
-    """(trace, whether the product is right) of the problem that the arguments describe."""
+    """Run and record the problem that the arguments describe. Returns (trace, whether the result is
+    within its bounds)."""
     from dataclasses import asdict
 
     from numba_marlin import compiler
@@ -308,8 +313,8 @@ def _recorded(args, report):
 
 
 def check_place(args, chosen) -> int:
-    """Blocks of a candidate's grid; ValueError unless --block and --warp are some of what there
-    is."""
+    """Return the number of blocks of a candidate's grid. Raises ValueError if --block or --warp is
+    not one of them."""
     from math import prod
 
     blocks, warps = prod(chosen.grid), chosen.threads // 32

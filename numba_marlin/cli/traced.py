@@ -1,5 +1,5 @@
-"""What ``numba-marlin trace`` runs: the problem that its arguments describe, the kernel that takes
-it, and its operands, of a quantised weight or of two block-scaled matrices."""
+"""What ``numba-marlin trace`` runs: the problem that its arguments describe, a kernel for it, and
+its operands, which are activations and a quantised weight, or two block-scaled matrices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from numba_marlin.cli.kernels import multiplies_operands, shown_first, shown_for
 
-GROUP_SIZE = 128  # unless something else is asked for
-# bits, and rows that share a scale
+GROUP_SIZE = 128  # default
+# kind of weight -> (bits of a code, rows that share a scale; None: --group-size)
 WEIGHTS = {
     "int4": (4, None),
     "int8": (8, None),
@@ -22,7 +22,13 @@ WEIGHTS = {
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
-    """operands: {parameter: array}; judged(results) -> (outputs out of their bounds, outputs)."""
+    """The operands of a launch.
+
+    operands: {parameter: array}.
+    scaling: a ``binding.Scaling``, or None for a quantised weight.
+    judged: function of {parameter: result} -> (number of outputs out of their bounds, number of
+        outputs).
+    """
 
     operands: dict[str, Any]
     scaling: Any
@@ -31,8 +37,12 @@ class Quantised:
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """source: where the weight is from; reasons: beside the candidate's; quantised(): the work that
-    is left before the kernel can run."""
+    """A problem, the device that the PTX machine models, and the candidate chosen for them.
+
+    source: where the weight is from.
+    quantised: function that quantises the operands, which takes time.
+    reasons: for the choice, in addition to the candidate's.
+    """
 
     problem: Any
     device: Any
@@ -43,8 +53,8 @@ class Described:
 
 
 def described(args) -> Described:
-    """ValueError for arguments that contradict each other. Those that were left out get the
-    kernel's demonstration."""
+    """Return what the arguments describe. Omitted arguments default to the kernel's demonstration.
+    Raises ValueError for arguments that contradict each other."""
     return (_two_operands if multiplies_operands(args.kernel) else _one_weight)(args)
 
 
@@ -78,8 +88,7 @@ def _one_weight(args) -> Described:
             )
         if block_rows is not None and args.group_size not in (None, block_rows):
             raise ValueError(
-                f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: leave"
-                " it out"
+                f"--group-size {args.group_size} must be {block_rows} for --weights {kind}: omit it"
             )
         args.group_size = (
             args.group_size if args.group_size is not None else block_rows or GROUP_SIZE
@@ -185,8 +194,8 @@ def _two_operands(args) -> Described:
 
 
 def _weight(args, stored, changes: dict, random):
-    """(B as a BlockScaled, or a float weight [k, n] that is to become one; n; k; where it came
-    from). ``changes`` get the format that was asked for or found."""
+    """Return (B, n, k, where B is from). B is a BlockScaled, or a float weight [k, n] that is still
+    to be quantised. Adds its format to ``changes`` if the kernel takes several."""
     from numba_marlin.cli.run import weight_of
     from numba_marlin.formats.block_weight import BlockWeight
     from numba_marlin.formats.operands import from_weight
@@ -198,12 +207,12 @@ def _weight(args, stored, changes: dict, random):
         if kind in ("int4", "int8"):
             raise ValueError(
                 f"--weights {kind} is for other kernels: {args.kernel} multiplies block-scaled"
-                " floats, nvfp4 unless --weights says otherwise"
+                " floats (default nvfp4)"
             )
         if args.group_size not in (None, WEIGHTS.get(kind, (None, None))[1]):
             raise ValueError(
-                f"--group-size {args.group_size} does not fit {kind}, whose blocks are what they"
-                " are: leave it out"
+                f"--group-size {args.group_size} does not fit {kind}, whose blocks have a fixed"
+                " size: omit it"
             )
         weight = weight_of(args, random)
         (k, n), found, source = weight.values.shape, weight.values, weight.source
@@ -212,8 +221,8 @@ def _weight(args, stored, changes: dict, random):
         if not isinstance(weight, BlockWeight):
             other = shown_for(WeightProblem.of(args.m, weight))
             raise ValueError(
-                f"{source} is no block-scaled layer, and {args.kernel} multiplies nothing else:"
-                f" choose another kernel (--kernel {other}), or another layer"
+                f"{source} is not a block-scaled layer, but {args.kernel} multiplies only those:"
+                f" choose another kernel (--kernel {other}) or another layer"
             )
         found = from_weight(weight)
         kind, (n, k) = found.format, found.shape
@@ -230,8 +239,8 @@ def _weight(args, stored, changes: dict, random):
 
 
 def stored_layer(args):
-    """(weight, where it came from) if --input is a quantised checkpoint, else None. ValueError for
-    options that such a file decides, and for --sms."""
+    """Return (weight, where it is from) if --input is a quantised checkpoint, else None. Raises
+    ValueError for --sms below 1, and for options that contradict such a checkpoint."""
     if args.sms is not None and args.sms < 1:
         raise ValueError(f"--sms {args.sms} must be at least 1")
     from numba_marlin.cli.weights import layer
@@ -241,13 +250,13 @@ def stored_layer(args):
         if found is not None and getattr(args, name) is not None:
             raise ValueError(
                 f"--{name.replace('_', '-')} is for weights that are quantised here; {found[1]}"
-                " decides for itself"
+                " determines it"
             )
     return found
 
 
 def _in_blocks(values, kind: str):
-    """float [k, n] -> BlockWeight of NVFP4 or MXFP4, to nearest."""
+    """Quantise float values [k, n] to a BlockWeight of NVFP4 or MXFP4, rounding to nearest."""
     import numpy as np
 
     from numba_marlin.formats.operands import to_weight
@@ -257,13 +266,16 @@ def _in_blocks(values, kind: str):
 
 
 def changed_config(texts: list[str], default):
-    """``default`` with fields replaced; ValueError names those there are."""
+    """Return the configuration ``default`` with the fields of "NAME=VALUE" texts replaced. Raises
+    ValueError, which lists the known names, for any other text."""
     from dataclasses import fields, replace
 
     return replace(default, **config_changes(texts, {each.name for each in fields(default)}))
 
 
 def config_changes(texts: list[str], known: set[str]) -> dict:
+    """Parse "NAME=VALUE" texts into {name: bool, None, int or str}. Raises ValueError for a name
+    that is not ``known``."""
     changes = {}
     for text in texts:
         name, _, value = text.partition("=")

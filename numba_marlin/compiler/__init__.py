@@ -4,9 +4,10 @@ disk cache loads compiled kernels in milliseconds.
     from numba_marlin.compiler import build
     compiled = build(KERNEL, config, target="sm_90a", compiler="numba-cuda")
 
-Only this room depends on the internals of a compiler: ``numba_cuda`` and ``numba_cuda_mlir`` have
-the same two functions, ``language()`` (the kernel language) and ``to_ptx(...)``. It may import
-``isa`` and ``kernels.language``; numba is imported only when a kernel is compiled.
+Only this package depends on the internals of a compiler. Its back ends, ``numba_cuda`` and
+``numba_cuda_mlir``, have the same two functions: ``language()``, the kernel language, and
+``to_ptx(...)``. It may import ``isa`` and ``kernels.language``. It imports numba only when a kernel
+is compiled.
 """
 
 from numba_marlin.compiler.builder import COMPILERS, available_compilers, build

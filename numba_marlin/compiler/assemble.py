@@ -1,10 +1,9 @@
 """Assembles PTX to a cubin without a GPU, and reports its resources.
 
-``assemble(ptx, target) -> (cubin | None, Resources)``. Assemblers are tried in this order: the
-ptxas of the pip wheels (libnvvm of the same wheels may emit PTX newer than another ptxas takes),
-the ptxas of CUDA_HOME and of PATH, nvJitLink through cuda.core. An assembler that is too old
-for the PTX, or does not support the target, is skipped. Without any, cubin is None; if all reject
-the PTX, AssemblyError is raised.
+Assemblers are tried in this order: the ptxas of the pip wheels (because libnvvm of the same wheels
+may emit PTX that is too new for another ptxas), the ptxas of CUDA_HOME and of PATH, and nvJitLink
+through cuda.core. An assembler that is too old for the PTX, or does not support the target, is
+skipped.
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ _TOO_OLD = re.compile(
 
 
 def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
+    """Return (cubin, resources of its kernel); (None, Resources()) if there is no assembler. Raises
+    AssemblyError, whose message contains the logs, if no assembler accepts the PTX."""
     logs = []
     for assembler in [*(_ptxas(path) for path in find_tools("ptxas")), _nvjitlink]:
         name, cubin, log = assembler(ptx, target)
@@ -39,15 +40,17 @@ def assemble(ptx: str, target: Target) -> tuple[bytes | None, Resources]:
             if not _TOO_OLD.search(log):
                 break
     if logs:
-        raise AssemblyError(f"no assembler takes this PTX for {target.name}:\n" + "\n".join(logs))
+        raise AssemblyError(f"no assembler accepts this PTX for {target.name}:\n" + "\n".join(logs))
     return None, Resources()
 
 
 def _ptxas(path):
-    """A ptxas. A compiler one release ahead of it may stamp its PTX with a newer version without
-    using anything new; such PTX is retried with the assembler's own version. (nvJitLink accepts it
-    too, but
-    as part of a larger program: it ignores setmaxnreg and serialises wgmma.)
+    """Return a function that runs one ptxas: (ptx, target) -> (name, cubin or None, log).
+
+    A compiler that is one release newer than ptxas may declare a newer PTX version without using
+    anything new. Such PTX is assembled again with the version that ptxas supports. (nvJitLink
+    accepts such PTX too, but as a part of a larger program: it ignores setmaxnreg and serialises
+    wgmma.)
     """
 
     def run(ptx, target):
@@ -82,6 +85,7 @@ def _ptxas(path):
 
 
 def _nvjitlink(ptx, target):
+    """Return (name, cubin or None, log or None); the log is None if nvJitLink is not available."""
     try:
         from cuda.core import Linker, LinkerOptions, ObjectCode
     except ImportError:
@@ -91,22 +95,22 @@ def _nvjitlink(ptx, target):
             ObjectCode.from_ptx(ptx.encode()), options=LinkerOptions(arch=target.name, verbose=True)
         )
         return "nvJitLink", bytes(linker.link("cubin").code), linker.get_info_log()
-    # the error's type depends on the release, as for a missing library; only a rejection quotes the
-    # assembler
+    # The type of the error depends on the release, also for a missing library. Only the message of
+    # a rejection quotes the assembler.
     except Exception as error:
         return "nvJitLink", None, str(error) if "ptxas" in str(error) else None
 
 
 @cache
 def tool_version(path: str) -> str:
-    """Such as "13.4.92", from ``--version``; "unknown" if it prints no version."""
+    """The version that ``--version`` prints, such as "13.4.92"; "unknown" if it prints none."""
     done = subprocess.run([path, "--version"], **_TEXT)
     match = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
     return match[1] if match else "unknown"
 
 
 def disassemble(cubin: bytes) -> str | None:
-    """The SASS listing of the first nvdisasm that supports the cubin; None without one."""
+    """Return the SASS listing by the first nvdisasm that supports the cubin; None if none does."""
     for path in find_tools("nvdisasm"):
         with tempfile.NamedTemporaryFile(
             suffix=".cubin", prefix="numba_marlin_", delete=False

@@ -26,7 +26,8 @@ COMPILERS = tuple(_DISTRIBUTIONS)
 
 
 def backend(compiler: str):
-    """The module of a compiler; importing it imports no numba. ValueError for an unknown name."""
+    """Return the module of a compiler; importing it does not import numba. Raises ValueError for an
+    unknown name."""
     _check_compiler(compiler)
     return importlib.import_module("numba_marlin.compiler." + compiler.replace("-", "_"))
 
@@ -37,7 +38,7 @@ def _check_compiler(compiler):
 
 
 def available_compilers() -> tuple[str, ...]:
-    """The installed compilers, the default first, found without importing them."""
+    """Return the names of the installed compilers, the default first, without importing them."""
     return tuple(
         name
         for name in COMPILERS
@@ -53,21 +54,23 @@ def build(
     cache: bool = True,
     line_info: bool = False,
 ) -> CompiledKernel:
-    """Compile ``kernel`` in ``config`` for ``target`` -> CompiledKernel. Needs neither a GPU nor a
-    driver. ``line_info``: the PTX has the line and device function of each instruction, and is
-    otherwise the same; numba-cuda only.
+    """Compile ``kernel`` in the configuration ``config`` for ``target``. Needs neither a GPU nor a
+    driver.
 
-    TypeError for a config of another kernel; ValueError for an unknown target or compiler, a target
-    below the kernel's min_arch, or a compiler without line_info; MissingCompiler if the compiler is
-    not installed; AssemblyError if the PTX is rejected. cache=False neither reads nor writes the
-    cache.
+    cache: whether to read and write the disk cache.
+    line_info: the PTX also has the line and the device function of each instruction, and is
+        otherwise the same; for numba-cuda only.
+
+    Raises TypeError for a configuration of another kernel; ValueError for an unknown target or
+    compiler, a target below the kernel's min_arch, or a compiler without ``line_info``;
+    MissingCompiler if the compiler is not installed; AssemblyError if assemblers reject the PTX.
     """
     kernel.check_config(config)
     _check_compiler(compiler)
     the_target = target_named(target)
     if not the_target.supports(kernel.min_arch):
         raise ValueError(
-            f"kernel {kernel.name} needs {kernel.min_arch}, target={target!r} does not have it"
+            f"kernel {kernel.name} needs {kernel.min_arch}, which target={target!r} lacks"
         )
     if line_info and compiler != COMPILERS[0]:
         raise ValueError(f"line_info needs compiler={COMPILERS[0]!r}, not {compiler!r}")

@@ -1,15 +1,15 @@
 """The disk cache of compiled kernels: a kernel is compiled once per computer. Loading one imports
 no compiler and takes milliseconds.
 
-An entry is a file named by the SHA-256 of everything it was made from: the source of this package's
-kernels, compiler, isa and ptx rooms (and of the kernel's own file, if it is elsewhere), kernel
-name, configuration, target, compiler, the versions of compiler and assembler, NUMBA_*
-settings. Entries are written to a temporary file and renamed, so any number of processes may share
-the directory; a damaged entry fails its checksum and counts as absent. An experiment whose kernel
-imports helpers from other files of its own should build with cache=False while it changes those.
+An entry is a file whose name is the SHA-256 of everything that the kernel depends on: the sources
+of this project (``package_digest``), the kernel's own file if it is elsewhere, the kernel's name,
+configuration, target, compiler, the versions of compiler and assembler, and NUMBA_* settings. An
+entry is written to a temporary file and renamed, so that any number of processes may share the
+directory. A damaged entry fails its checksum and counts as absent. An experiment whose kernel
+imports helpers from other files of its own should build with cache=False while these change.
 
-The directory: NUMBA_MARLIN_CACHE, else the platform's cache directory, else (not writable) a
-private directory for temporary files.
+The directory is NUMBA_MARLIN_CACHE, else the platform's cache directory, else, if that is not
+writable, a private directory among the temporary files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info$")
 
 
 def cache_directory() -> Path | None:
-    """An existing, writable directory; None if there is none, which costs only time."""
+    """Return an existing, writable directory. Returns None if there is none; kernels are then
+    compiled in every process."""
     for candidate, private in _candidates():
         try:
             candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def _for_temporary_files():
 def cache_key(
     kernel, config, target: str, compiler: str, versions: dict[str, str], line_info: bool = False
 ) -> str:
-    """SHA-256, in hex, of everything that the compiled kernel depends on."""
+    """Return the SHA-256, in hex, of everything that the compiled kernel depends on."""
     settings = {
         name: value
         for name, value in os.environ.items()
@@ -113,7 +114,7 @@ def cache_key(
 
 
 def load(key: str, config) -> CompiledKernel | None:
-    """The entry, or None if it is absent, damaged or does not match its name."""
+    """Return the entry; None if it is absent, damaged or does not match its name."""
     directory = cache_directory()
     if directory is None:
         return None
@@ -146,10 +147,11 @@ def store(compiled: CompiledKernel) -> None:
 
 @cache
 def installed_versions(distributions: tuple[str, ...]) -> dict[str, str]:
-    """Name -> version of those that are installed, of Python and of the toolkit wheels.
+    """Return {name: version} of the given distributions that are installed, of Python and of the
+    toolkit wheels.
 
-    They are read from the names of .dist-info directories: importlib.metadata would take longer
-    than the rest of loading a kernel.
+    The versions are read from the names of .dist-info directories, because importlib.metadata would
+    take longer than the rest of loading a kernel.
     """
     wanted = {name.replace("-", "_").lower(): name for name in (*distributions, *_TOOLKIT)}
     found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
@@ -171,8 +173,8 @@ SOURCES = ("kernels", "hardware", "layout", "compiler", "isa")
 
 @cache
 def package_digest():
-    """SHA-256 in hex of the sources that a compiled kernel depends on: those of the kernels, of the
-    rooms that kernels take numbers and layouts from, of the compiler and isa rooms, and ptx/."""
+    """Return the SHA-256, in hex, of the sources that a compiled kernel depends on: the kernels,
+    the packages from which kernels take numbers and layouts, ``compiler``, ``isa`` and ``ptx/``."""
     package = Path(__file__).resolve().parent.parent
     places = [(package / room, ".py") for room in SOURCES] + [(ptx_directory(), ".ptx")]
     digest = hashlib.sha256()
@@ -185,8 +187,8 @@ def package_digest():
 
 
 def _files_under(directory, suffix):
-    """Their paths below ``directory``, with slashes on every system, in one order; those of its
-    packages too."""
+    """Return the paths of files with this suffix below ``directory`` and its packages, sorted, with
+    slashes on every system."""
     return sorted(
         os.path.relpath(os.path.join(folder, name), directory).replace(os.sep, "/")
         for folder, _, names in os.walk(directory)
@@ -196,7 +198,7 @@ def _files_under(directory, suffix):
 
 
 def _source_digest(make):
-    """Of the file in which a kernel's body is written, which need not be one of this package."""
+    """Digest the file that defines the kernel's body, which may be outside this package."""
     code = getattr(make, "__code__", None)
     if code is None:
         return ""
@@ -209,7 +211,7 @@ def _source_digest(make):
 
 @cache
 def _tool_identity():
-    """Which ptxas would be used, without running it."""
+    """Identify the ptxas that would be used, without running it."""
     identities = []
     for path in find_tools("ptxas")[:1]:
         status = os.stat(path)

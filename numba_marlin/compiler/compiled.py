@@ -1,8 +1,8 @@
 """``CompiledKernel``, the result of the compiler, and its format in the disk cache.
 
-On disk: a line naming the format and its version, a line with the SHA-256 of what follows, then
-sections ``name length\\n`` + that many bytes. The configuration is not stored: the caller of
-``load`` has it.
+A file begins with a line that names the format and its version, and a line with the SHA-256 of the
+rest. Sections follow, each of which is ``name length\\n`` and that many bytes. The configuration is
+not stored, because the caller of ``load`` has it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def to_bytes(compiled: CompiledKernel) -> bytes:
 
 
 def from_bytes(data: bytes, config) -> CompiledKernel:
-    """The inverse of ``to_bytes``. ValueError for anything else: another format, a cut or changed
-    file."""
+    """The inverse of ``to_bytes``. Raises ValueError for another format, and for a truncated or
+    changed file."""
     if not data.startswith(MAGIC):
         raise ValueError(f"not a file of the form {MAGIC!r}")
     digest, newline, body = data[len(MAGIC) :].partition(b"\n")

@@ -4,8 +4,8 @@ from numba_marlin.errors import CapabilityMissing
 
 
 class MissingCompiler(CapabilityMissing):
-    """A compiler is not installed; the message has the command that installs it."""
+    """A compiler is not installed. The message contains the command that installs it."""
 
 
 class AssemblyError(RuntimeError):
-    """No assembler accepts the PTX; the message has their logs."""
+    """No assembler accepts the PTX. The message contains their logs."""

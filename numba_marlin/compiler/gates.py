@@ -1,9 +1,7 @@
-"""Static gates that every kernel must pass, checked on its PTX and its resources without running
-it.
+"""Static checks that every kernel must pass. They read its PTX and its resources and do not run it.
 
-``broken_promises(compiled) -> list[str]`` is empty for a good kernel. ``opcode_count(compiled,
-"mma.sync")`` counts in the PTX, ``machine_count(compiled, "HMMA")`` in the machine code, which
-needs nvdisasm and takes as long as assembling.
+``broken_promises`` lists violations. ``opcode_count`` counts instructions of the PTX,
+``machine_count`` those of the machine code, which needs nvdisasm and takes as long as assembling.
 """
 
 from __future__ import annotations
@@ -20,19 +18,20 @@ _count = lru_cache(maxsize=64)(count_ptx)
 _listing = lru_cache(maxsize=4)(disassemble)
 
 # ptxas (seen with 13.0 and 13.4) may fold a uniform shared-memory offset and an L2 cache policy
-# into one uniform register pair: the descriptor then has an odd number. On an H200 such a
-# copy is an illegal instruction. Keep the address out of uniform registers.
+# into one pair of uniform registers, so that the descriptor's register number is odd. On an H200
+# such a copy is an illegal instruction. To avoid it, keep the address out of uniform registers.
 _FOLDED_POLICY = re.compile(r"LDGSTS\S*\s+\[R\d+\+UR\d+[^\]]*\], desc\[UR\d*[13579]\]")
 
 
 def opcode_count(compiled: CompiledKernel, prefix: str) -> int:
-    """PTX instructions in the kernel whose opcode is ``prefix``, possibly with modifiers."""
+    """Count the kernel's PTX instructions whose opcode is ``prefix``, such as "mma.sync", possibly
+    with modifiers."""
     return _matching(_count(compiled.ptx), prefix)
 
 
 def machine_count(compiled: CompiledKernel, prefix: str) -> int | None:
-    """Instructions of the machine code whose opcode is ``prefix``, possibly with modifiers; None
-    without a cubin or an nvdisasm that supports it."""
+    """Count the instructions of the machine code whose opcode is ``prefix``, such as "HMMA",
+    possibly with modifiers. None without a cubin or an nvdisasm that supports it."""
     listing = _listing(compiled.cubin) if compiled.cubin else None
     return None if listing is None else _matching(count_sass(listing), prefix)
 
@@ -44,8 +43,9 @@ def _matching(counts, prefix):
 
 
 def broken_promises(compiled: CompiledKernel) -> list[str]:
-    """Violations, one sentence each: local memory, double precision, calls, spills, a stack,
-    static beside dynamic shared memory, serialised wgmma, copies that are illegal on Hopper."""
+    """List violations, one text for each; empty for a good kernel. Checked are local memory, double
+    precision, calls, spills, a stack, static in addition to dynamic shared memory, serialised
+    wgmma, and copies that are illegal on Hopper."""
     found = []
     opcodes = _count(compiled.ptx)
     if re.search(r"\.local\b", compiled.ptx):
@@ -62,8 +62,8 @@ def broken_promises(compiled: CompiledKernel) -> list[str]:
     static = re.search(r"^\s*(?!\.extern)(\.\w+\s+)?\.shared\b", compiled.ptx, re.MULTILINE)
     if static and (compiled.shared_bytes or ".extern .shared" in compiled.ptx):
         found.append(
-            "the PTX declares static shared memory beside the dynamic one: a compiler may lay one"
-            " over the other"
+            "the PTX declares both static and dynamic shared memory: a compiler may let them"
+            " overlap"
         )
     resources = compiled.resources
     for name in ("spill_stores", "spill_loads", "stack"):
@@ -85,5 +85,5 @@ def broken_promises(compiled: CompiledKernel) -> list[str]:
 
 
 def refused_copies(listing: str) -> list[str]:
-    """The asynchronous copies in an nvdisasm listing that are illegal on Hopper."""
+    """Return the asynchronous copies in an nvdisasm listing that are illegal on Hopper."""
     return _FOLDED_POLICY.findall(listing)

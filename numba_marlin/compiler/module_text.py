@@ -1,7 +1,8 @@
-"""PTX as a compiler prints it -> PTX as this package hands it out. Pure functions on strings.
+"""Rewrites the PTX that a compiler prints into the PTX that this package returns. All functions are
+pure functions of strings.
 
-The compilers differ in symbols, and one of them in every run: tidied, a kernel has the same text
-each time it is compiled.
+The two compilers use different symbols, and one of them uses other symbols in every run. After
+``tidy``, a kernel has the same text each time it is compiled.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ _COMMON = re.compile(r"^\.common \.global [^;\n]*?([$\w]+);\n", re.MULTILINE)
 
 
 def drop_unused_functions(ptx: str) -> str:
-    """PTX without the functions that nothing names but themselves (what remains of inlined
-    ones)."""
+    """Remove functions that only refer to themselves: those that were inlined everywhere."""
     while True:
         for match in _FUNCTION.finditer(ptx):
             end = _end_of_block(ptx, ptx.index("{", match.end()))
@@ -28,9 +28,11 @@ def drop_unused_functions(ptx: str) -> str:
 
 
 def pass_by_value(ptx: str, entry: str, indices) -> str:
-    """PTX whose parameters of these indices, u64 so far, are 128 bytes each, aligned to 64: where
-    the body read the number it takes the generic address of those bytes (in the constant bank of
-    the launch, so that no copy needs to live in global memory).
+    """Change the parameters at ``indices`` from a u64 to 128 bytes, aligned to 64 bytes, which is a
+    tensor map. Where the body read the number, it then takes the generic address of these bytes.
+    They are in the constant bank of the launch, so that global memory needs no copy.
+
+    Raises ValueError if the PTX does not declare or read such a parameter as a u64.
     """
     for index in indices:
         name = re.escape(f"{entry}_param_{index}")
@@ -49,14 +51,15 @@ def pass_by_value(ptx: str, entry: str, indices) -> str:
         )
         if re.search(rf"ld\.param[^;]*{name}\b", ptx):
             raise ValueError(
-                f"PTX reads parameter {index} of {entry} as something else than a number of 64 bits"
+                f"PTX reads parameter {index} of {entry} as something other than a number of 64"
+                " bits"
             )
     return ptx
 
 
 def files_of_package(ptx: str) -> str:
-    """PTX whose .file directives name files of this package from the package on, wherever it is
-    installed."""
+    """Make the paths of this package's files in .file directives relative to the directory that
+    contains the package."""
     return re.sub(
         r'^(\s*\.file\s+\d+ ")[^"\n]*[/\\](numba_marlin[/\\][^"\n]*")',
         r"\1\2",
@@ -66,7 +69,7 @@ def files_of_package(ptx: str) -> str:
 
 
 def cluster_of(ptx: str, blocks: int) -> str:
-    """PTX whose kernel is launched in clusters of ``blocks`` blocks along x."""
+    """Declare that the kernel is launched in clusters of ``blocks`` blocks along x."""
     return (
         re.sub(
             r"^(\.maxntid [^\n]*)$",
@@ -81,8 +84,8 @@ def cluster_of(ptx: str, blocks: int) -> str:
 
 
 def _end_of_block(ptx, start):
-    """The position after the brace that closes the one at start. Comments hold no braces in the
-    compilers' output."""
+    """Return the position after the brace that closes the one at ``start``. Comments in the
+    compilers' output contain no braces."""
     depth = 0
     for brace in _BRACE.finditer(ptx, start):
         depth += 1 if brace[0] == "{" else -1
@@ -92,11 +95,11 @@ def _end_of_block(ptx, start):
 
 
 def tidy(ptx: str, entry: str) -> str:
-    """Name the only kernel ``entry`` and drop the compilers' own globals that nothing uses.
-    ValueError unless there is exactly one kernel."""
+    """Rename the only kernel to ``entry``, and remove functions and globals of the compiler that
+    nothing uses. Raises ValueError unless there is exactly one kernel."""
     names = _ENTRY.findall(ptx)
     if len(names) != 1:
-        raise ValueError(f"PTX with {len(names)} entries, expected one")
+        raise ValueError(f"PTX has {len(names)} entries, expected one")
     ptx = drop_unused_functions(re.sub(r"\t// \.globl\t[^\n]*\n", "", ptx))
     for match in list(_COMMON.finditer(ptx)):
         if ptx.count(match[1]) == 1:

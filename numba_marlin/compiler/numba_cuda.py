@@ -1,9 +1,8 @@
-"""Kernels to PTX with numba-cuda: everything that depends on its internals. No GPU and no driver
-are needed.
+"""Compiles kernels to PTX with numba-cuda, without a GPU or a driver. Only this module depends on
+its internals.
 
-``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the
-sister module ``numba_cuda_mlir``; only here with line numbers, too. numba is imported when the
-first of the two is called.
+The module has the same functions as ``numba_cuda_mlir``: ``language`` and ``to_ptx``, and in
+addition supports line numbers. The first call of one of them imports numba.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ _lock = threading.RLock()
 
 @cache
 def _numba():
-    """The modules used here. MissingCompiler if numba-cuda cannot be imported."""
+    """Import the modules used here. Raises MissingCompiler if numba-cuda cannot be imported."""
     restore_row_stack()
     try:
         with warnings.catch_warnings():
-            # its typing rules use time units that NumPy 2.5 deprecates; nothing of ours does
+            # numba-cuda's typing rules, not ours, use time units that NumPy 2.5 deprecates
             warnings.filterwarnings(
                 "ignore",
                 message="The 'generic' unit for NumPy timedelta",
                 category=DeprecationWarning,
             )
-            # the redirector: without it `numba.cuda` is another, older code base
+            # redirects `numba.cuda`, which otherwise is another, older code base
             import numba_cuda  # noqa: F401
             from llvmlite import ir
             from numba import cuda
@@ -102,8 +101,8 @@ def _numba():
 
 @cache
 def _taught():
-    """The types that this package adds to numba-cuda (``unsigned.taught``), with their lowering:
-    LLVM's instructions, on operands that Numba has converted to the type of the signature."""
+    """Add the types of ``unsigned.taught`` to numba-cuda, and their lowering to LLVM instructions.
+    Numba converts the operands to the types of the signature."""
     numba = _numba()
     taught = unsigned.taught(
         numba.types,
@@ -157,12 +156,13 @@ def _taught():
 
 @cache
 def language(line_info: bool = False) -> Language:
+    """Return the kernel language. line_info: for kernels that are compiled with line numbers."""
     with _lock:
         numba = _numba()
         cuda, types, taught = numba.cuda, numba.types, _taught()
         ptx = ptx_module(make_intrinsic) if not line_info else language().ptx
-        # forceinline leaves the inlining to LLVM: the same machine code as inline="always", seven
-        # times faster (ampere: 4.4 s instead of 29 s)
+        # forceinline leaves the inlining to LLVM. The machine code is the same as with
+        # inline="always", and compilation takes a seventh of the time (ampere: 4.4 s, not 29 s).
         jit = cuda.jit(device=True, forceinline=True, **({"lineinfo": True} if line_info else {}))
         device = made_once((lambda function: jit(_plainly_named(function))) if line_info else jit)
         return Language(
@@ -190,10 +190,13 @@ def to_ptx(
     line_info: bool = False,
     plain: bool = False,
 ) -> str:
-    """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
-    blocks_per_sm); plain: in Numba's own types, as ``@cuda.jit`` compiles it. With ``line_info``,
-    which its device functions (of ``language(True)``) must share, .loc directives say which line
-    and which inlined function an instruction comes from.
+    """Return the PTX of one kernel.
+
+    parameters: as in a KernelDefinition.
+    threads, blocks_per_sm: the launch bounds.
+    line_info: .loc directives name the line and the inlined function of each instruction. The
+        kernel's device functions must come from ``language(line_info=True)``.
+    plain: use Numba's own types, as ``@cuda.jit`` does.
     """
     numba = _numba()
     kinds = parameter_types(numba.types, _taught().u64, plain)
@@ -223,22 +226,22 @@ def to_ptx(
 
 
 def with_array_words(ptx: str, entry: str, parameters) -> str:
-    """Arrays are passed in this compiler's own form."""
+    """Return ``ptx``: this compiler already passes arrays in the form that launches use."""
     return ptx
 
 
 def _plainly_named(function):
-    """The function, without the "<locals>" of closures in its name: libnvvm refuses debug
-    information with such names."""
+    """Remove the "<locals>" of closures from the function's qualified name, because libnvvm rejects
+    debug information with such names. Returns the function."""
     function.__qualname__ = function.__name__
     return function
 
 
 @contextmanager
 def _lines_only():
-    """While a kernel is compiled with line numbers, numba-cuda keeps quiet about variables: libnvvm
-    fails on what it says about arrays, and nothing of it may change the code. ("Symbol name with
-    unsupported characters", numba-cuda 0.30.4.)
+    """In this context numba-cuda emits debug information about lines but not about variables.
+    libnvvm fails on that about arrays ("Symbol name with unsupported characters", numba-cuda
+    0.30.4), and debug information must not change the code.
     """
     builder = _numba().debuginfo.CUDADIBuilder
     quiet = {name: getattr(builder, name) for name in ("mark_variable", "update_variable")}
@@ -246,7 +249,7 @@ def _lines_only():
         setattr(builder, name, lambda *args, **kwargs: None)
     try:
         with warnings.catch_warnings():
-            # of a lambda: its lines are known all the same
+            # warns about lambdas, although their lines are known
             warnings.filterwarnings("ignore", message="Could not find source for function")
             yield
     finally:
@@ -256,9 +259,9 @@ def _lines_only():
 
 @contextmanager
 def _pretended_device(capability):
-    """While a device function is typed, numba-cuda asks the current device for its capability, even
-    when compiling for another one; without a driver that fails. For the length of a compilation the
-    answer is the target's."""
+    """In this context the current device has the target's capability. numba-cuda asks for it when
+    it types a device function, even if it compiles for another target, which fails without a
+    driver."""
     dispatcher = _numba().dispatcher
     real = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
@@ -269,8 +272,8 @@ def _pretended_device(capability):
 
 
 def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
-    """What a kernel calls for ``instruction``. Its unsigned operands have the types of
-    ``unsigned``, or, with ``plain``, Numba's own."""
+    """Return the intrinsic that kernels call for ``instruction``. Its unsigned operands have the
+    types of ``unsigned``; with ``plain``, Numba's own."""
     numba = _numba()
     ir, types = numba.ir, numba.types
     numba_types = {
@@ -305,8 +308,8 @@ def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediate
         if len(outputs) == 1
         else ir.LiteralStructType(outputs)
     )
-    # Without readnone LLVM takes even a pure snippet for one that may touch memory; convergent
-    # keeps warp-wide ones in their branch.
+    # Without readnone, LLVM assumes that even a pure instruction may access memory. convergent
+    # keeps warp-wide instructions in their branch.
     attributes = (("readnone", "nounwind") if instruction.pure else ()) + (
         ("convergent",) if instruction.convergent else ()
     )
@@ -356,8 +359,8 @@ def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediate
 
 
 def _shared_base():
-    """An intrinsic: the address of the dynamic shared memory. Numba's own shared.array(0) is
-    aligned to its elements only, and reads its size."""
+    """Return an intrinsic for the address of the dynamic shared memory. Numba's own shared.array(0)
+    is aligned only to its elements, and reads its size at run time."""
     numba = _numba()
     ir = numba.ir
 

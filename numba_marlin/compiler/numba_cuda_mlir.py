@@ -1,9 +1,8 @@
-"""Kernels to PTX with numba-cuda-mlir: everything that depends on its internals. No GPU and no
-driver are needed.
+"""Compiles kernels to PTX with numba-cuda-mlir, without a GPU or a driver. Only this module and
+``unsigned_mlir`` depend on its internals.
 
-``language() -> Language`` and ``to_ptx(function, parameters, target, threads) -> str``, as in the
-sister module ``numba_cuda``. The package needs Python 3.11; it is imported when the first of the
-two is called.
+The module has the same functions as ``numba_cuda``: ``language`` and ``to_ptx``. The first call of
+one of them imports numba-cuda-mlir, which requires Python 3.11.
 """
 
 from __future__ import annotations
@@ -43,10 +42,11 @@ _lock = threading.RLock()
 
 @cache
 def _numba():
-    """The modules used here. MissingCompiler if numba-cuda-mlir cannot be imported."""
+    """Import the modules used here. Raises MissingCompiler if numba-cuda-mlir cannot be
+    imported."""
     try:
         with warnings.catch_warnings():
-            # its typing rules use time units that NumPy 2.5 deprecates; nothing of ours does
+            # numba-cuda-mlir's typing rules, not ours, use time units that NumPy 2.5 deprecates
             warnings.filterwarnings(
                 "ignore",
                 message="The 'generic' unit for NumPy timedelta",
@@ -106,19 +106,20 @@ def _numba():
 
 @cache
 def _taught():
-    """The types that this package adds to numba-cuda-mlir."""
+    """Add the types of ``unsigned.taught`` to numba-cuda-mlir, and their lowering."""
     return unsigned_mlir.taught(_numba())
 
 
 @cache
 def language() -> Language:
+    """Return the kernel language."""
     with _lock:
         numba = _numba()
         cuda, types, taught = numba.cuda, numba.types, _taught()
         ptx = ptx_module(make_intrinsic)
-        # forceinline leaves the inlining to LLVM: the same machine code as inline="always", twice
-        # as fast (ampere: 8 s instead of 16 s); the functions themselves stay in the PTX, uncalled,
-        # until they are tidied away
+        # forceinline leaves the inlining to LLVM. The machine code is the same as with
+        # inline="always", and compilation takes half of the time (ampere: 8 s, not 16 s). The PTX
+        # still contains the functions, uncalled; ``module_text.tidy`` removes them.
         device = cuda.jit(device=True, forceinline=True)
         return Language(
             NAME,
@@ -138,9 +139,9 @@ def language() -> Language:
 
 @cache
 def _record(name: str, fields: str) -> type:
-    """``record_class`` with a lowering of its constructor, of which release 0.6 has none for any
-    namedtuple: a value of one is the Python tuple of its fields' values, which the release can do
-    everything with but make."""
+    """Return ``record_class(name, fields)`` with a lowering of its constructor. Release 0.6 lacks
+    that for every namedtuple, but can do everything else with one; it represents its value as the
+    Python tuple of the fields' values."""
     made = record_class(name, fields)
 
     @_numba().lower_builtin(made, _numba().types.VarArg(_numba().types.Any))
@@ -165,8 +166,12 @@ def to_ptx(
     blocks_per_sm: int = 1,
     plain: bool = False,
 ) -> str:
-    """PTX of one kernel. parameters: as in a KernelDefinition; launch bounds are (threads,
-    blocks_per_sm); plain: in Numba's own types, as ``@cuda.jit`` compiles it."""
+    """Return the PTX of one kernel.
+
+    parameters: as in a KernelDefinition.
+    threads, blocks_per_sm: the launch bounds.
+    plain: use the compiler's own types, as ``@cuda.jit`` does.
+    """
     numba = _numba()
     kinds = parameter_types(numba.types, _taught().u64, plain)
     signature = numba.types.void(*(kinds(kind) for _, kind in parameters))
@@ -178,21 +183,19 @@ def to_ptx(
         if plain
         else unsigned.counting_in(_taught().u32, numba.types, numba.typeinfer, numba.numba_ir),
     ):
-        # intrinsics made since the last compilation are unknown to the contexts until they are
-        # refreshed
+        # the contexts must be refreshed to know intrinsics that were created since the last
+        # compilation
         numba.target.typing_context.refresh()
         numba.target.target_context.refresh()
-        # the `cc` of cuda.compile silently drops the "a" of sm_90a; the chip of the dispatcher does
-        # not
+        # the `cc` of cuda.compile silently drops the "a" of sm_90a, the `chip` of cuda.jit keeps it
         kernel = numba.cuda.jit(function, chip=target.name, launch_bounds=(threads, blocks_per_sm))
         return numba.cuda.compile(kernel, signature, device=False, abi="numba")[0]
 
 
 @contextmanager
 def _pretended_device(capability):
-    """numba-cuda-mlir asks the driver for the current device even when it compiles for another one,
-    unless it has asked before: for the length of a compilation it has, and the answer was the
-    target's."""
+    """In this context the current device has the target's capability. numba-cuda-mlir asks the
+    driver for it even if it compiles for another target, unless the answer is already cached."""
     tools = _numba().tools
     real = tools._cached_cc
     tools._cached_cc = capability
@@ -204,9 +207,9 @@ def _pretended_device(capability):
 
 @contextmanager
 def _tuples_of_tuples():
-    """A variable that is assigned more than once gets stack space. Release 0.6 has none for a
-    homogeneous tuple of tuples, but it has for a mixed one, and reads and writes that form for
-    either: for the length of a compilation both get it.
+    """In this context homogeneous tuples of tuples get stack space like mixed ones. A variable that
+    is assigned more than once needs stack space. Release 0.6 can allocate it for mixed tuples only,
+    but reads and writes the same form for both.
     """
     lower, types = _numba().lower, _numba().types
     real = lower.allocate_stack_space_for_vars_with_multiple_assigns
@@ -235,8 +238,8 @@ def _is_nested(numba_type, types):
 
 
 def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediates):
-    """What a kernel calls for ``instruction``. Its unsigned operands have the types of
-    ``unsigned``, or, with ``plain``, Numba's own."""
+    """Return the intrinsic that kernels call for ``instruction``. Its unsigned operands have the
+    types of ``unsigned``; with ``plain``, the compiler's own."""
     numba = _numba()
     types, llvm = numba.types, numba.llvm
     numba_types = {
@@ -282,8 +285,8 @@ def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediate
             if len(outputs) == 1
             else llvm.StructType.get_literal(outputs)
         )
-        # llvm.inline_asm of MLIR knows neither readnone nor convergent, unlike the call that the
-        # sister module makes
+        # unlike the call in ``numba_cuda``, MLIR's llvm.inline_asm supports neither readnone nor
+        # convergent
         answer = llvm.InlineAsmOp(
             result, values, template, constraints, has_side_effects=not instruction.pure
         )
@@ -321,8 +324,8 @@ def make_intrinsic(instruction: Instruction, *, plain: bool = False, **immediate
 
 
 def _shared_base():
-    """An intrinsic: the address of the dynamic shared memory. The compiler's own shared.array(0)
-    becomes a static variable of one byte."""
+    """Return an intrinsic for the address of the dynamic shared memory. The compiler's own
+    shared.array(0) becomes a static variable of one byte."""
     numba = _numba()
     ir, llvm = numba.ir, numba.llvm
 

@@ -1,9 +1,8 @@
-"""The objects behind ``numba_marlin.ptx``: callable in a plain ``@cuda.jit`` kernel of either
-compiler.
+"""The objects of ``numba_marlin.ptx``, which plain ``@cuda.jit`` kernels of either compiler call.
 
-An object is not tied to a compiler. Each compiler asks an unknown value for its
-``_numba_type_``; the answer depends on the calling compiler: it is the type of an intrinsic for
-that compiler, made on demand.
+An object does not belong to a compiler. Each compiler reads the attribute ``_numba_type_`` of a
+value that it does not know. The attribute's value depends on the compiler that reads it: it is the
+type of an intrinsic of that compiler, created on demand.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numba_marlin.compiler.language import operand_signature
 from numba_marlin.isa import EFFECTS, Instruction, Operand, load_instructions
 
 _ASKING = {"numba.cuda": "numba-cuda", "numba_cuda_mlir": "numba-cuda-mlir"}
-"""Package whose code asks for a type -> the compiler it belongs to."""
+"""Package whose code reads ``_numba_type_`` -> the compiler that it belongs to."""
 
 _PYTHON_TYPES = {
     "u16": "uint16",
@@ -31,19 +30,20 @@ _PYTHON_TYPES = {
 
 @cache
 def instruction(name: str) -> DeviceFunction | None:
-    """The instruction of ``ptx/NAME.ptx``; None if there is no such file."""
+    """Return the instruction of ``ptx/NAME.ptx``; None if there is no such file."""
     found = load_instructions().get(name)
     return found and PtxInstruction(found, ())
 
 
 @cache
 def address(name: str) -> DeviceFunction:
-    """``cvta_to_global`` or ``cvta_to_shared``."""
+    """Return ``cvta_to_global`` or ``cvta_to_shared``."""
     return AddressOf(name)
 
 
 class DeviceFunction:
-    """A function that kernels can call. Subclasses make the intrinsic: ``_intrinsic(compiler)``."""
+    """A function that kernels can call. Subclasses create its intrinsic in
+    ``_intrinsic(compiler)``."""
 
     def __init__(self, name: str, doc: str, signature: inspect.Signature):
         self.__name__ = self.__qualname__ = name
@@ -58,16 +58,16 @@ class DeviceFunction:
         for package, compiler in _ASKING.items():
             if asking == package or asking.startswith(package + "."):
                 return self.type_for(compiler)
-        raise AttributeError(f"{asking} is none of the compilers {', '.join(COMPILERS)}")
+        raise AttributeError(f"{asking} does not belong to a compiler ({', '.join(COMPILERS)})")
 
     def type_for(self, compiler: str):
-        """The type that ``compiler`` gives calls of this function."""
+        """Return the type that this function has for ``compiler``."""
         if compiler not in self._types:
             self._types[compiler] = plain.of(compiler).type_of(self._intrinsic(compiler))
         return self._types[compiler]
 
     def __call__(self, *args, **kwargs):
-        raise TypeError(f"ptx.{self.__name__} can be called in a kernel only")
+        raise TypeError(f"ptx.{self.__name__} can be called only in a kernel")
 
     def __repr__(self):
         return f"<numba_marlin.ptx.{self.__name__}>"
@@ -81,7 +81,8 @@ def _without_types(signature):
 
 
 class PtxInstruction(DeviceFunction):
-    """An instruction of ``ptx/``. immediates: (name, value) pairs of those already given."""
+    """An instruction of ``ptx/``. immediates: (name, value) pairs of those that already have a
+    value."""
 
     def __init__(self, definition: Instruction, immediates: tuple):
         self.definition, self.immediates = definition, immediates
@@ -92,11 +93,11 @@ class PtxInstruction(DeviceFunction):
         )
 
     def __call__(self, *args, **immediates):
-        """Outside a kernel: the instruction with its immediates filled in."""
+        """Outside a kernel: return the instruction with its immediates filled in."""
         if args or not self.open:
             return super().__call__()
-        # TypeError or ValueError for those that cannot be; 2.0 and True must not find those of 2
-        # and 1
+        # Raises TypeError or ValueError for invalid immediates. The cache below would find 2 for
+        # 2.0, and 1 for True.
         self.definition.assembly(**immediates)
         return _filled_in(self.definition.name, tuple(sorted(immediates.items())))
 
@@ -113,8 +114,8 @@ class PtxInstruction(DeviceFunction):
         return room.intrinsic_of(self._with_literals(make, room.literal_required()))
 
     def _with_literals(self, make, literal_required):
-        """What types a call in a kernel: operands and then immediates, whose types say their
-        values."""
+        """Return the typing function of a call in a kernel that also passes immediates. Their
+        values are those of their literal types."""
         signature = operand_signature(self.definition, self.open)
         count = len(self.definition.inputs)
 
@@ -146,7 +147,7 @@ def _filled_in(name, immediates):
 
 
 class AddressOf(DeviceFunction):
-    """name: cvta_to_global or cvta_to_shared."""
+    """The address of an array's element. name: cvta_to_global or cvta_to_shared."""
 
     _DOCS = {
         "cvta_to_global": (
@@ -155,8 +156,8 @@ class AddressOf(DeviceFunction):
             "uint64",
         ),
         "cvta_to_shared": (
-            "The address of array[index], a place of a cuda.shared.array, in the block's window of"
-            " shared memory,\nfor instructions that take a shared address.",
+            "The address of array[index], an element of a cuda.shared.array, in the block's window"
+            " of shared memory,\nfor instructions that take a shared address.",
             "uint32",
         ),
     }
@@ -166,7 +167,7 @@ class AddressOf(DeviceFunction):
         parameters = [_parameter("array", "array"), _parameter("index", "int | tuple")]
         super().__init__(
             name,
-            f"{summary}\n\narray: of any type; its strides are heeded\n"
+            f"{summary}\n\narray: of any type and with any strides\n"
             "index: int, or a tuple with an int for each dimension; not checked\n"
             f"returns: {returned}\n\n"
             "https://docs.nvidia.com/cuda/parallel-thread-execution/"

@@ -1,8 +1,8 @@
-"""The resources of a compiled kernel: parsed from assembler logs, SASS listings and PTX text. Pure
-functions on strings.
+"""The resources of a compiled kernel, parsed from assembler logs, SASS listings and PTX text. All
+functions are pure functions of strings.
 
-``parse_log`` reads what ``ptxas -v`` and nvJitLink's verbose linking print; ``count_sass`` an
-``nvdisasm`` listing; ``count_ptx`` PTX.
+``parse_log`` reads the output of ``ptxas -v`` and of nvJitLink's verbose linking, ``count_sass`` an
+``nvdisasm`` listing, and ``count_ptx`` PTX.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources that a kernel needs, as the assembler reports; None if unknown. (``compiler.gates``
-    counts instructions.)
+    """The resources of a kernel, as the assembler reports them; None if unknown.
+    (``compiler.gates`` counts instructions.)
     """
 
     #: Registers per thread.
@@ -35,12 +35,12 @@ class Resources:
 
     @property
     def spills(self) -> bool:
-        """True if registers are known to be spilled."""
+        """Whether registers are known to be spilled."""
         return bool(self.spill_stores or self.spill_loads)
 
 
-# Patterns, not compiled here: ``Resources`` is needed for every kernel, these only for one that is
-# assembled.
+# Patterns. They are not compiled here, because every kernel needs ``Resources``, but only a kernel
+# that is assembled needs the patterns.
 _REGISTERS = r"\b[Uu]sed (\d+) registers"
 _SMEM = r"(\d+) bytes smem"
 _STACK = r"(\d+) bytes stack frame|(?<=, )(\d+) stack\b"
@@ -53,12 +53,12 @@ _LMEM = r"(\d+) bytes lmem"
 
 
 def parse_log(log: str) -> dict[str, int | str | None]:
-    """The figures of a log about one kernel, under the names of ``Resources``' fields.
+    """Return the figures of a log about one kernel, {field of ``Resources``: value}.
 
-    ptxas leaves a figure that is zero out: once the registers are known, absent shared memory
-    counts as 0. An older nvJitLink prints no spills but local memory, which holds spills and stack
-    alike: without local memory nothing can be spilled. (Its figure of barriers is not read: release
-    13.5 prints 5 for a kernel that has none.)
+    ptxas omits figures that are zero: if the log has registers but no shared memory, shared memory
+    is 0. An older nvJitLink prints no spills but prints local memory, which contains both spills
+    and the stack: without local memory nothing is spilled. (Its number of barriers is not read,
+    because release 13.5 prints 5 for a kernel without barriers.)
     """
 
     def last(pattern):
@@ -88,8 +88,8 @@ _SASS_LINE = r"(?m)^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)"
 
 
 def count_sass(listing: str) -> dict[str, int]:
-    """Opcode (with its modifiers) -> number of instructions in an ``nvdisasm`` listing; NOPs are
-    padding and left out."""
+    """Return {opcode with modifiers: number of instructions} of an ``nvdisasm`` listing, without
+    NOPs, which are padding."""
     return dict(
         sorted(
             Counter(opcode for opcode in re.findall(_SASS_LINE, listing) if opcode != "NOP").items()
@@ -102,8 +102,8 @@ _PTX_OPCODE = r"(?:@!?%?\w+\s+)?([a-z][\w.:]*)"
 
 
 def ptx_statements(ptx: str) -> list[str]:
-    """The instructions of all kernel bodies, one a string, without directives, labels, braces and
-    comments."""
+    """Return the instructions of all kernel bodies, one per string, without directives, labels,
+    braces and comments."""
     text = re.sub(r"/\*.*?\*/", " ", re.sub(r"//[^\n]*", "", ptx), flags=re.DOTALL)
     start = text.find("\n{")
     statements = []
@@ -126,8 +126,8 @@ def ptx_statements(ptx: str) -> list[str]:
 
 
 def count_ptx(ptx: str) -> dict[str, int]:
-    """Opcode (with its modifiers) -> number of instructions in PTX text; inline-assembly blocks
-    included."""
+    """Return {opcode with modifiers: number of instructions} of PTX text, including inline
+    assembly."""
     counts = Counter()
     for statement in ptx_statements(ptx):
         match = re.match(_PTX_OPCODE, statement)

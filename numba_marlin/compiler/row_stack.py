@@ -1,10 +1,10 @@
-"""What numba-cuda 0.30 still asks of NumPy, and NumPy 2.5 no longer has."""
+"""Restores a function of NumPy that numba-cuda 0.30 requires and NumPy 2.5 lacks."""
 
 import numpy
 
 
 def restore_row_stack() -> None:
-    """numba-cuda looks up ``numpy.row_stack`` before its first kernel (NVIDIA/numba-cuda#907: "will
-    not be fixed"). It always was ``vstack`` under another name."""
+    """Define ``numpy.row_stack``, another name of ``vstack``, if NumPy lacks it. numba-cuda looks
+    it up before its first kernel (NVIDIA/numba-cuda#907: "will not be fixed")."""
     if not hasattr(numpy, "row_stack"):
         numpy.row_stack = numpy.vstack

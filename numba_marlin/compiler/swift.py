@@ -1,18 +1,20 @@
-"""Three measures that halve compilation time without changing the output. Each avoids work that
-Numba repeats.
+"""Three measures that shorten compilation without changing its output. Each avoids work that Numba
+repeats.
 
-``made_once(decorate)``: a decorator of device functions that returns the same object for functions
-with the same code and the same constants, so that two configurations of a kernel share Numba's work
-on their common verbs (libnvvm still compiles all of it, once per kernel).
+``made_once`` returns the same object for device functions with the same code and the same
+constants, so that two configurations of a kernel share Numba's work on their common verbs. (libnvvm
+still compiles all of it, once per kernel.)
 
-``remembered_calls(...)``: a context in which the resolution of a call of a built-in function, an
-operator or a number type is cached per combination of argument types: a kernel has thousands of
-calls, of about two hundred kinds. ``without_collection()``: no
-garbage collection; a compilation makes millions of objects, few of them garbage before its end, and
-collecting walks through all of Numba each time. The last two are entered for one compilation, under
-the lock of the compiler's module. (numba-cuda, six kernels of ampere, decode and wgmma: 18.2 s of
-processor time became 11.7. numba-cuda-mlir spends its time elsewhere: no gain to be seen, so it
-goes without.)
+``remembered_calls`` is a context that caches the resolution of calls of built-in functions,
+operators and number types, per combination of argument types. A kernel has thousands of calls, but
+only about two hundred combinations.
+
+``without_collection`` is a context without garbage collection. A compilation creates millions of
+objects, few of which are garbage before its end, and each collection visits all of Numba.
+
+Both contexts are entered for one compilation, under the lock of the compiler's module. Measured
+with numba-cuda on six kernels of ampere, decode and wgmma: 18.2 s of processor time became 11.7 s.
+numba-cuda-mlir spends its time elsewhere and showed no gain, so it does not use them.
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ from numba_marlin.compiler.language import Namespace
 
 @contextmanager
 def remembered_calls(typing_context, function_type, number_type):
-    """typing_context: the class whose ``resolve_function_type(func, args, kws)`` gives a signature;
-    function_type: the class of types of functions, whose ``get_call_type(context, args, kws)``
-    does, and notes under the signature's arguments which implementation belongs to it; number_type:
-    that of number types, the calls of which are conversions. Failures are not cached."""
+    """In this context the signatures of calls are cached. Failures are not cached.
+
+    typing_context: the class whose ``resolve_function_type(func, args, kws)`` returns a signature.
+    function_type: the class of function types. Its ``get_call_type(context, args, kws)`` returns a
+        signature and records the implementation that belongs to the signature's arguments.
+    number_type: the class of number types, whose calls are conversions.
+    """
     real_resolve, real_call_type = typing_context.resolve_function_type, function_type.get_call_type
     known = {}
 
@@ -54,7 +59,8 @@ def remembered_calls(typing_context, function_type, number_type):
             signature = real_call_type(self, context, args, kws)
             return signature, self._impl_keys[signature.args]
 
-        # another object of an equal type may have asked before: this one is told as well
+        # The cached signature may come from another object of an equal type, so the implementation
+        # must also be recorded in this one.
         signature, implementation = once(
             (context, self, tuple(args), tuple(sorted(kws.items()))), find
         )
@@ -86,12 +92,12 @@ def without_collection():
 
 
 def made_once(decorate):
-    """decorate: a decorator whose result depends only on a function's code and on what that refers
-    to."""
+    """Return a decorator that caches the results of ``decorate``, which must depend only on a
+    function's code and on what the code refers to."""
     known = {}
 
     def once(function):
-        if not isinstance(function, FunctionType):  # what has been decorated already
+        if not isinstance(function, FunctionType):  # it is already decorated
             return decorate(function)
         try:
             constants = tuple(_value(cell.cell_contents) for cell in function.__closure__ or ())
@@ -104,7 +110,7 @@ def made_once(decorate):
             constants,
         )
         if key not in known:
-            # which is kept, so that nothing it refers to can die and leave its id to another
+            # The function is kept alive, so that the ids of what it refers to stay unique.
             known[key] = decorate(function), function
         return known[key][0]
 
@@ -112,8 +118,8 @@ def made_once(decorate):
 
 
 def _value(constant):
-    """What tells a constant from others: type and value of numbers (True is 1, and 1.0), the
-    members of a namespace, the object otherwise."""
+    """Return a key that identifies a constant: type and value for a number (True equals 1 and 1.0),
+    the members for a namespace, else the object's id."""
     if isinstance(constant, tuple):
         return tuple(map(_value, constant))
     if isinstance(constant, Namespace):

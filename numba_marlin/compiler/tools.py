@@ -1,7 +1,7 @@
 """Finds assemblers and disassemblers without running them.
 
-This is separate from ``assemble``, which runs them: loading a kernel from the disk cache only needs
-to know which ptxas would be used.
+This module is separate from ``assemble``, which runs them, because loading a kernel from the disk
+cache needs to know only which ptxas would be used.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 import shutil
 from functools import cache
 
-# inside the namespace package `nvidia`; CUDA 13, CUDA 12
+# in the namespace package `nvidia`: of CUDA 13, of CUDA 12 (two)
 _WHEEL_DIRECTORIES = ("cu13/bin", "cuda_nvcc/bin", "cuda_nvdisasm/bin")
 
 
 @cache
 def find_tools(name: str) -> tuple[str, ...]:
-    """Paths of every executable ``name`` (ptxas, nvdisasm), best first: pip wheels, CUDA_HOME,
-    CUDA_PATH, PATH."""
+    """Return the paths of all executables ``name`` (ptxas, nvdisasm), in the order of preference:
+    pip wheels, CUDA_HOME, CUDA_PATH, PATH."""
     file_name = name + (".exe" if os.name == "nt" else "")
     directories = []
     spec = importlib.util.find_spec("nvidia")

@@ -1,17 +1,20 @@
-"""Unsigned integers that calculate as they do in C, and records, taught to one of the compilers:
-what numba-cuda and numba-cuda-mlir have in common, their typing.
+"""The typing rules of unsigned integers with the arithmetic of C, and of records. Both compilers
+share these rules; the lowering differs.
 
-Numba's own ``uint32`` becomes 64 bits wide in every sum, and a float64 beside a Python int. So the
-kernel language has its own types, which are invisible to other kernels: ``u32`` and ``u64``.
-``numba_marlin.compiler.language`` says what they promise; what must be known here is how:
+In Numba every sum of two ``uint32`` has 64 bits, and a ``uint32`` together with a Python int
+becomes a float64. Therefore the kernel language has its own types ``u32`` and ``u64``, which do not
+affect other kernels. ``numba_marlin.compiler.language`` describes their behaviour. Their
+implementation:
 
-- They are Numba ``Integer`` types, so that all that takes any integer (an index, a conversion, the
-  element of an array, a condition) takes them. Numba does not convert them to types of its own, so
-  that none of its concrete operators fits them; rules for other types might, so those of this
-  module are asked first (they are marked for the target "cuda", Numba's for any).
-- An operator converts both operands to the result's type (``combined``) and then calculates in it.
-- Where two values meet in one variable Numba asks the first one's type for the common one, and its
-  own types would look for a NumPy type of that name: ``unify_pairs`` is made to ask ours first.
+- They are Numba ``Integer`` types, so that everything that accepts any integer (an index, a
+  conversion, the element of an array, a condition) accepts them. Numba does not convert them to its
+  own types, so that its concrete operators do not apply. Rules for other types might, so the rules
+  of this module must take precedence: they have the target "cuda", those of Numba have any target.
+- An operator converts both operands to the type of the result (``combined``), and then computes in
+  that type.
+- If a variable has values of two types, Numba asks the first type for a common one, and its own
+  types would look for a NumPy type of our type's name. The replaced ``unify_pairs`` asks our type
+  first.
 """
 
 from __future__ import annotations
@@ -46,12 +49,12 @@ ARITHMETIC = {
     operator.ilshift: "shl",
     operator.irshift: "lshr",
 }
-"""The binary operators that the types have, and what LLVM calls them."""
+"""The supported binary operators, and the names of the LLVM instructions."""
 
 SHIFTS = (operator.lshift, operator.rshift, operator.ilshift, operator.irshift)
 
 FLOATING = (operator.truediv, operator.itruediv, operator.pow, operator.ipow)
-"""Those that are refused: their results are floats."""
+"""The rejected binary operators: their results are floats."""
 
 COMPARISONS = {
     operator.lt: "<",
@@ -64,13 +67,16 @@ COMPARISONS = {
 
 
 def taught(types, conversion, templates, typeof_impl, context) -> SimpleNamespace:
-    """Teach one compiler how operators, arrays and records are typed.
+    """Add the typing of operators, arrays, records and namespaces to one compiler. The caller adds
+    the lowering.
 
     types, conversion (``Conversion``), templates, typeof_impl, context (the class ``BaseContext``):
-    of that compiler. Returns the classes ``Unsigned``, ``RecordClass`` (of the type of a record
-    class) and ``NamespaceType``, the types ``u32`` and ``u64``, and ``combined(operator, left,
-    right)``, which gives the type in which two operands calculate, or None. How they are lowered is
-    left to the caller.
+    those of the compiler.
+
+    Returns the classes ``Unsigned``, ``RecordClass`` (the type of a record class) and
+    ``NamespaceType``; the types ``u32`` and ``u64``; and ``combined(operator, left, right)``, which
+    returns the type in which an operation on two types is computed, or None if these rules do
+    not apply.
     """
 
     class Unsigned(types.Integer):
@@ -85,8 +91,8 @@ def taught(types, conversion, templates, typeof_impl, context) -> SimpleNamespac
             return combined(operator.add, self, other)
 
     def wider(of, than):
-        """Whether a conversion would lose bits: signed 64-bit integers do not count, they are what
-        Numba takes a Python int for."""
+        """Whether a conversion would lose bits. Signed 64-bit integers do not count, because they
+        are Numba's type of Python ints."""
         return of.bitwidth > than.bitwidth and not of.signed
 
     u32, u64 = Unsigned(32), Unsigned(64)
@@ -100,21 +106,22 @@ def taught(types, conversion, templates, typeof_impl, context) -> SimpleNamespac
         return u64 if wider(left, u32) or wider(right, u32) else u32
 
     def in_record(of):
-        """The type of a record's field that is given a value of this type."""
+        """Return the type of a record's field whose value has the type ``of``."""
         if not isinstance(of, types.Integer) or isinstance(of, Unsigned):
             return types.unliteral(of)
         return u64 if wider(of, u32) else u32
 
     def refuse_floats(fn, left, right):
-        """Without this a rule for another type takes them: __nv_bfloat16 takes any integer."""
+        """Raise TypeError. Otherwise a rule of another type may apply: __nv_bfloat16 accepts any
+        integer."""
         numbers = isinstance(left, types.Number) and isinstance(right, types.Number)
         if numbers and (isinstance(left, Unsigned) or isinstance(right, Unsigned)):
             raise TypeError(
-                f"operator.{fn.__name__} of {left} and {right}: convert one to the type that is"
-                " meant, as in float32(x)"
+                f"operator.{fn.__name__} of {left} and {right}: convert one of them explicitly, as"
+                " in float32(x)"
             )
 
-    # whose rules are asked before those for any target
+    # rules for this target precede those for any target
     first = {"target": "cuda"}
 
     def binary(fn, result=None):
@@ -151,7 +158,7 @@ def taught(types, conversion, templates, typeof_impl, context) -> SimpleNamespac
     unary(operator.not_, types.boolean)
 
     class Range(templates.AbstractTemplate):
-        """range(stop), range(start, stop), range(start, stop, step) over numbers of ours."""
+        """range(stop), range(start, stop) and range(start, stop, step) of unsigned numbers."""
 
         metadata = first
 
@@ -163,7 +170,8 @@ def taught(types, conversion, templates, typeof_impl, context) -> SimpleNamespac
     templates.infer_global(range, typing_key=range)(Range)
 
     class SetItem(templates.AbstractTemplate):
-        """a[i] = x for an x of ours and an array of Numba's integers that are as wide or wider."""
+        """a[i] = x for an unsigned x, and an array of Numba's integers that are at least as
+        wide."""
 
         metadata = first
 
@@ -212,7 +220,8 @@ def taught(types, conversion, templates, typeof_impl, context) -> SimpleNamespac
         return NamespaceType(namespace)
 
     class NamespaceAttribute(templates.AttributeTemplate):
-        """A Python int is a literal, as one in a closure is: it may be the size of an array."""
+        """A Python int in a namespace is a literal, like one in a closure, so that it may be the
+        size of an array."""
 
         key = NamespaceType
 
@@ -245,11 +254,11 @@ def taught(types, conversion, templates, typeof_impl, context) -> SimpleNamespac
 
 @contextmanager
 def counting_in(u32, types, typeinfer, ir):
-    """For the length of a compilation, a variable that is given Python ints in more than one place
-    (a counter, ``i = 0`` before a loop and ``i += 1`` in it) is a u32. Numba would take it for 64
-    bits wide, and what becomes of it too. In functions of Numba's own nothing changes.
+    """In this context, a variable to which Python ints are assigned in several places (a counter:
+    ``i = 0`` before a loop and ``i += 1`` in it) is a u32. In Numba the variable, and everything
+    computed from it, would have 64 bits. Numba's own functions are not affected.
 
-    typeinfer, ir: the compiler's modules of those names.
+    typeinfer, ir: the compiler's modules with these names.
     """
     inferer, propagate = typeinfer.TypeInferer, typeinfer.Propagate
     real = inferer.typeof_expr

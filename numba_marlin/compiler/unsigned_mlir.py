@@ -1,6 +1,9 @@
-"""``unsigned.taught`` for numba-cuda-mlir, with the lowering of its types: operations of MLIR's
-``arith`` on operands converted to the type in which the two calculate. Unlike numba-cuda, it hands
-an operator its operands as they are."""
+"""The types of ``unsigned`` for numba-cuda-mlir, with their lowering to operations of MLIR's
+``arith`` dialect.
+
+Unlike numba-cuda, numba-cuda-mlir does not convert the operands of an operator. The lowering here
+converts them to the type of the operation (``combined``).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from numba_marlin.compiler import unsigned
 
 
 def taught(numba):
-    """numba: the modules of ``numba_cuda_mlir._numba()``. Returns what ``unsigned.taught`` does."""
+    """Add the types to the compiler. numba: the modules of ``numba_cuda_mlir._numba()``. Returns
+    the same as ``unsigned.taught``."""
     found = unsigned.taught(
         numba.frontend_types,
         numba.conversion,
@@ -65,7 +69,8 @@ def taught(numba):
     )
 
     class Range(numba.range_object):
-        """Its own computes how often a loop turns with signed numbers of 64 bits."""
+        """A range of unsigned numbers. The compiler's own class computes the number of iterations
+        with signed 64-bit numbers."""
 
         def __init__(self, builder, start, stop, step):
             kind = start.type

@@ -1,30 +1,33 @@
-"""How block-scaled FP4 stands in 32-bit words, so that a kernel takes it out with shifts and masks
-alone. Pure bits; ``fp4_marlin`` has the matrices.
+"""The encoding of block-scaled FP4 in 32-bit words, from which a kernel extracts codes and scales
+with shifts and masks alone. This module maps words; ``fp4_marlin`` maps matrices.
 
-Codes. A word has the eight codes that Marlin's word of the same place has (``marlin_order``: nibble
-p is half p // 4 of register p % 4), with their bits turned. An e2m1 code s e e m *is* the 16-bit
-float with s on top and e e m across the border of exponent and significand, subnormal codes being
-subnormal numbers: float16 has e e m in bits 11 to 9 and the number is code * 2**-14, bfloat16 in
-bits 8 to 6 and it is code * 2**-126. So no table and no multiplication: bits only have to get to
-their places. From nibbles that takes 15 instructions per word: signs and the rest of each register
-are shifted and masked apart. A mask that takes whole codes wants them where their places, shifted,
-do not overlap, and four such sets of places do not tile 16 bits (no four translates of {0, 1, 2, 6}
-or of {0, 1, 2, 9} do, mod 16). But one ``lop3`` adds two shifted words, bit by bit, before it masks
-them; what that takes too much is taken off when a word is packed. So register r is
+**Codes.** A word holds the same eight codes as Marlin's word at the same place (``marlin_order``:
+nibble p is half p // 4 of register p % 4), with their bits permuted and combined. The bits s e e m
+of an e2m1 code (sign, exponent, mantissa) can be used directly as bits of a 16-bit float: s is the
+sign bit, and e e m are the lowest bits of the exponent and the highest bit of the significand. In
+float16, e e m are bits 11 to 9 and the number is code * 2**-14; in bfloat16 they are bits 8 to 6
+and the number is code * 2**-126. Subnormal codes give subnormal numbers. So dequantisation needs
+neither a table nor a multiplication: it only moves bits.
 
-    (sum mod 2 of w shifted by each of SHIFTS[dtype][r]) & MASKS[dtype]         negative: to the
-        right, with zeros
+Moving them from nibbles takes 15 instructions per word, because the signs and the other bits of
+each register are shifted and masked separately. To extract whole codes with one mask, four shifted
+copies of its bit positions must tile 16 bits, but no four translates of {0, 1, 2, 6} or of
+{0, 1, 2, 9} do so mod 16. Instead, one ``lop3`` combines two shifted words by exclusive or before
+it masks them, and the packed word is chosen so that the unwanted bits cancel. Register r is
 
-which is a bijection of 32 bits; ``turn_codes`` is its inverse. Eight instructions to float16 (the
-last two registers share theirs: the sum's other bytes), nine to bfloat16; Marlin's integers take 9
-and 11. The price is an order for each type of activations.
+    (exclusive or of w shifted left by each of SHIFTS[dtype][r]) & MASKS[dtype]
 
-Scales. A scale is kept as the eight bits of a float16 that are neither its sign nor its lowest
-seven (e5m3), in units that make all of them normal. Those of columns g and g + 8 of 16 are wanted
-side by side, as float16 (bits 14 to 7 of either half), so two such pairs make a word: ``w &
-0x7f807f80`` is one, and the same of the word rotated by 8 bits is the other. bfloat16's: the pair
-three bits further down, ``| 0x70007000``, is scale * 2**112; not so the scale 0, which belongs to
-codes that are 0 or -0 (``fp4_marlin``).
+where a negative shift goes to the right and fills with zeros. This is a bijection of 32 bits, and
+``turn_codes`` is its inverse. It takes 8 instructions to float16 (the last two registers share
+some: they use other bytes of the same combination) and 9 to bfloat16; Marlin's integers take 9 and
+11. The price is that each type of activations needs its own encoding.
+
+**Scales.** A scale is stored as eight bits of a float16 (e5m3), without its sign and its lowest
+seven bits, in units in which all scales are normal numbers. A kernel needs the scales of columns g
+and g + 8 of 16 side by side as float16, in bits 14 to 7 of each half. So a word holds two such
+pairs: ``w & 0x7f807f80`` is one, and the same of the word rotated by 8 bits is the other. For
+bfloat16, the pair shifted right by three bits, ``| 0x70007000``, is scale * 2**112. This is wrong
+for the scale 0, but its codes are all 0 or -0 (``fp4_marlin``).
 """
 
 from __future__ import annotations
@@ -33,25 +36,25 @@ import functools
 
 import numpy as np
 
-# of a register: where the bits of its two codes are
+# bits of the two codes in a register
 MASKS = {"float16": 0x8E008E00, "bfloat16": 0x81C081C0}
 SHIFTS = {"float16": ((0,), (8,), (-3, 7), (5, 15)), "bfloat16": ((0,), (3,), (-3, 1), (2, 6))}
 SCALE_PAIR = 0x7F807F80
 WIDE_SCALE_PAIR, WIDE_EXPONENT = 0x0FF00FF0, 0x70007000
-# a float16 register is code * 2**-14; a bfloat16 one, multiplied by its scale, is too
+# A float16 register is code * 2**-14; so is a bfloat16 register multiplied by its scale.
 CODE_UNIT = 14
 
-_LOWEST = {"float16": 9, "bfloat16": 6}  # bit of e e m in a half
+_LOWEST = {"float16": 9, "bfloat16": 6}  # lowest bit of e e m in a half
 
 
 def shifted(words: np.ndarray, left: int) -> np.ndarray:
-    """uint32, to the right where ``left`` is negative."""
+    """Shift uint32 words to the left; to the right if ``left`` is negative."""
     return words << np.uint32(left) if left >= 0 else words >> np.uint32(-left)
 
 
 def expand(words: np.ndarray, dtype: str) -> np.ndarray:
-    """uint32 [...] as they are stored -> registers [..., 4] of two numbers of ``dtype``: what a
-    kernel does."""
+    """Compute what a kernel computes: stored words, uint32 [...], -> registers, uint32 [..., 4],
+    each with two numbers of type ``dtype``."""
     registers = [
         functools.reduce(np.bitwise_xor, [shifted(words, left) for left in shifts])
         & np.uint32(MASKS[dtype])
@@ -61,7 +64,8 @@ def expand(words: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _nibbles(registers: np.ndarray, dtype: str) -> np.ndarray:
-    """Registers [..., 4] -> words [...] of eight codes as Marlin packs nibbles."""
+    """Registers, uint32 [..., 4], -> words, uint32 [...], of eight codes in Marlin's order of
+    nibbles."""
     words = np.zeros(registers.shape[:-1], np.uint32)
     for number in range(4):
         register = registers[..., number]
@@ -73,8 +77,8 @@ def _nibbles(registers: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def unturn_codes(words: np.ndarray, dtype: str) -> np.ndarray:
-    """uint32, any shape, eight codes as they are stored for activations of ``dtype`` -> uint32, the
-    same codes as Marlin packs nibbles."""
+    """Stored words for activations of ``dtype``, uint32 of any shape, -> words of the same codes in
+    Marlin's order of nibbles. Raises ValueError unless dtype is "float16" or "bfloat16"."""
     return _mapped(words, _byte_tables(dtype, False))
 
 
@@ -84,8 +88,8 @@ def turn_codes(words: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def byte_tables(dtype: str) -> np.ndarray:
-    """uint32 [4, 256]: what each byte of a word of nibbles adds, mod 2, to the word that is
-    stored."""
+    """Return tables for ``turn_codes``, uint32 [4, 256]: the stored word is the exclusive or of the
+    four entries for the bytes of a word of nibbles."""
     return _byte_tables(dtype, True)
 
 
@@ -93,7 +97,7 @@ def byte_tables(dtype: str) -> np.ndarray:
 def _byte_tables(dtype: str, turn: bool) -> np.ndarray:
     if dtype not in MASKS:
         raise ValueError(f"dtype={dtype!r} must be one of {', '.join(MASKS)}")
-    # of a matrix over GF(2): images of single bits
+    # columns of a matrix over GF(2): images of single bits
     columns = [
         int(each)
         for each in _nibbles(expand(np.uint32(1) << np.arange(32, dtype=np.uint32), dtype), dtype)
@@ -110,14 +114,14 @@ def _byte_tables(dtype: str, turn: bool) -> np.ndarray:
 
 
 def _inverted(columns: list[int]) -> list[int]:
-    """Of a matrix over GF(2), its columns as words, the inverse's (Gauss and Jordan); ValueError if
-    there is none."""
-    # (image, what it is the image of)
+    """Invert a matrix over GF(2), whose columns are words, by Gauss-Jordan elimination. Raises
+    ValueError if it is singular."""
+    # pairs (image, source)
     rest = [(column, 1 << number) for number, column in enumerate(columns)]
     for bit in range(32):
         pivot = next((number for number in range(bit, 32) if rest[number][0] >> bit & 1), None)
         if pivot is None:
-            raise ValueError("the registers do not say all of the word")
+            raise ValueError("the matrix is singular: the registers do not determine the word")
         rest[bit], rest[pivot] = rest[pivot], rest[bit]
         rest = [
             (
@@ -138,8 +142,9 @@ def _mapped(words: np.ndarray, tables: np.ndarray) -> np.ndarray:
 
 
 def scale_words(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """uint8 [..., 2] each, the scales of columns g and g + 8 -> uint32 [...]: the pair that is
-    taken out as it stands, and the one that is rotated first."""
+    """Two pairs of scales, uint8 [..., 2] each, for columns g and g + 8, -> words, uint32 [...].
+    first: the pair that a kernel extracts directly; second: the pair that it extracts after a
+    rotation."""
     return _pair(first) | _rotated(_pair(second), -8)
 
 

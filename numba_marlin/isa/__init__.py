@@ -1,42 +1,44 @@
-"""The instructions that kernels use beyond what Numba offers, read from ``ptx/*.ptx``: one file,
-one instruction.
+"""The PTX instructions that kernels use and Numba does not offer. Each file of ``ptx/*.ptx``
+declares one instruction.
 
-Adding an instruction means adding a file. A file is a header of ``//`` lines and a body:
+To add an instruction, add a file. A file consists of a header of ``//`` lines and a body:
 
-    // Prose: what it does, in a line or two.
+    // Prose: what the instruction does, in one or two lines.
     // name: ld_shared_v2_b32               must equal the file's name
-    // outputs: d: u32 x2                   name: type [xN], separated by commas; leave the line out
-                                            if there are none
-    // inout: d: f32 x n/2                  instead of outputs: an operand read and written in
-                                            place, the first argument and the result
-    // inputs: address: u32                 as outputs
-    // immediates: n                        names of compile-time integers; leave out if there are
-                                            none
-    // effects: shared.read                 "none", or words of EFFECTS separated by commas
-    // arch: sm_50                          the least architecture that has it
-    // isa: https://...                     its section in the PTX ISA
+    // outputs: d: u32 x2                   name: type [xN], separated by commas; omit the line if
+                                            there are no outputs
+    // inout: d: f32 x n/2                  instead of outputs: an operand that is read and written
+                                            in place; it is the first argument and the result
+    // inputs: address: u32                 same form as outputs
+    // immediates: n                        names of compile-time integers; omit the line if there
+                                            are none
+    // effects: shared.read                 "none", or words of EFFECTS, separated by commas
+    // arch: sm_50                          the lowest architecture that supports the instruction
+    // isa: https://...                     the section of the PTX ISA that describes it
 
     ld.shared.v2.b32 {<d0>, <d1>}, [<address>];
 
-Placeholders stand in angle brackets, which PTX uses for nothing of that form: ``<address>`` for a
-scalar operand or an immediate, ``<d0>``, ``<d1>`` for the elements of a vector, ``<d...>`` for all
-of them with commas between; a line with ``<d*>`` stands once for every element. A width may be an
-immediate or a quotient, ``x width``, ``x n/2``. Operand names hold no digits. Every operand and
-every element must occur in the body and nothing undeclared may: a mistake is an
-``InstructionError`` that begins with ``file:line:``.
+Placeholders are written in angle brackets, which PTX does not use in this form. ``<address>`` is a
+scalar operand or an immediate; ``<d0>`` and ``<d1>`` are the elements of a vector; ``<d...>`` is
+all of its elements, separated by commas. A line that contains ``<d*>`` is repeated for every
+element. A width may be an immediate (``x width``) or a quotient (``x n/2``). Operand names contain
+no digits. The body must use every operand and every element, and may use nothing that is not
+declared. A file that breaks these rules raises an ``InstructionError`` whose message begins with
+``file:line:``.
 
-Types: u16 u32 i32 u64 f32. A vector is a tuple at the Python level, a single output a scalar. An
-instruction whose effects are "none" (or only "convergent") is pure: compilers may move, merge or
-drop it. Every other one stays where it stands and orders memory accesses around it.
+The types are u16, u32, i32, u64 and f32. In Python, a vector is a tuple and a single output is a
+scalar. An instruction whose effects are "none" (or only "convergent") is pure: compilers may move,
+merge or remove it. Every other instruction stays in its position and orders the memory accesses
+around it.
 
-The room imports the standard library only. Turning an ``Instruction`` into something a kernel can
-call differs from compiler to compiler and happens, mechanically, in ``numba_marlin.compiler``.
+This package imports the standard library only. ``numba_marlin.compiler`` generates from an
+``Instruction`` what kernels call, in a way that depends on the compiler.
 """
 
 import importlib
 
-# public name -> module; loaded on first use, because a kernel out of the disk cache needs the
-# directory alone
+# public name -> module. Modules are loaded on first use, because a kernel that comes from the disk
+# cache needs only ``directory``.
 _EXPORTS = dict.fromkeys(
     ("EFFECTS", "TYPES", "Instruction", "InstructionError", "Operand"), "instruction"
 ) | {

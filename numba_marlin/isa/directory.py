@@ -1,8 +1,8 @@
-"""Where the ``ptx/`` files are.
+"""The location of the ``ptx/`` files.
 
-In a checkout they stand at the top of the repository; setup.cfg installs the same directory as the
-data package ``numba_marlin.isa.ptx``. (``numba_marlin.ptx`` is the module by which kernels call
-them.)
+In a checkout they are in ``ptx/`` at the top of the repository. setup.cfg installs the same
+directory as the data package ``numba_marlin.isa.ptx``. (``numba_marlin.ptx`` is another thing: the
+module through which kernels call the instructions.)
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 @cache
 def ptx_directory() -> Path:
-    """The directory of the project's own instructions. FileNotFoundError if the installation lost
-    it."""
+    """Return the directory of the project's own instructions. Raises FileNotFoundError if the
+    installation lacks it."""
     room = Path(__file__).resolve().parent
     candidates = (room / "ptx", room.parent.parent / "ptx")
     for candidate in candidates:

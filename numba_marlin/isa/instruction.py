@@ -1,9 +1,8 @@
-"""One PTX instruction with its declared operands, and the text that LLVM's inline assembly wants.
+"""One PTX instruction with its declared operands, and its template for LLVM's inline assembly.
 
-``parsing`` makes them of the files of ``ptx/``. Constraint letters: NVPTX inline assembly in the
-LLVM language reference,
-https://llvm.org/docs/LangRef.html#supported-constraint-code-list (h 16 bit, r 32 bit, l 64 bit, f
-float).
+``parsing`` creates instructions from the files of ``ptx/``. The constraint letters (h for 16 bits,
+r for 32 bits, l for 64 bits, f for float) are those of NVPTX in the LLVM language reference,
+https://llvm.org/docs/LangRef.html#supported-constraint-code-list.
 """
 
 from __future__ import annotations
@@ -11,41 +10,39 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+# operand type -> constraint letter
 TYPES = {"u16": "h", "u32": "r", "i32": "r", "u64": "l", "f32": "f"}
 
-
-"""Operand type -> constraint letter."""
-
-
+# what an instruction may do besides computing its outputs
 EFFECTS = {
     "shared.read": "reads shared memory",
     "shared.write": "writes shared memory",
     "global.read": "reads global memory",
     "global.write": "writes global memory",
-    "async": "commits or awaits asynchronous copies",
+    "async": "commits asynchronous copies or waits for them",
     "barrier": "waits for other threads",
     "fence": "orders memory accesses",
-    "pinned": "touches no memory, but must be executed at every occurrence",
+    "pinned": "accesses no memory, but must be executed at every occurrence",
     "convergent": (
         "all lanes of a warp execute it together, so it must not move under another condition"
     ),
 }
 
-
-"""What an instruction may do besides computing its outputs."""
-
-
 PLACEHOLDER = re.compile(r"<\s*([^<>\s]+?)\s*>")
 
 
 class InstructionError(ValueError):
-    """A file of ``ptx/`` that breaks the format; the message begins with ``path:line:``."""
+    """A file of ``ptx/`` breaks the format. The message begins with ``path:line:``."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """name; type, one of TYPES; width: 1 for a scalar, else the number of elements of a tuple, or,
-    until the immediates are known, "n" or "n/2" where n is an immediate."""
+    """An input or an output of an instruction.
+
+    type: one of TYPES.
+    width: 1 for a scalar, else the number of elements of a tuple. As long as the value of an
+        immediate n is not known, the width may be "n" or "n/2".
+    """
 
     name: str
     type: str
@@ -53,14 +50,14 @@ class Operand:
 
     @property
     def elements(self) -> tuple[str, ...]:
-        """What the placeholders of its elements are called."""
+        """The names of the placeholders of its elements."""
         if self.width == 1:
             return (self.name,)
         return tuple(f"{self.name}{i}" for i in range(int(self.width)))
 
     def resolved(self, immediates: dict[str, int]) -> Operand:
-        """The operand with its width as a number. ValueError if that is no number of two or
-        more."""
+        """Return the operand with its width as a number. Raises ValueError if the width is not an
+        integer of at least 2."""
         if isinstance(self.width, int):
             return self
         name, _, divisor = self.width.partition("/")
@@ -68,16 +65,24 @@ class Operand:
         if rest or width < 2:
             raise ValueError(
                 f"{name}={immediates[name]}: operand {self.name!r} has {self.width} elements, which"
-                " must be an int of two or more"
+                " must be an integer of at least 2"
             )
         return Operand(self.name, self.type, width)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """outputs and inputs: tuples of Operand, an operand that is read and written in place being in
-    both, first; immediates: names; effects: words of EFFECTS; arch such as "sm_80"; url of the PTX
-    ISA section; summary in prose; body with placeholders; path of the file.
+    """One instruction, as its file declares it.
+
+    outputs, inputs: the operands. An operand that is read and written in place is the first of
+        both.
+    immediates: the names of the compile-time integers.
+    effects: words of EFFECTS; empty for "none".
+    arch: the lowest architecture that supports it, such as "sm_80".
+    url: the section of the PTX ISA.
+    summary: the prose of the header.
+    body: PTX with placeholders.
+    path: the file that declares it.
     """
 
     name: str
@@ -93,7 +98,7 @@ class Instruction:
 
     @property
     def pure(self) -> bool:
-        """True if it computes its outputs from its inputs and does nothing else."""
+        """Whether the instruction only computes its outputs from its inputs."""
         return not set(self.effects) - {"convergent"}
 
     @property
@@ -102,11 +107,12 @@ class Instruction:
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Names of the operands that are read and written in place."""
+        """The names of the operands that are read and written in place."""
         return tuple(operand.name for operand in self.outputs if operand in self.inputs)
 
     def resolved(self, **immediates: int) -> Instruction:
-        """The instruction with widths as numbers; immediates as ``assembly`` takes them."""
+        """Return the instruction with widths as numbers. Takes the same immediates and raises the
+        same errors as ``assembly``."""
         self._check_immediates(immediates)
         try:
             outputs, inputs = (
@@ -118,11 +124,16 @@ class Instruction:
         return replace(self, outputs=outputs, inputs=inputs)
 
     def assembly(self, **immediates: int) -> tuple[str, str]:
-        """-> (LLVM inline-asm template with $0, $1, ..., constraint string); outputs first, vectors
-        flattened.
+        """Return (template of LLVM inline assembly with $0, $1, ..., constraint string).
 
-        Immediates are ints, all of them and no others (TypeError). Anything impure clobbers memory.
-        A tied operand is an output, and an input whose constraint is the number of that output.
+        The operands are numbered with the outputs first and vectors flattened. A tied operand is an
+        output, and an input whose constraint is the number of that output. An instruction that is
+        not pure has the constraint ``~{memory}``.
+
+        immediates: an int for each of the instruction's immediates.
+
+        Raises TypeError if an immediate is missing, unknown or not an int, and ValueError if an
+        operand's width does not follow from the immediates.
         """
         resolved = self.resolved(**immediates)
         outputs = [(o, element) for o in resolved.outputs for element in o.elements]
@@ -155,7 +166,8 @@ class Instruction:
 
 
 def _spread(line, elements):
-    """``<d...>`` -> ``<d0>, <d1>, ...``; a line with ``<d*>`` -> that line for every element."""
+    """Replace ``<d...>`` by ``<d0>, <d1>, ...``, and a line that contains ``<d*>`` by one line for
+    every element."""
     starred = {
         name: elements[name]
         for name in (match[:-1] for match in PLACEHOLDER.findall(line) if match.endswith("*"))

@@ -1,4 +1,4 @@
-"""All the ``ptx/`` files, loaded."""
+"""Loads all files of a ``ptx/`` directory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numba_marlin.isa.parsing import parse_instruction
 
 
 def load_instructions(directory=None) -> dict[str, Instruction]:
-    """Name -> Instruction for every ``*.ptx`` of a directory (default: the project's own).
-    InstructionError with file and line."""
+    """Return {name: Instruction} for every ``*.ptx`` file of a directory; default: the project's
+    own. Raises InstructionError, which names file and line, if a file breaks the format."""
     if directory is None:
         return dict(_own_instructions())
     return _load(Path(directory))
@@ -30,6 +30,6 @@ def _load(directory):
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             line = path.read_bytes()[: error.start].count(b"\n") + 1
-            raise InstructionError(f"{path}:{line}: not UTF-8") from error
+            raise InstructionError(f"{path}:{line}: the file is not valid UTF-8") from error
         instructions[path.stem] = parse_instruction(text, str(path), path.stem)
     return instructions

@@ -1,7 +1,6 @@
-"""Reading a file of ``ptx/``: header with declared operands, body with placeholders.
+"""Parses a file of ``ptx/``: a header that declares the operands, and a body with placeholders.
 
-``parse_instruction(text, path) -> Instruction`` raises InstructionError("path:line: ...") for
-anything it does not understand. The file format is described in the room's docstring.
+The docstring of ``numba_marlin.isa`` describes the file format.
 """
 
 from __future__ import annotations
@@ -18,28 +17,26 @@ from numba_marlin.isa.instruction import (
 )
 
 KEYS = ("name", "outputs", "inout", "inputs", "immediates", "effects", "arch", "isa")
-
-
 REQUIRED_KEYS = ("name", "effects", "arch", "isa")
-
 
 _ELEMENT = re.compile(r"([a-z_]+)(\d*|\.\.\.|\*)$")
 _KEY_LINE = re.compile(r"//\s*([a-z]+):\s*(.*?)\s*$")
-
-
 _OPERAND = re.compile(r"([a-z_]+)\s*:\s*([a-z]\w*)(?:\s+x(\d+|\s+[a-z_]+(?:/\d+)?))?$")
 
 
 def parse_instruction(text: str, path: str, stem: str | None = None) -> Instruction:
-    """The instruction in a file's text. path is used in messages; stem, if given, is what ``name``
-    must equal."""
+    """Parse the text of a file. path: for messages; stem: what ``name`` must equal, if given.
+
+    Raises InstructionError, whose message begins with ``path:line:``, for anything that the format
+    does not allow.
+    """
     header, prose, body_lines = _split(text, path)
     for key in REQUIRED_KEYS:
         if key not in header:
             raise InstructionError(f"{path}:1: the header has no `// {key}:` line")
     if not prose:
         raise InstructionError(
-            f"{path}:1: the header says in no line of prose what the instruction does"
+            f"{path}:1: the header has no line of prose that says what the instruction does"
         )
     line, name = header["name"]
     if stem is not None and name != stem:
@@ -54,8 +51,8 @@ def parse_instruction(text: str, path: str, stem: str | None = None) -> Instruct
     )
     if outputs and inout:
         raise InstructionError(
-            f"{path}:{header['inout'][0]}: outputs besides inout; one scalar or one vector can be"
-            " returned"
+            f"{path}:{header['inout'][0]}: outputs besides inout: an instruction returns one scalar"
+            " or one vector"
         )
     names = [o.name for o in outputs + inout + inputs] + list(immediates)
     for key in ("outputs", "inout", "inputs", "immediates"):
@@ -91,7 +88,8 @@ def parse_instruction(text: str, path: str, stem: str | None = None) -> Instruct
 
 
 def _split(text, path):
-    """-> (key -> (line, value), prose lines, [(line, code)])"""
+    """Split a file into its header {key: (line number, value)}, its lines of prose, and its body
+    [(line number, code)]."""
     header: dict[str, tuple[int, str]] = {}
     prose: list[str] = []
     body: list[tuple[int, str]] = []
@@ -109,7 +107,7 @@ def _split(text, path):
                 raise InstructionError(f"{path}:{number}: header key {match[1]!r} occurs twice")
             elif not match[2]:
                 raise InstructionError(
-                    f"{path}:{number}: header key {match[1]!r} has no value; leave the line out"
+                    f"{path}:{number}: header key {match[1]!r} has no value; omit the line"
                 )
             else:
                 header[match[1]] = (number, match[2])
@@ -141,18 +139,19 @@ def _operands(header, key, immediates, path):
             )
         if match[3] and width.isdigit() and int(width) < 2:
             raise InstructionError(
-                f"{path}:{line}: operand {name!r} has width x{width}; a vector has two elements or"
-                " more"
+                f"{path}:{line}: operand {name!r} has width x{width}; a vector has at least two"
+                " elements"
             )
         if not width.isdigit() and width.split("/")[0] not in immediates:
             raise InstructionError(
                 f"{path}:{line}: operand {name!r} has the width {width!r}, but"
-                f" {width.split('/')[0]!r} is no immediate"
+                f" {width.split('/')[0]!r} is not an immediate"
             )
         operands.append(Operand(name, kind, int(width) if width.isdigit() else width))
     if key != "inputs" and len(operands) > 1:
         raise InstructionError(
-            f"{path}:{line}: {len(operands)} outputs; one scalar or one vector can be returned"
+            f"{path}:{line}: {len(operands)} outputs: an instruction returns one scalar or one"
+            " vector"
         )
     return tuple(operands)
 
@@ -165,7 +164,8 @@ def _immediates(header, path):
     for name in names:
         if not re.fullmatch("[a-z_]+", name):
             raise InstructionError(
-                f"{path}:{line}: immediate {name!r} must be lower-case letters and underscores"
+                f"{path}:{line}: immediate {name!r} must consist of lower-case letters and"
+                " underscores"
             )
     return names
 
@@ -184,8 +184,8 @@ def _effects(header, path):
 
 
 def _check_body(body_lines, operands, immediates, header, path):
-    """Every placeholder declared, every declared operand used: else the arity of header and body
-    differ. operands: header key -> Operands."""
+    """Check that the header declares every placeholder of the body, and that the body uses every
+    operand and immediate of the header. operands: {header key: Operands}."""
     widths = {o.name: o.width for declared in operands.values() for o in declared}
     used = set()
     for line, code in body_lines:
@@ -202,7 +202,7 @@ def _check_body(body_lines, operands, immediates, header, path):
             )
     if not body_lines:
         raise InstructionError(
-            f"{path}:{max(line for line, _ in header.values())}: the header is followed by no body"
+            f"{path}:{max(line for line, _ in header.values())}: no body follows the header"
         )
     for key, declared in operands.items():
         for operand in declared:
@@ -227,14 +227,14 @@ def _check_body(body_lines, operands, immediates, header, path):
 
 
 def _elements_of(name, width):
-    """Names of the elements; of a vector whose width an immediate gives, the one name that stands
-    for all."""
+    """Return the names of an operand's elements. A vector whose width depends on an immediate has
+    one name that represents all of them."""
     return Operand(name, "u32", width).elements if isinstance(width, int) else (f"{name}...",)
 
 
 def _elements_meant(placeholder, widths, immediates, place):
-    """Names of what a placeholder of the body stands for. InstructionError at ``place`` if there is
-    no such thing."""
+    """Return the names of the elements, or of the immediate, that a placeholder of the body
+    represents. Raises InstructionError with ``place`` ("path:line") if it represents nothing."""
     match = _ELEMENT.match(placeholder)
     if placeholder in immediates:
         return (placeholder,)

@@ -46,7 +46,7 @@ def test_targets_that_exist_are_left_alone(tmp_path):
     (tmp_path / "other.partial").mkdir()
     (tmp_path / "other.partial" / "file").write_text("mine")
     for target, message in (
-        ("precious", "never written over"),
+        ("precious", "never overwritten"),
         ("other", "is no unfinished conversion"),
         ("no/where", "there is no directory"),
     ):
@@ -140,7 +140,7 @@ def test_what_came_to_be_meanwhile_is_not_written_over(tmp_path):
             return super().__getitem__(name)
 
     target = tmp_path / "model.safetensors"
-    with pytest.raises(nm.CheckpointError, match="never written over"):
+    with pytest.raises(nm.CheckpointError, match="never overwritten"):
         nm.save_checkpoint(target, Model(small_model(1)), "gptq")
     assert target.read_bytes() == b"somebody else's" and [
         each.name for each in tmp_path.iterdir()

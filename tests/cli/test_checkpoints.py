@@ -103,7 +103,7 @@ def test_inspect_says_what_a_conversion_would_lose(capsys, source):
     ("arguments", "message"),
     [
         (["convert", "SOURCE", "OUT", "--to", "nope"], "format='nope' must be one of"),
-        (["convert", "SOURCE", "SOURCE", "--to", "awq"], "never written over"),
+        (["convert", "SOURCE", "SOURCE", "--to", "awq"], "never overwritten"),
         (
             ["convert", "SOURCE", "OUT", "--to", "marlin"],
             "layer 'model.layers.0.mlp.up_proj': zero points do not fit",

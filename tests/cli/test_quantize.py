@@ -141,7 +141,7 @@ def test_layers_of_a_model_are_chosen_by_name_and_the_rest_is_copied(capsys, fil
         (["gone.safetensors", "q.safetensors"], "no such file"),
         (
             ["model.safetensors", "q.safetensors"],
-            "holds 3 matrices of floats; choose with --tensor",
+            "contains 3 matrices of floats; choose with --tensor",
         ),
         (
             ["model.safetensors", "q.safetensors", "--tensor", "a.q.weight", "--tensor", "b*"],

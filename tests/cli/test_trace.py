@@ -90,7 +90,7 @@ def test_a_saved_run_is_opened_with_other_choices(saved, capsys):
     ]
     assert "block 2, warp 3, lane 21, product 2" in data["page"]["subtitle"]
     code, out, err = run(capsys, "trace", "--open", folder / "run.npz", "--phase", "unpack")
-    assert code == 0 and "15/15 What it has become" in out and err == ""  # nothing ran
+    assert code == 0 and "15/15 The result" in out and err == ""  # nothing ran
 
 
 def test_a_run_is_compared_with_a_saved_one(saved, capsys):
@@ -112,7 +112,7 @@ def test_a_run_is_compared_with_a_saved_one(saved, capsys):
         (("--block", 4), "--block 4 must be 0 to 3"),
         (("--step", -1), "--step -1 must not be negative"),
         (("--phase", "speed"), "phase 'speed' must be one of launch"),
-        (("--demo", "--m", 3), "leave out --m"),
+        (("--demo", "--m", 3), "omit --m"),
         (("--config", "stages"), "must be NAME=VALUE with one of blocks_per_sm"),
         (("--config", "stages=2"), "stages=2 must be at least 3"),
         (("--html", "walk.txt"), "--html walk.txt must end in .html"),
@@ -156,7 +156,7 @@ def test_a_run_is_compared_with_a_saved_one(saved, capsys):
             ("--kernel", "tcgen05", "--warp", 6),
             "--warp 6 must be 0 to 5: tcgen05 runs as 2 x 1 x 1 blocks of 6 warps",
         ),
-        (("--kernel", "block_mma", "--demo", "--n", 64), "leave out --n"),
+        (("--kernel", "block_mma", "--demo", "--n", 64), "omit --n"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(capsys, arguments, message):
@@ -353,4 +353,4 @@ def test_integers_are_no_operand_of_a_block_scaled_kernel(tmp_path, capsys):
         "gptq",
     )
     code, _, err = run(capsys, "trace", "--kernel", "block_scaled", "--input", tmp_path / "gptq")
-    assert code == 2 and "is no block-scaled layer" in err and "--kernel ampere" in err
+    assert code == 2 and "is not a block-scaled layer" in err and "--kernel ampere" in err

@@ -159,12 +159,12 @@ def test_the_current_device_is_asked_again_after_a_compilation():
         (
             {"kernel": replace(KERNEL, min_arch="sm_90a"), "target": "sm_120"},
             ValueError,
-            "needs sm_90a, target='sm_120'",
+            "needs sm_90a, which target='sm_120'",
         ),
         (
             {"kernel": replace(KERNEL, min_arch="sm_89"), "target": "sm_86"},
             ValueError,
-            "needs sm_89, target='sm_86'",
+            "needs sm_89, which target='sm_86'",
         ),
     ],
 )

@@ -251,7 +251,7 @@ def kernel(out, words, count):
         exec(source, scope)
         return scope["kernel"]
 
-    with pytest.raises(Exception, match="convert one to the type|Cannot unify"):
+    with pytest.raises(Exception, match="convert one of them explicitly|Cannot unify"):
         compiled(compiler, make)
 
 

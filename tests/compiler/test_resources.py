@@ -157,8 +157,8 @@ DYNAMIC = ".extern .shared .align 128 .b8 dynamic_shared[];\n"
             {},
             "calls functions",
         ),
-        (DYNAMIC + STATIC, {}, "static shared"),
-        (DYNAMIC + STATIC.replace(".visible .shared", ".shared"), {}, "static shared"),
+        (DYNAMIC + STATIC, {}, "static and dynamic shared"),
+        (DYNAMIC + STATIC.replace(".visible .shared", ".shared"), {}, "static and dynamic shared"),
         (CLEAN, {"spill_stores": 8}, "8 bytes of spill stores"),
         (CLEAN, {"spill_loads": 4}, "4 bytes of spill loads"),
         (CLEAN, {"stack": 16}, "16 bytes of stack"),
@@ -241,7 +241,7 @@ def test_the_trap_of_mixed_signs_is_caught():
 
         return kernel
 
-    with pytest.raises(Exception, match="convert one to the type that is meant"):
+    with pytest.raises(Exception, match="convert one of them explicitly"):
         build(_kernel(make), Nothing(), cache=False)
     assert any(
         "double precision" in broken

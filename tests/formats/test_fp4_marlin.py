@@ -76,7 +76,7 @@ def test_the_last_two_registers_of_float16_are_the_bytes_of_one_sum():
 
 def test_registers_that_do_not_say_all_of_a_word_have_no_inverse(monkeypatch):
     monkeypatch.setitem(fp4_words.SHIFTS, "float16", ((0,), (8,), (-3, 7), (5, 14)))
-    with pytest.raises(ValueError, match="do not say all of the word"):
+    with pytest.raises(ValueError, match="do not determine the word"):
         fp4_words._byte_tables.__wrapped__("float16", True)
     with pytest.raises(ValueError, match="dtype='float32' must be one of float16, bfloat16"):
         turn_codes(np.zeros(1, U), "float32")

@@ -88,7 +88,7 @@ def test_a_width_is_an_int_of_two_or_more(n):
 WIDE_BROKEN = {
     "outputs besides": ("// inputs:", "// outputs: e: u32\n// inputs:", 3, "outputs besides inout"),
     "two in place": ("d: f32 x n/2", "d: f32 x n/2, e: u32", 3, "2 outputs"),
-    "width of no immediate": ("d: f32 x n/2", "d: f32 x m/2", 3, "'m' is no immediate"),
+    "width of no immediate": ("d: f32 x n/2", "d: f32 x m/2", 3, "'m' is not an immediate"),
     "width that is no quotient": ("d: f32 x n/2", "d: f32 x n-2", 3, "not of the form"),
     "all elements of a scalar": ("<t>", "<t...>", 10, "'t' is a scalar"),
     "one element of many": (
@@ -187,5 +187,5 @@ def test_a_header_without_body_is_an_error():
 
 def test_a_file_that_is_not_text_is_an_error(tmp_path):
     tmp_path.joinpath("pair.ptx").write_bytes(GOOD.encode() + b"// \xff\n")
-    with pytest.raises(isa.InstructionError, match="pair.ptx:16: not UTF-8"):
+    with pytest.raises(isa.InstructionError, match="pair.ptx:16: .*not valid UTF-8"):
         isa.load_instructions(tmp_path)

@@ -67,7 +67,7 @@ def test_each_wait_alone_is_read_where_it_is_read_among_all(name):
         assert [each.leave for each in alone if each.leave] == [
             each.leave for each in everything if each.leave and each.leave[0] == wait
         ]
-    with pytest.raises(ValueError, match="only waits can be left out"):
+    with pytest.raises(ValueError, match="only waits can be omitted"):
         coarse.readings(module, kernel, frozenset({"multiply"}))
 
 

@@ -281,10 +281,10 @@ def test_a_profile_is_kept_opened_and_compared(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "which problem?"),
+        ([], "no problem is given"),
         (["--demo", "--m", "1"], "--demo has its own"),
         (["--open", "no.json"], "not a profile"),
-        (["--demo", "--device", "model"], "no time to profile"),
+        (["--demo", "--device", "model"], "has no timing"),
         (["--m", "1", "--n", "64", "--k", "64", "--device", "toaster"], "is not one of"),
     ],
 )

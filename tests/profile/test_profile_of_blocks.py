@@ -67,8 +67,8 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
         "never: no GPU with these instructions was at hand",
         "a lower bound",
         "tensor memory, scales",
-        "numbers of e2m1",
-        "4-bit factors",
+        "number of type e2m1",
+        "4-bit operands",
     ):
         assert words in shown_
 
@@ -77,11 +77,11 @@ def test_a_kernel_with_block_scaled_operands_is_profiled(tmp_path, capsys):
     "arguments, message",
     [
         (["--kernel", "tcgen05", "--device", "H200"], "choose B200"),
-        (["--kernel", "block_scaled", "--device", "model"], "no time to profile"),
+        (["--kernel", "block_scaled", "--device", "model"], "has no timing"),
         (["--kernel", "block_scaled", "--k", "100"], "k=100 must be a multiple of 32"),
         (["--kernel", "block_mma", "--group-size", "64"], "--group-size is not for block_mma"),
         (["--kernel", "tcgen05", "--config", "tile_m=4"], "must be NAME=VALUE with one of format"),
-        (["--config", "stages=4"], "give --kernel too"),
+        (["--config", "stages=4"], "also give --kernel"),
     ],
 )
 def test_what_a_block_scaled_kernel_cannot_do_is_refused_before_any_work(

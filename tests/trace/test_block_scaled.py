@@ -74,7 +74,7 @@ def test_stages_are_filled_with_both_operands_and_their_scales_and_then_read(nam
     names = {
         row[-1]
         for row in (
-            cells(row) for row in titled(section(found, "pipeline"), "Where the stages lie")["rows"]
+            cells(row) for row in titled(section(found, "pipeline"), "Where the stages are")["rows"]
         )
     }
     assert names == {"a", "b", "sfa", "sfb"}
@@ -176,14 +176,15 @@ def test_a_sum_of_block_mma_is_shown_block_by_block(lane):
         rows = [
             cells(row)
             for row in titled(
-                section(found, "fragments", lane=lane, step=step), "of the sums, block by block"
+                section(found, "fragments", lane=lane, step=step),
+                "of the accumulators, block by block",
             )["rows"]
         ]
         adds = {row[0]: float(row[-1]) for row in rows}
         blocks = [float(row[1]) * float(row[2]) * float(row[3]) for row in rows[:4]]
         assert adds["together"] == pytest.approx(sum(blocks), rel=1e-5) and adds["C before"] + adds[
             "together"
-        ] == pytest.approx(adds["C behind (recorded)"], rel=1e-4)
+        ] == pytest.approx(adds["C after (recorded)"], rel=1e-4)
 
 
 def test_a_product_of_tcgen05_shows_the_operands_and_the_scales_as_they_lie():
@@ -220,7 +221,7 @@ def test_sums_that_leave_tensor_memory_are_the_product():
         rows = [
             cells(row)
             for row in titled(
-                section(found, "sums", warp=warp, lane=lane), "Sums out of tensor memory"
+                section(found, "sums", warp=warp, lane=lane), "Accumulators from tensor memory"
             )["rows"]
         ]
         for row in rows[:4]:  # of the block's first tile
@@ -270,7 +271,7 @@ def test_words_become_halves_times_their_scales(kernel, places):
 
 def test_clusters_are_told_of_where_there_are_any():
     found, *_ = recorded("block_decode")
-    assert "of a cluster's blocks" in section(found, "sums")["notes"][0]
+    assert "of the blocks of a cluster" in section(found, "sums")["notes"][0]
     alone = Trace(copy.deepcopy(found.header), dict(found.arrays))
     alone.header["about"]["k_shares"] = [2, 1]
     assert (
@@ -282,14 +283,14 @@ def test_clusters_are_told_of_where_there_are_any():
 def test_nothing_is_unpacked_where_tensor_cores_take_codes():
     found, (a, _), _ = recorded("block_mma")
     shown = section(found, "unpack", lane=7)
-    assert len(shown["steps"]) == 1 and "Nothing unpacks them" in shown["notes"][0]
+    assert len(shown["steps"]) == 1 and "They are not unpacked" in shown["notes"][0]
     rows = [cells(row) for row in shown["steps"][0]["parts"][1]["rows"]]
     # group 1, thread 3
     assert [int(row[2]) for row in rows] == a.codes()[1, 24:32].tolist() and [
         int(row[4]) for row in rows
     ] == list(range(24, 32))
     assert {int(row[5]) for row in rows} == {1}
-    assert "Nothing is unpacked" in section(recorded("tcgen05")[0], "unpack", warp=5)["notes"][0]
+    assert "Codes are not unpacked" in section(recorded("tcgen05")[0], "unpack", warp=5)["notes"][0]
 
 
 def test_whoever_alters_the_record_sees_another_page():

@@ -375,7 +375,7 @@ def test_a_browser_walks_through_a_run(tmp_path):
         page.goto(page.url.partition("#")[0] + "#fragments/2")
         assert "product 1 of" in page.inner_text("section.here .step.here h3")
         page.hover("section.here .step.here td[data-key='lane 7']")
-        # of A, B, C before and behind
+        # of A, B, C before and after
         assert page.locator("section.here .step.here .on").count() == 8 + 4 + 4 + 4
         assert page.locator("section.here .step.here td.hot").count() == 20
         assert complaints == []

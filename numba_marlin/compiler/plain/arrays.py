@@ -1,8 +1,8 @@
-"""PTX of a kernel with array parameters as numba-cuda-mlir prints it -> with those that numba-cuda
-has (``kernels.language.arrays``), so that a launch is the same for both.
+"""Rewrites the array parameters in the PTX of numba-cuda-mlir to those of numba-cuda
+(``kernels.language.arrays``), so that launches are the same for both.
 
-The compiler passes an array as a memref: pointer, pointer to the first element, offset, lengths,
-distances in elements.
+numba-cuda-mlir passes an array as a memref: pointer, pointer to the first element, offset, lengths,
+and strides in elements.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from numba_marlin.kernels.language.arrays import array_type, flat_parameters
 
 
 def with_array_words(ptx: str, entry: str, parameters) -> str:
-    """``parameters``: as a KernelDefinition declares them; arrays are C-contiguous, of one or two
-    dimensions. ValueError for PTX that is not of this form."""
+    """Return the rewritten PTX. parameters: as in a KernelDefinition; arrays are C-contiguous and
+    have one or two dimensions. Raises ValueError for PTX that does not have this form."""
     if not any(array_type(kind) for _, kind in parameters):
         return ptx
     passed = [name for name, _ in flat_parameters(parameters)]
     sources = [source for name, kind in parameters for source in _sources(name, kind)]
     head = re.search(rf"\.entry {re.escape(entry)}\(\n(.*?)\n\)", ptx, re.DOTALL)
     if head is None or len(re.findall(r"\.param ", head[1])) != len(sources):
-        raise ValueError(f"PTX has other parameters than {len(sources)} words for {parameters}")
+        raise ValueError(f"PTX does not declare {len(sources)} words for {parameters}")
     declared = ",\n".join(f"\t.param .u64 {entry}_param_{i}" for i in range(len(passed)))
     body = ptx[head.end() :]
 
@@ -37,13 +37,13 @@ def with_array_words(ptx: str, entry: str, parameters) -> str:
         body,
     )
     if count != len(re.findall(rf"\b{re.escape(entry)}_param_\d+", ptx[head.end() :])):
-        raise ValueError(f"PTX reads parameters of {entry} otherwise than by words of 64 bits")
+        raise ValueError(f"PTX reads parameters of {entry} other than as words of 64 bits")
     return ptx[: head.start(1)] + declared + ptx[head.end(1) : head.end()] + body
 
 
 def _sources(name, kind):
-    """Where each word that the compiler passes comes from: the name of one that is passed, or a
-    number."""
+    """Return, for each word of the memref, the name of the word that a launch passes instead, or a
+    constant."""
     found = array_type(kind)
     if found is None:
         return [name]

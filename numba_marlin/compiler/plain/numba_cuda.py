@@ -1,4 +1,4 @@
-"""What plain kernels need of numba-cuda (see the room)."""
+"""Support for plain kernels of numba-cuda; ``compiler.plain`` describes the functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def type_of(intrinsic):
     from numba.cuda.descriptor import cuda_target
 
     context = cuda_target.typing_context
-    context.refresh()  # or it would not know an intrinsic made since the last compilation
+    context.refresh()  # to know intrinsics that were created since the last compilation
     return context.resolve_value_type(intrinsic)
 
 

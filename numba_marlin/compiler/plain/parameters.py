@@ -1,4 +1,4 @@
-"""The types that a kernel's parameters have in either compiler."""
+"""The types of a kernel's parameters, for both compilers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from numba_marlin.kernels.language.arrays import array_type
 
 
 def parameter_types(types, address, plain: bool) -> Callable:
-    """kind of a KernelDefinition's parameter -> its type. types: the compiler's; address: the
-    language's type of 64 bits, which a plain kernel does without."""
+    """Return a function from the kind of a KernelDefinition's parameter to its type. types: the
+    compiler's; address: the language's type of 64 bits, which plain kernels do not use."""
 
     def kinds(kind: str):
         found = array_type(kind)

@@ -1,11 +1,11 @@
-"""The check that both compilers make of a place in an array."""
+"""The check of an array and an index, for both compilers."""
 
 from __future__ import annotations
 
 
 def check_place(name: str, types, array, index) -> None:
-    """TypeError, naming the function, unless index is an int or a tuple of ints, one for each
-    dimension of array. types: the compiler's."""
+    """Raise TypeError, which names the function, unless ``index`` is an int or a tuple of ints, one
+    for each dimension of ``array``. types: the compiler's."""
     if not isinstance(array, types.Array):
         raise TypeError(f"ptx.{name} takes an array and an index, got {array}")
     kinds = tuple(index) if isinstance(index, types.BaseTuple) else (index,)

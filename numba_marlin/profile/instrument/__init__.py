@@ -1,1 +1,1 @@
-"""Instrumented builds: the same compiled kernel, which also writes down where its time goes."""
+"""Instrumented builds: copies of a compiled kernel that also record where their time goes."""

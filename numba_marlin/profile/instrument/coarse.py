@@ -1,11 +1,13 @@
-"""Where the light instrumented build (``totals``) reads the clock: as seldom as the sections of a
-timeline allow, so that its cost stays small.
+"""Where the light instrumented build (``totals``) reads the clock: as rarely as the sections of a
+timeline allow, to keep its cost small.
 
-Work of a loop is one section, whatever its verbs: issuing copies counts as multiplying in a kernel
-whose warps do both. A wait, alone or several in a row, is read before and behind; what it
-interrupts is known, since the section of what follows it begins before it. ``readings(module,
-kernel, without)`` -> by pc, in the order of the code; waits ``without`` are not read: they are part
-of the work that they interrupt. ``leavings``: where threads that have nothing to do go home.
+The work of a loop is one section, whatever its verbs are: in a kernel whose warps both copy and
+multiply, issuing copies counts as multiplying. The clock is read before and after a wait, or before
+the first and after the last of several waits in a row. The section that a wait interrupts is known
+at compile time, because the section of the work that follows it begins before it.
+
+``readings`` lists the places where the clock is read, ``leavings`` the branches of threads that
+have no work.
 """
 
 from __future__ import annotations
@@ -25,19 +27,22 @@ from numba_marlin.profile.instrument.sections import (
 
 WAIT = "wait_kernel"
 WAITS = frozenset(section.name for section in SECTIONS if section.reason) - {WAIT}
-NEAR = 12  # instructions between two waits of a basic block that are one
+NEAR = 12  # two waits of a basic block at most this many instructions apart count as one
 IDLE = "idle"
 SPINS = ("mbarrier.try_wait", "mbarrier.test_wait", "ld")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Before ``pc``: ``leave``: (wait, section it interrupted); ``restart``: the wait for the
-    kernel before is over; ``switch``: (section that begins, those that may end); ``enter``: (wait,
-    section that it interrupts). In this order, each None or False where nothing of the kind
-    happens. ``maybe``: control may also come to the end of this wait without having waited;
-    ``told``: of this wait, entered or left, there are such ends, so that it must be known at run
-    time whether it is on.
+    """What happens before the instruction at ``pc``, in this order.
+
+    leave: (wait that ends, section that it interrupted), or None.
+    restart: whether the wait for the previous kernel ends.
+    switch: (section that begins, sections of which one ends), or None.
+    enter: (wait that begins, section that it interrupts), or None.
+    maybe: whether control can reach this end of a wait without having waited.
+    told: whether the wait that is entered or left has such an end, so that a register must hold at
+        run time whether the warp is in this wait.
     """
 
     pc: int
@@ -50,8 +55,8 @@ class Reading:
 
 
 def leavings(module: Module, kernel: Kernel) -> list[Instruction]:
-    """Branches straight to the end, of threads that have done nothing but set up and wait: the
-    other lanes of a warp whose leader copies, blocks without work."""
+    """Return the branches directly to the kernel's end that are taken by threads which have only
+    set up and waited: the other lanes of a warp whose leader copies, and blocks without work."""
     count = len(kernel.instructions)
     ends = {
         start
@@ -76,7 +81,7 @@ def leavings(module: Module, kernel: Kernel) -> list[Instruction]:
 
 
 def interruptions(found: list[Reading]) -> dict[str, frozenset[str]]:
-    """Wait -> sections that it interrupts."""
+    """Return {wait: the sections that it interrupts}."""
     pairs = [each.enter for each in found if each.enter] + [
         each.leave for each in found if each.leave
     ]
@@ -89,7 +94,7 @@ def _anchors(module: Module, kernel: Kernel) -> list[str | None]:
     at = anchors(module, kernel)
     for pc in range(1, len(at)):
         if at[pc - 1] == WAIT and at[pc] == START:
-            at[pc] = None  # put there for ``recorder``
+            at[pc] = None  # ``anchors`` marks it for ``recorder``
     return (
         at
         if "wait_room" in at
@@ -100,9 +105,14 @@ def _anchors(module: Module, kernel: Kernel) -> list[str | None]:
 def readings(
     module: Module, kernel: Kernel, without: frozenset[str] = frozenset()
 ) -> list[Reading]:
+    """Return the places where the clock is read, in the order of the code. without: waits whose
+    clock is not read; their time belongs to the section that they interrupt.
+
+    Raises ValueError if ``without`` names anything but waits.
+    """
     if not without <= WAITS:
         raise ValueError(
-            f"without={sorted(without)}: only waits can be left out: {', '.join(sorted(WAITS))}"
+            f"without={sorted(without)}: only waits can be omitted: {', '.join(sorted(WAITS))}"
         )
     at = _anchors(module, kernel)
     waits = _waits(kernel, at)
@@ -146,7 +156,8 @@ def readings(
 
 
 def _waits(kernel: Kernel, at: list[str | None]) -> dict[int, str]:
-    """pc -> wait; one that follows another without work in between counts as that one."""
+    """Return {pc: wait}. A wait that follows another one without work in between counts as that
+    one."""
     block_of = {
         pc: start for start, block in kernel.blocks.items() for pc in range(block.start, block.stop)
     }
@@ -167,9 +178,9 @@ def _waits(kernel: Kernel, at: list[str | None]) -> dict[int, str]:
 
 
 def _begin_before_loops(kernel: Kernel, outer: list[str | None]) -> None:
-    """A loop of one section, to which control comes from another: the section begins with the last
-    instruction before the loop, so that the loop does not test in every round whether it has
-    begun."""
+    """Let the section of a loop begin with the last instruction before the loop, if all of the loop
+    is one section. The loop then need not test in every iteration whether its section has begun.
+    Changes ``outer``."""
     count = len(kernel.instructions)
     after = {
         block.stop - 1: successors(kernel.instructions[block.stop - 1], block.stop, count)
@@ -198,8 +209,8 @@ def _begin_before_loops(kernel: Kernel, outer: list[str | None]) -> None:
 
 
 def _interrupted(outer: list[str | None], waits: dict[int, str]) -> dict[int, str]:
-    """The section that each wait interrupts: of a barrier that of the work before it in the text,
-    of others that of the work behind."""
+    """Return {pc of a wait: the section that it interrupts}. For a barrier this is the section of
+    the work before it in the text, for other waits that of the work after it."""
     behind, found, before = [START] * len(outer), {}, START
     for pc in range(len(outer) - 2, -1, -1):
         behind[pc] = outer[pc + 1] or behind[pc + 1]
@@ -213,8 +224,8 @@ def _interrupted(outer: list[str | None], waits: dict[int, str]) -> dict[int, st
 
 
 def _ends(kernel: Kernel, waits: dict[int, str]) -> dict[int, tuple[str, int]]:
-    """pc behind a wait -> (wait, its last pc): the next instruction, or for one that spins every
-    place to which its block may go; none where the same wait goes on."""
+    """Return {pc after a wait: (wait, its last pc)}. This is the next instruction or, for a wait
+    that spins, every successor of its basic block except those where the same wait continues."""
     block_of = {
         pc: start for start, block in kernel.blocks.items() for pc in range(block.start, block.stop)
     }
@@ -248,8 +259,8 @@ def _ends(kernel: Kernel, waits: dict[int, str]) -> dict[int, tuple[str, int]]:
 def _inside(
     kernel: Kernel, waits: dict[int, str], ends: dict[int, tuple[str, int]]
 ) -> tuple[dict[int, bool], set[int]]:
-    """(for every pc of a wait whether it is waited already when control comes there, the ends to
-    which control may also come without having waited)"""
+    """Return ({pc of a wait: whether the warp is already in this wait when control reaches it}, the
+    ends that control can also reach without having waited)."""
     at: list[str | None] = [None] * len(kernel.instructions)
     for pc in ends:
         at[pc] = IDLE

@@ -1,8 +1,8 @@
-"""The PTX of the builds that add up (``totals``): what is put before a kernel's first instruction,
-where the clock is read, and before the kernel's end.
+"""The PTX of the light instrumented builds (``totals``): what is inserted before a kernel's first
+instruction, where the clock is read, and before the kernel's end.
 
-Register ``%nmr_sN`` holds the cycles of section N, ``%nmr_a`` the clock just read, ``%nmr_now`` the
-section that the warp is in, where the text does not tell.
+Register ``%nmr_sN`` holds the cycles of section N, ``%nmr_a`` the clock value read last, and
+``%nmr_now`` the current section of the warp where it does not follow from the position in the code.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from numba_marlin.profile.instrument.recorder import block_number
 from numba_marlin.profile.instrument.sections import NUMBER, SECTIONS, START
 
 SLOT_BYTES, SECTIONS_AT = 128, 32
-PLACES = -(-len(SECTIONS) // 4) * 4  # stored four at a time
+PLACES = -(-len(SECTIONS) // 4) * 4  # a multiple of four, for vectorised stores
 
 
 def leaving(branch: Instruction) -> str:
-    """Who would go to the end leaves at once, without a record: were the lanes that do nothing to
-    meet their leader there again, the assembler could no longer tell that a single lane works, and
-    that what it works with is the same for the warp."""
+    """Replace a branch to the kernel's end by an exit without a record. If idle lanes met their
+    leader again at the end, the assembler could no longer infer that a single lane works and that
+    its operands are uniform across the warp."""
     guard = (
         ""
         if branch.guard is None
@@ -29,6 +29,8 @@ def leaving(branch: Instruction) -> str:
 
 
 def prologue(used: list[str]) -> str:
+    """Declare the registers and begin the first section. used: the names of the sections that the
+    kernel has."""
     return f"""
 	.reg .b32 %nmr_a, %nmr_b, %nmr_c, %nmr_d, %nmr_now;
 	.reg .b32 %nmr_s<{PLACES}>;
@@ -39,15 +41,15 @@ def prologue(used: list[str]) -> str:
 
 
 def _begun(used: list[str]) -> str:
-    """Nothing but the first section, which begins at %nmr_a."""
+    """Zero all sections and begin the first one at the time in %nmr_a."""
     text = "".join(f"	mov.u32 %nmr_s{NUMBER[name]}, 0;\n" for name in used if name != START)
     first = NUMBER[START]
     return text + f"	neg.s32 %nmr_s{first}, %nmr_a;\n" + f"	mov.u32 %nmr_now, {first};\n"
 
 
 def _slot(name: str, warps: int) -> str:
-    """%nmr_to: this warp's slot; %nmr_p: whether this lane writes; %nmr_c: the warp. Worked out
-    anew each time, so that it takes no register in between."""
+    """Compute %nmr_to: the address of the warp's slot; %nmr_p: whether the lane writes; %nmr_c: the
+    warp's index. They are computed at the end, so that they occupy no registers before it."""
     return (
         block_number("%nmr_b", "%nmr_c")
         + f"""	mov.u32 %nmr_c, %tid.x;
@@ -63,12 +65,13 @@ def _slot(name: str, warps: int) -> str:
 
 
 def _move(ending: str, beginning: str, guard: str = "") -> str:
-    """What was read goes from one section to the other."""
+    """End one section and begin another at the time in %nmr_a."""
     end, begin = f"%nmr_s{NUMBER[ending]}", f"%nmr_s{NUMBER[beginning]}"
     return f"\t{guard}add.u32 {end}, {end}, %nmr_a;\n\t{guard}sub.u32 {begin}, {begin}, %nmr_a;\n"
 
 
 def reading(each: Reading, used: list[str], label: str) -> str:
+    """The PTX of one reading of the clock. label: unique, for a branch around it."""
     text = ""
     always = (
         (each.leave and not each.maybe)
@@ -103,8 +106,8 @@ def reading(each: Reading, used: list[str], label: str) -> str:
 
 
 def _switch(section: str, before: frozenset[str], label: str, read: bool) -> str:
-    """To ``section`` from whichever of ``before`` it is; past all of it if it is that one
-    already."""
+    """Begin ``section`` and end the current one of ``before``. Skip everything if ``section`` has
+    already begun. read: whether %nmr_a already holds the time."""
     others = sorted(NUMBER[name] for name in before if name != section)
     text = ""
     if section in before:
@@ -125,7 +128,8 @@ def _switch(section: str, before: frozenset[str], label: str, read: bool) -> str
 
 
 def epilogue(name: str, warps: int, used: list[str], waits: bool) -> str:
-    """The section that ends here may be any."""
+    """End the current section, whichever it is, and store the warp's slot. name: the parameter that
+    points to the slots; waits: whether the kernel executes griddepcontrol.wait."""
     text = "	mov.u32 %nmr_a, %clock;\n"
     for section in used:
         number = NUMBER[section]

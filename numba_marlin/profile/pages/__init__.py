@@ -1,1 +1,1 @@
-"""What a profile, a device and a packed word look like, as pages of views."""
+"""Pages of views that show a profile, the state of a device, and packed words."""

@@ -1,5 +1,5 @@
 """The page of a device's state (``device_state``): bars of the last sample, curves of the last
-minute, and which processes run on it."""
+samples, and the processes that run on the device."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def page(
     kernels: list[tuple[str, ...]] = (),
     note: str = "",
 ) -> Page:
-    """``kernels``: (name, grid or details, launches or "") of those that the watched process
-    runs."""
+    """Build the page.
+
+    states: samples, the oldest first. missing: {name of a value: why it is not known}. kernels:
+    (name, grid or details, number of launches or "") of the kernels that the watched process runs.
+    """
     return Page(f"{name}, live", (section(states, missing, kernels),), note)
 
 
@@ -107,7 +110,7 @@ def facts(state: State, missing: dict[str, str]):
         yield "temperature", f"{values['temperature_c']} C", MEASURED
     if "memory_mhz" in values:
         yield "memory clock", f"{values['memory_mhz']} MHz", MEASURED
-    yield "clocks held back by", ", ".join(state.throttle) or "nothing", MEASURED
+    yield "clocks limited by", ", ".join(state.throttle) or "nothing", MEASURED
     lacking: dict[str, list[str]] = {}
     for name, reason in missing.items():
         lacking.setdefault(reason, []).append(

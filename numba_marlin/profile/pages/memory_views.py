@@ -1,5 +1,5 @@
-"""Views of a profile's data: what lies and moves at which level of memory, in which transactions;
-how a word is packed; what tensor cores do."""
+"""Views of a profile's data: the bytes that each level of memory holds and moves, and the
+transactions that move them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def size(nbytes: float | None) -> str:
 def scaled(data: dict) -> str:
     counts = data["counts"]
     if counts["factor"] == 1:
-        return "Counted on the PTX machine, over the whole launch."
+        return "Counted on the PTX machine for the whole launch."
     part = counts["part"]
     return (
-        f"Counted on the PTX machine on m={part['m']} n={part['n']} k={part['k']} (as"
-        f" {counts['sms']} SMs would have it), times {counts['factor']:g}."
+        f"Counted on the PTX machine for m={part['m']} n={part['n']} k={part['k']} on"
+        f" {counts['sms']} SMs, multiplied by {counts['factor']:g}."
     )
 
 
 def parts_of(data: dict) -> dict[str, int]:
-    """Bytes by what they are, also of a profile that was kept when only integer weights were
-    profiled."""
+    """Return {name: bytes} of the operands and the result. Also reads files of profiles from before
+    profiles stored these names."""
     if "bytes" in data:
         return data["bytes"]
     problem = data["problem"]
@@ -78,7 +78,7 @@ def memory(data: dict) -> Section:
                 for name, nbytes in parts_of(data).items()
             ),
             down=(
-                f"{size(rates['least_bytes'])} must pass: {rates['bytes_per_s'] / 1e12:.2f}"
+                f"{size(rates['least_bytes'])} must move: {rates['bytes_per_s'] / 1e12:.2f}"
                 f" TB/s{share} ({source})"
             ),
             source=limits["source"],
@@ -87,9 +87,9 @@ def memory(data: dict) -> Section:
             "L2",
             size(capacity),
             (
-                ("asked for, by all blocks", size(counts["asked_bytes"]), "counted"),
+                ("requested by all blocks", size(counts["asked_bytes"]), "counted"),
                 ("different sectors", size(counts["distinct_bytes"]), "counted"),
-                ("hits at best", f"{1 - 1 / reuse:.0%}: what is asked for again", "counted"),
+                ("hit rate at most", f"{1 - 1 / reuse:.0%}: requests after the first", "counted"),
                 (
                     "the problem fits",
                     (
@@ -112,7 +112,7 @@ def memory(data: dict) -> Section:
             "shared memory, L1",
             f"{size(limits['shared_bytes'])} per SM",
             (
-                ("a block takes", size(shape["shared_bytes"])),
+                ("used per block", size(shape["shared_bytes"])),
                 *(
                     (f"filled by {name}", size(value), "counted")
                     for name, value in counts["copied"].items()
@@ -120,8 +120,8 @@ def memory(data: dict) -> Section:
                 (
                     "accesses",
                     (
-                        f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them"
-                        " conflicts"
+                        f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them due"
+                        " to bank conflicts"
                     ),
                     "counted",
                 ),
@@ -139,14 +139,14 @@ def memory(data: dict) -> Section:
             f"{size(4 * limits['registers'])} per SM",
             (
                 (
-                    "a thread has",
+                    "per thread",
                     (
                         "unknown"
                         if shape["registers"] is None
                         else f"{shape['registers']} at compile time"
                     ),
                 ),
-                ("live at most in the PTX", f"{counts['live_registers']} words", "counted"),
+                ("maximum live in the PTX", f"{counts['live_registers']} words", "counted"),
                 *(
                     (f"tensor memory, {kind}", size(nbytes), "counted")
                     for kind, nbytes in counts.get("tensor_memory", {}).items()
@@ -173,7 +173,7 @@ def memory(data: dict) -> Section:
         "Memory hierarchy",
         (scaled(data),),
         (
-            Levels(levels, title="What lies where, and what passes"),
+            Levels(levels, title="What each level holds, and what moves between them"),
             Table(
                 ("buffer", "bytes read, in sectors", "bytes written"),
                 rows,
@@ -234,7 +234,7 @@ def transactions(data: dict) -> Section:
                 "sectors of 32 bytes",
                 (
                     f"{counts['asked_bytes'] // 32:,} touched, {counts['needed_bytes'] // 32:,}"
-                    " would do"
+                    " would suffice"
                 ),
                 "counted",
             ),
@@ -243,7 +243,7 @@ def transactions(data: dict) -> Section:
                 "wasted",
                 (
                     f"{size(wasted)}, {100 * wasted / max(1, counts['asked_bytes']):.1f}% of what"
-                    " is asked for"
+                    " is requested"
                     if wasted
                     else "nothing"
                 ),
@@ -252,13 +252,13 @@ def transactions(data: dict) -> Section:
             (
                 "shared memory",
                 (
-                    f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them because"
-                    " banks collide"
+                    f"{counts['wavefronts']:,} wavefronts, {counts['conflicts']:,} of them due to"
+                    " bank conflicts"
                 ),
                 "counted",
             ),
         ),
-        title="In all",
+        title="Total",
     )
     return Section(
         "transactions",

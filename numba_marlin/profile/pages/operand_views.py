@@ -1,4 +1,4 @@
-"""Views of a profile's data: how a word of weights is packed, what tensor cores do."""
+"""Views of a profile's data: how a word of weights is packed, and the work of the tensor cores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def packing(data: dict) -> Section:
             "Packing",
             (
                 (
-                    "This weight is completed to whole blocks, or has float zero points:"
-                    " numba-marlin unpack shows words of any format."
+                    "Not shown, because this weight is padded to whole blocks or has float zero"
+                    " points: numba-marlin unpack shows words of any format."
                 ),
             ),
         )
@@ -38,14 +38,14 @@ def packing(data: dict) -> Section:
         for name, each in zip(names, word["codes"])
     )
     note = (
-        "Marlin's order: the codes of a word are what one lane multiplies, not neighbours in"
-        " memory. `numba-marlin unpack` takes any word of any format apart."
+        "In Marlin's order the codes of a word are those that one lane multiplies, which are not"
+        " neighbours in the weight. `numba-marlin unpack` decodes any word of any format."
     )
     if "element" in word:
         note = (
-            "Codes side by side along k, the first in the lowest bits: numbers of"
-            f" {word['element']}, each times the scale of its block and the matrix's global scale."
-            " `numba-marlin trace --phase unpack` follows one through the kernel."
+            "Codes are side by side along k, the first in the lowest bits. Each is a number of type"
+            f" {word['element']}, multiplied by the scale of its block and the matrix's global"
+            " scale. `numba-marlin trace --phase unpack` follows a word through the kernel."
         )
     return Section(
         "packing",
@@ -133,7 +133,7 @@ def tensor(data: dict) -> Section:
                 "ceiling",
                 (
                     f"{(data['ceilings']['matrix_flops'] or 0) / 1e12:.0f} TFLOP/s,"
-                    f" {'fp16' if bits == 16 else f'{bits}-bit factors'}"
+                    f" {'fp16' if bits == 16 else f'{bits}-bit operands'}"
                     if data["ceilings"]["matrix_flops"]
                     else "not known"
                 ),

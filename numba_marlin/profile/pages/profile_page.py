@@ -1,5 +1,5 @@
-"""A profile (``profile.build``) as a page: ten sections, every figure with its source. Nothing is
-drawn that is not in the profile."""
+"""The page of a profile (``profile.build``): ten sections, in which every figure names its source.
+The page shows only what the profile contains."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def summary(data: dict) -> Section:
         *(
             [
                 (
-                    "beside it",
+                    "compared with",
                     (
-                        f"cuBLAS fp16 {time['cublas_us']:.2f} us:"
-                        f" {time['cublas_us'] / time['us']:.2f} times as fast as it"
+                        f"cuBLAS fp16 {time['cublas_us']:.2f} us: this kernel is"
+                        f" {time['cublas_us'] / time['us']:.2f} times as fast"
                     ),
                     "measured",
                 )
@@ -76,7 +76,7 @@ def summary(data: dict) -> Section:
             else []
         ),
         (
-            "the model says",
+            "the model predicts",
             f"{time['modelled_us']:.2f} us"
             + (
                 f"; {time['model_error']['text']}"
@@ -114,9 +114,9 @@ def summary(data: dict) -> Section:
     ceilings = data["ceilings"]
     parts: list = [
         Facts(tuple(rows), title="Performance"),
-        Bars(bars, title="Used, of the ceiling", source=source),
+        Bars(bars, title="Share of each ceiling", source=source),
         Text(f"Bottleneck: {what}. {why[:1].upper()}{why[1:]}."),
-        Table(("", "what follows from the numbers", "because (rule)"), found, title="Findings"),
+        Table(("", "what the numbers imply", "rule"), found, title="Findings"),
     ]
     if ceilings["read_bytes"] and ceilings["matrix_flops"]:
         points = [
@@ -175,7 +175,7 @@ def launch(data: dict) -> Section:
         (
             "shared memory",
             (
-                f"{shape['shared_bytes'] / 1024:g} KiB a block, of"
+                f"{shape['shared_bytes'] / 1024:g} KiB per block, of"
                 f" {limits['shared_bytes'] / 1024:g} KiB per SM"
             ),
         ),
@@ -185,12 +185,12 @@ def launch(data: dict) -> Section:
                 "unknown (no assembler)"
                 if shape["registers"] is None
                 else (
-                    f"{shape['registers']} a thread at compile time, {shape['spill_bytes']} bytes"
+                    f"{shape['registers']} per thread at compile time, {shape['spill_bytes']} bytes"
                     " spilled"
                 )
             ),
         ),
-        ("launches overlap", "yes: griddepcontrol" if shape["dependent"] else "no"),
+        ("programmatic dependent launch", "yes" if shape["dependent"] else "no"),
         ("configuration", ", ".join(f"{name}={value}" for name, value in data["config"].items())),
     )
     bars = (
@@ -217,7 +217,7 @@ def launch(data: dict) -> Section:
             (Cell(name, tone="hot" if name == found["limited_by"] else ""), str(count))
             for name, count in found["each"].items()
         ),
-        title="What each limit would allow",
+        title="Blocks that each limit allows",
         source=limits["source"],
     )
     return Section(
@@ -231,9 +231,9 @@ def launch(data: dict) -> Section:
                 title="Occupancy",
                 source=found["achieved_source"],
                 note=(
-                    "Theoretical: from registers, shared memory and warps of a block. Achieved:"
-                    " warps that were on an SM, on average over the launch, of those it"
-                    " has places for."
+                    "Theoretical occupancy follows from the registers, shared memory and warps of a"
+                    " block. Achieved occupancy is the average number of warps on an SM during the"
+                    " launch, relative to the most it can hold."
                 ),
             ),
             each,
@@ -257,12 +257,12 @@ def blocks(data: dict) -> Section:
     idle = placement["sms"] - len(known)
     most = max((len(row["blocks"]) for row in placement["rows"]), default=0)
     note = (
-        f"{len(known)} SMs have blocks, {idle} are idle; {placement['at_once']}"
-        f" block(s) fit at once, the fullest gets {most} in all. A cell: its first block, and how"
-        " many follow."
+        f"{len(known)} SMs have blocks, {idle} are idle. {placement['at_once']} block(s) fit on an"
+        f" SM at once, and the SM with the most work runs {most} in total. A cell shows the first"
+        " block of an SM and the number of blocks that follow."
     )
     if placement["source"] == "modelled":
-        note += " Without a GPU blocks are dealt out in turn; a GPU decides for itself."
+        note += " Without a GPU, blocks are assigned in turn; a GPU may assign them differently."
     figure = Grid(
         tuple(rows),
         tuple(labels),
@@ -320,13 +320,13 @@ def state(data: dict) -> Section:
     return Section(
         "device",
         "Live device state",
-        ("While the plain kernel ran again and again. `numba-marlin watch` shows the same, live.",),
+        ("Sampled while the plain kernel ran repeatedly. `numba-marlin watch` shows this live.",),
         (*section.parts, *more),
     )
 
 
 def compared(first: dict, second: dict, names: tuple[str, str]) -> Section:
-    """Two profiles side by side."""
+    """Build the section that shows two profiles side by side. names: for the captions."""
 
     def value(data, path):
         for name in path:
@@ -340,7 +340,7 @@ def compared(first: dict, second: dict, names: tuple[str, str]) -> Section:
         ("issue slots used", ("rates", "issue_share"), "{:.1%}"),
         ("warp instructions", ("counts", "instructions"), "{:,}"),
         ("tensor operations", ("counts", "flops"), "{:,}"),
-        ("sectors' bytes asked for", ("counts", "asked_bytes"), "{:,}"),
+        ("bytes of requested sectors", ("counts", "asked_bytes"), "{:,}"),
         ("coalescing, %", ("counts", "coalescing"), "{:.1f}"),
         ("bank conflicts", ("counts", "conflicts"), "{:,}"),
         ("registers", ("launch", "registers"), "{}"),

@@ -1,4 +1,4 @@
-"""Views of a profile's time: what one warp does and waits for, and where the time of a launch
+"""Views of a profile's time: what one warp executes and waits for, and where the time of a launch
 goes."""
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ def name_of(part: str) -> str:
 
 
 def steps_of(lanes: list[dict]) -> str:
-    """What to know of a picture that has fewer spans than there were."""
+    """Return a note for a picture that has fewer spans than there were activities, else ""."""
     most = max(lane["count"] for lane in lanes)
     return (
-        f"Up to {most:,} activities per warp, too short to draw: every step shows one that occurs"
-        " in it, chosen so that each comes to its share of the time."
+        f"A warp has up to {most:,} activities, too short to draw. Every step shows one that occurs"
+        " in it, chosen so that each activity has its share of the time."
         if most > SPANS
         else ""
     )
 
 
 def warp(data: dict) -> Section:
-    """One warp: what it did when, and why it waited."""
+    """Build the section of one warp: its activities in time, and why it waited."""
     lanes = data["lanes"]
     chosen = max(lanes["warps"], key=lambda lane: lane["totals"].get("multiply", 0.0), default=None)
     if chosen is None or not chosen["spans"]:
@@ -54,7 +54,7 @@ def warp(data: dict) -> Section:
     notes = [
         f"Block {lanes['block']}, warp {chosen['warp']} of {len(lanes['warps'])} shown"
         + (f", on SM {lanes['sm']}" if source == "measured" else "")
-        + f": {waited / total:.0%} of its time it waits."
+        + f": it waits for {waited / total:.0%} of its time."
     ]
     if source != "measured":
         notes.append(
@@ -63,8 +63,8 @@ def warp(data: dict) -> Section:
         )
     else:
         notes.append(
-            "From the build that records every event, which is slower than the plain kernel (the"
-            " summary of times says by how much)."
+            "Recorded by the build that records every event, which is slower than the plain kernel"
+            " (the section Execution timeline shows by how much)."
         )
     more = (
         f"The first {len(rows)} of {chosen['count']:,} activities."
@@ -104,7 +104,8 @@ def warp(data: dict) -> Section:
 
 
 def timeline(data: dict) -> Section:
-    """The launch by section, of an average warp; and the warps of one block."""
+    """Build the section of the launch: the time of an average warp in each section of the kernel,
+    and the warps of one block."""
     parts, lanes, time = data["parts"], data["lanes"], data["time"]
     total = sum(parts["us"].values())
     bars = tuple(
@@ -115,40 +116,41 @@ def timeline(data: dict) -> Section:
     if parts["source"] == "measured":
         alone = time.get("alone_us", time["us"])
         apart = (
-            f" of launches kept apart ({time['us']:.2f} us from end to end where they overlap)"
+            f" of launches that do not overlap ({time['us']:.2f} us from end to end if they do)"
             if abs(alone / time["us"] - 1) > 0.01
             else ""
         )
         notes.append(
-            "An average working warp, from the end of the launch before to the end of its own:"
-            f" {total:.2f} us in all, {total / alone - 1:+.1%} of the plain kernel's {alone:.2f}"
-            f" us{apart}. The build that adds up takes {time['light_us'] / alone - 1:+.1%}, the one"
-            f" that records every event {time['detailed_us'] / alone - 1:+.1%}."
+            "The time of an average working warp, from the end of the previous launch to the end of"
+            f" its own, is {total:.2f} us, {total / alone - 1:+.1%} relative to the plain kernel's"
+            f" {alone:.2f} us{apart}. Relative to it, the light build takes"
+            f" {time['light_us'] / alone - 1:+.1%} and the build that records every event"
+            f" {time['detailed_us'] / alone - 1:+.1%}."
         )
         if raw:
             each = ", ".join(
                 f"{name_of(name)} {us / alone - 1:+.1%}" for name, us in time["finer_us"].items()
             )
-            finer = f"builds that tell one kind of wait each ({each})" if each else ""
+            finer = f"builds that each measure one kind of wait ({each})" if each else ""
             notes.append(
                 "The duration comes from a build that does not read the clock at waits"
-                f" ({time['work_us'] / alone - 1:+.1%}); the share of waits from"
-                f" {finer or 'the build that adds up'}. What the build that adds up saw of"
-                f" everything at once comes to {sum(raw.values()):.2f} us,"
-                f" {sum(raw.values()) / alone - 1:+.1%}, and stands at the end. No build knows the"
-                " plain kernel's time."
+                f" ({time['work_us'] / alone - 1:+.1%}), the share of waits from"
+                f" {finer or 'the light build'}. The light build alone, which measures all sections"
+                f" at once, gives {sum(raw.values()):.2f} us, {sum(raw.values()) / alone - 1:+.1%};"
+                " the last table shows it. No build measures the plain kernel itself."
             )
     else:
         notes.append(
-            "Modelled: each section's work by the machine's counts (instructions, shared"
-            " wavefronts, tensor operations), what is left of the predicted time as waiting."
+            "Modelled: the work of each section follows from the PTX machine's counts"
+            " (instructions, shared-memory wavefronts, tensor operations); the rest of the"
+            " predicted time is waiting."
         )
         if time["model_error"]:
-            notes.append(f"The prediction of the whole is {time['model_error']['text']}.")
+            notes.append(f"Predictions of times are {time['model_error']['text']}.")
         elif not time["fitted"]:
             notes.append(
-                "Of this kernel no time was fitted: the whole is a lower bound, for latency is not"
-                " modelled."
+                "The model is not fitted to times of this kernel: the total is a lower bound,"
+                " because latency is not modelled."
             )
     rows = []
     for name, value in parts["us"].items():
@@ -166,7 +168,7 @@ def timeline(data: dict) -> Section:
     table = Table(
         ("section", "us", "warp instr.", "tensor ops", "wavefronts", "global bytes"),
         tuple(rows),
-        title="Time beside work",
+        title="Time and work",
         note=f"us: {parts['source']}; the others: counted (wavefronts: of shared memory)"
         + (
             ""
@@ -191,7 +193,7 @@ def timeline(data: dict) -> Section:
             steps_of(lanes["warps"])
             if lanes["source"] == "measured"
             else (
-                "The machine's clock counts warp instructions: an order of events, not time."
+                "The PTX machine's clock counts warp instructions: an order of events, not time."
                 f" {steps_of(lanes['warps'])}".strip()
             )
         )
@@ -223,7 +225,7 @@ def timeline(data: dict) -> Section:
                     )
                     for name, us, seen in pairs
                 ),
-                title="Beside what one build saw of everything at once",
+                title="Compared with one build that measures all sections at once",
                 source=parts["source"],
             )
         )

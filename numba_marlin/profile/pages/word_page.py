@@ -1,18 +1,19 @@
-"""The page of words of packed codes (``words``): what the layer is, each word bit by bit, and the
-piece of the weight that it belongs to."""
+"""The page of words of packed codes (``words``): the layer, each word bit by bit, and the part of
+the weight around it."""
 
 from __future__ import annotations
 
 from numba_marlin.profile.sources.words import Layer, Word
 from numba_marlin.views import BitRow, Bits, Cell, Facts, Grid, Page, Section, Step, Table
 
-ROWS, COLUMNS = 16, 16  # of the weight shown around a word
+ROWS, COLUMNS = 16, 16  # size of the part of the weight that is shown around a word
 
 
 def page(
     layer: Layer, words: tuple[Word, ...], source: str, chosen: tuple[int, int] | None = None
 ) -> Page:
-    """``chosen``: (k, n) of the code that was asked for, to be marked with an arrow."""
+    """Build the page. source: the name of the layer's file; chosen: (k, n) of the requested code,
+    which is marked with an arrow."""
     tensor = words[0].tensor
     form, geometry = layer.form, layer.geometry
     groups = "one scale per column" if geometry.group == -1 else f"groups of {geometry.group}"
@@ -38,8 +39,8 @@ def page(
     steps = tuple(Step(title_of(word), tuple(parts(layer, word, chosen))) for word in words)
     notes = (
         (
-            "Bit 0 is the lowest. Where a code's bits are follows from the format's closed form;"
-            " that the format's own reader finds the same codes is checked."
+            "Bit 0 is the lowest. The bits of a code follow from the format's closed form; they are"
+            " compared with what the format's own reader finds."
         ),
     )
     return Page(
@@ -134,7 +135,7 @@ def table(layer: Layer, word: Word, names: list[str], chosen: tuple[int, int] | 
 
 
 def grid(layer: Layer, word: Word, names: list[str]) -> Grid:
-    """Codes around the word, in hexadecimal; those of the word stand out."""
+    """Draw the codes around the word in hexadecimal, with those of the word highlighted."""
     matrix = layer.unpacked(word.tensor)
     mine = {(field.k, field.n): name for name, field in zip(names, word.fields)}
     first_k = min(k for k, _ in mine) // ROWS * ROWS

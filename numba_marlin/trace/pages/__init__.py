@@ -1,5 +1,8 @@
-"""The page of a trace: one module per section. ``page(trace, choice)`` has all sections, in a
-didactic order."""
+"""The page of a trace, with one module per section.
+
+``page(trace, choice)`` shows all sections in the order in which a reader should meet them: launch,
+phases, copies, and so on.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from numba_marlin.views import Page, Section
 
 __all__ = ["SECTIONS", "Choice", "check_keys", "page"]
 
+# key of a section -> function of (trace, choice) that builds it
 SECTIONS = {
     "launch": launch.section,
     "phases": phases.section,
@@ -32,18 +36,21 @@ SECTIONS = {
     "memory": memory.section,
     "intensity": memory.intensity,
 }
-"""Key of a section -> function of (trace, choice)."""
 
 
 def check_keys(keys: tuple[str, ...]) -> None:
+    """Raise ValueError for a key that is not in ``SECTIONS``."""
     for key in keys:
         if key not in SECTIONS:
             raise ValueError(f"phase {key!r} must be one of {', '.join(SECTIONS)}")
 
 
 def page(trace: Trace, choice: Choice = Choice(), keys: tuple[str, ...] = ()) -> Page:
-    """``keys``: these sections only. ValueError for a section, block, warp or lane that there is
-    not."""
+    """Build the page of ``trace``. keys: the sections to show; default: all.
+
+    Raises ValueError if there is no such section, or if the trace lacks the chosen block, warp or
+    lane.
+    """
     check_keys(keys)
     choice.check(trace)
     sections: list[Section] = [

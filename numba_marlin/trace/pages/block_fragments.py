@@ -1,7 +1,8 @@
-"""A block-scaled product: codes, scales of blocks, and the accumulator that they give. For
-``mma.sync`` from registers, for ``tcgen05.mma`` from shared memory.
+"""One block-scaled product: codes, scales of blocks, and the accumulators that follow from them.
 
-Accumulators are computed from the recorded codes and scales, block by block.
+The operands of ``mma.sync`` are recorded registers, those of ``tcgen05.mma`` are recorded shared
+memory. Accumulators are computed from the recorded codes and scales, block by block. PTX ISA:
+#warp-level-block-scaling and #tcgen05-block-scaling.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ MAPS = fragments.MMA_M16N8K64_A, fragments.MMA_M16N8K64_B, fragments.MMA_M16N8K1
 
 
 def scale_grid(text: str) -> str:
-    """The type of scales that an opcode of mma.sync names."""
+    """Return the type of scales that an opcode of mma.sync names."""
     return "e4m3" if "ue4m3" in text.split()[0] else "e8m0"
 
 
 def codes_of(values: np.ndarray, bits: int = 4) -> np.ndarray:
-    """uint8 [..., n] -> codes [..., n * 8 / bits], low nibble first."""
+    """Split bytes, uint8 [..., n], into codes, uint8 [..., n * 8 / bits], lowest bits first."""
     return (
         values
         if bits == 8
@@ -39,8 +40,8 @@ def codes_of(values: np.ndarray, bits: int = 4) -> np.ndarray:
 def warp_product(
     history: History, choice: Choice, step: int, ins: dict, operands: list[str], grid_of, short
 ) -> list:
-    """``grid_of``, ``short``: fragment_grid and short of ``fragments``, whose page this is a part
-    of."""
+    """Show an ``mma.sync`` with block scales. grid_of, short: the functions ``fragment_grid`` and
+    ``short`` of ``fragments``, which imports this module."""
     d, a, b, c = (vector(each) for each in operands[:4])
     left, right = (
         [np.stack([codes_in(history, name, step) for name in names]).reshape(len(names) * 8, 32)]
@@ -81,7 +82,7 @@ def warp_product(
                 )
                 for number, register in enumerate(registers)
             ),
-            title=f"What lane {choice.lane} holds: eight codes a register",
+            title=f"What lane {choice.lane} holds: eight codes per register",
             source=RECORDED,
         ),
         grid_of(
@@ -97,8 +98,8 @@ def warp_product(
             "B: codes as numbers", "64 of k by columns", MAPS[1], decode(codes_b, "e2m1"), b, choice
         ),
         scales_grid("B", *scales["B"], grid, "column", short),
-        grid_of("C before", "sums so far", MAPS[2], before, c, choice),
-        grid_of("C = A B + C", "sums", MAPS[2], after, d, choice),
+        grid_of("C before", "accumulators so far", MAPS[2], before, c, choice),
+        grid_of("C = A B + C", "accumulators", MAPS[2], after, d, choice),
     ]
     row, column = MAPS[2].coords(choice.lane, 0)
     parts.append(
@@ -108,7 +109,7 @@ def warp_product(
             scales["A"][0][row],
             scales["B"][0][column],
             grid,
-            f"Row {row}, column {column} of the sums, block by block",
+            f"Row {row}, column {column} of the accumulators, block by block",
             before[0, choice.lane],
             after[0, choice.lane],
         )
@@ -117,12 +118,13 @@ def warp_product(
 
 
 def codes_in(history: History, register: str, step: int) -> np.ndarray:
-    """uint8 [8, lanes]"""
+    """Return the eight codes of a register before a step, uint8 [8, 32 lanes]."""
     held = history.value(register, step)
     return codes_of(np.ascontiguousarray(held).view(np.uint8).reshape(32, 4)).T
 
 
 def places(fragment, lane: int, register: int) -> str:
+    """Name the row and the columns of the eight codes in a lane's register."""
     (row, column), (last_row, last_column) = (
         fragment.coords(lane, 8 * register + element) for element in (0, 7)
     )
@@ -142,6 +144,8 @@ def scales_grid(
     short,
     first: int = 0,
 ) -> Grid:
+    """Draw scales, uint8 [rows, blocks of k] of type ``grid``. owners: the lane that holds each
+    row; of: "row" or "column"; first: the number of the first row."""
     cells = tuple(
         tuple(
             Cell(
@@ -174,7 +178,9 @@ def sum_table(
     after: float | None = None,
     element: str = "e2m1",
 ) -> Table:
-    """One element of the product, block after block."""
+    """Compute one element of the product, block by block. codes_a, codes_b: uint8 [k], of type
+    ``element``; sfa, sfb: uint8 [blocks of k], of type ``grid``; before, after: the recorded
+    accumulator."""
     block = len(codes_a) // len(sfa)
     rows, total = [], 0.0
     for number, (left, right) in enumerate(zip(decode(sfa, grid), decode(sfb, grid))):
@@ -197,7 +203,7 @@ def sum_table(
     if before is not None:
         rows += [
             ("C before", "", "", "", f"{float(before):.6g}"),
-            ("C behind (recorded)", "", "", "", f"{float(after):.6g}"),
+            ("C after (recorded)", "", "", "", f"{float(after):.6g}"),
         ]
     return Table(
         ("block", "codes times codes", "x scale of A", "x scale of B", "adds"),
@@ -205,15 +211,15 @@ def sum_table(
         title=title,
         source=MODELLED,
         note=(
-            "Worked out from the recorded codes and scales. Codes times codes is exact; each block"
-            " is rounded once, when it is added to the fp32 sum."
+            "Computed from the recorded codes and scales. The products of codes are exact; each"
+            " block is rounded once, when it is added to the fp32 accumulator."
         ),
     )
 
 
 def described(history: History, step: int, ins: dict, operands: list[str]):
-    """(the instruction's kind, its descriptor, columns of D, of the scales of A and of B, in tensor
-    memory)"""
+    """Return (kind, instruction descriptor, column of D, column of A's scales, column of B's
+    scales) of a ``tcgen05.mma``. The columns are those of tensor memory."""
     text = ins["text"]
     named, vectors = re.search(r"\.kind::(\w+)", text), re.search(r"scale_vec::(\w+)", text)
     kind = tcgen05.KINDS[named[1], vectors[1]]
@@ -229,21 +235,22 @@ def described(history: History, step: int, ins: dict, operands: list[str]):
 
 
 def issuer(history: History, step: int) -> int:
-    """The lane that issued a step."""
+    """Return the lane that executed a step; the lowest if there are several."""
     mask = int(history.lanes[np.searchsorted(history.steps, step)])
     return (mask & -mask).bit_length() - 1
 
 
 def chunks_at(trace: Trace, step: int, warp: int) -> np.ndarray:
-    """uint8 [chunks, 16] that a step's instruction reads of shared memory."""
+    """Return the 16-byte chunks of shared memory that a step's instruction reads, uint8 [chunks,
+    16]."""
     return trace.tile_value[(trace.tile_step == step) & (trace.tile_warp == warp)]
 
 
 def scales_before(
     trace: Trace, history: History, step: int, column: int, rows: int
 ) -> np.ndarray | None:
-    """uint8 [rows, 4] of scales that lie in tensor memory from a column on: of the last copies
-    there."""
+    """Return the scales that the last copies before ``step`` put into tensor memory from ``column``
+    on, uint8 [rows, 4]; None if there was no such copy."""
     words = []
     for first in range(column, column + tcgen05.columns_of_scales(rows), tcgen05.SCALE_COLUMNS):
         copies = [
@@ -268,6 +275,7 @@ def scales_before(
 def tensor_memory_product(
     trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str], short
 ) -> list | None:
+    """Show a ``tcgen05.mma`` with block scales. short: the function of ``fragments``."""
     kind, said, d, sfa_at, sfb_at = described(history, step, ins, operands)
     chunks = chunks_at(trace, step, history.warp).reshape(-1, 2, 16)
     facts = Facts(
@@ -289,17 +297,18 @@ def tensor_memory_product(
             (
                 "scales",
                 (
-                    f"{said.scale}, {kind.vectors} per row, one for {kind.block} of k: of A from"
-                    f" column {sfa_at} on, of B from column {sfb_at} on, both from byte"
-                    f" {said.sfa_id} of a word"
+                    f"{said.scale}, {kind.vectors} per row, one for {kind.block} of k: A's begin at"
+                    f" column {sfa_at}, B's at column {sfb_at}, both at byte {said.sfa_id} of a"
+                    " word"
                 ),
             ),
             (
                 "issued",
-                f"by lane {issuer(history, step)} alone; no register of it holds a factor or a sum",
+                f"by lane {issuer(history, step)} alone; its registers hold neither operands nor"
+                " accumulators",
             ),
         ),
-        title="What the descriptors say",
+        title="What the descriptors name",
         source=RECORDED,
     )
     parts: list = [facts]
@@ -359,7 +368,7 @@ def tensor_memory_product(
                 scales[0][choice.lane, said.sfa_id : said.sfa_id + kind.vectors],
                 scales[1][0, said.sfb_id : said.sfb_id + kind.vectors],
                 said.scale,
-                f"What the product adds to row {choice.lane}, column 0 of the sums",
+                f"What the product adds to row {choice.lane}, column 0 of the accumulators",
                 element=said.a,
             )
         )

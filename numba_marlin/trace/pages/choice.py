@@ -1,4 +1,4 @@
-"""The reader's choice of block, warp and lane, and the words for it that several sections share."""
+"""The reader's choice of block, warp and lane, and helpers that several sections share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from numba_marlin.trace.record import Trace
 
 @dataclass(frozen=True)
 class Choice:
-    """``warp`` within ``block``, ``lane`` within it; ``step``: which of the warp's tensor-core
-    instructions, or of its loads of weights where there are none, from 0. ``device``: whose memory
-    hierarchy is shown."""
+    """What the reader wants to see.
+
+    block: index in the grid.
+    warp: index within the block.
+    lane: index within the warp.
+    step: which of the warp's tensor-core instructions, from 0; of its loads of weights if it has no
+        such instructions.
+    device: the device whose memory hierarchy is shown.
+    """
 
     block: int = 0
     warp: int = 0
@@ -22,7 +28,7 @@ class Choice:
     device: Device | None = None
 
     def check(self, trace: Trace) -> None:
-        """ValueError, with what there is, for what the trace does not have."""
+        """Raise ValueError, which lists what the trace has, if it lacks the block, warp or lane."""
         if self.block not in trace.header["blocks"]:
             raise ValueError(
                 f"block {self.block} was not recorded: the trace has"
@@ -47,12 +53,12 @@ def chosen_history(trace: Trace, choice: Choice) -> History:
 
 
 def products(history: History) -> list[int]:
-    """Steps of a warp's tensor-core instructions."""
+    """Return the steps at which a warp executed tensor-core instructions."""
     return history.steps_with(*TENSOR).tolist()
 
 
 def ranges(numbers: list[int]) -> str:
-    """In words: [0, 1, 2, 5] -> "0-2, 5"."""
+    """Format ascending integers as ranges: [0, 1, 2, 5] -> "0-2, 5"."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -63,7 +69,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes as people say them: whole below 10,000, else KiB, MiB or GiB."""
+    """Format a number of bytes: as an integer below 10,000, else in KiB, MiB or GiB."""
     if nbytes < 10_000:
         return f"{int(nbytes):,} B"
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -73,8 +79,8 @@ def size(nbytes: float) -> str:
 
 
 def element(trace: Trace, address: int) -> tuple[str, int, int]:
-    """(buffer, row, column) of the element at a global address; vectors are one row. ("?", 0, the
-    address) outside of all buffers."""
+    """Return (buffer, row, column) of the element at a global address; a vector has one row.
+    Returns ("?", 0, address) for an address outside all buffers."""
     buffer = trace.buffer_at(address)
     if buffer is None:
         return "?", 0, address

@@ -1,5 +1,8 @@
-"""Copies from global to shared memory: bytes, sectors and banks per lane. Step by step through a
-block's first copies, or its loads if the kernel has no copies."""
+"""The section of copies from global to shared memory: bytes, sectors and banks per lane.
+
+Its steps are the first copy instructions of a block, or the first loads of a warp if the kernel has
+no copies.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from numba_marlin.trace.traffic import Copy, Request, copies, requests
 from numba_marlin.views import COUNTED, RECORDED, Cell, Grid, Section, Step, Table
 
 STEPS = 8  # instructions that are shown
-BANK_GROUPS = 8  # of 16 bytes: all banks
-ROWS = 24  # of a table of bulk copies
+BANK_GROUPS = 8  # groups of 4 banks, each 16 bytes wide
+ROWS = 24  # rows of a table of bulk copies
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -22,23 +25,23 @@ def section(trace: Trace, choice: Choice) -> Section:
     lanes = [copy for copy in found if not copy.bulk]
     if lanes:
         notes.append(
-            f"Block {choice.block} issued {len(lanes):,} copies of {lanes[0].nbytes} bytes, a lane"
-            " each, by cp.async: past the registers, and complete at the next wait."
-            f" {sum(copy.source < 0 for copy in lanes):,} of them bring zeros, where a tile leaves"
-            " the matrix or the block's share ends."
+            f"Block {choice.block} issued {len(lanes):,} copies of {lanes[0].nbytes} bytes, one"
+            " per lane, by cp.async: they bypass the registers and are complete after the next"
+            f" wait. {sum(copy.source < 0 for copy in lanes):,} of them fill with zeros, where a"
+            " tile exceeds the matrix or the block's share of k ends."
         )
         steps += lane_steps(trace, choice, lanes)
     if any(copy.bulk for copy in found):
         bulk = [copy for copy in found if copy.bulk]
         notes.append(
             f"One lane of block {choice.block} issued bulk copies: {len(bulk):,} contiguous pieces,"
-            f" {sum(copy.nbytes for copy in bulk):,} bytes, counted in by mbarriers."
+            f" {sum(copy.nbytes for copy in bulk):,} bytes, whose arrival mbarriers count."
         )
         steps += bulk_steps(trace, bulk)
     if not found:
         notes.append(
-            "This kernel has no asynchronous copies: lanes load into registers, and each load is"
-            " waited for where its register is used."
+            "This kernel has no asynchronous copies: lanes load into registers, and a warp waits"
+            " for each load where it uses the register."
         )
         steps += load_steps(trace, choice)
     parts = [buffers(trace)]
@@ -53,7 +56,7 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 
 def buffers(trace: Trace) -> Table:
-    """What all blocks asked each buffer for."""
+    """List the requests of all blocks to each buffer in global memory."""
     rows = []
     for each in trace.counts["buffers"]:
         for way, verb in (("reads", "read"), ("writes", "written")):
@@ -76,15 +79,15 @@ def buffers(trace: Trace) -> Table:
         title="Requests to global memory, all blocks",
         source=COUNTED,
         note=(
-            f"A sector is {SECTOR_BYTES} bytes; coalesced: sectors that the bytes would fill, in a"
-            " hundred that were touched."
+            f"A sector is {SECTOR_BYTES} bytes; coalesced: sectors that the bytes would fill, in"
+            " percent of the sectors touched."
         ),
     )
 
 
 def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
-    """One for each of the first copy instructions, by the warp that was chosen or the first that
-    took part."""
+    """Return a step for each of the first cp.async instructions. It shows the chosen warp, or the
+    first warp that executed the instruction if the chosen one did not."""
     steps = []
     for step in sorted({copy.step for copy in found})[:STEPS]:
         here = [copy for copy in found if copy.step == step]
@@ -114,18 +117,19 @@ def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
                     ),
                     lane_grid(
                         shared_cells,
-                        "Where it puts them: byte of shared memory, coloured by group of 4 banks",
-                        "A quarter of the warp, a row here, is served at once: eight different"
-                        " colours, no conflict.",
+                        "Where each lane writes them: byte of shared memory, coloured by group of 4"
+                        " banks",
+                        "Shared memory serves a quarter of the warp, which is a row here, at once:"
+                        " eight different colours mean no bank conflict.",
                     ),
                     instruction(
                         ins,
                         step,
                         f"issued at step {step}, "
                         + (
-                            f"landed at step {landed}, when it was waited for"
+                            f"landed at step {landed}, when a warp had waited for it"
                             if landed >= 0
-                            else "never waited for"
+                            else "no warp waited for it"
                         ),
                     ),
                 ),
@@ -135,7 +139,7 @@ def lane_steps(trace: Trace, choice: Choice, found: list[Copy]) -> list[Step]:
 
 
 def lane_grid(cells: list[Cell], title: str, note: str = "") -> Grid:
-    """32 lanes, eight per row."""
+    """Draw 32 lanes, eight per row."""
     rows = tuple(tuple(cells[first : first + 8]) for first in range(0, 32, 8))
     return Grid(
         rows,
@@ -149,7 +153,7 @@ def lane_grid(cells: list[Cell], title: str, note: str = "") -> Grid:
 
 def place_cell(trace: Trace, copy: Copy | None) -> Cell:
     if copy is None:
-        return Cell("-", tone="dim", tip="takes no part")
+        return Cell("-", tone="dim", tip="copies nothing")
     if copy.source < 0:
         return Cell("zeros", tone="dim", key=f"lane {copy.lane}")
     name, row, column = element(trace, copy.source)
@@ -175,17 +179,17 @@ def bank_cell(trace: Trace, copy: Copy | None) -> Cell:
 
 
 def coalescing(mine: list[Copy]) -> str:
-    """What counts.transactions makes of one warp's addresses."""
+    """Return a sentence about the sectors of one warp's copies, by ``counts.transactions``."""
     active = np.zeros((1, 32), bool)
     address = np.zeros((1, 32), np.int64)
     for copy in mine:
         if copy.source >= 0:
             active[0, copy.lane], address[0, copy.lane] = True, copy.source
     if not active.any():
-        return "Zeros only: nothing is asked of global memory."
+        return "Zeros only: global memory is not read."
     asked, needed, used = (int(each[0]) for each in sectors(address, active, mine[0].nbytes))
     return (
-        f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would do:"
+        f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would suffice:"
         f" {100 * needed / asked:.0f}% coalesced ({COUNTED})."
     )
 
@@ -201,8 +205,8 @@ def instruction(ins: dict, step: int, said: str) -> Table:
 
 
 def swizzle(trace: Trace, found: list[Copy]) -> Grid | None:
-    """Which 16-byte chunk of its row lies where, for the first tile of activations that cp.async
-    brought."""
+    """Draw the place of each 16-byte chunk of a row in shared memory, for the first tile of
+    activations that cp.async copied. None if no chunk is moved."""
     a = trace.buffer("a")
     tile = [
         copy
@@ -215,7 +219,7 @@ def swizzle(trace: Trace, found: list[Copy]) -> Grid | None:
         return None
     fill, seen = [], set()
     for copy in tile:
-        if copy.target in seen:  # the stage is filled anew
+        if copy.target in seen:  # the stage is filled again
             break
         seen.add(copy.target)
         fill.append(copy)
@@ -262,15 +266,15 @@ def swizzle(trace: Trace, found: list[Copy]) -> Grid | None:
         title="The XOR swizzle: which 16-byte chunk of a row of activations lies at which place",
         source=RECORDED,
         note=(
-            "ldmatrix reads eight rows at the same chunk: without the swizzle they would lie in the"
-            " same banks. With it every column of eight rows holds eight different places."
+            "ldmatrix reads the same chunk of eight rows: without the swizzle these chunks would be"
+            " in the same banks. With it, chunk c of eight rows is at eight different places."
         ),
     )
 
 
 def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
-    """One for each of the first fills: copies up to the first that goes where one has gone
-    before."""
+    """Return a step for each buffer that fills the ring for the first time: its bulk copies, up to
+    the first copy to an address that was already written."""
     fills: list[list[Copy]] = [[]]
     for copy in found:
         if any(copy.target == other.target for fill in fills for other in fill):
@@ -302,20 +306,20 @@ def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
                     Table(
                         ("step", "from", "bytes", "to byte", "landed"),
                         tuple(rows),
-                        title="Pieces of the first filling of the ring",
+                        title="Pieces of the first fill of the ring",
                         source=RECORDED,
                         note=(
                             f"The first {len(rows)} of {len(pieces)}. landed: the step at which a"
-                            " consumer had waited for it."
+                            " consumer had waited for the piece."
                             if len(pieces) > len(rows)
-                            else "landed: the step at which a consumer had waited for it."
+                            else "landed: the step at which a consumer had waited for the piece."
                         ),
                     ),
                     instruction(
                         ins,
                         pieces[0].step,
-                        f"one lane asks, the copy engine moves {pieces[0].nbytes:,} contiguous"
-                        " bytes a piece",
+                        f"one lane issues it, the copy engine moves {pieces[0].nbytes:,} contiguous"
+                        " bytes per piece",
                     ),
                 ),
             )
@@ -324,7 +328,8 @@ def bulk_steps(trace: Trace, found: list[Copy]) -> list[Step]:
 
 
 def load_steps(trace: Trace, choice: Choice) -> list[Step]:
-    """Loads from global memory of the chosen warp: the first of each instruction."""
+    """Return a step for each load instruction of the chosen warp that reads global memory: its
+    first execution."""
     seen = set()
     steps: list[Step] = []
     for each in requests(trace, choice.block, ("load",), ("global",)):
@@ -350,7 +355,7 @@ def load_step(trace: Trace, each: Request) -> Step:
         )
     name = element(trace, int(each.address[each.active][0]))[0]
     note = (
-        f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would do:"
+        f"{used:,} bytes in {asked} sectors of {SECTOR_BYTES} bytes, {needed} would suffice:"
         f" {100 * needed / asked:.0f}% coalesced ({COUNTED})."
     )
     return Step(

@@ -1,4 +1,4 @@
-"""Dequantisation of a word of weights by a warp: its instructions in order of execution, register
+"""Dequantisation of one word of weights by a warp: the instructions in order of execution, register
 by register, and the resulting operands of the tensor cores."""
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from numba_marlin.views import RECORDED, BitRow, Bits, Cell, Step, Table
 
 
 def kind_of(codes: int) -> str:
-    """A set of codes in words: "code 3", "codes 0 4", "" for none."""
+    """Name a set of codes, bit i for code i: "code 3", "codes 0 4", "" for none."""
     numbers = [number for number in range(8) if codes >> number & 1]
     return f"code{'s' if len(numbers) > 1 else ''} {' '.join(map(str, numbers))}" if numbers else ""
 
 
 def floats(trace: Trace) -> bool:
-    """Whether the codes are small floats, e2m1 in Marlin's order, not integers."""
+    """Whether the codes are small floats (e2m1), not integers."""
     return trace.about["problem"].get("codes", "integer") != "integer"
 
 
 def halves(value: int, text: str) -> str | None:
-    """A register of two 16-bit floats as numbers, low one first."""
+    """Format a register that holds two 16-bit floats as numbers, the low half first; None if the
+    instruction ``text`` has neither type f16x2 nor bf16x2."""
     opcode = text.split()[1 if text.startswith("@") else 0]
     if "bf16x2" in opcode:
         low, high = (
@@ -47,8 +48,14 @@ def follow(
     others: list[int],
     bits: int,
 ) -> tuple[list[Step], dict, dict]:
-    """A step for each instruction that handles the word: its operands and its result, bit by
-    bit."""
+    """Follow a loaded word through the instructions that process it.
+
+    others: the 32 words that differ from it in one bit of one code. bits: of a code.
+
+    Returns (steps, sources, results): a step of the page per instruction, with its operands and its
+    result bit by bit; {register: the codes that each of its bits depends on}; {register: (value,
+    instruction, factor that the instruction multiplies by)}.
+    """
     altered = {register: others}
     sources = {
         register: codes_of_bits(int(history.result(register, step)[choice.lane]), others, bits)
@@ -72,7 +79,7 @@ def follow(
             continue
         of_others = altered_results(ins, values, [altered.get(name) for name in names], found)
         codes = codes_of_bits(found, of_others, bits)
-        if not any(codes):  # nothing of the word is left in it: the other one was selected
+        if not any(codes):  # the result no longer depends on the word
             continue
         altered[link.register], sources[link.register] = of_others, codes
         factor = (
@@ -141,43 +148,45 @@ def number_of(history: History, name: str, before: int, lane: int) -> int | None
 
 
 def meaning(ins: dict, names: list[str], values: list) -> str:
-    """What an instruction of this kind is there for."""
+    """Return what an instruction of this kind does when the codes are integers."""
     root, text = ins["root"], ins["text"]
     if root == "lop3":
         return (
-            "One instruction: (word & mask) | exponent. Or-ed into the mantissa of 1024.0 (0x6400),"
-            " a code is the number 1024 + code (or 1024 + 16 code, from the upper place)."
+            "One instruction computes (word & mask) | exponent. A code in the mantissa of 1024.0"
+            " (0x6400) makes it the number 1024 + code, or 1024 + 16 code if it is in bits 4 to 7."
         )
     if root == "shr":
         return (
-            f"The other codes move to where the masks look: {values[-1]} places to the right."
+            f"The other codes move to the bits that the masks select: {values[-1]} places to the"
+            " right."
             if values and values[-1] is not None
             else ""
         )
     if root == "prmt":
-        return "Bytes picked into place: a code's byte under the upper byte of 1024.0."
+        return "Selects bytes: a code's byte becomes the byte below the upper byte of 1024.0."
     if root == "sub" and "x2" in text:
-        return "1024 and the zero point of symmetric codes come off, exactly: both halves at once."
+        return "Subtracts 1024 and the zero point of symmetric codes, exactly, in both halves."
     if root == "fma" and "x2" in text:
         return (
-            "Divided by 16 and the offset taken off in one fused step, exactly: both halves at"
-            " once."
+            "Divides by 16 and subtracts the offset in one fused multiply-add, exactly, in both"
+            " halves."
         )
     if root == "mul" and "x2" in text:
-        return "The scale: the only rounding that a weight sees."
+        return "Multiplies by the scale: the only rounding of a weight."
     return ""
 
 
 def of_floats(ins: dict, names: list[str], values: list) -> str:
-    """The same where codes are small floats."""
+    """Return what an instruction of this kind does when the codes are small floats."""
     return {
         "lop3": (
-            "Two masks, or two words, in one instruction: bits of sign, exponent and mantissa where"
-            " a 16-bit float has them."
+            "Combines two masks, or two words, in one instruction: sign, exponent and mantissa move"
+            " to where a 16-bit float has them."
         ),
-        "prmt": "Bytes picked into place: a code's byte becomes the upper byte of a 16-bit float.",
+        "prmt": "Selects bytes: a code's byte becomes the upper byte of a 16-bit float.",
         "mul": (
-            "The scale of the block: exact, for a code has two significant bits and a scale four."
+            "Multiplies by the scale of the block. This is exact, because a code has two"
+            " significant bits and a scale four."
             if "x2" in ins["text"]
             else ""
         ),
@@ -187,8 +196,8 @@ def of_floats(ins: dict, names: list[str], values: list) -> str:
 def finals(
     sources: dict, results: dict, places: list, value: int, bits: int, where_to: tuple[str, str]
 ) -> Table | None:
-    """For every code the halves that hold it alone after 16-bit arithmetic: the number before and
-    after a scale."""
+    """List, for every code, the register half that holds only this code after 16-bit arithmetic,
+    and its number before and after it is multiplied by a scale."""
     found: dict[int, list[tuple[str, str, str, str, str]]] = {}
     for register, (held, text, factor) in results.items():
         if halves(held, text) is None:

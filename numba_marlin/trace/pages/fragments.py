@@ -1,5 +1,9 @@
-"""The fragments of one tensor-core instruction: which lane holds which element of A, B and C, with
-the values that were in the registers."""
+"""The section of tensor-core fragments: which lane holds which element of A, B and C of one
+instruction, with the values that were in the registers.
+
+Layouts: ``layout.fragments`` for ``mma.sync``, ``layout.wgmma``, ``layout.tcgen05``, which cite the
+sections of the PTX ISA.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from numba_marlin.trace.traffic import loaded_from
 from numba_marlin.views import RECORDED, Cell, Grid, Section, Step, Table, Text
 
 KEY, TITLE = "fragments", "Fragments of a product"
-AROUND = 8  # products that the page holds, from the chosen one on
+AROUND = 8  # products that the page shows, beginning with the chosen one
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -39,9 +43,9 @@ def section(trace: Trace, choice: Choice) -> Section:
     notes = (
         (
             f"{choice.words.capitalize()} ran {len(found)} tensor-core instructions; these are"
-            f" numbers {first} to {first + len(steps) - 1}. An element's colour is its register,"
-            f" lane {choice.lane} is marked; pointing at an element shows all that the same lane"
-            " holds."
+            f" numbers {first} to {first + len(steps) - 1}. The colour of an element stands for its"
+            f" register, and lane {choice.lane} is marked. Point at an element to see everything"
+            " that its lane holds."
         ),
         WHO_HOLDS[trace.instructions[int(trace.step_pc[found[first]])]["root"] == "tcgen05.mma"],
     )
@@ -50,18 +54,19 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 WHO_HOLDS = (
     (
-        "In a product of 16 rows by 8 columns lane 4 g + t holds rows g and g + 8 of A, column g of"
-        " B, rows g and g + 8 of C. It does not hold whole rows."
+        "In a product of 16 rows by 8 columns, lane 4 g + t holds parts of rows g and g + 8 of A,"
+        " of column g of B, and of rows g and g + 8 of C."
     ),
     (
-        "One lane issues a product of 128 rows. Factors stay in shared memory, scales and sums in"
-        " tensor memory, whose lane r has row r of the sums: --lane chooses the row."
+        "One lane issues a product of 128 rows. The operands are in shared memory; scales and"
+        " accumulators are in tensor memory, whose lane r holds row r of the accumulators. --lane"
+        " chooses the row."
     ),
 )
 
 
 def others(trace: Trace, choice: Choice) -> str:
-    """Whose products there are to look at."""
+    """Return a hint that names a warp with tensor-core instructions, or "" if there is none."""
     found = multipliers(trace, choice.block)
     return (
         f": choose one that did, --warp {found[0]}"
@@ -118,7 +123,7 @@ def warp_product(
         *lane_rows("A", maps[0], halves_of(history, a, step, kind), a, choice.lane),
         *lane_rows("B", maps[1], halves_of(history, b, step, kind), b, choice.lane),
         *lane_rows("C", maps[2], floats_of(history, c, step), c, choice.lane),
-        *lane_rows("C behind", maps[2], floats_of(history, d, step + 1), d, choice.lane),
+        *lane_rows("C after", maps[2], floats_of(history, d, step + 1), d, choice.lane),
     ]
     return [
         Table(
@@ -143,16 +148,20 @@ def warp_product(
             b,
             choice,
         ),
-        fragment_grid("C before", "sums so far", maps[2], floats_of(history, c, step), c, choice),
-        fragment_grid("C = A B + C", "sums", maps[2], floats_of(history, d, step + 1), d, choice),
+        fragment_grid(
+            "C before", "accumulators so far", maps[2], floats_of(history, c, step), c, choice
+        ),
+        fragment_grid(
+            "C = A B + C", "accumulators", maps[2], floats_of(history, d, step + 1), d, choice
+        ),
     ]
 
 
 def warpgroup_product(
     trace: Trace, history: History, choice: Choice, step: int, ins: dict, operands: list[str]
 ) -> list[Grid]:
-    """The part of one warp: 16 of the 64 rows. B comes by descriptor, from what was in shared
-    memory."""
+    """Show one warp's part of a wgmma: 16 of its 64 rows. B is the tile of shared memory that the
+    descriptor names."""
     kind = "bf16" if ".bf16." in ins["text"] else "f16"
     columns = int(re.search(r"\.m64n(\d+)k16", ins["text"])[1])
     found = []
@@ -177,7 +186,7 @@ def warpgroup_product(
                 cells,
                 tuple(f"k {k}" for k in range(16)),
                 tuple(map(str, range(columns))),
-                title="B, out of shared memory by descriptor",
+                title="B, from shared memory by descriptor",
                 source=RECORDED,
             )
         )
@@ -205,11 +214,11 @@ def warpgroup_product(
                 tuple(map(tuple, rows)),
                 tuple(f"row {row}" for row in range(16)),
                 tuple(map(str, range(columns))),
-                title="Sums, when they had been waited for",
+                title="Accumulators, after the wait for them",
                 source=RECORDED,
                 note=(
-                    "All products up to the wait are in them: the machine lets none of these be"
-                    " seen before."
+                    "They contain all products up to the wait: before it, the PTX machine makes"
+                    " none of these visible."
                 ),
             )
         )
@@ -217,8 +226,8 @@ def warpgroup_product(
 
 
 def tile(trace: Trace, history: History, step: int, columns: int) -> np.ndarray | None:
-    """uint16 [columns, 16] of B at a step, which the machine looked up once for all warps of the
-    block."""
+    """Return B of a wgmma as uint16 [columns, 16], or None if it was not recorded. The PTX machine
+    records it once for all warps of a warpgroup."""
     block = history.warp // trace.warps
     rows = np.flatnonzero((trace.tile_step == step) & (trace.tile_warp // trace.warps == block))
     if len(rows) < 2 * columns:
@@ -235,8 +244,8 @@ def decoded(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def halves_of(history: History, registers: list[str], before: int, kind: str) -> np.ndarray:
-    """[2 registers, lanes] of 16-bit floats, in the order of a fragment's elements; NaN where
-    nothing was recorded."""
+    """Return the 16-bit floats in ``registers`` before a step as float64 [2 * len(registers), 32
+    lanes], in the order of a fragment's elements; NaN where nothing was recorded."""
     found = np.full((2 * len(registers), 32), np.nan)
     for position, name in enumerate(registers):
         value = history.value(name, before)
@@ -259,8 +268,8 @@ def floats_of(history: History, registers: list[str], before: int) -> np.ndarray
 
 
 def role(trace: Trace, history: History, registers: list[str], step: int, choice: Choice) -> str:
-    """In words, "activations" or "weights": where a fragment's first register came from, and of
-    which rows and columns."""
+    """Return, as text, which operand a fragment's first register was loaded from, and which row and
+    column of it."""
     source = history.source(registers[0], step)
     address = loaded_from(trace, history, *source, choice.lane) if source else None
     place = element(trace, address) if address is not None else None
@@ -286,7 +295,7 @@ def role(trace: Trace, history: History, registers: list[str], step: int, choice
 def fragment_grid(
     name: str, said: str, fragment, values: np.ndarray, registers: list[str], choice: Choice
 ) -> Grid:
-    """values [elements, lanes]"""
+    """Draw a fragment as a matrix. values: [elements of a lane, 32 lanes]."""
     cells = [[Cell("") for _ in range(fragment.cols)] for _ in range(fragment.rows)]
     per_register = fragment.elements // len(registers)
     for lane in range(32):
@@ -315,7 +324,8 @@ def fragment_grid(
 def lane_rows(
     name: str, fragment, values: np.ndarray, registers: list[str], lane: int
 ) -> list[tuple]:
-    """A row per register of a lane's fragment; values [elements, lanes]."""
+    """Return a table row for each register of a lane's fragment. values: [elements of a lane, 32
+    lanes]."""
     each = fragment.elements // len(registers)
     rows = []
     for position, register in enumerate(registers):
@@ -333,7 +343,7 @@ def lane_rows(
 
 
 def short(value: float) -> str:
-    """At most seven letters."""
+    """Format a number in at most seven characters."""
     if np.isnan(value):
         return "?"
     text = f"{value:.3g}".replace("e+0", "e")

@@ -1,5 +1,5 @@
-"""Launch configuration: grid and block, the weights that each block multiplies, the role of each
-warp."""
+"""The section of the launch configuration: grid and block, the weights that each block multiplies,
+and the role of each warp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numba_marlin.views import COUNTED, RECORDED, Cell, Facts, Grid, Section, Ta
 
 MOST_ROWS, MOST_COLUMNS, LOADS = 16, 16, 16
 READS = tuple(KINDS.index(kind) for kind in ("load", "copy-request"))
-TILE = 128  # rows and columns of a tile, where the configuration does not say
+TILE = 128  # rows and columns of a tile if the kernel does not declare them
 BULK = KINDS.index("bulk-read")
 WRITES = tuple(KINDS.index(kind) for kind in ("store", "bulk-write"))
 
@@ -47,7 +47,7 @@ def facts(trace: Trace) -> Facts:
             RECORDED,
         ),
         ("block", f"{x * y * z} threads = {trace.warps} warps", RECORDED),
-        ("shared memory", f"{size(launch['shared_bytes'])} a block", RECORDED),
+        ("shared memory", f"{size(launch['shared_bytes'])} per block", RECORDED),
     ]
     compiled = about.get("compiled") or {}
     if compiled.get("registers"):
@@ -55,8 +55,8 @@ def facts(trace: Trace) -> Facts:
             (
                 "registers",
                 (
-                    f"{compiled['registers']} a thread, by ptxas;"
-                    f" {trace.counts['total']['tally']['registers']} live at most in the PTX"
+                    f"{compiled['registers']} per thread, by ptxas; at most"
+                    f" {trace.counts['total']['tally']['registers']} live in the PTX"
                 ),
                 COUNTED,
             )
@@ -96,7 +96,7 @@ def facts(trace: Trace) -> Facts:
         rows.append(
             (
                 "recorded",
-                f"registers up to step {last:,} only: beyond, there is nothing to show of them",
+                f"registers up to step {last:,} only: their values after it are not known",
                 RECORDED,
             )
         )
@@ -119,8 +119,8 @@ def facts(trace: Trace) -> Facts:
 
 
 def weights_read(trace: Trace) -> tuple[np.ndarray, np.ndarray] | None:
-    """(block, address) of every 16 bytes or less of weights that a lane requested, from recorded
-    addresses."""
+    """Return (blocks, addresses) of the recorded requests for weights, one entry per lane's request
+    of at most 16 bytes and per 16 bytes of a bulk copy; None if the trace has no buffer ``b``."""
     b = trace.buffer("b")
     if b is None:
         return None
@@ -142,7 +142,7 @@ def weights_read(trace: Trace) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def tiles(trace: Trace) -> Grid | None:
-    """Which block read which weights: k down, n across."""
+    """Draw which block read which weights: k increases downwards, n to the right."""
     read, b, problem = weights_read(trace), trace.buffer("b"), trace.about.get("problem")
     if read is None or problem is None or len(b["shape"]) != 2 or not len(read[0]):
         return None
@@ -189,12 +189,12 @@ def tiles(trace: Trace) -> Grid | None:
 
 
 def results(trace: Trace) -> Grid | None:
-    """Which block wrote which part of D: rows down, columns across, from the first of every 16
-    bytes that were written."""
+    """Draw which block wrote which part of D. Each store and each 16 bytes of a bulk copy count
+    where they begin."""
     d, problem = trace.buffer("d"), trace.about["problem"]
     stores = np.flatnonzero((trace.access_kind == WRITES[0]) & (trace.access_space == 0))
     pieces = np.flatnonzero(trace.bulk_kind == WRITES[1])
-    # of the lanes that store, and of the warps that start bulk copies
+    # addresses that lanes store to, then those that bulk copies write
     addresses = [trace.access_address[stores].reshape(-1)]
     warps = [np.repeat(trace.access_warp[stores], 32)]
     columns = (trace.bulk_address, trace.bulk_bytes, trace.bulk_warp)
@@ -250,7 +250,8 @@ def results(trace: Trace) -> Grid | None:
 
 
 def roles(trace: Trace, choice: Choice) -> Table:
-    """What each warp of the block spends its instructions on."""
+    """List each warp of the block: its role or its weights, and the verbs with most of its
+    instructions."""
     phases = [ins["phase"] for ins in trace.instructions]
     rows = []
     for warp in range(trace.warps):
@@ -270,14 +271,14 @@ def roles(trace: Trace, choice: Choice) -> Table:
         )
     what, note = (
         "weights that it multiplies",
-        f"Weights: of the first {LOADS} loads by each warp, traced back to global memory.",
+        f"Weights: those of the first {LOADS} loads by each warp, traced back to global memory.",
     )
     if roles_of(trace):
         what, note = (
             "role",
             (
-                "Roles: by the verbs that a warp came to; none: it only took part in what all"
-                " warps do."
+                "Roles follow from the verbs that a warp executed; none: it executed only what all"
+                " warps execute."
             ),
         )
     return Table(
@@ -290,8 +291,8 @@ def roles(trace: Trace, choice: Choice) -> Table:
 
 
 def weights_of(trace: Trace, warp: int) -> str:
-    """Which k and n the words come from that a warp loads into registers to multiply: its first
-    loads."""
+    """Return, as text, the n and the k16 rows of the weights that a warp loads into registers to
+    multiply, from its first ``LOADS`` loads."""
     b, problem = trace.buffer("b"), trace.about.get("problem")
     if b is None or problem is None or len(b["shape"]) != 2:
         return ""
@@ -319,6 +320,6 @@ def weights_of(trace: Trace, warp: int) -> str:
 
 
 def copied_on(trace: Trace, request) -> bool:
-    """Whether a load from global memory only fills shared memory: the next store of the warp puts
-    it there."""
+    """Whether a load from global memory only passes data on to shared memory. In a kernel with
+    shared memory every such load does."""
     return request.space == "global" and bool(trace.header["launch"]["shared_bytes"])

@@ -1,5 +1,5 @@
-"""The memory hierarchy of the chosen device, and the bytes that this run moved at each level; bytes
-and intensity against 16-bit weights."""
+"""Two sections: the memory hierarchy of the chosen device with the bytes that this run moved at
+each level; and bytes and arithmetic intensity compared with 16-bit weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def section(trace: Trace, choice: Choice) -> Section:
         (
             each["name"],
             (
-                f"{size(each['nbytes'])}; {size(each['reads']['bytes'])} asked for,"
+                f"{size(each['nbytes'])}; {size(each['reads']['bytes'])} requested,"
                 f" {size(each['writes']['bytes'])} written"
             ),
             COUNTED,
@@ -55,7 +55,7 @@ def section(trace: Trace, choice: Choice) -> Section:
             ),
             buffers,
             f"{size(total['sectors'] * SECTOR_BYTES)} in {total['sectors']:,} different sectors:"
-            f" what a second level that forgets nothing asks for ({COUNTED})",
+            f" what an L2 cache that never evicts would request ({COUNTED})",
             "",
             source,
         ),
@@ -64,7 +64,7 @@ def section(trace: Trace, choice: Choice) -> Section:
             of(device.l2_bytes) + ", shared by all SMs",
             (("reuse", f"{ratio(total['l2_reuse'])} blocks touch each sector", COUNTED),),
             f"{size(total['block_sectors'] * SECTOR_BYTES)} in {total['block_sectors']:,} sectors,"
-            f" each once for every block that touches it ({COUNTED})",
+            f" each counted once per block that touches it ({COUNTED})",
             "",
             source,
         ),
@@ -73,7 +73,7 @@ def section(trace: Trace, choice: Choice) -> Section:
             f"{of(sm.l1_bytes_per_sm)} per SM, {of(sm.shared_bytes_per_sm)} of them shared",
             (
                 (
-                    "asked for",
+                    "requested",
                     (
                         f"{size(tally['reads']['sectors'] * SECTOR_BYTES)} read,"
                         f" {size(tally['writes']['sectors'] * SECTOR_BYTES)} written, by requests"
@@ -81,15 +81,15 @@ def section(trace: Trace, choice: Choice) -> Section:
                     ),
                     COUNTED,
                 ),
-                ("shared", f"{size(trace.header['launch']['shared_bytes'])} a block", COUNTED),
+                ("shared", f"{size(trace.header['launch']['shared_bytes'])} per block", COUNTED),
                 *(
-                    (kind, f"{size(nbytes)} copied past the registers", COUNTED)
+                    (kind, f"{size(nbytes)} copied without passing registers", COUNTED)
                     for kind, nbytes in copied.items()
                 ),
                 (
                     "conflicts",
                     (
-                        f"{tally['shared']['conflicts']:,} wavefronts more than the least of"
+                        f"{tally['shared']['conflicts']:,} wavefronts more than the minimum of"
                         f" {tally['shared']['ideal']:,}"
                     ),
                     COUNTED,
@@ -111,7 +111,7 @@ def section(trace: Trace, choice: Choice) -> Section:
             (
                 (
                     "live",
-                    f"{tally['registers']} words of 32 bits per thread at most, in the PTX",
+                    f"at most {tally['registers']} words of 32 bits per thread, in the PTX",
                     COUNTED,
                 ),
                 *(
@@ -119,7 +119,7 @@ def section(trace: Trace, choice: Choice) -> Section:
                     for kind, nbytes in (tally.get("tensor_memory") or {}).items()
                 ),
                 *(
-                    (("assigned", f"{trace.about['compiled']['registers']} a thread, by ptxas"),)
+                    (("assigned", f"{trace.about['compiled']['registers']} per thread, by ptxas"),)
                     if (trace.about.get("compiled") or {}).get("registers")
                     else ()
                 ),
@@ -139,13 +139,13 @@ def section(trace: Trace, choice: Choice) -> Section:
         ),
     )
     title = (
-        f"{device.name}: sizes by the data sheet, traffic by this run"
+        f"{device.name}: sizes from the data sheet, traffic of this run"
         if source
         else f"{device.name}: sizes unknown, traffic of this run"
     )
     note = (
-        "Bytes are those of all blocks. A cache's hits are not in a recording; the two bounds are:"
-        " what a cache that forgets nothing would let through."
+        "Bytes are those of all blocks. A recording has no cache hits; it has their two bounds:"
+        " what a cache that never evicts would let through."
     )
     return Section("memory", "Memory hierarchy", (), (Levels(levels, title=title, note=note),))
 
@@ -153,15 +153,15 @@ def section(trace: Trace, choice: Choice) -> Section:
 def peak_words(trace: Trace, device: Device) -> str:
     peak, bits = peak_of(trace, device)
     return (
-        f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, fp32 sums"
+        f"{peak / 1e12:,.0f} TFLOP/s, {bits}-bit, fp32 accumulators"
         if peak
         else f"peak of {bits}-bit products unknown"
     )
 
 
 def peak_of(trace: Trace, device: Device) -> tuple[float | None, int]:
-    """(operations per second, dense, bits of a factor) of the tensor-core instructions that the
-    trace has; None if unknown."""
+    """Return (dense operations per second, or None if unknown; bits of an operand's element) of
+    the tensor-core instructions in the trace."""
     bits = tensor_bits(ins["text"] for ins in trace.instructions if ins["kind"] == "tensor")
     return device.peak_flops(bits), bits
 
@@ -171,7 +171,7 @@ def ratio(value: float | None) -> str:
 
 
 def intensity(trace: Trace, choice: Choice) -> Section:
-    """Against 16-bit weights: what must move at least, and operations per byte."""
+    """Compare with 16-bit weights: the bytes that must move at least, and operations per byte."""
     problem = trace.about.get("problem")
     if problem and trace.block_scaled:
         return of_both(trace, choice)
@@ -181,8 +181,8 @@ def intensity(trace: Trace, choice: Choice) -> Section:
             "Bytes and intensity",
             (
                 (
-                    "Of this run no problem is known: only kernels of this package say what m, n"
-                    " and k are."
+                    "The problem of this run is not known: only kernels of this package declare m,"
+                    " n and k."
                 ),
             ),
         )
@@ -212,21 +212,21 @@ def intensity(trace: Trace, choice: Choice) -> Section:
                 f"{theirs / ours:.2f}",
             ),
         ),
-        title=f"What must move at least once, and {flops:,} operations on it",
+        title=f"Bytes that must move at least once, and {flops:,} operations on them",
         source=MODELLED,
-        note="From the shapes: every operand once, as it is stored.",
+        note="From the shapes: every operand once, in its stored form.",
     )
     bars = Bars(
         (
             Bar("16-bit weights", theirs, f"{theirs:,}", "sixteen"),
             Bar("packed weights", ours, f"{ours:,}", "packed"),
-            Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked"),
+            Bar("this run requested", moved, f"{moved:,} ({COUNTED})", "asked"),
         ),
         title="Bytes",
         source=MODELLED,
         note=(
-            "What a run asks for is more than its operands where blocks read the same activations;"
-            " caches stand between."
+            "A run requests more bytes than its operands have, because blocks read the same"
+            " activations; caches serve a part of these requests."
         ),
     )
     parts: list = [table, bars]
@@ -241,15 +241,15 @@ def intensity(trace: Trace, choice: Choice) -> Section:
                     (
                         "ridge",
                         (
-                            f"{ridge:.0f} operations per byte: below it {device.name}'s memory is"
-                            " the limit, above it its tensor cores"
+                            f"{ridge:.0f} operations per byte: below it {device.name}'s memory"
+                            " limits, above it its tensor cores do"
                         ),
                         SPEC,
                     ),
                     (
                         "at the limit",
                         f"{1e6 * wide:.3g} us for 16-bit weights, {1e6 * packed:.3g} us for packed"
-                        " ones",
+                        " weights",
                         MODELLED,
                     ),
                 ),
@@ -261,8 +261,8 @@ def intensity(trace: Trace, choice: Choice) -> Section:
         "Bytes and intensity",
         (
             (
-                "Packed weights are read in a quarter of the bytes; where the memory is the limit"
-                " that is where the speed comes from."
+                "Packed weights have about a quarter of the bytes. If memory limits a kernel, its"
+                " speed comes from that."
             ),
         ),
         tuple(parts),
@@ -270,7 +270,7 @@ def intensity(trace: Trace, choice: Choice) -> Section:
 
 
 def of_both(trace: Trace, choice: Choice) -> Section:
-    """The same where both operands are block-scaled: against fp16 operands with the same result."""
+    """Compare two block-scaled operands with fp16 operands of the same shapes."""
     problem, stored = (
         trace.about["problem"],
         {each["name"]: each["nbytes"] for each in trace.header["buffers"]},
@@ -309,21 +309,21 @@ def of_both(trace: Trace, choice: Choice) -> Section:
         Table(
             ("bytes", "fp16", kind, "ratio"),
             tuple(rows),
-            title=f"What must move at least once, and {flops:,} operations on it",
+            title=f"Bytes that must move at least once, and {flops:,} operations on them",
             source=MODELLED,
-            note="From the shapes: every operand once, as it is stored.",
+            note="From the shapes: every operand once, in its stored form.",
         ),
         Bars(
             (
                 Bar("fp16 operands", theirs, f"{theirs:,}", "sixteen"),
                 Bar(f"{kind} operands", ours, f"{ours:,}", "packed"),
-                Bar("this run asked for", moved, f"{moved:,} ({COUNTED})", "asked"),
+                Bar("this run requested", moved, f"{moved:,} ({COUNTED})", "asked"),
             ),
             title="Bytes",
             source=MODELLED,
             note=(
-                "What a run asks for is more than its operands: every tile reads its rows of A and"
-                " of B anew. Caches stand between."
+                "A run requests more bytes than its operands have, because every tile reads its"
+                " rows of A and of B again; caches serve a part of these requests."
             ),
         ),
     ]
@@ -337,8 +337,8 @@ def of_both(trace: Trace, choice: Choice) -> Section:
                         "ridge",
                         (
                             f"{peak / device.bandwidth_bytes:,.0f} operations per byte: below it"
-                            f" {device.name}'s memory is the limit, above it its {bits}-bit tensor"
-                            " cores"
+                            f" {device.name}'s memory limits, above it its {bits}-bit tensor cores"
+                            " do"
                         ),
                         SPEC,
                     ),
@@ -355,10 +355,10 @@ def of_both(trace: Trace, choice: Choice) -> Section:
             )
         )
     note = (
-        "Operands of four bits, and their scales, are read in little more than a quarter of the"
-        " bytes of fp16."
+        "Operands of four bits and their scales have little more than a quarter of the bytes of"
+        " fp16 operands."
         if problem["bits"] == 4
-        else "Operands of eight bits are read in half of the bytes of fp16."
+        else "Operands of eight bits have about half of the bytes of fp16 operands."
     )
     return Section(
         "intensity",

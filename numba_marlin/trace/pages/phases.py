@@ -1,5 +1,5 @@
-"""The kernel's verbs (device functions): the work of each over all blocks, and the order in which a
-warp executed them."""
+"""The section of the kernel's verbs (device functions): the work of each verb, summed over all
+blocks, and the order in which a warp executed them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def section(trace: Trace, choice: Choice) -> Section:
         title="What each verb moved and did",
         source=COUNTED,
         note=(
-            "read, written: global memory, by what lanes ask for; coal.: sectors of 32 bytes needed"
-            " in a hundred touched; shared: bytes that lanes move; confl.: wavefronts more than"
-            " without bank conflicts; tensor op: multiplications and additions."
+            "read, written: bytes of global memory that lanes request; coal.: sectors of 32 bytes"
+            " that those bytes need, in percent of the sectors touched; shared: bytes that lanes"
+            " read and write; confl.: extra wavefronts due to bank conflicts; tensor op:"
+            " multiplications and additions."
         ),
     )
     return Section(
@@ -69,8 +70,8 @@ def row(phase: dict) -> tuple:
 
 
 def path(trace: Trace, choice: Choice) -> tuple[Text, ...]:
-    """Verbs in the order of the chosen warp, small ones folded away: visits with their
-    instructions."""
+    """List the verbs in the order in which the chosen warp executed them, with the number of
+    instructions of each visit."""
     steps = trace.steps_of(choice.grid_warp(trace))
     visits = [
         (name, len(list(group)))
@@ -83,7 +84,7 @@ def path(trace: Trace, choice: Choice) -> tuple[Text, ...]:
     )
     return (
         Text(
-            f"The way of {choice.words} through them ({RECORDED}; each with its instructions):"
-            f" {said}"
+            f"The order in which {choice.words} executed them ({RECORDED}; each with its number of"
+            f" instructions): {said}"
         ),
     )

@@ -1,5 +1,5 @@
-"""The pipeline's state machine: the state of each stage of the ring whenever the block began to use
-another stage."""
+"""The section of the pipeline: the state of each stage of the ring at every moment at which a block
+began to use another stage."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def section(trace: Trace, choice: Choice) -> Section:
             TITLE,
             (
                 (
-                    "This kernel has no ring of stages: what is loaded is used at once, and nothing"
-                    " is loaded meanwhile. A barrier before and behind keeps the two apart."
+                    "This kernel has no ring of stages: a block loads a tile, uses it, and only"
+                    " then loads the next one. Barriers separate loading and use."
                 ),
             ),
         )
@@ -50,8 +50,8 @@ def section(trace: Trace, choice: Choice) -> Section:
         source=RECORDED,
         note=(
             f"k: where the {'operands' if trace.block_scaled else 'weights'} in the stage begin. A"
-            " stage is loading from the first copy to the landing, which the machine puts as late"
-            " as a program may count on: when it is waited for."
+            " stage is loading from its first copy until its data land. The PTX machine lets them"
+            " land as late as the ISA allows: when a warp has waited for them."
         ),
     )
     steps = tuple(
@@ -61,8 +61,8 @@ def section(trace: Trace, choice: Choice) -> Section:
     notes = (
         f"{count} stages; block {choice.block} filled them {len(found) - zeros} times with data"
         + (
-            f" and {zeros} times with zeros (copies issued past the end of its share, so that every"
-            " round is the same straight line of code)."
+            f" and {zeros} times with zeros (copies issued past the end of its share of k, so that"
+            " all rounds of the main loop execute the same instructions)."
             if zeros
             else "."
         ),
@@ -78,7 +78,8 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 
 def rings(trace: Trace, choice: Choice) -> Table:
-    """Who arrives at the barriers of each ring of the block, and who waits at them."""
+    """List the roles that arrive at the mbarriers of each ring of the block, and those that wait
+    there."""
     found = requests(trace, choice.block, ("mbarrier",), ("shared", "shared::cluster"))
     touched = [
         (
@@ -103,20 +104,20 @@ def rings(trace: Trace, choice: Choice) -> Table:
                 )
         rows.append((Cell(name), str(count), *cells))
     return Table(
-        ("ring", "stages", "filled by", "waited for by", "given back by", "room waited for by"),
+        ("ring", "stages", "filled by", "data awaited by", "freed by", "free stage awaited by"),
         tuple(rows),
         title=f"The rings between the roles of block {choice.block}",
         source=RECORDED,
         note=(
-            "In brackets: arrivals at the barriers that say so. A stage whose bytes a copy engine"
-            " counts in has one arrival, of who asked for them; a commit of tcgen05 arrives when"
-            " its products are done."
+            "In brackets: number of arrivals at these mbarriers. A stage that the copy engine fills"
+            " has one arrival, of the thread that issued the copies; a tcgen05.commit arrives when"
+            " its products are complete."
         ),
     )
 
 
 def named(trace: Trace, choice: Choice, warps: list[int]) -> str:
-    """Warps of a block by the roles that they take, or by number."""
+    """Name warps of a block by their roles, or by their numbers if one of them has no role."""
     roles = dict.fromkeys(
         ", ".join(roles_of_warp(trace, choice.block * trace.warps + warp)) for warp in warps
     )
@@ -130,7 +131,8 @@ def named(trace: Trace, choice: Choice, warps: list[int]) -> str:
 
 
 def places(trace: Trace, choice: Choice) -> Table:
-    """Where the parts of each stage lie in shared memory, and what was copied there."""
+    """List where the parts of each stage are in shared memory, and which operands were copied
+    there."""
     base, rows = trace.header["launch"]["shared_base"], []
     for stage, parts in enumerate(trace.about["stages"]):
         for start, stop in parts:
@@ -152,16 +154,16 @@ def places(trace: Trace, choice: Choice) -> Table:
     return Table(
         ("stage", "from byte", "to byte", "size", "holds"),
         tuple(rows),
-        title="Where the stages lie in shared memory",
+        title="Where the stages are in shared memory",
         source=RECORDED,
     )
 
 
 def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
-    """(text, kind, tip) of a stage at a step."""
+    """Return the state of a stage at step ``now``: (text, kind, tip)."""
     current = [fill for fill in found if fill.stage == stage and fill.issued <= now]
     if not current:
-        return EMPTY, EMPTY, "nothing was issued so far"
+        return EMPTY, EMPTY, "no copy was issued yet"
     fill = current[-1]
     name = "zeros" if fill.zeros else f"k{fill.tile}" if fill.tile is not None else "x"
     if fill.zeros:
@@ -171,7 +173,7 @@ def state(found: list[Fill], stage: int, now: int) -> tuple[str, str, str]:
             f"load {name}",
             LOADING,
             f"issued at step {fill.issued}"
-            + (f", lands at {fill.landed}" if fill.landed >= 0 else ", never waited for"),
+            + (f", lands at {fill.landed}" if fill.landed >= 0 else ", no warp waited for it"),
         )
     if fill.read < 0 or now < fill.read:
         return f"{name} ready", READY, f"landed at step {fill.landed}, used from step {fill.read}"
@@ -195,7 +197,7 @@ def one_use(number: int, use: Fill, row: list) -> Step:
         f"use {number}: stage {use.stage}, k from {use.tile}, {size(use.nbytes)}",
         (
             Table(
-                ("stage", "state", "since when"),
+                ("stage", "state", "since"),
                 cells,
                 title=f"At step {use.read}",
                 source=RECORDED,
@@ -228,5 +230,5 @@ def timeline(found: list[Fill], count: int) -> Timeline:
         "steps of the machine",
         title="The ring over time",
         source=RECORDED,
-        note=f"Up to use {MOST}, at most.",
+        note=f"At most {MOST} uses are drawn.",
     )

@@ -1,5 +1,5 @@
-"""The epilogue: reduction of accumulators across warps, across blocks with locks (split-K,
-stream-K), and the store of the result."""
+"""Parts of the section of sums: the reduction of accumulators across warps and, with locks, across
+blocks (split-K, stream-K), and the epilogue's store of the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba_marlin.trace.record import Trace
 from numba_marlin.trace.traffic import Request, requests
 from numba_marlin.views import COUNTED, RECORDED, Cell, Table, Text
 
-ROWS = 32  # of a table
+ROWS = 32  # rows of a table
 
 
 def shares_k_in_a_cluster(trace: Trace) -> bool:
@@ -21,7 +21,8 @@ def shares_k_in_a_cluster(trace: Trace) -> bool:
 
 
 def exchanged(trace: Trace, choice: Choice) -> Table | None:
-    """What the block moved behind its last product: per verb, instruction and space."""
+    """List what the block moved after its last product: bytes per verb, instruction and memory
+    space. None if it moved nothing."""
     last = [
         products(history_of(trace, choice.block * trace.warps + warp))
         for warp in range(trace.warps)
@@ -60,7 +61,7 @@ def exchanged(trace: Trace, choice: Choice) -> Table | None:
         Table(
             ("verb", "instruction", "where", "warps", "bytes", "steps"),
             rows[:ROWS],
-            title=f"Sums on their way, block {choice.block}",
+            title=f"Accumulators moved after the last product, block {choice.block}",
             source=RECORDED,
         )
         if rows
@@ -69,18 +70,18 @@ def exchanged(trace: Trace, choice: Choice) -> Table | None:
 
 
 def locks(trace: Trace) -> Table | Text:
-    """Every access to the locks, of all blocks; asking again and again is one row."""
+    """List every access to the locks by all blocks. Repeated accesses of a block that spins are one
+    row."""
     if not len(trace.lock_step):
         return Text(
             (
                 "Blocks of a cluster meet at its barrier; there are no locks."
                 if shares_k_in_a_cluster(trace)
-                else "Blocks share no tile, and meet at no lock."
+                else "Blocks share no tile, so there are no locks."
             )
             if trace.block_scaled
             else (
-                "No block met another at a lock: no column of tiles was shared, or this kernel has"
-                " no locks."
+                "No block used a lock: no column of tiles was shared, or this kernel has no locks."
             )
         )
     rows: list[list] = []
@@ -120,17 +121,19 @@ def locks(trace: Trace) -> Table | Text:
     title, note = (
         "Locks, all blocks",
         (
-            "was: the lock's value when the access came. A block waits until it is its turn, from"
-            " the bottom of the column of tiles to the top; the top block sets the lock back to 0."
+            "was: the lock's value before the access. Blocks take turns from the bottom of the"
+            " column of tiles to the top, and each waits for its turn; the top block resets the"
+            " lock to 0."
         ),
     )
     if trace.block_scaled:
         title, note = (
             "The counter of tiles, all blocks",
             (
-                "was: the counter's value when a block's scheduler asked. Its first tile is its own"
-                " number, the next one the counter's value and the number of blocks, if there are"
-                " that number; the last block resets it to 0."
+                "was: the counter's value before a block's scheduler incremented it. The first tile"
+                " of a block is its own index; the index of every later one is the counter's value"
+                " plus the number of blocks, as long as there is such a tile. The last block resets"
+                " the counter to 0."
             ),
         )
     return Table(
@@ -143,7 +146,7 @@ def locks(trace: Trace) -> Table | Text:
 
 
 def written(trace: Trace, choice: Choice) -> list:
-    """The stores of the result: which lane writes which elements."""
+    """Show the first store of the result: which lane writes which elements."""
     c, name = trace.buffer(trace.result_name), trace.result_name.upper()
     stores = [
         each
@@ -167,11 +170,11 @@ def written(trace: Trace, choice: Choice) -> list:
             (trace.bulk_warp // trace.warps == choice.block) & (trace.bulk_kind == 15)
         )
         way = (
-            f"Block {choice.block} wrote {name} by bulk copies out of shared memory, {len(rows)}"
+            f"Block {choice.block} wrote {name} by bulk copies from shared memory: {len(rows)}"
             " pieces of rows. "
             if len(rows)
             else (
-                f"Block {choice.block} wrote nothing of {name}: another block that shares its"
+                f"Block {choice.block} wrote no part of {name}: another block that shares its"
                 " columns did. "
             )
         )
@@ -198,7 +201,7 @@ def written(trace: Trace, choice: Choice) -> list:
         )
     note = (
         f"{first.nbytes} bytes per lane at step {first.step}: {used:,} bytes in {asked} sectors,"
-        f" {needed} would do. {said}"
+        f" {needed} would suffice. {said}"
     )
     return [
         lane_grid(

@@ -1,5 +1,5 @@
-"""From accumulators to the result: one lane's accumulators product by product, then the reduction
-across warps and across blocks with locks, and the store."""
+"""The section of sums: one lane's accumulators after each product, the reduction across warps and,
+with locks, across blocks, and the store of the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numba_marlin.trace.record import Trace
 from numba_marlin.views import RECORDED, Cell, Section, Table
 
 KEY, TITLE = "sums", "Sums, reductions, write-out"
-ROWS = 32  # of a table
+ROWS = 32  # rows of a table
 
 
 def section(trace: Trace, choice: Choice) -> Section:
@@ -50,31 +50,33 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 
 def shares_k(trace: Trace) -> bool:
-    """Whether warps of a block, or blocks, share the k of a tile."""
+    """Whether several warps of a block, or several blocks, each multiply a part of a tile's k."""
     return max(trace.about.get("k_shares") or (1, 1)) > 1
 
 
 BETWEEN = (
-    "Sums stay in fp32 until they are written: in the accumulators of a lane, between the warps"
-    " that share columns, and between the blocks that share a column of tiles."
+    "Sums stay in fp32 until the epilogue: in the accumulators of a lane, in the reduction between"
+    " the warps that share columns, and in that between the blocks that share a column of tiles."
 )
 BLOCK_SCALED = (
-    "A tile of sums is one block's alone, in fp32, over all of k: nothing is exchanged. Behind the"
-    " last product the epilogue multiplies by the global scales (alpha), does what else it was"
-    " asked for, and writes D."
+    "One block accumulates a tile in fp32 over all of k, without a reduction. After the last"
+    " product the epilogue multiplies by the global scales (alpha), applies what else was"
+    " requested, and writes D."
 )
 
 SHARED_OUT = (
-    "A warp has the sums of its share of k. Shares are added up first to last: those of a block's"
-    " warps in its shared memory{}. Then the epilogue multiplies by the global scales (alpha), does"
-    " what else it was asked for, and writes D."
+    "A warp accumulates its part of k. The parts are added from first to last: those of a block's"
+    " warps in its shared memory{}. Then the epilogue multiplies by the global scales (alpha),"
+    " applies what else was requested, and writes D."
 )
-CLUSTER = ", then those of a cluster's blocks, each of which reads some columns of all the others'"
+CLUSTER = (
+    ", then those of the blocks of a cluster, each of which reads its columns from all the others"
+)
 
 
 def loads_of(trace: Trace, choice: Choice) -> tuple[History, list[int]]:
-    """(a warp, its loads out of tensor memory): of the chosen one if it has any, else of the
-    block's first that does."""
+    """Return (history of a warp, steps of its loads from tensor memory): of the chosen warp if it
+    has such loads, else of the block's first warp that does."""
     for warp in (choice.warp, *range(trace.warps)):
         history = history_of(trace, choice.block * trace.warps + warp)
         found = history.steps_with("tcgen05.ld").tolist()
@@ -84,7 +86,7 @@ def loads_of(trace: Trace, choice: Choice) -> tuple[History, list[int]]:
 
 
 def loaded(trace: Trace, choice: Choice) -> Table | None:
-    """Sums that came out of tensor memory, a lane's own row."""
+    """List the accumulators that the chosen lane loaded from tensor memory: those of its row."""
     history, found = loads_of(trace, choice)
     rows = []
     for step in found[:ROWS]:
@@ -106,11 +108,11 @@ def loaded(trace: Trace, choice: Choice) -> Table | None:
         Table(
             ("step", "columns", *(f"first + {i}" for i in range(4))),
             tuple(rows),
-            title=f"Sums out of tensor memory: warp {warp}, lane {choice.lane}",
+            title=f"Accumulators from tensor memory: warp {warp}, lane {choice.lane}",
             source=RECORDED,
             note=(
-                f"Lane {choice.lane} of warp {warp} has row {32 * (warp % 4) + choice.lane} of the"
-                " tile."
+                f"Lane {choice.lane} of warp {warp} holds row {32 * (warp % 4) + choice.lane} of"
+                " the tile."
             )
             + (f" The first {ROWS} of {len(found)} loads." if len(found) > ROWS else ""),
         )
@@ -120,8 +122,8 @@ def loaded(trace: Trace, choice: Choice) -> Table | None:
 
 
 def chain(trace: Trace, history: History, found: list[int], chosen: int) -> list[int]:
-    """The products that add to the same sums as the chosen one, in order: each takes for C what the
-    one before it wrote."""
+    """Return the products that add to the same accumulators as the chosen one, in order: C of each
+    is D of the one before it."""
     before = {
         step: came_from(history, vector(history.operands(step)[3])[0], step, set(found))
         for step in found
@@ -137,7 +139,8 @@ def chain(trace: Trace, history: History, found: list[int], chosen: int) -> list
 
 
 def came_from(history: History, register: str, step: int, found: set[int]) -> int | None:
-    """The product that wrote a register, through moves."""
+    """Return the product that wrote a register, followed back through at most three moves; None if
+    no product did."""
     for _ in range(4):
         step = history.writer(register, step)
         if step is None or step in found:
@@ -155,7 +158,7 @@ def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None
         return None
     chosen = found[min(choice.step, len(found) - 1)]
     ins = trace.instructions[int(trace.step_pc[chosen])]
-    if ins["root"] == "tcgen05.mma":  # its sums are in tensor memory
+    if ins["root"] == "tcgen05.mma":  # its accumulators are in tensor memory
         return None
     if ins["root"] == "wgmma.mma_async":
         return waits(trace, history, choice, found, vector(history.operands(chosen)[0]))
@@ -185,7 +188,7 @@ def accumulation(trace: Trace, history: History, choice: Choice) -> Table | None
 def waits(
     trace: Trace, history: History, choice: Choice, found: list[int], registers: list[str]
 ) -> Table:
-    """Accumulators of wgmma, whenever products on them had been waited for."""
+    """List the accumulators of wgmma after each wait for products that add to them."""
     rows = []
     taken = [
         (step, history.wait_of(step))
@@ -210,10 +213,10 @@ def waits(
 
 
 def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
-    """What becomes of the first accumulator behind the last product, or of the first sum out of
-    tensor memory."""
+    """Follow the first accumulator after the last product, or the first one that is loaded from
+    tensor memory, to the store of the result."""
     found = products(history)
-    start, register, what = None, "", f"c0 of lane {choice.lane} behind the last product"
+    start, register, what = None, "", f"c0 of lane {choice.lane} after the last product"
     if not found or trace.instructions[int(trace.step_pc[found[0]])]["root"] == "tcgen05.mma":
         history, loads = loads_of(trace, choice)
         if not loads:
@@ -221,7 +224,7 @@ def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
         start, register, what = (
             loads[0],
             vector(history.operands(loads[0])[0])[0],
-            f"the first of these sums, of lane {choice.lane}",
+            f"the first of these accumulators, of lane {choice.lane}",
         )
     else:
         line = chain(trace, history, found, found[min(choice.step, len(found) - 1)])
@@ -255,7 +258,7 @@ def onwards(trace: Trace, history: History, choice: Choice) -> Table | None:
     return Table(
         ("step", "verb", "instruction", "value"),
         shown,
-        title=f"What becomes of {what}",
+        title=f"Where it goes: {what}",
         source=RECORDED,
     )
 

@@ -1,5 +1,5 @@
-"""Order and time: the activity of each warp (recorded), and the benefit of the pipeline
-(modelled)."""
+"""The section of the timeline: the activity of each warp (recorded), and the benefit of the
+pipeline (modelled)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numba_marlin.trace.roles import WAITING, activities, roles_of, warps_of_rol
 from numba_marlin.views import MODELLED, RECORDED, Bar, Bars, Lane, Section, Span, Text, Timeline
 
 KEY, TITLE = "timeline", "Timeline, without and with the pipeline"
-COLUMNS = 320  # as finely as order is drawn
+COLUMNS = 320  # resolution of a timeline
 MOST_WARPS, MOST_BLOCKS, MOST_USES = 16, 16, 24
 
 
@@ -44,8 +44,8 @@ def section(trace: Trace, choice: Choice) -> Section:
     parts += modelled(trace, choice)
     notes = (
         (
-            "A tick of the machine is one instruction by all warps that stand at it together: order"
-            " is the program's, lengths are not those of a GPU."
+            "In one step the PTX machine executes one instruction for all warps that have reached"
+            " it: the order is that of the program, the durations are not those of a GPU."
         ),
     )
     return Section(KEY, TITLE, notes, tuple(parts))
@@ -61,12 +61,12 @@ def verbs(trace: Trace, warps: list[int], labels: list[str], title: str) -> Time
         [(label, each, number[trace.step_pc[each]]) for label, each in zip(labels, steps)],
         names,
         title,
-        "the verb that had most of it",
+        "the verb with most of its instructions",
     )
 
 
 def side_by_side(trace: Trace, block: int) -> Timeline:
-    """A line a role, of its first warp: what it works at, and where it stands at a wait."""
+    """Draw a line for each role: what the first warp of the role does, and when it waits."""
     names = [*roles_of(trace), WAITING]
     lines = []
     for index, role in enumerate(roles_of(trace)):
@@ -86,12 +86,13 @@ def side_by_side(trace: Trace, block: int) -> Timeline:
         lines,
         names,
         f"The roles of block {block}, side by side",
-        "what had most of it, work or instructions of a wait, of the first warp of a role",
+        "work or a wait, whichever has more of the instructions of the role's first warp",
     )
 
 
 def order(trace: Trace, lines: list[tuple], names: list[str], title: str, what: str) -> Timeline:
-    """lines: (label, steps, number of the name at each)."""
+    """Draw lines over the steps of the machine. lines: (label, steps, index into ``names`` of each
+    step); what: what a column shows, for the note."""
     columns = min(COLUMNS, trace.steps)
     lanes = []
     for label, steps, number in lines:
@@ -106,14 +107,14 @@ def order(trace: Trace, lines: list[tuple], names: list[str], title: str, what: 
         title=title,
         source=RECORDED,
         note=(
-            f"Drawn in {columns} columns of {trace.steps / columns:.3g} steps, each with {what};"
-            " gaps: others ran, or the warp waited. --perfetto has every instruction."
+            f"Drawn in {columns} columns of {trace.steps / columns:.3g} steps. Each shows {what}."
+            " In a gap other warps ran, or the warp waited. --perfetto writes every instruction."
         ),
     )
 
 
 def runs(most: np.ndarray, names: list[str], width: float):
-    """Spans of equal columns."""
+    """Merge neighbouring columns with the same name into spans. width: steps per column."""
     edges = np.flatnonzero(np.r_[True, most[1:] != most[:-1], True])
     for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist()):
         if most[start] >= 0:
@@ -127,36 +128,35 @@ def modelled(trace: Trace, choice: Choice) -> list:
     if not works:
         return [
             Text(
-                "No fills of a ring of stages were recorded, so there is nothing to overlap:"
-                " loading and multiplying take turns, as they do in the first picture of any"
-                " pipeline."
+                "No fills of a ring of stages were recorded, so nothing overlaps: the kernel loads"
+                " and multiplies in turn."
             )
         ]
     peak, bits = peak_of(trace, device)
     if not device.bandwidth_bytes or not peak:
         return [
             Text(
-                f"No bandwidth or peak is known of {device.name}: choose a device of the table"
-                f" whose {bits}-bit peak is known (--device {'H200' if bits == 16 else 'B200'}) to"
-                " see the modelled timeline."
+                f"The bandwidth or the peak of {device.name} is not known. For the modelled"
+                f" timeline choose a device with a known {bits}-bit peak, such as --device"
+                f" {'H200' if bits == 16 else 'B200'}."
             )
         ]
     rates = model.rates(device.bandwidth_bytes, peak, device.sms)
     without, with_it = model.without_pipeline(works, rates), model.with_pipeline(works, rates)
     end_without, end_with = without[-1].done, with_it[-1].done
     note = (
-        f"Rules: a copy lands {model.LATENCY} cycles after its issue, and not before the bytes"
-        f" ahead of it at {rates.bytes_per_cycle:.3g} bytes per cycle ({device.name}:"
+        f"Rules: a copy lands {model.LATENCY} cycles after its issue, or later if the copies before"
+        f" it still take {rates.bytes_per_cycle:.3g} bytes per cycle ({device.name}:"
         f" {device.bandwidth_bytes / 1e12:.2f} TB/s over {device.sms} SMs at"
         f" {model.CLOCK / 1e9:g} GHz); a use takes its recorded warp instructions at"
         f" {SM_SCHEDULERS} per cycle, or its tensor-core operations at {rates.flops_per_cycle:.0f}"
-        f" a cycle ({bits}-bit factors). What was issued when is recorded."
+        f" per cycle ({bits}-bit operands). The order of issue is recorded."
         + (f" Drawn: the first {MOST_USES} of {len(works)} uses." if len(works) > MOST_USES else "")
     )
     figures = []
     for title, uses in (
         ("Without the pipeline: load, then multiply", without),
-        ("With it: copies run ahead", with_it),
+        ("With the pipeline: copies run ahead", with_it),
     ):
         drawn = uses[:MOST_USES]
         load = Lane(
@@ -197,8 +197,8 @@ def modelled(trace: Trace, choice: Choice) -> list:
 
 
 def apart(uses: list) -> list[tuple[float, float]]:
-    """Loads overlap each other too; on one line each is drawn from the landing of the one
-    before."""
+    """Return the interval (begin, end) in which each load is drawn. Loads overlap each other; to
+    fit on one line, each begins when the one before it has landed."""
     found, last = [], 0.0
     for use in uses:
         found.append((max(use.issued, last), use.landed))

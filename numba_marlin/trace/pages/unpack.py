@@ -1,5 +1,5 @@
-"""One 32-bit word of weights, unpacked: from its bits to the operands of the tensor cores, with the
-registers of the run."""
+"""The section of unpacking: one 32-bit word of weights, from its bits to the operands of the tensor
+cores, with the registers of the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def section(trace: Trace, choice: Choice) -> Section:
             (
                 (
                     f"No load of a word of weights was found for {choice.words}: it may be a"
-                    " producer, or its registers were not recorded so far."
+                    " producer, or its registers were not recorded."
                 ),
             ),
         )
@@ -71,7 +71,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     others, plain = other_words(trace, value)
     steps = [
         Step(
-            "The word as it lies in memory",
+            "The word as it is in memory",
             (
                 bits_of("word", value, codes_of_bits(value, others, bits)),
                 codes_table(trace, plain, places, bits, where_to),
@@ -82,7 +82,7 @@ def section(trace: Trace, choice: Choice) -> Section:
     steps += links
     final = finals(sources, results, places, plain, bits, where_to)
     if final is not None:
-        steps.append(Step("What it has become", (final,)))
+        steps.append(Step("The result", (final,)))
     note = (
         SIDE_BY_SIDE[not any(".block_scale" in ins["text"] for ins in trace.instructions)]
         + (MADE_NOTHING if not links and not products(history) else "")
@@ -92,10 +92,10 @@ def section(trace: Trace, choice: Choice) -> Section:
             if floats(trace)
             else (
                 f"Marlin stores {codes} codes of {bits} bits in a word, in the order in which"
-                f" tensor-core kernels take them out: code 0 and code {codes // 2} are the two"
-                f" halves of the first register. Low bits first: code 0 is the lowest {bits} bits,"
-                " at the right. (Plain row-major packing, two to a byte in reading order, would"
-                " need a shift and a mask per weight.)"
+                f" tensor-core kernels extract them: code 0 and code {codes // 2} are the two"
+                f" halves of the first register. Code 0 is in the lowest {bits} bits, at the right."
+                " (Row-major packing of two codes per byte would need a shift and a mask per"
+                " weight.)"
             )
         )
     )
@@ -103,35 +103,37 @@ def section(trace: Trace, choice: Choice) -> Section:
 
 
 TURNED = (
-    "A word of block-scaled FP4: eight codes s e e m, whose bits are turned and mixed so that"
-    " shifts and masks alone put them into the places of a 16-bit float, subnormal numbers"
-    " included: no subtraction, no table. Bits of several codes in one place cancel out on the way;"
-    " formats.fp4_words has the algebra."
+    "A word of block-scaled FP4 holds eight codes s e e m (sign, exponent, mantissa). Its bits are"
+    " rotated and combined so that shifts and masks alone move them to where a 16-bit float has"
+    " them, subnormal numbers included, without a subtraction or a table. Where a bit of the word"
+    " combines bits of several codes, the others cancel out; formats.fp4_words has the algebra."
 )
 
 
-MADE_NOTHING = " This warp has loaded the word and made nothing of it: it has no part of this tile."
+MADE_NOTHING = " This warp loaded the word and did not use it: it has no part of this tile."
 SIDE_BY_SIDE = (
     (
-        "Eight codes s e e m of consecutive k, the first in the lowest bits. Nothing unpacks them:"
-        " tensor cores with block scales take codes as they are, and the scales beside them."
+        "Eight codes s e e m (sign, exponent, mantissa) of consecutive k, the first in the lowest"
+        " bits. They are not unpacked: tensor cores with block scales read the codes and their"
+        " scales."
     ),
     (
-        "Eight codes s e e m of consecutive k, the first in the lowest bits. Shifts and masks put"
-        " sign, exponent and mantissa into the places of a 16-bit float, which is then the code's"
-        " number times 2**-14, subnormal ones included; the scale of its block multiplies it,"
-        " exactly. (formats.small_floats has the codes, the global scales come last, in fp32.)"
+        "Eight codes s e e m (sign, exponent, mantissa) of consecutive k, the first in the lowest"
+        " bits. Shifts and masks move sign, exponent and mantissa to where a 16-bit float has them."
+        " The result is the code's number times 2**-14, also for subnormal numbers. It is"
+        " multiplied by the scale of its block, exactly, and at the end by the global scales, in"
+        " fp32. formats.small_floats lists the codes."
     ),
 )
 AS_THEY_LIE = (
-    "Nothing is unpacked: the tensor cores read codes out of shared memory and scales out of tensor"
-    " memory as they lie. The fragments of a product show both, as numbers."
+    "Codes are not unpacked: the tensor cores read codes from shared memory and scales from tensor"
+    " memory. The fragments of a product show both, as numbers."
 )
 
 
 def other_words(trace: Trace, value: int) -> tuple[list[int], int]:
-    """(the 32 words that differ from ``value`` in one bit of one code, in the order of the codes;
-    the word with its codes side by side, code 0 lowest)"""
+    """Return the 32 words that differ from ``value`` in one bit of one code, in the order of the
+    codes; and the word with its codes side by side, code 0 in the lowest bits."""
     if not floats(trace) or trace.block_scaled:
         return [value ^ 1 << bit for bit in range(32)], value
     dtype = trace.about["problem"].get("dtype", "float16")
@@ -142,8 +144,9 @@ def other_words(trace: Trace, value: int) -> tuple[list[int], int]:
 
 
 def word_of(trace: Trace, history: History, choice: Choice) -> tuple[int, str, int] | None:
-    """(step of the load, register, global address) of the word behind the chosen tensor-core
-    instruction; without those, of the chosen load of weights."""
+    """Return (step of the load, register, global address) of the word that the chosen tensor-core
+    instruction multiplies, or of the chosen load of weights if the warp has no such instructions.
+    None if there is no such word."""
     b = trace.buffer("b")
     if b is None or not trace.about.get("problem"):
         return None
@@ -189,8 +192,8 @@ def word_of(trace: Trace, history: History, choice: Choice) -> tuple[int, str, i
 
 
 def places_of(word: int, width: int, bits: int) -> list[tuple[int, int, int, int]]:
-    """For every code of a word of the packed matrix [k/16, width]: (code's number, bits from, k,
-    n)."""
+    """Return (index of the code, its lowest bit, k, n) for each code of a word of the packed matrix
+    [k/16, width] in Marlin's order."""
     order = code_order(bits)
     row, column = divmod(word, width)
     block, inside = divmod(column, order.block_words)
@@ -206,8 +209,8 @@ def places_of(word: int, width: int, bits: int) -> list[tuple[int, int, int, int
 
 
 def places_of_rows(word: int, width: int, bits: int) -> list[tuple[int, int, int, int]]:
-    """The same of a matrix [rows, width] of bytes whose codes lie side by side: (code's number,
-    bits from, k, row)."""
+    """Return (index of the code, its lowest bit, k, row) for each code of a word of a matrix [rows,
+    width] of bytes whose codes are side by side."""
     row, byte = divmod(4 * word, width)
     return [(code, bits * code, byte * 8 // bits + code, row) for code in range(32 // bits)]
 
@@ -223,7 +226,8 @@ def bits_of(label: str, value: int, sources: list[int]) -> Bits:
 def codes_table(
     trace: Trace, plain: int, places: list, bits: int, where_to: tuple[str, str]
 ) -> Table:
-    """plain: codes side by side; where_to: what k and n are called."""
+    """List the codes of a word. plain: the word with its codes side by side; places: as
+    ``places_of`` returns them; where_to: the names of the two coordinates."""
     rows = []
     for code, first, k, n in places:
         number = plain >> first & (1 << bits) - 1
