@@ -43,7 +43,7 @@ MAXIMA = {
     "wide_functions": 0,
     "kernel_names": 0,
     "long_lines": 0,
-    "long_modules": 2,
+    "long_modules": 0,
 }
 
 Sources = dict[str, str]

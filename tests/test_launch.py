@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.execution import driver, launch, scratch
+from numba_marlin.execution import driver, launch, map_encoding, scratch
 from numba_marlin.execution.launch import ArgumentBuffer, check_grid
 from numba_marlin.execution.scratch import check_workspace
 from numba_marlin.hardware import devices
@@ -35,7 +35,7 @@ def compiled_kernel(shared_bytes=1024, target="sm_90a", cubin=b"cubin"):
     )
 
 
-CACHED = (driver.primary_context, driver._own_stream, driver.tensor_map_template)
+CACHED = (driver.primary_context, driver._own_stream, map_encoding.tensor_map_template)
 
 
 @pytest.fixture
@@ -277,17 +277,19 @@ def test_a_tensor_map_is_patched_only_where_the_driver_puts_the_address_itself(
     asked = []
     encode = encode_with(words_of)
     monkeypatch.setattr(
-        driver, "_encode", lambda *arguments: (asked.append(arguments[1]), encode(*arguments))[1]
+        map_encoding,
+        "_encode",
+        lambda *arguments: (asked.append(arguments[1]), encode(*arguments))[1],
     )
     tensor_map = TensorMap("float16", (16, 64), (128, 2), (16, 64))
-    template = driver.tensor_map_template(tensor_map, 0)
+    template = map_encoding.tensor_map_template(tensor_map, 0)
     assert (template and template[1]) == place
     asked.clear()
     for address in (0x7F0000000010, 0x10):
-        assert driver.encode_tensor_map(tensor_map, address) == encode(tensor_map, address, 0)
+        assert map_encoding.encode_tensor_map(tensor_map, address) == encode(tensor_map, address, 0)
     assert asked == ([] if place is not None else [0x7F0000000010, 0x10])
     with pytest.raises(ValueError, match="address=0x18 of a tensor map must be a multiple of 16"):
-        driver.encode_tensor_map(tensor_map, 0x18)
+        map_encoding.encode_tensor_map(tensor_map, 0x18)
 
 
 def test_the_default_stream_of_each_thread_has_its_own_workspace(fake):

@@ -177,7 +177,7 @@ class Measurement:
     def loader(self, config, k, n, packed, x):
         from numba_marlin import compiler
         from numba_marlin.bench.timing import wait
-        from numba_marlin.execution import driver
+        from numba_marlin.execution import map_encoding
         from numba_marlin.execution.launch import launcher
 
         torch, kernel = self.torch, kernels.KERNELS[config.method]
@@ -193,7 +193,7 @@ class Measurement:
                 n,
                 k,
                 k,
-                driver.encode_tensor_map,
+                map_encoding.encode_tensor_map,
             )
             for each in packed
         ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_marlin.errors import CapabilityMissing
-from numba_marlin.execution import driver, launch, scratch
+from numba_marlin.execution import driver, launch, map_encoding, scratch
 from numba_marlin.execution.binding import Binding
 from numba_marlin.execution.scratch import Workspace, workspace_views
 
@@ -59,7 +59,7 @@ def loaded(binding: Binding, ordinal: int, overlap: bool = True) -> launch.Launc
 def arguments(binding: Binding, addresses: dict[str, int], ordinal: int) -> tuple:
     """The arguments of a launch, in the kernel's order."""
     return binding.arguments(
-        addresses, functools.partial(driver.encode_tensor_map, ordinal=ordinal)
+        addresses, functools.partial(map_encoding.encode_tensor_map, ordinal=ordinal)
     )
 
 
@@ -110,7 +110,7 @@ def _address_places(
 ) -> dict[str, tuple[int, ...]] | None:
     places = {name: (word,) for name, word in place.items() if name not in tensor_maps}
     for name, (source, tensor_map) in tensor_maps.items():
-        template = driver.tensor_map_template(tensor_map, ordinal)
+        template = map_encoding.tensor_map_template(tensor_map, ordinal)
         if template is None:
             return None
         places[source] = (*places.get(source, ()), place[name] + template[1] // launch.WORD)

@@ -163,13 +163,13 @@ def run_on_hardware(
 ) -> dict[str, np.ndarray]:
     """Its results after a run on a GPU; ``buffers`` stay as they are. CapabilityMissing without
     one; DriverError if it fails there."""
-    from numba_marlin.execution import driver
+    from numba_marlin.execution import driver, map_encoding
     from numba_marlin.execution.launch import Launcher
 
     launcher = Launcher(assembled(probe, tuple(buffers)), ordinal, cluster=probe.cluster)
     there = {name: driver.DeviceArray.from_host(array, ordinal) for name, array in buffers.items()}
     encoded = [
-        driver.encode_tensor_map(tensor_map, there[name].address, ordinal)
+        map_encoding.encode_tensor_map(tensor_map, there[name].address, ordinal)
         for name, tensor_map in probe.maps
     ]
     launcher((probe.grid,), (*(array.address for array in there.values()), *encoded))

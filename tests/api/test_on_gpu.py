@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.execution import driver, launch, repeat, scratch
+from numba_marlin.execution import driver, launch, map_encoding, repeat, scratch
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.layout.tensor_map import TensorMap
@@ -237,9 +237,9 @@ MAPS = (
 def test_a_patched_tensor_map_is_the_drivers_own(tensor_map):
     if driver.describe(0).compute_capability < (9, 0):
         pytest.skip("tensor maps came with compute capability 9.0")
-    assert driver.tensor_map_template(tensor_map, 0) is not None
+    assert map_encoding.tensor_map_template(tensor_map, 0) is not None
     for address in np.random.default_rng(0).integers(1, 1 << 43, 100).tolist():
-        assert driver.encode_tensor_map(tensor_map, 16 * address) == driver._encode(
+        assert map_encoding.encode_tensor_map(tensor_map, 16 * address) == map_encoding._encode(
             tensor_map, 16 * address, 0
         )
 

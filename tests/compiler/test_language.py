@@ -3,8 +3,6 @@ calculate as in C, in their own width and no other; records and namespaces cost 
 
 import operator
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -322,35 +320,6 @@ def test_a_record_may_hold_an_array(compiler):
     ptx = compiled(compiler, make)
     assert not wide_arithmetic(ptx) and ".local" not in ptx
     assert run(ptx) == [10 * t for t in range(THREADS)]
-
-
-IMPORTED_BEFORE = """
-import numba.types
-from numba_marlin.compiler.builder import backend
-from numba_marlin.hardware.targets import target_named
-
-def make(lang):
-    cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
-
-    def kernel(out):
-        words = cuda.local.array(4, uint32)
-        for i in range(4):
-            words[i] = ptx.tid_x() + i
-        ptx.st_global_v4_b32(out, (words[0], words[1], words[2], words[3]))
-
-    return kernel
-
-compiler = backend("numba-cuda")
-body = make(compiler.language())
-print(".entry" in compiler.to_ptx(body, (("out", "u64"),), target_named("sm_80"), 32))
-"""
-
-
-def test_arrays_have_these_types_whoever_imported_numba_types():
-    """After ``import numba.types`` the attribute ``types`` of numba is a module that hands reading
-    on to numba.core.types, and keeps to itself what is set on it."""
-    done = subprocess.run([sys.executable, "-c", IMPORTED_BEFORE], capture_output=True, text=True)
-    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_integers_enter_a_record_without_a_sign(compiler):

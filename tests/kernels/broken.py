@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.ampere.config import AmpereConfig
+from tests.kernels.edits import both, change
 from tests.kernels.small_problems import SMALLS, Small
 
 WRONG = "wrong result"
@@ -25,20 +26,6 @@ class Broken:
     word: str = ""
 
 
-def change(pattern, by="", which=0):
-    """Edit: what matches ``pattern`` for the ``which``-th time becomes ``by``; of all of them if
-    that is None."""
-
-    def edit(ptx):
-        found = list(re.finditer(pattern, ptx))
-        assert found, f"there is no {pattern}"
-        for match in reversed(found if which is None else [found[which]]):
-            ptx = ptx[: match.start()] + match.expand(by) + ptx[match.end() :]
-        return ptx
-
-    return edit
-
-
 BAR, WARP_BAR, CLUSTER_FENCE = (
     r"bar\.sync[^;]*;",
     r"bar\.warp\.sync[^;]*;",
@@ -47,15 +34,6 @@ BAR, WARP_BAR, CLUSTER_FENCE = (
 TRY_WAIT = r"(mbarrier\.try_wait\S+ complete, \[%\w+\]), (%\w+);"
 OTHER_PHASE = r"{ .reg .b32 other; xor.b32 other, \2, 1; \1, other; }"
 NO_WAIT = "setp.eq.u32 complete, 0, 0;"
-
-
-def both(*edits):
-    def edit(ptx):
-        for each in edits:
-            ptx = each(ptx)
-        return ptx
-
-    return edit
 
 
 def polls(which, by):

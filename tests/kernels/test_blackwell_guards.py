@@ -20,7 +20,7 @@ from tests.kernels.blackwell import (
     exact_operand,
     multiply,
 )
-from tests.kernels.broken import change
+from tests.kernels.edits import change
 
 # for one block, which has two tiles of sums; six steps for four stages
 THREE_TILES = (300, 128, 288)

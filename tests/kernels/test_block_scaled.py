@@ -30,7 +30,8 @@ from tests.kernels.block_problems import (
     run,
     small_integers,
 )
-from tests.kernels.broken import NO_WAIT, TRY_WAIT, change, polls
+from tests.kernels.broken import NO_WAIT, TRY_WAIT, polls
+from tests.kernels.edits import change
 from tests.kernels.harness import on_machine
 
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
