@@ -80,15 +80,20 @@ def schedule_verbs(lang, config, listeners):
 
     @lang.device
     def fetch_together(shared, place, lane):
-        """For a whole warp, one lane of which reads the word and gives it back: no other has a read
-        that could come late -> (number, place)"""
+        """For a whole warp -> (number, place). All lanes poll, lane 0 reads the word. It gives the
+        word back behind the shuffle, which no lane passes before all have seen the phase complete:
+        with all words given back the scheduler may complete the next phase at once, and to a lane
+        that still polled the parity of this one would then say "not complete". (Polling by lane 0
+        alone would do as well, but the assembler then spills registers.)"""
         barriers = shared + cfg.tile_barriers
         ring.wait_full(barriers, place)
         number = NO_TILE
         if lane == 0:
             number = ptx.ld_shared_b32(word_at(shared, place))
+        number = ptx.shfl_sync_idx(number, 0)
+        if lane == 0:
             ring.release(barriers, place)
-        return ptx.shfl_sync_idx(number, 0), ring.advance(place)
+        return number, ring.advance(place)
 
     return lang.namespace(
         "schedule",
