@@ -23,7 +23,7 @@ def idle_expand_verbs(lang, config, schedule, packed, expanded):
     """Barriers only."""
     ptx, uint32 = lang.ptx, lang.uint32
     counts, fetch_together, start = schedule.counts, schedule.fetch_together, schedule.start
-    BARRIERS, EXPANDED_BARRIERS = config.barriers_shared, config.expanded_barriers
+    BARRIERS, EXPANDED_BARRIERS = config.packed_barriers, config.expanded_barriers
 
     wait_empty, full, advance_expanded, producer_start = (
         expanded.wait_empty,
@@ -69,7 +69,7 @@ def idle_expand_verbs(lang, config, schedule, packed, expanded):
 def idle_multiply_verbs(lang, config, packed, expanded):
     """Barriers only; accumulators are zeros."""
     ptx, uint32 = lang.ptx, lang.uint32
-    BARRIERS, EXPANDED_BARRIERS = config.barriers_shared, config.expanded_barriers
+    BARRIERS, EXPANDED_BARRIERS = config.packed_barriers, config.expanded_barriers
     wait_full, release, advance = packed.wait_full, packed.release, packed.advance
     wait_expanded, release_expanded, advance_expanded = (
         expanded.wait_full,
@@ -77,7 +77,7 @@ def idle_multiply_verbs(lang, config, packed, expanded):
         expanded.advance,
     )
     Places = lang.record("Places", "packed expanded")
-    zero = repeat(lang, config.words, ptx.zero_f32(width=config.accumulators))
+    zero = repeat(lang, config.m64_blocks, ptx.zero_f32(width=config.accumulators))
 
     @lang.device
     def pass_by(shared, target, leader):

@@ -282,7 +282,7 @@ def gives_operands_back(cell, program, ins):
         return False
     return (
         cell.kernel != "block_scaled"
-        or cell.config.barriers_shared + BARRIER_BYTES
+        or cell.config.packed_barriers + BARRIER_BYTES
         not in set().union(*(offsets(program, operand) for operand in ins.operands))
     )
 

@@ -225,6 +225,43 @@ def caught(edit, schedule):
     )
 
 
+def late_lane(which):
+    """Edit: in the ``which``-th place where a warp fetches a tile's number, lane 5 has a copy of
+    the code from the poll to the shuffle to itself, and comes to it late. Threads of a warp are
+    scheduled independently: PTX does not say that lanes leave a loop together."""
+
+    def edit(ptx):
+        polls = [match.start() for match in re.finditer(r"\{\s*\.reg \.pred complete;", ptx)]
+        fetches = []
+        for shuffle in re.finditer(r"shfl\.sync\.idx", ptx):
+            before = [poll for poll in polls if poll < shuffle.start()]
+            # a wait is two polls, and only a fetch reads a word between them and a shuffle
+            if before and "ld.shared.b32" in ptx[before[-1] : shuffle.start()]:
+                fetches.append((before[-2], shuffle.start()))
+        assert len(fetches) == FETCHES
+        start, end = fetches[which]
+        own = re.sub(r"(\$L\w+)", r"\1_late", ptx[start:end])
+        assert all(f"{label}:" in own for label in re.findall(r"\$L\w+", own))
+        late = (
+            "{ .reg .pred late; .reg .b32 lane; mov.u32 lane, %laneid;"
+            " setp.ne.u32 late, lane, 5; @late bra $IN_TIME; }"
+            "{ .reg .pred more; .reg .b32 left; mov.u32 left, 3000;"
+            " $LATER: sub.u32 left, left, 1; setp.ne.u32 more, left, 0; @more bra $LATER; }"
+            f"{own} bra.uni $TOGETHER; $IN_TIME: "
+        )
+        return ptx[:start] + late + ptx[start:end] + " $TOGETHER: " + ptx[end:]
+
+    return edit
+
+
+FETCHES = 4  # two roles are whole warps, each fetches before its loop and in it
+
+
+@pytest.mark.parametrize("which", range(FETCHES))
+def test_a_lane_that_polls_late_misses_no_tile(which):
+    assert not caught(late_lane(which), None)
+
+
 # ---- configurations
 
 

@@ -1,5 +1,34 @@
 """The sizes of the block-scaled kernel (``block_scaled``): what can be chosen, and what follows
-from it. Pure."""
+from it. Pure.
+
+Shared memory, from a base that is a multiple of 1024 (offsets in bytes, for the default
+configuration; names are those of the properties that say where a part begins):
+
+         0  packed stage s at 27648 s (``stage_bytes``), s = 0 .. 3:
+                   0  A's codes    [256 rows][64 bytes]            plain
+               16384  B's codes    [128 rows][64 bytes]            ``b_shared``, 64-byte swizzle
+               24576  A's scales   [2 row tiles][2 k tiles][512]   ``sfa_shared``, 128x4 tiles
+               26624  B's scales   [1 row tile][2 k tiles][512]    ``sfb_shared``, 128x4 tiles
+    110592  expanded stage s at 16384 s more, s = 0 .. 2:          ``expanded_shared``
+                      B as fp16    [128 rows][128 bytes = 64 k]    128-byte swizzle
+                                                                   ``output_shared``:
+    159744  C, then D over it      [2 boxes][256 rows][128 bytes]  64 columns, 128-byte swizzle
+    225280  barriers, two of 8 bytes per stage: packed (4 stages), expanded (3), tile number (1),
+            C (1)
+    225424  the tile number        one word                        ``tiles_shared``
+    226452  with 1024 for rounding the base up; the GPU has 232448 per block (``SHARED_LIMIT``)
+
+In a swizzle the 16-byte chunk c of row r lies where chunk c ^ (r mod 8) would (128 bytes) or
+c ^ (r div 2 mod 4) (64 bytes). So the eight lanes that shared memory serves at once with 16 bytes
+each meet all 32 banks: rows 128 bytes apart in eight chunks (expanded stages; C and D by ldmatrix
+and stmatrix), rows 64 bytes apart in four chunks of either half (B's codes). A's codes need none:
+eight lanes read two rows, 128 bytes in one piece. Reads of scales do conflict, B's 4 ways (4 bytes,
+16 apart) and A's 2 ways: accepted, as they are two and four loads per thread in a packed step.
+
+Stages: at least two of each kind, since the mma warps wait for a stage while they still hold the
+one before; at most what fits in shared memory (five packed stages do not beside three expanded ones
+and a tile of C). Any number between is right; which is fastest was measured (``choose``).
+"""
 
 from dataclasses import dataclass
 
@@ -16,12 +45,16 @@ ROW_BYTES = STEP_K // 2
 BLOCK = 16  # elements along k that share a scale
 BOX_COLUMNS = 64  # of C and D: a row of the 128-byte swizzle
 SCALE_ROWS = 128
-SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two tiles of 128 rows by 4 blocks
-ALIGNMENT = SWIZZLE_PATTERN_BYTES  # of what a 128-byte swizzle is applied to
+SCALE_BYTES = 2 * 512  # of 128 rows in a packed stage: two 128x4 tiles, 128 rows by 4 blocks each
+SCALE_ELEMENTS = (
+    SCALE_BYTES // 8
+)  # the same in elements of the scales' tensor map, which has uint64
+ALIGNMENT = SWIZZLE_PATTERN_BYTES  # 1024: where a 128-byte swizzle begins to repeat
+# bytes that a block can have, 232448
 SHARED_LIMIT = HOPPER.shared_bytes_per_block
 HELPER_REGISTERS = 24  # of the warps that load and schedule
-# tile numbers on their way to the other roles: more, and the first blocks to come take all there
-# are
+# tile numbers on their way to the other roles: with more, a block would take tiles from the counter
+# long before it can work on them, and others that are ready sooner would find none
 TILE_STAGES = 1
 
 RESULTS = {
@@ -46,10 +79,10 @@ class BlockScaledConfig:
     tile_n: int = 128
     #: packed steps of k = 128 in shared memory
     stages: int = 4
-    #: steps of k = 64 of B as halves in shared memory
+    #: stages of B as fp16 in shared memory, 64 of k each
     expanded_stages: int = 3
-    #: row tiles that neighbours in the order of tiles walk through before the next columns
-    #: (locality in L2)
+    #: tiles are numbered down group_m row tiles, then the same rows of the next column tile, and so
+    #: on (``tile_order``), so that blocks at work at one time share rows and columns in L2
     group_m: int = 8
     #: type of D, one of RESULTS
     result: str = "float16"
@@ -61,7 +94,8 @@ class BlockScaledConfig:
     activation: str | None = None
     #: of the scales of MX results: "floor" or "ceil"
     rounding: str = "floor"
-    #: of a thread that expands B; those that multiply share what is left
+    #: registers per thread that expands B, at most the 128 of the launch, of which it can only give
+    #: up some; those that multiply share what is left: 216 for 56, of which 128 are accumulators
     expander_registers: int = 56
 
     def __post_init__(self):
@@ -95,6 +129,7 @@ class BlockScaledConfig:
             )
         if self.rounding not in ("floor", "ceil"):
             raise ValueError(f"rounding={self.rounding!r} must be 'floor' or 'ceil'")
+        # with one stage the mma warps would wait for the next while they hold it
         if self.stages < 2 or self.expanded_stages < 2:
             raise ValueError(
                 f"stages={self.stages} and expanded_stages={self.expanded_stages} must be at"
@@ -114,8 +149,8 @@ class BlockScaledConfig:
         return self.activation == "gated_silu"
 
     @property
-    def words(self):
-        """m64 blocks of the instruction that a warpgroup multiplies."""
+    def m64_blocks(self):
+        """Blocks of 64 rows, wgmma's m, that a warpgroup multiplies."""
         return self.tile_m // (64 * MULTIPLIERS)
 
     @property
@@ -144,17 +179,17 @@ class BlockScaledConfig:
 
     @property
     def box_bytes(self):
-        """Of a tile's rows of C and D in shared memory, BOX_COLUMNS wide."""
+        """Of [tile_m][BOX_COLUMNS] 16-bit numbers of C or D in shared memory."""
         return self.tile_m * 2 * BOX_COLUMNS
 
     @property
     def boxes(self):
-        """Beside each other in a tile of C."""
+        """Boxes beside each other in a tile of C."""
         return self.tile_n // BOX_COLUMNS
 
     @property
     def d_boxes(self):
-        """Beside each other in a tile of D."""
+        """Boxes beside each other in a tile of D."""
         return ceil_div(self.d_tile_n, BOX_COLUMNS)
 
     @property
@@ -172,7 +207,8 @@ class BlockScaledConfig:
 
     @property
     def stage_bytes(self):
-        """Of a packed stage, all of which is copied; a multiple of ALIGNMENT."""
+        """Of a packed stage, all of which is copied; a multiple of ALIGNMENT. B has one row tile of
+        scales, also where tile_n is 64 and half of it belongs to another tile."""
         return self.sfb_shared + SCALE_BYTES
 
     @property
@@ -191,18 +227,18 @@ class BlockScaledConfig:
     @property
     def output_bytes(self):
         """A tile of C on its way in and of D on its way out, in the same place, where they have 16
-        bits."""
+        bits. (A gated D uses half of it.)"""
         return self.tile_m * self.tile_n * 2 if self.kind == "halves" else 0
 
     @property
-    def barriers_shared(self):
-        """Of the rings of packed stages, of expanded ones, of tile numbers and of C, one behind the
-        other."""
+    def packed_barriers(self):
+        """The ring's of packed stages; behind them those of expanded ones, of tile numbers and of
+        C."""
         return self.output_shared + self.output_bytes
 
     @property
     def expanded_barriers(self):
-        return self.barriers_shared + barrier_bytes(self.stages)
+        return self.packed_barriers + barrier_bytes(self.stages)
 
     @property
     def tile_barriers(self):
@@ -230,4 +266,5 @@ class BlockScaledConfig:
             raise ValueError(
                 f"m={m}, n={n} are {tiles} tiles, must be below 2**31: the kernel counts in 32 bits"
             )
+        # no more blocks than tiles: ``schedule`` counts on it
         return (min(sms, tiles), 1, 1)

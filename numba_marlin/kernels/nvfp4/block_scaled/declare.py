@@ -88,7 +88,7 @@ KERNEL = KernelDefinition(
         shared_alignment=ALIGNMENT,
         stages=lambda config: operand_stages(config, ALIGNMENT),
         rings=(
-            Ring(name="packed stages", barriers="barriers_shared", stages="stages"),
+            Ring(name="packed stages", barriers="packed_barriers", stages="stages"),
             Ring(name="B as halves", barriers="expanded_barriers", stages="expanded_stages"),
             Ring(name="tile numbers", barriers="tile_barriers"),
             Ring(name="C", barriers="source_barriers"),

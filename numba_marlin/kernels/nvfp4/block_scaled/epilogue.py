@@ -4,13 +4,19 @@ fp32, then the type of D.
     D = activation(alpha * sums + beta * C + bias)
 
 each product and sum rounded once, beta * C by a fused multiply-add. (Sums are written as
-multiply-adds by 1: assemblers are free to fuse any other.) ``factors``: address of four float32
-numbers: alpha, with both operands' global scales and the kernel's own powers of two in it; beta; 1
-/ D's global scale, and that divided by 6 (``quantize.block_scaled``). Accumulator 4 v + 2 h + e of
-lane 4 g + t belongs to row g + 8 h of the warp's 16 and to column 8 v + 2 t + e.
+multiply-adds by 1: assemblers are free to fuse any other.) At ``factors`` stand four float32
+numbers, ``declare.epilogue_factors``:
 
-gated_silu: columns come in pairs of eight, eight of the gate and the eight they open; D has
-silu(gate) * other, half as many columns.
+    alpha     the caller's, times both operands' global scales and 2**28 (``kernel.OPERAND_POWER``)
+    beta
+    inverse   1 / D's global scale, for an NVFP4 result; 1 for all others, which ignore it
+    sixth     inverse / 6: an NVFP4 block's scale is its largest magnitude times this
+
+Accumulator 4 v + 2 h + e of lane 4 g + t belongs to row g + 8 h of the warp's 16 and to column
+8 v + 2 t + e (h, e = 0, 1; g = 0 .. 7; t = 0 .. 3; v = 0 .. tile_n / 8 - 1).
+
+gated_silu: D[:, 8 p + i] = silu(G[:, 16 p + i]) * G[:, 16 p + 8 + i], i = 0 .. 7, where G is
+alpha * sums + bias: half as many columns. The caller interleaves the rows of B accordingly.
 """
 
 from numba_marlin.kernels.language.tuples import numbered
@@ -47,18 +53,20 @@ def activation_verb(lang, name):
 
 
 def finish_verbs(lang, config):
-    """-> namespace with ``finish(sums, where) -> values``, and the records ``Where`` and
+    """-> namespace with ``finish(sums, at) -> values``: of a thread's accumulators of an m64 block,
+    8 at a time, 8 values (4 if gated) in the same order; and the records ``FinishAt`` and
     ``Factors``"""
     ptx, float32 = lang.ptx, lang.float32
     activate = activation_verb(lang, config.activation)
     biased, sourced, gated = config.bias, config.source, config.gated
 
-    # the numbers at ``factors``; sixth: inverse / 6
+    # the numbers at ``factors``
     Factors = lang.record("Factors", "alpha beta inverse sixth")
 
-    # factors; address of the lane's first two numbers of bias, columns left from them on; address
-    # of the lane's row of C in shared memory, what its chunks are xored with
-    Where = lang.record("Where", "factors bias left row flip")
+    # factors; bias: address of the lane's first two numbers; left: columns that A @ B^T has from
+    # there on; row: address in shared memory of the lane's row of C for ldmatrix; flip: what the
+    # byte offset of a chunk in it is xored with
+    FinishAt = lang.record("FinishAt", "factors bias left row flip")
 
     widen_low, widen_high = {"bfloat16": (ptx.cvt_f32_bf16_low, ptx.cvt_f32_bf16_high)}.get(
         config.result, (ptx.cvt_f32_f16_low, ptx.cvt_f32_f16_high)
@@ -77,10 +85,10 @@ def finish_verbs(lang, config):
         )
 
     @lang.device
-    def bias_at(where, column):
+    def bias_at(at, column):
         return (
-            ptx.ld_global_v2_f32(where.bias + column * 4)
-            if biased and where.left > column
+            ptx.ld_global_v2_f32(at.bias + column * 4)
+            if biased and at.left > column
             else (float32(0), float32(0))
         )
 
@@ -89,48 +97,54 @@ def finish_verbs(lang, config):
         return activate(gate) * other
 
     def finish_sixteen(piece):
-        """Two columns of eight, rows g and g + 8."""
+        """16 columns from 16 * piece on, rows g and g + 8: four 8 x 8 matrices."""
+        # bytes: a box has 64 columns, four pieces of two 16-byte chunks
         column, box, chunk = 16 * piece, piece // 4 * config.box_bytes, 32 * (piece % 4)
 
         @lang.device
-        def finish(sums, where):
-            alpha, beta = where.factors.alpha, where.factors.beta
-            a, b, c, d = (
+        def finish(sums, at):
+            alpha, beta = at.factors.alpha, at.factors.beta
+            upper_left, lower_left, upper_right, lower_right = (
                 (alpha * sums[0], alpha * sums[1]),
                 (alpha * sums[2], alpha * sums[3]),
                 (alpha * sums[4], alpha * sums[5]),
                 (alpha * sums[6], alpha * sums[7]),
             )
             if sourced:
-                s = ptx.ldmatrix_x4(where.row + box + (where.flip ^ chunk))
-                a, b, c, d = (
-                    add_source(a, beta, s[0]),
-                    add_source(b, beta, s[1]),
-                    add_source(c, beta, s[2]),
-                    add_source(d, beta, s[3]),
+                s = ptx.ldmatrix_x4(at.row + box + (at.flip ^ chunk))
+                upper_left, lower_left, upper_right, lower_right = (
+                    add_source(upper_left, beta, s[0]),
+                    add_source(lower_left, beta, s[1]),
+                    add_source(upper_right, beta, s[2]),
+                    add_source(lower_right, beta, s[3]),
                 )
             if biased:
-                first, second = bias_at(where, column), bias_at(where, column + 8)
-                a, b, c, d = add(a, first), add(b, first), add(c, second), add(d, second)
+                first, second = bias_at(at, column), bias_at(at, column + 8)
+                upper_left, lower_left, upper_right, lower_right = (
+                    add(upper_left, first),
+                    add(lower_left, first),
+                    add(upper_right, second),
+                    add(lower_right, second),
+                )
             if gated:
                 return (
-                    open_gate(a[0], c[0]),
-                    open_gate(a[1], c[1]),
-                    open_gate(b[0], d[0]),
-                    open_gate(b[1], d[1]),
+                    open_gate(upper_left[0], upper_right[0]),
+                    open_gate(upper_left[1], upper_right[1]),
+                    open_gate(lower_left[0], lower_right[0]),
+                    open_gate(lower_left[1], lower_right[1]),
                 )
             return (
-                activate(a[0]),
-                activate(a[1]),
-                activate(b[0]),
-                activate(b[1]),
-                activate(c[0]),
-                activate(c[1]),
-                activate(d[0]),
-                activate(d[1]),
+                activate(upper_left[0]),
+                activate(upper_left[1]),
+                activate(lower_left[0]),
+                activate(lower_left[1]),
+                activate(upper_right[0]),
+                activate(upper_right[1]),
+                activate(lower_right[0]),
+                activate(lower_right[1]),
             )
 
         return finish
 
     finish = numbered(lang, config.accumulators, 8, finish_sixteen)
-    return lang.namespace("finish", finish=finish, Where=Where, Factors=Factors)
+    return lang.namespace("finish", finish=finish, FinishAt=FinishAt, Factors=Factors)

@@ -1,30 +1,41 @@
-"""From NVFP4 codes and scales to halves, exactly, and the role of the block-scaled kernel
+"""From NVFP4 codes and scales to fp16, exactly, and the role of the block-scaled kernel
 (``block_scaled``) that does so for B.
 
-*A number.* e2m1's exponent and significand, moved to bits 9 to 11 of a half, *are* the number times
-2**-14, its subnormal one included, and its sign goes to bit 15: all of it in the upper byte. So
-four codes are put into bytes together, by two shifts and two logical operations, and each two of
-them become halves by one more: 11 for 8 numbers (with each two put in place on their own 16). Times
-the block's scale, a half as well, that is a multiple of 2**-24 with 6 significant bits: exact. The
-2**-14 of both operands are taken back with alpha.
+*A number.* e2m1's exponent and significand, moved to bits 9 to 11 of an fp16, *are* the number
+times 2**-14, its subnormal one included, and its sign goes to bit 15: all of it in the upper byte.
+So four codes are put into bytes together, by one or two shifts and two logical operations, and two
+more take them apart into fp16 pairs: 5 operations for the odd nibbles of a word and 6 for the even
+ones, 11 for 8 numbers. Times the block's scale, an fp16 as well, that is a multiple of 2**-24 with
+6 significant bits, below 1/4: exact, since neither ``mul.f16x2`` nor wgmma flushes subnormal
+numbers. The 2**-14 of both operands are taken back with alpha.
 
 *The order of k.* Both operands are put in the same order, which costs nothing and saves every
-shuffle. Of 128 of k lane t of four has codes 32 t .. 32 t + 31, one 16-byte load and two blocks:
-the first block is multiplied in the first half, the other in the second. A half is four k16 rows of
-``wgmma``, two for each word: the first takes the pairs of nibbles (1, 5) and (3, 7), in places (2t,
-2t + 1) and (2t + 8, 2t + 9), the other (0, 4) and (2, 6).
+shuffle. A row of a packed stage, 128 of k, is four shares of 16 bytes; share t = 0 .. 3 has k from
+32 t to 32 t + 31, two blocks: four words j = 0 .. 3 of eight nibbles i = 0 .. 7 (the lowest is 0),
 
-*The price, before it was built* (256 x 128 tile, cycles of an SM for 128 of k;
-modelled):
+    nibble i of word j of share t:    k = 128 step + 32 t + 8 j + i
+
+wgmma takes 16 of k at a time: a *k16 row*, eight in a packed step. Row 2 j + o, o = 0, 1, has from
+word j of every share the four nibbles of one parity, in places 2 t + e + 8 h of its 16:
+
+    place 2 t + e + 8 h of k16 row 2 j + o:    i = (1 - o) + 2 h + 4 e        (o, h, e = 0, 1)
+
+that is, odd nibbles first: (1, 5) and (3, 7), then even ones: (0, 4) and (2, 6). Words 0 and 1 are
+a share's first block, 2 and 3 its second: so k16 rows 0 to 3 are blocks 0, 2, 4, 6 of the step's
+eight, B's first expanded stage, and rows 4 to 7 are blocks 1, 3, 5, 7, its second.
+
+*The price* (256 x 128 tile, cycles of an SM for 128 of k; modelled):
 
     tensor cores        256 * 128 * 128 / 2048 products a cycle                               2048
-    integer units       (256 + 128) * 128 numbers, 2 operations each, 64 lanes a cycle        1536
+    integer units       (256 + 128) * 128 numbers, at most 2 operations each, 64 a cycle      1536
     issue slots         the same and a multiply for two, loads, stores: 3 a number, 4 * 32    1152
-    shared memory       128 bytes a cycle: wgmma reads B 4 times (131 KB), 24 KB packed
-                        and 3 KB of scales in and out, 32 KB of expanded B                    1720
+    shared memory       128 bytes a cycle: wgmma reads expanded B 4 times, 131072 bytes;      1712
+                        it is written once, 32768; packed codes, 24576, and scales, 3072,
+                        are written and read
 
-so the tensor cores should remain the limit, with little to spare. Were both operands expanded into
-shared memory it would be 2500 for that: one of them must go through registers, and it is the larger
+so the tensor cores should remain the limit, with little to spare; what came of it stands in
+experiments/11_block_scaled. Were both operands expanded into shared memory, A's 65536 bytes,
+written and read, would make that 2736: one operand must go through registers, and it is the larger
 part of the tile, A, whose fragment a lane can expand from what it loaded itself.
 """
 
@@ -39,45 +50,48 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import (
 from numba_marlin.kernels.nvfp4.block_scaled.schedule import NO_TILE
 
 SIGNS, MAGNITUDES, UPPER_BYTES = 0x80808080, 0x0E0E0E0E, 0xFF00FF00
-EVEN_BYTES_UP = 0x2404  # prmt: bytes 0 and 2, each above a byte of the other operand
-E2M1_POWER = 14  # a code's half is its number times 2**-E2M1_POWER
+# prmt: digit d from the right says where byte d of the result comes from, 0 .. 3 of the first
+# operand, 4 .. 7 of the second: bytes 0 and 2 each above a byte of the second
+EVEN_BYTES_UP = 0x2404
+E2M1_POWER = 14  # a code's fp16 is its number times 2**-E2M1_POWER
 
 
 def number_verbs(lang):
-    """-> namespace of device functions: ``odd_nibbles(word)`` -> ``Pairs``, two registers of halves
-    times 2**-14: first nibbles 1 and 5, second nibbles 3 and 7; ``even_nibbles(word)``: 0 and 4, 2
-    and 6."""
+    """-> namespace of device functions: ``odd_nibbles(word)`` -> ``Pairs``, two registers of two
+    fp16 each, numbers times 2**-14: first nibbles 1 and 5, second nibbles 3 and 7;
+    ``even_nibbles(word)``: 0 and 4, 2 and 6. (First and second: h = 0 and 1 of the docstring.)"""
     ptx = lang.ptx
     and_or, shift_bytes = ptx.lop3(table=AND_OR), ptx.prmt_b32(selector=EVEN_BYTES_UP)
     Pairs = lang.record("Pairs", "first second")
 
     @lang.device
-    def halves_of(signs, magnitudes):
-        """Of four codes, each the upper byte of a half, those in bytes 0 and 2, and 1 and 3."""
+    def pairs_of(signs, magnitudes):
+        """Of four codes, each the upper byte of an fp16, those in bytes 0 and 2, and 1 and 3."""
         four = and_or(signs, SIGNS, magnitudes & MAGNITUDES)
         return Pairs(shift_bytes(four, 0), four & UPPER_BYTES)
 
     @lang.device
     def odd_nibbles(word):
-        return halves_of(word, word >> 3)
+        return pairs_of(word, word >> 3)
 
     @lang.device
     def even_nibbles(word):
-        return halves_of(word << 4, word << 1)
+        return pairs_of(word << 4, word << 1)
 
     return lang.namespace("numbers", odd_nibbles=odd_nibbles, even_nibbles=even_nibbles)
 
 
 def expand_verbs(lang, config, schedule, packed, expanded):
     """packed, expanded: pipelines of both kinds of stages. -> ``expand_tiles(shared, sizes)``, for
-    the 128 threads of a warpgroup: each takes a row of B."""
+    the 128 threads of a warpgroup: each takes a row of B. (Where tile_n is 64, the upper 64 threads
+    load a row as well and store nothing.)"""
     ptx, uint16 = lang.ptx, lang.uint16
     cfg = lang.constants(config)
     numbers = number_verbs(lang)
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
 
-    # of a packed step: the shares of lanes 0 to 3, four words each, and of each share the scales of
-    # both blocks as a pair of halves
+    # of a row in a packed step: its four shares, four words each, and of each share the scales of
+    # its two blocks as a pair of fp16, the first in the low half
     RowStep = lang.record("RowStep", "shares scale_pairs")
 
     @lang.device
@@ -90,7 +104,8 @@ def expand_verbs(lang, config, schedule, packed, expanded):
 
     @lang.device
     def put_pair(target, flip, pairs0, pairs1, pairs2, pairs3, scales):
-        """Two of each of the four lanes' shares: two chunks of 16 bytes, those of one k16 row."""
+        """A k16 row of one row of B: two pairs of fp16 from a word of each share; the first pairs
+        of all four shares are its chunk of places 0 .. 7, the second of places 8 .. 15."""
         ptx.st_shared_v4_b32(
             target + flip,
             (
@@ -112,7 +127,7 @@ def expand_verbs(lang, config, schedule, packed, expanded):
 
     @lang.device
     def put_chunks(target, flip, words, scales):
-        """A word of each of the four lanes' shares: two k16 rows."""
+        """A word of each of the four shares: two k16 rows."""
         put_pair(
             target,
             flip,
@@ -132,15 +147,16 @@ def expand_verbs(lang, config, schedule, packed, expanded):
             scales,
         )
 
-    def put_half(half, scale_of):
-        """-> device function (expanded stage, row number, ``RowStep``) that expands half a
-        row's step, 0 or 1: the first words of the four shares fill chunks 0 to 3, the second words
-        4 to 7."""
-        first, second = 2 * half, 2 * half + 1
+    def put_blocks(which, scale_of):
+        """-> device function (address of an expanded stage, row of B in the tile, ``RowStep``) that
+        expands block ``which``, 0 or 1, of each share: its first words fill chunks 0 to 3 of the
+        row, its second words 4 to 7."""
+        first, second = 2 * which, 2 * which + 1
 
         @lang.device
-        def put_row(stage, number, row):
-            target, flip = stage + number * 128, (number & 7) << 4
+        def put_row(stage, own_row, row):
+            # 128-byte swizzle: 16-byte chunk ^ row mod 8
+            target, flip = stage + own_row * 128, (own_row & 7) << 4
             q, s = row.shares, row.scale_pairs
             scales = (scale_of(s[0]), scale_of(s[1]), scale_of(s[2]), scale_of(s[3]))
             words = (q[0][first], q[1][first], q[2][first], q[3][first])
@@ -150,13 +166,16 @@ def expand_verbs(lang, config, schedule, packed, expanded):
 
         return put_row
 
-    put_first_half, put_second_half = put_half(0, low), put_half(1, high)
+    put_first_blocks, put_second_blocks = put_blocks(0, low), put_blocks(1, high)
 
     @lang.device
-    def load_row(stage, number, first_row):
-        """-> ``RowStep``; first_row: the tile's in B, which says where its scales begin"""
-        address, flip = stage + cfg.b_shared + number * ROW_BYTES, (number >> 1 & 3) << 4
-        among = first_row % SCALE_ROWS + number
+    def load_row(stage, own_row, first_row):
+        """-> ``RowStep``; own_row: in the tile; first_row: the tile's in B, which says where in
+        their 128 rows its scales begin (0 or 64)"""
+        # 64-byte swizzle: 16-byte chunk ^ row div 2 mod 4
+        address, flip = stage + cfg.b_shared + own_row * ROW_BYTES, (own_row >> 1 & 3) << 4
+        among = first_row % SCALE_ROWS + own_row
+        # (``load`` has the formula; among // SCALE_ROWS is 0, tile_n being 64 or 128)
         own = (
             stage
             + cfg.sfb_shared
@@ -177,44 +196,51 @@ def expand_verbs(lang, config, schedule, packed, expanded):
         )
 
     @lang.device
-    def stage_at(shared, target):
-        return shared + cfg.expanded_shared + target.stage * cfg.expanded_bytes
+    def stage_at(shared, expanded_place):
+        return shared + cfg.expanded_shared + expanded_place.stage * cfg.expanded_bytes
 
     @lang.device
-    def publish(shared, target, lane):
-        """Ordinary stores become visible to wgmma, then the stage is full."""
+    def publish(shared, expanded_place, lane):
+        """Ordinary stores become visible to wgmma, then the stage is full: four warps fill it, an
+        arrival each (``release`` is the verb of the empty barrier)."""
         ptx.fence_proxy_async_shared()
         ptx.bar_warp_sync(ALL_LANES)
         if lane == 0:
-            ptx.mbarrier_arrive(expanded.full(shared + cfg.expanded_barriers, target))
+            ptx.mbarrier_arrive(expanded.full(shared + cfg.expanded_barriers, expanded_place))
 
     @lang.device
     def expand_tiles(shared, sizes):
-        row_number = ptx.tid_x() % WARPGROUP
-        lane = row_number % 32
-        barriers, expanded_barriers = shared + cfg.barriers_shared, shared + cfg.expanded_barriers
+        """State: packed_place, expanded_place, word_place: in the rings; step: packed steps of the
+        tile that are done; number: the tile."""
+        own_row = ptx.tid_x() % WARPGROUP
+        lane = own_row % 32
+        barriers, expanded_barriers = shared + cfg.packed_barriers, shared + cfg.expanded_barriers
         steps = schedule.counts(sizes).steps
-        place, target = packed.consumer_start(), expanded.producer_start()
-        number, following = schedule.fetch_together(shared, schedule.start(), lane)
+        packed_place, expanded_place = packed.consumer_start(), expanded.producer_start()
+        number, word_place = schedule.fetch_together(shared, schedule.start(), lane)
         while number != NO_TILE:
             first_row, step = schedule.corner(number, sizes).column, 0
             while step < steps:
-                packed.wait_full(barriers, place)
-                stage = shared + place.stage * cfg.stage_bytes
-                row = load_row(stage, row_number % cfg.tile_n, first_row)
-                expanded.wait_empty(expanded_barriers, target)
-                if row_number < cfg.tile_n:
-                    put_first_half(stage_at(shared, target), row_number, row)
-                publish(shared, target, lane)
+                packed.wait_full(barriers, packed_place)
+                stage = shared + packed_place.stage * cfg.stage_bytes
+                row = load_row(stage, own_row % cfg.tile_n, first_row)
+                expanded.wait_empty(expanded_barriers, expanded_place)
+                if own_row < cfg.tile_n:
+                    put_first_blocks(stage_at(shared, expanded_place), own_row, row)
+                publish(shared, expanded_place, lane)
+                # all lanes have loaded their row: they met in ``publish`` (a warp sync for both)
                 if lane == 0:
-                    packed.release(barriers, place)
-                place, target = packed.advance(place), expanded.advance(target)
-                expanded.wait_empty(expanded_barriers, target)
-                if row_number < cfg.tile_n:
-                    put_second_half(stage_at(shared, target), row_number, row)
-                publish(shared, target, lane)
-                target = expanded.advance(target)
+                    packed.release(barriers, packed_place)
+                packed_place, expanded_place = (
+                    packed.advance(packed_place),
+                    expanded.advance(expanded_place),
+                )
+                expanded.wait_empty(expanded_barriers, expanded_place)
+                if own_row < cfg.tile_n:
+                    put_second_blocks(stage_at(shared, expanded_place), own_row, row)
+                publish(shared, expanded_place, lane)
+                expanded_place = expanded.advance(expanded_place)
                 step += 1
-            number, following = schedule.fetch_together(shared, following, lane)
+            number, word_place = schedule.fetch_together(shared, word_place, lane)
 
     return lang.namespace("expand", expand_tiles=expand_tiles)

@@ -1,19 +1,44 @@
 """The main loop of the block-scaled kernel (``block_scaled``), the role that multiplies: A goes
 from packed stages into registers, B from expanded stages to the tensor cores.
 
-A warpgroup has ``words`` blocks of 64 rows of A, a warp 16 rows of each, a lane rows g and g + 8 of
-those, of which it expands share t (``expand`` says which codes these are). ``sums``: a tuple with
-the accumulators of each m64 block. A k16 row is one wgmma group; the next row is expanded while it
-is multiplied. The next packed stage is waited for and loaded into registers of its own in the
-middle of the current one, and its first row is expanded while two products are in flight: the
-tensor cores wait for whatever stands between two products, for both warpgroups, which keep in step.
-A packed stage is given back when the next is in registers, an expanded one when the first product
-of the next is in flight.
+A warpgroup has ``m64_blocks`` blocks of 64 rows of A, a warp 16 rows of each, lane 4 g + t (g is 0
+to 7, t is 0 to 3) rows g and g + 8 of those, of which it loads and expands share t, 32 of 128 k.
+``expand`` says which codes these are, and what a *k16 row* is: the 16 of k of one wgmma, eight in a
+packed step, four in an expanded stage. All m64 blocks' products of a k16 row are one wgmma group,
+"product 0" to "product 7" of a step. ``sums``: a tuple with the accumulators of each m64 block.
 
-Tried, and slower (experiments/11_block_scaled has the times): two products in flight everywhere,
-with a third set of registers; the same with the load brought forward as well, when they do not fit
-and the assembler serialises; the load beside the last product, or between; giving the packed stage
-back at once, in a branch; asking for expanded stages earlier.
+A packed step (128 of k), in order; a_i: A's fragments of k16 row i:
+
+    wait for an expanded stage; start product 0, wait for product 7 of the step before (and 6),
+        expand a_1; give back the expanded stage before
+    start 1, wait for 0, expand a_2; start 2, wait for 1, expand a_3;
+        start 3, wait for 2, expand a_4
+    wait for the next expanded stage; start 4, wait for 3, expand a_5; give back the first
+    wait for the next packed stage, load its shares and scales: 4 in flight
+    start 5, wait for 4, expand a_6; start 6, wait for 5, expand a_7; start 7
+    give back the packed stage; expand a_0 of the next step: 6 and 7 in flight, into the next turn
+
+So one product is in flight while the next row is expanded. The tensor cores are shared by both
+warpgroups, which wait for the same stages and so reach the same places at about the same time: what
+stands between two products is a gap for both. So the load stands in the middle of a step, into
+registers of its own, and the first row of the next step behind two products. The load and a_0 of a
+tile's first step overlap nothing. All lanes read a packed stage with ordinary loads, so it is given
+back behind a warp sync; an expanded one is read by wgmma alone, for which the whole warp waits.
+
+State over the loop's back edge, besides ``sums``:
+
+    packed_place     ring place of the packed stage in use
+    expanded_place   of the expanded stage that is opened next
+    held             of the expanded stage that is not given back yet; ``begun``: there is one
+    steps            packed steps that are left
+    rows             ``Share`` of each m64 block: the codes and scales of the packed stage in use
+    a0               fragments that product 0 takes; a6, a7: of products that are in flight
+
+Tried, and slower (experiments/11_block_scaled/tried.jsonl has the times): two products in flight
+everywhere, with a third set of fragments; the same with the load moved up before product 4, which
+takes more registers than there are, so that the assembler serialises products; the load beside
+product 7, or between steps; giving the packed stage back when it is loaded, in a branch for the
+last step; asking for expanded stages earlier.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -27,19 +52,32 @@ from numba_marlin.kernels.nvfp4.block_scaled.expand import number_verbs
 from numba_marlin.layout.tensor_map import SWIZZLE_PATTERN_BYTES
 from numba_marlin.layout.wgmma import Descriptor
 
-# 128-byte swizzle; eight rows are 1024 bytes apart (layout.wgmma.Descriptor)
+# of wgmma's matrix descriptor all but the address: 128-byte swizzle (``Descriptor``'s default),
+# groups of eight rows 1024 bytes apart
 DESCRIPTOR_HIGH = Descriptor(0, SWIZZLE_PATTERN_BYTES).encode()
-ROW_DESCRIPTORS = 2  # 32 bytes, a k16 row, in the descriptor's units of 16
+# 32 bytes, a k16 row, in the descriptor's units of 16. Stages begin at multiples of 1024, and the
+# swizzle is a function of the address that comes out, so it may be added to the descriptor.
+ROW_DESCRIPTORS = 2
+ADDRESS_BITS = 0x3FFFF  # of a shared address, those that a descriptor holds
 
 
 def multiply_verbs(lang, config, packed, expanded):
     """-> namespace with ``multiply_steps(shared, places, steps, thread) -> (places, sums)``;
     places: those in the rings of packed and of expanded stages. When it returns nothing is in
-    flight and all stages are given back. Records are those of ``kernel``."""
+    flight and all stages are given back. ``Places`` and ``Thread`` are those of ``kernel``: records
+    of one name with the same fields are one class.
+
+    A tuple with an element for each m64 block is worked on by ``kernels.language.tuples``: a verb
+    for one block takes and returns tuples of one, ``(x,)`` and ``x[0]``, and a second argument,
+    ``where``, that is the same for all (0 if the verb has no use for it).
+
+    ``keep_*`` are empty inline assembly that takes registers and gives them back changed, as far as
+    the compiler knows: nothing that it is given is computed later, or its registers reused earlier,
+    than where it stands. wgmma reads registers after it was issued; the compiler does not know."""
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
     numbers = number_verbs(lang)
-    words, accumulators = config.words, config.accumulators
+    m64_blocks, accumulators = config.m64_blocks, config.accumulators
     times, low, high = ptx.mul_f16x2, ptx.both_low_f16x2, ptx.both_high_f16x2
     wgmma = ptx.wgmma_m64k16_f32_f16_rs(n=config.tile_n)
     keep_sums, keep_fragment = ptx.keep_f32(width=accumulators), ptx.keep_u32(width=4)
@@ -51,36 +89,40 @@ def multiply_verbs(lang, config, packed, expanded):
 
     Places = lang.record("Places", "packed expanded")
 
-    # what a lane loads of an m64 block: its 16-byte shares of rows g and g + 8, their two scales
-    # each
+    # what a lane has of an m64 block in a packed step: of row g (above) and g + 8 (below) its
+    # share, four words; of either the scales of its two blocks, fp16, the first in the low half
     Share = lang.record("Share", "above below scales scales_below")
 
-    # of a packed stage in shared memory: where it begins, and who reads it
-    Where = lang.record("Where", "stage thread")
+    # the address of a packed stage, and who reads it
+    Reader = lang.record("Reader", "stage thread")
 
-    zero = repeat(lang, words, ptx.zero_f32(width=accumulators))
+    zero = repeat(lang, m64_blocks, ptx.zero_f32(width=accumulators))
+    # 1: the product is added to what the accumulators hold (wgmma's scale-d)
     multiply = together(
         lang,
-        words,
+        m64_blocks,
         1,
         lang.device(lambda sums, a, descriptor: (wgmma(sums[0], a[0], descriptor, 1),)),
     )
-    keep = map_each(lang, words, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
-    no_fragments = repeat(lang, words, lang.device(lambda: keep_fragment((0, 0, 0, 0))))
-    pin = map_each(lang, words, 1, lang.device(lambda one, where: (keep_fragment(one[0]),)))
-    keep_fragments = for_each(lang, words, 1, lang.device(lambda one, where: keep_fragment(one[0])))
+    keep = map_each(lang, m64_blocks, 1, lang.device(lambda one, where: (keep_sums(one[0]),)))
+    no_fragments = repeat(lang, m64_blocks, lang.device(lambda: keep_fragment((0, 0, 0, 0))))
+    pin = map_each(lang, m64_blocks, 1, lang.device(lambda one, where: (keep_fragment(one[0]),)))
+    keep_fragments = for_each(
+        lang, m64_blocks, 1, lang.device(lambda one, where: keep_fragment(one[0]))
+    )
 
     # A
 
     def load_block(block):
-        """-> device function (nothing, where) -> (``Share`` of m64 block ``block``,)"""
+        """-> device function (a placeholder, ``Reader``) -> (``Share`` of m64 block ``block``,)"""
 
         @lang.device
-        def load(nothing, where):
-            stage, thread = where
+        def load(placeholder, reader):
+            stage, thread = reader
             g, t = thread.lane // 4, thread.lane % 4
-            row = (thread.warpgroup * cfg.words + block) * 64 + thread.warp * 16 + g
+            row = (thread.warpgroup * cfg.m64_blocks + block) * 64 + thread.warp * 16 + g
             address = stage + row * ROW_BYTES + t * 16
+            # of blocks 2 t (the low byte) and 2 t + 1 of the step's eight: ``load`` has the formula
             scales = stage + (
                 cfg.sfa_shared
                 + row // SCALE_ROWS * SCALE_BYTES
@@ -100,21 +142,21 @@ def multiply_verbs(lang, config, packed, expanded):
 
         return load
 
-    load_rows = numbered(lang, words, 1, load_block)
-    nothing = repeat(lang, words, lang.device(lambda: 0))
+    load_rows = numbered(lang, m64_blocks, 1, load_block)
+    placeholders = repeat(lang, m64_blocks, lang.device(lambda: 0))
 
-    def spread_row(step):
-        """-> device function (what ``load_rows`` returned, 0) -> A's fragments of k16 row ``step``
-        of the packed stage's eight"""
-        word = step // 2
-        halves_of = numbers.odd_nibbles if step % 2 == 0 else numbers.even_nibbles
-        scale_of = low if step < 4 else high
+    def spread_row(k16_row):
+        """-> device function (what ``load_rows`` returned, 0) -> A's fragments of that k16 row of
+        the packed stage's eight"""
+        word = k16_row // 2
+        pairs_of = numbers.odd_nibbles if k16_row % 2 == 0 else numbers.even_nibbles
+        scale_of = low if k16_row < 4 else high
 
         @lang.device
         def spread(rows, where):
             share = rows[0]
             s, s_below = scale_of(share.scales), scale_of(share.scales_below)
-            upper, lower = halves_of(share.above[word]), halves_of(share.below[word])
+            upper, lower = pairs_of(share.above[word]), pairs_of(share.below[word])
             return (
                 (
                     times(upper.first, s),
@@ -124,7 +166,7 @@ def multiply_verbs(lang, config, packed, expanded):
                 ),
             )
 
-        return map_each(lang, words, 1, spread)
+        return map_each(lang, m64_blocks, 1, spread)
 
     # products
 
@@ -136,16 +178,16 @@ def multiply_verbs(lang, config, packed, expanded):
         return sums
 
     @lang.device
-    def descriptor_of(shared, target):
+    def descriptor_of(shared, expanded_place):
         """The shuffle tells the assembler that all lanes agree: descriptors then stay in uniform
         registers."""
-        stage = shared + cfg.expanded_shared + target.stage * cfg.expanded_bytes
-        return uint64((ptx.shfl_sync_idx(stage, 0) & 0x3FFFF) >> 4) | DESCRIPTOR_HIGH
+        stage = shared + cfg.expanded_shared + expanded_place.stage * cfg.expanded_bytes
+        return uint64((ptx.shfl_sync_idx(stage, 0) & ADDRESS_BITS) >> 4) | DESCRIPTOR_HIGH
 
     def then(row):
         """-> device function (sums, a, last, rows, descriptor) -> (sums, the next row's fragments):
-        multiplies k16 row ``row`` by what ``a`` holds; expands the next row when the product of
-        ``last``, a row back, has ended."""
+        starts product ``row``, of fragments ``a``; waits until the one before, of fragments
+        ``last``, has ended; then expands the next row, while product ``row`` is in flight."""
         spread, offset = spread_row(row + 1), row % 4 * ROW_DESCRIPTORS
 
         @lang.device
@@ -163,67 +205,72 @@ def multiply_verbs(lang, config, packed, expanded):
     @lang.device
     def take_packed(shared, place, thread):
         """-> A's rows of a packed stage"""
-        packed.wait_full(shared + cfg.barriers_shared, place)
-        return load_rows(nothing(), Where(shared + place.stage * cfg.stage_bytes, thread))
+        packed.wait_full(shared + cfg.packed_barriers, place)
+        return load_rows(placeholders(), Reader(shared + place.stage * cfg.stage_bytes, thread))
 
     @lang.device
-    def first_row(rows):
-        """-> the fragments of its first k16 row"""
+    def first_fragments(rows):
+        """-> those of the step's k16 row 0"""
         return pin(spread_first(rows, 0), 0)
 
     @lang.device
-    def open_expanded(shared, target):
-        expanded.wait_full(shared + cfg.expanded_barriers, target)
-        return descriptor_of(shared, target)
+    def open_expanded(shared, expanded_place):
+        expanded.wait_full(shared + cfg.expanded_barriers, expanded_place)
+        return descriptor_of(shared, expanded_place)
 
     @lang.device
-    def give_back(shared, target, leader):
+    def give_back(shared, held, leader):
+        """Behind a wait for its last product, which is the whole warp's."""
         if leader:
-            expanded.release(shared + cfg.expanded_barriers, target)
+            expanded.release(shared + cfg.expanded_barriers, held)
 
     @lang.device
     def give_back_packed(shared, place, leader):
         ptx.bar_warp_sync(ALL_LANES)
         if leader:
-            packed.release(shared + cfg.barriers_shared, place)
+            packed.release(shared + cfg.packed_barriers, place)
 
     @lang.device
     def multiply_steps(shared, places, steps, thread):
-        place, target = places.packed, places.expanded
+        """steps: at least 1, since a first stage is waited for in any case (``kernel``, "Sizes");
+        so ``begun`` is True at the end."""
+        packed_place, expanded_place = places.packed, places.expanded
         leader = thread.lane == 0
         sums, a6, a7 = zero(), no_fragments(), no_fragments()
-        rows = take_packed(shared, place, thread)
-        a0 = first_row(rows)
-        before, begun = target, False
+        rows = take_packed(shared, packed_place, thread)
+        a0 = first_fragments(rows)
+        held, begun = expanded_place, False
         while steps != 0:
-            descriptor = open_expanded(shared, target)
+            descriptor = open_expanded(shared, expanded_place)
             sums, a1 = after0(sums, a0, a7, rows, descriptor)
             keep_fragments(a6, 0)
-            give_back(shared, before, leader and begun)
+            give_back(shared, held, leader and begun)
             sums, a2 = after1(sums, a1, a0, rows, descriptor)
             sums, a3 = after2(sums, a2, a1, rows, descriptor)
             sums, a4 = after3(sums, a3, a2, rows, descriptor)
-            before, target = target, expanded.advance(target)
-            descriptor = open_expanded(shared, target)
+            held, expanded_place = expanded_place, expanded.advance(expanded_place)
+            descriptor = open_expanded(shared, expanded_place)
             sums, a5 = after4(sums, a4, a3, rows, descriptor)
-            give_back(shared, before, leader)
-            # behind the last step: its own stage once more, for nothing; a branch would cost every
-            # step
-            upcoming = packed.advance(place) if steps != 1 else place
+            give_back(shared, held, leader)
+            # Behind the last step: its own stage once more, for nothing; a branch would cost every
+            # step. So the stage is not given back before this load.
+            upcoming = packed.advance(packed_place) if steps != 1 else packed_place
             next_rows = take_packed(shared, upcoming, thread)
             sums, a6 = after5(sums, a5, a4, rows, descriptor)
             sums, a7 = after6(sums, a6, a5, rows, descriptor)
             sums = start(sums, a7, descriptor + 3 * ROW_DESCRIPTORS)
-            give_back_packed(shared, place, leader)
-            rows, place, steps = next_rows, packed.advance(place), steps - 1
+            give_back_packed(shared, packed_place, leader)
+            rows, packed_place, steps = next_rows, packed.advance(packed_place), steps - 1
+            # Redundant: ``after6`` has waited for product 5, and without these two lines ptxas 13.5
+            # keeps its promises as well (no spills, no wgmma that waits for another).
             wait_for_all_but_two()
             keep_fragments(a5, 0)
-            a0 = first_row(rows)
-            before, target, begun = target, expanded.advance(target), True
+            a0 = first_fragments(rows)
+            held, expanded_place, begun = expanded_place, expanded.advance(expanded_place), True
         wait_for_all()
         keep_fragments(a6, 0)
         keep_fragments(a7, 0)
-        give_back(shared, before, leader and begun)
-        return Places(place, target), keep(sums, 0)
+        give_back(shared, held, leader and begun)
+        return Places(packed_place, expanded_place), keep(sums, 0)
 
     return lang.namespace("multiply", multiply_steps=multiply_steps)

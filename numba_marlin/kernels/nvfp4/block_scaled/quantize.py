@@ -1,15 +1,17 @@
 """The block-scaled kernel's (``block_scaled``) own quantiser: rows of 32 fp32 numbers in the
 registers of four lanes -> codes and scales of NVFP4, MXFP4 or MXFP8.
 
-Bit for bit ``quantize.block_scaled.quantize_blocks``, whose docstring has the arithmetic: the same
-operations on float32 in the same order. Magnitudes are compared as bits.
+Bit for bit ``quantizers.operands.quantize_blocks``, the same operations on float32 in the same
+order. Scale of an NVFP4 block: its largest magnitude times ``sixth`` (``epilogue``), rounded to
+e4m3; codes: numbers times inverse / scale, rounded to e2m1. Scale of an MX block: a power of two
+from the exponent of its largest magnitude. Magnitudes are compared as bits.
 
-A lane has columns 8 v + 2 t and the next one, v = 0 .. 3: of an NVFP4 block four numbers, of an MX
-block eight; two shuffles give all four lanes the largest magnitude. Hopper has no conversion to
-e2m1: adding 2**(22 + e) to a number with exponent e = 0, 1 or 2 rounds it to the steps of its
-binade, once and to nearest even, and leaves the count of steps in the low bits. Codes of v = 0 .. 3
-are then exchanged among the four lanes, so that lane t has all of v = t and a row is written 16
-(FP8: 32) bytes at a time.
+Lane 4 g + t has columns 8 v + 2 t and the next one, v = 0 .. 3, of 32: of an NVFP4 block four
+numbers, of an MX block eight; two shuffles give all four lanes of a row the largest magnitude.
+Hopper has no conversion to e2m1: adding 2**(22 + e) to a number with exponent e = 0, 1 or 2 rounds
+it to the steps of its binade, once and to nearest even, and leaves the count of steps in the low
+bits. Codes of v = 0 .. 3 are then exchanged among the four lanes, so that lane t has all of v = t
+and a row is written 16 (FP8: 32) bytes at a time.
 """
 
 from numba_marlin.kernels.language.tuples import numbered_each
@@ -22,14 +24,16 @@ STEPS = 22 << 23  # what makes 2**e into 2**(22 + e)
 
 
 def power_offset(element, rounding):
-    """See ``quantize.block_scaled.power_offset``."""
+    """Taken from the bits of a block's largest magnitude, it leaves the scale's e8m0 code in the
+    place of the exponent; rounding "floor": the largest element's power of two is that of the
+    largest magnitude, "ceil": no number of the block is too large (``quantizers.operands``)."""
     largest = LARGEST_BITS[element]
     return (largest & ~0x7FFFFF if rounding == "floor" else largest - 0x7FFFFF) - ONE_BITS
 
 
 def quantize_verbs(lang, config):
-    """-> namespace with ``put_blocks(values, where)``: all of a thread's sums of 16 rows, finished;
-    and the records ``Where`` and ``Row``."""
+    """-> namespace with ``put_blocks(values, at)``: all of a thread's values of 16 rows, finished;
+    and the records ``BlocksAt`` and ``RowAt``."""
     ptx, uint16, uint32, uint64, float32 = (
         lang.ptx,
         lang.uint16,
@@ -37,24 +41,28 @@ def quantize_verbs(lang, config):
         lang.uint64,
         lang.float32,
     )
+    # other results make these functions too and do not call them: any format will do
     result = config.result if config.kind == "blocks" else "nvfp4"
     element = ELEMENTS[result]
-    # of a lane's two numbers of a v
-    two_blocks, code_bytes = result == "nvfp4", 1 if element == "e2m1" else 2
+    two_blocks = result == "nvfp4"  # in 32 columns
+    code_bytes = 1 if element == "e2m1" else 2  # that a lane's two numbers of a v become
     offset = power_offset(element, config.rounding)
 
-    # addresses of a row's first code, 0 for a row that D does not have, and of the row in its tile
-    # of scales
-    Row = lang.record("Row", "codes scales")
+    # addresses of a row's first code in the tile, 0 for a row that D does not have, and of the
+    # row's first four scales in D
+    RowAt = lang.record("RowAt", "codes scales")
 
-    # rows g and g + 8; first block of the tile in D; columns left from the tile's first one on;
-    # ``epilogue``'s factors; t
-    Where = lang.record("Where", "above below first_block left factors t")
+    # rows g and g + 8; number of the tile's first block along D's columns; left: columns that D has
+    # from the tile's first one on; ``epilogue``'s factors; t: lane mod 4
+    BlocksAt = lang.record("BlocksAt", "above below first_block left factors t")
 
     pair_codes = {
         "e4m3": ptx.cvt_rn_satfinite_e4m3x2_f32,
         "e5m2": ptx.cvt_rn_satfinite_e5m2x2_f32,
     }.get(element)
+    # prmt: digit d from the right says where byte d comes from, 0 .. 3 of the first operand, 4 .. 7
+    # of the second. Both low halves, both high halves; bytes 0 and 2 of the first, each below the
+    # same of the second; bytes 1 and 3 likewise.
     low_halves, high_halves = ptx.prmt_b32(selector=0x5410), ptx.prmt_b32(selector=0x7632)
     even_bytes, odd_bytes = ptx.prmt_b32(selector=0x6240), ptx.prmt_b32(selector=0x7351)
 
@@ -70,6 +78,7 @@ def quantize_verbs(lang, config):
 
     @lang.device
     def among_lanes(bits):
+        """The largest of four lanes, those of a row."""
         bits = max(bits, ptx.shfl_sync_bfly(bits, 1))
         return max(bits, ptx.shfl_sync_bfly(bits, 2))
 
@@ -78,8 +87,9 @@ def quantize_verbs(lang, config):
         return inverse * ptx.rcp_rn_f32(scale) if scale != float32(0) else float32(0)
 
     @lang.device
-    def decimal_scales(x, inverse, sixth):
+    def e4m3_scales(x, inverse, sixth):
         """Two blocks of 16 -> (both codes, the second in the high byte; a factor each)"""
+        # their largest magnitudes
         first, second = (
             ptx.f32_of_bits(among_lanes(largest_of(x[0], x[1], x[2], x[3]))),
             ptx.f32_of_bits(among_lanes(largest_of(x[4], x[5], x[6], x[7]))),
@@ -98,11 +108,13 @@ def quantize_verbs(lang, config):
         bits = among_lanes(
             max(largest_of(x[0], x[1], x[2], x[3]), largest_of(x[4], x[5], x[6], x[7]))
         )
+        # e8m0: code c is 2**(c - 127), and the factor, 2**(127 - c), has the exponent 254 - c. At
+        # most 253, so that the factor is a normal number.
         code = min((bits - offset) >> 23, 253) if bits >= offset else 0
         factor = ptx.f32_of_bits((254 - code) << 23)
         return code, factor, factor
 
-    scales_of = decimal_scales if two_blocks else power_scales
+    scales_of = e4m3_scales if two_blocks else power_scales
 
     # codes
 
@@ -112,7 +124,9 @@ def quantize_verbs(lang, config):
         size = ptx.min_f32(ptx.f32_of_bits(bits & 0x7FFFFFFF), float32(6))
         binade = ptx.bits_of_f32(ptx.max_f32(size, float32(1))) & EXPONENT
         steps = ptx.bits_of_f32(size + ptx.f32_of_bits(binade + STEPS)) - (binade + STEPS)
-        return steps + ((binade >> 22) - 2 * 127) | bits >> 28 & 8
+        # two codes for each binade before it; a sum of steps that rounds up into the next binade
+        # gives the next code: 5.5 -> 6 is 3 steps + 4 = 7. Then the sign.
+        return (steps + ((binade >> 22) - 2 * 127)) | ((bits >> 28) & 8)
 
     @lang.device
     def nibbles(a, b):
@@ -182,27 +196,30 @@ def quantize_verbs(lang, config):
         blocks_before = (2 if two_blocks else 1) * piece
 
         @lang.device
-        def put_row(x, row, where, writer):
-            codes, first, second = scales_of(x, where.factors.inverse, where.factors.sixth)
-            exists = row.codes != 0 and column + 8 * where.t < where.left
-            put_codes(row.codes + codes_before if exists else uint64(0), x, first, second, where.t)
-            if where.t == writer and row.codes != 0 and where.left > column:
-                block = where.first_block + blocks_before
-                place = row.scales + (uint64(block // 4) * 512 + block % 4)
+        def put_row(x, row, at, storing_t):
+            """x: the lane's 8 numbers of the row; storing_t: t of the lane that stores scales"""
+            # scale codes; factors of v = 0, 1 and of v = 2, 3
+            codes, first, second = scales_of(x, at.factors.inverse, at.factors.sixth)
+            exists = row.codes != 0 and column + 8 * at.t < at.left
+            put_codes(row.codes + codes_before if exists else uint64(0), x, first, second, at.t)
+            if at.t == storing_t and row.codes != 0 and at.left > column:
+                block = at.first_block + blocks_before
+                address = row.scales + (uint64(block // 4) * 512 + block % 4)
                 if two_blocks:
-                    both = where.left > column + 16
-                    ptx.st_global_b16(place, uint16(codes if both else codes & 0xFF))
+                    both = at.left > column + 16
+                    ptx.st_global_b16(address, uint16(codes if both else codes & 0xFF))
                 else:
-                    ptx.st_global_b8(place, uint16(codes))
+                    ptx.st_global_b8(address, uint16(codes))
 
         @lang.device
-        def put(v, where):
+        def put(v, at):
             above = (v[0], v[1], v[4], v[5], v[8], v[9], v[12], v[13])
             below = (v[2], v[3], v[6], v[7], v[10], v[11], v[14], v[15])
-            put_row(above, where.above, where, 0)
-            put_row(below, where.below, where, 1)
+            put_row(above, at.above, at, 0)
+            put_row(below, at.below, at, 1)
 
         return put
 
+    # a lane's values of 16 rows, 16 of them in a piece: two rows of 8
     put_blocks = numbered_each(lang, config.d_tile_n // 2, 16, put_piece)
-    return lang.namespace("quantize", put_blocks=put_blocks, Row=Row, Where=Where)
+    return lang.namespace("quantize", put_blocks=put_blocks, RowAt=RowAt, BlocksAt=BlocksAt)

@@ -1,12 +1,14 @@
 """The persistent tile scheduler of the block-scaled kernel (``block_scaled``): the block that is
 ready first takes the next tile.
 
-A block's first tile is its own number. Every further one comes from a counter in global memory, so
-that a block that was slowed down takes fewer. One thread, the scheduler, asks for it while the tile
-before is still multiplied, and hands it to all other roles through a ring of words in shared
-memory. NO_TILE is the last word. Every block asks until it gets a number that is no tile. So the
-number of requests depends on the numbers of blocks and tiles only, and the block that asks last
-leaves the counter at zero, as it was found.
+A block's first tile is its own number (the grid has no more blocks than there are tiles,
+``config.grid``). Every further one comes from a counter in global memory, so that a block that was
+slowed down takes fewer. One thread, the scheduler, asks for the next number as soon as it has
+published one, so that the answer comes while that tile is multiplied, and publishes it through a
+ring of words in shared memory once all other roles have read the word before. NO_TILE is the last
+word. Every block asks until it gets a number that is no tile: tiles - blocks requests find one,
+``blocks`` requests find none, so requests = tiles in all, and the block that asks last leaves the
+counter at zero, as it was found.
 
 Tiles are numbered so that neighbours share rows and columns: ``tile_order``.
 """
@@ -17,8 +19,8 @@ from numba_marlin.kernels.nvfp4.block_scaled.config import STEP_K, TILE_STAGES
 
 
 def schedule_verbs(lang, config, listeners):
-    """listeners: arrivals that give a tile's word back: warps and lone threads that fetch it. ->
-    namespace of device functions. ``number``: of a tile; ``place``: in the ring of words."""
+    """listeners: how many warps and lone threads fetch a tile's word; each arrives once it has.
+    -> namespace of device functions. ``number``: of a tile; ``place``: in the ring of words."""
     cuda, ptx, uint32 = lang.cuda, lang.ptx, lang.uint32
     cfg = lang.constants(config)
     ring = pipeline_verbs(lang, TILE_STAGES, producers=1, consumers=listeners)
@@ -27,7 +29,8 @@ def schedule_verbs(lang, config, listeners):
     # of the whole product: row tiles, column tiles, packed steps along k of each
     Counts = lang.record("Counts", "m_tiles n_tiles steps")
 
-    # of a tile: its first row of A and its first row of B
+    # of a tile, in elements: its first row of A and D; its first column of A @ B^T, which is its
+    # first row of B and, unless it is gated, its first column of D
     Corner = lang.record("Corner", "row column")
 
     @lang.device
@@ -60,8 +63,10 @@ def schedule_verbs(lang, config, listeners):
             ptx.st_shared_b32(word_at(shared, place), number)
             ptx.mbarrier_arrive(ring.full(barriers, place))
             place = ring.advance(place)
+            # Blocks exchange nothing but this number: weaker orders than acq_rel and release would
+            # do. The end of the launch makes the zero visible to the next.
             asked = ptx.atom_add_acq_rel_gpu(counter, 1)
-            # tiles - blocks found a tile, and every block was told once that there is none
+            # this was request ``tiles``, the last of all
             if asked + 1 == tiles:
                 ptx.st_release_gpu(counter, 0)
             number = asked + blocks if asked + blocks < tiles else NO_TILE
@@ -80,15 +85,20 @@ def schedule_verbs(lang, config, listeners):
 
     @lang.device
     def fetch_together(shared, place, lane):
-        """For a whole warp, one lane of which reads the word and gives it back: no other has a read
-        that could come late -> (number, place)"""
+        """For a whole warp -> (number, place). All lanes poll, lane 0 reads the word. It gives the
+        word back behind the shuffle, which no lane passes before all have seen the phase complete:
+        with all words given back the scheduler may complete the next phase at once, and to a lane
+        that still polled the parity of this one would then say "not complete". (Polling by lane 0
+        alone would do as well, but the assembler then spills registers.)"""
         barriers = shared + cfg.tile_barriers
         ring.wait_full(barriers, place)
         number = NO_TILE
         if lane == 0:
             number = ptx.ld_shared_b32(word_at(shared, place))
+        number = ptx.shfl_sync_idx(number, 0)
+        if lane == 0:
             ring.release(barriers, place)
-        return ptx.shfl_sync_idx(number, 0), ring.advance(place)
+        return number, ring.advance(place)
 
     return lang.namespace(
         "schedule",

@@ -2,11 +2,15 @@
 accumulators: they finish them (``epilogue``), convert them to the type of D and store them.
 
 - 16 bits: ``stmatrix`` puts a warp's 16 rows into the tile in shared memory, over C if there is
-  one; tensor stores copy them out while the main loop of the next tile begins.
-- float32: straight from registers, 8 bytes a lane, 32 in a row.
-- blocks: ``quantize``.
+  one; lane 0 copies them out by tensor stores, a box of 16 rows by 64 columns each, which clip what
+  lies outside D. Without C they go on while the main loop of the next tile begins; with C they are
+  waited for at once, since the next C comes to the same place.
+- float32: straight from registers, 8 bytes per lane, 32 contiguous in a row; lanes leave out rows
+  from m and columns from n on.
+- blocks: ``quantize``, which leaves out the same.
 
-No warp waits for another here.
+A warp reads and writes its own 16 rows of the tile of C and D only, all of an m64 block's C before
+its D: no warp waits for another here.
 """
 
 from numba_marlin.hardware.limits import ALL_LANES
@@ -30,21 +34,23 @@ def store_verbs(lang, config, schedule, source):
     codes_per_byte = 2 if ELEMENTS.get(config.result) == "e2m1" else 1
     wait_for_store = ptx.cp_async_bulk_wait_group_read(n=0)
 
-    # 16 rows of a tile of D, a warp's: the first of them in the tile and in D, their first column
-    # in D; rows and columns of D
-    Block = lang.record("Block", "inside row column m n")
+    # 16 rows of a tile of D, a warp's of an m64 block: the first of them in the tile (inside) and
+    # in D (row), their first column in D; rows and columns of D
+    WarpRows = lang.record("WarpRows", "inside row column m n")
 
-    # where a lane puts halves: its row of the tile in shared memory, what its chunks are xored with
+    # where a lane puts 16-bit numbers: address of its row of the tile in shared memory, what the
+    # byte offset of a chunk in it is xored with
     HalvesAt = lang.record("HalvesAt", "row flip")
 
-    # where a lane puts floats: rows g and g + 8, 0 for one that D does not have; columns left from
-    # the lane's first on
+    # where a lane puts floats: addresses of rows g and g + 8, 0 for one that D does not have; left:
+    # columns that D has from the lane's first on
     FloatsAt = lang.record("FloatsAt", "above below left")
 
-    # one block of 16 rows
+    # a warp's 16 rows
 
     def store_halves(piece):
-        """16 columns: four matrices of 8 x 8."""
+        """16 columns, four matrices of 8 x 8: upper left, lower left, upper right, lower right,
+        whose rows lanes 0 .. 7, 8 .. 15, 16 .. 23, 24 .. 31 address."""
         box, chunk = piece // 4 * config.box_bytes, 32 * (piece % 4)
 
         @lang.device
@@ -80,28 +86,31 @@ def store_verbs(lang, config, schedule, source):
 
     @lang.device
     def flip_of(lane):
-        """What a lane's chunks of 16 bytes are xored with, in bytes: its row's share of the
-        swizzle, and 16 for lanes of the right-hand matrices."""
-        return lane % 8 << 4 ^ lane // 16 << 4
+        """What offsets of a lane's 16-byte chunks are xored with: 16 times its row mod 8, the
+        128-byte swizzle, and 16, the next chunk, for lanes of the right-hand matrices."""
+        return (lane % 8 << 4) ^ (lane // 16 << 4)
 
     @lang.device
     def own_row(shared, inside, lane):
-        """Of the tile in shared memory, in its first box."""
+        """Address of the row that the lane names to ldmatrix and stmatrix, in the first box of the
+        tile in shared memory; inside: the warp's first row in it."""
         return shared + cfg.output_shared + (inside + lane % 8 + lane // 8 % 2 * 8) * 128
 
     @lang.device
     def left_from(column, n):
+        """Columns from ``column`` on; n - column would wrap around."""
         return n - column if column < n else 0
 
     @lang.device
     def scales_at(sfd, row, n):
-        """Address of the first four scales of a row, in 128x4 order."""
+        """Address of the first four scales of a row, in 128x4 order (``load``)."""
         across = (n // block_columns + 3) // 4
         tile = uint64(row // 128) * across
         return sfd + (tile * 512 + (row % 32 * 16 + row % 128 // 32 * 4))
 
     @lang.device
     def put_block(shared, values, outputs, factors, block, lane):
+        """values: of ``finish``; block: ``WarpRows``"""
         g, t = lane // 4, lane % 4
         above, below = block.row + g, block.row + g + 8
         if halves:
@@ -122,12 +131,12 @@ def store_verbs(lang, config, schedule, source):
             codes = outputs.d + (uint64(above) * pitch + block.column // codes_per_byte)
             quantize.put_blocks(
                 values,
-                quantize.Where(
-                    quantize.Row(
+                quantize.BlocksAt(
+                    quantize.RowAt(
                         codes if above < block.m else uint64(0),
                         scales_at(outputs.sfd, above, block.n),
                     ),
-                    quantize.Row(
+                    quantize.RowAt(
                         codes + pitch * 8 if below < block.m else uint64(0),
                         scales_at(outputs.sfd, below, block.n),
                     ),
@@ -144,6 +153,7 @@ def store_verbs(lang, config, schedule, source):
                 values,
                 FloatsAt(
                     first if above < block.m else uint64(0),
+                    # 8 rows of 4 bytes per number
                     first + uint64(block.n) * 32 if below < block.m else uint64(0),
                     left_from(column, block.n),
                 ),
@@ -158,11 +168,11 @@ def store_verbs(lang, config, schedule, source):
         @lang.device
         def put(shared, sums, outputs, factors, corner, sizes, thread):
             lane, column, n = thread.lane, corner.column, sizes.n
-            inside = (thread.warpgroup * cfg.words + m64) * 64 + thread.warp * 16
+            inside = (thread.warpgroup * cfg.m64_blocks + m64) * 64 + thread.warp * 16
             first = column + 2 * (lane % 4)
             values = finish.finish(
                 sums[m64],
-                finish.Where(
+                finish.FinishAt(
                     factors,
                     outputs.bias + uint64(first) * 4,
                     left_from(first, n),
@@ -172,10 +182,10 @@ def store_verbs(lang, config, schedule, source):
             )
             if cfg.gated:
                 column, n = column // 2, n // 2
-            block = Block(inside, corner.row + inside, column, sizes.m, n)
+            block = WarpRows(inside, corner.row + inside, column, sizes.m, n)
             put_block(shared, values, outputs, factors, block, lane)
 
-        if m64 == config.words - 1:
+        if m64 == config.m64_blocks - 1:
             return put
         rest = put_blocks_from(m64 + 1)
 
@@ -190,8 +200,8 @@ def store_verbs(lang, config, schedule, source):
 
     @lang.device
     def free_output(lane):
-        """The warp's rows of the tile in shared memory may be written again: C's, when D's have
-        been read."""
+        """Wait until the warp's tensor stores have read its rows of the tile in shared memory,
+        which may then be written again; D itself may still be on its way."""
         if halves:
             if lane == 0:
                 wait_for_store()
@@ -202,6 +212,8 @@ def store_verbs(lang, config, schedule, source):
         barriers, lane = shared + cfg.source_barriers, thread.lane
         alpha, beta = ptx.ld_global_v2_f32(outputs.factors)
         inverse, sixth = ptx.ld_global_v2_f32(outputs.factors + 8)
+        # Without C a tile's stores are waited for here, in the next epilogue, and had a main loop's
+        # time. With C they were waited for below, before the place was given back to its loader.
         if cfg.source:
             source.wait_full(barriers, place)
         else:
