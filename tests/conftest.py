@@ -106,12 +106,23 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Modules and 7000 tests live to the end: the collector need not walk through them again and
-    again while a test makes many objects, which took a quarter of the processor time."""
+    settle()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or nextitem.path != item.path:
+        settle()
+
+
+def settle():
+    """Modules, 7000 tests, and what a compiler keeps of each kernel, live to the end: the collector
+    need not walk through them again and again while a test makes many objects. That took a fifth of
+    the processor time; three seconds a time, in the end."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)  # a compiler's objects live as long
-    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ K, N, M = 256, 128, 4
 
 @pytest.fixture(scope="module")
 def problem():
-    return exact_problem(M, N, K, 128, seed=1)
+    return exact_problem(M, N, K, 64, seed=1)
 
 
 @pytest.fixture(scope="module")

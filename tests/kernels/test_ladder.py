@@ -138,7 +138,7 @@ def test_any_depth_of_pipeline(stages, blocks_per_sm, tile, run_on):
 
 
 def test_several_row_tiles_share_one_launch(run_on):
-    problem = testing.exact_problem(150, 256, 192, -1, seed=1)
+    problem = testing.exact_problem(150, 256, 256, 128, seed=1)
     assert (
         run_kernel("ampere", problem.x, problem.weight, sms=5, run_on=run_on).c == problem.expected
     ).all()
