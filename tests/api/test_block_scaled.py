@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numba_marlin as nm
-from numba_marlin.execution import arrays, driver, gpu, launch, scratch
+from numba_marlin.execution import arrays, driver, gpu, launch, map_encoding, scratch
 from numba_marlin.execution import plan as planning
 from numba_marlin.formats.floats import float_type
 from numba_marlin.hardware import devices
@@ -248,9 +248,9 @@ def on_device(monkeypatch):
         driver, "follow", lambda ordinal, stream, before: done.append((stream, before))
     )
     monkeypatch.setattr(
-        driver, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128)
+        map_encoding, "encode_tensor_map", lambda tensor_map, address, ordinal: bytes(128)
     )
-    monkeypatch.setattr(driver, "tensor_map_template", lambda tensor_map, ordinal: None)
+    monkeypatch.setattr(map_encoding, "tensor_map_template", lambda tensor_map, ordinal: None)
     monkeypatch.setattr(
         driver.DeviceArray,
         "from_host",

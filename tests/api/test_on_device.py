@@ -11,7 +11,7 @@ import pytest
 
 import numba_marlin as nm
 from numba_marlin import heuristics
-from numba_marlin.execution import arrays, driver, gpu, launch, scratch
+from numba_marlin.execution import arrays, driver, gpu, launch, map_encoding, scratch
 from numba_marlin.execution import plan as planning
 from numba_marlin.execution import product as running
 from numba_marlin.execution.binding import weight_operands
@@ -253,9 +253,11 @@ def test_a_kernel_gets_its_arguments_by_name(packed, launched, monkeypatch):
     """In any order; addresses of what is not there are 0; tensor maps are made for the memory that
     they describe."""
     monkeypatch.setattr(
-        driver, "encode_tensor_map", lambda tensor_map, address, ordinal: (tensor_map, address)
+        map_encoding,
+        "encode_tensor_map",
+        lambda tensor_map, address, ordinal: (tensor_map, address),
     )
-    monkeypatch.setattr(driver, "tensor_map_template", lambda tensor_map, ordinal: (b"", 24))
+    monkeypatch.setattr(map_encoding, "tensor_map_template", lambda tensor_map, ordinal: (b"", 24))
     names = (
         "k",
         "a_map",
