@@ -25,6 +25,7 @@ from numba_marlin.kernels.naive import NaiveConfig
 from numba_marlin.kernels.tiled import TiledConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.quantizers import quantize
+from tests.kernels import configurations
 from tests.kernels.harness import PLAIN, cases, run_kernel
 
 # k: five stages of 64, so that rows of consumers change their parts from tile to tile
@@ -58,10 +59,11 @@ ALIKE = {  # configurations that differ in all that must not matter
 }
 # show once more what others of their kernel show
 THOROUGH = ("ampere, deep", "decode, a tail", "wgmma, two rows of consumers")
-SHARING = {
-    "ampere": replace(AMPERE, whole=False),
-    "decode": replace(DECODE, whole=False),
-    "wgmma": replace(WGMMA, split=True),
+SHARED_K, SHARED_GROUP = 384, 64
+SHARING = {  # as other tests compile them
+    "ampere": AmpereConfig(1, 8, 8, 4, 4),
+    "decode": configurations.DECODE,
+    "wgmma": replace(configurations.WGMMA, group_blocks=4),
 }
 
 
@@ -106,7 +108,7 @@ def test_where_tiles_are_shared_bits_hang_on_m(name, run_on):
     """What the mode is for, and that the test above can fail."""
     config = SHARING[name]
     assert find_kernel(name).order_of_sums(config) is None
-    x, weight = cancelling(ROWS, N, K, GROUP)
+    x, weight = cancelling(ROWS, N, SHARED_K, SHARED_GROUP)
     alone = [bits(config, x[:m], weight, run_on, sms=3)[:1] for m in (1, ROWS)]
     assert (alone[0] != alone[1]).any()
 

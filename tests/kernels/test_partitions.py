@@ -91,7 +91,7 @@ def check_meetings(case, blocks, pieces):
 @pytest.mark.parametrize(
     "what",
     (
-        {"split": True},
+        pytest.param({"split": True}, marks=pytest.mark.thorough),
         {"split": True, "group_m": 2},
         {"group_m": 2},
         {"cluster": 2},
