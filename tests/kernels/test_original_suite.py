@@ -25,11 +25,7 @@ from tests.kernels.harness import KERNELS, TILES, cases, on_gpu, prepare, run_ke
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 118, 128, 152, 768, 1024)
 MACHINE_BATCHES = (1, 16, 17, 33, 48, 64, 152)
-<<<<<<< HEAD
-# As the heuristics choose tiles: one row of blocks, and more (several rows: test_ladder).
-=======
 # As the heuristics choose tiles: one row of blocks, and more; test_ladder has two rows of tiles.
->>>>>>> suite
 TELLING = {TILES[0]: (1, 16), TILES[1]: (17, 48)}
 LLAMA = ((8192, 8192), (28672, 8192), (8192, 57344), (4096, 4096), (10752, 4096))  # k, n
 CHECKED_WEIGHTS = 1 << 24
