@@ -76,8 +76,9 @@ epilogue has its own memory.
 
 **What is in flight, and what guards a stage.** Copies to up to ``stages`` stages. Before it reads a
 stage, each lane of a consumer warp waits for its *full* mbarrier: that completes when the producer
-has arrived and the bytes that it announced have landed, x included. The phase cannot end before the
-warp releases the stage, so all lanes pass, and the ``.sync`` instructions behind wait for them.
+has arrived and the bytes that it announced have landed, x included. Its next phase cannot end
+before the warp releases the stage, so all lanes pass, and the ``.sync`` instructions behind
+wait for them.
 Before it copies to a stage, the producer waits for its *empty* mbarrier: that completes when one
 lane of each consumer warp has arrived, behind a barrier of its warp. It means that the warps have
 read the stage, not that they have used it: a warp releases a stage before the products of the last

@@ -90,7 +90,7 @@ def pipeline_verbs(lang, stages, producers, consumers):
 
     @lang.device
     def release(barriers, place):
-        """A consumer's arrival on the empty barrier."""
+        """A consumer's arrival on the empty barrier: after all lanes have passed their wait."""
         ptx.mbarrier_arrive(empty(barriers, place))
 
     return lang.namespace(
