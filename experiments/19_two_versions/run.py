@@ -183,8 +183,8 @@ def measure(args):
 
 
 def described(label, problem, candidate, both, times):
-    """ratio: of the medians, now over before; again: before, loaded a second time, over before;
-    spread: half the distance between the quartiles of the rounds' ratios."""
+    """ratio: of the medians, now over before; again: before, timed once more in the same rounds,
+    over before; spread: half the distance between the quartiles of the rounds' ratios."""
     import statistics
 
     before, now, again = (statistics.median(times[position]) for position in range(3))
@@ -220,20 +220,20 @@ def compare_builds(args):
         if compiler == COMPILER:
             wanted.add((kernel, config, target))
 
-    left_out = 0
-    with tempfile.TemporaryDirectory() as folder, BUILDS.open("w", encoding="utf-8") as out:
+    with tempfile.TemporaryDirectory() as folder:
         made = built((args.before, HERE.parent.parent), sorted(wanted), folder)
-        for (kernel, config, target), pair in made.items():
-            if None in pair or [*pair[0].parameters] != [*pair[1].parameters]:
-                left_out += 1
-                continue
-            row = {"kernel": kernel, "config": config, "target": target}
-            for name, build in zip(("_before", ""), pair):
-                row["instructions" + name] = instructions(build)
-                row["registers" + name] = build.resources.registers
-                row["spills" + name] = build.resources.spill_stores
-            row["assembler"] = pair[1].resources.assembler
-            out.write(json.dumps(row) + "\n")
+    rows = []
+    for (kernel, config, target), pair in made.items():
+        if None in pair or [*pair[0].parameters] != [*pair[1].parameters]:
+            continue
+        row = {"kernel": kernel, "config": config, "target": target}
+        for name, build in zip(("_before", ""), pair):
+            row["instructions" + name] = instructions(build)
+            row["registers" + name] = build.resources.registers
+            row["spills" + name] = build.resources.spill_stores
+        rows.append(row | {"assembler": pair[1].resources.assembler})
+    BUILDS.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    left_out = len(wanted) - len(rows)
     print(f"{len(wanted)} builds, {left_out} of them left out: not in both, or other parameters")
 
 
