@@ -20,20 +20,24 @@ from problems import Case
 from problems import Launch as Prepared
 
 from numba_marlin.emulator.scheduling.schedules import Schedule
+from numba_marlin.formats.floats import round_to
 from numba_marlin.formats.operands import BLOCK_FORMATS
 from numba_marlin.kernels.ampere.config import AmpereConfig
 from numba_marlin.kernels.buffered import BufferedConfig
 from numba_marlin.kernels.decode.config import DecodeConfig
 from numba_marlin.kernels.general import GeneralConfig
+from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.kernels.nvfp4.block_mma import KERNEL as BLOCK_MMA
 from numba_marlin.kernels.nvfp4.block_mma.config import BlockMmaConfig
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
+from numba_marlin.kernels.nvfp4.tcgen05 import KERNEL as TCGEN05
 from numba_marlin.kernels.nvfp4.tcgen05.config import Tcgen05Config
 from numba_marlin.kernels.registry import kernel_of
 from numba_marlin.kernels.tiled import TiledConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.mutation.judge import Launch
-from tests.kernels import blackwell, block_problems
-from tests.kernels.block_problems import FEW_ROWS
+from numba_marlin.quantizers.operands import quantize_blocks
+from numba_marlin.testing import operands
 
 TARGET, COMPILER = "sm_90a", "numba-cuda"
 # The machine looks for races: it need not meet the one schedule that does harm, only take the ways
@@ -48,6 +52,7 @@ SCHEDULES = (
 )
 SMALL = WgmmaConfig(tile_m=16, tile_n=64, warpgroups=1, stages=2, group_blocks=-1)
 SMALL_BLOCKS = BlockScaledConfig(tile_m=128, tile_n=64, stages=2, expanded_stages=3)
+FEW_ROWS = BlockDecodeConfig(tokens=8, k_warps=2, split=2, stages=2, source=True, bias=True)
 PLAIN = DecodeConfig(
     batch=8, warps_n=2, warps_k=2, stage_k=128, stages=2, resident=1, group_blocks=4
 )
@@ -113,21 +118,19 @@ class HopperBlocks:
         """(Prepared, D and its scales as they must be), of every problem."""
         source = self.config.result if self.config.source else None
         problems = (
-            block_problems.small_integers(
-                m, n, k, seed=m + n + k, c_dtype=source, bias=self.config.bias
-            )
+            operands.small_integers(m, n, k, seed=m + n + k, c_dtype=source, bias=self.config.bias)
             for m, n, k, _ in self.problems
         )
         return [
-            (block_problems.prepare(problem, self.config, sms), self.result(problem))
+            (operands.prepare(problem, self.config, sms), self.result(problem))
             for problem, (*_, sms) in zip(problems, self.problems)
         ]
 
     def result(self, problem):
         numbers, _ = problem.bounds(self.config.activation)
         if self.config.result not in BLOCK_FORMATS:
-            return {"d": block_problems.round_to(numbers, self.config.result)}
-        blocks = block_problems.quantize_blocks(
+            return {"d": round_to(numbers, self.config.result)}
+        blocks = quantize_blocks(
             numbers.astype(np.float32), self.config.result, global_scale=problem.global_scale
         ).with_scales("128x4")
         return {"d": blocks.data, "sfd": blocks.scales}
@@ -160,13 +163,14 @@ class BlackwellBlocks:
         found = []
         for m, n, k, sms in self.problems:
             a, b = (
-                blackwell.exact_operand(rows, k, self.config.format, seed=rows + k)
+                operands.exact_operand(rows, k, self.config.format, seed=rows + k)
                 for rows in (m, n)
             )
-            expected = 0.5 * (blackwell.values(a) @ blackwell.values(b).T)
+            expected = 0.5 * (operands.values(a) @ operands.values(b).T)
+            product = operands.BlockProduct(a.with_scales("128x4"), b.with_scales("128x4"), 0.5)
             found.append(
                 (
-                    blackwell.prepare(self.definition, a, b, 0.5, self.config, sms),
+                    operands.prepare(product, self.config, sms),
                     {"d": expected.astype(np.float32).astype(self.config.result)},
                 )
             )
@@ -365,7 +369,7 @@ CELLS = {
         # the ring, or with another parity
         BlackwellBlocks(
             "tcgen05",
-            blackwell.TCGEN05,
+            TCGEN05,
             Tcgen05Config(),
             (
                 (150, 136, 288, 2),
@@ -376,7 +380,7 @@ CELLS = {
             ),
         ),
         BlackwellBlocks(
-            "block_mma", blackwell.BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))
+            "block_mma", BLOCK_MMA, BlockMmaConfig(), ((40, 72, 96, 1), (20, 24, 2336, 1))
         ),
     )
 }

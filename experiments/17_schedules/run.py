@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from numba_marlin import testing
 from numba_marlin.bench.environment import commit, cpu_model
 from numba_marlin.bench.tables import markdown, replace_between
-from tests.kernels.small_problems import SMALLS
+from numba_marlin.testing.trials import SMALLS
 
 RESULTS, MARKERS = HERE / "results.jsonl", ("<!-- results:begin -->", "<!-- results:end -->")
 HUNDRED = 100

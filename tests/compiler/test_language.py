@@ -9,7 +9,7 @@ import pytest
 
 from numba_marlin.compiler.builder import COMPILERS, backend
 from numba_marlin.hardware.targets import target_named
-from tests.kernels.harness import machine_of
+from numba_marlin.testing.launches import machine_of
 
 THREADS = 32
 PARAMETERS = (("out", "u64"), ("words", "u64"), ("count", "i32"))

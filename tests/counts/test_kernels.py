@@ -14,9 +14,10 @@ from numba_marlin import compiler, counts, testing
 from numba_marlin.emulator import Machine
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
+from numba_marlin.testing.launches import launch_on
 from tests.kernels import configurations
 from tests.kernels.configurations import FAITHFUL, group_size_of
-from tests.kernels.harness import launch_on, prepare
+from tests.kernels.harness import prepare
 
 
 def counted(name, m, n, k, group_size, *, config=None, seed=None, line_info=False, sms=3):

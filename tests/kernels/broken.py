@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.ampere.config import AmpereConfig
+from numba_marlin.testing.trials import SMALLS, Small
 from tests.kernels.edits import both, change
-from tests.kernels.small_problems import SMALLS, Small
 
 WRONG = "wrong result"
 

@@ -8,7 +8,7 @@ from numba_marlin.kernels.decode import DecodeConfig
 from numba_marlin.kernels.general import GeneralConfig
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 
-FAITHFUL = ("ampere", 16, 256, 512, 128)  # kernel, m, n, k, group size: ``harness.config_for``
+FAITHFUL = ("ampere", 16, 256, 512, 128)  # as ``config_for`` takes them
 
 # 4 bits, symmetric, float16, groups of 64, two by two warps with stages of 128; n and k must come
 # out even

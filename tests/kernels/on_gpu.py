@@ -61,7 +61,7 @@ class GuardedArray:
 
 
 class DeviceProblem:
-    """A ``tests.kernels.harness.Prepared`` with its buffers on the device; ``launch`` it as often
+    """A ``testing.launches.Prepared`` with its buffers on the device; ``launch`` it as often
     as you like. ``held``: {parameter: GuardedArray} that are there already, say weights that many
     problems share."""
 

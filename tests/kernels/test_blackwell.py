@@ -16,10 +16,10 @@ from numba_marlin.emulator import (
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 from numba_marlin.kernels.nvfp4.block_mma.config import WARP_COLUMNS, WARP_ROWS, BlockMmaConfig
 from numba_marlin.kernels.nvfp4.tcgen05.config import FORMATS, Tcgen05Config
+from numba_marlin.testing.launches import launch_on
 from numba_marlin.trace import perfetto
 from tests.kernels.blackwell import (
     BLOCK_MMA,
-    TARGETS,
     TCGEN05,
     USUAL,
     check_exact,
@@ -30,7 +30,6 @@ from tests.kernels.blackwell import (
     random_operand,
     values,
 )
-from tests.kernels.harness import launch_on
 
 KERNELS = [TCGEN05, BLOCK_MMA]
 by_name = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -87,7 +86,7 @@ PRODUCTS_OF_A_STEP = (WARP_ROWS // 16) * (WARP_COLUMNS // 8)  # in block_mma, of
 
 
 def compiled(kernel, config=None):
-    return compiler.build(kernel, config or USUAL[kernel], TARGETS[kernel.name])
+    return compiler.build(kernel, config or USUAL[kernel], kernel.min_arch)
 
 
 @by_name

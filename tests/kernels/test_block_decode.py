@@ -17,18 +17,11 @@ from numba_marlin.formats.operands import BlockScaled
 from numba_marlin.kernels.language.definition import TooMuchSharedMemory
 from numba_marlin.kernels.nvfp4.block_decode import KERNEL
 from numba_marlin.kernels.nvfp4.block_decode.config import BlockDecodeConfig
+from numba_marlin.testing.launches import on_machine
+from numba_marlin.testing.operands import real_numbers, small_integers
 from tests.kernels.block_problems import FEW_ROWS as SMALL
-from tests.kernels.block_problems import (
-    check_exact,
-    check_near,
-    every_code_and_scale,
-    prepare,
-    real_numbers,
-    run,
-    small_integers,
-)
+from tests.kernels.block_problems import check_exact, check_near, every_code_and_scale, prepare, run
 from tests.kernels.broken import NO_WAIT, TRY_WAIT, polls
-from tests.kernels.harness import on_machine
 
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
 ALONE = replace(SMALL, split=1, k_warps=4)

@@ -19,6 +19,8 @@ from numba_marlin.kernels.nvfp4.block_scaled import KERNEL
 from numba_marlin.kernels.nvfp4.block_scaled.config import BlockScaledConfig
 from numba_marlin.kernels.nvfp4.block_scaled.quantize import ELEMENTS, power_offset
 from numba_marlin.quantizers import operands as quantiser
+from numba_marlin.testing.launches import on_machine
+from numba_marlin.testing.operands import real_numbers, small_integers
 from tests.kernels.block_problems import (
     SMALL,
     check_exact,
@@ -26,13 +28,10 @@ from tests.kernels.block_problems import (
     check_quantised,
     every_code_and_scale,
     prepare,
-    real_numbers,
     run,
-    small_integers,
 )
 from tests.kernels.broken import NO_WAIT, TRY_WAIT, polls
 from tests.kernels.edits import change
-from tests.kernels.harness import on_machine
 
 FLOATS = replace(SMALL, result="float32", source=False, bias=False)
 BLOCKS = replace(FLOATS, result="nvfp4")

@@ -15,7 +15,8 @@ from numba_marlin.formats.floats import float_type
 from numba_marlin.kernels.dequantize.expand import expand_verbs, pair
 from numba_marlin.kernels.language.definition import KernelDefinition
 from numba_marlin.layout.fragments import MMA_M16N8K16_A, MMA_M16N8K16_B
-from tests.kernels.harness import Prepared, on_gpu, target_of
+from numba_marlin.testing.launches import Prepared
+from tests.kernels.harness import on_gpu, target_of
 
 pytest.importorskip("ml_dtypes")
 

@@ -21,7 +21,8 @@ import pytest
 
 from numba_marlin import testing
 from numba_marlin.execution import driver
-from tests.kernels.harness import Prepared, prepare, run_kernel, sms_of
+from numba_marlin.testing.launches import Prepared
+from tests.kernels.harness import prepare, run_kernel, sms_of
 from tests.kernels.hopper_cells import (
     CHOICES,
     LAYERS,

@@ -20,7 +20,8 @@ from numba_marlin.emulator.state.listener import Listener
 from numba_marlin.kernels.ampere import KERNEL as AMPERE
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
 from numba_marlin.layout.stripes import stripes
-from tests.kernels.harness import config_for, launch_on, machine_of, prepare
+from numba_marlin.testing.launches import launch_on, machine_of
+from tests.kernels.harness import config_for, prepare
 from tests.kernels.partitions import decode_pieces, wgmma_items
 
 # units of k of a tile, column tiles, row tiles

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from numba_marlin import testing
 from numba_marlin.emulator import Deadlock, Schedule
 from numba_marlin.kernels.registry import find_kernel, names
+from numba_marlin.testing.trials import SMALLS
 from tests.kernels.harness import cases
-from tests.kernels.small_problems import SMALLS
 
 PARTS = 6  # of a kernel's schedules
 

@@ -14,8 +14,9 @@ from numba_marlin import reference, testing
 from numba_marlin.emulator import Deadlock, PendingCopyRead
 from numba_marlin.kernels.wgmma import KERNEL
 from numba_marlin.kernels.wgmma.config import WgmmaConfig
+from numba_marlin.testing.launches import on_machine
 from tests.kernels.configurations import ARRANGEMENTS, WGMMA
-from tests.kernels.harness import cases, on_machine, prepare, run_kernel
+from tests.kernels.harness import cases, prepare, run_kernel
 
 
 def exact(m, n, k, group_size, config, run_on, **options):

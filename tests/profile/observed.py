@@ -12,10 +12,10 @@ from numba_marlin.execution.machine import set_up
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
 from numba_marlin.profile.instrument import recorder, records, totals
+from numba_marlin.testing.trials import SMALLS
 from tests.kernels import configurations
 from tests.kernels.configurations import FAITHFUL
 from tests.kernels.harness import config_for, prepare
-from tests.kernels.small_problems import SMALLS
 
 DECODE_SHAPE = (8, 512, 1024, configurations.group_size_of(configurations.DECODE))
 CASES = {  # kernel, configuration, (m, n, k, group_size), multiprocessors

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from numba_marlin import trace
 from numba_marlin.emulator import Machine
 from numba_marlin.problems import BlockProblem
+from numba_marlin.testing.launches import launch_on
+from numba_marlin.testing.operands import small_integers
 from tests.kernels import blackwell, block_problems
-from tests.kernels.harness import launch_on
 
 RUNS = {
     "block_scaled": (130, 64, 288),
@@ -20,10 +21,10 @@ BASE = 0x400  # of shared memory, on the machine
 
 
 def prepared(name, seed=0, change=lambda found: None):
-    """(operands, a harness.Prepared)"""
+    """(operands, a testing.launches.Prepared)"""
     m, n, k = RUNS[name]
     if name in ("block_scaled", "block_decode"):
-        problem = block_problems.small_integers(m, n, k, seed, c_dtype="float16", bias=True)
+        problem = small_integers(m, n, k, seed, c_dtype="float16", bias=True)
         found = block_problems.prepare(
             problem,
             {"block_scaled": block_problems.SMALL, "block_decode": block_problems.FEW_ROWS}[name],
@@ -54,5 +55,5 @@ def record(name, **options):
 
 @functools.cache
 def recorded(name):
-    """(trace, (A, B), a harness.Prepared: its buffer d has the result)"""
+    """(trace, (A, B), a testing.launches.Prepared: its buffer d has the result)"""
     return record(name)

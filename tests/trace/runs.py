@@ -8,9 +8,10 @@ from numba_marlin import compiler, testing, trace
 from numba_marlin.emulator import Machine
 from numba_marlin.kernels.decode import KERNEL as DECODE
 from numba_marlin.kernels.wgmma import KERNEL as WGMMA
+from numba_marlin.testing.launches import launch_on
 from tests.kernels import configurations
 from tests.kernels.configurations import group_size_of
-from tests.kernels.harness import launch_on, prepare
+from tests.kernels.harness import prepare
 
 HOPPER = replace(configurations.ARRANGEMENTS["two words"], group_blocks=4)
 RUNS = {
