@@ -12,9 +12,9 @@ pair) are words [g][i]. FP4 blocks of 16: i = 0 to 3, a word has those of column
 16i + g + 8, of the first k16 row and then of the second. Blocks of 32: i = 0 and 1, a word has
 those of columns 32i + g and 32i + g + 8, then those of the two columns 16 further.
 
-``fetch_pair_scales(scales, buffer, address)``: a lane's words of scales for a pair.
-``fetch_row_scales(scales, row, address)``: for a row that comes alone, as if it were the first of
-its pair.
+``block_scales_of_pair(scales, buffer, address)``: a lane's words of scales for a pair.
+``block_scales_of_row(scales, row, address)``: for a row that comes alone, as if it were the first
+of its pair.
 
 Scales multiply weights, not accumulators: an FP4 block is one k16 row, or two. To scale its
 accumulators takes 16 instructions per n8 block; to scale its weights takes 16 per k16 row for any
@@ -32,18 +32,18 @@ def weight_verbs(lang, config):
     times = {"float16": ptx.mul_f16x2, "bfloat16": ptx.mul_bf16x2}[config.dtype]
 
     @lang.device
-    def upper_first(lane):
+    def reads_upper_first(lane):
         return False
 
     @lang.device
-    def fetch_words(words, first, address, other):
-        """A lane's words of a k16 row, to words[first] and after."""
+    def fetch_words(words, start, address, second_address):
+        """A lane's words of a k16 row, to words[start] and after."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[first + j] = q[j]
+            words[start + j] = q[j]
 
     @lang.device
-    def nothing_of_a_group(scales, address):
+    def no_zeros(scales, address):
         pass
 
     @lang.device
@@ -58,11 +58,11 @@ def weight_verbs(lang, config):
     return lang.namespace(
         "weights",
         zeros_or_scales_length=scales_verbs.registers,
-        upper_first=upper_first,
+        reads_upper_first=reads_upper_first,
         fetch_words=fetch_words,
-        fetch_group=nothing_of_a_group,
-        fetch_pair_scales=scales_verbs.fetch_pair_scales,
-        fetch_row_scales=scales_verbs.fetch_row_scales,
+        unpack_zeros=no_zeros,
+        block_scales_of_pair=scales_verbs.block_scales_of_pair,
+        block_scales_of_row=scales_verbs.block_scales_of_row,
         fragment=fragment,
     )
 
@@ -73,14 +73,14 @@ def scales_of_16(lang, numbers):
     ptx = lang.ptx
 
     @lang.device
-    def fetch_pair_scales(scales, buffer, address):
+    def block_scales_of_pair(scales, buffer, address):
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
             scales[4 * buffer + j] = q[j]
 
     @lang.device
-    def fetch_row_scales(scales, row, address):
-        fetch_pair_scales(scales, 0, address)
+    def block_scales_of_row(scales, row, address):
+        block_scales_of_pair(scales, 0, address)
         for j in range(4):
             scales[j] = numbers.other_pair(scales[j]) if row % 2 != 0 else scales[j]
 
@@ -92,8 +92,8 @@ def scales_of_16(lang, numbers):
     return lang.namespace(
         "scales",
         registers=8,
-        fetch_pair_scales=fetch_pair_scales,
-        fetch_row_scales=fetch_row_scales,
+        block_scales_of_pair=block_scales_of_pair,
+        block_scales_of_row=block_scales_of_row,
         word_of=word_of,
     )
 
@@ -103,14 +103,14 @@ def scales_of_32(lang, numbers):
     ptx = lang.ptx
 
     @lang.device
-    def fetch_pair_scales(scales, buffer, address):
+    def block_scales_of_pair(scales, buffer, address):
         q = ptx.ld_shared_v2_b32(address)
         for i in range(2):
             scales[2 * buffer + i] = q[i]
 
     @lang.device
-    def fetch_row_scales(scales, row, address):
-        fetch_pair_scales(scales, 0, address)
+    def block_scales_of_row(scales, row, address):
+        block_scales_of_pair(scales, 0, address)
 
     @lang.device
     def word_of(scales, buffer, j, of_pair):
@@ -120,7 +120,7 @@ def scales_of_32(lang, numbers):
     return lang.namespace(
         "scales",
         registers=4,
-        fetch_pair_scales=fetch_pair_scales,
-        fetch_row_scales=fetch_row_scales,
+        block_scales_of_pair=block_scales_of_pair,
+        block_scales_of_row=block_scales_of_row,
         word_of=word_of,
     )

@@ -177,10 +177,10 @@ def make(lang, config):
     Shared = lang.record("Shared", "base barriers")
     # In global memory: what the epilogue reads and writes. factors: per-column scales, or FP4's
     # factors
-    Result = lang.record("Result", "c factors bias partials locks")
+    Epilogue = lang.record("Epilogue", "c column_factors bias partials locks")
 
     @lang.device
-    def finish_tile(acc, result, exchange, item, sharers, thread, sizes):
+    def finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes):
         """The epilogue: accumulators into C, or, from a tile that blocks share, into the workspace
         until the last of them has come. Warps that own no columns are done after ``share_out``."""
         tile, block = item.tile, uint32(cuda.blockIdx.x)
@@ -189,20 +189,24 @@ def make(lang, config):
         if thread.warp_k < cfg.owners:
             complete = cfg.whole or sharers.top == sharers.bottom
             if not complete:
-                output.leave_partial(own, result.partials, block, sharers.top, tile.x_rows, thread)
-                parts = sharers.bottom - sharers.top + 1
-                complete = output.count_in(result.locks, sharers.top, parts, thread)
+                output.leave_partial(
+                    own, epilogue.partials, block, sharers.top, tile.x_rows, thread
+                )
+                sharing_blocks = sharers.bottom - sharers.top + 1
+                complete = output.count_in(epilogue.locks, sharers.top, sharing_blocks, thread)
                 if complete:
-                    output.add_parts(own, result.partials, sharers.top, parts, tile.x_rows, thread)
+                    output.add_partials(
+                        own, epilogue.partials, sharers.top, sharing_blocks, tile.x_rows, thread
+                    )
             if complete:
                 if cfg.has_column_factors:
-                    output.apply_column_factors(own, result.factors, tile, thread, sizes)
+                    output.apply_column_factors(own, epilogue.column_factors, tile, thread, sizes)
                 if cfg.bias:
-                    output.add_bias(own, result.bias, tile, thread, sizes)
-                output.write_result(result.c, own, tile, thread, sizes)
+                    output.add_bias(own, epilogue.bias, tile, thread, sizes)
+                output.write_result(epilogue.c, own, tile, thread, sizes)
 
     @lang.device
-    def worked_out(item):
+    def divided_early(item):
         """The item, with its column of tiles worked out here, in the shadow of the first copies.
         The assembler does a division where its result is first used, which is in the epilogue: 1 %
         of a launch of 4.5 us. It does not move a shuffle. All lanes of a warp."""
@@ -213,7 +217,7 @@ def make(lang, config):
         )
 
     @lang.device
-    def consume(result, shared, stripe, thread, sizes):
+    def consume(epilogue, shared, stripe, thread, sizes):
         """A consumer warp: the main loop over the stages of each item of the stripe, and the
         epilogue of the item."""
         acc = cuda.local.array(cfg.accumulators, float32)
@@ -225,15 +229,15 @@ def make(lang, config):
             cuda.local.array(cfg.x_words, uint32),
             cuda.local.array(multiply.zeros_or_scales_length, uint32),
             cuda.local.array(multiply.minus_x_length, float32),
-            multiply.upper_first(thread.lane),
+            multiply.reads_upper_first(thread.lane),
         )
         offsets = cuda.local.array(multiply.pointers_length, uint32)
-        item_position, place = stripe.position, ring.consumer_start()
+        item_position, place = stripe.begin, ring.consumer_start()
         # The launch before may still use c and the workspace. That it waits as early as this costs
         # nothing: no stage is full before x is in it, which waits for the same.
         ptx.griddepcontrol_wait()
         while item_position < stripe.end:
-            item = worked_out(schedule.item_at(item_position, stripe.end, sizes))
+            item = divided_early(schedule.item_at(item_position, stripe.end, sizes))
             multiply.stage_offsets(offsets, item.tile.x_rows, thread)
             for i in range(cfg.accumulators):
                 acc[i] = float32(0)
@@ -252,7 +256,7 @@ def make(lang, config):
                 k_step += 1
             sharers = schedule.sharers_of(item_position, item, sizes)  # unused with ``whole``
             exchange = shared.base + cfg.exchange_at
-            finish_tile(acc, result, exchange, item, sharers, thread, sizes)
+            finish_tile(acc, epilogue, exchange, item, sharers, thread, sizes)
             item_position += item.steps
 
     def decode(a, b, c, scales, zeros, bias, partials, locks, m, n, k, a_stride, factors):
@@ -277,7 +281,7 @@ def make(lang, config):
         else:
             thread = Thread(warp % cfg.warps_n, warp // cfg.warps_n, lane, warp)
             column_factors = factors if cfg.block_scaled else scales
-            result = Result(c, column_factors, bias, partials, locks)
-            consume(result, shared, stripe, thread, sizes)
+            epilogue = Epilogue(c, column_factors, bias, partials, locks)
+            consume(epilogue, shared, stripe, thread, sizes)
 
     return decode

@@ -50,40 +50,40 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         return step.k_step * cfg.stage_rows // cfg.k16_rows_per_scale_row
 
     @lang.device
-    def copy_rows(source, step, stage, sizes):
+    def copy_rows(source, step, filling, sizes):
         """The weights of a stage, a copy per k16 row."""
         pitch = uint64(sizes.n_packed) * cfg.weight_column_bytes
         first = uint64(step.k_step * cfg.stage_rows) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.b + first * cfg.weight_column_bytes
         for row in range(cfg.stage_rows):
-            if not cfg.ragged or row < stage.k16_rows:
+            if not cfg.ragged or row < filling.k16_rows:
                 ptx.cp_async_bulk_g2s_hint(
-                    stage.address + row * cfg.weight_pitch,
+                    filling.address + row * cfg.weight_pitch,
                     row_source,
-                    stage.columns * cfg.weight_column_bytes,
-                    stage.barrier,
+                    filling.columns * cfg.weight_column_bytes,
+                    filling.barrier,
                     source.policy,
                 )
             row_source += pitch
 
     @lang.device
-    def copy_group_scales(source, step, stage, sizes):
+    def copy_group_scales(source, step, filling, sizes):
         """Group scales [groups, n_packed]: a copy per group of the stage."""
         pitch = uint64(sizes.n_packed) * cfg.scale_column_bytes
         first = uint64(first_scale_row(step)) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.scales + first * cfg.scale_column_bytes
         for row in range(cfg.scale_rows):
-            if not cfg.ragged or row < stage.scale_rows:
+            if not cfg.ragged or row < filling.scale_rows:
                 ptx.cp_async_bulk_g2s(
-                    stage.address + (cfg.scales_at + row * cfg.scale_pitch),
+                    filling.address + (cfg.scales_at + row * cfg.scale_pitch),
                     row_source,
-                    stage.columns * cfg.scale_column_bytes,
-                    stage.barrier,
+                    filling.columns * cfg.scale_column_bytes,
+                    filling.barrier,
                 )
             row_source += pitch
 
     @lang.device
-    def copy_block_scales(source, step, stage, sizes):
+    def copy_block_scales(source, step, filling, sizes):
         """FP4's scales [n_packed/64][ceil(k/32)][scale_bytes]: a copy per 64 columns, whose rows of
         scales follow each other."""
         k32_rows = (sizes.k + 31) // 32
@@ -91,27 +91,27 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         first = uint64(step.n_tile * cfg.warps_n) * k32_rows + first_scale_row(step)
         columns_source = source.scales + first * cfg.scale_bytes
         for warp_n in range(cfg.warps_n):
-            if not cfg.ragged or warp_n * COLUMNS < stage.columns:
+            if not cfg.ragged or warp_n * COLUMNS < filling.columns:
                 ptx.cp_async_bulk_g2s(
-                    stage.address + (cfg.scales_at + warp_n * cfg.scale_warp_pitch),
+                    filling.address + (cfg.scales_at + warp_n * cfg.scale_warp_pitch),
                     columns_source,
-                    stage.scale_rows * cfg.scale_bytes,
-                    stage.barrier,
+                    filling.scale_rows * cfg.scale_bytes,
+                    filling.barrier,
                 )
             columns_source += pitch
 
     @lang.device
-    def zero_rows_of(stage):
+    def zero_rows_of(filling):
         """Rows of zero points that the matrix has of a stage: one, where each column has one."""
-        return stage.scale_rows if cfg.grouped else 1
+        return filling.scale_rows if cfg.grouped else 1
 
     @lang.device
-    def bytes_of_zero_row(stage):
+    def bytes_of_zero_row(filling):
         """Of a row of zero points, all columns."""
-        return stage.columns // COLUMNS * cfg.zero_bytes
+        return filling.columns // COLUMNS * cfg.zero_bytes
 
     @lang.device
-    def copy_group_zeros(source, step, stage, sizes):
+    def copy_group_zeros(source, step, filling, sizes):
         """Zero points [groups][n_packed/64][zero_bytes]: a copy per group. Without groups, where
         each column has one, there is one row for all of k, copied with every stage."""
         pitch = uint64(sizes.n_packed // COLUMNS) * cfg.zero_bytes
@@ -120,17 +120,17 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
             first += uint64(first_scale_row(step)) * (sizes.n_packed // COLUMNS)
         row_source = source.zeros + first * cfg.zero_bytes
         for row in range(cfg.zero_rows):
-            if not cfg.ragged or row < zero_rows_of(stage):
+            if not cfg.ragged or row < zero_rows_of(filling):
                 ptx.cp_async_bulk_g2s(
-                    stage.address + (cfg.zeros_at + row * cfg.zero_pitch),
+                    filling.address + (cfg.zeros_at + row * cfg.zero_pitch),
                     row_source,
-                    bytes_of_zero_row(stage),
-                    stage.barrier,
+                    bytes_of_zero_row(filling),
+                    filling.barrier,
                 )
             row_source += pitch
 
     @lang.device
-    def copy_nothing(source, step, stage, sizes):
+    def copy_nothing(source, step, filling, sizes):
         pass
 
     copy_weights = copy_weights or copy_rows
@@ -144,22 +144,22 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     copy_zeros = copy_group_zeros if config.zeros else copy_nothing
 
     @lang.device
-    def bytes_to_come(step, stage, sizes):
+    def bytes_to_come(step, filling, sizes):
         """Of all copies to a stage, those of x included."""
-        other_bytes = x_rows_of(step, sizes) * stage.k16_rows * 32
+        other_bytes = x_rows_of(step, sizes) * filling.k16_rows * 32
         if cfg.zero_rows > 0:
-            other_bytes += zero_rows_of(stage) * bytes_of_zero_row(stage)
+            other_bytes += zero_rows_of(filling) * bytes_of_zero_row(filling)
         column_bytes = (
-            stage.k16_rows * cfg.weight_column_bytes + stage.scale_rows * cfg.scale_column_bytes
+            filling.k16_rows * cfg.weight_column_bytes + filling.scale_rows * cfg.scale_column_bytes
         )
-        return stage.columns * column_bytes + other_bytes
+        return filling.columns * column_bytes + other_bytes
 
     @lang.device
     def copy_weights_and_scales(source, step, shared, place, sizes):
         """Of one stage, zero points too. First announces to the stage's full mbarrier how many
         bytes will come, those of x included."""
         k16_rows = schedule.k16_rows_of(step.k_step, sizes)
-        stage = Filling(
+        filling = Filling(
             shared.base + place.stage * cfg.stage_bytes,
             ring.full(shared.barriers, place),
             k16_rows,
@@ -168,10 +168,10 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
             if cfg.grouped
             else 0,
         )
-        ring.expect(shared.barriers, place, bytes_to_come(step, stage, sizes))
-        copy_weights(source, step, stage, sizes)
-        copy_scales(source, step, stage, sizes)
-        copy_zeros(source, step, stage, sizes)
+        ring.expect(shared.barriers, place, bytes_to_come(step, filling, sizes))
+        copy_weights(source, step, filling, sizes)
+        copy_scales(source, step, filling, sizes)
+        copy_zeros(source, step, filling, sizes)
 
     @lang.device
     def copy_x(source, step, shared, place, sizes):
@@ -196,15 +196,15 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         waits for it (griddepcontrol.wait). The ring begins empty, so the first round waits for no
         consumer."""
         source = Source(a, b, scales, zeros, ptx.create_policy_evict_first())
-        ahead = min(stripe.position + cfg.stages, stripe.end)
-        first = schedule.first_step_of(schedule.item_at(stripe.position, stripe.end, sizes))
-        step, position, place = first, stripe.position, ring.producer_start()
+        ahead = min(stripe.begin + cfg.stages, stripe.end)
+        first_step = schedule.first_step_of(schedule.item_at(stripe.begin, stripe.end, sizes))
+        step, position, place = first_step, stripe.begin, ring.producer_start()
         while position < ahead:
             copy_weights_and_scales(source, step, shared, place, sizes)
             step, place = schedule.next_step(step, sizes), ring.advance(place)
             position += 1
         ptx.griddepcontrol_wait()
-        step, position, place = first, stripe.position, ring.producer_start()
+        step, position, place = first_step, stripe.begin, ring.producer_start()
         while position < ahead:
             copy_x(source, step, shared, place, sizes)
             step, place = schedule.next_step(step, sizes), ring.advance(place)

@@ -69,16 +69,16 @@ def multiply_verbs(lang, config, ring):
 
     # A group's first product replaces ``products``. Where nothing is promoted these are the tile's
     # accumulators, and all products are added.
-    parts = lang.namespace(
-        "parts",
+    verbs = lang.namespace(
+        "verbs",
         fetch=fetch,
         promotion=promotion,
-        multiply_first=row_product(lang, config, weights, promotion, first=config.promoted),
-        multiply_next=row_product(lang, config, weights, promotion, first=False),
+        multiply_first=row_product(lang, config, weights, promotion, replaces=config.promoted),
+        multiply_next=row_product(lang, config, weights, promotion, replaces=False),
         done_with_stage=done_with_stage,
     )
-    multiply_pairs = all_pairs(lang, config, parts)
-    multiply_tail = tail(lang, config, parts)
+    multiply_full = all_pairs(lang, config, verbs)
+    multiply_tail = tail(lang, config, verbs)
 
     @lang.device
     def multiply_stage(registers, shared, offsets, place, k16_rows, thread):
@@ -89,7 +89,7 @@ def multiply_verbs(lang, config, ring):
         for i in range(at.length):
             pointers[i] = shared.base + place.stage * cfg.stage_bytes + offsets[i]
         if not cfg.ragged or k16_rows == cfg.stage_rows:
-            multiply_pairs(registers, pointers, shared, place, thread.lane)
+            multiply_full(registers, pointers, shared, place, thread.lane)
         else:
             before = thread.warp_k * cfg.rows_per_warp
             own_rows = min(k16_rows - before, cfg.rows_per_warp) if k16_rows > before else 0
@@ -102,7 +102,7 @@ def multiply_verbs(lang, config, ring):
         stage_offsets=fetch.stage_offsets,
         multiply_stage=multiply_stage,
         done_with_stage=done_with_stage,
-        upper_first=weights.upper_first,
+        reads_upper_first=weights.reads_upper_first,
         products_length=config.accumulators if config.promoted else 1,
         zeros_or_scales_length=weights.zeros_or_scales_length,
         minus_x_length=4 * config.n8_blocks if config.zeros == "float16" else 1,
@@ -110,7 +110,7 @@ def multiply_verbs(lang, config, ring):
     )
 
 
-def row_product(lang, config, weights, promotion, first):
+def row_product(lang, config, weights, promotion, replaces):
     """-> device function (registers, slot, of_pair): one k16 row, four 16-column blocks, times all
     rows of x. first: the product replaces ``products``. With float16 zero points it sums up x too
     (``add_x``, otherwise empty)."""
@@ -119,7 +119,7 @@ def row_product(lang, config, weights, promotion, first):
         "float16": ptx.mma_m16n8k16_f32_f16,
         "bfloat16": ptx.mma_m16n8k16_f32_bf16,
     }[config.dtype]
-    add_x = promotion.add_x_first if first else promotion.add_x
+    add_x = promotion.add_x_first if replaces else promotion.add_x
 
     @lang.device
     def zeros_of(products, o):
@@ -129,15 +129,15 @@ def row_product(lang, config, weights, promotion, first):
     def four_of(products, o):
         return products[o], products[o + 1], products[o + 2], products[o + 3]
 
-    addend = zeros_of if first else four_of
+    addend = zeros_of if replaces else four_of
 
     @lang.device
     def multiply_row(registers, slot, of_pair):
         products, x = registers.products, registers.x
         for j in range(4):
             w = weights.fragment(registers, slot, j, of_pair)
-            for b in range(cfg.n8_blocks):
-                o, i = 4 * (cfg.n8_blocks * j + b), cfg.x_block_words * b + 2 * slot
+            for n8 in range(cfg.n8_blocks):
+                o, i = 4 * (cfg.n8_blocks * j + n8), cfg.x_block_words * n8 + 2 * slot
                 d = multiply_accumulate(w, (x[i], x[i + 1]), addend(products, o))
                 for r in range(4):
                     products[o + r] = d[r]
@@ -149,7 +149,7 @@ def row_product(lang, config, weights, promotion, first):
 # ---- a full stage ----
 
 
-def all_pairs(lang, config, parts):
+def all_pairs(lang, config, verbs):
     """-> device function (registers, pointers, shared, place, lane): all of a warp's k16 rows of a
     full stage, pair by pair, unrolled. It releases the stage after its last read.
 
@@ -170,20 +170,20 @@ def all_pairs(lang, config, parts):
 
     rest = no_more_pairs
     for number in reversed(range(config.pairs)):
-        rest = pair_verb(lang, config, parts, number, rest)
+        rest = pair_verb(lang, config, verbs, number, rest)
     if not config.two_pairs:
         return rest
     first_pair = rest
 
     @lang.device
     def from_first_fetch(registers, pointers, shared, place, lane):
-        parts.fetch.fetch_pair(registers, 0, pointers, 0)
+        verbs.fetch.fetch_pair(registers, 0, pointers, 0)
         first_pair(registers, pointers, shared, place, lane)
 
     return from_first_fetch
 
 
-def group_verbs(lang, config, parts, number):
+def group_verbs(lang, config, verbs, number):
     """-> namespace: what pair ``number`` of a stage does for its group, besides its products. The
     first pair of a group fetches integer zero points, and its first product replaces ``products``
     if these are promoted; the last pair promotes, with the ``terms`` (scales, float16 zero points)
@@ -194,11 +194,11 @@ def group_verbs(lang, config, parts, number):
 
     @lang.device
     def fetch_zeros(registers, pointers):
-        parts.fetch.fetch_group(registers, pointers, group)
+        verbs.fetch.fetch_zeros(registers, pointers, group)
 
     @lang.device
     def fetch_terms(pointers):
-        return parts.promotion.fetch(pointers, group)
+        return verbs.promotion.fetch(pointers, group)
 
     @lang.device
     def no_zeros(registers, pointers):
@@ -215,80 +215,80 @@ def group_verbs(lang, config, parts, number):
     return lang.namespace(
         "group",
         fetch_zeros=fetch_zeros if begins else no_zeros,
-        multiply_first=parts.multiply_first if begins else parts.multiply_next,
+        multiply_first_row=verbs.multiply_first if begins else verbs.multiply_next,
         fetch_terms=fetch_terms if ends else no_terms,
-        promote=parts.promotion.promote if ends else promote_nothing,
+        promote=verbs.promotion.promote if ends else promote_nothing,
     )
 
 
-def double_buffered(lang, config, parts, number, rest):
+def double_buffered(lang, config, verbs, number, rest):
     """-> device function: pair ``number``, which is in registers, while the next one is on its way
     to them; then ``rest``."""
-    group, buffer = group_verbs(lang, config, parts, number), number % 2
+    group, buffer = group_verbs(lang, config, verbs, number), number % 2
     last = number + 1 == config.pairs
 
     @lang.device
-    def multiply_pairs(registers, pointers, shared, place, lane):
+    def pair_and_rest(registers, pointers, shared, place, lane):
         group.fetch_zeros(registers, pointers)
         terms = group.fetch_terms(pointers)
         if last:
-            parts.done_with_stage(shared, place, lane)
+            verbs.done_with_stage(shared, place, lane)
         else:
-            parts.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
-        group.multiply_first(registers, 2 * buffer, 0)
-        parts.multiply_next(registers, 2 * buffer + 1, 1)
+            verbs.fetch.fetch_pair(registers, 1 - buffer, pointers, number + 1)
+        group.multiply_first_row(registers, 2 * buffer, 0)
+        verbs.multiply_next(registers, 2 * buffer + 1, 1)
         group.promote(registers, terms)
         rest(registers, pointers, shared, place, lane)
 
-    return multiply_pairs
+    return pair_and_rest
 
 
-def in_turns(lang, config, parts, number, rest):
+def in_turns(lang, config, verbs, number, rest):
     """-> device function: pair ``number``, one k16 row fetched and multiplied after the other; then
     ``rest``. For batch > 16."""
-    group, last = group_verbs(lang, config, parts, number), number + 1 == config.pairs
+    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
 
     @lang.device
-    def multiply_pairs(registers, pointers, shared, place, lane):
+    def pair_and_rest(registers, pointers, shared, place, lane):
         group.fetch_zeros(registers, pointers)
         terms = group.fetch_terms(pointers)
-        parts.fetch.fetch_pair_scales(registers, pointers, number)
-        parts.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first(registers, 0, 0)
-        parts.fetch.fetch_row(registers, pointers, 2 * number + 1)
+        verbs.fetch.fetch_pair_scales(registers, pointers, number)
+        verbs.fetch.fetch_row(registers, pointers, 2 * number)
+        group.multiply_first_row(registers, 0, 0)
+        verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
         if last:
-            parts.done_with_stage(shared, place, lane)
-        parts.multiply_next(registers, 0, 1)
+            verbs.done_with_stage(shared, place, lane)
+        verbs.multiply_next(registers, 0, 1)
         group.promote(registers, terms)
         rest(registers, pointers, shared, place, lane)
 
-    return multiply_pairs
+    return pair_and_rest
 
 
-def late_turns(lang, config, parts, number, rest):
+def late_turns(lang, config, verbs, number, rest):
     """``in_turns`` with float16 zero points: there are no registers to keep scales and zero points
     in while a row multiplies. So they are read last, and the stage is released behind them."""
-    group, last = group_verbs(lang, config, parts, number), number + 1 == config.pairs
+    group, last = group_verbs(lang, config, verbs, number), number + 1 == config.pairs
 
     @lang.device
-    def multiply_pairs(registers, pointers, shared, place, lane):
-        parts.fetch.fetch_row(registers, pointers, 2 * number)
-        group.multiply_first(registers, 0, 0)
-        parts.fetch.fetch_row(registers, pointers, 2 * number + 1)
-        parts.multiply_next(registers, 0, 1)
+    def pair_and_rest(registers, pointers, shared, place, lane):
+        verbs.fetch.fetch_row(registers, pointers, 2 * number)
+        group.multiply_first_row(registers, 0, 0)
+        verbs.fetch.fetch_row(registers, pointers, 2 * number + 1)
+        verbs.multiply_next(registers, 0, 1)
         terms = group.fetch_terms(pointers)
         if last:
-            parts.done_with_stage(shared, place, lane)
+            verbs.done_with_stage(shared, place, lane)
         group.promote(registers, terms)
         rest(registers, pointers, shared, place, lane)
 
-    return multiply_pairs
+    return pair_and_rest
 
 
 # ---- the last stage of k ----
 
 
-def tail(lang, config, parts):
+def tail(lang, config, verbs):
     """-> device function (registers, pointers, k16_rows): a warp's rows of the last stage of k, of
     which the matrix has fewer than a stage holds. They are multiplied one by one, each promoted by
     itself, so that nothing is read that was not copied."""
@@ -299,11 +299,11 @@ def tail(lang, config, parts):
         row = 0
         while row < k16_rows:
             group = row // cfg.k16_rows_per_sum
-            parts.fetch.fetch_group(registers, pointers, group)
-            parts.fetch.fetch_row(registers, pointers, row)
-            parts.fetch.fetch_row_scales(registers, pointers, row)
-            parts.multiply_first(registers, 0, 0)
-            parts.promotion.promote(registers, parts.promotion.fetch(pointers, group))
+            verbs.fetch.fetch_zeros(registers, pointers, group)
+            verbs.fetch.fetch_row(registers, pointers, row)
+            verbs.fetch.fetch_row_scales(registers, pointers, row)
+            verbs.multiply_first(registers, 0, 0)
+            verbs.promotion.promote(registers, verbs.promotion.fetch(pointers, group))
             row += 1
 
     return multiply_tail

@@ -46,9 +46,9 @@ def output_verbs(lang, config):
         for dtype in (config.scale_dtype, config.dtype)
     )
     # partial results, each of a block, that a lane has on their way at a time, and their floats
-    parts_at_once = max(1, LOADS_IN_FLIGHT // config.vectors)
-    held_floats = parts_at_once * config.own_floats
-    pair_of = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
+    partials_at_once = max(1, LOADS_IN_FLIGHT // config.vectors)
+    held_floats = partials_at_once * config.own_floats
+    both_halves = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
 
     @lang.device
     def keep_all(acc, own, exchange, thread):
@@ -126,7 +126,7 @@ def output_verbs(lang, config):
                 )
 
     @lang.device
-    def count_in(locks, top, parts, thread):
+    def count_in(locks, top, sharing_blocks, thread):
         """True for the last of the ``parts`` blocks that share a tile. Every warp counts for
         itself, [top block][warp]: the same warp of the other blocks left what it will read. The
         last one puts the lock back to zero, with a plain store: in this launch nobody looks at it
@@ -140,36 +140,36 @@ def output_verbs(lang, config):
         before = ptx.shfl_sync_idx(before, 0)
         # Orders lane 0's acquire before all lanes' reads of what other blocks have left.
         ptx.bar_warp_sync(ALL_LANES)
-        last = before + 1 == parts
+        last = before + 1 == sharing_blocks
         if last and thread.lane == 0:
             ptx.st_global_b32(lock, 0)
         return last
 
     @lang.device
-    def add_parts(own, partials, top, parts, x_rows, thread):
+    def add_partials(own, partials, top, sharing_blocks, x_rows, thread):
         """All blocks' partial results, top to bottom, several loads at a time: one after the other
         each would cost a round trip to L2."""
         held = cuda.local.array(held_floats, float32)
         for i in range(cfg.own_floats):
             own[i] = float32(0)
-        part = 0
-        while part < parts:
-            for p in range(parts_at_once):
-                block = top + min(part + p, parts - 1)
+        done = 0
+        while done < sharing_blocks:
+            for ahead in range(partials_at_once):
+                block = top + min(done + ahead, sharing_blocks - 1)
                 address = partial_address(partials, block, block == top, thread)
                 for v in range(cfg.vectors):
-                    o = p * cfg.own_floats + 4 * v
+                    o = ahead * cfg.own_floats + 4 * v
                     for r in range(4):
                         held[o + r] = float32(0)
                     if row_in_n8_block(thread) + 8 * (v % cfg.n8_blocks) < x_rows:
                         d = ptx.ld_global_v4_f32(address + VECTOR_BYTES * v)
                         for r in range(4):
                             held[o + r] = d[r]
-            for p in range(parts_at_once):
-                if part + p < parts:
+            for ahead in range(partials_at_once):
+                if done + ahead < sharing_blocks:
                     for i in range(cfg.own_floats):
-                        own[i] += held[p * cfg.own_floats + i]
-            part += parts_at_once
+                        own[i] += held[ahead * cfg.own_floats + i]
+            done += partials_at_once
 
     # ---- to C ----
 
@@ -191,17 +191,17 @@ def output_verbs(lang, config):
         even."""
         own_column = first_column(tile, thread)
         odd = thread.lane // 4 % 2
-        pair = thread.lane // 8
+        column_pair = thread.lane // 8
         for j in range(cfg.own_blocks):
             for half in range(2):
                 column = own_column + (16 * j + 8 * half)
                 if column < sizes.n_packed:
                     word = ptx.ld_global_b32(
-                        scales + uint64(column // 32 * 16 + pair * 4 + column % 32 // 8) * 4
+                        scales + uint64(column // 32 * 16 + column_pair * 4 + column % 32 // 8) * 4
                     )
                     scale = scale_of_low(word >> odd * 16)
-                    for b in range(cfg.n8_blocks):
-                        o = 4 * (cfg.n8_blocks * j + b) + 2 * half
+                    for n8 in range(cfg.n8_blocks):
+                        o = 4 * (cfg.n8_blocks * j + n8) + 2 * half
                         own[o] *= scale
                         own[o + 1] *= scale
 
@@ -215,8 +215,8 @@ def output_verbs(lang, config):
                 factor = ptx.ld_global_v2_f32(
                     factors + uint64(column // 16 * 16 + column % 16 * 2) * 4
                 )
-                for b in range(cfg.n8_blocks):
-                    o = 4 * (cfg.n8_blocks * j + b)
+                for n8 in range(cfg.n8_blocks):
+                    o = 4 * (cfg.n8_blocks * j + n8)
                     own[o] *= factor[0]
                     own[o + 1] *= factor[0]
                     own[o + 2] *= factor[1]
@@ -230,8 +230,8 @@ def output_verbs(lang, config):
                 column = own_column + (16 * j + 8 * half)
                 if column < sizes.n:
                     addend = bias_of_low(ptx.ld_global_b16(bias + uint64(column) * 2))
-                    for b in range(cfg.n8_blocks):
-                        o = 4 * (cfg.n8_blocks * j + b) + 2 * half
+                    for n8 in range(cfg.n8_blocks):
+                        o = 4 * (cfg.n8_blocks * j + n8) + 2 * half
                         own[o] += addend
                         own[o + 1] += addend
 
@@ -245,7 +245,7 @@ def output_verbs(lang, config):
             for half in range(2):
                 column = own_column + (16 * (v // cfg.n8_blocks) + 8 * half)
                 if column < sizes.n:
-                    word = pair_of(own[4 * v + 2 * half], own[4 * v + 2 * half + 1])
+                    word = both_halves(own[4 * v + 2 * half], own[4 * v + 2 * half + 1])
                     address = c + (uint64(tile.row_first + row) * sizes.n + column) * 2
                     if row < tile.x_rows:
                         ptx.st_global_b16(address, uint16(word & 0xFFFF))
@@ -257,7 +257,7 @@ def output_verbs(lang, config):
         share_out=share_out if config.warps_k > 1 else keep_all,
         leave_partial=leave_partial,
         count_in=count_in,
-        add_parts=add_parts,
+        add_partials=add_partials,
         apply_column_factors=multiply_columns if config.block_scaled else scale_columns,
         add_bias=add_bias,
         write_result=write_result,

@@ -51,12 +51,12 @@ def promotion_verbs(lang, config, at):
     def no_words(pointers, group):
         return 0
 
-    fetch_scales = words_of_scales if config.grouped else no_words
-    fetch_zeros = words_of_zeros if config.zeros == "float16" else no_words
+    scale_words = words_of_scales if config.grouped else no_words
+    zero_words = words_of_zeros if config.zeros == "float16" else no_words
 
     @lang.device
     def fetch(pointers, group):
-        return Terms(fetch_scales(pointers, group), fetch_zeros(pointers, group))
+        return Terms(scale_words(pointers, group), zero_words(pointers, group))
 
     @lang.device
     def promote(registers, terms):
@@ -84,8 +84,8 @@ def scaled_sum(lang, config):
     def add_scaled(acc, products, scales):
         for j in range(4):
             low, high = low_scale(scales[j]), high_scale(scales[j])
-            for b in range(cfg.n8_blocks):
-                o = 4 * (cfg.n8_blocks * j + b)
+            for n8 in range(cfg.n8_blocks):
+                o = 4 * (cfg.n8_blocks * j + n8)
                 acc[o] = ptx.fma_rn_f32(products[o], low, acc[o])
                 acc[o + 1] = ptx.fma_rn_f32(products[o + 1], low, acc[o + 1])
                 acc[o + 2] = ptx.fma_rn_f32(products[o + 2], high, acc[o + 2])
@@ -118,39 +118,41 @@ def offset_verbs(lang, config):
     minus_one = pair(-1, config.dtype)
 
     @lang.device
-    def add_block(registers, slot, b, addend):
-        x, totals = registers.x, registers.minus_x
-        o = cfg.x_block_words * b + 2 * slot
-        ones = (minus_one, minus_one, minus_one, minus_one)
-        d = multiply_accumulate(ones, (x[o], x[o + 1]), addend)
+    def add_block(registers, slot, n8, addend):
+        x, minus_x = registers.x, registers.minus_x
+        o = cfg.x_block_words * n8 + 2 * slot
+        minus_ones = (minus_one, minus_one, minus_one, minus_one)
+        d = multiply_accumulate(minus_ones, (x[o], x[o + 1]), addend)
         for r in range(4):
-            totals[4 * b + r] = d[r]
+            minus_x[4 * n8 + r] = d[r]
 
     @lang.device
     def add_x_first(registers, slot):
-        for b in range(cfg.n8_blocks):
-            add_block(registers, slot, b, (float32(0), float32(0), float32(0), float32(0)))
+        for n8 in range(cfg.n8_blocks):
+            add_block(registers, slot, n8, (float32(0), float32(0), float32(0), float32(0)))
 
     @lang.device
     def add_x(registers, slot):
-        totals = registers.minus_x
-        for b in range(cfg.n8_blocks):
-            o = 4 * b
-            add_block(registers, slot, b, (totals[o], totals[o + 1], totals[o + 2], totals[o + 3]))
+        minus_x = registers.minus_x
+        for n8 in range(cfg.n8_blocks):
+            o = 4 * n8
+            add_block(
+                registers, slot, n8, (minus_x[o], minus_x[o + 1], minus_x[o + 2], minus_x[o + 3])
+            )
 
     @lang.device
     def subtract(registers, zeros):
         """Zero points times sums of x, from the sums of products, for the 8 columns of this lane,
         which Marlin's order puts side by side."""
-        products, totals = registers.products, registers.minus_x
+        products, minus_x = registers.products, registers.minus_x
         for j in range(4):
             low, high = low_zero(zeros[j]), high_zero(zeros[j])
-            for b in range(cfg.n8_blocks):
-                o = 4 * (cfg.n8_blocks * j + b)
-                products[o] = ptx.fma_rn_f32(totals[4 * b], low, products[o])
-                products[o + 1] = ptx.fma_rn_f32(totals[4 * b + 1], low, products[o + 1])
-                products[o + 2] = ptx.fma_rn_f32(totals[4 * b], high, products[o + 2])
-                products[o + 3] = ptx.fma_rn_f32(totals[4 * b + 1], high, products[o + 3])
+            for n8 in range(cfg.n8_blocks):
+                o = 4 * (cfg.n8_blocks * j + n8)
+                products[o] = ptx.fma_rn_f32(minus_x[4 * n8], low, products[o])
+                products[o + 1] = ptx.fma_rn_f32(minus_x[4 * n8 + 1], low, products[o + 1])
+                products[o + 2] = ptx.fma_rn_f32(minus_x[4 * n8], high, products[o + 2])
+                products[o + 3] = ptx.fma_rn_f32(minus_x[4 * n8 + 1], high, products[o + 3])
 
     return lang.namespace("offset", subtract=subtract, add_x_first=add_x_first, add_x=add_x)
 

@@ -40,21 +40,21 @@ def weight_verbs(lang, config):
     by_bits = {4: nibble_verbs, 8: byte_verbs}[config.bits](lang, codes)
 
     @lang.device
-    def nothing_of_a_pair(scales, buffer, address):
+    def no_scales_of_pair(scales, buffer, address):
         pass
 
     @lang.device
-    def nothing_of_a_row(scales, row, address):
+    def no_scales_of_row(scales, row, address):
         pass
 
     return lang.namespace(
         "weights",
         zeros_or_scales_length=codes.registers,
-        upper_first=by_bits.upper_first,
+        reads_upper_first=by_bits.reads_upper_first,
         fetch_words=by_bits.fetch_words,
-        fetch_group=codes.fetch_group,
-        fetch_pair_scales=nothing_of_a_pair,
-        fetch_row_scales=nothing_of_a_row,
+        unpack_zeros=codes.unpack_zeros,
+        block_scales_of_pair=no_scales_of_pair,
+        block_scales_of_row=no_scales_of_row,
         fragment=by_bits.fragment,
     )
 
@@ -70,10 +70,10 @@ def symmetric_verbs(lang, config):
         return expand_word(word)
 
     @lang.device
-    def nothing_of_a_group(zeros, address):
+    def no_zeros(zeros, address):
         pass
 
-    return lang.namespace("codes", registers=1, expand=expand, fetch_group=nothing_of_a_group)
+    return lang.namespace("codes", registers=1, expand=expand, unpack_zeros=no_zeros)
 
 
 def nibble_verbs(lang, codes):
@@ -81,15 +81,15 @@ def nibble_verbs(lang, codes):
     ptx = lang.ptx
 
     @lang.device
-    def upper_first(lane):
+    def reads_upper_first(lane):
         return False
 
     @lang.device
-    def fetch_words(words, first, address, other):
-        """A lane's words of a k16 row, to words[first] and after."""
+    def fetch_words(words, start, address, second_address):
+        """A lane's words of a k16 row, to words[start] and after."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[first + j] = q[j]
+            words[start + j] = q[j]
 
     @lang.device
     def fragment(registers, slot, j, of_pair):
@@ -98,7 +98,7 @@ def nibble_verbs(lang, codes):
         return w[0], w[2], w[1], w[3]
 
     return lang.namespace(
-        "nibbles", upper_first=upper_first, fetch_words=fetch_words, fragment=fragment
+        "nibbles", reads_upper_first=reads_upper_first, fetch_words=fetch_words, fragment=fragment
     )
 
 
@@ -107,20 +107,20 @@ def byte_verbs(lang, codes):
     ptx = lang.ptx
 
     @lang.device
-    def upper_first(lane):
+    def reads_upper_first(lane):
         """Whether a lane begins with the upper half of its words."""
         return lane // 4 % 2 != 0
 
     @lang.device
-    def fetch_words(words, first, address, other):
-        """A lane's words of a k16 row, to words[first] and after; other: the address of the half
+    def fetch_words(words, start, address, second_address):
+        """A lane's words of a k16 row, to words[start] and after; other: the address of the half
         that is fetched second."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
-            words[first + j] = q[j]
-        q = ptx.ld_shared_v4_b32(other)
+            words[start + j] = q[j]
+        q = ptx.ld_shared_v4_b32(second_address)
         for j in range(4):
-            words[first + 4 + j] = q[j]
+            words[start + 4 + j] = q[j]
 
     @lang.device
     def fragment(registers, slot, j, of_pair):
@@ -133,5 +133,5 @@ def byte_verbs(lang, codes):
         return low[0], high[0], low[1], high[1]
 
     return lang.namespace(
-        "bytes", upper_first=upper_first, fetch_words=fetch_words, fragment=fragment
+        "bytes", reads_upper_first=reads_upper_first, fetch_words=fetch_words, fragment=fragment
     )
