@@ -3,10 +3,11 @@
 ``weight_verbs(lang, config)`` -> namespace of device functions, and the length of the array
 ``zeros_or_scales``: integer zero points here, scales in ``fp4``, whose namespace has the same
 names. registers, slot, buffer, of_pair: see ``multiply``; j: which 16 of the 64 columns; half:
-which 8 of those. ``fetch_pair_scales`` and ``fetch_row_scales`` are of FP4: nothing is to do here.
+which 8 of those. ``unpack_zeros`` fetches and unpacks a group's integer zero points;
+``block_scales_of_pair`` and ``block_scales_of_row`` are for FP4 and do nothing here.
 
-A lane's share of a k16 row and 64 columns is ``row_words`` words. Of its 16-column block j it is
-word j, or words 2j and 2j + 1 of 8-bit codes. Lane 4g + t holds W[k, n] of the 16 x 64 block
+A lane's share of a k16 row and 64 columns is ``row_words`` words. Those of 16-column block j are
+word j, or, of 8-bit codes, words 2j and 2j + 1. Lane 4g + t holds W[k, n] of the 16 x 64 block
 
 - as nibble p of word j:     k = 2t + p // 4 + 8 (p % 2),  n = 16j + g + 8 (p // 2 % 2)
 - as byte p of word 2j + h:  k = 2t + p // 2 + 8 (p % 2),  n = 16j + g + 8h
@@ -17,10 +18,10 @@ global memory, b int32 [k/16, n_packed bits/2], that word of k16 row R and 64 co
 - 4 bits: element R * 2 n_packed + 128 B + 4 (4g + t) + j
 - 8 bits: element R * 4 n_packed + 256 B + 8 (4g + t) + 2j + h
 
-(``formats.marlin_order``). ``expand`` makes registers of two weights, W[k, n] and W[k + 1, n]:
-those of a 4-bit word j are for (k, n) = (2t, g), (2t + 8, g), (2t, g + 8) and (2t + 8, g + 8) of
-block j, those of an 8-bit word for both k and one n. The A fragment has both n of one k before
-those of the other: ``fragment`` returns them in that order.
+and there k and n count from 16 R and 64 B. ``expand`` makes registers of two weights, W[k, n] and
+W[k + 1, n]: those of a 4-bit word j are for (k, n) = (2t, g), (2t + 8, g), (2t, g + 8) and (2t + 8,
+g + 8) of block j, those of an 8-bit word for both k and one n. The A fragment has both n of one k
+before those of the other: ``fragment`` returns them in that order.
 
 A lane of 8-bit codes has 32 bytes, two loads of 16. If all lanes loaded their lower half first,
 lanes 0 and 4 would want the same bank. So lanes of odd g begin with their upper half: the 8 lanes
@@ -93,7 +94,7 @@ def nibble_verbs(lang, codes):
 
     @lang.device
     def fragment(registers, slot, j, of_pair):
-        """Column block j of a k16 row, as the A fragment of the transposed product."""
+        """16-column block j of a k16 row, as the A fragment of the transposed product."""
         w = codes.expand(registers.words[4 * slot + j], registers.zeros_or_scales, j, 0)
         return w[0], w[2], w[1], w[3]
 
@@ -113,8 +114,8 @@ def byte_verbs(lang, codes):
 
     @lang.device
     def fetch_words(words, start, address, second_address):
-        """A lane's words of a k16 row, to words[start] and after; other: the address of the half
-        that is fetched second."""
+        """A lane's words of a k16 row, to words[start] and after; second_address: of the half that
+        is fetched second. So the first four are the upper half where ``reads_upper_first``."""
         q = ptx.ld_shared_v4_b32(address)
         for j in range(4):
             words[start + j] = q[j]
@@ -124,8 +125,9 @@ def byte_verbs(lang, codes):
 
     @lang.device
     def fragment(registers, slot, j, of_pair):
-        """Column block j of a k16 row, as the A fragment of the transposed product."""
+        """16-column block j of a k16 row, as the A fragment of the transposed product."""
         words, zeros = registers.words, registers.zeros_or_scales
+        # where words 2j and 2j + 1 are, if the lower half was fetched first, and if the upper one
         one, other = 8 * slot + 2 * j, 8 * slot + (2 * j + 4) % 8
         low_word = words[other] if registers.upper_first else words[one]
         high_word = words[other + 1] if registers.upper_first else words[one + 1]
