@@ -44,6 +44,7 @@ KERNEL = KernelDefinition(
     shared_bytes=lambda config: config.shared_bytes,
     grid=lambda config, m, n, k, sms: config.grid(m, n, k, sms),
     workspace_bytes=lambda config, m, n, k, sms: config.workspace_bytes(m, n, k, sms),
+    # of the launch bounds: as many as must fit, be it of two launches, not those of one launch
     blocks_per_sm=lambda config: config.resident,
     dependent=lambda config: True,
     takes=Takes(

@@ -1,12 +1,13 @@
 """What a lane of a consumer warp of ``decode`` reads of a stage: shared memory to registers.
 
 ``fetch_verbs(lang, config, weights)`` -> namespace of device functions, and ``at``: which element
-of a lane's ``pointers`` is what.
+of a lane's ``pointers`` is what. ``weights`` is the namespace that ``weights`` or ``fp4`` makes.
 
 Weights, scales and zero points lie in the order of the lanes already: lane 4g + t reads 16 bytes
 (or twice 16) of weights at its number, and at g the scales of its eight columns g + 8i. Rows of x
-are B fragments of the transposed product; ``ldmatrix`` fetches those of a pair (two k16 rows) and 8
-rows of x at a time: lane i passes the address of row i % 8, k from 8 (i // 8) on.
+are B fragments of the transposed product; ``ldmatrix.x4`` fetches those of a pair (two k16 rows)
+and 8 rows of x at a time: lane i passes the address of row i % 8, k from 8 (i // 8) on. For a
+single k16 row ``ldmatrix.x2`` takes the addresses of lanes 0 to 15 and ignores the others.
 
 *Offsets* are bytes from where a stage begins, and change with the tile; *pointers* are the same
 with the stage's address added, and change with the stage. Their elements have names, ``at``.
@@ -23,7 +24,8 @@ def fetch_verbs(lang, config, weights):
         """Where this lane reads in a stage: its weights, its scales and zero points, and its row of
         x for every n8 block. x_rows: rows of x that the matrix has of the tile. Others were never
         copied: the last one that was stands in for them, and the rows of C that come of it are
-        never written."""
+        never written. (Lanes that read the same address get it by one broadcast.) scale_row: the
+        first one of the stage that the warp needs, which is row 0 if there is but one, or none."""
         first_k16_row = thread.warp_k * cfg.rows_per_warp
         scale_row = first_k16_row // cfg.k16_rows_per_scale_row if cfg.scale_rows > 1 else 0
         offsets[at.weights] = (
@@ -90,21 +92,22 @@ def fetch_verbs(lang, config, weights):
 
     @lang.device
     def fetch_pair_scales(registers, pointers, number):
-        """Of FP4: those of pair ``number``, whose rows are multiplied in turn, to buffer 0."""
+        """FP4's scales of pair ``number``, whose rows are multiplied in turn, to buffer 0."""
         weights.block_scales_of_pair(
             registers.zeros_or_scales, 0, pointers[at.scales] + cfg.scale_pitch * number
         )
 
     @lang.device
     def fetch_row_scales(registers, pointers, row):
-        """Of FP4: those of a k16 row that comes alone, number ``row`` of the warp's."""
+        """FP4's scales of a k16 row that comes alone, number ``row`` of the warp's."""
         weights.block_scales_of_row(
             registers.zeros_or_scales, row, pointers[at.scales] + row // 2 * cfg.scale_pitch
         )
 
     @lang.device
     def fetch_zeros(registers, pointers, group):
-        """A group's integer zero points; group: counted from the warp's first of the stage."""
+        """A group's integer zero points; group: counted from the warp's first of the stage. (Its
+        scales, and float16 zero points, are fetched by ``promote``, at the end.)"""
         weights.unpack_zeros(registers.zeros_or_scales, pointers[at.zeros] + group * cfg.zero_pitch)
 
     return lang.namespace(

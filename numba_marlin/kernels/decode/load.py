@@ -8,20 +8,22 @@ has the map of a stage, ``schedule`` says what a step, a stripe and a position a
 
 The state of the producer's loop, ``produce``:
 
-``position``  of the step that it copies, among all of the launch (``schedule``), up to the stripe's
-              end
+``position``  of the step that it copies, among all steps of the launch (``schedule``), from the
+              stripe's begin to its end
 ``step``      the same step as Step(n_tile, row_first, k_step), which ``next_step`` moves on
 ``place``     RingPlace(stage, parity): the stage that it fills, and the parity of the phase of that
               stage's empty mbarrier that it waits for
 ``ahead``     the position at which the first round of the ring ends: steps before it wait for no
               empty mbarrier, as nobody has used their stages
 
-Of one elected lane the assembler keeps addresses in uniform registers, five instructions per copy.
-With lane i copying row i it made a loop over the lanes, a dozen instructions each. Copies of x by
-16-byte cp.async of all lanes, and by all warps for the first stages, measured the same.
+One lane issues all copies, since a bulk copy takes its operands from uniform registers: with one
+elected lane the assembler keeps addresses there, five instructions per copy. With lane i copying
+row i it made a loop over the lanes, a dozen instructions each. Copies of x by 16-byte cp.async of
+all lanes, and by all warps for the first stages, measured the same.
 
-The place of a source is counted in elements first, then in bytes, all in 64 bits: n_packed * k
-overflows 32. That takes fewer instructions than bytes of a row plus bytes of a column.
+Where a copy begins is counted in elements of some size (``first``, its unit said at each), and then
+multiplied by their bytes, all in 64 bits: an offset into b may not fit in 32.
+That takes fewer instructions than bytes of a row plus bytes of a column.
 """
 
 from numba_marlin.kernels.decode.config import COLUMNS
@@ -30,13 +32,15 @@ from numba_marlin.kernels.decode.config import COLUMNS
 def load_verbs(lang, config, ring, schedule, copy_weights=None):
     ptx, uint64 = lang.ptx, lang.uint64
     cfg = lang.constants(config)
-    # In global memory: addresses of what is copied, and the L2 policy of weights: evict_first, as
-    # weights are read once for every ``batch`` rows of C, x once for every n_tile. (With more rows
-    # than ``batch`` the next ones may have to bring weights from memory again.)
+    # In global memory: addresses of what is copied, and the L2 policy of weights: evict_first, so
+    # that they do not drive out x, which has none. Weights are read once for every ``batch`` rows
+    # of C, mostly once; x is read again for every n_tile. (With more rows than ``batch`` the next
+    # ones may have to bring weights from memory again.)
     Source = lang.record("Source", "a b scales zeros policy")
     # A stage that is being filled: its address, its full mbarrier, which counts its bytes, and
     # what the matrix has of it: k16 rows, columns (padded to 64) and rows of scales (those of
-    # groups, or FP4's of 32 rows of W; 0 with per-column scales)
+    # groups, or FP4's of 32 rows of W; 0 with per-column scales). cfg.stage_rows, cfg.columns and
+    # cfg.scale_rows are what there is room for.
     Filling = lang.record("Filling", "address barrier k16_rows columns scale_rows")
 
     @lang.device
@@ -51,7 +55,8 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
 
     @lang.device
     def copy_rows(source, step, filling, sizes):
-        """The weights of a stage, a copy per k16 row."""
+        """The weights of a stage, a copy per k16 row. first: in columns of a k16 row, 16 weights
+        each."""
         pitch = uint64(sizes.n_packed) * cfg.weight_column_bytes
         first = uint64(step.k_step * cfg.stage_rows) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.b + first * cfg.weight_column_bytes
@@ -68,7 +73,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
 
     @lang.device
     def copy_group_scales(source, step, filling, sizes):
-        """Group scales [groups, n_packed]: a copy per group of the stage."""
+        """Group scales [groups, n_packed]: a copy per group of the stage. first: in scales."""
         pitch = uint64(sizes.n_packed) * cfg.scale_column_bytes
         first = uint64(first_scale_row(step)) * sizes.n_packed + step.n_tile * cfg.columns
         row_source = source.scales + first * cfg.scale_column_bytes
@@ -85,7 +90,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     @lang.device
     def copy_block_scales(source, step, filling, sizes):
         """FP4's scales [n_packed/64][ceil(k/32)][scale_bytes]: a copy per 64 columns, whose rows of
-        scales follow each other."""
+        scales follow each other. first: in such rows, scale_bytes each."""
         k32_rows = (sizes.k + 31) // 32
         pitch = uint64(k32_rows) * cfg.scale_bytes
         first = uint64(step.n_tile * cfg.warps_n) * k32_rows + first_scale_row(step)
@@ -113,7 +118,8 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
     @lang.device
     def copy_group_zeros(source, step, filling, sizes):
         """Zero points [groups][n_packed/64][zero_bytes]: a copy per group. Without groups, where
-        each column has one, there is one row for all of k, copied with every stage."""
+        each column has one, there is one row for all of k, copied with every stage. first: in zero
+        points of 64 columns, zero_bytes each."""
         pitch = uint64(sizes.n_packed // COLUMNS) * cfg.zero_bytes
         first = uint64(step.n_tile * cfg.warps_n)
         if cfg.grouped:
@@ -159,6 +165,7 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
         """Of one stage, zero points too. First announces to the stage's full mbarrier how many
         bytes will come, those of x included."""
         k16_rows = schedule.k16_rows_of(step.k_step, sizes)
+        # Rounded up: a stage may lie within a group, or end in the middle of 32 rows of FP4
         filling = Filling(
             shared.base + place.stage * cfg.stage_bytes,
             ring.full(shared.barriers, place),
@@ -175,7 +182,8 @@ def load_verbs(lang, config, ring, schedule, copy_weights=None):
 
     @lang.device
     def copy_x(source, step, shared, place, sizes):
-        """x of one stage, a copy per row; its bytes are announced already."""
+        """x of one stage, a copy per row; its bytes are announced already. first: in elements of
+        x."""
         pitch = uint64(sizes.a_stride) * 2
         x_rows = x_rows_of(step, sizes)
         row_bytes = schedule.k16_rows_of(step.k_step, sizes) * 32

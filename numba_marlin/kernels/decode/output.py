@@ -2,10 +2,10 @@
 scaled, and written out.
 
 ``output_verbs(lang, config)`` -> namespace of device functions. ``acc``: the accumulators of a
-warp, 4 of each n8 block b (8 rows of C) of each of its four 16-column blocks j, at 4 *
-(n8_blocks * j + b): those of (column, row of C) = (16j + g, 8b + 2t), (16j + g, 8b + 2t + 1) and
-the same at column + 8, for lane 4g + t. ``half``, 0 or 1: which 8 of the 16 columns. ``thread``:
-Thread(warp_n, warp_k, lane, warp).
+warp, 4 of each n8 block n8 (8 rows of C) of each of its four 16-column blocks j, at 4 *
+(n8_blocks * j + n8): those of (column, row of C) = (16j + g, 8 n8 + 2t), (16j + g, 8 n8 + 2t + 1)
+and the same at column + 8, for lane 4g + t. Such four are a *vector*. ``half``, 0 or 1: which 8 of
+the 16 columns. ``thread``: Thread(warp_n, warp_k, lane, warp).
 
 **Within a block** (``share_out``): warps of the same columns have different parts of k. The first
 ``owners`` of them, min(4, warps_k), own ``own_blocks`` 16-column blocks each: warp_k = 0 the first
@@ -32,7 +32,8 @@ from numba_marlin.hardware.limits import ALL_LANES
 from numba_marlin.kernels.decode.config import COLUMNS
 from numba_marlin.kernels.decode.shared import VECTOR_BYTES
 
-# vectors of 16 bytes of blocks' partial results that a lane asks for at a time: 48 registers
+# vectors of 16 bytes of blocks' partial results that a lane asks for at a time: 48 registers. If a
+# single partial result has more (16, with warps_k = 1 and batch = 32), that one: 64 registers
 LOADS_IN_FLIGHT = 12
 FIRST_BARRIER = 1  # of the named ones, one for each warp_n; 0 is syncthreads
 
@@ -45,7 +46,7 @@ def output_verbs(lang, config):
         {"float16": ptx.cvt_f32_f16_low, "bfloat16": ptx.cvt_f32_bf16_low}.get(dtype)
         for dtype in (config.scale_dtype, config.dtype)
     )
-    # partial results, each of a block, that a lane has on their way at a time, and their floats
+    # blocks' partial results that a lane has on their way at a time, and their floats
     partials_at_once = max(1, LOADS_IN_FLIGHT // config.vectors)
     held_floats = partials_at_once * config.own_floats
     both_halves = {"float16": ptx.cvt_rn_f16x2_f32, "bfloat16": ptx.cvt_rn_bf16x2_f32}[config.dtype]
@@ -96,12 +97,11 @@ def output_verbs(lang, config):
 
     @lang.device
     def partial_address(partials, block, is_top, thread):
-        """[block][is_top: 0 or 1][warp][vector][lane][4] floats. A block's stripe begins in the
-        middle of one tile at most, and ends in the middle of one at most. Of the tile that it
-        begins in the middle of it is a lower block, and its partial result is number 0; of the tile
-        that it begins and does not end it is the top block, and its partial result is number 1. So
-        a block is the top block of one shared tile at most, and locks are numbered by the top
-        block: none serves two tiles of a launch."""
+        """[block][is_top: 0 or 1][warp][vector][lane][4] floats. A block shares two tiles at most.
+        Number 0 is its partial result of a tile shared with blocks before it, which its stripe
+        begins in the middle of; number 1 that of a tile shared only with blocks after it, which it
+        has the first step of. So a block is the top block of one shared tile at most, and locks are
+        numbered by the top block: none serves two tiles of a launch."""
         number = block * 2 + (1 if is_top else 0)
         return (
             partials
@@ -127,7 +127,7 @@ def output_verbs(lang, config):
 
     @lang.device
     def count_in(locks, top, sharing_blocks, thread):
-        """True for the last of the ``parts`` blocks that share a tile. Every warp counts for
+        """True for the last of the blocks that share a tile. Every warp counts for
         itself, [top block][warp]: the same warp of the other blocks left what it will read. The
         last one puts the lock back to zero, with a plain store: in this launch nobody looks at it
         again, and the next one waits for the end of this."""
@@ -147,8 +147,8 @@ def output_verbs(lang, config):
 
     @lang.device
     def add_partials(own, partials, top, sharing_blocks, x_rows, thread):
-        """All blocks' partial results, top to bottom, several loads at a time: one after the other
-        each would cost a round trip to L2."""
+        """All blocks' partial results, top to bottom, loaded ``partials_at_once`` at a time: one
+        after the other each would cost a round trip to L2. done: how many are added up."""
         held = cuda.local.array(held_floats, float32)
         for i in range(cfg.own_floats):
             own[i] = float32(0)
@@ -187,8 +187,9 @@ def output_verbs(lang, config):
     @lang.device
     def scale_columns(own, scales, tile, thread, sizes):
         """Per-column scales. In every 32 columns Marlin puts 2i + {0, 1, 8, 9, 16, 17, 24, 25} side
-        by side, i = 0 to 3: those of this lane are one half of a word each, the low one if g is
-        even."""
+        by side, i = 0 to 3: column n stands at 8 (n % 8 // 2) + 2 (n // 8) + n % 2. Those of this
+        lane have n % 8 = g, and are one half of a word each, the low one if g is even; g // 2 is
+        ``column_pair``, the i above."""
         own_column = first_column(tile, thread)
         odd = thread.lane // 4 % 2
         column_pair = thread.lane // 8
@@ -207,7 +208,8 @@ def output_verbs(lang, config):
 
     @lang.device
     def multiply_columns(own, factors, tile, thread, sizes):
-        """Factors of columns (FP4), float32: those of columns g and g + 8 of 16 side by side."""
+        """Factors of columns (FP4), float32: those of columns g and g + 8 of 16 side by side, at 2g
+        and 2g + 1."""
         own_column = first_column(tile, thread)
         for j in range(cfg.own_blocks):
             column = own_column + 16 * j

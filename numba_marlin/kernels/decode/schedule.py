@@ -1,7 +1,7 @@
 """Which block computes what in ``decode``: stream-K, cut at stages.
 
 C is cut into tiles of ``batch`` rows by ``64 warps_n`` columns. A *step* is stage_k of k of one
-tile: what fills a stage and what a turn of the main loop multiplies. Steps are numbered through a
+tile: what fills a stage and what a round of the main loop multiplies. Steps are numbered through a
 launch, and that number is a step's *position*: those of a tile follow each other along k, then come
 those of the next tile to the right (``n_tile``), and after the last one those of the next ``batch``
 rows. All steps are cut into contiguous *stripes*, one per block, equal to within a step. With
@@ -60,7 +60,7 @@ def schedule_verbs(lang, config):
     @lang.device
     def stripe_start(block, units):
         """The unit (a step, or a tile with ``whole``) that the stripe of a block begins with, of
-        all ``units``. If they do not come out even the first blocks have one more."""
+        all ``units``. If blocks do not divide them the first blocks have one more."""
         blocks = uint32(cuda.gridDim.x)
         return block * (units // blocks) + min(block, units % blocks)
 
