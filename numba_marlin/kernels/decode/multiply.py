@@ -168,7 +168,8 @@ def all_pairs(lang, config, verbs):
     A pair's code depends on its number: which group, whether it begins or ends one, what to fetch
     next. A loop in a device function could not look up a different function for each number, so
     each pair is a device function of its own, made here from the last to the first, which calls the
-    next one, ``rest``: all of them are inlined, and no number is left at run time."""
+    next one, ``rest``: all of them are inlined, and no number is left at run time. Two pairs,
+    double buffered, are: fetch pair 0; fetch pair 1, multiply pair 0; release, multiply pair 1."""
     if config.two_pairs:
         pair_verb = double_buffered
     elif config.zeros == "float16":
